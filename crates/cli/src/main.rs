@@ -31,7 +31,7 @@ use tracing_subscriber::EnvFilter;
 
 use commands::{Command, NotACall};
 use model::spec::SpecError;
-use toolstack::fronts::FrontError;
+use toolstack::recipe_disks::RecipeDiskError;
 
 /// Exit code of wrong usage, as clap has it.
 const USAGE: u8 = 2;
@@ -72,8 +72,8 @@ fn main() -> ExitCode {
 /// What was typed is wrong, whatever the host is like.
 fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        let front = cause.downcast_ref::<FrontError>();
-        matches!(front, Some(FrontError::Spec(_)))
+        let front = cause.downcast_ref::<RecipeDiskError>();
+        matches!(front, Some(RecipeDiskError::Spec(_)))
             || cause.is::<SpecError>()
             || cause.is::<NotACall>()
     })

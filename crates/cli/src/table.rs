@@ -4,7 +4,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use model::report::{DiskStats, Stats};
 use model::spec::Backend;
-use toolstack::run::Activity;
+use toolstack::run::BusyTracker;
 
 /// Bytes in a MiB, as a divisor.
 const MIB: f64 = 1_048_576.0;
@@ -22,7 +22,7 @@ pub(crate) fn new(header: &[&str], first_number: usize) -> Table {
 /// What each disk did, under the name that `name` gives it. IOPS are those while it was busy.
 pub(crate) fn disks(
     stats: &Stats,
-    activity: &Activity,
+    activity: &BusyTracker,
     name: impl Fn(&DiskStats) -> String,
 ) -> Table {
     let header =

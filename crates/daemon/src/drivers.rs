@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use toolstack::binaries::{QEMU, RINGWAY_IO, in_path, ours};
-use toolstack::cgroup::Tree;
-use toolstack::hv::qemu::{self, Qemu};
-use toolstack::io::{IoDatapaths, IoLaunch, IoSwitch};
-use toolstack::launch::Launch;
+use toolstack::cgroup::SliceTree;
+use toolstack::detached_process;
+use toolstack::helper_command::HelperCommand;
+use toolstack::hv::qemu::{self, QemuHypervisor};
 use toolstack::machines::{Drivers, Meminfo};
 use toolstack::net::HostNet;
+use toolstack::ringway_io::{IoDatapaths, IoLaunch, IoSwitch};
 use toolstack::sim::{self, Sim};
-use toolstack::spawn;
 use toolstack::sr::SrDriver;
-use toolstack::sr::delay::{Delay, SLOW_DIR};
-use toolstack::sr::dir::Dir;
+use toolstack::sr::delay::{DelayedDriver, SLOW_DIR};
+use toolstack::sr::dir::DirDriver;
 use toolstack::sr::worker;
 
 use crate::config::Settings;
@@ -32,7 +32,7 @@ pub const USUAL_SR: &str = "sr/default";
 ///
 /// # Errors
 /// A program that they need is not there.
-pub fn drivers(settings: &Settings, tree: Option<&Tree>) -> anyhow::Result<Drivers> {
+pub fn drivers(settings: &Settings, tree: Option<&SliceTree>) -> anyhow::Result<Drivers> {
     match settings.hypervisor {
         HypervisorKind::Simulator => {
             let dir = settings.state.join(SIMULATED);
@@ -45,7 +45,7 @@ pub fn drivers(settings: &Settings, tree: Option<&Tree>) -> anyhow::Result<Drive
     }
 }
 
-fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
+fn of_host(settings: &Settings, tree: Option<SliceTree>) -> anyhow::Result<Drivers> {
     let guests = qemu::Settings {
         boot_directories: settings.boot.clone(),
         tree: tree.clone(),
@@ -54,22 +54,22 @@ fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
     let launch = IoLaunch {
         program: ours(RINGWAY_IO)?,
         options: Vec::new(),
-        helper: Launch::ourselves(spawn::MODE),
+        helper: HelperCommand::ourselves(detached_process::MODE),
         tree,
     };
     let switch = IoSwitch::new(&settings.run, launch.clone());
     let deadline = worker::call_deadline(settings.deadlines.storage);
-    let workers = worker::Host::new(Launch::ourselves(worker::MODE), deadline);
-    let dir: Arc<dyn SrDriver> = Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)));
+    let workers = worker::Host::new(HelperCommand::ourselves(worker::MODE), deadline);
+    let dir: Arc<dyn SrDriver> = Arc::new(DirDriver::new(workers, settings.state.join(USUAL_SR)));
     // Two daemons of a host have different state.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {
-        hv: Arc::new(Qemu::new(guests)),
+        hv: Arc::new(QemuHypervisor::new(guests)),
         io: Arc::new(IoDatapaths::new(&settings.run, launch)),
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
         switch: Arc::new(switch.context("the switch of all networks cannot be had")?),
         memory: Arc::new(Meminfo),
-        srs: vec![dir.clone(), Arc::new(Delay::new(SLOW_DIR, dir))],
+        srs: vec![dir.clone(), Arc::new(DelayedDriver::new(SLOW_DIR, dir))],
     })
 }
 

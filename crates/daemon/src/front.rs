@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use model::id::VmId;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::table::resolve::resolve;
 use xenapi::table::{MessageKind, Role, class, classes, console, vm};
@@ -40,7 +40,7 @@ impl Front {
 }
 
 impl Answers for Front {
-    fn call(&self, call: Call, peer: Peer) -> Fut<'static, Result<Value, ApiError>> {
+    fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>> {
         let (house, metrics) = (Arc::clone(&self.house), Arc::clone(&self.metrics));
         Box::pin(async move {
             let (began, method) = (Instant::now(), call.method.clone());
@@ -57,7 +57,11 @@ impl Answers for Front {
         }
     }
 
-    fn console(&self, wanted: Wanted, peer: Peer) -> Fut<'static, Result<UnixStream, NoConsole>> {
+    fn console(
+        &self,
+        wanted: Wanted,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<UnixStream, NoConsole>> {
         let house = Arc::clone(&self.house);
         Box::pin(async move {
             let session = house.sessions.named(&house.db, &wanted.session, &peer);

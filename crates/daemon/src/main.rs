@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use toolstack::sr::worker;
-use toolstack::{open_files, spawn};
+use toolstack::{detached_process, open_files};
 
 use daemon::auth::pam::helper;
 use daemon::manager::Manager;
@@ -30,8 +30,8 @@ fn main() -> ExitCode {
 
 /// The same program is started by itself for what must be a process of its own.
 fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    if mode == spawn::MODE {
-        return Some(told(Err(spawn::become_spawned(words).into())));
+    if mode == detached_process::MODE {
+        return Some(told(Err(detached_process::become_spawned(words).into())));
     }
     if mode == helper::MODE {
         return Some(helper::serve(words));
@@ -67,7 +67,7 @@ fn run(mut options: Options) -> anyhow::Result<()> {
         let rows = transfer::import(&settings.state, &from)?;
         return said(&format!("{rows} rows are in {}", settings.state.display()));
     }
-    if let Err(error) = open_files::take_all() {
+    if let Err(error) = open_files::raise_open_files() {
         tracing::warn!("no more files can be open than at first: {error}");
     }
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
-use toolstack::cgroup::{CgroupError, Tree, Weights, door};
+use toolstack::cgroup::{CgroupError, SliceTree, Weights, client_access};
 
 use crate::config::SliceSettings;
 use crate::options::SlicesMode;
@@ -27,7 +27,7 @@ pub struct Slices {
 
 #[derive(Debug)]
 struct Groups {
-    tree: Tree,
+    tree: SliceTree,
     /// Where we were before.
     home: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ impl Slices {
     }
 
     /// Where processes are put.
-    pub fn tree(&self) -> Option<&Tree> {
+    pub fn tree(&self) -> Option<&SliceTree> {
         self.groups.as_ref().map(|groups| &groups.tree)
     }
 
@@ -95,7 +95,7 @@ impl Slices {
 
     /// Removes leaves of machines and storage that are gone. Called before anything is started.
     pub fn sweep(&self) {
-        match self.tree().map(Tree::sweep) {
+        match self.tree().map(SliceTree::sweep) {
             None => {}
             Some(Ok(gone)) if gone.is_empty() => {}
             Some(Ok(gone)) => {
@@ -108,9 +108,9 @@ impl Slices {
     /// Clients of this socket, which is ours, may join them too.
     pub fn let_in(&self, socket: &Path) {
         let done = match self.tree() {
-            Some(tree) => door::open(tree, socket),
+            Some(tree) => client_access::publish_join_link(tree, socket),
             // One that was killed has left its own.
-            None => door::close(socket),
+            None => client_access::remove_join_link(socket),
         };
         if let Err(error) = done {
             tracing::warn!("{error}");
@@ -122,8 +122,8 @@ impl Slices {
     /// keep the slices.
     pub fn end(&self) {
         let Some(Groups { tree, home: Some(home) }) = &self.groups else { return };
-        let gone = tree.vacate(home).and_then(|gone| match self.socket.get() {
-            Some(socket) if gone => door::close(socket),
+        let gone = tree.tear_down(home).and_then(|gone| match self.socket.get() {
+            Some(socket) if gone => client_access::remove_join_link(socket),
             _ => Ok(()),
         });
         // A client may be in there still.
@@ -135,7 +135,7 @@ impl Slices {
 
 impl Groups {
     fn make(root: &Path, settings: &SliceSettings) -> Result<Self, CgroupError> {
-        let tree = Tree::find(root, &settings.name)?;
+        let tree = SliceTree::find(root, &settings.name)?;
         let (home, fresh) = (tree.group_of_self(), tree.weights().is_none());
         if let Err(error) = tree.make().and_then(|()| tree.join_control()) {
             if fresh {

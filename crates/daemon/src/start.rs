@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use toolstack::machines::{self, Drivers, Machines};
-use toolstack::store::Redb;
+use toolstack::store::RedbStore;
 
 use crate::auth::pam::{Pam, SERVICE};
 use crate::auth::{Users, passwords};
@@ -55,7 +55,7 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
     let mut signals = Signals::begin().context("signals cannot be had")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
-    let store = Redb::open(&records_in(&settings.state))?;
+    let store = RedbStore::open(&records_in(&settings.state))?;
     // Before all else, so that the rest of the start does not wait for guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
@@ -105,7 +105,11 @@ async fn serve(
     house.durable.close().context("the state was not stored whole")
 }
 
-async fn begin(settings: &Settings, store: Redb, slices: &Arc<Slices>) -> anyhow::Result<Begun> {
+async fn begin(
+    settings: &Settings,
+    store: RedbStore,
+    slices: &Arc<Slices>,
+) -> anyhow::Result<Begun> {
     let facts = HostFacts::read();
     let house = house(settings, &facts, store, slices).await?;
     let tls = server_config(&settings.state, &facts.hostname)?;
@@ -124,7 +128,7 @@ async fn begin(settings: &Settings, store: Redb, slices: &Arc<Slices>) -> anyhow
 async fn house(
     settings: &Settings,
     facts: &HostFacts,
-    store: Redb,
+    store: RedbStore,
     slices: &Arc<Slices>,
 ) -> anyhow::Result<Arc<House>> {
     let clock = Clock::of_host();
@@ -137,11 +141,11 @@ async fn house(
     let boot = BootPlaces { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
     let records = HouseRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
-    let work = machines::Settings {
+    let work = machines::MachinesConfig {
         limits: settings.limits,
         queue_deadline: settings.queue,
         first_domid: first_domid(&db),
-        ..machines::Settings::new(settings.run.clone())
+        ..machines::MachinesConfig::new(settings.run.clone())
     };
     let house = Arc::new(House {
         db,
@@ -158,7 +162,7 @@ async fn house(
         settings: house::Settings { boot, queue_deadline: settings.queue, limits: settings.limits },
     });
     house.begin();
-    let found = house.machines.learn().await.context("what runs here cannot be found out")?;
+    let found = house.machines.discover().await.context("what runs here cannot be found out")?;
     house.slices.sweep();
     let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
     reality::begin(&house, &found, boot.trim()).await;

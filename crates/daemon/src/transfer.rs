@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use toolstack::store::{self, Redb};
+use toolstack::store::{self, RedbStore};
 
 use crate::start;
 
@@ -20,7 +20,7 @@ const OWNER: u32 = 0o600;
 pub fn export(state: &Path, to: &Path) -> anyhow::Result<usize> {
     let records = start::records_in(state);
     ensure!(records.exists(), "there are no records in {}", state.display());
-    let mut store = Redb::open(&records)?;
+    let mut store = RedbStore::open(&records)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(to);
     let file = file.with_context(|| format!("cannot make {}: name a new file", to.display()))?;
     let written = write(&mut store, file);
@@ -31,7 +31,7 @@ pub fn export(state: &Path, to: &Path) -> anyhow::Result<usize> {
     written.with_context(|| format!("{} is not written", to.display()))
 }
 
-fn write(store: &mut Redb, file: File) -> anyhow::Result<usize> {
+fn write(store: &mut RedbStore, file: File) -> anyhow::Result<usize> {
     let mut to = BufWriter::new(file);
     let rows = store::export(store, &mut to)?;
     to.flush()?;
@@ -47,7 +47,7 @@ fn write(store: &mut Redb, file: File) -> anyhow::Result<usize> {
 pub fn import(state: &Path, from: &Path) -> anyhow::Result<usize> {
     let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     start::state_directory(state)?;
-    let mut store = Redb::open(&start::records_in(state))?;
+    let mut store = RedbStore::open(&start::records_in(state))?;
     let rows = store::import(&mut BufReader::new(file), &mut store);
     rows.with_context(|| format!("{} is not imported", from.display()))
 }

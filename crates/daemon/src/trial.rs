@@ -8,7 +8,7 @@ use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 use toolstack::machines::{self, Machines};
 use toolstack::sim::{self, Sim};
-use toolstack::store::Memory;
+use toolstack::store::MemoryStore;
 use xenapi::envelope::{Call, Dialect};
 use xenapi::table::Role;
 use xenapi::table::resolve::resolve;
@@ -34,7 +34,7 @@ pub(crate) struct Trial {
     pub(crate) hands: Hands,
     pub(crate) session: Ref,
     /// Where the records are stored.
-    pub(crate) store: Memory,
+    pub(crate) store: MemoryStore,
     /// The host under it.
     pub(crate) sim: Arc<Sim>,
 }
@@ -89,20 +89,20 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
 impl Trial {
     pub(crate) async fn new() -> Self {
         let hands = Hands::default();
-        Self::of(hands, Memory::default(), Sim::new()).await
+        Self::of(hands, MemoryStore::default(), Sim::new()).await
     }
 
     /// With these users beside root of the host.
     pub(crate) async fn with_users(users: Users) -> Self {
-        Self::built(Hands::default(), Memory::default(), Sim::new(), users).await
+        Self::built(Hands::default(), MemoryStore::default(), Sim::new(), users).await
     }
 
     /// With what is stored there, on this host.
-    pub(crate) async fn of(hands: Hands, store: Memory, sim: Arc<Sim>) -> Self {
+    pub(crate) async fn of(hands: Hands, store: MemoryStore, sim: Arc<Sim>) -> Self {
         Self::built(hands, store, sim, Users::File("/nowhere/password".into())).await
     }
 
-    async fn built(hands: Hands, store: Memory, sim: Arc<Sim>, users: Users) -> Self {
+    async fn built(hands: Hands, store: MemoryStore, sim: Arc<Sim>, users: Users) -> Self {
         let opened =
             Durable::open(Box::new(store.clone()), random::bytes, allowed::follow, Date(0));
         let (db, durable) = opened.unwrap();
@@ -114,7 +114,10 @@ impl Trial {
         };
         let drivers = sim::drivers(&sim);
         let first_domid = first_domid(&db);
-        let work = machines::Settings { first_domid, ..machines::Settings::new("/nowhere".into()) };
+        let work = machines::MachinesConfig {
+            first_domid,
+            ..machines::MachinesConfig::new("/nowhere".into())
+        };
         let clock = hands.clock();
         let records = Arc::new(HouseRecords::new(
             db.clone(),

@@ -2,8 +2,8 @@
 //!
 //! # Words
 //! - **Machine**: one guest, run by one QEMU process ([`qemu::Machine`]).
-//! - **Datapath**: one `ringway-io` process ([`io::IoProcess`]) that serves all of a machine's
-//!   disks, and is told so by calls over its control socket ([`io::Client`]).
+//! - **Datapath**: one `ringway-io` process ([`ringway_io::IoProcess`]) that serves all of a machine's
+//!   disks, and is told so by calls over its control socket ([`ringway_io::RpcConnection`]).
 //! - **Console**: the guest's serial line, a byte stream in both directions.
 //! - **Store**: what outlives the daemon ([`store`]). **Slice**: a share of the CPUs for those who
 //!   must not wait for guests ([`cgroup`]). **Domain**: one running incarnation of a machine that
@@ -27,7 +27,7 @@
 //! leave behind.
 //!
 //! # Errors
-//! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`],
+//! One enum per module ([`ringway_io::DatapathError`], [`qemu::QemuError`], [`run::RunError`],
 //! [`store::StoreError`], [`cgroup::CgroupError`], [`machines::OpError`]). The message of an error
 //! does not repeat its source: print the chain. When a process died, its last lines on standard
 //! error are part of the error.
@@ -47,24 +47,24 @@
 
 pub mod accel;
 pub mod binaries;
+pub mod boxed_future;
 pub mod cgroup;
-pub mod child;
+pub mod detached_process;
 pub mod doctor;
 pub mod exec;
-pub mod fronts;
-pub mod fut;
+pub mod helper_command;
 pub mod hv;
-pub mod io;
-pub mod launch;
-pub mod lines;
+pub mod json_lines;
+mod keyed_locks;
 pub mod machines;
 pub mod net;
 pub mod open_files;
+pub mod process_group;
 pub mod qemu;
+pub mod recipe_disks;
+pub mod ringway_io;
 pub mod run;
 pub mod sim;
-pub mod spawn;
 pub mod sr;
+mod stderr_tail;
 pub mod store;
-mod tail;
-mod turns;

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 ///
 /// # Errors
 /// The system refuses.
-pub fn take_all() -> io::Result<()> {
+pub fn raise_open_files() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
@@ -26,7 +26,7 @@ mod tests {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         let few = Rlimit { current: maximum.map(|most| most.min(1024)), maximum };
         setrlimit(Resource::Nofile, few).unwrap();
-        take_all().unwrap();
+        raise_open_files().unwrap();
         assert_eq!(getrlimit(Resource::Nofile).current, maximum);
     }
 }

@@ -13,8 +13,8 @@ type Test = (&'static str, fn(&tokio::runtime::Runtime));
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).peekable();
-    if words.peek().is_some_and(|word| word == toolstack::spawn::MODE) {
-        let error = toolstack::spawn::become_spawned(words.skip(1));
+    if words.peek().is_some_and(|word| word == toolstack::detached_process::MODE) {
+        let error = toolstack::detached_process::become_spawned(words.skip(1));
         eprintln!("{error}");
         return ExitCode::FAILURE;
     }

@@ -20,7 +20,7 @@ pub(crate) struct Bound {
 impl Bound {
     pub(super) fn execute(self) -> anyhow::Result<ExitCode> {
         let program = self.command.first().cloned().unwrap_or_default();
-        let error = toolstack::child::become_bound(self.parent, &self.command);
+        let error = toolstack::process_group::become_bound(self.parent, &self.command);
         Err(error).with_context(|| format!("cannot start {}", program.display()))
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use toolstack::accel::Memory;
+use toolstack::accel::ProbeCache;
 use toolstack::binaries::{self, QEMU, RINGWAY_IO};
 use toolstack::doctor::{Finding, Level, Subject, examine, worst};
 
@@ -47,7 +47,7 @@ impl Doctor {
             ringway_io: binaries::ours(RINGWAY_IO).ok(),
             kvm: "/dev/kvm".into(),
             kernel: self.kernel.or_else(guest_kernel),
-            memory: Memory::of_user(),
+            memory: ProbeCache::of_user(),
             launcher: launcher()?,
             path: self.path,
         };

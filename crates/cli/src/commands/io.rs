@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use model::rpc::{METHODS, code};
-use toolstack::io::{ATTACH_DEADLINE, Client, IoError, params};
+use toolstack::ringway_io::{ATTACH_DEADLINE, DatapathError, RpcConnection, params};
 
 /// Where a packaged `ringway-io` has its control socket.
 pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
@@ -17,7 +17,7 @@ const NOT_A_CALL: [i64; 2] = [code::METHOD_NOT_FOUND, code::INVALID_PARAMS];
 /// What was typed makes no call.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) struct NotACall(IoError);
+pub(crate) struct NotACall(DatapathError);
 
 /// Options of `ringway io`.
 #[derive(Debug, Args)]
@@ -66,10 +66,10 @@ impl Io {
             // A newer ringway-io may know it: that one decides.
             tracing::debug!(method = self.method, "not a method that this client knows");
         }
-        let mut client = Client::connect(&self.control).await?;
+        let mut client = RpcConnection::connect(&self.control).await?;
         let result = client.call(&self.method, parameters, ATTACH_DEADLINE).await;
         let result = result.map_err(|error| match error {
-            IoError::Refused { ref source, .. } if NOT_A_CALL.contains(&source.code) => {
+            DatapathError::Refused { ref source, .. } if NOT_A_CALL.contains(&source.code) => {
                 anyhow::Error::new(NotACall(error))
             }
             error => error.into(),

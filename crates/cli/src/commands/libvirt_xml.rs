@@ -9,7 +9,7 @@ use clap::Args;
 use model::machine::Accel;
 use model::recipe::{Guest, Kernel, RecipeDiskArg, RecipeDisks, flags, libvirt};
 use model::spec::{SpecError, parse_size};
-use toolstack::fronts::{only_for_root, resolve};
+use toolstack::recipe_disks::{only_for_root, resolve};
 
 use super::io::DEFAULT_CONTROL;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use toolstack::net::internal::{Name, Networks, Shown, Subnet, Wanted};
+use toolstack::net::internal::{Name, NetworkRequest, NetworkStatus, Networks, Subnet};
 
 use crate::table;
 
@@ -121,7 +121,7 @@ impl Net {
 
 async fn create(networks: &Networks, options: Create) -> anyhow::Result<ExitCode> {
     let Create { name, nat, dhcp, subnet } = options;
-    let made = networks.create(&Wanted { name, subnet, nat, dhcp }).await?;
+    let made = networks.create(&NetworkRequest { name, subnet, nat, dhcp }).await?;
     if made.forwards_now {
         eprintln!("IPv4 forwarding was off, and is on now (net.ipv4.ip_forward); it stays on");
     }
@@ -152,7 +152,7 @@ async fn list(networks: &Networks, format: Format) -> anyhow::Result<ExitCode> {
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(output: &mut impl std::io::Write, all: &[Shown]) -> std::io::Result<()> {
+fn print(output: &mut impl std::io::Write, all: &[NetworkStatus]) -> std::io::Result<()> {
     let header = ["network", "bridge", "uplink", "subnet", "NAT", "DHCP", "state", "leases"];
     let mut table = table::new(&header, 7);
     let yes = |with: bool| if with { "yes" } else { "no" };

@@ -8,7 +8,7 @@ use clap::Args;
 use model::disk_arg::DiskArg;
 use model::machine::{AccelChoice, MachineSpec, parse_duration};
 use model::spec::parse_size;
-use toolstack::run::{Console, Host, Note, Outcome, run};
+use toolstack::run::{Console, Host, Outcome, RunEvent, run};
 
 use super::bound::launcher;
 use crate::table;
@@ -88,8 +88,10 @@ impl Run {
         }
         let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
         let verbose = self.verbose;
-        let mut note = |note: Note| match note {
-            Note::Accel(_) | Note::TryingKvm | Note::Trouble(_) => eprintln!("ringway: {note}"),
+        let mut note = |note: RunEvent| match note {
+            RunEvent::Accel(_) | RunEvent::TryingKvm | RunEvent::Trouble(_) => {
+                eprintln!("ringway: {note}")
+            }
             _ if verbose => eprintln!("ringway: {note}"),
             _ => {}
         };

@@ -15,7 +15,7 @@ use model::report::{
     StartReason, Stats, WorkerStart,
 };
 use serde_json::json;
-use toolstack::io::Client;
+use toolstack::ringway_io::RpcConnection;
 
 use super::io::DEFAULT_CONTROL;
 use crate::table;
@@ -66,7 +66,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 
 impl Why {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let mut client = Client::connect(&self.control).await?;
+        let mut client = RpcConnection::connect(&self.control).await?;
         let earlier = client.stats().await?;
         // Of a disk and a NIC of the same id the disk is meant.
         let is_disk = earlier.disks.iter().any(|one| one.id == self.disk);

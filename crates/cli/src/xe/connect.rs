@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use toolstack::cgroup::door;
+use toolstack::cgroup::client_access;
 use xenapi::client::{Address, Client, ClientError, KnownServers};
 use xenapi::envelope::Encoding;
 
@@ -78,7 +78,7 @@ impl Whereabouts {
 /// this program is as fast on a host whose guests are busy. Otherwise it works as well.
 pub(crate) fn join_control(arguments: &Arguments) {
     if let Address::Unix(socket) = address(arguments, KnownServers::in_file) {
-        door::join(&socket);
+        client_access::join(&socket);
     }
 }
 

@@ -7,8 +7,8 @@ use model::id::{Uuid, VmId};
 use model::plan::MachineOp;
 use model::refusal::Refusal;
 use tokio::time::{Instant, timeout, timeout_at};
-use toolstack::fut::Fut;
-use toolstack::machines::{Cancel, Job, OpError, Progress, Watch};
+use toolstack::boxed_future::BoxFuture;
+use toolstack::machines::{CancelToken, OpError, OpHooks, Progress, ProgressFn};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
@@ -67,7 +67,7 @@ macro_rules! gated {
     };
 }
 
-/// As `gated`, of what looks at its [`Cancel`].
+/// As `gated`, of what looks at its [`CancelToken`].
 macro_rules! cancellable {
     ($may_begin:path, $run:path, $op:expr) => {
         $crate::calls::carry::gated!(Cancellable, $may_begin, $run, $op)
@@ -86,9 +86,9 @@ pub(crate) struct Caller {
     /// What `current_operations` call it: the task's reference.
     pub(crate) key: String,
     /// Ends it early.
-    pub(crate) cancel: Cancel,
+    pub(crate) cancel: CancelToken,
     /// How far it is.
-    pub(crate) progress: Watch,
+    pub(crate) progress: ProgressFn,
 }
 
 impl Caller {
@@ -99,7 +99,7 @@ impl Caller {
             Some(task) => {
                 let (key, cancel) = (task.reference().to_string(), task.cancel());
                 let task = task.clone();
-                let progress: Watch = Arc::new(move |now| match now {
+                let progress: ProgressFn = Arc::new(move |now| match now {
                     Progress::Part(part) => task.progress(part),
                     Progress::Committed => task.no_cancel(),
                 });
@@ -115,7 +115,7 @@ impl Caller {
 
     /// Nobody waits any more for what was begun under this key.
     pub(crate) fn again(key: String) -> Self {
-        Self { key, cancel: Cancel::new(), progress: Arc::new(|_| {}) }
+        Self { key, cancel: CancelToken::new(), progress: Arc::new(|_| {}) }
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Re
 /// The operation as it is under way, from its gate on.
 type Begun = Arc<Mutex<Option<Current>>>;
 
-fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> Job {
+fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> OpHooks {
     let (db, key, begun) = (house.db.clone(), caller.key.clone(), current.clone());
     let (look, check, marks) = (work.look.clone(), work.gate.clone(), work.marks.clone());
     let (vm, owes) = (work.vm, work.owes);
@@ -168,7 +168,7 @@ fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> Job {
         Ok(())
     };
     let (waiter, begun) = (house.durable.waiter(), current.clone());
-    let noted = move || -> Fut<'static, ()> {
+    let noted = move || -> BoxFuture<'static, ()> {
         let now = begun.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(Current::has_told));
         Box::pin(async move {
@@ -178,7 +178,7 @@ fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> Job {
         })
     };
     let (progress, cancel) = (caller.progress.clone(), caller.cancel.clone());
-    Job { gate: Box::new(gate), noted: Box::new(noted), progress, cancel }
+    OpHooks { gate: Box::new(gate), noted: Box::new(noted), progress, cancel }
 }
 
 fn owe(tx: &mut Tx<'_>, vm: VmId, owes: Owes, by: &str) -> Result<(), Refusal> {

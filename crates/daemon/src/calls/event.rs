@@ -1,6 +1,6 @@
 //! Events, as calls.
 
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::codes;
 
 use crate::dispatch::{Answer, Args, Ctx, Handler, text};
@@ -15,7 +15,7 @@ pub(super) const CALLS: super::Calls = &[
     ("event.next", Handler::Short(removed)),
 ];
 
-fn from(ctx: Ctx, args: Args) -> Fut<'static, Answer> {
+fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
         let classes: Vec<String> =
             args.set("classes").iter().map(|class| text(class).to_owned()).collect();

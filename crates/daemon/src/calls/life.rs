@@ -103,7 +103,7 @@ impl World {
     }
 
     pub(crate) async fn begin(&self, boot: &str) {
-        let found = self.trial.house.machines.learn().await.unwrap();
+        let found = self.trial.house.machines.discover().await.unwrap();
         reality::begin(&self.trial.house, &found, boot).await;
     }
 

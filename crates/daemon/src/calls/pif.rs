@@ -3,7 +3,7 @@
 mod again;
 mod record;
 
-use toolstack::net::{Card, NetError};
+use toolstack::net::{HostNic, NetError};
 use xenapi::table::{network, pif};
 use xenapi::{ApiError, Value, codes};
 
@@ -53,7 +53,7 @@ async fn introduce(ctx: Ctx, args: Args) -> Answer {
     if device.is_empty() && mac.is_empty() {
         return Err(none());
     }
-    let is = |card: &Card| {
+    let is = |card: &HostNic| {
         (device.is_empty() || card.name == device)
             && (mac.is_empty() || card.mac.eq_ignore_ascii_case(mac))
     };
@@ -116,7 +116,7 @@ async fn unplug(ctx: Ctx, args: Args) -> Answer {
 /// One after the other for each.
 async fn turn(house: &House, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
     let id = house.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
-    Ok(house.machines.teller(&id.to_string()).await)
+    Ok(house.machines.lock_settings(&id.to_string()).await)
 }
 
 /// Whoever has it managed by somebody else does not want it touched.
@@ -172,7 +172,7 @@ async fn seen(house: &House, pif: &Ref) {
     });
 }
 
-async fn cards(house: &House) -> Result<Vec<Card>, ApiError> {
+async fn cards(house: &House) -> Result<Vec<HostNic>, ApiError> {
     house.drivers.net.cards().await.map_err(|why| failed(&why))
 }
 

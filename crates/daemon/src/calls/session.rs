@@ -5,7 +5,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::table::{Role, session};
 use xenapi::{Value, codes};
 
@@ -41,7 +41,7 @@ fn end(ctx: &Ctx, session: &Ref) -> Answer {
     Ok(nothing())
 }
 
-fn change_password(ctx: Ctx, args: Args) -> Fut<'static, Answer> {
+fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, Answer> {
     Box::pin(async move {
         if !ctx.session.root {
             return Err(codes::not_local_superuser("only root's password is kept here"));

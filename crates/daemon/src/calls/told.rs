@@ -1,15 +1,15 @@
 //! What is set of a device is told to whoever serves it.
 //!
 //! Of two changes the one that is recorded last is the one in force: whoever tells takes the device's
-//! turn ([`Machines::teller`](toolstack::machines::Machines::teller)) and reads then, and so does
+//! turn ([`Machines::lock_settings`](toolstack::machines::Machines::lock_settings)) and reads then, and so does
 //! whoever attaches it. Those who waited while somebody read their change have been told for.
 
 use std::sync::Arc;
 
 use model::vm::PowerState;
-use toolstack::fut::Fut;
-use toolstack::io::IoError;
-use toolstack::machines::Told;
+use toolstack::boxed_future::BoxFuture;
+use toolstack::machines::AppliedSettings;
+use toolstack::ringway_io::DatapathError;
 use xenapi::table::{FieldIx, vm};
 use xenapi::{ApiError, Value};
 
@@ -34,7 +34,7 @@ pub(super) struct Kind<S> {
     /// Reads what is set.
     pub(super) read: fn(&View<'_>, &Ref) -> Result<S, ApiError>,
     /// Tells it. One that nobody serves by now is no failure: whoever attaches it reads for itself.
-    pub(super) tell: fn(Arc<House>, S) -> Fut<'static, Result<(), IoError>>,
+    pub(super) tell: fn(Arc<House>, S) -> BoxFuture<'static, Result<(), DatapathError>>,
 }
 
 /// Has what is set of a device told, and its status say how that went. Nothing is told of one that is
@@ -48,7 +48,7 @@ pub(super) async fn tell<S>(house: &Arc<House>, device: &Ref, kind: Kind<S>) -> 
         Ok::<_, ApiError>((id, view.generation()))
     });
     let Ok((id, since)) = asked else { return Ok(()) };
-    let mut told = house.machines.teller(&id.to_string()).await;
+    let mut told = house.machines.lock_settings(&id.to_string()).await;
     if let Some(told) = told.as_ref().filter(|told| told.at >= since) {
         return told.failure.clone().map_or(Ok(()), Err);
     }
@@ -64,11 +64,11 @@ pub(super) async fn tell<S>(house: &Arc<House>, device: &Ref, kind: Kind<S>) -> 
     };
     let failure = failure.map(|error| match error {
         // Whoever serves it may do so yet.
-        IoError::Late { .. } => format!("it may not be in force yet: {}", sentence(&error)),
+        DatapathError::Late { .. } => format!("it may not be in force yet: {}", sentence(&error)),
         _ => format!("it is not in force: {}", sentence(&error)),
     });
     note(house, device, kind.status, failure.as_deref());
-    *told = Some(Told { at, failure: failure.clone() });
+    *told = Some(AppliedSettings { at, failure: failure.clone() });
     failure.map_or(Ok(()), Err)
 }
 

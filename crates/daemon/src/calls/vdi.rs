@@ -6,7 +6,7 @@ mod resize;
 use model::refusal::Refusal;
 use model::sr::SrOp;
 use model::vdi::VdiOp;
-use toolstack::machines::TakenVolume;
+use toolstack::machines::VolumeLock;
 use xenapi::table::{sr, vdi};
 use xenapi::{ApiError, Value, codes};
 
@@ -130,8 +130,8 @@ async fn begin(
 
 /// Keeps machines from the disk. The records may say that none has it, while one that hangs still
 /// does.
-fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<TakenVolume<'a>, ApiError> {
-    let taken = ctx.house.machines.take_volume(disk.id);
+fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, ApiError> {
+    let taken = ctx.house.machines.lock_volume(disk.id);
     taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
 }
 

@@ -26,7 +26,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::table::MessageKind;
 use xenapi::table::resolve::{Method, methods, resolve};
@@ -71,12 +71,15 @@ pub enum Handler {
     /// Answers on the spot.
     Short(fn(&Ctx, &Args) -> Answer),
     /// Takes a while; in its `Async` form as a task.
-    Long(fn(Ctx, Args) -> Fut<'static, Answer>),
+    Long(fn(Ctx, Args) -> BoxFuture<'static, Answer>),
     /// As `Long`. The first function says whether it may begin, before there is a task.
-    Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> Fut<'static, Answer>),
+    Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> BoxFuture<'static, Answer>),
     /// As `Gated`, and its client may cancel it: it looks at its task's
     /// [`Cancel`](crate::tasks::TaskHandle::cancel), and says from when on that changes nothing.
-    Cancellable(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> Fut<'static, Answer>),
+    Cancellable(
+        fn(&Ctx, &Args) -> Result<(), ApiError>,
+        fn(Ctx, Args) -> BoxFuture<'static, Answer>,
+    ),
 }
 
 /// What belongs to writing a field, beside writing it.
@@ -148,7 +151,7 @@ async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -
     }
     let (run, cancels) = match handler {
         Handler::Short(run) if asynchronous => {
-            let run = move |ctx: Ctx, args: Args| -> Fut<'static, Answer> {
+            let run = move |ctx: Ctx, args: Args| -> BoxFuture<'static, Answer> {
                 Box::pin(async move {
                     let answer = run(&ctx, &args)?;
                     ctx.followed().await.map(|()| answer)
@@ -181,7 +184,7 @@ async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> Answer) -> Answer
 }
 
 /// A task of the runtime carries it out, so that it goes on when its caller goes away.
-async fn long(ctx: Ctx, args: Args, run: fn(Ctx, Args) -> Fut<'static, Answer>) -> Answer {
+async fn long(ctx: Ctx, args: Args, run: fn(Ctx, Args) -> BoxFuture<'static, Answer>) -> Answer {
     let place = ctx.house.places.take(&ctx.session.reference)?;
     let carried = tokio::spawn(async move {
         let answer = run(ctx.clone(), args).await;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use model::plan::StepAction;
 use toolstack::hv::HvError;
-use toolstack::io::IoError;
 use toolstack::machines::StepError;
 use toolstack::net::NetError;
+use toolstack::ringway_io::DatapathError;
 use toolstack::sr::SrError;
 use xenapi::table::{vbd, vif};
 use xenapi::{ApiError, NULL_REF, codes};
@@ -82,7 +82,7 @@ pub(super) fn failed(
         StepError::Late { after } => late(&on, *after, error, about),
         StepError::Sr(SrError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Sr(error) => storage(view, &on, error, about),
-        StepError::Io(IoError::Late { deadline, .. }) => late(&on, *deadline, error, about),
+        StepError::Io(DatapathError::Late { deadline, .. }) => late(&on, *deadline, error, about),
         // No storage has a part in it.
         StepError::Io(error) if on.is_interface() => codes::internal(sentence(error)),
         StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", sentence(error)),

@@ -10,9 +10,9 @@ use model::vdi::automaton::Access;
 use model::vif::VifOp;
 use model::vm::{PowerState, VmOp};
 use toolstack::hv::HvError;
-use toolstack::io::IoError;
 use toolstack::machines::StepError;
 use toolstack::net::NetError;
+use toolstack::ringway_io::DatapathError;
 use xenapi::Value;
 use xenapi::table::{sr, vbd, vdi, vif, vm};
 
@@ -204,12 +204,12 @@ fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
         ),
         (
             attach,
-            StepError::Io(IoError::Late { what: slow(), deadline: after }),
+            StepError::Io(DatapathError::Late { what: slow(), deadline: after }),
             vec!["DEVICE_ATTACH_TIMEOUT", "VBD", "vbd"],
         ),
         (
             attach,
-            StepError::Io(IoError::Unusable),
+            StepError::Io(DatapathError::Unusable),
             vec![
                 "SR_BACKEND_FAILURE",
                 "DATAPATH",

@@ -37,7 +37,7 @@ use std::fmt;
 
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
@@ -53,11 +53,15 @@ pub use server::Server;
 /// Who carries out what comes in.
 pub trait Answers: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
-    fn call(&self, call: Call, peer: Peer) -> Fut<'static, Result<Value, ApiError>>;
+    fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>>;
     /// A connection has ended that had this session of its own.
     fn left(&self, own: &Own);
     /// Opens the serial line of a machine.
-    fn console(&self, wanted: Wanted, peer: Peer) -> Fut<'static, Result<UnixStream, NoConsole>>;
+    fn console(
+        &self,
+        wanted: Wanted,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<UnixStream, NoConsole>>;
     /// What is counted and measured, as OpenMetrics has it.
     fn metrics(&self) -> String;
 }

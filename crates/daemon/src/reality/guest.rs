@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::id::{VifId, VmId};
 use model::vm::PowerState;
 use tokio::time::timeout;
-use toolstack::hv::GuestSeen;
+use toolstack::hv::GuestInfo;
 use toolstack::net::{Net, named};
 use xenapi::table::{vif, vm, vm_guest_metrics};
 use xenapi::{ApiError, Value};
@@ -75,7 +75,7 @@ fn record(
     tx: &mut Tx<'_>,
     vm: VmId,
     net: &Arc<dyn Net>,
-    told: Option<GuestSeen>,
+    told: Option<GuestInfo>,
     now: Value,
 ) -> Result<Left, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
@@ -113,7 +113,7 @@ fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr])
 }
 
 /// What an agent tells. Who tells the same again changes nothing.
-fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestSeen, now: Value) -> Result<(), ApiError> {
+fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
     let yes = || Value::text("yes");

@@ -34,7 +34,7 @@ use model::vm::exits::DomainExit;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use toolstack::hv::{DomainEvent, Found};
+use toolstack::hv::{DomainEvent, DomainInfo};
 use toolstack::machines::OpError;
 use xenapi::ApiError;
 use xenapi::table::vm;
@@ -58,7 +58,7 @@ const LEFT_AFTER: [u64; 7] = [0, 1, 2, 4, 8, 16, 32];
 /// Makes records and reality agree, and keeps them so from now on. `found` is what
 /// [`Machines::learn`](toolstack::machines::Machines::learn) has found; `boot` names this boot of
 /// the host, as the kernel does.
-pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
+pub async fn begin(house: &Arc<House>, found: &[DomainInfo], boot: &str) {
     let end = Instant::now() + BEGIN_DEADLINE;
     let same_boot = autostart::same_boot(house, boot);
     // Looked up now: what guests do from here on is somebody's who lives.
@@ -164,7 +164,7 @@ async fn left(house: &House, vm: VmId) {
 
 /// Domains of machines that nobody knows are left alone: whoever put back an old state may want
 /// their guests.
-fn strangers(house: &House, known: &[VmId], found: &[Found]) {
+fn strangers(house: &House, known: &[VmId], found: &[DomainInfo]) {
     for stranger in found.iter().filter(|one| !known.contains(&one.vm)) {
         let uuid = stranger.vm.to_string();
         let body = format!("A guest runs of a machine that is not recorded: {uuid}");

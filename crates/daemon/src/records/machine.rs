@@ -11,7 +11,7 @@ use model::vdi::automaton::Access;
 use model::vif::queues;
 use model::vm::exits::{ExitPolicy, OnCrash, OnExit};
 use model::vm::{PowerState, VmOp};
-use toolstack::machines::{DiskRecord, Recorded, Source, VifRecord};
+use toolstack::machines::{DiskRecord, MachineRecord, VifRecord, VolumeRef};
 use xenapi::ApiError;
 use xenapi::table::{network, sr, vbd, vdi, vif, vm};
 
@@ -26,7 +26,7 @@ const MTU: u32 = 1500;
 /// A machine and how it wants to boot, which has not been looked for. Its `boot` is empty firmware
 /// until then: a machine is shut down whatever has become of its kernel.
 pub(super) struct Read {
-    pub(super) recorded: Recorded,
+    pub(super) recorded: MachineRecord,
     pub(super) asked: Asked,
     pub(super) bootable: Bootable,
 }
@@ -58,7 +58,7 @@ pub(super) fn read(view: &View<'_>, machine: &Ref, deadlines: Deadlines) -> Resu
     let power = power(view, machine)?;
     let after = after(view, machine)?;
     let followed = owed::of(view, machine).is_none();
-    let recorded = Recorded { power, spec, disks, vifs, after, followed, deadlines };
+    let recorded = MachineRecord { power, spec, disks, vifs, after, followed, deadlines };
     Ok(Read { recorded, asked, bootable })
 }
 
@@ -146,10 +146,10 @@ pub(crate) fn disk_settings(view: &View<'_>, slot: &Ref) -> Result<(DiskLimits, 
 }
 
 /// The volume behind a VDI; nothing if there is none.
-fn source(view: &View<'_>, disk: &Ref) -> Result<Option<Source>, ApiError> {
+fn source(view: &View<'_>, disk: &Ref) -> Result<Option<VolumeRef>, ApiError> {
     let Ok(id) = uuid(view, disk, vdi::Field::uuid) else { return Ok(None) };
     let place = reference(view, disk, vdi::Field::SR)?;
-    Ok(Some(Source {
+    Ok(Some(VolumeRef {
         vdi: VdiId(id),
         sr: SrId(uuid(view, &place, sr::Field::uuid)?),
         sr_kind: text(view, &place, sr::Field::r#type)?.to_owned(),

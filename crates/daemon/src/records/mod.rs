@@ -27,7 +27,7 @@ use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
 use model::vbd::{DiskLimits, Tuning};
-use toolstack::machines::{Recorded, Records};
+use toolstack::machines::{MachineRecord, Records};
 use xenapi::Value;
 use xenapi::table::{vbd, vif, vm};
 
@@ -79,7 +79,7 @@ pub fn first_domid(db: &Db) -> Domid {
 ///
 /// # Errors
 /// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
-pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootPlaces) -> Result<Recorded, String> {
+pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootPlaces) -> Result<MachineRecord, String> {
     let read = db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
         machine::read(view, machine, Deadlines::default())
@@ -96,7 +96,7 @@ impl Records for HouseRecords {
         self.db.read(machine::all)
     }
 
-    fn machine(&self, vm: VmId) -> Result<Recorded, Refusal> {
+    fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal> {
         let read = self.db.read(|view| {
             let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
             machine::read(view, machine, self.deadlines)
@@ -126,7 +126,7 @@ impl Records for HouseRecords {
         limits.ok()
     }
 
-    fn became(&self, vm: VmId, effects: &[Effect]) {
+    fn record_effects(&self, vm: VmId, effects: &[Effect]) {
         if !effects.iter().any(effects::is_recorded) {
             return;
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VdiId};
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::Drivers;
 use toolstack::sr::{Config, Space, SrDriver, SrError, Volume};
 use xenapi::table::{pbd, sr};
@@ -106,7 +106,7 @@ impl Place {
     /// Lets go of what a daemon before this one has left attached. What cannot be let go of is in
     /// nobody's way: who wants the volume finds it attached.
     pub(crate) async fn tidy(&self, house: &House) {
-        let tidied = house.machines.tidy(self.id, self.driver.kind());
+        let tidied = house.machines.detach_leftovers(self.id, self.driver.kind());
         if let Err(error) = self.deadline("the end of what is left", tidied).await {
             tracing::warn!(sr = %self.id, "something may be left attached: {error}");
         }
@@ -150,7 +150,7 @@ impl Place {
     async fn within<T>(
         &self,
         what: &str,
-        call: Fut<'_, Result<T, SrError>>,
+        call: BoxFuture<'_, Result<T, SrError>>,
     ) -> Result<T, ApiError> {
         self.deadline(what, call).await.map_err(|error| storage_failed(&error, &self.sr, None))
     }
@@ -158,7 +158,7 @@ impl Place {
     async fn deadline<T>(
         &self,
         what: &str,
-        call: Fut<'_, Result<T, SrError>>,
+        call: BoxFuture<'_, Result<T, SrError>>,
     ) -> Result<T, SrError> {
         match tokio::time::timeout(self.deadline, call).await {
             Ok(ended) => ended,

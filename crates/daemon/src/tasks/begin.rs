@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use toolstack::fut::Fut;
-use toolstack::machines::Cancel;
+use toolstack::boxed_future::BoxFuture;
+use toolstack::machines::CancelToken;
 use xenapi::table::task;
 use xenapi::{Value, codes};
 
@@ -22,7 +22,7 @@ const PROGRESS_STEP: f64 = 0.01;
 pub struct TaskHandle {
     house: Arc<House>,
     reference: Ref,
-    cancel: Cancel,
+    cancel: CancelToken,
 }
 
 impl TaskHandle {
@@ -32,7 +32,7 @@ impl TaskHandle {
     }
 
     /// How its client ends it early.
-    pub fn cancel(&self) -> Cancel {
+    pub fn cancel(&self) -> CancelToken {
         self.cancel.clone()
     }
 
@@ -81,7 +81,7 @@ pub enum Cancels {
 pub async fn begin(
     ctx: Ctx,
     cancels: Cancels,
-    run: impl FnOnce(Ctx) -> Fut<'static, Answer> + Send + 'static,
+    run: impl FnOnce(Ctx) -> BoxFuture<'static, Answer> + Send + 'static,
 ) -> Answer {
     let place = Arc::new(ctx.house.places.take(&ctx.session.reference)?);
     // What was begun goes on when its caller goes away.
@@ -94,10 +94,10 @@ async fn enter(
     mut ctx: Ctx,
     place: Arc<Place>,
     cancels: Cancels,
-    run: impl FnOnce(Ctx) -> Fut<'static, Answer> + Send + 'static,
+    run: impl FnOnce(Ctx) -> BoxFuture<'static, Answer> + Send + 'static,
 ) -> Answer {
     let house = ctx.house.clone();
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let make = |tx: &mut Tx<'_>| {
         let it = record::make(tx, &house, &format!("Async.{}", ctx.name()), "")?;
         if cancels == Cancels::Taken {

@@ -28,7 +28,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolstack::machines::Cancel;
+use toolstack::machines::CancelToken;
 use xenapi::table::{Role, session, task};
 use xenapi::{ApiError, Value, codes};
 
@@ -74,7 +74,7 @@ struct Inner {
 #[derive(Debug)]
 struct Live {
     /// How it is cancelled; a client's own cannot be reached.
-    cancel: Option<Cancel>,
+    cancel: Option<CancelToken>,
     /// It is forgotten as soon as it has ended.
     doomed: bool,
     session: Ref,

@@ -5,11 +5,11 @@
 //! of one: by then it has run through all of its own start. The answer holds until the host
 //! boots again or QEMU changes, and is kept in a file.
 
-mod memory;
 mod probe;
+mod probe_cache;
 
-pub use memory::Memory;
-pub use probe::{PROBE_DEADLINE, Verdict, probe};
+pub use probe::{PROBE_DEADLINE, ProbeOutcome, probe};
+pub use probe_cache::ProbeCache;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,14 +38,14 @@ impl Decision {
 pub struct Prober<'a> {
     /// QEMU.
     pub qemu: &'a Path,
-    /// Words before QEMU's command (see [`Machine::spawn`]).
+    /// Words before QEMU's command (see [`Machine::detached_process`]).
     pub launcher: &'a [OsString],
     /// The kernel to try.
     pub kernel: &'a Path,
     /// The device file; /dev/kvm but in tests.
     pub device: PathBuf,
     /// Where answers are kept.
-    pub memory: &'a Memory,
+    pub memory: &'a ProbeCache,
 }
 
 impl Prober<'_> {
@@ -82,16 +82,16 @@ impl Prober<'_> {
         let verdict =
             probe(self.launcher, self.qemu, self.kernel, Accel::Kvm, PROBE_DEADLINE, slot).await;
         Ok(match verdict {
-            Verdict::Works => {
+            ProbeOutcome::Works => {
                 self.memory.keep(&version, true);
                 Decision::new(Accel::Kvm, "a trial boot succeeded")
             }
-            Verdict::Fails(why) => {
+            ProbeOutcome::Fails(why) => {
                 self.memory.keep(&version, false);
                 Decision::new(Accel::Tcg, format!("a trial boot under KVM failed: {why}"))
             }
             // Nothing was learnt about KVM; the real start will tell what is wrong.
-            Verdict::Unknown(why) => {
+            ProbeOutcome::Unknown(why) => {
                 Decision::new(Accel::Tcg, format!("KVM could not be tried: {why}"))
             }
         })
@@ -116,7 +116,7 @@ pub fn openable(device: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn prober<'a>(memory: &'a Memory, qemu: &'a Path, device: &str) -> Prober<'a> {
+    fn prober<'a>(memory: &'a ProbeCache, qemu: &'a Path, device: &str) -> Prober<'a> {
         Prober {
             qemu,
             launcher: &[],
@@ -129,7 +129,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_asked_for_is_taken_without_a_look() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::at(dir.path(), "boot-1");
+        let memory = ProbeCache::at(dir.path(), "boot-1");
         let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
         let choice = AccelChoice::Fixed(Accel::Kvm);
         let decision = prober.decide(choice, &mut None).await.unwrap();
@@ -139,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn without_the_device_it_is_tcg_and_says_why() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::at(dir.path(), "boot-1");
+        let memory = ProbeCache::at(dir.path(), "boot-1");
         let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
         let decision = prober.decide(AccelChoice::Auto, &mut None).await.unwrap();
         assert_eq!(decision.accel, Accel::Tcg);

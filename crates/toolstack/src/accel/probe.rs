@@ -7,8 +7,8 @@ use std::time::Duration;
 use model::machine::Accel;
 use tokio::io::AsyncReadExt;
 
-use crate::io::humane;
 use crate::qemu::{Engine, Machine, QemuError, QemuSpec};
+use crate::ringway_io::format_duration;
 
 /// Longest trial boot. Under a working KVM it takes about one second.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(8);
@@ -24,7 +24,7 @@ const THROUGH: [&str; 3] = ["Kernel panic", "as init process", "Unable to mount 
 
 /// What a trial boot showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProbeOutcome {
     /// The kernel ran through its start.
     Works,
     /// It did not; the reason as half a sentence.
@@ -42,7 +42,7 @@ pub async fn probe(
     accel: Accel,
     deadline: Duration,
     slot: &mut Option<Machine>,
-) -> Verdict {
+) -> ProbeOutcome {
     let spec = QemuSpec {
         engine: Engine::of(accel, qemu).await,
         memory_bytes: MEMORY_BYTES,
@@ -54,7 +54,7 @@ pub async fn probe(
     };
     let machine = match Machine::spawn(launcher, qemu, &spec, false) {
         Ok(machine) => slot.insert(machine),
-        Err(error) => return Verdict::Unknown(error.to_string()),
+        Err(error) => return ProbeOutcome::Unknown(error.to_string()),
     };
     let mut seen = String::new();
     let watched = tokio::time::timeout(deadline, watch(machine, &mut seen)).await;
@@ -94,26 +94,28 @@ fn through(seen: &str) -> bool {
 }
 
 /// The verdict from what the console showed and how the watching ended.
-fn judge(seen: &str, error: Option<QemuError>) -> Verdict {
+fn judge(seen: &str, error: Option<QemuError>) -> ProbeOutcome {
     if through(seen) {
-        return Verdict::Works;
+        return ProbeOutcome::Works;
     }
     let late = match &error {
-        Some(QemuError::Late { deadline, .. }) => humane(*deadline),
+        Some(QemuError::Late { deadline, .. }) => format_duration(*deadline),
         // QEMU did not start a guest at all: a bad kernel file, an option that it lacks; or it
         // could not use KVM. Only the last says something of KVM.
         Some(QemuError::Died { tail, .. }) if tail.to_lowercase().contains("kvm") => {
             let line = tail.lines().find(|line| line.to_lowercase().contains("kvm"));
-            return Verdict::Fails(line.unwrap_or_default().trim().into());
+            return ProbeOutcome::Fails(line.unwrap_or_default().trim().into());
         }
-        Some(error) => return Verdict::Unknown(error.to_string()),
-        None if seen.contains(STARTED) => return Verdict::Fails("the kernel reset early".into()),
-        None => return Verdict::Fails("the guest reset before its kernel said a word".into()),
+        Some(error) => return ProbeOutcome::Unknown(error.to_string()),
+        None if seen.contains(STARTED) => {
+            return ProbeOutcome::Fails("the kernel reset early".into());
+        }
+        None => return ProbeOutcome::Fails("the guest reset before its kernel said a word".into()),
     };
     if seen.contains(STARTED) {
-        Verdict::Fails(format!("the kernel started and was not through after {late}"))
+        ProbeOutcome::Fails(format!("the kernel started and was not through after {late}"))
     } else {
-        Verdict::Fails(format!("the kernel printed nothing within {late}"))
+        ProbeOutcome::Fails(format!("the kernel printed nothing within {late}"))
     }
 }
 
@@ -129,18 +131,18 @@ mod tests {
     #[test]
     fn a_kernel_that_ends_for_want_of_a_root_has_worked() {
         let seen = "[0.0] Linux version 6.1\n[1.0] Kernel panic - not syncing: VFS";
-        assert_eq!(judge(seen, None), Verdict::Works);
+        assert_eq!(judge(seen, None), ProbeOutcome::Works);
         // The panic came before the deadline was noticed.
-        assert_eq!(judge(seen, late()), Verdict::Works);
+        assert_eq!(judge(seen, late()), ProbeOutcome::Works);
     }
 
     #[test]
     fn silence_and_a_stop_half_way_are_failures() {
         let silent = judge("SeaBIOS\nBooting from ROM...", late());
-        assert!(matches!(&silent, Verdict::Fails(why) if why.contains("printed nothing")));
+        assert!(matches!(&silent, ProbeOutcome::Fails(why) if why.contains("printed nothing")));
         let half = judge("Linux version 6.1\n", late());
-        assert!(matches!(&half, Verdict::Fails(why) if why.contains("not through")));
-        assert!(matches!(judge("Linux version 6.1\n", None), Verdict::Fails(_)));
+        assert!(matches!(&half, ProbeOutcome::Fails(why) if why.contains("not through")));
+        assert!(matches!(judge("Linux version 6.1\n", None), ProbeOutcome::Fails(_)));
     }
 
     #[test]
@@ -148,8 +150,8 @@ mod tests {
         let died =
             |tail: &str| Some(QemuError::Died { status: ExitStatus::default(), tail: tail.into() });
         let kernel = judge("", died("qemu: could not load kernel 'x'"));
-        assert!(matches!(kernel, Verdict::Unknown(_)), "{kernel:?}");
+        assert!(matches!(kernel, ProbeOutcome::Unknown(_)), "{kernel:?}");
         let kvm = judge("", died("qemu: failed to initialize kvm: Permission denied"));
-        assert!(matches!(kvm, Verdict::Fails(_)), "{kvm:?}");
+        assert!(matches!(kvm, ProbeOutcome::Fails(_)), "{kvm:?}");
     }
 }

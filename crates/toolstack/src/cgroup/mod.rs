@@ -22,16 +22,16 @@
 //!
 //! What is to be done is data, made by `v1`, `v2` and `units` and carried out by `step`. Everything
 //! may be done again: what is there already stays. Who is where is looked at, never remembered: after
-//! a restart [`Tree::place`] mends what is not as it should be.
+//! a restart [`SliceTree::ensure_member`] mends what is not as it should be.
 //!
 //! # Errors
 //! [`CgroupError`]. Without a tree everything works, but for the promise that it makes.
 
-pub mod door;
+pub mod client_access;
 mod error;
-mod group;
-mod leave;
-mod step;
+mod leaf;
+mod op;
+mod remove_leaf;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -42,9 +42,9 @@ mod v2;
 use std::path::{Path, PathBuf};
 
 pub use error::CgroupError;
-pub use group::{Group, Weights};
-pub use leave::leave;
-pub use tree::{Tree, check_name};
+pub use leaf::{Leaf, Weights};
+pub use remove_leaf::leave;
+pub use tree::{SliceTree, check_name};
 
 /// Name of the instance that a host has if nothing else is said.
 pub const INSTANCE: &str = "ringway";

@@ -1,7 +1,7 @@
 use model::id::{SrId, Uuid, VmId};
 
-use super::group::{Slice, WEIGHT_MAX};
-use super::step::Step;
+use super::leaf::{Slice, WEIGHT_MAX};
+use super::op::CgroupOp;
 use super::tree::NAME_BYTES_MAX;
 use super::*;
 
@@ -42,9 +42,9 @@ fn v1() -> tempfile::TempDir {
 }
 
 /// Files that the kernel makes with each group.
-fn kernel_makes(tree: &Tree, files: &[&str]) {
+fn kernel_makes(tree: &SliceTree, files: &[&str]) {
     let leaves =
-        [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Switch, Group::Guest(vm())];
+        [Leaf::Daemon, Leaf::Clients, Leaf::Datapath(sr()), Leaf::Switch, Leaf::Guest(vm())];
     let leaves = leaves.map(|leaf| tree.path(leaf));
     let slices = leaves.clone().map(|leaf| leaf.parent().unwrap().to_owned());
     for folder in slices.into_iter().chain(leaves) {
@@ -85,7 +85,8 @@ fn the_controller_is_found_where_it_is() {
 
 #[test]
 fn a_tree_is_refused_where_it_cannot_be() {
-    let find = |root: &tempfile::TempDir, name: &str| Tree::find(root.path(), name).unwrap_err();
+    let find =
+        |root: &tempfile::TempDir, name: &str| SliceTree::find(root.path(), name).unwrap_err();
     assert!(matches!(find(&root(&[]), NAME), CgroupError::NoController));
     let managed = v2();
     std::fs::create_dir_all(managed.path().join(units::BOOTED)).unwrap();
@@ -94,25 +95,25 @@ fn a_tree_is_refused_where_it_cannot_be() {
     for name in ["", "..", "a/b", "A", "a-b", "a b", "é", &long] {
         assert!(matches!(find(&v2(), name), CgroupError::Name { .. }), "{name}");
     }
-    assert!(Tree::find(v2().path(), &long[1..]).is_ok());
+    assert!(SliceTree::find(v2().path(), &long[1..]).is_ok());
 }
 
 #[test]
 fn the_tree_is_this_in_version_2() {
     let root = v2();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     let at = |path: &str| root.path().join("sys/fs/cgroup").join(path);
-    let write = |path: &str, text: &str| Step::Write(at(path), text.to_owned());
+    let write = |path: &str, text: &str| CgroupOp::Write(at(path), text.to_owned());
     assert_eq!(
         tree.slices(),
         [
-            Step::HandDown(at("")),
-            Step::Make(at("rw0a1b2c-control")),
-            Step::HandDown(at("rw0a1b2c-control")),
-            Step::Make(at("rw0a1b2c-datapath")),
-            Step::HandDown(at("rw0a1b2c-datapath")),
-            Step::Make(at("rw0a1b2c-guests")),
-            Step::HandDown(at("rw0a1b2c-guests")),
+            CgroupOp::HandDown(at("")),
+            CgroupOp::Make(at("rw0a1b2c-control")),
+            CgroupOp::HandDown(at("rw0a1b2c-control")),
+            CgroupOp::Make(at("rw0a1b2c-datapath")),
+            CgroupOp::HandDown(at("rw0a1b2c-datapath")),
+            CgroupOp::Make(at("rw0a1b2c-guests")),
+            CgroupOp::HandDown(at("rw0a1b2c-guests")),
         ]
     );
     assert_eq!(
@@ -125,11 +126,11 @@ fn the_tree_is_this_in_version_2() {
     );
     let guest = "rw0a1b2c-guests/07070707-0707-4707-8707-070707070707";
     for (group, path) in [
-        (Group::Daemon, "rw0a1b2c-control/daemon"),
-        (Group::Clients, "rw0a1b2c-control/clients"),
-        (Group::Datapath(sr()), "rw0a1b2c-datapath/09090909-0909-4909-8909-090909090909"),
-        (Group::Switch, "rw0a1b2c-datapath/switch"),
-        (Group::Guest(vm()), guest),
+        (Leaf::Daemon, "rw0a1b2c-control/daemon"),
+        (Leaf::Clients, "rw0a1b2c-control/clients"),
+        (Leaf::Datapath(sr()), "rw0a1b2c-datapath/09090909-0909-4909-8909-090909090909"),
+        (Leaf::Switch, "rw0a1b2c-datapath/switch"),
+        (Leaf::Guest(vm()), guest),
     ] {
         assert_eq!(tree.path(group), at(path));
     }
@@ -138,11 +139,11 @@ fn the_tree_is_this_in_version_2() {
 #[test]
 fn the_tree_is_this_in_version_1() {
     let root = v1();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     let at = |path: &str| root.path().join("sys/fs/cgroup/cpu").join(path);
-    let write = |path: &str, text: &str| Step::Write(at(path), text.to_owned());
+    let write = |path: &str, text: &str| CgroupOp::Write(at(path), text.to_owned());
     let made = ["control", "datapath", "guests"].map(|name| at(&format!("rw0a1b2c-{name}")));
-    assert_eq!(tree.slices(), made.map(Step::Make));
+    assert_eq!(tree.slices(), made.map(CgroupOp::Make));
     assert_eq!(
         Slice::ALL.map(|slice| tree.weight(slice, Weights::default())),
         [
@@ -153,7 +154,7 @@ fn the_tree_is_this_in_version_1() {
     );
     let odd = Weights { control: WEIGHT_MAX, datapath: 1, guests: 33 };
     let shares = Slice::ALL.map(|slice| match tree.weight(slice, odd) {
-        Step::Write(_, shares) => shares.parse::<u32>().unwrap(),
+        CgroupOp::Write(_, shares) => shares.parse::<u32>().unwrap(),
         other => panic!("{other:?}"),
     });
     // What the kernel takes is 2 to 262,144.
@@ -163,7 +164,7 @@ fn the_tree_is_this_in_version_1() {
 #[test]
 fn a_tree_is_made_joined_and_changed_in_version_2() {
     let root = v2();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     assert!(matches!(tree.set(Weights::default()), Err(CgroupError::Os { doing: "write", .. })));
     kernel_makes(&tree, &["cpu.weight", "cgroup.subtree_control", PROCESSES]);
     assert_eq!(tree.weights(), None);
@@ -178,14 +179,14 @@ fn a_tree_is_made_joined_and_changed_in_version_2() {
     tree.set(Weights { control: 500, datapath: 20, guests: 10 }).unwrap();
     assert_eq!(text(&root, "rw0a1b2c-control/cpu.weight"), "500");
     assert_eq!(text(&root, "rw0a1b2c-guests/cpu.weight"), "10");
-    tree.add(Group::Guest(vm())).unwrap();
-    tree.join(Group::Guest(vm()), 4242).unwrap();
-    tree.join(Group::Daemon, 17).unwrap();
+    tree.add(Leaf::Guest(vm())).unwrap();
+    tree.join(Leaf::Guest(vm()), 4242).unwrap();
+    tree.join(Leaf::Daemon, 17).unwrap();
     assert_eq!(text(&root, "rw0a1b2c-control/daemon/cgroup.procs"), "17");
-    let error = tree.remove(Group::Guest(vm())).unwrap_err();
+    let error = tree.remove(Leaf::Guest(vm())).unwrap_err();
     assert!(error.to_string().contains("by process 4242"), "{error}");
-    let sr = Group::Datapath(sr());
-    let all = [Group::Daemon, Group::Clients, sr, Group::Switch, Group::Guest(vm())];
+    let sr = Leaf::Datapath(sr());
+    let all = [Leaf::Daemon, Leaf::Clients, sr, Leaf::Switch, Leaf::Guest(vm())];
     assert_eq!(tree.leaves().unwrap(), all);
 }
 
@@ -203,7 +204,7 @@ fn what_is_handed_down_already_is_left_alone() {
 #[test]
 fn weights_have_bounds() {
     let root = v1();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     kernel_makes(&tree, &["cpu.shares"]);
     let usual = Weights::default();
     for bad in [
@@ -219,15 +220,15 @@ fn weights_have_bounds() {
 #[test]
 fn leaves_of_others_are_not_ours() {
     let root = v1();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     assert_eq!(tree.leaves().unwrap(), []);
     for odd in ["rw0a1b2c-guests/other", "rw0a1b2c-control/x", "rw0a1b2d-control/daemon"] {
         std::fs::create_dir_all(base(&root).join(odd)).unwrap();
     }
-    std::fs::create_dir(tree.path(Group::Guest(vm()))).unwrap();
-    assert_eq!(tree.leaves().unwrap(), [Group::Guest(vm())]);
-    tree.remove(Group::Guest(vm())).unwrap();
-    tree.remove(Group::Guest(vm())).unwrap();
+    std::fs::create_dir(tree.path(Leaf::Guest(vm()))).unwrap();
+    assert_eq!(tree.leaves().unwrap(), [Leaf::Guest(vm())]);
+    tree.remove(Leaf::Guest(vm())).unwrap();
+    tree.remove(Leaf::Guest(vm())).unwrap();
     let error = tree.clear().unwrap_err();
     assert!(matches!(&error, CgroupError::Busy { pids, .. } if pids.is_empty()), "{error}");
     assert!(error.to_string().contains("groups below it"), "{error}");
@@ -238,34 +239,34 @@ fn whoever_is_elsewhere_is_put_into_a_leaf() {
     // No process has that number: what is done to a process here is done to none of this host.
     const NOBODY: u32 = i32::MAX as u32;
     let root = v1();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     kernel_makes(&tree, &[PROCESSES]);
-    let (guest, file) = (Group::Guest(vm()), tree.path(Group::Guest(vm())).join(PROCESSES));
-    assert!(tree.place(guest, NOBODY).unwrap());
-    assert!(!tree.place(guest, NOBODY).unwrap());
+    let (guest, file) = (Leaf::Guest(vm()), tree.path(Leaf::Guest(vm())).join(PROCESSES));
+    assert!(tree.ensure_member(guest, NOBODY).unwrap());
+    assert!(!tree.ensure_member(guest, NOBODY).unwrap());
     put(&file, "41\n43\n");
-    assert!(tree.place(guest, NOBODY).unwrap());
+    assert!(tree.ensure_member(guest, NOBODY).unwrap());
     assert_eq!(std::fs::read_to_string(file).unwrap(), NOBODY.to_string());
-    assert!(tree.entrance(guest).ends_with("tasks"));
-    assert!(Tree::find(v2().path(), NAME).unwrap().entrance(guest).ends_with(PROCESSES));
+    assert!(tree.join_file(guest).ends_with("tasks"));
+    assert!(SliceTree::find(v2().path(), NAME).unwrap().join_file(guest).ends_with(PROCESSES));
 }
 
 #[test]
 fn leaves_of_who_is_gone_are_swept() {
     let root = v1();
-    let tree = Tree::find(root.path(), NAME).unwrap();
+    let tree = SliceTree::find(root.path(), NAME).unwrap();
     tree.make().unwrap();
-    let [there, gone] = [3, 4].map(|byte| Group::Guest(VmId(id(byte))));
-    for group in [there, gone, Group::Datapath(sr()), Group::Switch] {
+    let [there, gone] = [3, 4].map(|byte| Leaf::Guest(VmId(id(byte))));
+    for group in [there, gone, Leaf::Datapath(sr()), Leaf::Switch] {
         tree.add(group).unwrap();
     }
     put(&tree.path(there).join(PROCESSES), "42\n");
-    assert_eq!(tree.sweep().unwrap(), [Group::Datapath(sr()), Group::Switch, gone]);
-    assert_eq!(tree.leaves().unwrap(), [Group::Daemon, Group::Clients, there]);
+    assert_eq!(tree.sweep().unwrap(), [Leaf::Datapath(sr()), Leaf::Switch, gone]);
+    assert_eq!(tree.leaves().unwrap(), [Leaf::Daemon, Leaf::Clients, there]);
     let home = base(&root).join("home");
-    assert!(!tree.vacate(&home).unwrap(), "a machine is there");
+    assert!(!tree.tear_down(&home).unwrap(), "a machine is there");
     std::fs::remove_file(tree.path(there).join(PROCESSES)).unwrap();
-    assert!(tree.vacate(&home).unwrap());
+    assert!(tree.tear_down(&home).unwrap());
     assert!(tree.leaves().unwrap().is_empty() && !base(&root).join("rw0a1b2c-control").exists());
 }
 
@@ -293,16 +294,16 @@ fn with_units(two: bool) -> tempfile::TempDir {
 #[test]
 fn the_tree_is_in_units_where_systemd_manages_it() {
     let root = with_units(true);
-    let refused = Tree::find(root.path(), NAME).unwrap_err();
+    let refused = SliceTree::find(root.path(), NAME).unwrap_err();
     assert!(refused.to_string().contains("packaging/systemd"), "{refused}");
-    let tree = Tree::find(root.path(), INSTANCE).unwrap();
+    let tree = SliceTree::find(root.path(), INSTANCE).unwrap();
     let at = |path: &str| root.path().join("sys/fs/cgroup").join(path);
     let group = |slice| at(&format!("ringway{slice}.slice/ringway-group@{slice}.service"));
-    let steps = |slice| [Step::MoveDown(group(slice)), Step::HandDown(group(slice))];
+    let steps = |slice| [CgroupOp::MoveDown(group(slice)), CgroupOp::HandDown(group(slice))];
     assert_eq!(tree.slices(), ["control", "datapath", "guests"].map(steps).concat());
     assert_eq!(
         tree.weight(Slice::Datapath, Weights::default()),
-        Step::Property {
+        CgroupOp::Property {
             systemctl: root.path().join("usr/bin/systemctl"),
             unit: "ringwaydatapath.slice".into(),
             weight: 200,
@@ -321,7 +322,7 @@ fn the_tree_is_in_units_where_systemd_manages_it() {
         text(&root, "ringwayguests.slice/ringway-group@guests.service/cgroup.subtree_control")
             == "+cpu"
     );
-    assert_eq!(tree.leaves().unwrap(), [Group::Daemon, Group::Clients]);
+    assert_eq!(tree.leaves().unwrap(), [Leaf::Daemon, Leaf::Clients]);
     assert!(group("control").join("clients").is_dir());
     tree.clear().unwrap();
     assert!(group("control").is_dir(), "it is systemd's");
@@ -330,7 +331,7 @@ fn the_tree_is_in_units_where_systemd_manages_it() {
 #[test]
 fn systemd_is_asked_for_weights_that_a_slice_does_not_have() {
     let root = with_units(false);
-    let tree = Tree::find(root.path(), INSTANCE).unwrap();
+    let tree = SliceTree::find(root.path(), INSTANCE).unwrap();
     let weights = Weights { control: 1000, datapath: 200, guests: 100 };
     let none = tree.set(weights).unwrap_err();
     assert!(none.to_string().contains("ringwaycontrol.slice"), "{none}");

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::group::Slice;
-use super::leave::{PAUSE, TURNS};
-use super::step::{Step, is, members, os, remove};
-use super::{CgroupError, Group, PROCESSES, Version, Weights, controller, units, v1, v2};
+use super::leaf::Slice;
+use super::op::{CgroupOp, is, members, os, remove};
+use super::remove_leaf::{PAUSE, TURNS};
+use super::{CgroupError, Leaf, PROCESSES, Version, Weights, controller, units, v1, v2};
 
 /// Longest name of an instance.
 pub(super) const NAME_BYTES_MAX: usize = 32;
 
 /// The slices of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tree {
+pub struct SliceTree {
     version: Version,
     base: PathBuf,
     name: String,
@@ -25,7 +25,7 @@ pub struct Tree {
     systemctl: Option<PathBuf>,
 }
 
-impl Tree {
+impl SliceTree {
     /// The tree of the instance `name`, whether it was made or not. `root` is `/` but in tests.
     ///
     /// # Errors
@@ -49,9 +49,9 @@ impl Tree {
     /// # Errors
     /// The system refuses.
     pub fn make(&self) -> Result<(), CgroupError> {
-        self.slices().iter().try_for_each(Step::carry_out)?;
-        self.add(Group::Daemon)?;
-        self.add(Group::Clients)
+        self.slices().iter().try_for_each(CgroupOp::carry_out)?;
+        self.add(Leaf::Daemon)?;
+        self.add(Leaf::Clients)
     }
 
     /// Gives the slices these weights, at once and for who is in them.
@@ -80,12 +80,12 @@ impl Tree {
     ///
     /// # Errors
     /// The system refuses, or the tree was not made.
-    pub fn add(&self, group: Group) -> Result<(), CgroupError> {
-        Step::Make(self.path(group)).carry_out()
+    pub fn add(&self, group: Leaf) -> Result<(), CgroupError> {
+        CgroupOp::Make(self.path(group)).carry_out()
     }
 
     /// Where a leaf is.
-    pub fn path(&self, group: Group) -> PathBuf {
+    pub fn path(&self, group: Leaf) -> PathBuf {
         self.folder(group.slice()).join(group.name())
     }
 
@@ -94,7 +94,7 @@ impl Tree {
     ///
     /// Whoever moves a process with all its threads waits until no process of the host begins or ends
     /// one. A thread that joins alone, as version 1 lets it, waits for nobody.
-    pub fn entrance(&self, group: Group) -> PathBuf {
+    pub fn join_file(&self, group: Leaf) -> PathBuf {
         self.path(group).join(match self.version {
             Version::One => v1::THREADS,
             Version::Two => PROCESSES,
@@ -105,9 +105,9 @@ impl Tree {
     ///
     /// # Errors
     /// There is no such process or leaf, or the system refuses.
-    pub fn join(&self, group: Group, pid: u32) -> Result<(), CgroupError> {
+    pub fn join(&self, group: Leaf, pid: u32) -> Result<(), CgroupError> {
         let file = self.path(group).join(PROCESSES);
-        match Step::Write(file, pid.to_string()).carry_out() {
+        match CgroupOp::Write(file, pid.to_string()).carry_out() {
             Err(CgroupError::Os { source, .. }) if is(&source, Errno::SRCH) => {
                 Err(CgroupError::Gone { pid })
             }
@@ -120,7 +120,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Self::add`] and [`Self::join`].
-    pub fn place(&self, group: Group, pid: u32) -> Result<bool, CgroupError> {
+    pub fn ensure_member(&self, group: Leaf, pid: u32) -> Result<bool, CgroupError> {
         let elsewhere = !members(&self.path(group)).contains(&pid);
         if elsewhere {
             self.add(group)?;
@@ -140,7 +140,7 @@ impl Tree {
         let there = self.systemctl.is_some()
             && self.group_of_self().is_some_and(|group| group.starts_with(&slice));
         if !there {
-            return self.place(Group::Daemon, std::process::id()).map(drop);
+            return self.ensure_member(Leaf::Daemon, std::process::id()).map(drop);
         }
         shorten(std::process::id());
         Ok(())
@@ -160,7 +160,7 @@ impl Tree {
     ///
     /// # Errors
     /// The hierarchy cannot be read.
-    pub fn leaves(&self) -> Result<Vec<Group>, CgroupError> {
+    pub fn leaves(&self) -> Result<Vec<Leaf>, CgroupError> {
         let mut found = Vec::new();
         for slice in Slice::ALL {
             let folder = self.folder(slice);
@@ -170,7 +170,7 @@ impl Tree {
             };
             for entry in entries {
                 let name = entry.map_err(|source| os("read", &folder, source))?.file_name();
-                found.extend(name.to_str().and_then(|name| Group::parse(slice, name)));
+                found.extend(name.to_str().and_then(|name| Leaf::parse(slice, name)));
             }
         }
         found.sort();
@@ -181,7 +181,7 @@ impl Tree {
     ///
     /// # Errors
     /// Processes are in it, or the system refuses.
-    pub fn remove(&self, group: Group) -> Result<(), CgroupError> {
+    pub fn remove(&self, group: Leaf) -> Result<(), CgroupError> {
         remove(&self.path(group))
     }
 
@@ -189,8 +189,8 @@ impl Tree {
     ///
     /// # Errors
     /// The hierarchy cannot be read.
-    pub fn sweep(&self) -> Result<Vec<Group>, CgroupError> {
-        let swept = |group: &Group| group.is_of_machines() && self.remove(*group).is_ok();
+    pub fn sweep(&self) -> Result<Vec<Leaf>, CgroupError> {
+        let swept = |group: &Leaf| group.is_of_machines() && self.remove(*group).is_ok();
         Ok(self.leaves()?.into_iter().filter(swept).collect())
     }
 
@@ -212,9 +212,9 @@ impl Tree {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn vacate(&self, home: &Path) -> Result<bool, CgroupError> {
+    pub fn tear_down(&self, home: &Path) -> Result<bool, CgroupError> {
         self.sweep()?;
-        let used = |group: Group| group.is_of_machines();
+        let used = |group: Leaf| group.is_of_machines();
         if self.systemctl.is_some() || self.leaves()?.into_iter().any(used) {
             return Ok(false);
         }
@@ -234,8 +234,8 @@ impl Tree {
 
     fn send_home(&self, home: &Path) -> Result<(), CgroupError> {
         let file = home.join(PROCESSES);
-        for pid in [Group::Daemon, Group::Clients].map(|leaf| members(&self.path(leaf))).concat() {
-            match Step::Write(file.clone(), pid.to_string()).carry_out() {
+        for pid in [Leaf::Daemon, Leaf::Clients].map(|leaf| members(&self.path(leaf))).concat() {
+            match CgroupOp::Write(file.clone(), pid.to_string()).carry_out() {
                 Err(CgroupError::Os { source, .. }) if is(&source, Errno::SRCH) => {}
                 outcome => outcome?,
             }
@@ -259,7 +259,7 @@ impl Tree {
         })
     }
 
-    pub(super) fn weight(&self, slice: Slice, weights: Weights) -> Step {
+    pub(super) fn weight(&self, slice: Slice, weights: Weights) -> CgroupOp {
         let (folder, weight) = (self.slice(slice), weights.of(slice));
         let plain = match self.version {
             Version::One => v1::weight(&folder, weight),
@@ -272,25 +272,26 @@ impl Tree {
     }
 
     /// What makes the slices, as far as they are ours to make.
-    pub(super) fn slices(&self) -> Vec<Step> {
+    pub(super) fn slices(&self) -> Vec<CgroupOp> {
         let two = self.version == Version::Two;
         if self.systemctl.is_some() {
             // What systemd has started there keeps the place, and is in the way in version 2.
-            let steps = |folder: PathBuf| [Step::MoveDown(folder.clone()), Step::HandDown(folder)];
+            let steps =
+                |folder: PathBuf| [CgroupOp::MoveDown(folder.clone()), CgroupOp::HandDown(folder)];
             let folders = Slice::ALL.into_iter().filter(|_| two).map(|slice| self.folder(slice));
             return folders.flat_map(steps).collect();
         }
-        let hand_down = |folder| two.then_some(Step::HandDown(folder));
+        let hand_down = |folder| two.then_some(CgroupOp::HandDown(folder));
         let mut steps: Vec<_> = hand_down(self.base.clone()).into_iter().collect();
         for slice in Slice::ALL {
-            steps.push(Step::Make(self.folder(slice)));
+            steps.push(CgroupOp::Make(self.folder(slice)));
             steps.extend(hand_down(self.folder(slice)));
         }
         steps
     }
 }
 
-impl fmt::Display for Tree {
+impl fmt::Display for SliceTree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [control, datapath, guests] = Slice::ALL.map(|slice| self.slice(slice));
         let name =

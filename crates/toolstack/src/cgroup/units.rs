@@ -15,8 +15,8 @@
 use std::path::{Path, PathBuf};
 
 use super::INSTANCE;
-use super::group::Slice;
-use super::step::Step;
+use super::leaf::Slice;
+use super::op::CgroupOp;
 
 /// Where a running systemd shows itself (`sd_booted(3)`).
 pub(super) const BOOTED: &str = "run/systemd/system";
@@ -45,11 +45,11 @@ pub(super) fn folder(base: &Path, slice: Slice) -> PathBuf {
 }
 
 /// Has systemd do what this step would write to a file of the slice.
-pub(super) fn ask(systemctl: &Path, slice: Slice, weight: u32, plain: Step) -> Step {
+pub(super) fn ask(systemctl: &Path, slice: Slice, weight: u32, plain: CgroupOp) -> CgroupOp {
     match plain {
-        Step::Write(file, text) => {
+        CgroupOp::Write(file, text) => {
             let systemctl = systemctl.to_owned();
-            Step::Property { systemctl, unit: unit(slice), weight, file, text }
+            CgroupOp::Property { systemctl, unit: unit(slice), weight, file, text }
         }
         other => other,
     }

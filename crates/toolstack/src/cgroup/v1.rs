@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::group::WEIGHT_USUAL;
-use super::step::Step;
+use super::leaf::WEIGHT_USUAL;
+use super::op::CgroupOp;
 
 /// Where it may be mounted.
 const BASES: [&str; 2] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
@@ -22,9 +22,9 @@ pub(super) fn base(root: &Path) -> Option<PathBuf> {
 
 /// Weights are in hundredths of what is usual, shares in 1024ths. The product of the highest weight
 /// is far from the width of the number.
-pub(super) fn weight(folder: &Path, weight: u32) -> Step {
+pub(super) fn weight(folder: &Path, weight: u32) -> CgroupOp {
     let shares = weight.saturating_mul(SHARES_USUAL) / WEIGHT_USUAL;
-    Step::Write(folder.join(SHARES), shares.to_string())
+    CgroupOp::Write(folder.join(SHARES), shares.to_string())
 }
 
 /// The opposite of [`weight`], for what a file of a group says.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::CgroupError;
-use super::step::{Step, is, os, write};
+use super::op::{CgroupOp, is, os, write};
 
 /// Where it may be mounted; the second beside version 1.
 const BASES: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
@@ -25,8 +25,8 @@ pub(super) fn base(root: &Path) -> Option<PathBuf> {
     })
 }
 
-pub(super) fn weight(folder: &Path, weight: u32) -> Step {
-    Step::Write(folder.join(WEIGHT), weight.to_string())
+pub(super) fn weight(folder: &Path, weight: u32) -> CgroupOp {
+    CgroupOp::Write(folder.join(WEIGHT), weight.to_string())
 }
 
 /// What a group's weight is.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::accel::{self, Memory, Prober};
+use crate::accel::{self, ProbeCache, Prober};
 use crate::qemu::Machine;
 use model::machine::{Accel, AccelChoice};
 use std::ffi::OsString;
@@ -76,8 +76,8 @@ pub struct Subject {
     /// A kernel for the trial boot; without one only an earlier answer is told.
     pub kernel: Option<PathBuf>,
     /// Where the answers of trial boots are kept.
-    pub memory: Memory,
-    /// Words before QEMU's command (see [`Machine::spawn`]).
+    pub memory: ProbeCache,
+    /// Words before QEMU's command (see [`Machine::detached_process`]).
     pub launcher: Vec<OsString>,
     /// A file, block device or directory where images are.
     pub path: PathBuf,
@@ -161,7 +161,7 @@ mod tests {
             ringway_io: None,
             kvm: "/nonexistent/kvm".into(),
             kernel: None,
-            memory: Memory::at(dir.path(), "boot"),
+            memory: ProbeCache::at(dir.path(), "boot"),
             launcher: Vec::new(),
             path: "/nonexistent".into(),
         };

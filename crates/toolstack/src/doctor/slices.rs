@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Finding;
-use crate::cgroup::{CgroupError, INSTANCE, Tree, Weights, controller};
+use crate::cgroup::{CgroupError, INSTANCE, SliceTree, Weights, controller};
 
 /// Which version of control groups has the CPU controller. `root` is `/` but in tests.
 pub(super) fn cgroups(root: &Path) -> Finding {
@@ -23,7 +23,7 @@ pub(super) fn cgroups(root: &Path) -> Finding {
 
 /// Whether the slices of this host's daemon are there, and with which weights.
 pub(super) fn slices(root: &Path) -> Finding {
-    match Tree::find(root, INSTANCE) {
+    match SliceTree::find(root, INSTANCE) {
         Ok(tree) => judge(Ok((tree.to_string(), tree.weights()))),
         Err(error) => judge(Err(error)),
     }

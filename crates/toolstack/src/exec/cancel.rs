@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// How strong the wish is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum CancelLevel {
     /// Nobody wishes it.
     GoOn,
     /// Nothing new is begun.
@@ -17,15 +17,15 @@ pub(crate) enum Level {
 
 /// Ends an operation: whoever has a clone can. It cannot be taken back.
 #[derive(Clone, Debug)]
-pub struct Cancel(Arc<watch::Sender<Level>>);
+pub struct CancelToken(Arc<watch::Sender<CancelLevel>>);
 
-impl Default for Cancel {
+impl Default for CancelToken {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Level::GoOn)))
+        Self(Arc::new(watch::Sender::new(CancelLevel::GoOn)))
     }
 }
 
-impl Cancel {
+impl CancelToken {
     /// One that nobody has used.
     pub fn new() -> Self {
         Self::default()
@@ -33,35 +33,35 @@ impl Cancel {
 
     /// Nothing new is begun from here on.
     pub fn cancel(&self) {
-        self.raise(Level::Cancelled);
+        self.raise(CancelLevel::Cancelled);
     }
 
     /// Something has come that must not wait.
-    pub(crate) fn overtake(&self) {
-        self.raise(Level::Overtaken);
+    pub(crate) fn preempt(&self) {
+        self.raise(CancelLevel::Overtaken);
     }
 
     /// Whether somebody has used it.
     pub fn is_cancelled(&self) -> bool {
-        self.level() > Level::GoOn
+        self.level() > CancelLevel::GoOn
     }
 
     /// Ends when somebody has used it.
     pub async fn cancelled(&self) {
-        self.reached(Level::Cancelled).await;
+        self.reached(CancelLevel::Cancelled).await;
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> CancelLevel {
         *self.0.borrow()
     }
 
     /// Ends when the wish is at least as strong as this.
-    pub(crate) async fn reached(&self, level: Level) {
+    pub(crate) async fn reached(&self, level: CancelLevel) {
         // Its sender is `self`, so the wait cannot fail.
         let _ = self.0.subscribe().wait_for(|now| *now >= level).await;
     }
 
-    fn raise(&self, to: Level) {
+    fn raise(&self, to: CancelLevel) {
         self.0.send_if_modified(|now| {
             let rises = to > *now;
             *now = to.max(*now);
@@ -70,7 +70,7 @@ impl Cancel {
     }
 }
 
-impl Level {
+impl CancelLevel {
     /// The next stronger wish.
     pub(crate) fn stronger(self) -> Option<Self> {
         match self {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::hv::HvError;
-use crate::io::IoError;
 use crate::net::NetError;
+use crate::ringway_io::DatapathError;
 use crate::sr::SrError;
 
 /// Why a step failed. The message of one that comes from a driver is the driver's.
@@ -21,7 +21,7 @@ pub enum StepError {
     Sr(#[from] SrError),
     /// The datapath refused.
     #[error(transparent)]
-    Io(#[from] IoError),
+    Io(#[from] DatapathError),
     /// The hypervisor refused.
     #[error(transparent)]
     Hv(#[from] HvError),

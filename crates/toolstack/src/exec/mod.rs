@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! One [`Executor`] holds the slots of a host. [`Executor::run`] walks one plan; several walks go
-//! on beside each other. Each step is a task of its own that calls [`Perform`]. Nothing is polled:
+//! on beside each other. Each step is a task of its own that calls [`StepRunner`]. Nothing is polled:
 //! a walk wakes at the end of a step, at a deadline, at a cancel; the slots are looked at when one
 //! becomes free and when a step becomes stuck.
 //!
@@ -31,27 +31,27 @@ use std::time::Duration;
 use model::admission::{SlotUsage, StepLimits};
 use model::plan::{Effect, StepAction};
 
-pub use cancel::Cancel;
-pub(crate) use cancel::Level;
+pub(crate) use cancel::CancelLevel;
+pub use cancel::CancelToken;
 pub use error::StepError;
-pub use run::Ran;
+pub use run::PlanOutcome;
 use slots::Slots;
 
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 
 /// How long steps of a plan that is overtaken may still run: what a step takes on a host in good
 /// order, so that only what hangs is left behind.
 pub const OVERTAKE_GRACE: Duration = Duration::from_secs(1);
 
 /// Carries out the steps of one plan.
-pub trait Perform: Send + Sync + 'static {
+pub trait StepRunner: Send + Sync + 'static {
     /// One call outward.
-    fn perform(&self, verb: StepAction) -> Fut<'_, Result<(), StepError>>;
+    fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>>;
     /// Nobody waits for this step any more. True if its call must go on to its end; false if it
     /// may be dropped.
-    fn leave(&self, verb: StepAction) -> bool;
+    fn abandon_step(&self, verb: StepAction) -> bool;
     /// What steps that have ended have come to.
-    fn became(&self, effects: &[Effect]);
+    fn record_effects(&self, effects: &[Effect]);
     /// How the plan comes along.
     fn progress(&self, now: Progress);
 }
@@ -66,7 +66,7 @@ pub enum Progress {
 }
 
 /// Who is told how it comes along. Must not wait.
-pub type Watch = Arc<dyn Fn(Progress) + Send + Sync>;
+pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// The slots of a host, and who waits for them.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use model::plan::{Cancel as Until, Plan, StepAction};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use super::slots::{Held, Slots};
-use super::steps::{At, Steps, waits_for_guest};
-use super::{Cancel, Executor, Level, OVERTAKE_GRACE, Perform, Progress, StepError};
+use super::slots::{SlotGuard, Slots};
+use super::steps::{StepPhase, Steps, waits_for_guest};
+use super::{CancelLevel, CancelToken, Executor, OVERTAKE_GRACE, Progress, StepError, StepRunner};
 
 /// What has become of a plan.
 #[derive(Debug)]
-pub struct Ran {
+pub struct PlanOutcome {
     /// The first step that failed, and why.
     pub failed: Option<(StepAction, StepError)>,
     /// A cancel has left something out.
@@ -25,16 +25,16 @@ pub struct Ran {
 #[derive(Debug)]
 pub(super) enum Event {
     /// A step has its slots.
-    Begin { at: usize, held: Held },
+    Begin { at: usize, held: SlotGuard },
     /// A step's call has ended. Its slots are free when this has been seen: whatever follows from
     /// a failure comes before what waits for them.
-    Ended { at: usize, outcome: Result<(), StepError>, held: Held },
+    Ended { at: usize, outcome: Result<(), StepError>, held: SlotGuard },
 }
 
-struct Walk<'a> {
+struct PlanRun<'a> {
     slots: &'a Arc<Slots>,
     vm: VmId,
-    by: Arc<dyn Perform>,
+    by: Arc<dyn StepRunner>,
     steps: Steps,
     tell: UnboundedSender<Event>,
     failed: Option<(StepAction, StepError)>,
@@ -43,21 +43,27 @@ struct Walk<'a> {
     done: f64,
     /// That no cancel leaves anything out any more, as was told.
     committed: bool,
-    level: Level,
+    level: CancelLevel,
     /// When what runs is left behind.
     give_up: Option<Instant>,
 }
 
 impl Executor {
     /// Carries out a plan of this machine; ends when nothing of it runs and nothing can begin.
-    pub async fn run(&self, plan: Plan, vm: VmId, by: Arc<dyn Perform>, cancel: &Cancel) -> Ran {
+    pub async fn run(
+        &self,
+        plan: Plan,
+        vm: VmId,
+        by: Arc<dyn StepRunner>,
+        cancel: &CancelToken,
+    ) -> PlanOutcome {
         let (tell, mut told) = unbounded_channel();
         let steps = Steps::new(plan);
-        let (slots, level) = (self.slots(), Level::GoOn);
+        let (slots, level) = (self.slots(), CancelLevel::GoOn);
         let (failed, cut, done, give_up) = (None, false, 0.0, None);
         let committed = false;
         let mut walk =
-            Walk { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
+            PlanRun { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
         walk.goes_on();
         while !walk.steps.are_over() {
             walk.next(&mut told, cancel).await;
@@ -66,13 +72,13 @@ impl Executor {
             }
             walk.goes_on();
         }
-        Ran { failed: walk.failed, cut: walk.cut }
+        PlanOutcome { failed: walk.failed, cut: walk.cut }
     }
 }
 
-impl Walk<'_> {
+impl PlanRun<'_> {
     /// Waits for whatever is first.
-    async fn next(&mut self, told: &mut UnboundedReceiver<Event>, cancel: &Cancel) {
+    async fn next(&mut self, told: &mut UnboundedReceiver<Event>, cancel: &CancelToken) {
         let deadline = self.steps.next_deadline().into_iter().chain(self.give_up).min();
         let deadline = async {
             match deadline {
@@ -101,7 +107,7 @@ impl Walk<'_> {
             Event::Ended { at, outcome, held } => {
                 match outcome {
                     // One that was given up has been dealt with.
-                    _ if !matches!(self.steps.at(at), Some(At::Runs { .. })) => {}
+                    _ if !matches!(self.steps.at(at), Some(StepPhase::Runs { .. })) => {}
                     Ok(()) => self.steps.ended(at),
                     Err(error) => self.failed(at, error),
                 }
@@ -115,7 +121,7 @@ impl Walk<'_> {
         let ready = self.steps.begin();
         let effects = self.steps.take_effects();
         if !effects.is_empty() {
-            self.by.became(&effects);
+            self.by.record_effects(&effects);
         }
         let done = self.steps.progress();
         if done > self.done {
@@ -128,7 +134,7 @@ impl Walk<'_> {
             let Some(step) = self.steps.step(*at) else { continue };
             let deadline = now + step.deadline;
             let key = self.slots.ready(self.vm, (step.slots, step.begun), (&self.tell, *at));
-            self.steps.set(*at, At::Ready { key, since: now, deadline });
+            self.steps.set(*at, StepPhase::Ready { key, since: now, deadline });
         }
         if !ready.is_empty() {
             self.slots.look();
@@ -138,7 +144,7 @@ impl Walk<'_> {
     /// Tells when no cancel would leave anything out any more. One that has failed is done in
     /// another way, or settled: that is another plan.
     fn commits(&mut self) {
-        let ends_well = self.failed.is_none() && self.level == Level::GoOn;
+        let ends_well = self.failed.is_none() && self.level == CancelLevel::GoOn;
         let under_way = !self.steps.are_over() && !self.steps.can_be_cut();
         if ends_well && under_way && !self.committed {
             self.committed = true;
@@ -146,22 +152,23 @@ impl Walk<'_> {
         }
     }
 
-    fn begin(&mut self, at: usize, held: Held) {
-        let (Some(&At::Ready { since, .. }), Some(step)) = (self.steps.at(at), self.steps.step(at))
+    fn begin(&mut self, at: usize, held: SlotGuard) {
+        let (Some(&StepPhase::Ready { since, .. }), Some(step)) =
+            (self.steps.at(at), self.steps.step(at))
         else {
             return;
         };
         if self.steps.closing && step.cancel == Until::Before {
-            return self.steps.set(at, At::LeftOut);
+            return self.steps.set(at, StepPhase::LeftOut);
         }
         let deadline = counts_from(since, held.hung_since()) + step.deadline;
         let (by, tell, verb) = (Arc::clone(&self.by), self.tell.clone(), step.verb);
         let task = tokio::spawn(async move {
-            let outcome = by.perform(verb).await;
+            let outcome = by.run_step(verb).await;
             // Where the walk is over, this gives the slots back.
             let _ = tell.send(Event::Ended { at, outcome, held });
         });
-        self.steps.set(at, At::Runs { task: task.abort_handle(), deadline });
+        self.steps.set(at, StepPhase::Runs { task: task.abort_handle(), deadline });
     }
 
     fn failed(&mut self, at: usize, error: StepError) {
@@ -178,14 +185,14 @@ impl Walk<'_> {
         for at in self.steps.late(now) {
             let after = self.steps.step(at).map(|step| step.deadline).unwrap_or_default();
             match self.steps.at(at) {
-                Some(&At::Ready { key, since, .. }) => {
+                Some(&StepPhase::Ready { key, since, .. }) => {
                     let deadline = counts_from(since, self.slots.hung_since(key)) + after;
                     if deadline > now {
-                        self.steps.set(at, At::Ready { key, since, deadline });
+                        self.steps.set(at, StepPhase::Ready { key, since, deadline });
                         continue;
                     }
                 }
-                Some(At::Runs { .. }) => {}
+                Some(StepPhase::Runs { .. }) => {}
                 // The failure of another has left it out.
                 _ => continue,
             }
@@ -194,25 +201,28 @@ impl Walk<'_> {
         }
         if self.give_up.is_some_and(|at| at <= now) {
             self.give_up = None;
-            for at in self.steps.which(|at| matches!(at, At::Ready { .. } | At::Runs { .. })) {
+            for at in self
+                .steps
+                .which(|at| matches!(at, StepPhase::Ready { .. } | StepPhase::Runs { .. }))
+            {
                 self.leave_out(at);
             }
         }
     }
 
-    fn cancelled(&mut self, level: Level) {
+    fn cancelled(&mut self, level: CancelLevel) {
         self.level = level;
-        if level == Level::Overtaken {
+        if level == CancelLevel::Overtaken {
             self.give_up = Some(Instant::now() + OVERTAKE_GRACE);
         }
-        let is_open = |at: &At| matches!(at, At::Waits | At::Ready { .. });
+        let is_open = |at: &StepPhase| matches!(at, StepPhase::Waits | StepPhase::Ready { .. });
         let open = self.steps.which(is_open).into_iter();
         let mut open = open.filter_map(|at| self.steps.step(at));
         self.cut |= open.any(|step| step.cancel == Until::Before);
         self.steps.closing = true;
         self.withdraw();
         // Whoever waits for a guest would do so for twenty minutes.
-        for at in self.steps.which(|at| matches!(at, At::Runs { .. })) {
+        for at in self.steps.which(|at| matches!(at, StepPhase::Runs { .. })) {
             if self.steps.step(at).is_some_and(waits_for_guest) {
                 self.leave_out(at);
             }
@@ -221,27 +231,27 @@ impl Walk<'_> {
 
     /// What waits for slots and could be cancelled does not wait any more.
     fn withdraw(&mut self) {
-        for at in self.steps.which(|at| matches!(at, At::Ready { .. })) {
+        for at in self.steps.which(|at| matches!(at, StepPhase::Ready { .. })) {
             if self.steps.step(at).is_some_and(|step| step.cancel == Until::Before) {
                 self.stop(at);
-                self.steps.set(at, At::LeftOut);
+                self.steps.set(at, StepPhase::LeftOut);
             }
         }
     }
 
     fn leave_out(&mut self, at: usize) {
         self.stop(at);
-        self.steps.set(at, At::LeftOut);
+        self.steps.set(at, StepPhase::LeftOut);
         (self.cut, self.steps.closing) = (true, true);
     }
 
     /// Ends a step here: its call is dropped, or goes on alone.
     fn stop(&self, at: usize) {
         match self.steps.at(at) {
-            Some(At::Ready { key, .. }) => self.slots.done(*key),
-            Some(At::Runs { task, .. }) => {
+            Some(StepPhase::Ready { key, .. }) => self.slots.done(*key),
+            Some(StepPhase::Runs { task, .. }) => {
                 let verb = self.steps.step(at).map(|step| step.verb);
-                if !verb.is_some_and(|verb| self.by.leave(verb)) {
+                if !verb.is_some_and(|verb| self.by.abandon_step(verb)) {
                     task.abort();
                 }
             }

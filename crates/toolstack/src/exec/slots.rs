@@ -38,19 +38,19 @@ struct Waiter {
 
 /// The slots of one step that runs; they are free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct SlotGuard {
     slots: Arc<Slots>,
     key: StepKey,
 }
 
-impl Held {
+impl SlotGuard {
     /// Since when the step's lane hangs, if it does.
     pub(super) fn hung_since(&self) -> Option<Instant> {
         self.slots.hung_since(self.key)
     }
 }
 
-impl Drop for Held {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.slots.done(self.key);
     }
@@ -126,7 +126,7 @@ impl Slots {
             self.bell.notify_one();
         }
         for (key, waiter) in begin {
-            let held = Held { slots: Arc::clone(self), key };
+            let held = SlotGuard { slots: Arc::clone(self), key };
             // Dropped, and with it given back, where nobody waits any more.
             if let Some(Waiter { tell, at }) = waiter {
                 let _ = tell.send(Event::Begin { at, held });

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// Where a step is.
 #[derive(Debug)]
-pub(super) enum At {
+pub(super) enum StepPhase {
     /// Others must end before it.
     Waits,
     /// It waits for slots.
@@ -33,7 +33,7 @@ pub(super) enum At {
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) plan: Plan,
-    at: Vec<At>,
+    at: Vec<StepPhase>,
     weight: u32,
     ended: u32,
     /// Effects of what has ended, which nobody was told yet.
@@ -44,7 +44,7 @@ pub(super) struct Steps {
 
 impl Steps {
     pub(super) fn new(plan: Plan) -> Self {
-        let at = plan.steps().iter().map(|_| At::Waits).collect();
+        let at = plan.steps().iter().map(|_| StepPhase::Waits).collect();
         let weight = plan.weight();
         Self { plan, at, weight, ended: 0, effects: Vec::new(), closing: false }
     }
@@ -53,11 +53,11 @@ impl Steps {
         self.plan.steps().get(at)
     }
 
-    pub(super) fn at(&self, at: usize) -> Option<&At> {
+    pub(super) fn at(&self, at: usize) -> Option<&StepPhase> {
         self.at.get(at)
     }
 
-    pub(super) fn set(&mut self, at: usize, now: At) {
+    pub(super) fn set(&mut self, at: usize, now: StepPhase) {
         if let Some(place) = self.at.get_mut(at) {
             *place = now;
         }
@@ -65,11 +65,13 @@ impl Steps {
 
     /// Whether nothing runs and nothing can begin.
     pub(super) fn are_over(&self) -> bool {
-        !self.at.iter().any(|at| matches!(at, At::Waits | At::Ready { .. } | At::Runs { .. }))
+        !self.at.iter().any(|at| {
+            matches!(at, StepPhase::Waits | StepPhase::Ready { .. } | StepPhase::Runs { .. })
+        })
     }
 
     pub(super) fn ended(&mut self, at: usize) {
-        self.set(at, At::Ended);
+        self.set(at, StepPhase::Ended);
         if let Some(step) = self.plan.steps().get(at) {
             self.ended = self.ended.saturating_add(step.weight);
             self.effects.extend_from_slice(&step.then);
@@ -78,7 +80,7 @@ impl Steps {
 
     /// What could not reach its goal without this step is not begun.
     pub(super) fn failed(&mut self, at: usize) {
-        self.set(at, At::Failed);
+        self.set(at, StepPhase::Failed);
         self.closing = true;
         if let Some(step) = self.plan.steps().get(at) {
             self.effects.extend_from_slice(&step.if_failed);
@@ -92,9 +94,9 @@ impl Steps {
     /// Whether a cancel would leave something out.
     pub(super) fn can_be_cut(&self) -> bool {
         self.at.iter().zip(self.plan.steps()).any(|(at, step)| match at {
-            At::Waits | At::Ready { .. } => step.cancel == Cancel::Before,
-            At::Runs { .. } => waits_for_guest(step),
-            At::Ended | At::Failed | At::LeftOut => false,
+            StepPhase::Waits | StepPhase::Ready { .. } => step.cancel == Cancel::Before,
+            StepPhase::Runs { .. } => waits_for_guest(step),
+            StepPhase::Ended | StepPhase::Failed | StepPhase::LeftOut => false,
         })
     }
 
@@ -105,8 +107,8 @@ impl Steps {
 
     /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let deadline = |at: &At| match at {
-            At::Ready { deadline, .. } | At::Runs { deadline, .. } => Some(*deadline),
+        let deadline = |at: &StepPhase| match at {
+            StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => Some(*deadline),
             _ => None,
         };
         self.at.iter().filter_map(deadline).min()
@@ -114,15 +116,17 @@ impl Steps {
 
     /// Steps whose deadline has passed.
     pub(super) fn late(&self, now: Instant) -> Vec<usize> {
-        let late = |at: &At| match at {
-            At::Ready { deadline, .. } | At::Runs { deadline, .. } => *deadline <= now,
+        let late = |at: &StepPhase| match at {
+            StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => {
+                *deadline <= now
+            }
             _ => false,
         };
         self.which(late)
     }
 
     /// Steps that are at such a place.
-    pub(super) fn which(&self, is: impl Fn(&At) -> bool) -> Vec<usize> {
+    pub(super) fn which(&self, is: impl Fn(&StepPhase) -> bool) -> Vec<usize> {
         self.at.iter().enumerate().filter(|(_, at)| is(at)).map(|(at, _)| at).collect()
     }
 
@@ -130,14 +134,15 @@ impl Steps {
     /// can are left out. One pass is enough, because edges lead to earlier steps.
     pub(super) fn begin(&mut self) -> Vec<usize> {
         let mut begin = Vec::new();
-        for at in self.which(|at| matches!(at, At::Waits)) {
+        for at in self.which(|at| matches!(at, StepPhase::Waits)) {
             let Some(step) = self.plan.steps().get(at) else { continue };
             let before = |id: &StepId| self.at.get(id.index());
-            let never = |id: &StepId| matches!(before(id), Some(At::Failed | At::LeftOut));
+            let never =
+                |id: &StepId| matches!(before(id), Some(StepPhase::Failed | StepPhase::LeftOut));
             let closed = self.closing && step.cancel == Cancel::Before;
             if closed || step.after.iter().any(never) {
-                self.set(at, At::LeftOut);
-            } else if step.after.iter().all(|id| matches!(before(id), Some(At::Ended))) {
+                self.set(at, StepPhase::LeftOut);
+            } else if step.after.iter().all(|id| matches!(before(id), Some(StepPhase::Ended))) {
                 match step.verb {
                     StepAction::Record => self.ended(at),
                     _ => begin.push(at),

@@ -128,8 +128,8 @@ impl Doer {
     }
 }
 
-impl Perform for Doer {
-    fn perform(&self, verb: StepAction) -> Fut<'_, Result<(), StepError>> {
+impl StepRunner for Doer {
+    fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>> {
         Box::pin(async move {
             self.begun.lock().unwrap().push((verb, self.began.elapsed()));
             let mut call = Call(self, false);
@@ -141,11 +141,11 @@ impl Perform for Doer {
         })
     }
 
-    fn leave(&self, verb: StepAction) -> bool {
+    fn abandon_step(&self, verb: StepAction) -> bool {
         matches!(verb, StepAction::VbdAttach(..))
     }
 
-    fn became(&self, effects: &[Effect]) {
+    fn record_effects(&self, effects: &[Effect]) {
         self.effects.lock().unwrap().extend_from_slice(effects);
     }
 
@@ -174,7 +174,7 @@ async fn every_step_begins_when_those_before_it_have_ended_and_no_later() {
     };
     let doer = Doer::new(move |verb| (takes(verb), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(plan.clone(), vm(1), doer.clone(), &Cancel::new()).await;
+    let ran = executor.run(plan.clone(), vm(1), doer.clone(), &CancelToken::new()).await;
     assert!(ran.failed.is_none() && !ran.cut);
     let began: BTreeMap<_, _> =
         doer.begun().into_iter().map(|(verb, at)| (format!("{verb:?}"), at)).collect();
@@ -200,7 +200,7 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
         _ => (Duration::ZERO, true),
     });
     let executor = Executor::new(StepLimits { machine: 3, ..StepLimits::default() });
-    let ran = executor.run(start(5, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    let ran = executor.run(start(5, 1), vm(1), doer.clone(), &CancelToken::new()).await;
     let Some((StepAction::VbdAttach(vbd, _), StepError::NoDriver(_))) = ran.failed else {
         panic!()
     };
@@ -220,7 +220,7 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
 async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
     let Some((StepAction::VbdAttach(..), StepError::Late { after })) = ran.failed else { panic!() };
     assert_eq!((after, doer.began.elapsed()), (secs(60), secs(60)));
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
@@ -235,7 +235,7 @@ async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
 async fn a_call_that_may_be_dropped_is() {
     let doer = Doer::new(|verb| (secs(if verb == StepAction::DomainRun { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
     assert!(matches!(ran.failed, Some((StepAction::DomainRun, StepError::Late { .. }))));
     assert_eq!(doer.began.elapsed(), secs(30));
     sleep(secs(1)).await;
@@ -247,10 +247,10 @@ async fn a_step_that_gets_no_slot_ends_at_its_deadline_too() {
     let executor = Arc::new(Executor::new(StepLimits { sr: 1, ..StepLimits::default() }));
     let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
     let (other, by) = (Arc::clone(&executor), hangs.clone());
-    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &Cancel::new()).await });
+    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &CancelToken::new()).await });
     sleep(secs(10)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
-    let ran = executor.run(start(1, 1), vm(2), waits.clone(), &Cancel::new()).await;
+    let ran = executor.run(start(1, 1), vm(2), waits.clone(), &CancelToken::new()).await;
     assert!(matches!(ran.failed, Some((StepAction::VbdAttach(..), StepError::Late { .. }))));
     assert_eq!(waits.began.elapsed(), secs(60));
     assert!(waits.at(is_attach).is_none());
@@ -262,21 +262,21 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
     let executor = Arc::new(Executor::new(limits));
     let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
     let (other, by) = (Arc::clone(&executor), hangs.clone());
-    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &Cancel::new()).await });
+    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &CancelToken::new()).await });
     tokio::task::yield_now().await;
     sleep(Duration::from_millis(500)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
-    let ran = executor.run(start(1, 2), vm(2), waits.clone(), &Cancel::new()).await;
+    let ran = executor.run(start(1, 2), vm(2), waits.clone(), &CancelToken::new()).await;
     assert!(ran.failed.is_none());
     let waited = waits.at(is_attach).unwrap();
     assert_eq!(waited, limits.stuck - Duration::from_millis(500));
     // Lowered, the age counts at once.
     let early = StepLimits { stuck: Duration::from_millis(100), ..limits };
     let (other, by) = (Arc::clone(&executor), hangs.clone());
-    tokio::spawn(async move { other.run(start(1, 3), vm(3), by, &Cancel::new()).await });
+    tokio::spawn(async move { other.run(start(1, 3), vm(3), by, &CancelToken::new()).await });
     sleep(Duration::from_millis(200)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let run = executor.run(start(1, 2), vm(2), waits.clone(), &cancel);
     let lower = async {
         sleep(Duration::from_millis(1)).await;
@@ -291,7 +291,7 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     let plan = clean_shutdown(1, 1);
     let doer =
         Doer::new(|verb| (secs(if verb == StepAction::DomainAwaitEnd { 600 } else { 0 }), true));
-    let (executor, cancel) = (Executor::new(StepLimits::default()), Cancel::new());
+    let (executor, cancel) = (Executor::new(StepLimits::default()), CancelToken::new());
     let cancelled = async {
         sleep(secs(5)).await;
         cancel.cancel();
@@ -303,7 +303,7 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     assert_eq!(doer.committed(), None);
     // One that comes when nothing is left to cancel changes nothing.
     let doer = Doer::new(|verb| (secs(u64::from(verb == StepAction::DomainRun)), true));
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let cancelled = async {
         sleep(Duration::from_millis(500)).await;
         cancel.cancel();
@@ -317,7 +317,7 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
 async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
     let executor = Executor::new(StepLimits::default());
     let run = async |plan, doer: &Arc<Doer>| {
-        executor.run(plan, vm(1), doer.clone(), &Cancel::new()).await.failed.is_none()
+        executor.run(plan, vm(1), doer.clone(), &CancelToken::new()).await.failed.is_none()
     };
     // From when on the last step runs of what brings a machine up.
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 3 } else { 1 }), true));
@@ -340,10 +340,10 @@ async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn what_is_overtaken_is_left_after_a_grace() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 30 } else { 20 }), true));
-    let (executor, cancel) = (Executor::new(StepLimits::default()), Cancel::new());
+    let (executor, cancel) = (Executor::new(StepLimits::default()), CancelToken::new());
     let overtaken = async {
         sleep(secs(25)).await;
-        cancel.overtake();
+        cancel.preempt();
     };
     let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
     let ran = tokio::join!(run, overtaken).0;

@@ -7,7 +7,7 @@
 //!   still until it is killed, so that nothing of how it ended is lost to a daemon that was away.
 //!
 //! # Invariants
-//! - A domain outlives the daemon; [`Hypervisor::found`] finds it again.
+//! - A domain outlives the daemon; [`Hypervisor::list`] finds it again.
 //! - A call whose goal is reached does nothing and ends well: a plan may be carried out twice.
 //! - Every call may be dropped at any await. What it had begun is found by `found`.
 
@@ -25,7 +25,7 @@ use model::plan::{GuestRequest, RunState};
 use model::vm::exits::DomainExit;
 use tokio::sync::mpsc;
 
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 
 /// Why a hypervisor did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ pub struct NicPlug {
 
 /// What is put into a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disc {
+pub struct CdMedium {
     /// The raw image.
     pub file: PathBuf,
 }
@@ -147,7 +147,7 @@ pub enum DomainEvent {
 
 /// A domain that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DomainInfo {
     /// Whose.
     pub vm: VmId,
     /// Its number.
@@ -162,7 +162,7 @@ pub struct Found {
 
 /// What a guest's agent tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GuestSeen {
+pub struct GuestInfo {
     /// Name and version of the system, as `name`, `uname`, `distro`, `major`, `minor`.
     pub os: Vec<(String, String)>,
     /// Addresses by interface: `0/ip`, `0/ipv4/0`, `0/ipv6/0`.
@@ -179,44 +179,44 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
         vm: VmId,
         domid: Domid,
         spec: &'a DomainSpec,
-    ) -> Fut<'a, Result<(), HvError>>;
+    ) -> BoxFuture<'a, Result<(), HvError>>;
     /// Gives the guest a disk whose datapath listens.
-    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> Fut<'a, Result<(), HvError>>;
+    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> BoxFuture<'a, Result<(), HvError>>;
     /// Takes a disk; ends when the guest has let go.
-    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> Fut<'_, Result<(), HvError>>;
+    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Gives the guest an interface, for which the switch listens.
-    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> Fut<'a, Result<(), HvError>>;
+    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> BoxFuture<'a, Result<(), HvError>>;
     /// Takes an interface; ends when the guest has let go.
-    fn unplug_nic(&self, vm: VmId, vif: VifId) -> Fut<'_, Result<(), HvError>>;
+    fn unplug_nic(&self, vm: VmId, vif: VifId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Puts a medium into a drive, or takes it out.
-    fn disc<'a>(
+    fn set_medium<'a>(
         &'a self,
         vm: VmId,
         drive: VbdId,
-        disc: Option<&'a Disc>,
-    ) -> Fut<'a, Result<(), HvError>>;
+        disc: Option<&'a CdMedium>,
+    ) -> BoxFuture<'a, Result<(), HvError>>;
     /// Tells the guest that a disk has another size now.
-    fn resized(&self, vm: VmId, vbd: VbdId, bytes: u64) -> Fut<'_, Result<(), HvError>>;
+    fn resized(&self, vm: VmId, vbd: VbdId, bytes: u64) -> BoxFuture<'_, Result<(), HvError>>;
     /// Lets the CPUs run.
-    fn run(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
+    fn run(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Stops the CPUs.
-    fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
+    fn pause(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Asks the guest, by its agent or by the power button; ends when it was asked, and goes on
     /// asking until the guest has ended or the next call for this machine. Refused where the guest has
     /// not begun to run.
-    fn ask(&self, vm: VmId, what: GuestRequest) -> Fut<'_, Result<(), HvError>>;
+    fn request_guest(&self, vm: VmId, what: GuestRequest) -> BoxFuture<'_, Result<(), HvError>>;
     /// Ends when the guest has ended; how.
-    fn ended(&self, vm: VmId) -> Fut<'_, Result<DomainExit, HvError>>;
+    fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>>;
     /// Ends the process, whatever the guest does; ends when it is gone.
-    fn kill(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
+    fn kill(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
     /// Removes what a process leaves: its directory, its group.
-    fn forget(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
+    fn forget(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
     /// What is really there, of all machines.
-    fn found(&self) -> Fut<'_, Result<Vec<Found>, HvError>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<DomainInfo>, HvError>>;
     /// What is really there, of one machine.
-    fn find(&self, vm: VmId) -> Fut<'_, Result<Option<Found>, HvError>>;
+    fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>>;
     /// What the guest's agent tells; nothing if there is none.
-    fn guest(&self, vm: VmId) -> Fut<'_, Result<Option<GuestSeen>, HvError>>;
+    fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>>;
     /// The socket of the serial line; nothing if there is no domain, or none with a line.
     fn console(&self, vm: VmId) -> Option<PathBuf>;
     /// What happens by itself, from the start on; the first caller gets it.

@@ -10,10 +10,10 @@ use model::vm::exits::DomainExit;
 use tokio::sync::mpsc;
 
 use super::{
-    Disc, DiskPlug, DomainEvent, Found, GuestSeen, HvError, Hypervisor, NicPlug, not_begun,
+    CdMedium, DiskPlug, DomainEvent, DomainInfo, GuestInfo, HvError, Hypervisor, NicPlug, not_begun,
 };
-use crate::fut::Fut;
-use crate::sim::{Call, Domain, Port, Sim, State, What};
+use crate::boxed_future::BoxFuture;
+use crate::sim::{Call, CallKind, Domain, Port, Sim, State};
 
 /// The hypervisor of a simulated host.
 #[derive(Clone, Debug)]
@@ -23,12 +23,18 @@ impl SimHv {
     /// One command to a domain that is there.
     async fn command(
         &self,
-        (what, vm): (What, VmId),
+        (what, vm): (CallKind, VmId),
         device: Option<model::id::Uuid>,
         work: impl FnOnce(&mut State) -> Result<(), HvError>,
     ) -> Result<(), HvError> {
-        let in_turn =
-            matches!(what, What::PlugDisk | What::PlugNic | What::Disc | What::Run | What::Pause);
+        let in_turn = matches!(
+            what,
+            CallKind::PlugDisk
+                | CallKind::PlugNic
+                | CallKind::Disc
+                | CallKind::Run
+                | CallKind::Pause
+        );
         let _turn = if in_turn { Some(self.0.monitor(vm).await) } else { None };
         let call = Call { device, ..Call::new(what).vm(vm) };
         self.0.call(call, work, |why| refused(what, why)).await?;
@@ -37,7 +43,7 @@ impl SimHv {
     }
 }
 
-fn refused(what: What, why: String) -> HvError {
+fn refused(what: CallKind, why: String) -> HvError {
     HvError::Refused { what: format!("{what:?}"), why }
 }
 
@@ -53,13 +59,13 @@ impl Hypervisor for SimHv {
         vm: VmId,
         domid: Domid,
         spec: &'a DomainSpec,
-    ) -> Fut<'a, Result<(), HvError>> {
-        Box::pin(self.command((What::Create, vm), None, move |state| {
+    ) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Create, vm), None, move |state| {
             match state.domains.get(&vm) {
                 Some(domain) if domain.domid == domid && domain.run.is_some() => return Ok(()),
                 Some(_) => {
                     let why = state.broke(format!("{vm} has a domain, or remains of one"));
-                    return Err(refused(What::Create, why));
+                    return Err(refused(CallKind::Create, why));
                 }
                 None => {}
             }
@@ -68,53 +74,53 @@ impl Hypervisor for SimHv {
         }))
     }
 
-    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> Fut<'a, Result<(), HvError>> {
-        Box::pin(self.command((What::PlugDisk, vm), Some(disk.vbd.0), move |state| {
+    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::PlugDisk, vm), Some(disk.vbd.0), move |state| {
             alive(state, vm)?;
             if state.disk_at(disk.vbd, &disk.socket).is_none() {
                 let why = state.broke(format!("nothing listens at {}", disk.socket.display()));
-                return Err(refused(What::PlugDisk, why));
+                return Err(refused(CallKind::PlugDisk, why));
             }
             alive(state, vm)?.disks.insert(disk.vbd, disk.socket.clone());
             Ok(())
         }))
     }
 
-    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::UnplugDisk, vm), Some(vbd.0), move |state| {
+    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::UnplugDisk, vm), Some(vbd.0), move |state| {
             alive(state, vm)?.disks.remove(&vbd);
             Ok(())
         }))
     }
 
-    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> Fut<'a, Result<(), HvError>> {
-        Box::pin(self.command((What::PlugNic, vm), Some(nic.vif.0), move |state| {
+    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::PlugNic, vm), Some(nic.vif.0), move |state| {
             let port = state.ports.get(&nic.vif.to_string());
             let listens =
                 |port: &Port| (&port.nic.socket, port.nic.queues) == (&nic.socket, nic.queues);
             if !port.is_some_and(listens) {
                 let why = state.broke(format!("nothing listens at {}", nic.socket.display()));
-                return Err(refused(What::PlugNic, why));
+                return Err(refused(CallKind::PlugNic, why));
             }
             alive(state, vm)?.nics.insert(nic.vif, nic.socket.clone());
             Ok(())
         }))
     }
 
-    fn unplug_nic(&self, vm: VmId, vif: VifId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::UnplugNic, vm), Some(vif.0), move |state| {
+    fn unplug_nic(&self, vm: VmId, vif: VifId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::UnplugNic, vm), Some(vif.0), move |state| {
             alive(state, vm)?.nics.remove(&vif);
             Ok(())
         }))
     }
 
-    fn disc<'a>(
+    fn set_medium<'a>(
         &'a self,
         vm: VmId,
         drive: VbdId,
-        disc: Option<&'a Disc>,
-    ) -> Fut<'a, Result<(), HvError>> {
-        Box::pin(self.command((What::Disc, vm), Some(drive.0), move |state| {
+        disc: Option<&'a CdMedium>,
+    ) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Disc, vm), Some(drive.0), move |state| {
             let domain = alive(state, vm)?;
             match disc {
                 Some(_) => domain.discs.insert(drive),
@@ -124,12 +130,12 @@ impl Hypervisor for SimHv {
         }))
     }
 
-    fn resized(&self, vm: VmId, _vbd: VbdId, _bytes: u64) -> Fut<'_, Result<(), HvError>> {
+    fn resized(&self, vm: VmId, _vbd: VbdId, _bytes: u64) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(async move { alive(&mut self.0.state(), vm).map(|_| ()) })
     }
 
-    fn run(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::Run, vm), None, move |state| {
+    fn run(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Run, vm), None, move |state| {
             let domain = alive(state, vm)?;
             let begins = domain.run == Some(RunState::Fresh);
             let disks = domain.disks.clone();
@@ -142,14 +148,14 @@ impl Hypervisor for SimHv {
         }))
     }
 
-    fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::Pause, vm), None, move |state| match alive(state, vm)? {
+    fn pause(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Pause, vm), None, move |state| match alive(state, vm)? {
             Domain { run: Some(RunState::Fresh), .. } => Ok(()),
             domain => runs(domain, RunState::Paused),
         }))
     }
 
-    fn ask(&self, vm: VmId, what: GuestRequest) -> Fut<'_, Result<(), HvError>> {
+    fn request_guest(&self, vm: VmId, what: GuestRequest) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(async move {
             let mut domid = None;
             let asked = |state: &mut State| {
@@ -157,10 +163,10 @@ impl Hypervisor for SimHv {
                 domid = Some(domain.domid);
                 if domain.run == Some(RunState::Fresh) { Err(not_begun()) } else { Ok(()) }
             };
-            self.command((What::Ask, vm), None, asked).await?;
+            self.command((CallKind::Ask, vm), None, asked).await?;
             let sim = Arc::clone(&self.0);
             tokio::spawn(async move {
-                let guest = Call::new(What::Guest).vm(vm);
+                let guest = Call::new(CallKind::Guest).vm(vm);
                 let obeys = sim.call(guest, |_| Ok(()), |_| ()).await.is_ok();
                 let same = sim.state().domains.get(&vm).map(|domain| domain.domid) == domid;
                 let exit = match what {
@@ -175,7 +181,7 @@ impl Hypervisor for SimHv {
         })
     }
 
-    fn ended(&self, vm: VmId) -> Fut<'_, Result<DomainExit, HvError>> {
+    fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>> {
         Box::pin(async move {
             let mut changes = self.0.watch();
             loop {
@@ -189,42 +195,42 @@ impl Hypervisor for SimHv {
         })
     }
 
-    fn kill(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::Kill, vm), None, move |state| {
+    fn kill(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Kill, vm), None, move |state| {
             state.domains.get_mut(&vm).and_then(Domain::kill);
             Ok(())
         }))
     }
 
-    fn forget(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(self.command((What::Forget, vm), None, move |state| {
+    fn forget(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.command((CallKind::Forget, vm), None, move |state| {
             if alive(state, vm).is_ok() {
                 let why = state.broke(format!("{vm} is forgotten and has a process"));
-                return Err(refused(What::Forget, why));
+                return Err(refused(CallKind::Forget, why));
             }
             state.domains.remove(&vm);
             Ok(())
         }))
     }
 
-    fn found(&self) -> Fut<'_, Result<Vec<Found>, HvError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<DomainInfo>, HvError>> {
         let found = self.0.state().domains.iter().map(|(vm, domain)| domain.found(*vm)).collect();
         Box::pin(async move { Ok(found) })
     }
 
-    fn find(&self, vm: VmId) -> Fut<'_, Result<Option<Found>, HvError>> {
+    fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>> {
         let find = move |state: &mut State| Ok(state.domains.get(&vm).map(|one| one.found(vm)));
-        let call = Call::new(What::Find).vm(vm);
-        Box::pin(self.0.call(call, find, |why| refused(What::Find, why)))
+        let call = Call::new(CallKind::Find).vm(vm);
+        Box::pin(self.0.call(call, find, |why| refused(CallKind::Find, why)))
     }
 
-    fn guest(&self, vm: VmId) -> Fut<'_, Result<Option<GuestSeen>, HvError>> {
+    fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>> {
         let told = move |state: &mut State| {
             alive(state, vm)?;
             Ok(state.agents.get(&vm).cloned())
         };
-        let call = Call::new(What::Agent).vm(vm);
-        Box::pin(self.0.call(call, told, |why| refused(What::Agent, why)))
+        let call = Call::new(CallKind::Agent).vm(vm);
+        Box::pin(self.0.call(call, told, |why| refused(CallKind::Agent, why)))
     }
 
     fn console(&self, _vm: VmId) -> Option<PathBuf> {
@@ -239,7 +245,7 @@ impl Hypervisor for SimHv {
 /// Lets the CPUs run, or stops them. A guest that has ended stays so.
 fn runs(domain: &mut Domain, to: RunState) -> Result<(), HvError> {
     if let Some(RunState::Ended(exit)) = domain.run {
-        return Err(refused(What::Run, format!("the guest has ended: {exit:?}")));
+        return Err(refused(CallKind::Run, format!("the guest has ended: {exit:?}")));
     }
     domain.run = Some(to);
     Ok(())

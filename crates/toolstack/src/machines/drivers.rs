@@ -7,19 +7,19 @@ use model::id::{SrId, VifId};
 use model::nic::{Locked, NicLimits};
 
 use super::HostMemory;
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 use crate::hv::Hypervisor;
-use crate::io::{Datapath, IoError, Switch};
 use crate::net::Net;
+use crate::ringway_io::{Datapath, DatapathError, Switch};
 use crate::sr::SrDriver;
 
 /// What serves the disks of an SR. It is started when the first disk is attached, and ended with
 /// the SR's PBD.
-pub trait Datapaths: std::fmt::Debug + Send + Sync {
+pub trait DatapathProvider: std::fmt::Debug + Send + Sync {
     /// That of this SR.
-    fn of(&self, sr: SrId) -> Fut<'_, Result<Arc<dyn Datapath>, IoError>>;
+    fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>>;
     /// Ends that of this SR with all disks that it still serves.
-    fn end(&self, sr: SrId) -> Fut<'_, Result<(), IoError>>;
+    fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>>;
 }
 
 /// Addresses that an interface has for its own, if the switch lets it have those only.
@@ -38,7 +38,7 @@ pub struct Drivers {
     /// Runs guests.
     pub hv: Arc<dyn Hypervisor>,
     /// Serves disks.
-    pub io: Arc<dyn Datapaths>,
+    pub io: Arc<dyn DatapathProvider>,
     /// Makes networks.
     pub net: Arc<dyn Net>,
     /// Serves interfaces.
@@ -55,7 +55,7 @@ impl Drivers {
     ///
     /// # Errors
     /// The switch refuses, or does not answer.
-    pub async fn limit_vif(&self, vif: VifId, limits: &NicLimits) -> Result<(), IoError> {
+    pub async fn limit_vif(&self, vif: VifId, limits: &NicLimits) -> Result<(), DatapathError> {
         self.net.own(vif, own_addresses(limits));
         self.switch.limit(&vif.to_string(), limits).await
     }

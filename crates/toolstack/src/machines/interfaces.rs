@@ -12,12 +12,12 @@ use model::plan::{RunState, StepAction};
 use model::report::Stats;
 use model::vif::MAX_QUEUES;
 
-use super::perform::{Carrier, missing};
+use super::step_runner::{MachineStepRunner, missing};
 use super::{Machines, UPLINK_PREFIX, VifRecord, names};
 use crate::exec::StepError;
-use crate::hv::{Found, NicPlug};
+use crate::hv::{DomainInfo, NicPlug};
 
-impl Carrier {
+impl MachineStepRunner {
     pub(super) async fn vif(&self, verb: StepAction) -> Result<(), StepError> {
         match verb {
             StepAction::VifCreate(vif) => self.create_port(self.interface(vif)?).await,
@@ -41,7 +41,7 @@ impl Carrier {
         drivers.net.create_bridge(bridge, *mtu).await?;
         drivers.net.create_tap(&uplink, bridge, *mtu).await?;
         // From then on whoever changes what it may do tells the switch.
-        let _teller = self.machines.teller(&vif.to_string()).await;
+        let _teller = self.machines.lock_settings(&vif.to_string()).await;
         drivers.switch.attach(&self.nic(&self.now(of))?, &uplink).await?;
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Carrier {
 
     async fn plug_nic(&self, of: &VifRecord) -> Result<(), StepError> {
         // Before the guest has it: what it claims first is heard.
-        let teller = self.machines.teller(&of.vif.to_string()).await;
+        let teller = self.machines.lock_settings(&of.vif.to_string()).await;
         self.machines.watch(&self.now(of)).await;
         drop(teller);
         let VifRecord { vif, device, mac, boot_index, .. } = of.clone();
@@ -115,7 +115,7 @@ pub(super) async fn tidy(
     machines: &Machines,
     stats: Option<&Stats>,
     recorded: &BTreeSet<VifId>,
-    found: &[Found],
+    found: &[DomainInfo],
 ) {
     let drivers = &machines.drivers;
     // Nobody knows what one has that does not answer.

@@ -50,10 +50,10 @@ fn parse(meminfo: &str) -> HostBytes {
 
 /// Memory that is promised.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Mutex<HashMap<VmId, Promise>>);
+pub(super) struct MemoryReservations(Mutex<HashMap<VmId, Reservation>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Promise {
+struct Reservation {
     bytes: u64,
     /// Its domain is there.
     made: bool,
@@ -61,14 +61,19 @@ struct Promise {
 
 /// It does not fit; numbers in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Short {
+pub(super) struct MemoryShortfall {
     pub(super) needed: u64,
     pub(super) available: u64,
 }
 
-impl Ledger {
+impl MemoryReservations {
     /// Promises memory to a machine, in place of what it was promised before.
-    pub(super) fn take(&self, host: HostBytes, vm: VmId, needed: u64) -> Result<(), Short> {
+    pub(super) fn take(
+        &self,
+        host: HostBytes,
+        vm: VmId,
+        needed: u64,
+    ) -> Result<(), MemoryShortfall> {
         let mut all = self.lock();
         let others = all.iter().filter(|(of, _)| **of != vm).map(|(_, promise)| promise);
         let (mut promised, mut coming) = (HOST_RESERVE_BYTES, HOST_RESERVE_BYTES);
@@ -79,9 +84,9 @@ impl Ledger {
         let fits = host.total.saturating_sub(promised);
         let available = fits.min(host.available.saturating_sub(coming));
         if needed > available {
-            return Err(Short { needed, available });
+            return Err(MemoryShortfall { needed, available });
         }
-        all.insert(vm, Promise { bytes: needed, made: false });
+        all.insert(vm, Reservation { bytes: needed, made: false });
         Ok(())
     }
 
@@ -94,15 +99,15 @@ impl Ledger {
 
     /// A domain was found that takes this much.
     pub(super) fn found(&self, vm: VmId, bytes: u64) {
-        self.lock().insert(vm, Promise { bytes, made: true });
+        self.lock().insert(vm, Reservation { bytes, made: true });
     }
 
     /// The machine has no domain.
-    pub(super) fn gone(&self, vm: VmId) {
+    pub(super) fn release(&self, vm: VmId) {
         self.lock().remove(&vm);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Promise>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Reservation>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,23 +137,24 @@ mod tests {
     #[test]
     fn starts_at_once_do_not_all_pass() {
         let (ledger, host) =
-            (Ledger::default(), HostBytes { total: 64 * GIB, available: 13 * GIB });
+            (MemoryReservations::default(), HostBytes { total: 64 * GIB, available: 13 * GIB });
         let fits = (0..20).filter(|n| ledger.take(host, vm(*n), GIB).is_ok()).count();
         assert_eq!(fits, 12, "13 GiB less what the host keeps");
         let short = ledger.take(host, vm(99), GIB).unwrap_err();
         assert_eq!(
             short,
-            Short { needed: GIB, available: 13 * GIB - HOST_RESERVE_BYTES - 12 * GIB }
+            MemoryShortfall { needed: GIB, available: 13 * GIB - HOST_RESERVE_BYTES - 12 * GIB }
         );
         // Asked again, a machine does not stand in its own way.
         ledger.take(host, vm(0), GIB).unwrap();
-        ledger.gone(vm(0));
+        ledger.release(vm(0));
         ledger.take(host, vm(99), GIB).unwrap();
     }
 
     #[test]
     fn all_guests_fit_even_if_they_have_taken_nothing_yet() {
-        let (ledger, host) = (Ledger::default(), HostBytes { total: 4 * GIB, available: 4 * GIB });
+        let (ledger, host) =
+            (MemoryReservations::default(), HostBytes { total: 4 * GIB, available: 4 * GIB });
         for n in 0..3 {
             ledger.take(host, vm(n), GIB).unwrap();
             ledger.made(vm(n));

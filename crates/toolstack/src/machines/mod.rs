@@ -7,7 +7,7 @@
 //! for the operation is told its end.
 //!
 //! # What is there
-//! [`Machines::learn`] asks the drivers once; from then on it is kept up to date by every call, and
+//! [`Machines::discover`] asks the drivers once; from then on it is kept up to date by every call, and
 //! before each plan the hypervisor is asked again, because a guest ends by itself. A volume counts
 //! as attached from the moment when the call begins, and as detached when one has ended: a call
 //! that failed or was cut off may have done its work. So does a domain count as there, one that does
@@ -18,23 +18,23 @@
 //! anything else is done to the machine. A call to storage that hangs is left behind: its slot of
 //! its SR stays taken, its volume is not touched, and when it ends the machine is settled again.
 
+mod attach_times;
+mod discover;
 mod drivers;
 mod interfaces;
-mod job;
-mod learn;
+mod leftovers;
 mod memory;
 mod names;
-mod owner;
-mod pace;
-mod perform;
-mod queue;
+mod observed;
+mod op_hooks;
+mod op_loop;
+mod op_queue;
 mod records;
+mod step_runner;
 mod storage;
 #[cfg(test)]
 mod tests;
-mod there;
-mod tidy;
-mod volumes;
+mod volume_users;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,36 +46,36 @@ use model::plan::{DomainState, MachineOp};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-pub use crate::exec::{Cancel, Progress, StepError, Watch};
-pub use drivers::{Datapaths, Drivers};
-pub use job::{Job, OpError, QUEUE_DEADLINE, Settings};
+pub use crate::exec::{CancelToken, Progress, ProgressFn, StepError};
+pub use drivers::{DatapathProvider, Drivers};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};
-pub use records::{DiskRecord, Recorded, Records, Source, VifRecord};
+pub use op_hooks::{MachinesConfig, OpError, OpHooks, QUEUE_DEADLINE};
+pub use records::{DiskRecord, MachineRecord, Records, VifRecord, VolumeRef};
 
+use crate::boxed_future::BoxFuture;
 use crate::exec::Executor;
-use crate::fut::Fut;
-use crate::hv::{Found, HvError};
+use crate::hv::{DomainInfo, HvError};
+use crate::keyed_locks::KeyedLocks;
 use crate::sr::SrError;
-use crate::turns::Turns;
-use memory::{Ledger, Short};
-use there::Machine;
-use volumes::Volumes;
+use memory::{MemoryReservations, MemoryShortfall};
+use observed::Machine;
+use volume_users::VolumeUsers;
 
 /// Every machine of a host.
 #[derive(Debug)]
 pub struct Machines {
     drivers: Drivers,
     records: Arc<dyn Records>,
-    settings: Settings,
+    settings: MachinesConfig,
     executor: Executor,
-    memory: Ledger,
-    volumes: Volumes,
+    memory: MemoryReservations,
+    volumes: VolumeUsers,
     /// What is done to the interfaces of one network, by its bridge: it comes with the first and goes
     /// with the last.
-    networks: Turns,
+    networks: KeyedLocks,
     /// Who tells what a device may do, by the device's uuid.
-    tellers: Turns<Option<Told>>,
+    tellers: KeyedLocks<Option<AppliedSettings>>,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
@@ -83,22 +83,22 @@ pub struct Machines {
 
 /// What was set of a device has been told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct AppliedSettings {
     /// The generation of the records that were read for it.
     pub at: u64,
     /// Why it is not in force, if it is not.
     pub failure: Option<String>,
 }
 
-/// A volume that machines do not get; see [`Machines::take_volume`].
+/// A volume that machines do not get; see [`Machines::lock_volume`].
 #[derive(Debug)]
-pub struct TakenVolume<'a> {
+pub struct VolumeLock<'a> {
     machines: &'a Machines,
     vdi: VdiId,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for TakenVolume<'_> {
+impl Drop for VolumeLock<'_> {
     fn drop(&mut self) {
         drop(self.turn.take());
         self.machines.volumes.tidy(self.vdi);
@@ -106,13 +106,14 @@ impl Drop for TakenVolume<'_> {
 }
 
 impl Machines {
-    /// Nothing is known to be there: [`Machines::learn`] comes before any [`Machines::run`].
-    pub fn new(drivers: Drivers, records: Arc<dyn Records>, settings: Settings) -> Arc<Self> {
+    /// Nothing is known to be there: [`Machines::discover`] comes before any [`Machines::run`].
+    pub fn new(drivers: Drivers, records: Arc<dyn Records>, settings: MachinesConfig) -> Arc<Self> {
         let executor = Executor::new(settings.limits);
         let next_domid = AtomicU32::new(settings.first_domid.0);
         let next_carrier = AtomicU64::new(0);
-        let (memory, volumes) = (Ledger::default(), Volumes::default());
-        let (networks, tellers, all) = (Turns::default(), Turns::default(), Mutex::default());
+        let (memory, volumes) = (MemoryReservations::default(), VolumeUsers::default());
+        let (networks, tellers, all) =
+            (KeyedLocks::default(), KeyedLocks::default(), Mutex::default());
         Arc::new(Self {
             drivers,
             records,
@@ -138,8 +139,8 @@ impl Machines {
         self: &Arc<Self>,
         vm: VmId,
         op: MachineOp,
-        job: Job,
-    ) -> Fut<'static, Result<(), OpError>> {
+        job: OpHooks,
+    ) -> BoxFuture<'static, Result<(), OpError>> {
         let (cancel, deadline) =
             (job.cancel.clone(), Instant::now() + self.settings.queue_deadline);
         let (tell, mut told) = oneshot::channel();
@@ -158,8 +159,8 @@ impl Machines {
 
     /// Learns what is there: once, before any [`Machines::run`]. Domains whose machine is not
     /// recorded are told as well.
-    pub fn learn(self: &Arc<Self>) -> Fut<'static, Result<Vec<Found>, HvError>> {
-        Box::pin(learn::learn(Arc::clone(self)))
+    pub fn discover(self: &Arc<Self>) -> BoxFuture<'static, Result<Vec<DomainInfo>, HvError>> {
+        Box::pin(discover::learn(Arc::clone(self)))
     }
 
     /// What was last seen of a machine's domain.
@@ -174,12 +175,12 @@ impl Machines {
     ///
     /// In it is what somebody has told while one waited. A network card of the host is a device here, too:
     /// its plugs and unplugs take turns.
-    pub async fn teller(&self, device: &str) -> OwnedMutexGuard<Option<Told>> {
+    pub async fn lock_settings(&self, device: &str) -> OwnedMutexGuard<Option<AppliedSettings>> {
         self.tellers.of(device).await
     }
 
     /// How many tell what is set of a device, or wait for their turn.
-    pub fn telling(&self, device: &str) -> usize {
+    pub fn settings_waiters(&self, device: &str) -> usize {
         self.tellers.at(device)
     }
 
@@ -190,18 +191,22 @@ impl Machines {
 
     /// Takes a volume that no machine uses, for whoever removes or changes it: until this is
     /// dropped, machines that want it wait. `None`: as for [`Machines::volume_users`].
-    pub fn take_volume(&self, vdi: VdiId) -> Option<TakenVolume<'_>> {
+    pub fn lock_volume(&self, vdi: VdiId) -> Option<VolumeLock<'_>> {
         let turn = self.volumes.alone(vdi);
         // Where there is none, what `alone` has looked at is not kept for ever.
-        let taken = TakenVolume { machines: self, vdi, turn };
+        let taken = VolumeLock { machines: self, vdi, turn };
         taken.turn.is_some().then_some(taken)
     }
 
     /// Detaches what an SR of this type holds attached and no machine uses: a daemon before this one
-    /// may have ended between two calls. Comes after [`Machines::learn`], when the SR is attached;
+    /// may have ended between two calls. Comes after [`Machines::discover`], when the SR is attached;
     /// how many there were.
-    pub fn tidy<'a>(&'a self, sr: SrId, kind: &'a str) -> Fut<'a, Result<usize, SrError>> {
-        Box::pin(tidy::tidy(self, sr, kind))
+    pub fn detach_leftovers<'a>(
+        &'a self,
+        sr: SrId,
+        kind: &'a str,
+    ) -> BoxFuture<'a, Result<usize, SrError>> {
+        Box::pin(leftovers::tidy(self, sr, kind))
     }
 
     /// A volume that a machine holds, or may hold: the first of them.
@@ -230,7 +235,7 @@ impl Machines {
     fn enqueue(
         self: &Arc<Self>,
         vm: VmId,
-        what: (MachineOp, Job),
+        what: (MachineOp, OpHooks),
         deadline: Instant,
         tell: oneshot::Sender<Result<(), OpError>>,
     ) -> (Arc<Machine>, u64) {
@@ -246,7 +251,7 @@ impl Machines {
         let all = self.lock();
         // Where the machine was forgotten since, nothing is left to settle.
         if all.get(&machine.vm).is_some_and(|known| Arc::ptr_eq(known, machine)) {
-            machine.queue().unsettled();
+            machine.queue().request_reconcile();
             self.employ(machine);
         }
     }
@@ -256,7 +261,7 @@ impl Machines {
         let mut queue = machine.queue();
         if let (false, Ok(runtime)) = (queue.owned, tokio::runtime::Handle::try_current()) {
             queue.owned = true;
-            runtime.spawn(owner::own(Arc::clone(self), Arc::clone(machine)));
+            runtime.spawn(op_loop::run_op_loop(Arc::clone(self), Arc::clone(machine)));
         }
     }
 
@@ -288,7 +293,7 @@ impl Machines {
         }
     }
 
-    fn take_memory(&self, vm: VmId, needed: u64) -> Result<(), Short> {
+    fn take_memory(&self, vm: VmId, needed: u64) -> Result<(), MemoryShortfall> {
         self.memory.take(self.drivers.memory.read(), vm, needed)
     }
 

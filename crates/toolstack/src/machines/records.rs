@@ -14,7 +14,7 @@ use model::vm::exits::ExitPolicy;
 
 /// A machine as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct MachineRecord {
     /// Its power state.
     pub power: PowerState,
     /// What its next domain is created with.
@@ -46,7 +46,7 @@ pub struct DiskRecord {
     /// How it is used.
     pub access: Access,
     /// What is in it; nothing in an empty drive.
-    pub source: Option<Source>,
+    pub source: Option<VolumeRef>,
     /// The guest has it, as far as is recorded.
     pub plugged: bool,
     /// It may be booted from, in this order.
@@ -59,7 +59,7 @@ pub struct DiskRecord {
 
 /// The volume in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct VolumeRef {
     /// Which.
     pub vdi: VdiId,
     /// Where.
@@ -101,7 +101,7 @@ pub trait Records: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// It is gone, or something in its record cannot be carried out.
-    fn machine(&self, vm: VmId) -> Result<Recorded, Refusal>;
+    fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal>;
 
     /// What is set of a disk that may change while an operation goes on; nothing for one that is gone.
     fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)>;
@@ -111,5 +111,5 @@ pub trait Records: fmt::Debug + Send + Sync {
     fn vif_limits(&self, vif: VifId) -> Option<NicLimits>;
 
     /// What has become of a machine, in one change. A machine that is gone is passed over.
-    fn became(&self, vm: VmId, effects: &[Effect]);
+    fn record_effects(&self, vm: VmId, effects: &[Effect]);
 }

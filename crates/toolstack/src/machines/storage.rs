@@ -13,11 +13,11 @@ use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeOp, VolumeState};
 use tokio::time::Instant;
 
-use super::perform::{Carrier, missing};
-use super::there::Held;
-use super::{DiskRecord, Source, names};
+use super::observed::AttachedVolume;
+use super::step_runner::{MachineStepRunner, missing};
+use super::{DiskRecord, VolumeRef, names};
 use crate::exec::StepError;
-use crate::io::Datapath;
+use crate::ringway_io::Datapath;
 use crate::sr::{SrDriver, SrError};
 
 /// How long a stop of a disk waits for storage, in milliseconds: a guest that is shut down by
@@ -25,11 +25,11 @@ use crate::sr::{SrDriver, SrError};
 const STOP_DEADLINE_MS: u64 = 10_000;
 
 /// A slot for which the storage is called, until this is dropped.
-struct Called<'a>(&'a Carrier, VbdId);
+struct StorageCallGuard<'a>(&'a MachineStepRunner, VbdId);
 
-impl<'a> Called<'a> {
+impl<'a> StorageCallGuard<'a> {
     /// Nothing where nobody waits for it any more.
-    fn begin(by: &'a Carrier, vbd: VbdId) -> Option<Self> {
+    fn begin(by: &'a MachineStepRunner, vbd: VbdId) -> Option<Self> {
         let mut there = by.machine.there();
         if by.given_up().contains(&vbd) {
             return None;
@@ -39,7 +39,7 @@ impl<'a> Called<'a> {
     }
 }
 
-impl Drop for Called<'_> {
+impl Drop for StorageCallGuard<'_> {
     fn drop(&mut self) {
         let left = self.0.machine.there().called.remove(&(self.0.id, self.1));
         if left == Some(true) {
@@ -48,7 +48,7 @@ impl Drop for Called<'_> {
     }
 }
 
-impl Carrier {
+impl MachineStepRunner {
     /// Waits until nothing else is called for the volume, then calls.
     pub(super) async fn storage(&self, vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
         let held = match op {
@@ -57,7 +57,7 @@ impl Carrier {
                 let source = record.source.clone();
                 let source = source.ok_or_else(|| missing("there is no volume in slot", vbd))?;
                 // A daemon before this one may have activated it.
-                Held { unsure: true, ..Held::new(record, source, access) }
+                AttachedVolume { unsure: true, ..AttachedVolume::new(record, source, access) }
             }
             _ => match self.held(vbd) {
                 Some(held) => held,
@@ -65,7 +65,7 @@ impl Carrier {
             },
         };
         let vdi = held.source.vdi;
-        let turn = self.machines.volumes.turn(vdi).await;
+        let turn = self.machines.volumes.lock_storage_calls(vdi).await;
         let began = Instant::now();
         let outcome = self.in_turn(vbd, op, held).await;
         if let (VolumeOp::Attach(_) | VolumeOp::Detach, Ok(())) = (op, &outcome) {
@@ -76,8 +76,13 @@ impl Carrier {
         outcome
     }
 
-    async fn in_turn(&self, vbd: VbdId, op: VolumeOp, held: Held) -> Result<(), StepError> {
-        let Some(_called) = Called::begin(self, vbd) else {
+    async fn in_turn(
+        &self,
+        vbd: VbdId,
+        op: VolumeOp,
+        held: AttachedVolume,
+    ) -> Result<(), StepError> {
+        let Some(_called) = StorageCallGuard::begin(self, vbd) else {
             return Err(missing("nobody waits any more for slot", vbd));
         };
         // A call that an earlier plan has left behind may have had the turn before, and have taken
@@ -92,13 +97,18 @@ impl Carrier {
         }
     }
 
-    fn held(&self, vbd: VbdId) -> Option<Held> {
+    fn held(&self, vbd: VbdId) -> Option<AttachedVolume> {
         self.machine.there().disks.get(&vbd).cloned()
     }
 
-    async fn attach(&self, vbd: VbdId, held: Held, access: Access) -> Result<(), StepError> {
-        let Held { source, kind, .. } = held.clone();
-        let Source { sr, vdi, .. } = source;
+    async fn attach(
+        &self,
+        vbd: VbdId,
+        held: AttachedVolume,
+        access: Access,
+    ) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, .. } = held.clone();
+        let VolumeRef { sr, vdi, .. } = source;
         let driver = self.driver(&source)?;
         let volumes = &self.machines.volumes;
         self.machine.there().disks.insert(vbd, held);
@@ -123,15 +133,15 @@ impl Carrier {
             return Ok(());
         }
         // From then on whoever changes what is set tells the datapath.
-        let _teller = self.machines.teller(&vbd.to_string()).await;
+        let _teller = self.machines.lock_settings(&vbd.to_string()).await;
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
         self.datapath(&source).await?.attach(&spec).await?;
         Ok(())
     }
 
-    async fn activate(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
-        let Held { source, kind, access, .. } = held;
-        let Source { sr, vdi, .. } = *source;
+    async fn activate(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, access, .. } = held;
+        let VolumeRef { sr, vdi, .. } = *source;
         self.machines.volumes.set(vdi, vbd, VolumeState::Activated(*access));
         self.unsure(vbd, true);
         self.driver(source)?.activate_volume(sr, vdi).await?;
@@ -142,9 +152,9 @@ impl Carrier {
         Ok(())
     }
 
-    async fn deactivate(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
-        let Held { source, kind, access, .. } = held;
-        let Source { sr, vdi, .. } = *source;
+    async fn deactivate(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, access, .. } = held;
+        let VolumeRef { sr, vdi, .. } = *source;
         self.unsure(vbd, true);
         if *kind != VbdKind::Cd {
             self.datapath(source).await?.deactivate(&vbd.to_string()).await?;
@@ -158,9 +168,9 @@ impl Carrier {
         Ok(())
     }
 
-    async fn detach(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
-        let Held { source, kind, .. } = held;
-        let Source { sr, vdi, .. } = *source;
+    async fn detach(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, .. } = held;
+        let VolumeRef { sr, vdi, .. } = *source;
         let state = self.machines.volumes.state(vdi, vbd);
         if held.unsure || matches!(state, VolumeState::Activated(_)) {
             self.deactivate(vbd, held).await?;
@@ -186,20 +196,20 @@ impl Carrier {
         self.machines.volumes.set(vdi, vbd, VolumeState::Detached);
     }
 
-    fn driver(&self, source: &Source) -> Result<&dyn SrDriver, StepError> {
+    fn driver(&self, source: &VolumeRef) -> Result<&dyn SrDriver, StepError> {
         let found = self.machines.drivers.sr(&source.sr_kind);
         let none = || missing("no driver is there for storage of type", &source.sr_kind);
         found.map(|driver| &**driver).ok_or_else(none)
     }
 
-    async fn datapath(&self, source: &Source) -> Result<Arc<dyn Datapath>, StepError> {
+    async fn datapath(&self, source: &VolumeRef) -> Result<Arc<dyn Datapath>, StepError> {
         Ok(self.machines.drivers.io.of(source.sr).await?)
     }
 
     fn spec(
         &self,
         disk: &DiskRecord,
-        source: &Source,
+        source: &VolumeRef,
         (backend, access): (Backend, Access),
     ) -> Result<DiskSpec, StepError> {
         let vbd = disk.vbd;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use model::id::VifId;
 use tokio::sync::{mpsc, watch};
 
-use super::claims::Claims;
-use super::{Card, Net, NetError, bridge, card, changes, tap};
-use crate::fut::Fut;
+use super::address_snoop::AddressSnooper;
+use super::{HostNic, Net, NetError, bridge, host_nic, rtnetlink, tap};
+use crate::boxed_future::BoxFuture;
 
 /// Makes networks on this host.
 #[derive(Debug)]
@@ -16,22 +16,26 @@ pub struct HostNet {
     ip: PathBuf,
     /// What our devices are marked with: two instances on a host do not take each other's.
     alias: String,
-    claims: Claims,
+    claims: AddressSnooper,
 }
 
 impl HostNet {
     /// Makes networks with this `ip` for the instance of this name.
     pub fn new(ip: PathBuf, instance: &str) -> Self {
-        Self { ip, alias: format!("ringway {instance}"), claims: Claims::default() }
+        Self { ip, alias: format!("ringway {instance}"), claims: AddressSnooper::default() }
     }
 }
 
 impl Net for HostNet {
-    fn create_bridge<'a>(&'a self, bridge: &'a str, mtu: u32) -> Fut<'a, Result<(), NetError>> {
+    fn create_bridge<'a>(
+        &'a self,
+        bridge: &'a str,
+        mtu: u32,
+    ) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(bridge::create(&self.ip, bridge, mtu, &self.alias))
     }
 
-    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(bridge::remove(&self.ip, bridge, &self.alias))
     }
 
@@ -40,31 +44,31 @@ impl Net for HostNet {
         tap: &'a str,
         bridge: &'a str,
         mtu: u32,
-    ) -> Fut<'a, Result<(), NetError>> {
+    ) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(tap::create(&self.ip, tap, bridge, mtu, &self.alias))
     }
 
-    fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
+    fn remove_tap<'a>(&'a self, tap: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(tap::remove(&self.ip, tap))
     }
 
-    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>> {
-        Box::pin(card::all())
+    fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>> {
+        Box::pin(host_nic::all())
     }
 
     fn changes(&self) -> watch::Receiver<()> {
-        changes::told()
+        rtnetlink::subscribe()
     }
 
-    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(card::join(&self.ip, card, bridge))
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(host_nic::join(&self.ip, card, bridge))
     }
 
-    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(card::leave(&self.ip, card, bridge))
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(host_nic::leave(&self.ip, card, bridge))
     }
 
-    fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
+    fn taps(&self) -> BoxFuture<'_, Result<Vec<String>, NetError>> {
         Box::pin(async { tap::all(&self.alias) })
     }
 
@@ -74,12 +78,12 @@ impl Net for HostNet {
         bridge: &'a str,
         mac: &'a str,
         own: Option<Vec<IpAddr>>,
-    ) -> Fut<'a, Result<(), NetError>> {
+    ) -> BoxFuture<'a, Result<(), NetError>> {
         Box::pin(async move { self.claims.watch(vif, bridge, mac, own) })
     }
 
     fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>) {
-        self.claims.own(vif, &own);
+        self.claims.set_assigned(vif, &own);
     }
 
     fn unwatch(&self, vif: VifId) {

@@ -2,14 +2,14 @@
 //!
 //! A call whose goal is reached does nothing and ends well.
 
+mod address_snoop;
 mod bridge;
-mod card;
-mod changes;
-mod claims;
 mod host;
+mod host_nic;
 pub mod internal;
 mod ip;
 mod ipv6;
+mod rtnetlink;
 pub mod sim;
 mod tap;
 
@@ -19,9 +19,9 @@ use std::net::IpAddr;
 use model::id::VifId;
 use tokio::sync::{mpsc, watch};
 
-use crate::fut::Fut;
-pub use card::Card;
+use crate::boxed_future::BoxFuture;
 pub use host::HostNet;
+pub use host_nic::HostNic;
 
 /// Why the host's network did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -56,33 +56,37 @@ pub enum NetError {
 /// Makes networks. Names of devices have at most 15 bytes.
 pub trait Net: fmt::Debug + Send + Sync {
     /// Makes a bridge that is up.
-    fn create_bridge<'a>(&'a self, bridge: &'a str, mtu: u32) -> Fut<'a, Result<(), NetError>>;
+    fn create_bridge<'a>(
+        &'a self,
+        bridge: &'a str,
+        mtu: u32,
+    ) -> BoxFuture<'a, Result<(), NetError>>;
     /// Removes a bridge.
-    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
+    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// Makes a TAP device with several queues that is up, in a bridge.
     fn create_tap<'a>(
         &'a self,
         tap: &'a str,
         bridge: &'a str,
         mtu: u32,
-    ) -> Fut<'a, Result<(), NetError>>;
+    ) -> BoxFuture<'a, Result<(), NetError>>;
     /// Removes a TAP device.
-    fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>>;
+    fn remove_tap<'a>(&'a self, tap: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// Ethernet devices of the host that can be in a bridge, by name.
     ///
     /// # Errors
     /// The kernel does not show them, or not in time: a card may be asked for its speed.
-    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>>;
+    fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>>;
     /// Tells each time when network devices of the host, or their addresses, have changed from now on.
     /// Ends where the kernel does not tell.
     fn changes(&self) -> watch::Receiver<()>;
     /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
     /// which the host itself is reached ([`NetError::Reached`]), or that is in another bridge, is refused.
-    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// Takes a card out of a bridge, and down.
-    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
     /// The TAP devices that are there, of those that this made.
-    fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>>;
+    fn taps(&self) -> BoxFuture<'_, Result<Vec<String>, NetError>>;
     /// From now on addresses are noted that an interface claims on this bridge, as the one with this
     /// hardware address. What it had claimed before is forgotten. With addresses of its `own` it has
     /// these only, and nobody else has them who has none of his own: what a switch lets nobody else
@@ -93,7 +97,7 @@ pub trait Net: fmt::Debug + Send + Sync {
         bridge: &'a str,
         mac: &'a str,
         own: Option<Vec<IpAddr>>,
-    ) -> Fut<'a, Result<(), NetError>>;
+    ) -> BoxFuture<'a, Result<(), NetError>>;
     /// An interface that is watched has these for its own from now on.
     fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>);
     /// The opposite.

@@ -7,22 +7,22 @@ use std::sync::Arc;
 use model::id::VifId;
 use tokio::sync::{mpsc, watch};
 
-use super::{Card, Net, NetError};
-use crate::fut::Fut;
-use crate::sim::{Call, Sim, State, What};
+use super::{HostNic, Net, NetError};
+use crate::boxed_future::BoxFuture;
+use crate::sim::{Call, CallKind, Sim, State};
 
 /// The network of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimNet(pub(crate) Arc<Sim>);
 
-fn refused(what: What, why: String) -> NetError {
+fn refused(what: CallKind, why: String) -> NetError {
     NetError::Refused { what: format!("{what:?}"), why }
 }
 
 impl SimNet {
     async fn call(
         &self,
-        what: What,
+        what: CallKind,
         work: impl FnOnce(&mut State) -> Result<(), NetError>,
     ) -> Result<(), NetError> {
         self.0.call(Call::new(what), work, |why| refused(what, why)).await
@@ -30,16 +30,20 @@ impl SimNet {
 }
 
 impl Net for SimNet {
-    fn create_bridge<'a>(&'a self, bridge: &'a str, _mtu: u32) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::CreateBridge, move |state| {
+    fn create_bridge<'a>(
+        &'a self,
+        bridge: &'a str,
+        _mtu: u32,
+    ) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::CreateBridge, move |state| {
             state.bridges.insert(bridge.into());
             state.keep_bridge(bridge);
             Ok(())
         }))
     }
 
-    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::RemoveBridge, move |state| {
+    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::RemoveBridge, move |state| {
             if state.taps.values().any(|of| of == bridge) {
                 state.broke(format!("bridge {bridge} is removed and in use"));
             }
@@ -54,11 +58,11 @@ impl Net for SimNet {
         tap: &'a str,
         bridge: &'a str,
         _mtu: u32,
-    ) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::CreateTap, move |state| {
+    ) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::CreateTap, move |state| {
             if !state.bridges.contains(bridge) {
                 let why = state.broke(format!("there is no bridge {bridge}"));
-                return Err(refused(What::CreateTap, why));
+                return Err(refused(CallKind::CreateTap, why));
             }
             state.taps.insert(tap.into(), bridge.into());
             state.keep_tap(tap);
@@ -66,8 +70,8 @@ impl Net for SimNet {
         }))
     }
 
-    fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::RemoveTap, move |state| {
+    fn remove_tap<'a>(&'a self, tap: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::RemoveTap, move |state| {
             if state.ports.values().any(|port| port.uplink == tap) {
                 state.broke(format!("{tap} is removed and a network has it"));
             }
@@ -77,15 +81,15 @@ impl Net for SimNet {
         }))
     }
 
-    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>> {
+    fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>> {
         let state = self.0.state();
-        let card = |name: &String| Card {
+        let card = |name: &String| HostNic {
             name: name.clone(),
             mac: "02:00:00:00:00:01".into(),
             mtu: 1500,
             physical: true,
             carrier: true,
-            ..Card::default()
+            ..HostNic::default()
         };
         let all = state.cards.keys().map(card).collect();
         Box::pin(ready(Ok(all)))
@@ -95,11 +99,11 @@ impl Net for SimNet {
         self.0.state().cards_changed.subscribe()
     }
 
-    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::Join, move |state| {
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::Join, move |state| {
             if !state.bridges.contains(bridge) {
                 let why = state.broke(format!("there is no bridge {bridge}"));
-                return Err(refused(What::Join, why));
+                return Err(refused(CallKind::Join, why));
             }
             let there = state.cards.get_mut(card);
             let there = there.ok_or_else(|| NetError::NotThere(card.into()))?;
@@ -111,8 +115,8 @@ impl Net for SimNet {
         }))
     }
 
-    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(self.call(What::Leave, move |state| {
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>> {
+        Box::pin(self.call(CallKind::Leave, move |state| {
             if let Some(there) = state.cards.get_mut(card)
                 && there.as_deref() == Some(bridge)
             {
@@ -122,7 +126,7 @@ impl Net for SimNet {
         }))
     }
 
-    fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
+    fn taps(&self) -> BoxFuture<'_, Result<Vec<String>, NetError>> {
         let taps = self.0.state().taps.keys().cloned().collect();
         Box::pin(async move { Ok(taps) })
     }
@@ -134,7 +138,7 @@ impl Net for SimNet {
         _bridge: &'a str,
         _mac: &'a str,
         _own: Option<Vec<IpAddr>>,
-    ) -> Fut<'a, Result<(), NetError>> {
+    ) -> BoxFuture<'a, Result<(), NetError>> {
         self.0.state().claimed.insert(vif, Vec::new());
         Box::pin(std::future::ready(Ok(())))
     }

@@ -45,7 +45,7 @@ pub struct QemuDisk {
 /// The arguments, without the program. QEMU takes its control protocol on descriptor 0 and the
 /// guest's console on descriptor 1; both are sockets that it inherits.
 pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
-    let mut line = Line::default();
+    let mut line = ArgBuilder::default();
     line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
     line.pair("-display", "none");
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
@@ -68,7 +68,7 @@ pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
     line.arguments
 }
 
-fn add_disk(line: &mut Line, disk: &QemuDisk) {
+fn add_disk(line: &mut ArgBuilder, disk: &QemuDisk) {
     let QemuDisk { id, socket, queues, address } = disk;
     let mut chardev = OsString::from(format!("socket,id=char-{id},path="));
     chardev.push(doubled_commas(socket));
@@ -95,11 +95,11 @@ pub(crate) fn doubled_commas(path: &Path) -> OsString {
 
 /// Arguments, one after the other.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct ArgBuilder {
     pub(crate) arguments: Vec<OsString>,
 }
 
-impl Line {
+impl ArgBuilder {
     pub(crate) fn add(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
         self.arguments.push(argument.as_ref().to_owned());
         self

@@ -14,8 +14,8 @@ use tokio::sync::broadcast;
 use super::command::{QemuSpec, arguments};
 use super::qmp::{Event, Qmp};
 use super::{QemuError, qmp};
-use crate::child::Group;
-use crate::tail::Tail;
+use crate::process_group::ChildGroup;
+use crate::stderr_tail::StderrTail;
 
 /// Longest wait for QEMU's end after `quit`.
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Why a machine ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum QemuExit {
     /// The guest powered itself off.
     PoweredOff,
     /// The guest reset itself: it rebooted, or its kernel panicked.
@@ -38,8 +38,8 @@ pub enum End {
 /// A QEMU of our own. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Machine {
-    group: Group,
-    tail: Tail,
+    group: ChildGroup,
+    tail: StderrTail,
     control: Option<UnixStream>,
     console: Option<UnixStream>,
     qmp: Option<(Qmp, broadcast::Receiver<Event>)>,
@@ -47,7 +47,7 @@ pub struct Machine {
 
 impl Machine {
     /// Starts `program` for `spec`. `launcher` is put before the command: the words of a program
-    /// that ties what it executes to our life ([`crate::child::become_bound`]), or nothing. With
+    /// that ties what it executes to our life ([`crate::process_group::become_bound`]), or nothing. With
     /// `echo` what QEMU complains of goes to our standard error.
     ///
     /// # Errors
@@ -68,11 +68,11 @@ impl Machine {
             words.split_first().ok_or_else(|| failed(std::io::ErrorKind::InvalidInput.into()))?;
         let mut command = Command::new(first);
         command.args(rest).stdin(qemu_control).stdout(qemu_console).stderr(Stdio::piped());
-        let mut group = Group::spawn(&mut command).map_err(failed)?;
+        let mut group = ChildGroup::spawn(&mut command).map_err(failed)?;
         let Some(stderr) = group.child().stderr.take() else {
             return Err(failed(std::io::Error::other("no pipe for its messages")));
         };
-        let tail = Tail::collect(stderr, echo.then_some("qemu"));
+        let tail = StderrTail::collect(stderr, echo.then_some("qemu"));
         let (control, console) = (Some(control), Some(console));
         Ok(Self { group, tail, control, console, qmp: None })
     }
@@ -114,7 +114,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`QemuError::Died`] when neither the guest nor anybody else had asked for it.
-    pub async fn wait(&mut self) -> Result<End, QemuError> {
+    pub async fn wait(&mut self) -> Result<QemuExit, QemuError> {
         let status = self.group.wait().await.map_err(|_| QemuError::Closed)?;
         self.end(status).await
     }
@@ -151,7 +151,7 @@ impl Machine {
     }
 
     /// Reads the reason from the last events.
-    async fn end(&mut self, status: ExitStatus) -> Result<End, QemuError> {
+    async fn end(&mut self, status: ExitStatus) -> Result<QemuExit, QemuError> {
         let mut end = None;
         if let Some((qmp, events)) = &mut self.qmp {
             // A descriptor that somebody inherited may keep the connection open.
@@ -172,15 +172,15 @@ impl Machine {
 }
 
 /// What an event says of the machine's end.
-fn reason(event: &Event) -> Option<End> {
+fn reason(event: &Event) -> Option<QemuExit> {
     match event.name.as_str() {
         "SHUTDOWN" => match event.data.get("reason").and_then(Value::as_str) {
-            Some("guest-shutdown") => Some(End::PoweredOff),
-            Some("guest-reset") => Some(End::Reset),
-            Some("guest-panic") => Some(End::Panicked),
-            _ => Some(End::Asked),
+            Some("guest-shutdown") => Some(QemuExit::PoweredOff),
+            Some("guest-reset") => Some(QemuExit::Reset),
+            Some("guest-panic") => Some(QemuExit::Panicked),
+            _ => Some(QemuExit::Asked),
         },
-        "GUEST_PANICKED" => Some(End::Panicked),
+        "GUEST_PANICKED" => Some(QemuExit::Panicked),
         _ => None,
     }
 }
@@ -203,10 +203,10 @@ mod tests {
             name: "SHUTDOWN".into(),
             data: json!({"guest": true, "reason": reason}),
         };
-        assert_eq!(reason(&event("guest-shutdown")), Some(End::PoweredOff));
-        assert_eq!(reason(&event("guest-reset")), Some(End::Reset));
-        assert_eq!(reason(&event("guest-panic")), Some(End::Panicked));
-        assert_eq!(reason(&event("host-signal")), Some(End::Asked));
+        assert_eq!(reason(&event("guest-shutdown")), Some(QemuExit::PoweredOff));
+        assert_eq!(reason(&event("guest-reset")), Some(QemuExit::Reset));
+        assert_eq!(reason(&event("guest-panic")), Some(QemuExit::Panicked));
+        assert_eq!(reason(&event("host-signal")), Some(QemuExit::Asked));
         let other = Event { name: "STOP".into(), data: Value::Null };
         assert_eq!(reason(&other), None);
     }

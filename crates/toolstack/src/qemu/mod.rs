@@ -7,7 +7,7 @@ pub mod qmp;
 
 pub use command::{QemuDisk, QemuSpec};
 pub use engine::Engine;
-pub use machine::{End, Machine};
+pub use machine::{Machine, QemuExit};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use crate::io::humane;
-use crate::lines::LineError;
-use crate::tail::quoted;
+use crate::json_lines::LineError;
+use crate::ringway_io::format_duration;
+use crate::stderr_tail::format_tail;
 
 /// Why QEMU did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum QemuError {
         source: io::Error,
     },
     /// It ended, and neither the guest nor we had asked for that.
-    #[error("QEMU ended by itself ({status}){}", quoted(tail))]
+    #[error("QEMU ended by itself ({status}){}", format_tail(tail))]
     Died {
         /// How it ended.
         status: ExitStatus,
@@ -40,7 +40,7 @@ pub enum QemuError {
         tail: String,
     },
     /// No answer came in time.
-    #[error("QEMU did not answer {what} within {}", humane(*deadline))]
+    #[error("QEMU did not answer {what} within {}", format_duration(*deadline))]
     Late {
         /// The command, or what else was awaited.
         what: String,

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex as AsyncMutex, broadcast, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::QemuError;
-use crate::lines::{LineError, Lines, write_json};
+use crate::json_lines::{JsonLines, LineError, write_json};
 
 /// Longest line: `query-qmp-schema` answers with some hundred KiB.
 const LINE_BYTES: usize = 16 << 20;
@@ -84,7 +84,7 @@ impl Qmp {
         opens_within: Duration,
     ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
         let (reader, writer) = stream.into_split();
-        let mut lines = Lines::new(reader, LINE_BYTES);
+        let mut lines = JsonLines::new(reader, LINE_BYTES);
         let greeting = tokio::time::timeout(greets_within, lines.next_json());
         let greeting = greeting.await.map_err(|_| QemuError::Late {
             what: "its greeting".into(),
@@ -238,7 +238,11 @@ fn lock(
 }
 
 /// Delivers answers and events until the connection closes.
-async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadcast::Sender<Event>) {
+async fn read(
+    mut lines: JsonLines<OwnedReadHalf>,
+    pending: Pending,
+    events: broadcast::Sender<Event>,
+) {
     loop {
         match lines.next_json().await {
             Ok(message) => deliver(message, &pending, &events),

@@ -14,7 +14,7 @@ pub const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
 /// Busy time by disk, and the counts of workers that were replaced.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Activity {
+pub struct BusyTracker {
     busy: BTreeMap<String, Duration>,
     last: BTreeMap<String, Counts>,
     last_uptime_seconds: f64,
@@ -50,7 +50,7 @@ impl Counts {
     }
 }
 
-impl Activity {
+impl BusyTracker {
     /// Takes one sample.
     pub fn sample(&mut self, stats: &Stats) {
         if stats.pid != self.pid {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn idle_times_do_not_count() {
-        let mut activity = Activity::default();
+        let mut activity = BusyTracker::default();
         for (uptime, reads) in [(1.0, 0), (2.0, 100), (12.0, 100), (13.0, 300)] {
             activity.sample(&stats(uptime, reads));
         }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_counts_of_a_worker_that_died_are_added() {
-        let mut activity = Activity::default();
+        let mut activity = BusyTracker::default();
         for (pid, uptime, reads) in [(7, 1.0, 10), (7, 2.0, 100), (8, 0.5, 0), (8, 1.0, 30)] {
             activity.sample(&Stats { pid, ..stats(uptime, reads) });
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn wild_clocks_do_no_harm() {
-        let mut activity = Activity::default();
+        let mut activity = BusyTracker::default();
         for uptime in [5.0, 1.0, f64::INFINITY, f64::NAN] {
             activity.sample(&stats(uptime, 1));
         }

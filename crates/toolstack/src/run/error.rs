@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use model::spec::SpecError;
 
-use crate::io::IoError;
 use crate::qemu::QemuError;
+use crate::ringway_io::DatapathError;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum RunError {
     },
     /// The datapath failed.
     #[error("the disks cannot be served")]
-    Io(#[from] IoError),
+    Io(#[from] DatapathError),
     /// A disk was refused.
     #[error("disk {position} ({what}) cannot be served")]
     Disk {
@@ -43,7 +43,7 @@ pub enum RunError {
         /// Where its bytes are.
         what: String,
         /// Why.
-        source: IoError,
+        source: DatapathError,
     },
     /// QEMU failed.
     #[error("the machine failed")]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::workspace;
-use crate::accel::Memory;
+use crate::accel::ProbeCache;
 use crate::binaries::{self, NotFound};
 
 /// The programs and places that a run uses.
@@ -14,17 +14,17 @@ pub struct Host {
     pub ringway_io: PathBuf,
     /// The emulator.
     pub qemu: PathBuf,
-    /// Words before QEMU's command (see [`crate::qemu::Machine::spawn`]).
+    /// Words before QEMU's command (see [`crate::qemu::Machine::detached_process`]).
     pub launcher: Vec<OsString>,
     /// Device file of KVM.
     pub kvm: PathBuf,
     /// Where the answers of trial boots are kept.
-    pub memory: Memory,
+    pub memory: ProbeCache,
     /// Directory under which the sockets' directory is made.
     pub scratch: PathBuf,
     /// The logs of both programs go to our standard error.
     pub echo: bool,
-    /// The datapath is asked for its counts now and then, for `Finished::activity`.
+    /// The datapath is asked for its counts now and then, for `RunReport::activity`.
     pub sample: bool,
 }
 
@@ -45,7 +45,7 @@ impl Host {
             qemu,
             launcher,
             kvm: "/dev/kvm".into(),
-            memory: Memory::of_user(),
+            memory: ProbeCache::of_user(),
             scratch: workspace::scratch_of_user(),
             echo,
             sample: false,

@@ -4,10 +4,10 @@ mod activity;
 mod console;
 mod error;
 mod host;
-mod parts;
+mod resources;
 mod workspace;
 
-pub use activity::{Activity, SAMPLE_EVERY};
+pub use activity::{BusyTracker, SAMPLE_EVERY};
 pub use console::Console;
 pub use error::RunError;
 pub use host::Host;
@@ -21,13 +21,13 @@ use std::time::Duration;
 use model::machine::MachineSpec;
 use model::report::Stats;
 
-use crate::qemu::End;
-use parts::Parts;
+use crate::qemu::QemuExit;
+use resources::RunResources;
 use workspace::Workspace;
 
 /// What a run tells while it goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum RunEvent {
     /// The accelerator that was taken, and why.
     Accel(crate::accel::Decision),
     /// KVM is being tried; this takes up to [`crate::accel::PROBE_DEADLINE`].
@@ -42,7 +42,7 @@ pub enum Note {
     Trouble(String),
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for RunEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Accel(decision) => {
@@ -71,13 +71,13 @@ pub enum Outcome<S> {
 
 /// A finished run.
 #[derive(Clone, Debug)]
-pub struct Finished<S> {
+pub struct RunReport<S> {
     /// How it ended.
     pub outcome: Outcome<S>,
     /// What the datapath counted, if it could still be asked.
     pub stats: Option<Stats>,
     /// For how long each disk was busy, if that was asked for.
-    pub activity: Activity,
+    pub activity: BusyTracker,
 }
 
 /// Longest wait for the console's reader to take the last output.
@@ -93,31 +93,31 @@ pub async fn run<S>(
     host: &Host,
     console: Console,
     stop: impl Future<Output = S>,
-    note: &mut (dyn FnMut(Note) + Send),
-) -> Result<Finished<S>, RunError> {
+    note: &mut (dyn FnMut(RunEvent) + Send),
+) -> Result<RunReport<S>, RunError> {
     check(spec)?;
     let workspace = Workspace::new(&host.scratch)
         .map_err(|source| RunError::Scratch { path: host.scratch.clone(), source })?;
-    let mut parts = Parts::default();
+    let mut parts = RunResources::default();
     let result = tokio::select! {
         biased;
         reason = stop => Ok(Outcome::Stopped(reason)),
         () = limit(spec.timeout) => Ok(Outcome::TimedOut),
         end = drive(spec, host, workspace.path(), &mut parts, console, note) => match end {
-            Ok(End::PoweredOff) => Ok(Outcome::PoweredOff),
-            Ok(End::Asked) => Err(RunError::EndedOutside),
-            Ok(End::Reset) => Err(RunError::Guest { panicked: false }),
-            Ok(End::Panicked) => Err(RunError::Guest { panicked: true }),
+            Ok(QemuExit::PoweredOff) => Ok(Outcome::PoweredOff),
+            Ok(QemuExit::Asked) => Err(RunError::EndedOutside),
+            Ok(QemuExit::Reset) => Err(RunError::Guest { panicked: false }),
+            Ok(QemuExit::Panicked) => Err(RunError::Guest { panicked: true }),
             Err(error) => Err(error),
         },
     };
-    note(Note::Ended);
+    note(RunEvent::Ended);
     let stats = parts.take_down(note).await;
     if let Err(error) = workspace.remove() {
-        note(Note::Trouble(format!("the sockets' directory was not removed: {error}")));
+        note(RunEvent::Trouble(format!("the sockets' directory was not removed: {error}")));
     }
     let activity = parts.activity;
-    result.map(|outcome| Finished { outcome, stats, activity })
+    result.map(|outcome| RunReport { outcome, stats, activity })
 }
 
 /// Starts everything and waits for the machine's end.
@@ -125,15 +125,15 @@ async fn drive(
     spec: &MachineSpec,
     host: &Host,
     dir: &Path,
-    parts: &mut Parts,
+    parts: &mut RunResources,
     console: Console,
-    note: &mut (dyn FnMut(Note) + Send),
-) -> Result<End, RunError> {
+    note: &mut (dyn FnMut(RunEvent) + Send),
+) -> Result<QemuExit, RunError> {
     parts.decide(spec, host, note).await?;
     parts.serve(spec, host, dir).await?;
-    note(Note::Serving(spec.disks.len()));
+    note(RunEvent::Serving(spec.disks.len()));
     let machine_console = parts.start(spec, host).await?;
-    note(Note::Started);
+    note(RunEvent::Started);
     let mut output = console.connect(machine_console);
     let end = parts.wait(host).await;
     // The last words of a guest are often the ones that matter.

@@ -15,7 +15,7 @@ use super::{Sim, State};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // Each is the method of that name.
-pub enum What {
+pub enum CallKind {
     Create,
     PlugDisk,
     UnplugDisk,
@@ -66,7 +66,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// What is called.
-    pub what: What,
+    pub what: CallKind,
     /// For which machine, if the driver is told.
     pub vm: Option<VmId>,
     /// On which SR.
@@ -79,7 +79,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(what: What) -> Self {
+    pub(crate) fn new(what: CallKind) -> Self {
         Self { what, vm: None, sr: None, device: None, number: 0 }
     }
 
@@ -93,7 +93,7 @@ impl Call {
 
     /// Keeps what it may have changed. Names of networks are known to their driver alone.
     fn keep(&self, state: &mut State) {
-        if self.what == What::Scan || !is_counted(self.what) {
+        if self.what == CallKind::Scan || !is_counted(self.what) {
             return;
         }
         if let Some(vm) = self.vm {
@@ -103,7 +103,7 @@ impl Call {
             (
                 Some(_),
                 Some(vbd),
-                What::Attach | What::Activate | What::Deactivate | What::Detach,
+                CallKind::Attach | CallKind::Activate | CallKind::Deactivate | CallKind::Detach,
             ) => state.keep_disk(&vbd.to_string()),
             (Some(sr), Some(vdi), _) => state.keep_volume(sr, vdi),
             (Some(sr), None, _) => state.keep_sr(sr),
@@ -115,7 +115,7 @@ impl Call {
 /// How a call ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum End {
+pub enum SimResult {
     /// It is done, and says so.
     #[default]
     Well,
@@ -131,34 +131,34 @@ pub enum End {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct SimBehaviour {
     /// After so long.
     pub after: Duration,
     /// How it ends.
-    pub end: End,
+    pub end: SimResult,
 }
 
-impl Fate {
+impl SimBehaviour {
     /// It works, and takes so long.
     pub fn takes(after: Duration) -> Self {
-        Self { after, end: End::Well }
+        Self { after, end: SimResult::Well }
     }
 
     /// It ends like this, at once.
-    pub fn ends(end: End) -> Self {
+    pub fn ends(end: SimResult) -> Self {
         Self { after: Duration::ZERO, end }
     }
 }
 
 /// Says what becomes of each call.
-pub struct Rule(Box<dyn Fn(&Call) -> Fate + Send + Sync>);
+pub struct Rule(Box<dyn Fn(&Call) -> SimBehaviour + Send + Sync>);
 
 impl Rule {
-    pub(super) fn new(rule: impl Fn(&Call) -> Fate + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn new(rule: impl Fn(&Call) -> SimBehaviour + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self(Box::new(rule)))
     }
 
-    pub(super) fn fate(&self, call: &Call) -> Fate {
+    pub(super) fn fate(&self, call: &Call) -> SimBehaviour {
         (self.0)(call)
     }
 }
@@ -218,23 +218,23 @@ impl Counts {
 }
 
 /// Whether the call could change something; what a guest does is no call.
-fn is_counted(what: What) -> bool {
-    use What::{Agent, AttachedVolumes, Find, Guest, Stats};
+fn is_counted(what: CallKind) -> bool {
+    use CallKind::{Agent, AttachedVolumes, Find, Guest, Stats};
     !matches!(what, Find | Stats | AttachedVolumes | Guest | Agent)
 }
 
 /// Whether the call is part of a step that takes slots.
-fn is_step(what: What) -> bool {
+fn is_step(what: CallKind) -> bool {
     matches!(
         what,
-        What::AttachVolume
-            | What::ActivateVolume
-            | What::DeactivateVolume
-            | What::DetachVolume
-            | What::Attach
-            | What::Activate
-            | What::Deactivate
-            | What::Detach
+        CallKind::AttachVolume
+            | CallKind::ActivateVolume
+            | CallKind::DeactivateVolume
+            | CallKind::DetachVolume
+            | CallKind::Attach
+            | CallKind::Activate
+            | CallKind::Deactivate
+            | CallKind::Detach
     )
 }
 
@@ -271,16 +271,16 @@ impl Sim {
             }
             let why = format!("{:?} was to fail", call.what);
             match fate.end {
-                End::Well => return work(&mut self.state()),
-                End::Fails => return Err(refuse(why)),
-                End::FailsDone => return work(&mut self.state()).and(Err(refuse(why))),
-                End::HangsDone => {
+                SimResult::Well => return work(&mut self.state()),
+                SimResult::Fails => return Err(refuse(why)),
+                SimResult::FailsDone => return work(&mut self.state()).and(Err(refuse(why))),
+                SimResult::HangsDone => {
                     let outcome = work(&mut self.state());
                     let _ = rules.changed().await;
                     return outcome;
                 }
                 // The sender is in `self`, so this cannot fail.
-                End::Hangs => drop(rules.changed().await),
+                SimResult::Hangs => drop(rules.changed().await),
             }
         }
     }

@@ -2,18 +2,18 @@
 //! `ringwayd --hypervisor simulator`.
 //!
 //! # Model
-//! Each driver of [`drivers`] calls [`Sim`], which asks its [`Rule`] for the call's [`Fate`]: how
+//! Each driver of [`drivers`] calls [`Sim`], which asks its [`Rule`] for the call's [`SimBehaviour`]: how
 //! long it takes, and whether it is done, fails or hangs. What a real host would suffer from is
 //! refused and noted in [`Sim::broken`]. Guests end by themselves when they are asked to, or when
 //! somebody says so.
 //!
 //! A `Sim` outlives whoever uses it, as guests outlive the daemon: drop the runtime in which the
-//! calls were made, and begin again with the same one. One that is [opened](Sim::open) in a
+//! calls were made, and begin again with the same one. One that is [opened](Sim::publish_join_link) in a
 //! directory outlives its process as well: what was there is there again, and a file of
 //! [rules] says what becomes of calls.
 
 mod call;
-mod keep;
+mod journal;
 pub mod rules;
 mod state;
 #[cfg(test)]
@@ -32,15 +32,15 @@ use model::vm::exits::DomainExit;
 use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
 
 use call::Counts;
-pub use call::{Call, End, Fate, Rule, SimMarks, What};
+pub use call::{Call, CallKind, Rule, SimBehaviour, SimMarks, SimResult};
 pub(crate) use state::{Disk, Domain, Port, State, Volume, image, vdi_of};
 
 use crate::hv::sim::SimHv;
-use crate::hv::{DomainEvent, GuestSeen};
-use crate::io::sim::{SimPaths, SimSwitch};
+use crate::hv::{DomainEvent, GuestInfo};
 use crate::machines::{Drivers, HostBytes, HostMemory};
 use crate::net::sim::SimNet;
-use crate::sr::delay::Delay;
+use crate::ringway_io::sim::{SimPaths, SimSwitch};
+use crate::sr::delay::DelayedDriver;
 use crate::sr::sim::SimSr;
 
 /// Events that wait for whoever listens; past it the oldest stay and new ones are lost, which
@@ -59,14 +59,14 @@ pub struct Sim {
     counts: Mutex<Counts>,
     /// A hypervisor carries out the commands for one domain one after the other.
     monitors: Mutex<HashMap<VmId, Arc<Monitor<()>>>>,
-    events: Mutex<Told<DomainEvent>>,
-    claims: Mutex<Told<VifId>>,
+    events: Mutex<EventChannel<DomainEvent>>,
+    claims: Mutex<EventChannel<VifId>>,
 }
 
 /// What is told to the first who wants to know.
-type Told<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
+type EventChannel<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
 
-fn told<T>() -> Mutex<Told<T>> {
+fn told<T>() -> Mutex<EventChannel<T>> {
     let (tell, told) = mpsc::channel(EVENTS);
     Mutex::new((tell, Some(told)))
 }
@@ -82,7 +82,7 @@ pub fn drivers(sim: &Arc<Sim>) -> Drivers {
         memory: Arc::new(SimMemory(HostBytes { total: HOST_BYTES, available: HOST_BYTES })),
         srs: vec![
             Arc::new(SimSr::new(sim, "dir")),
-            Arc::new(Delay::new("sim", Arc::new(SimSr::new(sim, "sim")))),
+            Arc::new(DelayedDriver::new("sim", Arc::new(SimSr::new(sim, "sim")))),
         ],
     }
 }
@@ -100,7 +100,7 @@ impl HostMemory for SimMemory {
 impl Default for Sim {
     fn default() -> Self {
         Self {
-            rule: watch::Sender::new(Rule::new(|_| Fate::default())),
+            rule: watch::Sender::new(Rule::new(|_| SimBehaviour::default())),
             state: Mutex::default(),
             changed: watch::Sender::new(0),
             counts: Mutex::default(),
@@ -130,7 +130,7 @@ impl Sim {
     }
 
     /// Says what becomes of calls from here on. Calls that hang are asked about again.
-    pub fn rule(&self, rule: impl Fn(&Call) -> Fate + Send + Sync + 'static) {
+    pub fn rule(&self, rule: impl Fn(&Call) -> SimBehaviour + Send + Sync + 'static) {
         self.rule.send_replace(Rule::new(rule));
     }
 
@@ -180,7 +180,7 @@ impl Sim {
     }
 
     /// A guest lets go of devices that nobody waits for any more.
-    pub fn let_go(&self, vm: VmId, disks: &[VbdId], nics: &[VifId]) {
+    pub fn release_devices(&self, vm: VmId, disks: &[VbdId], nics: &[VifId]) {
         self.ends(vm, |domain| {
             domain.disks.retain(|vbd, _| !disks.contains(vbd));
             domain.nics.retain(|vif, _| !nics.contains(vif));
@@ -201,7 +201,7 @@ impl Sim {
     }
 
     /// A machine's guest has an agent, which tells this from now on.
-    pub fn agent(&self, vm: VmId, tells: GuestSeen) {
+    pub fn agent(&self, vm: VmId, tells: GuestInfo) {
         self.state().agents.insert(vm, tells);
     }
 

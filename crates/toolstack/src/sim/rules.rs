@@ -6,7 +6,7 @@
 //!
 //! [[rule]]
 //! sr = "0b9c4be2-1c5f-4a0e-8f5a-0c1d2e3f4a5b"   # or `vm`; any, if neither is said
-//! calls = ["attach-volume", "detach-volume"]     # names of `What`; any, if none is said
+//! calls = ["attach-volume", "detach-volume"]     # names of `CallKind`; any, if none is said
 //! every = 10                                     # one disk in so many, the first one seen first
 //! after-ms = 500
 //! end = "hangs"                                  # well, fails, fails-done, hangs, hangs-done
@@ -31,7 +31,7 @@ use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{Call, End, Fate, Sim, What};
+use super::{Call, CallKind, Sim, SimBehaviour, SimResult};
 
 /// The file, in the simulator's directory.
 pub const RULES: &str = "rules.toml";
@@ -55,10 +55,10 @@ struct Written {
 struct WrittenRule {
     sr: Option<Uuid>,
     vm: Option<Uuid>,
-    calls: Option<Vec<What>>,
+    calls: Option<Vec<CallKind>>,
     every: Option<u64>,
     after_ms: u64,
-    end: End,
+    end: SimResult,
 }
 
 /// Rules that are in order.
@@ -72,9 +72,9 @@ struct Rules {
 struct OneRule {
     sr: Option<SrId>,
     vm: Option<VmId>,
-    calls: Option<Vec<What>>,
+    calls: Option<Vec<CallKind>>,
     every: Option<u64>,
-    fate: Fate,
+    fate: SimBehaviour,
     /// Devices in the order in which they were seen.
     seen: Mutex<HashMap<Uuid, u64>>,
 }
@@ -90,7 +90,7 @@ impl Rules {
             if after_ms > AFTER_MS_MAX {
                 return Err(format!("after-ms = {after_ms}: give up to {AFTER_MS_MAX}"));
             }
-            let fate = Fate { after: Duration::from_millis(after_ms), end };
+            let fate = SimBehaviour { after: Duration::from_millis(after_ms), end };
             let (sr, vm) = (sr.map(SrId), vm.map(VmId));
             Ok(OneRule { sr, vm, calls, every, fate, seen: Mutex::default() })
         });
@@ -121,7 +121,7 @@ impl Rules {
         sim.rule(move |call| self.fate(call));
     }
 
-    fn fate(&self, call: &Call) -> Fate {
+    fn fate(&self, call: &Call) -> SimBehaviour {
         let rule = self.rules.iter().find(|rule| rule.fits(call));
         rule.map(|rule| rule.fate).unwrap_or_default()
     }

@@ -13,8 +13,8 @@ use model::vm::exits::DomainExit;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::keep::{Journal, access, run};
-use crate::hv::{Found, GuestSeen};
+use super::journal::{Journal, access, run};
+use crate::hv::{DomainInfo, GuestInfo};
 
 /// Where images of volumes are said to be.
 const IMAGES: &str = "/simulated";
@@ -41,7 +41,7 @@ pub(crate) struct State {
     /// Addresses of interfaces that are watched.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
     /// What agents of guests tell.
-    pub(crate) agents: BTreeMap<VmId, GuestSeen>,
+    pub(crate) agents: BTreeMap<VmId, GuestInfo>,
     pub(crate) broken: Vec<String>,
     /// Where it is kept, if it outlives the process.
     pub(super) journal: Option<Journal>,
@@ -95,8 +95,8 @@ impl Domain {
         Self { domid, vcpus, run: Some(RunState::Fresh), disks, discs, nics }
     }
 
-    pub(crate) fn found(&self, vm: VmId) -> Found {
-        Found {
+    pub(crate) fn found(&self, vm: VmId) -> DomainInfo {
+        DomainInfo {
             vm,
             domid: self.domid,
             run: self.run,

@@ -106,16 +106,17 @@ async fn the_first_rule_that_fits_decides() {
     let rule = Arc::clone(&sim.rule.borrow());
     let fate = |call: Call| rule.fate(&call);
     let on = |sr: Uuid, what, n| Call { device: Some(uuid(n)), ..Call::new(what).sr(SrId(sr)) };
-    assert_eq!(fate(on(hung, What::Scan, 0)), Fate::ends(End::Hangs));
-    let other = Fate { after: Duration::from_millis(50), end: End::FailsDone };
+    assert_eq!(fate(on(hung, CallKind::Scan, 0)), SimBehaviour::ends(SimResult::Hangs));
+    let other = SimBehaviour { after: Duration::from_millis(50), end: SimResult::FailsDone };
     for turn in 0..2 {
         for n in 0..7 {
-            let expected = if n % 3 == 0 { Fate::takes(Duration::from_millis(500)) } else { other };
-            assert_eq!(fate(on(slow, What::AttachVolume, n)), expected, "{turn} {n}");
+            let expected =
+                if n % 3 == 0 { SimBehaviour::takes(Duration::from_millis(500)) } else { other };
+            assert_eq!(fate(on(slow, CallKind::AttachVolume, n)), expected, "{turn} {n}");
         }
     }
-    assert_eq!(fate(on(slow, What::DetachVolume, 0)), Fate::default());
-    assert_eq!(fate(Call::new(What::Kill).vm(VmId(uuid(5)))), other);
+    assert_eq!(fate(on(slow, CallKind::DetachVolume, 0)), SimBehaviour::default());
+    assert_eq!(fate(Call::new(CallKind::Kill).vm(VmId(uuid(5)))), other);
 }
 
 #[tokio::test]

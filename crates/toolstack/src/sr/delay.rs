@@ -13,7 +13,7 @@ use model::vdi::automaton::Access;
 use tokio::time::sleep;
 
 use super::{Config, Space, SrDriver, SrError, Volume};
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 
 /// The type of SRs in a directory that are slower than they are.
 pub const SLOW_DIR: &str = "slow-dir";
@@ -28,7 +28,7 @@ const MAX_DELAY_MS: u64 = 3_600_000;
 
 /// A driver with delays.
 #[derive(Debug)]
-pub struct Delay {
+pub struct DelayedDriver {
     kind: &'static str,
     inner: Arc<dyn SrDriver>,
     srs: Mutex<HashMap<SrId, Delays>>,
@@ -67,7 +67,7 @@ impl Delays {
     }
 }
 
-impl Delay {
+impl DelayedDriver {
     /// Puts delays before `inner`, under a type of its own.
     pub fn new(kind: &'static str, inner: Arc<dyn SrDriver>) -> Self {
         Self { kind, inner, srs: Mutex::default() }
@@ -93,30 +93,30 @@ fn own(config: &Config) -> Config {
     own.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-impl SrDriver for Delay {
+impl SrDriver for DelayedDriver {
     fn kind(&self) -> &'static str {
         self.kind
     }
 
-    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             Delays::parse(config)?;
             self.inner.create(sr, &own(config)).await
         })
     }
 
-    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move { self.inner.destroy(sr, &own(config)).await })
     }
 
-    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+    fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>> {
         Box::pin(async move {
             Delays::parse(config)?;
             self.inner.probe(&own(config)).await
         })
     }
 
-    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
+    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>> {
         Box::pin(async move {
             let delays = Delays::parse(config)?;
             let space = self.inner.attach(sr, &own(config)).await?;
@@ -125,23 +125,33 @@ impl SrDriver for Delay {
         })
     }
 
-    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
+    fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.detach(sr)
     }
 
-    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
         self.inner.scan(sr)
     }
 
-    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+    fn create_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
         self.inner.create_volume(sr, vdi, bytes)
     }
 
-    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.destroy_volume(sr, vdi)
     }
 
-    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+    fn resize_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
         self.inner.resize_volume(sr, vdi, bytes)
     }
 
@@ -150,29 +160,29 @@ impl SrDriver for Delay {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> Fut<'_, Result<Backend, SrError>> {
+    ) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             self.wait(sr, vdi).await;
             self.inner.attach_volume(sr, vdi, access).await
         })
     }
 
-    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.activate_volume(sr, vdi)
     }
 
-    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         self.inner.deactivate_volume(sr, vdi)
     }
 
-    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(async move {
             self.wait(sr, vdi).await;
             self.inner.detach_volume(sr, vdi).await
         })
     }
 
-    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
+    fn attached_volumes(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
         self.inner.attached_volumes(sr)
     }
 }
@@ -192,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_tenth_disk_is_slow_both_ways() {
-        let driver = Delay::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
+        let driver = DelayedDriver::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
         let sr = SrId(Uuid::from_random([1; 16]));
         let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let config = [set(DELAY_MS, "50"), set(SLOW_MS, "500"), set(SLOW_EVERY, "10")].into();
@@ -210,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_delay_is_refused_by_its_key() {
-        let driver = Delay::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
+        let driver = DelayedDriver::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
         let sr = SrId(Uuid::from_random([1; 16]));
         for (key, value) in [(DELAY_MS, "x"), (SLOW_MS, "-1"), (SLOW_EVERY, "3600001")] {
             let config = [(key.to_owned(), value.to_owned())].into();

@@ -23,7 +23,7 @@ use model::id::{SrId, VdiId};
 use model::spec::Backend;
 use model::vdi::automaton::Access;
 
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 
 /// What a PBD says of where its SR is: `device_config`.
 pub type Config = BTreeMap<String, String>;
@@ -113,37 +113,47 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     /// Its type, as `dir`.
     fn kind(&self) -> &'static str;
     /// Makes an empty one.
-    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>>;
+    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>>;
     /// Removes an empty one that is not attached, and nothing that is somebody else's. One that is
     /// not there is told as [`SrError::Vanished`]: what is to be mounted there may not be.
-    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>>;
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>>;
     /// Looks which are where the configuration says, recorded or not. Nothing is changed.
-    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>>;
+    fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>>;
     /// Makes it usable on this host: a PBD is plugged.
-    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>>;
+    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>>;
     /// The opposite.
-    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>>;
+    fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
     /// What is in it.
-    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>>;
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>>;
     /// Makes a volume of zeroes of this size in bytes.
-    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>>;
+    fn create_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>>;
     /// Removes a volume.
-    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Makes a volume larger, to this size in bytes.
-    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>>;
+    fn resize_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>>;
     /// Makes a volume's bytes reachable, and says how.
     fn attach_volume(
         &self,
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> Fut<'_, Result<Backend, SrError>>;
+    ) -> BoxFuture<'_, Result<Backend, SrError>>;
     /// Prepares reading and writing.
-    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
+    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// The opposite.
-    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
+    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// The opposite of attach.
-    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
+    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
     /// Volumes that are attached on this host, whoever has asked for that.
-    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>>;
+    fn attached_volumes(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>>;
 }

@@ -8,8 +8,8 @@ use model::spec::Backend;
 use model::vdi::automaton::Access;
 
 use super::{Config, Space, SrDriver, SrError, Volume};
-use crate::fut::Fut;
-use crate::sim::{self, Call, Sim, State, What, image};
+use crate::boxed_future::BoxFuture;
+use crate::sim::{self, Call, CallKind, Sim, State, image};
 
 /// What an SR of a simulated host can hold, in bytes.
 const SR_BYTES: u64 = 1 << 50;
@@ -29,7 +29,7 @@ impl SimSr {
 
     async fn call<T>(
         &self,
-        (what, sr, vdi): (What, SrId, Option<VdiId>),
+        (what, sr, vdi): (CallKind, SrId, Option<VdiId>),
         work: impl FnOnce(&mut State) -> Result<T, SrError>,
     ) -> Result<T, SrError> {
         let call = Call { device: vdi.map(|vdi| vdi.0), ..Call::new(what).sr(sr) };
@@ -58,12 +58,12 @@ impl SrDriver for SimSr {
         self.kind
     }
 
-    fn create<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<(), SrError>> {
-        Box::pin(self.call((What::SrCreate, sr, None), |_| Ok(())))
+    fn create<'a>(&'a self, sr: SrId, _config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::SrCreate, sr, None), |_| Ok(())))
     }
 
-    fn destroy<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<(), SrError>> {
-        Box::pin(self.call((What::SrDestroy, sr, None), move |state| {
+    fn destroy<'a>(&'a self, sr: SrId, _config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::SrDestroy, sr, None), move |state| {
             if state.attached_srs.contains(&sr) {
                 state.broke(format!("storage {sr} is destroyed and attached"));
             }
@@ -75,35 +75,44 @@ impl SrDriver for SimSr {
     }
 
     /// Nothing is at any place.
-    fn probe<'a>(&'a self, _config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+    fn probe<'a>(&'a self, _config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>> {
         let nobody = SrId(Uuid::default());
-        Box::pin(self.call((What::Probe, nobody, None), |_| Ok(Vec::new())))
+        Box::pin(self.call((CallKind::Probe, nobody, None), |_| Ok(Vec::new())))
     }
 
-    fn attach<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
-        Box::pin(self.call((What::SrAttach, sr, None), move |state| {
+    fn attach<'a>(
+        &'a self,
+        sr: SrId,
+        _config: &'a Config,
+    ) -> BoxFuture<'a, Result<Space, SrError>> {
+        Box::pin(self.call((CallKind::SrAttach, sr, None), move |state| {
             state.attached_srs.insert(sr);
             Ok(space(state, sr))
         }))
     }
 
-    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
-        Box::pin(self.call((What::SrDetach, sr, None), move |state| {
+    fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::SrDetach, sr, None), move |state| {
             state.attached_srs.remove(&sr);
             Ok(())
         }))
     }
 
-    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
-        Box::pin(self.call((What::Scan, sr, None), move |state| {
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
+        Box::pin(self.call((CallKind::Scan, sr, None), move |state| {
             let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
             let volumes = volumes.map(|((_, vdi), volume)| told(*vdi, volume)).collect();
             Ok((space(state, sr), volumes))
         }))
     }
 
-    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
-        Box::pin(self.call((What::CreateVolume, sr, Some(vdi)), move |state| {
+    fn create_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((CallKind::CreateVolume, sr, Some(vdi)), move |state| {
             let free = SR_BYTES.saturating_sub(space(state, sr).used);
             if bytes > free {
                 return Err(SrError::Full { needed: bytes, free });
@@ -114,8 +123,8 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
-        Box::pin(self.call((What::DestroyVolume, sr, Some(vdi)), move |state| {
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::DestroyVolume, sr, Some(vdi)), move |state| {
             if state.volumes.remove(&(sr, vdi)).is_some_and(|volume| volume.attached.is_some()) {
                 state.broke(format!("volume {vdi} is destroyed and attached"));
             }
@@ -123,8 +132,13 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
-        Box::pin(self.call((What::ResizeVolume, sr, Some(vdi)), move |state| {
+    fn resize_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((CallKind::ResizeVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             volume.bytes = volume.bytes.max(bytes);
             Ok(told(vdi, volume))
@@ -136,8 +150,8 @@ impl SrDriver for SimSr {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> Fut<'_, Result<Backend, SrError>> {
-        Box::pin(self.call((What::AttachVolume, sr, Some(vdi)), move |state| {
+    ) -> BoxFuture<'_, Result<Backend, SrError>> {
+        Box::pin(self.call((CallKind::AttachVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             let had = volume.attached;
             volume.attached = Some(access.max(had.unwrap_or(access)));
@@ -148,8 +162,8 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
-        Box::pin(self.call((What::ActivateVolume, sr, Some(vdi)), move |state| {
+    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::ActivateVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             volume.active = true;
             if volume.attached.is_none() {
@@ -159,8 +173,8 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
-        Box::pin(self.call((What::DeactivateVolume, sr, Some(vdi)), move |state| {
+    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::DeactivateVolume, sr, Some(vdi)), move |state| {
             volume(state, sr, vdi).active = false;
             if state.is_served(sr, vdi, true) {
                 state.broke(format!("volume {vdi} is deactivated and served"));
@@ -169,8 +183,8 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
-        Box::pin(self.call((What::DetachVolume, sr, Some(vdi)), move |state| {
+    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        Box::pin(self.call((CallKind::DetachVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             volume.attached = None;
             let active = volume.active;
@@ -181,8 +195,8 @@ impl SrDriver for SimSr {
         }))
     }
 
-    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
-        Box::pin(self.call((What::AttachedVolumes, sr, None), move |state| {
+    fn attached_volumes(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(self.call((CallKind::AttachedVolumes, sr, None), move |state| {
             let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
             let attached = volumes.filter(|(_, volume)| volume.attached.is_some());
             Ok(attached.map(|((_, vdi), _)| *vdi).collect())

@@ -9,7 +9,7 @@ use super::{Batch, Contents, Key, Store, StoreError, check};
 /// Rows in memory. Clones share them: one that is kept sees what another's owner stored, as who
 /// opens a file again does.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct MemoryStore {
     state: Arc<Mutex<State>>,
 }
 
@@ -42,7 +42,7 @@ impl State {
     }
 }
 
-impl Memory {
+impl MemoryStore {
     /// Bytes of keys and values that fit from now on, or no limit. A batch that would pass it
     /// fails as on a full disk.
     pub fn set_room(&self, room: Option<usize>) {
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
+impl Store for MemoryStore {
     fn load(&mut self) -> Result<Contents, StoreError> {
         Ok(self.locked(|state| Contents {
             generation: state.generation,

@@ -11,9 +11,9 @@
 //!
 //! # Model
 //! A store belongs to one thread, which gathers changes while the batch before them is written.
-//! [`Redb`] keeps a file, [`Memory`] nothing. Both pass the same tests (`tests/conformance.rs`).
+//! [`RedbStore`] keeps a file, [`MemoryStore`] nothing. Both pass the same tests (`tests/conformance.rs`).
 //!
-//! Beside its file, [`Redb`] keeps room that only batches use that are [`spare`](Batch::spare), once
+//! Beside its file, [`RedbStore`] keeps room that only batches use that are [`spare`](Batch::spare), once
 //! there is no other: so that on a full disk objects still go, and machines still stop.
 //!
 //! # Errors
@@ -39,8 +39,8 @@ use std::fmt;
 
 pub use error::{Holder, StoreError};
 pub use export::{export, import};
-pub use memory::Memory;
-pub use redb::Redb;
+pub use memory::MemoryStore;
+pub use redb::RedbStore;
 
 /// Version of what the rows mean. A store of a newer one is refused.
 pub const SCHEMA: u32 = 1;

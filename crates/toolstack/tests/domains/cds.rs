@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-use toolstack::hv::{Disc, Hypervisor};
+use toolstack::hv::{CdMedium, Hypervisor};
 
 use super::world::{DOMID, PATIENCE, World, firmware, machine, vbd};
 
@@ -72,15 +72,15 @@ pub(super) async fn seen() {
     world.restart();
     let stays = json!({ "reboot": "reset" });
     world.control().await.execute("set-action", stays, PATIENCE).await.unwrap();
-    world.hv.found().await.unwrap();
+    world.hv.list().await.unwrap();
     for letter in [b'a', b'b', b'a'] {
         let name = char::from(letter).to_string();
-        let disc = Disc { file: world.image(&name, &cd(&says(letter))) };
-        world.hv.disc(machine(), vbd(1), Some(&disc)).await.unwrap();
+        let disc = CdMedium { file: world.image(&name, &cd(&says(letter))) };
+        world.hv.set_medium(machine(), vbd(1), Some(&disc)).await.unwrap();
         line.write_all(b".").await.unwrap();
         shows(&mut line, letter).await;
         // What the firmware makes of an empty drive is no matter: it misses the error at times.
-        world.hv.disc(machine(), vbd(1), None).await.unwrap();
+        world.hv.set_medium(machine(), vbd(1), None).await.unwrap();
     }
     world.clear().await;
 }

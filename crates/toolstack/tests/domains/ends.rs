@@ -46,7 +46,7 @@ pub(super) async fn told_apart() {
         let event = next(&mut events).await;
         let DomainEvent::Ended { vm, domid, exit: told, .. } = event else { panic!("{event:?}") };
         assert_eq!((vm, domid, told), (machine(), DOMID, exit));
-        assert_eq!(world.hv.ended(machine()).await.unwrap(), exit);
+        assert_eq!(world.hv.wait_exit(machine()).await.unwrap(), exit);
         let ended = Some(RunState::Ended(exit));
         assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, ended);
         let refused = world.hv.run(machine()).await.unwrap_err().to_string();
@@ -64,7 +64,7 @@ pub(super) async fn kept() {
         start(&mut world, code).await;
         world.restart();
         let mut events = world.hv.events().unwrap();
-        world.hv.found().await.unwrap();
+        world.hv.list().await.unwrap();
         may_have_lost_devices(&mut events).await;
         let event = next(&mut events).await;
         assert!(

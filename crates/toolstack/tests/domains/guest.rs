@@ -111,7 +111,7 @@ pub(super) async fn panics() {
     shell.wait_for("ringway-guest: ready").await;
     shell.say("echo c >/proc/sysrq-trigger").await;
     let ended = tokio::select! {
-        ended = timeout(PATIENCE, world.hv.ended(machine())) => ended.unwrap().unwrap(),
+        ended = timeout(PATIENCE, world.hv.wait_exit(machine())) => ended.unwrap().unwrap(),
         () = shell.read_on() => unreachable!(),
     };
     assert_eq!(ended, DomainExit::Panicked);
@@ -200,9 +200,9 @@ pub(super) async fn lives() {
     assert!(!has_host_end(&world).await, "its connection would be tried for ever");
 
     let mut events = world.hv.events().unwrap();
-    world.hv.ask(machine(), GuestRequest::Shutdown).await.unwrap();
+    world.hv.request_guest(machine(), GuestRequest::Shutdown).await.unwrap();
     assert_eq!(
-        timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap(),
+        timeout(PATIENCE, world.hv.wait_exit(machine())).await.unwrap().unwrap(),
         DomainExit::PoweredOff
     );
     loop {

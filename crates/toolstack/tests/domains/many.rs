@@ -46,7 +46,7 @@ pub(super) async fn seen() {
         (0..count).map(vbd).collect()
     );
     shell.say("poweroff").await;
-    let ended = timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap();
+    let ended = timeout(PATIENCE, world.hv.wait_exit(machine())).await.unwrap().unwrap();
     assert_eq!(ended, DomainExit::PoweredOff);
     world.clear().await;
 }

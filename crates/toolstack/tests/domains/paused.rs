@@ -4,8 +4,8 @@ use model::id::{Domid, VbdId};
 use model::plan::RunState;
 use model::vm::exits::DomainExit;
 use rustix::process::{Signal, kill_process};
-use toolstack::hv::qemu::Qemu;
-use toolstack::hv::{Disc, DomainEvent, HvError, Hypervisor};
+use toolstack::hv::qemu::QemuHypervisor;
+use toolstack::hv::{CdMedium, DomainEvent, HvError, Hypervisor};
 
 use super::world::{DOMID, World, firmware, guest_dir, machine, may_have_lost_devices, next, vbd};
 
@@ -32,7 +32,7 @@ pub(super) async fn comes_and_goes() {
     hv.kill(machine()).await.unwrap();
     let remains = hv.find(machine()).await.unwrap().unwrap();
     assert_eq!((remains.domid, remains.run), (DOMID, None));
-    assert_eq!(hv.ended(machine()).await.unwrap(), DomainExit::Killed);
+    assert_eq!(hv.wait_exit(machine()).await.unwrap(), DomainExit::Killed);
     hv.kill(machine()).await.unwrap();
     // What is left does not keep a new domain from coming.
     hv.create(machine(), Domid(8), &spec).await.unwrap();
@@ -48,7 +48,7 @@ pub(super) async fn found_again() {
     world.restart();
     let mut events = world.hv.events().unwrap();
     assert!(world.hv.events().is_none());
-    let found = world.hv.found().await.unwrap();
+    let found = world.hv.list().await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(
         (found[0].vm, found[0].domid, found[0].run),
@@ -73,7 +73,7 @@ pub(super) async fn found_again() {
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, None);
     // Of remains alone a new driver knows nothing but that they are there.
     world.restart();
-    assert_eq!(world.hv.found().await.unwrap()[0].run, None);
+    assert_eq!(world.hv.list().await.unwrap()[0].run, None);
     world.clear().await;
 }
 
@@ -92,22 +92,22 @@ pub(super) async fn devices() {
     let error = world.hv.plug_disk(machine(), &none).await.unwrap_err().to_string();
     assert!(error.contains("none.sock"), "{error}");
 
-    let disc = Disc { file: world.image("cd", b"") };
+    let disc = CdMedium { file: world.image("cd", b"") };
     for _ in 0..2 {
-        world.hv.disc(machine(), drive, Some(&disc)).await.unwrap();
+        world.hv.set_medium(machine(), drive, Some(&disc)).await.unwrap();
     }
     world.restart();
-    let disks = |found: Option<toolstack::hv::Found>| found.unwrap().disks;
+    let disks = |found: Option<toolstack::hv::DomainInfo>| found.unwrap().disks;
     let all: std::collections::BTreeSet<VbdId> = [vbd(0), vbd(40), drive].into();
     assert_eq!(disks(world.hv.find(machine()).await.unwrap()), all);
-    let other = Disc { file: world.image("other", b"") };
-    world.hv.disc(machine(), drive, Some(&other)).await.unwrap();
-    let gone = Disc { file: "/nonexistent".into() };
-    let error = world.hv.disc(machine(), drive, Some(&gone)).await.unwrap_err().to_string();
+    let other = CdMedium { file: world.image("other", b"") };
+    world.hv.set_medium(machine(), drive, Some(&other)).await.unwrap();
+    let gone = CdMedium { file: "/nonexistent".into() };
+    let error = world.hv.set_medium(machine(), drive, Some(&gone)).await.unwrap_err().to_string();
     assert!(error.contains("/nonexistent"), "{error}");
     assert!(!disks(world.hv.find(machine()).await.unwrap()).contains(&drive), "it is empty then");
-    world.hv.disc(machine(), drive, None).await.unwrap();
-    let error = world.hv.disc(machine(), vbd(3), None).await.unwrap_err().to_string();
+    world.hv.set_medium(machine(), drive, None).await.unwrap();
+    let error = world.hv.set_medium(machine(), vbd(3), None).await.unwrap_err().to_string();
     assert!(error.contains("without this drive"), "{error}");
     world.clear().await;
 }
@@ -131,7 +131,7 @@ pub(super) async fn start_failures() {
 
     let mut settings = world.settings();
     settings.boot_directories = vec![guest_dir(), world.path().into()];
-    let hv = Qemu::new(settings);
+    let hv = QemuHypervisor::new(settings);
     let HvError::Start { why } = hv.create(machine(), DOMID, &kernel(&broken)).await.unwrap_err()
     else {
         panic!()
@@ -142,7 +142,7 @@ pub(super) async fn start_failures() {
 
     let mut settings = world.settings();
     settings.qemu = "/nonexistent/qemu".into();
-    let hv = Qemu::new(settings);
+    let hv = QemuHypervisor::new(settings);
     let HvError::Start { why } = hv.create(machine(), DOMID, &firmware(vec![])).await.unwrap_err()
     else {
         panic!()

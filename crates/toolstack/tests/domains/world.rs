@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use toolstack::hv::qemu::{Qemu, Settings};
+use toolstack::hv::qemu::{QemuHypervisor, Settings};
 use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor, NicPlug};
-use toolstack::io::{Client, IoProcess};
 use toolstack::qemu::qmp::Qmp;
+use toolstack::ringway_io::{IoProcess, RpcConnection};
 
 /// Far beyond what anything here takes on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -36,15 +36,15 @@ pub(super) fn vbd(number: u8) -> VbdId {
 
 /// One run directory with a driver, and a datapath once it is asked for.
 pub(super) struct World {
-    pub hv: Qemu,
-    io: Option<(IoProcess, Client)>,
+    pub hv: QemuHypervisor,
+    io: Option<(IoProcess, RpcConnection)>,
     dir: TempDir,
 }
 
 impl World {
     pub(super) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
-        let hv = Qemu::new(settings(dir.path()));
+        let hv = QemuHypervisor::new(settings(dir.path()));
         Self { hv, io: None, dir }
     }
 
@@ -58,7 +58,7 @@ impl World {
 
     /// The daemon goes and another comes.
     pub(super) fn restart(&mut self) {
-        self.hv = Qemu::new(self.settings());
+        self.hv = QemuHypervisor::new(self.settings());
     }
 
     /// QEMU's control connection, for as long as no daemon has it: after a [`restart`](Self::restart),
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Whoever serves disks and NICs here.
-    async fn client(&mut self) -> &mut Client {
+    async fn client(&mut self) -> &mut RpcConnection {
         if self.io.is_none() {
             let program = testkit::process::find_binary("ringway-io").unwrap();
             let control = self.dir.path().join("io.sock");
@@ -123,7 +123,7 @@ impl World {
     pub(super) async fn clear(&self) {
         self.hv.kill(machine()).await.unwrap();
         self.hv.forget(machine()).await.unwrap();
-        assert_eq!(self.hv.found().await.unwrap(), []);
+        assert_eq!(self.hv.list().await.unwrap(), []);
         assert!(!self.dir.path().join("vm").join(machine().to_string()).exists());
     }
 }

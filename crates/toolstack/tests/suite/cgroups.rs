@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use model::id::{SrId, Uuid, VmId};
 use testkit::Need;
-use toolstack::cgroup::{CgroupError, Group, Tree, Version, Weights, controller};
+use toolstack::cgroup::{CgroupError, Leaf, SliceTree, Version, Weights, controller};
 
 /// A tree and a process in it, which are gone when this is dropped.
 struct Host {
-    tree: Tree,
+    tree: SliceTree,
     sleeper: Child,
 }
 
@@ -21,7 +21,7 @@ impl Host {
     fn new() -> Option<Self> {
         // As unique as the process: the kernel counts to 4 million.
         let name = format!("rwtest{}", std::process::id());
-        let made = Tree::find(Path::new("/"), &name).and_then(|tree| {
+        let made = SliceTree::find(Path::new("/"), &name).and_then(|tree| {
             tree.make().and_then(|()| tree.set(Weights::default())).map(|()| tree)
         });
         match made {
@@ -42,7 +42,7 @@ impl Host {
     }
 
     /// What the weight of a slice is.
-    fn weight(&self, group: Group) -> u32 {
+    fn weight(&self, group: Leaf) -> u32 {
         let file = match controller(Path::new("/")).unwrap().0 {
             Version::One => "cpu.shares",
             Version::Two => "cpu.weight",
@@ -76,17 +76,17 @@ impl Drop for Host {
 #[test]
 fn a_tree_is_made_joined_changed_and_removed() {
     let Some(mut host) = Host::new() else { return };
-    let guest = Group::Guest(VmId(Uuid::from_random([3; 16])));
-    let disks = Group::Datapath(SrId(Uuid::from_random([4; 16])));
+    let guest = Leaf::Guest(VmId(Uuid::from_random([3; 16])));
+    let disks = Leaf::Datapath(SrId(Uuid::from_random([4; 16])));
     let scale = |weight: u32| match controller(Path::new("/")).unwrap().0 {
         Version::One => weight * 1024 / 100,
         Version::Two => weight,
     };
-    let weights = |host: &Host| [Group::Daemon, disks, guest].map(|group| host.weight(group));
+    let weights = |host: &Host| [Leaf::Daemon, disks, guest].map(|group| host.weight(group));
     assert_eq!(weights(&host), [1000, 200, 100].map(scale));
     host.tree.add(guest).unwrap();
     host.tree.add(disks).unwrap();
-    assert_eq!(host.tree.leaves().unwrap(), [Group::Daemon, Group::Clients, disks, guest]);
+    assert_eq!(host.tree.leaves().unwrap(), [Leaf::Daemon, Leaf::Clients, disks, guest]);
 
     let pid = host.sleeper.id();
     host.tree.join(guest, pid).unwrap();

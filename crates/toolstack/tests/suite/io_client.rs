@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
-use toolstack::io::{CALL_DEADLINE, Client, IoError};
+use toolstack::ringway_io::{CALL_DEADLINE, DatapathError, RpcConnection};
 
 /// A server that answers the n-th line with what `answer` says; an empty answer closes.
 struct Fake {
@@ -37,8 +37,8 @@ impl Fake {
         Self { _dir: dir, socket }
     }
 
-    async fn client(&self) -> Client {
-        Client::connect(&self.socket).await.unwrap()
+    async fn client(&self) -> RpcConnection {
+        RpcConnection::connect(&self.socket).await.unwrap()
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_refusal_keeps_the_words_of_the_server() {
         line(&json!({"jsonrpc": "2.0", "id": call["id"], "error": error}))
     });
     let error = fake.client().await.detach("d1").await.unwrap_err();
-    let IoError::Refused { what, source } = error else { panic!("{error}") };
+    let DatapathError::Refused { what, source } = error else { panic!("{error}") };
     assert_eq!((what.as_str(), source.code), ("disk.detach", -32000));
     assert_eq!(source.to_string(), "image is locked by pid 7");
 }
@@ -104,8 +104,8 @@ async fn a_refusal_keeps_the_words_of_the_server() {
 #[tokio::test]
 async fn nobody_there_is_told_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Client::connect(&dir.path().join("none.sock")).await.unwrap_err();
-    assert!(matches!(error, IoError::NotThere { .. }), "{error}");
+    let error = RpcConnection::connect(&dir.path().join("none.sock")).await.unwrap_err();
+    assert!(matches!(error, DatapathError::NotThere { .. }), "{error}");
     assert!(error.to_string().contains("ringway-io --control"), "{error}");
 }
 
@@ -121,7 +121,7 @@ async fn silence_ends_at_the_deadline_and_a_late_answer_is_passed_over() {
     });
     let mut client = fake.client().await;
     let error = client.call("stats", json!({}), Duration::from_millis(30)).await.unwrap_err();
-    assert!(matches!(error, IoError::Late { .. }), "{error}");
+    assert!(matches!(error, DatapathError::Late { .. }), "{error}");
     let reply = client.call("stats", json!({}), CALL_DEADLINE).await.unwrap();
     assert_eq!(reply, "in time");
 }
@@ -130,7 +130,7 @@ async fn silence_ends_at_the_deadline_and_a_late_answer_is_passed_over() {
 async fn a_server_that_dies_is_told() {
     let fake = Fake::start(|_| Vec::new());
     let error = fake.client().await.stats().await.unwrap_err();
-    assert!(matches!(error, IoError::Broken { .. }), "{error}");
+    assert!(matches!(error, DatapathError::Broken { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn garbage_is_told_and_never_taken_for_an_answer() {
     for (name, answer) in cases {
         let fake = Fake::start(answer);
         let error = fake.client().await.stats().await.unwrap_err();
-        let told = matches!(error, IoError::Broken { .. } | IoError::Nonsense { .. });
+        let told = matches!(error, DatapathError::Broken { .. } | DatapathError::Nonsense { .. });
         assert!(told, "{name}: {error}");
     }
 }
@@ -155,7 +155,7 @@ async fn garbage_is_told_and_never_taken_for_an_answer() {
 async fn an_endless_line_ends_at_the_bound() {
     let fake = Fake::start(|_| vec![b'x'; MAX_LINE_BYTES + 2]);
     let error = fake.client().await.stats().await.unwrap_err();
-    let IoError::Broken { source, .. } = error else { panic!("{error}") };
+    let DatapathError::Broken { source, .. } = error else { panic!("{error}") };
     assert!(source.to_string().contains("more than"), "{source}");
 }
 
@@ -164,10 +164,10 @@ async fn after_a_broken_call_the_next_one_connects_anew() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("io.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let mut client = Client::connect(&socket).await.unwrap();
+    let mut client = RpcConnection::connect(&socket).await.unwrap();
     drop(listener.accept().await.unwrap());
     let error = client.call("stats", json!({}), CALL_DEADLINE).await.unwrap_err();
-    assert!(matches!(error, IoError::Broken { .. }), "{error}");
+    assert!(matches!(error, DatapathError::Broken { .. }), "{error}");
     let served = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let (reader, mut writer) = stream.split();
@@ -185,12 +185,12 @@ async fn a_call_cut_off_while_being_sent_makes_the_connection_unusable() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("io.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let mut client = Client::connect(&socket).await.unwrap();
+    let mut client = RpcConnection::connect(&socket).await.unwrap();
     // Nobody reads: a large line does not fit the socket's buffer.
     let (_peer, _) = listener.accept().await.unwrap();
     let large = json!({"text": "x".repeat(2 << 20)});
     let error = client.call("stats", large, Duration::from_millis(30)).await.unwrap_err();
-    assert!(matches!(error, IoError::Late { .. }), "{error}");
+    assert!(matches!(error, DatapathError::Late { .. }), "{error}");
     let error = client.call("stats", json!({}), CALL_DEADLINE).await.unwrap_err();
-    assert!(matches!(error, IoError::Unusable), "{error}");
+    assert!(matches!(error, DatapathError::Unusable), "{error}");
 }

@@ -8,7 +8,7 @@ use model::rpc::code;
 use tempfile::TempDir;
 use testkit::process::find_binary;
 use testkit::raw::{Guest, Setup};
-use toolstack::io::{IoError, IoProcess};
+use toolstack::ringway_io::{DatapathError, IoProcess};
 
 /// A program called `ringway-io` that is a shell script.
 fn program(script: &str) -> (TempDir, PathBuf) {
@@ -18,7 +18,7 @@ fn program(script: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-async fn failure(script: &str) -> IoError {
+async fn failure(script: &str) -> DatapathError {
     let (dir, path) = program(script);
     let mut process = IoProcess::spawn(&path, &dir.path().join("io.sock"), false).unwrap();
     let error = process.ready().await.unwrap_err();
@@ -31,7 +31,7 @@ async fn failure(script: &str) -> IoError {
 #[tokio::test]
 async fn a_death_at_the_start_is_told_with_its_last_words() {
     let error = failure("echo 'no memory for a ring' >&2; exit 3").await;
-    let IoError::Died { status, tail } = &error else { panic!("{error}") };
+    let DatapathError::Died { status, tail } = &error else { panic!("{error}") };
     assert_eq!((status.code(), tail.as_str()), (Some(3), "no memory for a ring"));
     assert!(error.to_string().contains("no memory for a ring"), "{error}");
 }
@@ -39,13 +39,13 @@ async fn a_death_at_the_start_is_told_with_its_last_words() {
 #[tokio::test]
 async fn a_death_after_readiness_is_told_instead_of_the_missing_socket() {
     let error = failure("echo >&0; echo 'lost the socket' >&2; exit 4").await;
-    assert!(matches!(&error, IoError::Died { tail, .. } if tail.contains("lost")), "{error}");
+    assert!(matches!(&error, DatapathError::Died { tail, .. } if tail.contains("lost")), "{error}");
 }
 
 #[tokio::test]
 async fn readiness_without_a_socket_is_told() {
     let error = failure("echo >&0; exec sleep 1000").await;
-    assert!(matches!(error, IoError::NotThere { .. }), "{error}");
+    assert!(matches!(error, DatapathError::NotThere { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -53,11 +53,11 @@ async fn a_program_that_is_not_there_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none");
     let error = IoProcess::spawn(&path, &dir.path().join("io.sock"), false).unwrap_err();
-    assert!(matches!(error, IoError::Start { .. }), "{error}");
+    assert!(matches!(error, DatapathError::Start { .. }), "{error}");
 }
 
-fn code_of(error: IoError) -> i64 {
-    let IoError::Refused { source, .. } = error else { panic!("{error}") };
+fn code_of(error: DatapathError) -> i64 {
+    let DatapathError::Refused { source, .. } = error else { panic!("{error}") };
     source.code
 }
 

@@ -8,10 +8,10 @@ use model::machine::{Accel, AccelChoice};
 use model::topology::disk_address;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-use toolstack::accel::{Memory, Prober, Verdict, probe};
+use toolstack::accel::{ProbeCache, ProbeOutcome, Prober, probe};
 use toolstack::binaries::{QEMU, in_path};
 use toolstack::qemu::qmp::COMMAND_DEADLINE;
-use toolstack::qemu::{End, Engine, Machine, QemuDisk, QemuError, QemuSpec};
+use toolstack::qemu::{Engine, Machine, QemuDisk, QemuError, QemuExit, QemuSpec};
 
 /// Far beyond what a start under TCG takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ async fn a_machine_is_driven_from_start_to_end() {
     let read = tokio::time::timeout(PATIENCE, console.read_to_string(&mut text));
     read.await.unwrap().unwrap();
     assert!(text.contains("Kernel panic"), "{text}");
-    assert_eq!(machine.wait().await.unwrap(), End::Reset);
+    assert_eq!(machine.wait().await.unwrap(), QemuExit::Reset);
     assert_eq!(machine.id(), None);
 }
 
@@ -64,7 +64,7 @@ async fn quit_ends_a_machine_at_once_and_is_told_apart() {
     let mut machine = Machine::spawn(&[], &qemu(), &spec(kernel()), false).unwrap();
     machine.ready().await.unwrap();
     assert!(machine.quit().await.unwrap().success());
-    assert_eq!(machine.wait().await.unwrap(), End::Asked);
+    assert_eq!(machine.wait().await.unwrap(), QemuExit::Asked);
 }
 
 #[tokio::test]
@@ -98,12 +98,12 @@ async fn a_trial_boot_tells_a_kernel_that_runs_from_one_that_hangs() {
     let mut slot = None;
     let kernel = kernel();
     let works = probe(&[], &qemu(), &kernel, Accel::Tcg, PATIENCE, &mut slot).await;
-    assert_eq!(works, Verdict::Works);
+    assert_eq!(works, ProbeOutcome::Works);
     assert!(slot.is_none());
     // As on a machine whose KVM hangs: nothing is heard of the kernel in time.
     let short = Duration::from_millis(1);
     let hangs = probe(&[], &qemu(), &kernel, Accel::Tcg, short, &mut slot).await;
-    assert!(matches!(&hangs, Verdict::Fails(why) if why.contains("nothing")), "{hangs:?}");
+    assert!(matches!(&hangs, ProbeOutcome::Fails(why) if why.contains("nothing")), "{hangs:?}");
     assert!(slot.is_none());
 }
 
@@ -111,13 +111,13 @@ async fn a_trial_boot_tells_a_kernel_that_runs_from_one_that_hangs() {
 async fn a_file_that_is_no_kernel_says_nothing_of_the_accelerator() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let verdict = probe(&[], &qemu(), file.path(), Accel::Tcg, PATIENCE, &mut None).await;
-    assert!(matches!(verdict, Verdict::Unknown(_)), "{verdict:?}");
+    assert!(matches!(verdict, ProbeOutcome::Unknown(_)), "{verdict:?}");
 }
 
 #[tokio::test]
 async fn the_answer_of_a_trial_is_remembered() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::at(dir.path(), "this boot");
+    let memory = ProbeCache::at(dir.path(), "this boot");
     let (qemu, kernel) = (qemu(), kernel());
     // Something that opens: whether KVM then works depends on the host, and either is right.
     let prober = Prober {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use testkit::inside::in_little_room;
-use toolstack::store::{Batch, Key, Memory, Redb, Store, StoreError};
+use toolstack::store::{Batch, Key, MemoryStore, RedbStore, Store, StoreError};
 
 /// Size of the file system.
 const ROOM_MIB: u32 = 6;
@@ -34,8 +34,8 @@ fn a_full_file_system_costs_a_batch_and_no_restart() {
 fn full_twice(dir: &Path) {
     let (filler, state) = (dir.join("filler"), dir.join("state.redb"));
     std::fs::write(&filler, vec![1; FILLER_BYTES]).unwrap();
-    let (mut store, mut expected) = (Redb::open(&state).unwrap(), Memory::default());
-    let mut fill = |store: &mut Redb| {
+    let (mut store, mut expected) = (RedbStore::open(&state).unwrap(), MemoryStore::default());
+    let mut fill = |store: &mut RedbStore| {
         let first = store.load().unwrap().generation + 1;
         let full = (first..=BATCHES_MAX).find_map(|number| match store.commit(&batch(number)) {
             Ok(()) => {
@@ -57,7 +57,7 @@ fn full_twice(dir: &Path) {
     println!("full at batch {first}, and with more room at batch {second}");
     assert!(second > first, "what was freed is of use without a restart");
     drop(store);
-    assert!(Redb::open(&state).unwrap().load().unwrap() == expected.load().unwrap());
+    assert!(RedbStore::open(&state).unwrap().load().unwrap() == expected.load().unwrap());
 }
 
 #[test]
@@ -69,10 +69,10 @@ fn spare(dir: &Path) {
     let (filler, state) = (dir.join("filler"), dir.join("state.redb"));
     let reserve = dir.join("state.redb.reserve");
     let kept = || std::fs::metadata(&reserve).map_or(0, |found| found.len());
-    let (mut store, mut expected) = (Redb::open(&state).unwrap(), Memory::default());
+    let (mut store, mut expected) = (RedbStore::open(&state).unwrap(), MemoryStore::default());
     assert_eq!(kept(), 1 << 20);
     let mut number = 0;
-    let mut commit = |store: &mut Redb, change: &dyn Fn(&mut Batch)| {
+    let mut commit = |store: &mut RedbStore, change: &dyn Fn(&mut Batch)| {
         let mut batch = Batch { generation: number + 1, ceiling: number + 1, ..Batch::default() };
         change(&mut batch);
         store.commit(&batch)?;
@@ -94,7 +94,7 @@ fn spare(dir: &Path) {
     assert_eq!(kept(), 1 << 20, "who only wants more does not get it");
     // Also to who comes to a file that was not closed in order, on a full disk.
     drop(store);
-    let mut store = Redb::open(&state).unwrap();
+    let mut store = RedbStore::open(&state).unwrap();
     let mut there = None;
     for name in ["a", "b", "c"] {
         let went = commit(&mut store, &|batch| {
@@ -110,5 +110,5 @@ fn spare(dir: &Path) {
     let there = commit(&mut store, &|batch| large(batch, "d")).unwrap();
     assert_eq!(kept(), 1 << 20, "there is room to keep some again");
     drop(store);
-    assert!(Redb::open(&state).unwrap().load().unwrap() == there);
+    assert!(RedbStore::open(&state).unwrap().load().unwrap() == there);
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use toolstack::store::{Batch, Contents, Key, Memory, Redb, Store, StoreError};
+use toolstack::store::{Batch, Contents, Key, MemoryStore, RedbStore, Store, StoreError};
 
 /// Where a child stores batches; it is this program again.
 const STATE: &str = "RINGWAY_STORE_KILL_STATE";
@@ -38,7 +38,7 @@ fn batches_are_stored_in_turn() {
     let given = std::env::var_os(STATE);
     let (told, many) = if given.is_some() { (true, u64::MAX) } else { (false, 3) };
     let path = given.map_or_else(|| dir.path().join("state.redb"), Into::into);
-    let mut store = Redb::open(&path).unwrap();
+    let mut store = RedbStore::open(&path).unwrap();
     let there = store.load().unwrap().generation;
     for number in (there + 1..).take(usize::try_from(many).unwrap()) {
         store.commit(&batch(number)).unwrap();
@@ -91,11 +91,11 @@ fn life(state: &Path, random: &mut Random) -> u64 {
 fn every_batch_that_was_acknowledged_is_there_and_none_is_torn() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state.redb");
-    let (mut random, mut expected) = (Random(41), Memory::default());
+    let (mut random, mut expected) = (Random(41), MemoryStore::default());
     let (mut applied, mut unsaid) = (0, 0);
     for round in 0..testkit::rounds(20, 500) {
         let told = life(&state, &mut random);
-        let there = Redb::open(&state).unwrap().load().unwrap();
+        let there = RedbStore::open(&state).unwrap().load().unwrap();
         let Contents { generation, .. } = there;
         assert!(generation >= told.max(applied), "round {round}: {told} was told, {generation} is");
         // One that was stored and not told yet.
@@ -120,7 +120,7 @@ fn a_store_that_another_process_has_open_is_refused_by_name() {
     let mut child = child(&state);
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "1");
-    let error = Redb::open(&state).unwrap_err();
+    let error = RedbStore::open(&state).unwrap_err();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(matches!(error, StoreError::Taken { .. }), "{error:?}");
@@ -128,5 +128,5 @@ fn a_store_that_another_process_has_open_is_refused_by_name() {
     assert!(said.contains(&format!("process {}", child.id())), "{said}");
     assert!(said.contains(state.to_str().unwrap()), "{said}");
     // Its lock has gone with it.
-    assert!(Redb::open(&state).unwrap().load().unwrap().generation > 0);
+    assert!(RedbStore::open(&state).unwrap().load().unwrap().generation > 0);
 }

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 use toolstack::binaries;
-use toolstack::lines::Lines;
+use toolstack::json_lines::JsonLines;
 use toolstack::run::scratch_of_user;
 
 use super::left;
@@ -122,7 +122,7 @@ impl Host {
         let stdout = child.stdout.take().context("ringwayd has no output")?;
         // It is waited for by the runtime as long as we are there.
         drop(child);
-        match timeout(READY_DEADLINE, Lines::new(stdout, READY_BYTES).next_text()).await {
+        match timeout(READY_DEADLINE, JsonLines::new(stdout, READY_BYTES).next_text()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => bail!("ringwayd ended before it served: {}", tail(&log)),
             Err(_) => bail!("ringwayd does not serve after {} s", READY_DEADLINE.as_secs()),

@@ -31,9 +31,9 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use toolstack::accel::{Memory, Prober};
+use toolstack::accel::{ProbeCache, Prober};
 use toolstack::binaries::{self, QEMU};
-use toolstack::run::{Activity, SAMPLE_EVERY};
+use toolstack::run::{BusyTracker, SAMPLE_EVERY};
 
 use super::bound::launcher;
 use crate::terminal::{self, Interrupt};
@@ -106,7 +106,7 @@ enum Progress {
 /// What came of it.
 struct Report {
     stats: Option<Stats>,
-    activity: Activity,
+    activity: BusyTracker,
     /// The disks by their names in the datapath.
     ids: BTreeMap<String, Disk>,
     checks: Vec<Check>,
@@ -214,7 +214,7 @@ async fn run(
 async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
     let missing = || format!("{QEMU} is missing: install it: apt-get install qemu-system-x86");
     let qemu = binaries::in_path(QEMU).with_context(missing)?;
-    let memory = Memory::of_user();
+    let memory = ProbeCache::of_user();
     let launcher = launcher()?;
     let prober =
         Prober { qemu: &qemu, launcher: &launcher, kernel, device: KVM.into(), memory: &memory };

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use model::report::Stats;
 use rustix::process::{Pid, Signal, kill_process};
-use toolstack::io::{Client, IoError};
 use toolstack::machines::ports;
-use toolstack::run::Activity;
+use toolstack::ringway_io::{DatapathError, RpcConnection};
+use toolstack::run::BusyTracker;
 
 /// In the daemon's run directory: a directory for each SR, and that of the switch.
 const DATAPATHS: &str = "io";
@@ -17,8 +17,8 @@ const CONTROL: &str = "control.sock";
 /// Watches the only datapath of a daemon.
 #[derive(Debug)]
 pub(super) struct Watch {
-    client: Client,
-    activity: Activity,
+    client: RpcConnection,
+    activity: BusyTracker,
     last: Option<Stats>,
 }
 
@@ -29,8 +29,8 @@ impl Watch {
     /// Nobody serves any.
     pub(super) async fn open(run: &Path) -> anyhow::Result<Self> {
         let control = control(run).context("nobody serves the disks")?;
-        let client = Client::connect(&control).await?;
-        Ok(Self { client, activity: Activity::default(), last: None })
+        let client = RpcConnection::connect(&control).await?;
+        Ok(Self { client, activity: BusyTracker::default(), last: None })
     }
 
     /// Asks for the counts. One that cannot be asked now is asked the next time.
@@ -58,15 +58,15 @@ impl Watch {
 
     /// The counts, also when the worker has just been replaced: nothing is done twice by asking
     /// again.
-    async fn counts(&mut self) -> Result<Stats, IoError> {
+    async fn counts(&mut self) -> Result<Stats, DatapathError> {
         match self.client.stats().await {
-            Err(IoError::Broken { .. }) => self.client.stats().await,
+            Err(DatapathError::Broken { .. }) => self.client.stats().await,
             other => other,
         }
     }
 
     /// The last counts, over all workers, and for how long each disk was busy.
-    pub(super) fn done(self) -> (Option<Stats>, Activity) {
+    pub(super) fn done(self) -> (Option<Stats>, BusyTracker) {
         let stats = self.last.map(|stats| self.activity.whole(stats));
         (stats, self.activity)
     }

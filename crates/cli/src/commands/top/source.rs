@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::diagnosis::duration;
 use model::report::Stats;
 use tokio::task::JoinSet;
-use toolstack::io::{Client, IoError};
+use toolstack::ringway_io::{DatapathError, RpcConnection};
 
 use super::ports::{self, PortRow};
 use super::rows::{Row, rows};
@@ -18,7 +18,7 @@ const SAMPLE_DEADLINE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Source {
     control: PathBuf,
-    client: Option<Client>,
+    client: Option<RpcConnection>,
     before: Option<Stats>,
     now: Option<Stats>,
     error: Option<String>,
@@ -45,10 +45,13 @@ pub(super) async fn sample(sources: &mut [Source]) {
     }
 }
 
-async fn ask(client: Option<Client>, control: &Path) -> Result<(Client, Stats), IoError> {
+async fn ask(
+    client: Option<RpcConnection>,
+    control: &Path,
+) -> Result<(RpcConnection, Stats), DatapathError> {
     let mut client = match client {
         Some(client) => client,
-        None => Client::connect(control).await?,
+        None => RpcConnection::connect(control).await?,
     };
     let stats = client.stats().await?;
     Ok((client, stats))
@@ -60,7 +63,7 @@ impl Source {
         Self { control, client: None, before: None, now: None, error: None }
     }
 
-    fn take(&mut self, client: Client, stats: Stats) {
+    fn take(&mut self, client: RpcConnection, stats: Stats) {
         self.client = Some(client);
         self.error = None;
         self.before = self.now.replace(stats);

@@ -26,7 +26,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
-use toolstack::launch::Launch;
+use toolstack::helper_command::HelperCommand;
 
 use super::Verdict;
 use helper::{Answer, LINE_BYTES_MAX, Question};
@@ -76,7 +76,7 @@ pub enum PamError {
 /// Who asks PAM.
 #[derive(Clone, Debug)]
 pub struct Pam {
-    helper: Launch,
+    helper: HelperCommand,
     places: Arc<Semaphore>,
     deadline: Duration,
 }
@@ -85,11 +85,11 @@ impl Pam {
     /// By the service of this program, if the host has it.
     pub fn of_host() -> Option<Self> {
         let there = |directory: &str| Path::new(directory).join(SERVICE).exists();
-        let helper = Launch::ourselves(helper::MODE);
+        let helper = HelperCommand::ourselves(helper::MODE);
         DIRECTORIES.into_iter().any(there).then(|| Self::by(helper, ANSWER_DEADLINE))
     }
 
-    fn by(helper: Launch, deadline: Duration) -> Self {
+    fn by(helper: HelperCommand, deadline: Duration) -> Self {
         Self { helper, places: Arc::new(Semaphore::new(HELPERS_MAX)), deadline }
     }
 

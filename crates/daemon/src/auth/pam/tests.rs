@@ -18,7 +18,7 @@ fn helper(script: &str, deadline: Duration) -> (tempfile::TempDir, Pam) {
     std::fs::write(&program, format!("#!/bin/sh\ncd {}\n{script}\n", dir.path().display()))
         .unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).unwrap();
-    (dir, Pam::by(Launch { program, words: Vec::new() }, deadline))
+    (dir, Pam::by(HelperCommand { program, words: Vec::new() }, deadline))
 }
 
 const LONG: Duration = Duration::from_secs(60);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use model::id::VifId;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::timeout;
-use toolstack::hv::GuestSeen;
-use toolstack::sim::{End, Fate, What};
+use toolstack::hv::GuestInfo;
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{vif, vm_guest_metrics};
 
 use super::interfaces::device;
@@ -51,7 +51,7 @@ impl Slow {
         let networks = addresses.iter().enumerate();
         let networks =
             networks.map(|(n, address)| (format!("0/ipv4/{n}"), (*address).to_owned())).collect();
-        self.world.sim.agent(self.vm, GuestSeen { networks, ..GuestSeen::default() });
+        self.world.sim.agent(self.vm, GuestInfo { networks, ..GuestInfo::default() });
     }
 
     /// Ends when these addresses are recorded of the guest.
@@ -63,13 +63,13 @@ impl Slow {
     }
 
     /// Calls end like this, if they are of one of these kinds, and are told.
-    fn rule<const N: usize>(&self, fates: [(What, End); N]) -> Receiver<What> {
+    fn rule<const N: usize>(&self, fates: [(CallKind, SimResult); N]) -> Receiver<CallKind> {
         let (tell, told) = mpsc::channel(CALLS);
         self.world.sim.rule(move |call| {
             let fate = fates.iter().find(|(what, _)| *what == call.what);
-            let Some((what, end)) = fate else { return Fate::default() };
+            let Some((what, end)) = fate else { return SimBehaviour::default() };
             let _ = tell.try_send(*what);
-            Fate::ends(*end)
+            SimBehaviour::ends(*end)
         });
         told
     }
@@ -104,11 +104,11 @@ async fn an_agent_that_does_not_answer_is_asked_again() {
     slow.tells(&[FIRST]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
-    let mut calls = slow.rule([(What::Agent, End::Fails)]);
+    let mut calls = slow.rule([(CallKind::Agent, SimResult::Fails)]);
     slow.tells(&[SECOND]);
     slow.claims(SECOND);
     calls.recv().await.unwrap();
-    slow.world.sim.rule(|_| Fate::default());
+    slow.world.sim.rule(|_| SimBehaviour::default());
     slow.until(&[SECOND]).await;
 }
 
@@ -117,11 +117,11 @@ async fn an_agent_that_does_not_answer_is_asked_again() {
 async fn an_agent_that_has_never_answered_is_asked_again() {
     let slow = Slow::new().await;
     slow.world.start(&slow.machine).await;
-    let _calls = slow.rule([(What::Agent, End::Fails)]);
+    let _calls = slow.rule([(CallKind::Agent, SimResult::Fails)]);
     slow.tells(&[FIRST, SECOND]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
-    slow.world.sim.rule(|_| Fate::default());
+    slow.world.sim.rule(|_| SimBehaviour::default());
     slow.until(&[FIRST, SECOND]).await;
 }
 
@@ -133,16 +133,17 @@ async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
         if agent {
             slow.tells(&[FIRST]);
         }
-        let mut calls = slow.rule([(What::Run, End::HangsDone), (What::Agent, End::Well)]);
+        let mut calls =
+            slow.rule([(CallKind::Run, SimResult::HangsDone), (CallKind::Agent, SimResult::Well)]);
         let claims = async {
-            assert_eq!(calls.recv().await, Some(What::Run));
+            assert_eq!(calls.recv().await, Some(CallKind::Run));
             slow.claims(FIRST);
             // Whether it is seen before the end of the start or after it.
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
             assert!(calls.try_recv().is_err(), "a guest was asked that is not recorded to run");
-            slow.world.sim.rule(|_| Fate::default());
+            slow.world.sim.rule(|_| SimBehaviour::default());
         };
         tokio::join!(slow.world.start(&slow.machine), claims);
         slow.until(&[FIRST]).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{host, network, pif, pif_metrics};
 
 use super::*;
@@ -102,11 +102,11 @@ fn joins_hang(world: &World) -> Arc<Notify> {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| {
-        if call.what != What::Join {
-            return Fate::default();
+        if call.what != CallKind::Join {
+            return SimBehaviour::default();
         }
         begins.notify_one();
-        Fate::ends(End::HangsDone)
+        SimBehaviour::ends(SimResult::HangsDone)
     });
     begun
 }
@@ -121,7 +121,7 @@ async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
     let forget = async {
         begun.notified().await;
         world.done("PIF.forget", [pif.value()]).await;
-        world.sim.rule(|_| Fate::default());
+        world.sim.rule(|_| SimBehaviour::default());
     };
     let (refused, ()) = tokio::join!(world.refused("PIF.plug", [pif.value()]), forget);
     assert_eq!(refused[0], "HANDLE_INVALID");
@@ -242,10 +242,10 @@ fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
         let left = Arc::new(Notify::new());
         let leaves = Arc::clone(&left);
         world.sim.rule(move |call| {
-            if call.what == What::Leave {
+            if call.what == CallKind::Leave {
                 leaves.notify_one();
             }
-            Fate::default()
+            SimBehaviour::default()
         });
         tokio::time::timeout(SOON, left.notified()).await.unwrap();
         let out = async {

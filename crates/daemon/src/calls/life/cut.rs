@@ -9,7 +9,7 @@ use model::id::{VbdId, VifId};
 use model::poll::EffectivePolling;
 use model::vm::exits::DomainExit;
 use tokio::sync::Notify;
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{vbd, vif, vm};
 
 use super::interfaces::device as interface;
@@ -21,27 +21,27 @@ use crate::records::owed::{OWED, TRIES};
 const SOON: Duration = Duration::from_secs(60);
 
 /// From here on the first call of this kind is the daemon's last: whoever waits for this kills it.
-fn last_call(world: &World, what: What, end: End) -> Arc<Notify> {
+fn last_call(world: &World, what: CallKind, end: SimResult) -> Arc<Notify> {
     let came = Arc::new(Notify::new());
     let comes = came.clone();
     world.sim.rule(move |call| {
         if call.what != what {
-            return Fate::default();
+            return SimBehaviour::default();
         }
         comes.notify_one();
-        Fate::ends(end)
+        SimBehaviour::ends(end)
     });
     came
 }
 
 fn dies(world: &World) {
     world.killed();
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
 }
 
 /// A machine that runs, with a disk, in a life that ends while `method` is carried out; its number
 /// before that.
-fn cut(method: &str, what: What, end: End) -> (World, Ref, Value) {
+fn cut(method: &str, what: CallKind, end: SimResult) -> (World, Ref, Value) {
     life(async {
         let world = World::new().await;
         let machine = world.machine().await;
@@ -73,8 +73,9 @@ async fn quiet(world: &World, machine: &Ref) {
 #[test]
 fn an_end_that_somebody_wanted_is_no_crash() {
     for method in ["VM.clean_shutdown", "VM.hard_shutdown", "VM.power_state_reset"] {
-        for what in [What::Kill, What::Forget, What::Deactivate, What::DetachVolume] {
-            for end in [End::Hangs, End::HangsDone] {
+        for what in [CallKind::Kill, CallKind::Forget, CallKind::Deactivate, CallKind::DetachVolume]
+        {
+            for end in [SimResult::Hangs, SimResult::HangsDone] {
                 let (world, machine, _) = cut(method, what, end);
                 life(async {
                     let world = world.again(BOOT).await;
@@ -91,8 +92,10 @@ fn an_end_that_somebody_wanted_is_no_crash() {
 #[test]
 fn a_reboot_is_brought_to_its_end() {
     for method in ["VM.clean_reboot", "VM.hard_reboot"] {
-        for what in [What::Kill, What::Forget, What::Create, What::PlugDisk, What::Run] {
-            for end in [End::Hangs, End::HangsDone] {
+        for what in
+            [CallKind::Kill, CallKind::Forget, CallKind::Create, CallKind::PlugDisk, CallKind::Run]
+        {
+            for end in [SimResult::Hangs, SimResult::HangsDone] {
                 let (world, machine, before) = cut(method, what, end);
                 life(async {
                     let world = world.again(BOOT).await;
@@ -113,7 +116,9 @@ fn a_reboot_is_brought_to_its_end() {
 /// Whoever asked it to has died meanwhile.
 #[test]
 fn what_a_guest_lets_go_of_late_is_free() {
-    for (method, what) in [("VBD.unplug", What::UnplugDisk), ("VIF.unplug", What::UnplugNic)] {
+    for (method, what) in
+        [("VBD.unplug", CallKind::UnplugDisk), ("VIF.unplug", CallKind::UnplugNic)]
+    {
         let (world, machine, slot, card) = life(async {
             let world = World::new().await;
             let machine = world.machine().await;
@@ -122,8 +127,8 @@ fn what_a_guest_lets_go_of_late_is_free() {
             let net = world.made("network.create", [net]).await;
             let card = world.made("VIF.create", [interface(&machine, &net, "")]).await;
             world.start(&machine).await;
-            let of = if what == What::UnplugDisk { &slot } else { &card };
-            let last = last_call(&world, what, End::Hangs);
+            let of = if what == CallKind::UnplugDisk { &slot } else { &card };
+            let last = last_call(&world, what, SimResult::Hangs);
             tokio::select! {
                 biased;
                 () = last.notified() => {}
@@ -142,7 +147,7 @@ fn what_a_guest_lets_go_of_late_is_free() {
             let id = |of: &Ref, field: FieldIx| text(&world.get(of, field)).to_owned();
             let ids = [id(&slot, vbd::Field::uuid.into()), id(&card, vif::Field::uuid.into())];
             let (vbd, vif) = (ids[0].parse().unwrap(), ids[1].parse().unwrap());
-            world.sim.let_go(world.id(&machine), &[VbdId(vbd)], &[VifId(vif)]);
+            world.sim.release_devices(world.id(&machine), &[VbdId(vbd)], &[VifId(vif)]);
             world.until(|it| in_it(it) == (false, false)).await;
             // What comes after it in its turn.
             world.done("VM.pause", [machine.value()]).await;
@@ -165,10 +170,12 @@ async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     world.sim.rule(move |call| match call.what {
-        What::Find if count.fetch_add(1, Ordering::Relaxed) == 0 => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::Find if count.fetch_add(1, Ordering::Relaxed) == 0 => {
+            SimBehaviour::ends(SimResult::Fails)
+        }
+        _ => SimBehaviour::default(),
     });
-    world.sim.let_go(world.id(&machine), &[vbd], &[]);
+    world.sim.release_devices(world.id(&machine), &[vbd], &[]);
     let told = tokio::time::timeout(SOON, world.until(|it| !it.attached(&slot))).await;
     assert!(told.is_ok(), "asked {} times", asked.load(Ordering::Relaxed));
     assert_eq!(world.power(&machine), "Running");
@@ -180,7 +187,7 @@ async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
 #[test]
 fn a_guest_that_was_asked_ends_as_it_was_asked() {
     for later in [false, true] {
-        let (world, machine, _) = cut("VM.clean_shutdown", What::Guest, End::Hangs);
+        let (world, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
         if !later {
             world.sim.end_guest(world.id(&machine), DomainExit::PoweredOff);
         }
@@ -197,14 +204,18 @@ fn a_guest_that_was_asked_ends_as_it_was_asked() {
 /// A host that is busy is no reason to kill a guest that was to be asked.
 #[test]
 fn one_whose_emulator_is_slow_is_asked_again() {
-    let (world, machine, _) = cut("VM.clean_shutdown", What::Guest, End::Hangs);
+    let (world, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
     life(async {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = calls.clone();
         // Longer than anybody waits for that.
         world.sim.rule(move |call| {
             seen.lock().unwrap().push(call.what);
-            if call.what == What::Find { Fate::ends(End::Hangs) } else { Fate::default() }
+            if call.what == CallKind::Find {
+                SimBehaviour::ends(SimResult::Hangs)
+            } else {
+                SimBehaviour::default()
+            }
         });
         let world = world.again(BOOT).await;
         quiet(&world, &machine).await;
@@ -212,8 +223,8 @@ fn one_whose_emulator_is_slow_is_asked_again() {
         assert_eq!(world.messages(), Vec::<String>::new());
         let calls = calls.lock().unwrap();
         let first = |what| calls.iter().position(|call| *call == what);
-        assert!(first(What::Guest) < first(What::Kill), "{calls:?}");
-        assert!(first(What::Guest).is_some(), "{calls:?}");
+        assert!(first(CallKind::Guest) < first(CallKind::Kill), "{calls:?}");
+        assert!(first(CallKind::Guest).is_some(), "{calls:?}");
         drop(calls);
         world.assert_clean();
     });
@@ -228,7 +239,7 @@ fn what_follows_a_guests_own_end_goes_on() {
         (DomainExit::Panicked, "VM_CRASHED", "Running"),
         (DomainExit::Killed, "VM_CRASHED", "Running"),
     ] {
-        for end in [End::Hangs, End::HangsDone] {
+        for end in [SimResult::Hangs, SimResult::HangsDone] {
             let (world, machine) = life(async {
                 let world = World::new().await;
                 let machine = world.machine().await;
@@ -236,7 +247,7 @@ fn what_follows_a_guests_own_end_goes_on() {
                 world.start(&machine).await;
                 let set = [machine.value(), Value::text("restart")];
                 world.done("VM.set_actions_after_crash", set).await;
-                let last = last_call(&world, What::Forget, end);
+                let last = last_call(&world, CallKind::Forget, end);
                 match exit {
                     DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
                     _ => world.sim.end_guest(world.id(&machine), exit),
@@ -259,7 +270,7 @@ fn what_follows_a_guests_own_end_goes_on() {
 /// Starts that go with the host's own are owed until they have come about.
 #[test]
 fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
-    for what in [What::Create, What::PlugDisk, What::Run] {
+    for what in [CallKind::Create, CallKind::PlugDisk, CallKind::Run] {
         let (world, machine) = life(async {
             let world = World::new().await;
             let machine = world.machine().await;
@@ -274,7 +285,7 @@ fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
         });
         world.sim.kill_process(world.id(&machine));
         let world = life(async {
-            let last = last_call(&world, what, End::HangsDone);
+            let last = last_call(&world, what, SimResult::HangsDone);
             let world = world.again("second").await;
             last.notified().await;
             world.stored().await;
@@ -294,11 +305,11 @@ fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
 
 #[test]
 fn what_ends_the_daemon_each_time_is_not_tried_for_ever() {
-    let (mut world, machine, _) = cut("VM.hard_reboot", What::Create, End::HangsDone);
+    let (mut world, machine, _) = cut("VM.hard_reboot", CallKind::Create, SimResult::HangsDone);
     for _ in 0..TRIES {
         world = life(async {
             let world = world.opened().await;
-            let last = last_call(&world, What::Create, End::HangsDone);
+            let last = last_call(&world, CallKind::Create, SimResult::HangsDone);
             tokio::select! {
                 biased;
                 () = last.notified() => {}
@@ -345,17 +356,17 @@ async fn nothing_is_owed_when_all_is_done_or_has_failed() {
         world.done(method, [machine.value()]).await;
         assert_eq!(world.owed(&machine), None, "{method}");
     }
-    for what in [What::Create, What::PlugDisk] {
+    for what in [CallKind::Create, CallKind::PlugDisk] {
         world.start(&machine).await;
         world.sim.rule(move |call| match call.what == what {
-            true => Fate::ends(End::Fails),
-            false => Fate::default(),
+            true => SimBehaviour::ends(SimResult::Fails),
+            false => SimBehaviour::default(),
         });
         world.refused("VM.hard_reboot", [machine.value()]).await;
         // A domain that has not come to run is no machine that is paused.
         assert_eq!(world.power(&machine), "Halted", "{what:?}");
         assert_eq!(world.owed(&machine), None, "{what:?}");
-        world.sim.rule(|_| Fate::default());
+        world.sim.rule(|_| SimBehaviour::default());
         world.assert_clean();
     }
     world.refused("VM.hard_reboot", [machine.value()]).await;
@@ -369,14 +380,14 @@ async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() 
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.sim.rule(|call| match call.what {
-        What::PlugDisk => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::PlugDisk => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
     let released = async {
         world.until(|it| it.get(&machine, vm::Field::domid) != Value::Int(-1)).await;
         tokio::task::yield_now().await;
         assert_ne!(world.sim.leftovers(), Vec::<String>::new(), "a start is under way");
-        world.sim.rule(|_| Fate::default());
+        world.sim.rule(|_| SimBehaviour::default());
     };
     let (started, reset, ()) = tokio::join!(
         world.trial.call("VM.start", [machine.value(), no(), no()]),

@@ -1,5 +1,5 @@
 use model::domain::pci::MAX_CDS;
-use toolstack::sim::What;
+use toolstack::sim::CallKind;
 use xenapi::table::{vbd, vdi, vif};
 
 use super::*;
@@ -108,13 +108,13 @@ async fn a_medium_is_put_in_and_taken_out() {
         }
     }
     world.sim.rule(|call| match call.what {
-        What::Disc => toolstack::sim::Fate::ends(toolstack::sim::End::Fails),
-        _ => toolstack::sim::Fate::default(),
+        CallKind::Disc => toolstack::sim::SimBehaviour::ends(toolstack::sim::SimResult::Fails),
+        _ => toolstack::sim::SimBehaviour::default(),
     });
     world.refused("VBD.insert", insert()).await;
     world.until(|world| world.get(&drive, vbd::Field::empty) == yes()).await;
     assert_eq!(world.get(&drive, vbd::Field::VDI), Value::text(NULL_REF), "it is not in it");
-    world.sim.rule(|_| toolstack::sim::Fate::default());
+    world.sim.rule(|_| toolstack::sim::SimBehaviour::default());
     world.done("VM.hard_shutdown", [machine.value()]).await;
     world.assert_clean();
 }

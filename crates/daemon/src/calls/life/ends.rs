@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use model::vm::exits::DomainExit;
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::vm;
 
 use super::*;
@@ -39,7 +39,7 @@ async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
     let destroy = [machine.value(), Value::text("destroy")];
     world.done("VM.set_actions_after_reboot", destroy).await;
     // Slow enough that the end is followed while the reboot goes on.
-    world.sim.rule(|_| Fate::takes(Duration::from_millis(20)));
+    world.sim.rule(|_| SimBehaviour::takes(Duration::from_millis(20)));
     world.done("VM.clean_reboot", [machine.value()]).await;
     assert_eq!(world.power(&machine), "Running");
     assert_ne!(world.get(&machine, vm::Field::domid), first);
@@ -59,8 +59,11 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
         // It has run for so long that nobody need wait before it is started again.
         world.trial.hands.pass(60);
         world.sim.rule(|call| match call.what {
-            What::PlugDisk => Fate { end: End::Fails, ..Fate::takes(Duration::from_millis(50)) },
-            _ => Fate::default(),
+            CallKind::PlugDisk => SimBehaviour {
+                end: SimResult::Fails,
+                ..SimBehaviour::takes(Duration::from_millis(50))
+            },
+            _ => SimBehaviour::default(),
         });
         let ends = async {
             let plugs = |world: &World| world.get(&slot, vbd::Field::current_operations) != none();
@@ -69,7 +72,7 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
                 DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
                 _ => world.sim.end_guest(world.id(&machine), exit),
             }
-            world.sim.rule(|_| Fate::default());
+            world.sim.rule(|_| SimBehaviour::default());
         };
         let (plugged, ()) = tokio::join!(world.trial.call("VBD.plug", [slot.value()]), ends);
         assert!(plugged.is_err(), "{plugged:?}");
@@ -139,8 +142,8 @@ fn after_a_restart_records_are_true() {
         let set = [running[2].value(), Value::text("destroy")];
         world.done("VM.set_actions_after_crash", set).await;
         world.sim.rule(|call| match call.what {
-            What::PlugDisk => Fate::ends(End::HangsDone),
-            _ => Fate::default(),
+            CallKind::PlugDisk => SimBehaviour::ends(SimResult::HangsDone),
+            _ => SimBehaviour::default(),
         });
         {
             let made = world.until(|it| it.get(&begun, vm::Field::domid) != Value::Int(-1));
@@ -156,7 +159,7 @@ fn after_a_restart_records_are_true() {
     });
     let of_record = [vm::Field::domid, vm::Field::resident_on, vm::Field::consoles];
     let before = of_record.map(|field| world.get(&stays, field));
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     world.sim.end_guest(world.id(&ended), DomainExit::PoweredOff);
     world.sim.kill_process(world.id(&killed));
     life(async {

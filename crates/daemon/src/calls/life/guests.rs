@@ -1,6 +1,6 @@
 //! What is recorded of guests: what they were given, and what their agents tell.
 
-use toolstack::hv::GuestSeen;
+use toolstack::hv::GuestInfo;
 use xenapi::table::{vm_guest_metrics, vm_metrics};
 
 use super::addresses::Slow;
@@ -58,7 +58,7 @@ async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
     assert_eq!(world.get(&told, Field::PV_drivers_detected), no());
     assert_eq!(world.get(&told, Field::can_use_hotplug_vbd), Value::text("unspecified"));
     assert_eq!(world.get(&told, Field::os_version), none());
-    let agent = GuestSeen { os: os.clone(), networks: networks.clone(), agent: "8.1".to_owned() };
+    let agent = GuestInfo { os: os.clone(), networks: networks.clone(), agent: "8.1".to_owned() };
     world.sim.agent(slow.vm, agent);
     slow.claims(ADDRESS);
     world.until(|world| world.get(&told, Field::PV_drivers_detected) == yes()).await;

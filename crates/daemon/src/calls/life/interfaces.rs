@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::report::NicStats;
 use tokio::sync::Notify;
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{network, vif};
 
 use super::*;
@@ -117,11 +117,11 @@ async fn what_is_in_force_when_a_call_is_answered_stays_so() {
     let (begun, told) = (Arc::new(Notify::new()), AtomicBool::new(false));
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| match call.what {
-        What::LimitNic if !told.swap(true, Ordering::Relaxed) => {
+        CallKind::LimitNic if !told.swap(true, Ordering::Relaxed) => {
             begins.notify_one();
-            Fate::takes(SLOW)
+            SimBehaviour::takes(SLOW)
         }
-        _ => Fate::default(),
+        _ => SimBehaviour::default(),
     });
     let with = |value: &str| [vif.value(), Value::text(value)];
     let locked = async {
@@ -144,15 +144,15 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
     world.start(&machine).await;
     let lock = [vif.value(), Value::text("locked")];
     world.sim.rule(|call| match call.what {
-        What::LimitNic => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::LimitNic => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let refused = world.refused("VIF.set_locking_mode", lock.clone()).await;
     assert_eq!(refused[0], "INTERNAL_ERROR");
     assert!(refused[1].contains("it is not in force"), "{refused:?}");
     assert_eq!(world.get(&vif, vif::Field::locking_mode), Value::text("locked"));
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(1));
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     world.done("VIF.set_locking_mode", lock).await;
     assert!(port(&world).await.locked);
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
@@ -171,13 +171,13 @@ async fn hung(
     let (begins, count) = (Arc::clone(&begun), Arc::clone(&tells));
     let hangs = AtomicBool::new(true);
     world.sim.rule(move |call| {
-        if call.what != What::LimitNic {
-            return Fate::default();
+        if call.what != CallKind::LimitNic {
+            return SimBehaviour::default();
         }
         count.fetch_add(1, Ordering::Relaxed);
         begins.notify_one();
         let hangs = hangs.swap(false, Ordering::Relaxed);
-        if hangs { Fate::ends(End::HangsDone) } else { Fate::default() }
+        if hangs { SimBehaviour::ends(SimResult::HangsDone) } else { SimBehaviour::default() }
     });
     let others = async {
         begun.notified().await;
@@ -187,8 +187,8 @@ async fn hung(
             }
             let count = Arc::clone(&tells);
             world.sim.rule(move |call| {
-                count.fetch_add(usize::from(call.what == What::LimitNic), Ordering::Relaxed);
-                Fate::default()
+                count.fetch_add(usize::from(call.what == CallKind::LimitNic), Ordering::Relaxed);
+                SimBehaviour::default()
             });
         };
         tokio::join!(others, release);
@@ -210,7 +210,7 @@ async fn who_waits_while_somebody_tells_is_told_for() {
         tokio::join!(add("10.0.0.2"), add("10.0.0.3"), add("10.0.0.4"));
     };
     let Value::Str(id) = world.get(&vif, vif::Field::uuid) else { panic!("no uuid") };
-    let wait = || world.trial.house.machines.telling(&id) == 4;
+    let wait = || world.trial.house.machines.settings_waiters(&id) == 4;
     assert_eq!(hung(&world, add("10.0.0.1"), others, wait).await, 2);
     world.done("VM.hard_shutdown", [machine.value()]).await;
     world.assert_clean();

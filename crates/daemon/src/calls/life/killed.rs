@@ -11,7 +11,7 @@ use std::time::Duration;
 use testkit::lasting::Random;
 use testkit::rounds;
 use tokio::sync::Notify;
-use toolstack::sim::{End, Fate};
+use toolstack::sim::{SimBehaviour, SimResult};
 
 use there::There;
 use tried::Try;
@@ -33,20 +33,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn kill_after(world: &World, chance: &mut Random) -> Arc<Notify> {
     let most = 1 + chance.below(CALLS_MAX);
     let (last, seed) = (chance.below(most), chance.number());
-    let end = if chance.below(2) == 0 { End::Hangs } else { End::HangsDone };
+    let end = if chance.below(2) == 0 { SimResult::Hangs } else { SimResult::HangsDone };
     let (came, calls) = (Arc::new(Notify::new()), AtomicU64::new(0));
     let comes = came.clone();
     world.sim.rule(move |call| {
         if call.number == u64::MAX {
-            return Fate::default();
+            return SimBehaviour::default();
         }
         let number = calls.fetch_add(1, Ordering::Relaxed);
         if number == last {
             comes.notify_one();
-            return Fate::ends(end);
+            return SimBehaviour::ends(end);
         }
         let takes = Random::new(seed.wrapping_add(number)).below(CALL_US_MAX);
-        Fate::takes(Duration::from_micros(takes))
+        SimBehaviour::takes(Duration::from_micros(takes))
     });
     came
 }
@@ -119,7 +119,7 @@ fn round(seed: u64) {
             world = next(world, &mut chance);
         }
     }
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     life(at_the_end(world, &tries));
 }
 

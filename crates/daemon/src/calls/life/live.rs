@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::id::SrId;
 use model::poll::EffectivePolling;
 use tokio::sync::Notify;
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::vbd;
 
 use super::*;
@@ -29,21 +29,21 @@ async fn polling_that_is_set_live_is_told() {
 }
 
 /// Set while this is under way, at its first call of this kind, a disk polls as it was set.
-async fn holds(world: &World, slot: &Ref, what: What, under_way: impl Future<Output = ()>) {
+async fn holds(world: &World, slot: &Ref, what: CallKind, under_way: impl Future<Output = ()>) {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| {
         if call.what != what {
-            return Fate::default();
+            return SimBehaviour::default();
         }
         begins.notify_one();
-        Fate::ends(End::HangsDone)
+        SimBehaviour::ends(SimResult::HangsDone)
     });
     let set = async {
         begun.notified().await;
         let [key, value] = ["polling-duration", "60"].map(Value::text);
         world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
-        world.sim.rule(|_| Fate::default());
+        world.sim.rule(|_| SimBehaviour::default());
     };
     tokio::join!(under_way, set);
     polls(world, slot, 60).await;
@@ -52,14 +52,14 @@ async fn holds(world: &World, slot: &Ref, what: What, under_way: impl Future<Out
 /// An operation has read its machine when it begins: what is set while it goes on holds all the same.
 #[tokio::test]
 async fn what_is_set_while_an_operation_is_under_way_holds() {
-    for what in [What::AttachVolume, What::Attach, What::Activate, What::PlugDisk] {
+    for what in [CallKind::AttachVolume, CallKind::Attach, CallKind::Activate, CallKind::PlugDisk] {
         let world = World::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
         holds(&world, &slot, what, world.start(&machine)).await;
     }
     // A reboot takes disks down that are attached until then, and up again.
-    for what in [What::Kill, What::Detach, What::DetachVolume, What::Attach] {
+    for what in [CallKind::Kill, CallKind::Detach, CallKind::DetachVolume, CallKind::Attach] {
         let world = World::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;

@@ -1,6 +1,6 @@
 use model::refusal::states;
 use model::vm::{PowerState, VmOp, power_states};
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{class, console, host, vbd, vdi, vm, vm_metrics};
 use xenapi::{Date, NULL_REF, Value};
 
@@ -84,12 +84,12 @@ async fn disks_are_named_when_a_guest_begins() {
         assert_eq!(names, expected.map(Value::text));
     };
     world.sim.rule(|call| match call.what {
-        What::PlugDisk => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::PlugDisk => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     assert!(world.trial.call("VM.start", [machine.value(), no(), no()]).await.is_err());
     named(["", ""]);
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     world.done("VM.start", [machine.value(), yes(), no()]).await;
     named(["vda", "vdb"]);
     world.done("VM.unpause", [machine.value()]).await;
@@ -183,15 +183,15 @@ async fn two_starts_at_once_are_one() {
     let world = World::new().await;
     let machine = world.machine().await;
     world.sim.rule(|call| match call.what {
-        What::Create => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::Create => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
     let start = || world.trial.call("VM.start", [machine.value(), no(), no()]);
     let (released, first, second) = tokio::join!(
         async {
             world.until(|world| world.get(&machine, vm::Field::current_operations) != none()).await;
             let current = world.get(&machine, vm::Field::current_operations);
-            world.sim.rule(|_| Fate::default());
+            world.sim.rule(|_| SimBehaviour::default());
             current
         },
         start(),
@@ -212,8 +212,8 @@ async fn an_operation_goes_on_without_its_caller() {
     let world = World::new().await;
     let machine = world.machine().await;
     world.sim.rule(|call| match call.what {
-        What::Create => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::Create => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
     {
         let begun = world.until(|it| it.get(&machine, vm::Field::current_operations) != none());
@@ -223,7 +223,7 @@ async fn an_operation_goes_on_without_its_caller() {
             () = begun => {}
         }
     }
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     world.until(|world| world.power(&machine) == "Running").await;
     world.until(|world| world.get(&machine, vm::Field::current_operations) == none()).await;
 }
@@ -235,12 +235,12 @@ async fn a_start_that_fails_leaves_nothing() {
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.sim.rule(|call| match call.what {
-        What::Activate => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::Activate => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let refused = world.refused("VM.start", [machine.value(), no(), no()]).await;
     assert_eq!(refused.first().map(String::as_str), Some("SR_BACKEND_FAILURE"), "{refused:?}");
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     assert_eq!(world.power(&machine), "Halted");
     assert!(!world.attached(&slot));
     world.start(&machine).await;

@@ -1,4 +1,4 @@
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{pbd, sr, vdi};
 
 use super::*;
@@ -120,10 +120,10 @@ async fn sizes_are_those_of_the_storage() {
 #[tokio::test]
 async fn a_disk_that_cannot_be_made_is_not_recorded() {
     let world = World::new().await;
-    for (end, left) in [(End::Fails, 0), (End::FailsDone, 0)] {
+    for (end, left) in [(SimResult::Fails, 0), (SimResult::FailsDone, 0)] {
         world.sim.rule(move |call| match call.what {
-            What::CreateVolume => Fate::ends(end),
-            _ => Fate::default(),
+            CallKind::CreateVolume => SimBehaviour::ends(end),
+            _ => SimBehaviour::default(),
         });
         let args = record([
             ("SR", world.place().value()),
@@ -150,8 +150,8 @@ async fn a_scan_that_fails_when_the_daemon_starts_disconnects_nothing() {
     world.device(&machine).await;
     world.stored().await;
     world.sim.rule(|call| match call.what {
-        What::Scan => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::Scan => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let world = world.again(BOOT).await;
     let link = connection(&world, &world.place());
@@ -200,12 +200,12 @@ async fn a_disk_is_missing_when_its_storage_says_so() {
     let world = World::new().await;
     let disk = world.disk().await;
     world.sim.rule(|call| match call.what {
-        What::Scan => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::Scan => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let refused = world.refused("VDI.update", [disk.value()]).await;
     assert_eq!(refused[..2], ["SR_BACKEND_FAILURE", "OS"]);
     assert_eq!(world.get(&disk, vdi::Field::missing), no());
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
     world.done("VDI.update", [disk.value()]).await;
 }

@@ -1,19 +1,19 @@
 //! Machines that take disks, and whoever removes or changes those, keep out of each other's way.
 
-use toolstack::sim::{End, Fate, What};
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{pbd, sr, vbd, vdi, vm};
 
 use super::*;
 
-fn hangs(world: &World, what: What) {
+fn hangs(world: &World, what: CallKind) {
     world.sim.rule(move |call| match call.what == what {
-        true => Fate::ends(End::Hangs),
-        false => Fate::default(),
+        true => SimBehaviour::ends(SimResult::Hangs),
+        false => SimBehaviour::default(),
     });
 }
 
 fn works(world: &World) {
-    world.sim.rule(|_| Fate::default());
+    world.sim.rule(|_| SimBehaviour::default());
 }
 
 fn start(machine: &Ref) -> [Value; 3] {
@@ -38,7 +38,7 @@ async fn a_disk_stays_while_its_machine_starts() {
     let world = World::new().await;
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
-    hangs(&world, What::Create);
+    hangs(&world, CallKind::Create);
     let meanwhile = async {
         begun(&world, &machine, vm::Field::current_operations).await;
         let Value::Map(busy) = world.get(&slot, vbd::Field::current_operations) else { panic!() };
@@ -75,7 +75,7 @@ async fn a_disk_stays_while_its_machine_reboots() {
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
     world.start(&machine).await;
-    hangs(&world, What::Create);
+    hangs(&world, CallKind::Create);
     let meanwhile = async {
         // Its old domain has let go of it, the new one has not got it yet.
         world.until(|world| !world.attached(&slot)).await;
@@ -94,8 +94,8 @@ async fn a_disk_stays_while_its_machine_reboots() {
 #[tokio::test]
 async fn a_machine_does_not_start_with_a_disk_that_is_being_removed_or_changed() {
     for (method, op, what) in [
-        ("VDI.destroy", "destroy", What::DestroyVolume),
-        ("VDI.resize", "resize", What::ResizeVolume),
+        ("VDI.destroy", "destroy", CallKind::DestroyVolume),
+        ("VDI.resize", "resize", CallKind::ResizeVolume),
     ] {
         let world = World::new().await;
         let machine = world.machine().await;
@@ -130,7 +130,7 @@ async fn a_start_waits_for_a_disk() {
     let world = World::new().await;
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
-    hangs(&world, What::ResizeVolume);
+    hangs(&world, CallKind::ResizeVolume);
     let released = async {
         begun(&world, &disk, vdi::Field::current_operations).await;
         tokio::task::yield_now().await;
@@ -153,7 +153,7 @@ async fn no_machine_starts_on_storage_that_is_being_disconnected() {
     let machine = world.machine().await;
     let (_, disk) = world.device(&machine).await;
     let (place, link) = (world.place(), link(&world));
-    hangs(&world, What::SrDetach);
+    hangs(&world, CallKind::SrDetach);
     let meanwhile = async {
         world.until(|world| world.get(&link, pbd::Field::currently_attached) == no()).await;
         let said = world.refused("VM.start", start(&machine)).await;
@@ -165,8 +165,8 @@ async fn no_machine_starts_on_storage_that_is_being_disconnected() {
     world.done("PBD.plug", [link.value()]).await;
     // One that fails is as it was.
     world.sim.rule(|call| match call.what {
-        What::SrDetach => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::SrDetach => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let said = world.refused("PBD.unplug", [link.value()]).await;
     assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "OS"]);
@@ -185,8 +185,8 @@ async fn a_machine_that_holds_a_disk_is_not_forgotten() {
     let (_, disk) = world.device(&machine).await;
     world.start(&machine).await;
     world.sim.rule(|call| match call.what {
-        What::DetachVolume => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::DetachVolume => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     let _ = world.trial.call("VM.hard_shutdown", [machine.value()]).await;
     assert_eq!(world.power(&machine), "Halted");
@@ -216,7 +216,7 @@ async fn a_disk_whose_end_is_not_answered_is_not_given_to_machines() {
     let world = World::new().await;
     let machine = world.machine().await;
     let (_, disk) = world.device(&machine).await;
-    hangs(&world, What::DestroyVolume);
+    hangs(&world, CallKind::DestroyVolume);
     let said = world.refused("VDI.destroy", [disk.value()]).await;
     assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "TIMEOUT"]);
     works(&world);

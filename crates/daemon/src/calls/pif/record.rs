@@ -1,6 +1,6 @@
 //! Records of network devices of the host.
 
-use toolstack::net::Card;
+use toolstack::net::HostNic;
 use xenapi::table::{FieldIx, network, pif, pif_metrics};
 use xenapi::{ApiError, Date, Value};
 
@@ -21,7 +21,7 @@ pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
 pub(super) fn make(
     tx: &mut Tx<'_>,
     host: &Ref,
-    card: &Card,
+    card: &HostNic,
     managed: bool,
     now: Date,
 ) -> Result<Ref, ApiError> {
@@ -55,14 +55,14 @@ pub(super) fn make(
 }
 
 /// What the kernel shows of a card by now.
-pub(super) fn found(tx: &mut Tx<'_>, pif: &Ref, card: &Card, now: Date) -> Result<(), ApiError> {
+pub(super) fn found(tx: &mut Tx<'_>, pif: &Ref, card: &HostNic, now: Date) -> Result<(), ApiError> {
     tx.set(pif, pif::Field::MAC, Value::text(&card.mac))?;
     tx.set(pif, pif::Field::MTU, Value::Int(i64::from(card.mtu)))?;
     let metrics = reference(&tx.view(), pif, pif::Field::metrics)?;
     shown(card, now).into_iter().try_for_each(|(field, value)| tx.set(&metrics, field, value))
 }
 
-fn shown(card: &Card, now: Date) -> Vec<(FieldIx, Value)> {
+fn shown(card: &HostNic, now: Date) -> Vec<(FieldIx, Value)> {
     let [vendor, device, bus] = &card.hardware;
     vec![
         (pif_metrics::Field::carrier.into(), Value::Bool(card.carrier)),

@@ -12,7 +12,7 @@ use model::spec::PollSpec;
 use model::vbd::DeviceNumber;
 use model::vm::PowerState;
 use tokio::time::timeout;
-use toolstack::io::IoError;
+use toolstack::ringway_io::DatapathError;
 use xenapi::table::{sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
@@ -135,7 +135,7 @@ pub(crate) fn agree(house: &Arc<House>) {
 }
 
 /// Limits of the disks that an SR's datapath serves, and how these poll, by their ids.
-async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, IoError> {
+async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, DatapathError> {
     let stats = house.drivers.io.of(sr).await?.stats().await?;
     let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
     let of = |disk: DiskStats| {
@@ -170,7 +170,7 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<Settings, ApiError> {
     })
 }
 
-async fn tell_datapath(house: &House, settings: Settings) -> Result<(), IoError> {
+async fn tell_datapath(house: &House, settings: Settings) -> Result<(), DatapathError> {
     let datapath = house.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
     let told = async {

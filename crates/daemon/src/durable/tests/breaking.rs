@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Sender, channel};
 
-use toolstack::store::{Batch, Contents, Memory, Store, StoreError};
+use toolstack::store::{Batch, Contents, MemoryStore, Store, StoreError};
 use xenapi::Value;
 use xenapi::table::vm;
 
@@ -11,7 +11,7 @@ use crate::durable::CloseError;
 /// A store with a mistake: it panics at the second batch.
 #[derive(Debug, Default)]
 struct Broken {
-    store: Memory,
+    store: MemoryStore,
     batches: usize,
 }
 
@@ -43,7 +43,7 @@ fn who_stores_no_more_says_so() {
 /// Tells of each batch whether it may use the room that is kept.
 #[derive(Debug)]
 struct Asked {
-    store: Memory,
+    store: MemoryStore,
     spare: Sender<bool>,
 }
 
@@ -61,7 +61,7 @@ impl Store for Asked {
 #[test]
 fn what_makes_room_or_has_become_so_may_use_the_room_that_is_kept() {
     let (spare, told) = channel();
-    let (db, durable) = open(Asked { store: Memory::default(), spare });
+    let (db, durable) = open(Asked { store: MemoryStore::default(), spare });
     let spare = || told.recv_timeout(DEADLINE).unwrap();
     assert!(spare(), "a start");
     let vm = wait(durable.change(|tx| tx.create(of("VM"), Vec::new()))).unwrap();

@@ -1,4 +1,4 @@
-use toolstack::store::{Batch, Memory, Store, VALUE_BYTES_MAX};
+use toolstack::store::{Batch, MemoryStore, Store, VALUE_BYTES_MAX};
 use xenapi::Value;
 use xenapi::table::{vbd, vdi, vm};
 
@@ -9,7 +9,7 @@ use crate::durable::Durable;
 
 #[test]
 fn what_was_asked_for_is_undone_and_what_was_noted_stays() {
-    let store = Memory::default();
+    let store = MemoryStore::default();
     let (db, durable) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
     wait(durable.reached(made)).unwrap();
@@ -43,7 +43,7 @@ fn what_was_asked_for_is_undone_and_what_was_noted_stays() {
 
 #[test]
 fn what_has_changed_since_is_left_alone() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
     let (db, durable) = open(store);
@@ -99,7 +99,7 @@ fn what_has_changed_since_is_left_alone() {
 
 #[test]
 fn too_much_that_waits_is_refused() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
     let (db, durable) = open(store);
     assert_eq!(comes.recv(), Ok(0));
@@ -114,8 +114,8 @@ fn too_much_that_waits_is_refused() {
 
 /// A database over a store of which every batch is let through when it is told, with a batch of
 /// nothing under way that finds no room.
-fn about_to_fail() -> (Memory, Db, Durable, std::sync::mpsc::Sender<()>) {
-    let (store, comes, goes) = Held::over(Memory::default());
+fn about_to_fail() -> (MemoryStore, Db, Durable, std::sync::mpsc::Sender<()>) {
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
     let (db, durable) = open(store);
@@ -172,7 +172,7 @@ fn what_is_used_since_stays_and_all_that_was_made_with_it() {
 
 #[test]
 fn a_uuid_that_another_has_by_now_is_left_to_it() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
     let (db, durable) = open(store);
@@ -211,7 +211,7 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
 /// A later version has written so much into a row that nothing may be added to it.
 #[test]
 fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
-    let before = Memory::default();
+    let before = MemoryStore::default();
     let (db, durable) = open(before.clone());
     let (vm, made) = machine(&db, "vm");
     wait(durable.reached(made)).unwrap();
@@ -253,7 +253,7 @@ fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
 
 #[test]
 fn a_full_disk_keeps_nobody_who_tells_what_has_become_of_the_world() {
-    let store = Memory::default();
+    let store = MemoryStore::default();
     let (db, durable) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
     wait(durable.reached(made)).unwrap();

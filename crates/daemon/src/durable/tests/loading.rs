@@ -1,4 +1,4 @@
-use toolstack::store::{Batch, Key, Memory, Store};
+use toolstack::store::{Batch, Key, MemoryStore, Store};
 use xenapi::Value;
 use xenapi::table::{task, vm};
 
@@ -17,12 +17,12 @@ fn row(fields: &str) -> String {
 }
 
 /// A store with these rows.
-fn store(rows: &[(&'static str, &str, &str)]) -> Memory {
+fn store(rows: &[(&'static str, &str, &str)]) -> MemoryStore {
     let mut batch = Batch { generation: 9, ceiling: 9, clean: true, ..Batch::default() };
     for (table, name, text) in rows {
         batch.put(Key::new(*table, *name), text.as_bytes().to_vec());
     }
-    let mut store = Memory::default();
+    let mut store = MemoryStore::default();
     store.commit(&batch).unwrap();
     store
 }
@@ -93,7 +93,7 @@ fn a_row_that_is_none_of_ours_is_refused() {
 
 #[test]
 fn tasks_that_were_under_way_have_failed() {
-    let store = Memory::default();
+    let store = MemoryStore::default();
     let (db, durable) = open(store.clone());
     let task = |status: &str| {
         let given = vec![(task::Field::status.into(), Value::text(status))];

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use toolstack::store::{Batch, Contents, Memory, Store, StoreError};
+use toolstack::store::{Batch, Contents, MemoryStore, Store, StoreError};
 use xenapi::table::{RecordStorage, vm};
 use xenapi::{Date, Value};
 
@@ -69,7 +69,7 @@ fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
 /// A store in which each batch waits to be let through.
 #[derive(Debug)]
 struct Held {
-    store: Memory,
+    store: MemoryStore,
     /// Tells how many rows a batch has.
     came: Sender<usize>,
     /// Lets one through.
@@ -90,7 +90,7 @@ impl Comes {
 }
 
 impl Held {
-    fn over(store: Memory) -> (Self, Comes, Sender<()>) {
+    fn over(store: MemoryStore) -> (Self, Comes, Sender<()>) {
         let ((came, comes), (goes, go)) = (channel(), channel());
         (Self { store, came, go }, Comes(comes), goes)
     }

@@ -2,7 +2,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use proptest::prelude::*;
-use toolstack::store::{Memory, Redb, Store};
+use toolstack::store::{MemoryStore, RedbStore, Store};
 use xenapi::Value;
 use xenapi::table::{session, task, vm};
 
@@ -15,7 +15,7 @@ use crate::durable::Durable;
 fn references_and_generations_survive() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
-    let (db, durable) = open(Redb::open(&path).unwrap());
+    let (db, durable) = open(RedbStore::open(&path).unwrap());
     let (one, made) = machine(&db, "one");
     wait(durable.reached(made)).unwrap();
     wait(durable.change(|tx| tx.set(&one, vm::Field::HVM_shadow_multiplier, Value::Float(1.5))))
@@ -25,7 +25,7 @@ fn references_and_generations_survive() {
     durable.close().unwrap();
     let (before, last) = (db.read(kept), generation(&db));
     drop((db, durable));
-    let (db, durable) = open(Redb::open(&path).unwrap());
+    let (db, durable) = open(RedbStore::open(&path).unwrap());
     assert_eq!((db.read(kept), generation(&db)), (before, last));
     db.read(|view| {
         assert_eq!(since(view, last).len(), 0, "a clean end is told to nobody");
@@ -38,7 +38,7 @@ fn references_and_generations_survive() {
     assert_eq!(generation(&db), last + 1);
     durable.close().unwrap();
     drop((db, durable));
-    let (db, _durable) = open(Redb::open(&path).unwrap());
+    let (db, _durable) = open(RedbStore::open(&path).unwrap());
     let order =
         db.read(|view| view.all(of("VM")).map(|vm| vm.reference().clone()).collect::<Vec<_>>());
     assert_eq!(order, [one, two]);
@@ -54,7 +54,7 @@ fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
 
 #[test]
 fn after_an_unclean_end_everything_is_told_again() {
-    let store = Memory::default();
+    let store = MemoryStore::default();
     let (db, durable) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
     wait(durable.reached(made)).unwrap();
@@ -77,7 +77,7 @@ fn after_an_unclean_end_everything_is_told_again() {
 
 #[test]
 fn what_is_made_is_told_when_it_is_stored() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
     let (db, durable) = open(store);
     assert_eq!(comes.recv(), Ok(0), "the reservation");
@@ -115,7 +115,7 @@ fn what_is_made_is_told_when_it_is_stored() {
 
 #[test]
 fn what_comes_meanwhile_is_one_batch() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
     let (db, durable) = open(store);
     assert_eq!(comes.recv(), Ok(0));
@@ -133,7 +133,7 @@ fn what_comes_meanwhile_is_one_batch() {
 
 #[test]
 fn what_is_true_of_the_moment_is_neither_stored_nor_waited_for() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
     let (db, durable) = open(store);
     assert_eq!(comes.recv(), Ok(0));
@@ -157,7 +157,7 @@ fn what_is_true_of_the_moment_is_neither_stored_nor_waited_for() {
 
 #[test]
 fn generations_are_reserved_before_they_are_told() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     let mut memory = store.store.clone();
     goes.send(()).unwrap();
     let (db, durable) =
@@ -185,7 +185,7 @@ fn generations_are_reserved_before_they_are_told() {
 
 #[test]
 fn nothing_is_stored_after_the_end() {
-    let store = Memory::default();
+    let store = MemoryStore::default();
     let (db, durable) = open(store.clone());
     durable.close().unwrap();
     durable.close().unwrap();
@@ -207,7 +207,7 @@ proptest! {
         ),
         clean: bool,
     ) {
-        let store = Memory::default();
+        let store = MemoryStore::default();
         let (db, durable) = open(store.clone());
         for (all_of_it, asked, room) in changes {
             let make = |tx: &mut crate::db::Tx<'_>| {
@@ -267,7 +267,7 @@ fn sorted(mut all: std::collections::BTreeMap<Ref, Value>) -> Vec<(Ref, Value)> 
 
 #[test]
 fn what_was_noted_is_stored_before_anybody_is_told() {
-    let (store, comes, goes) = Held::over(Memory::default());
+    let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
     let (db, durable) = open(store);

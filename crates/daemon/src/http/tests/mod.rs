@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use toolstack::fut::Fut;
+use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
@@ -33,7 +33,7 @@ struct Echo {
 }
 
 impl Answers for Echo {
-    fn call(&self, call: Call, peer: Peer) -> Fut<'static, Result<Value, ApiError>> {
+    fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>> {
         let (began, go_on) = (Arc::clone(&self.began), Arc::clone(&self.go_on));
         Box::pin(async move {
             match call.method.as_str() {
@@ -58,7 +58,11 @@ impl Answers for Echo {
         self.left.notify_one();
     }
 
-    fn console(&self, wanted: Wanted, peer: Peer) -> Fut<'static, Result<UnixStream, NoConsole>> {
+    fn console(
+        &self,
+        wanted: Wanted,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<UnixStream, NoConsole>> {
         Box::pin(async move {
             let session = match (wanted.session.as_str(), peer.own) {
                 ("", Some(_)) => "root",

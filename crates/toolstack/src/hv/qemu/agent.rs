@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use super::device_ids::Device;
 use super::domain::{Domain, connect};
-use super::names::Device;
-use crate::hv::{GuestSeen, HvError};
-use crate::lines::{Lines, write_json};
+use crate::hv::{GuestInfo, HvError};
+use crate::json_lines::{JsonLines, write_json};
 use crate::net::named;
 use crate::qemu::QemuError;
 
@@ -26,16 +26,16 @@ const TEXT_CHARS: usize = 256;
 const ADDRESSES_MAX: usize = 16;
 
 /// One talk.
-struct Talk {
-    lines: Lines<OwnedReadHalf>,
+struct AgentSession {
+    lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
 
-impl Talk {
+impl AgentSession {
     /// Begins one: what the agent has said to others is passed over.
     async fn begin(domain: &Domain) -> Result<Self, HvError> {
         let (reader, writer) = connect(domain.dir.agent()).await?.into_split();
-        let mut talk = Self { lines: Lines::new(reader, ANSWER_BYTES), writer };
+        let mut talk = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
         // Anything that the agent would not say twice: a talk has its own.
         let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
         talk.say("guest-sync-delimited", json!({ "id": id })).await?;
@@ -74,10 +74,10 @@ fn refused(command: &str, why: &str) -> HvError {
 /// Runs a talk within its time, alone.
 async fn talking<T>(
     domain: &Domain,
-    talk: impl AsyncFnOnce(Talk) -> Result<T, HvError>,
+    talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
     let _alone = domain.agent.lock().await;
-    let talk = async { talk(Talk::begin(domain).await?).await };
+    let talk = async { talk(AgentSession::begin(domain).await?).await };
     let late = |_| HvError::Late { what: "the guest's agent".into(), after: TALK_DEADLINE };
     timeout(TALK_DEADLINE, talk).await.map_err(late)?
 }
@@ -89,14 +89,14 @@ pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError>
 }
 
 /// What the agent tells. A command that it does not know leaves its part out.
-pub(super) async fn seen(domain: &Domain) -> Result<GuestSeen, HvError> {
+pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
     let nics = addresses(domain).await?;
     talking(domain, async |mut talk| {
         let info = talk.ask("guest-info").await?;
         let system = talk.ask("guest-get-osinfo").await.unwrap_or_default();
         let networks = talk.ask("guest-network-get-interfaces").await.unwrap_or_default();
         let agent = text(info.get("version")).unwrap_or_default();
-        Ok(GuestSeen { os: os(&system), networks: told(&networks, &nics), agent })
+        Ok(GuestInfo { os: os(&system), networks: told(&networks, &nics), agent })
     })
     .await
 }

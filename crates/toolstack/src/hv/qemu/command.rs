@@ -10,10 +10,10 @@ use model::domain::pci::{AGENT_PORT, AHCI, PciSlot, RANDOM, bridges};
 use model::domain::{Boot, BootFrom, DomainSpec};
 use model::id::{VbdId, VmId};
 
-use super::names::{AGENT, Device};
-use super::trace;
+use super::device_ids::{AGENT, Device};
+use super::reset_trace;
 use crate::qemu::Engine;
-use crate::qemu::command::{Line, doubled_commas};
+use crate::qemu::command::{ArgBuilder, doubled_commas};
 
 /// What an agent's port is called in the guest.
 const AGENT_PORT_NAME: &str = "org.qemu.guest_agent.0";
@@ -26,7 +26,7 @@ pub(super) fn command(
     engine: Engine,
     agent: &Path,
 ) -> Vec<OsString> {
-    let mut line = Line::default();
+    let mut line = ArgBuilder::default();
     line.add(program).add("-nodefaults").add("-no-user-config").add("-S");
     line.pair("-name", format!("guest={vm},debug-threads=on")).pair("-uuid", vm.to_string());
     // A guest that breaks out of its devices can neither start programs nor become somebody else.
@@ -43,7 +43,7 @@ pub(super) fn command(
     }
     // How a guest ended is kept until somebody has seen it: the process stands still.
     line.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
-    for event in trace::EVENTS {
+    for event in reset_trace::EVENTS {
         line.pair("-trace", format!("enable={event}"));
     }
     boot(&mut line, &spec.boot);
@@ -58,7 +58,7 @@ pub(super) fn command(
     line.arguments
 }
 
-fn boot(line: &mut Line, boot: &Boot) {
+fn boot(line: &mut ArgBuilder, boot: &Boot) {
     // Firmware tries what has a number, and nothing else.
     line.pair("-boot", "strict=on");
     if let Boot::Kernel { kernel, ramdisk, args } = boot {
@@ -73,7 +73,7 @@ fn boot(line: &mut Line, boot: &Boot) {
 }
 
 /// What every domain has, however few its disks.
-fn devices(line: &mut Line, agent: &Path) {
+fn devices(line: &mut ArgBuilder, agent: &Path) {
     for (number, (bus, place)) in bridges().enumerate() {
         // The number under which a guest knows the bridge's slots; 0 is the root's.
         let chassis = number + 1;

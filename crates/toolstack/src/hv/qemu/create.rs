@@ -17,12 +17,12 @@ use tokio::time::timeout;
 use super::boot;
 use super::command::command;
 use super::domain::Domain;
-use super::rundir::{Record, RunDir};
-use super::{Held, Qemu, Settings, group, os};
+use super::rundir::{DomainRecord, RunDir};
+use super::{QemuHypervisor, Settings, WatchedDomain, group, os};
 use crate::accel::{Prober, openable};
+use crate::detached_process::DetachedProcess;
 use crate::hv::HvError;
 use crate::qemu::Engine;
-use crate::spawn::Spawn;
 
 /// Longest wait for the first answer of a QEMU: it opens its devices before that.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(40);
@@ -31,14 +31,14 @@ const END_DEADLINE: Duration = Duration::from_secs(1);
 
 /// What runs the CPUs of this host's machines, once it is known.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct EngineCache {
     accel: AsyncMutex<Option<Accel>>,
     /// Asked for once, beside that lock: many machines may start together. Another QEMU in its place
     /// is seen when the daemon starts again.
     tcg: OnceCell<Engine>,
 }
 
-impl Known {
+impl EngineCache {
     /// That for a machine which starts like this.
     async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Engine, HvError> {
         let accel = self.accel(settings, boot).await?;
@@ -82,7 +82,7 @@ fn trial_kernel<'a>(settings: &'a Settings, boot: &'a Boot) -> &'a Path {
 
 /// Makes a domain whose CPUs stand.
 pub(super) async fn create(
-    qemu: &Qemu,
+    qemu: &QemuHypervisor,
     vm: VmId,
     domid: Domid,
     spec: &DomainSpec,
@@ -112,22 +112,23 @@ pub(super) async fn create(
 
 /// Starts the process. From its first moment on it is found by whoever looks for it.
 fn start(
-    qemu: &Qemu,
+    qemu: &QemuHypervisor,
     vm: VmId,
     domid: Domid,
     spec: &DomainSpec,
     engine: Engine,
-) -> Result<Arc<Held>, HvError> {
+) -> Result<Arc<WatchedDomain>, HvError> {
     let dir = RunDir::of(&qemu.settings.run, vm);
     let failed = |source| os("making", dir.path(), source);
     dir.make().map_err(failed)?;
-    let record = Record::new(domid, spec.vcpus);
+    let record = DomainRecord::new(domid, spec.vcpus);
     dir.keep(&record).map_err(failed)?;
     let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent());
-    let spawn = Spawn { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
+    let spawn =
+        DetachedProcess { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
     let child = spawned(&qemu.settings, &dir, &spawn)?;
     let pid = child.id().unwrap_or_default();
-    let held = Domain::hold(vm, record, dir.clone(), pid);
+    let held = Domain::from_pid(vm, record, dir.clone(), pid);
     // It is ours to wait for as long as we live; afterwards it is somebody else's.
     tokio::spawn(reap(child));
     let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
@@ -135,7 +136,7 @@ fn start(
 }
 
 /// A process that has our end of nothing: what it inherits goes with it.
-fn spawned(settings: &Settings, dir: &RunDir, spawn: &Spawn) -> Result<Child, HvError> {
+fn spawned(settings: &Settings, dir: &RunDir, spawn: &DetachedProcess) -> Result<Child, HvError> {
     let failed = |source| os("preparing", dir.path(), source);
     let stderr = dir.lock().map_err(failed)?;
     let listen = |listener: UnixListener| Stdio::from(OwnedFd::from(listener));
@@ -153,7 +154,7 @@ async fn reap(mut child: Child) {
 }
 
 /// Waits until QEMU answers; if it ends instead, its last words say why.
-async fn answers(held: &Held) -> Result<(), HvError> {
+async fn answers(held: &WatchedDomain) -> Result<(), HvError> {
     let domain = &held.domain;
     let Err(error) = domain.qmp_within(ANSWER_DEADLINE).await else { return Ok(()) };
     match timeout(END_DEADLINE, domain.process.gone()).await {

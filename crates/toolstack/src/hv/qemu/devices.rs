@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
 
+use super::backends;
+use super::device_ids::Device;
 use super::domain::Domain;
-use super::host_ends;
-use super::names::Device;
 use crate::hv::{DiskPlug, HvError, NicPlug};
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
@@ -64,7 +64,7 @@ async fn plug(
             return Ok(());
         }
         // A call that was dropped half way has left it.
-        host_ends::remove(&qmp, device).await;
+        backends::remove(&qmp, device).await;
         added = add(&qmp, ends, &arguments).await;
     }
     match added {
@@ -72,7 +72,7 @@ async fn plug(
         (_, Ok(())) => Ok(()),
         (Err(error), Err(_)) => Err(error.into()),
         (Ok(()), Err(error)) => {
-            host_ends::remove(&qmp, device).await;
+            backends::remove(&qmp, device).await;
             Err(error.into())
         }
     }
@@ -123,7 +123,7 @@ pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvErro
             }
         }
     }
-    host_ends::remove(&qmp, device).await;
+    backends::remove(&qmp, device).await;
     Ok(())
 }
 

@@ -14,9 +14,9 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::time::timeout;
 
-use super::names::{AGENT, Device};
+use super::device_ids::{AGENT, Device};
 use super::process::Process;
-use super::rundir::{Record, RunDir};
+use super::rundir::{DomainRecord, RunDir};
 use crate::hv::{DomainEvent, HvError};
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
@@ -30,7 +30,7 @@ pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// The control connection. QEMU talks to one at a time: the watcher makes it, all others wait.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum QmpLink {
     /// QEMU has not greeted yet.
     Coming,
     /// Commands are taken.
@@ -43,10 +43,10 @@ pub(super) enum Link {
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) vm: VmId,
-    pub(super) record: Record,
+    pub(super) record: DomainRecord,
     pub(super) dir: RunDir,
     pub(super) process: Process,
-    link: watch::Sender<Link>,
+    link: watch::Sender<QmpLink>,
     ended: watch::Sender<Option<DomainExit>>,
     /// Its process is being ended by us.
     expected: AtomicBool,
@@ -58,13 +58,18 @@ pub(super) struct Domain {
 
 impl Domain {
     /// Takes hold of a domain whose process has this id, which its caller has made sure of.
-    pub(super) fn hold(vm: VmId, record: Record, dir: RunDir, pid: u32) -> io::Result<Self> {
+    pub(super) fn from_pid(
+        vm: VmId,
+        record: DomainRecord,
+        dir: RunDir,
+        pid: u32,
+    ) -> io::Result<Self> {
         Ok(Self {
             vm,
             record,
             dir,
             process: Process::open(pid)?,
-            link: watch::Sender::new(Link::Coming),
+            link: watch::Sender::new(QmpLink::Coming),
             ended: watch::Sender::new(None),
             expected: AtomicBool::new(false),
             awaited: Mutex::default(),
@@ -80,9 +85,9 @@ impl Domain {
     pub(super) async fn qmp_within(&self, deadline: Duration) -> Result<Arc<Qmp>, HvError> {
         let mut links = self.link.subscribe();
         let decided = links.wait_for(|link| match link {
-            Link::Coming => false,
-            Link::Up(qmp) => !qmp.is_closed(),
-            Link::Refused(_) => true,
+            QmpLink::Coming => false,
+            QmpLink::Up(qmp) => !qmp.is_closed(),
+            QmpLink::Refused(_) => true,
         });
         let what = || "QEMU's control connection".to_owned();
         let link = tokio::select! {
@@ -91,24 +96,24 @@ impl Domain {
             () = self.process.gone() => return Err(HvError::Absent),
         };
         match link.map_err(|_| HvError::Late { what: what(), after: deadline })?.as_deref() {
-            Ok(Link::Up(qmp)) => Ok(Arc::clone(qmp)),
-            Ok(Link::Refused(why)) if !self.process.is_gone() => {
+            Ok(QmpLink::Up(qmp)) => Ok(Arc::clone(qmp)),
+            Ok(QmpLink::Refused(why)) if !self.process.is_gone() => {
                 Err(HvError::Refused { what: what(), why: why.clone() })
             }
             // The sender lives as long as we do.
-            Ok(Link::Refused(_) | Link::Coming) | Err(_) => Err(HvError::Absent),
+            Ok(QmpLink::Refused(_) | QmpLink::Coming) | Err(_) => Err(HvError::Absent),
         }
     }
 
     /// Its process has ended, or does: it closes its connection a moment before.
-    pub(super) async fn ends(&self) -> bool {
-        let closed = !matches!(&*self.link.borrow(), Link::Up(qmp) if !qmp.is_closed());
+    pub(super) async fn wait_process_exit(&self) -> bool {
+        let closed = !matches!(&*self.link.borrow(), QmpLink::Up(qmp) if !qmp.is_closed());
         let gone = async || timeout(END_DEADLINE, self.process.gone()).await.is_ok();
         self.process.is_gone() || closed && gone().await
     }
 
     /// What became of the connection; said by the watcher alone.
-    pub(super) fn linked(&self, link: Link) {
+    pub(super) fn linked(&self, link: QmpLink) {
         self.link.send_replace(link);
     }
 
@@ -177,9 +182,9 @@ impl Domain {
     }
 
     /// Somebody waits for the leave of a device until this is dropped.
-    pub(super) fn awaiting(&self, device: Device) -> Awaiting<'_> {
+    pub(super) fn awaiting(&self, device: Device) -> RemovalWaiter<'_> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
-        Awaiting { domain: self, device }
+        RemovalWaiter { domain: self, device }
     }
 
     pub(super) fn is_awaited(&self, device: Device) -> bool {
@@ -219,12 +224,12 @@ impl Domain {
 
 /// Somebody waits for the leave of a device.
 #[derive(Debug)]
-pub(super) struct Awaiting<'a> {
+pub(super) struct RemovalWaiter<'a> {
     domain: &'a Domain,
     device: Device,
 }
 
-impl Drop for Awaiting<'_> {
+impl Drop for RemovalWaiter<'_> {
     fn drop(&mut self) {
         let mut awaited = self.domain.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         awaited.remove(&self.device);

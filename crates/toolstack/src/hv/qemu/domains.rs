@@ -12,8 +12,8 @@ use tokio::time::sleep;
 
 use super::domain::Domain;
 use super::rundir::RunDir;
-use super::{Held, Task, find, group, lock, watch};
-use crate::cgroup::Tree;
+use super::{AbortOnDrop, WatchedDomain, discovery, group, lock, watch};
+use crate::cgroup::SliceTree;
 use crate::hv::{DomainEvent, HvError};
 
 /// Pause before a machine that could not be looked at is looked at again; the next is twice as long.
@@ -26,12 +26,12 @@ const AGAIN_MOST: Duration = Duration::from_secs(30);
 pub(super) struct Domains {
     run: PathBuf,
     /// Guests have groups there.
-    tree: Option<Tree>,
-    held: Mutex<HashMap<VmId, Arc<Held>>>,
+    tree: Option<SliceTree>,
+    held: Mutex<HashMap<VmId, Arc<WatchedDomain>>>,
     /// One takes hold of a process that was found, the others wait for that.
     adopting: AsyncMutex<()>,
     /// Machines that could not be looked at.
-    again: Mutex<HashMap<VmId, Task>>,
+    again: Mutex<HashMap<VmId, AbortOnDrop>>,
     happened: mpsc::Sender<DomainEvent>,
 }
 
@@ -39,7 +39,7 @@ impl Domains {
     /// Those whose directories are in `run`; what happens to them goes to `happened`.
     pub(super) fn new(
         run: PathBuf,
-        tree: Option<Tree>,
+        tree: Option<SliceTree>,
         happened: mpsc::Sender<DomainEvent>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -53,21 +53,21 @@ impl Domains {
     }
 
     /// Keeps a domain that was made, and watches it.
-    pub(super) fn keep(&self, domain: Domain) -> Arc<Held> {
+    pub(super) fn keep(&self, domain: Domain) -> Arc<WatchedDomain> {
         self.hold(domain, true)
     }
 
-    fn hold(&self, domain: Domain, new: bool) -> Arc<Held> {
+    fn hold(&self, domain: Domain, new: bool) -> Arc<WatchedDomain> {
         let (vm, domain) = (domain.vm, Arc::new(domain));
         let watching = watch::watch(Arc::clone(&domain), new, self.happened.clone());
-        let _watching = Task(tokio::spawn(watching));
-        let held = Arc::new(Held { domain, asking: Mutex::default(), _watching });
+        let _watching = AbortOnDrop(tokio::spawn(watching));
+        let held = Arc::new(WatchedDomain { domain, asking: Mutex::default(), _watching });
         lock(&self.held).insert(vm, Arc::clone(&held));
         held
     }
 
     /// The domain of a machine, if it is held.
-    pub(super) fn known(&self, vm: VmId) -> Option<Arc<Held>> {
+    pub(super) fn known(&self, vm: VmId) -> Option<Arc<WatchedDomain>> {
         lock(&self.held).get(&vm).cloned()
     }
 
@@ -79,7 +79,10 @@ impl Domains {
     /// The domain of a machine whose process is there, or was there when it was last looked at. Where
     /// that cannot be found out, it is tried again later as well: nobody else would hear what
     /// becomes of the guest.
-    pub(super) async fn of(self: &Arc<Self>, vm: VmId) -> Result<Option<Arc<Held>>, HvError> {
+    pub(super) async fn of(
+        self: &Arc<Self>,
+        vm: VmId,
+    ) -> Result<Option<Arc<WatchedDomain>>, HvError> {
         if let Some(held) = self.known(vm) {
             return Ok(Some(held));
         }
@@ -87,7 +90,7 @@ impl Domains {
         if let Some(held) = self.known(vm) {
             return Ok(Some(held));
         }
-        match find::adopt(&self.run, vm).await {
+        match discovery::adopt(&self.run, vm).await {
             Ok(found) => Ok(found.map(|domain| {
                 group::place(self.tree.as_ref(), &domain);
                 self.hold(domain, false)
@@ -102,7 +105,7 @@ impl Domains {
     fn look_again(self: &Arc<Self>, vm: VmId) {
         let mut again = lock(&self.again);
         if again.get(&vm).is_none_or(|task| task.0.is_finished()) {
-            again.insert(vm, Task(tokio::spawn(until_seen(Arc::downgrade(self), vm))));
+            again.insert(vm, AbortOnDrop(tokio::spawn(until_seen(Arc::downgrade(self), vm))));
         }
     }
 
@@ -142,23 +145,23 @@ mod tests {
 
     use super::*;
     use crate::hv::Hypervisor;
-    use crate::hv::qemu::rundir::Record;
-    use crate::hv::qemu::{Qemu, Settings};
+    use crate::hv::qemu::rundir::DomainRecord;
+    use crate::hv::qemu::{QemuHypervisor, Settings};
 
     const LONG: Duration = Duration::from_secs(30);
 
     /// A machine whose process does not say which it is.
-    fn dark() -> (tempfile::TempDir, Qemu, RunDir, VmId) {
+    fn dark() -> (tempfile::TempDir, QemuHypervisor, RunDir, VmId) {
         let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
         let vm = VmId(Uuid::from_random([1; 16]));
         let dir = RunDir::of(run.path(), vm);
         dir.make().unwrap();
-        dir.keep(&Record::new(Domid(7), 1)).unwrap();
-        let qemu = Qemu::new(Settings::usual("/nonexistent".into(), run.path().into()));
+        dir.keep(&DomainRecord::new(Domid(7), 1)).unwrap();
+        let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
         (run, qemu, dir, vm)
     }
 
-    async fn is_told_killed(qemu: &Qemu, of: VmId) {
+    async fn is_told_killed(qemu: &QemuHypervisor, of: VmId) {
         let mut events = qemu.events().unwrap();
         match timeout(LONG, events.recv()).await.unwrap().unwrap() {
             DomainEvent::Ended { vm, domid: Domid(7), exit: DomainExit::Killed, .. }
@@ -171,7 +174,7 @@ mod tests {
     async fn one_that_ends_before_it_can_be_looked_at_is_told() {
         let (_run, qemu, dir, vm) = dark();
         let held = dir.lock().unwrap();
-        assert_eq!(qemu.found().await.unwrap()[0].run, Some(RunState::Silent));
+        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Silent));
         drop(held);
         is_told_killed(&qemu, vm).await;
         // There is nobody to be watched.
@@ -184,7 +187,7 @@ mod tests {
         let mut command = Command::new("sleep");
         let mut child = command.arg("1000").stderr(dir.lock().unwrap()).spawn().unwrap();
         drop(command);
-        assert_eq!(qemu.found().await.unwrap()[0].run, Some(RunState::Silent));
+        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Silent));
         assert!(qemu.domains.known(vm).is_none());
         std::fs::write(dir.pid_file(), child.id().to_string()).unwrap();
         let seen = async {

@@ -5,12 +5,16 @@ use std::path::Path;
 use model::id::VbdId;
 use serde_json::{Value, json};
 
+use super::device_ids::Device;
 use super::domain::Domain;
-use super::names::Device;
-use crate::hv::{Disc, HvError};
+use crate::hv::{CdMedium, HvError};
 
 /// Puts a medium into a drive, or takes it out. The guest is not asked: whoever calls has decided.
-pub(super) async fn disc(domain: &Domain, vbd: VbdId, disc: Option<&Disc>) -> Result<(), HvError> {
+pub(super) async fn disc(
+    domain: &Domain,
+    vbd: VbdId,
+    disc: Option<&CdMedium>,
+) -> Result<(), HvError> {
     let wanted = disc.map(|disc| disc.file.as_path());
     let drives = drives(domain).await?;
     let Some(drive) = drives.into_iter().find(|drive| drive.vbd == vbd) else {

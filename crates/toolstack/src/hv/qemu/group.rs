@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use model::id::VmId;
 
-use super::Qemu;
+use super::QemuHypervisor;
 use super::domain::Domain;
-use crate::cgroup::{Group, Tree, leave};
+use crate::cgroup::{Leaf, SliceTree, leave};
 
 /// Sees that a machine's QEMU is in its group.
-pub(super) fn place(tree: Option<&Tree>, domain: &Domain) {
+pub(super) fn place(tree: Option<&SliceTree>, domain: &Domain) {
     let Some(tree) = tree else { return };
     let vm = domain.vm;
-    match tree.place(Group::Guest(vm), domain.process.id()) {
+    match tree.ensure_member(Leaf::Guest(vm), domain.process.id()) {
         Ok(false) => {}
         Ok(true) => tracing::info!(%vm, "put into its control group"),
         Err(_) if domain.process.is_gone() => {}
@@ -21,12 +21,12 @@ pub(super) fn place(tree: Option<&Tree>, domain: &Domain) {
     }
 }
 
-impl Qemu {
+impl QemuHypervisor {
     /// The file by which a process that is to become the machine's QEMU joins its group.
     pub(super) fn entrance(&self, vm: VmId) -> Option<PathBuf> {
-        let (tree, group) = (self.settings.tree.as_ref()?, Group::Guest(vm));
+        let (tree, group) = (self.settings.tree.as_ref()?, Leaf::Guest(vm));
         match tree.add(group) {
-            Ok(()) => Some(tree.entrance(group)),
+            Ok(()) => Some(tree.join_file(group)),
             Err(error) => {
                 tracing::warn!(%vm, "it starts outside of its control group: {error}");
                 None
@@ -37,8 +37,8 @@ impl Qemu {
     /// Removes the group of a machine whose process is gone.
     pub(super) fn leave_group(&self, vm: VmId) {
         let Some(tree) = &self.settings.tree else { return };
-        if tree.remove(Group::Guest(vm)).is_err() {
-            tokio::spawn(leave(tree.clone(), Group::Guest(vm)));
+        if tree.remove(Leaf::Guest(vm)).is_err() {
+            tokio::spawn(leave(tree.clone(), Leaf::Guest(vm)));
         }
     }
 }

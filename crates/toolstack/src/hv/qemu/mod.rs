@@ -1,7 +1,7 @@
 //! Guests on QEMU: one process for each domain, which outlives the daemon.
 //!
 //! # Model
-//! [`Qemu`] holds a domain for every process that it started or found; each has a task that watches
+//! [`QemuHypervisor`] holds a domain for every process that it started or found; each has a task that watches
 //! it. A process that cannot be looked at is looked at again until it can. Everything that must
 //! outlive us is in the domain's directory: the control socket, the lock that says that the process
 //! lives, and the little that QEMU could not tell. Whatever else is asked about a domain is asked of
@@ -16,24 +16,24 @@
 //! firmware finds them as if they had always been there, and in their order.
 
 mod agent;
-mod ask;
+mod backends;
 mod boot;
 mod command;
 mod create;
+mod device_ids;
 mod devices;
+mod discovery;
 mod domain;
 mod domains;
-mod door;
 mod drives;
-mod find;
 mod group;
-mod host_ends;
+mod guest_request;
+mod hypervisor;
 mod kill;
-mod names;
 mod process;
+mod reset_trace;
 mod rundir;
 mod settings;
-mod trace;
 mod watch;
 
 use std::io;
@@ -57,56 +57,56 @@ const EVENTS_WAITING: usize = 256;
 
 /// Runs guests on QEMU. Dropped, it leaves them running.
 #[derive(Debug)]
-pub struct Qemu {
+pub struct QemuHypervisor {
     settings: Settings,
-    engine: create::Known,
+    engine: create::EngineCache,
     domains: Arc<Domains>,
     events: Mutex<Option<mpsc::Receiver<DomainEvent>>>,
 }
 
 /// A domain with the tasks that work on it.
 #[derive(Debug)]
-struct Held {
+struct WatchedDomain {
     domain: Arc<Domain>,
-    asking: Mutex<Option<Task>>,
-    _watching: Task,
+    asking: Mutex<Option<AbortOnDrop>>,
+    _watching: AbortOnDrop,
 }
 
 /// A task that ends with this.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Held {
+impl WatchedDomain {
     fn stop_asking(&self) {
         lock(&self.asking).take();
     }
 }
 
-impl Qemu {
+impl QemuHypervisor {
     /// Runs guests with these settings. Those that run already are found when they are asked for.
     pub fn new(settings: Settings) -> Self {
         let (happened, events) = mpsc::channel(EVENTS_WAITING);
         Self {
             domains: Domains::new(settings.run.clone(), settings.tree.clone(), happened),
             settings,
-            engine: create::Known::default(),
+            engine: create::EngineCache::default(),
             events: Mutex::new(Some(events)),
         }
     }
 
     /// The domain of a machine whose process is there, or was there when it was last looked at.
-    async fn held(&self, vm: VmId) -> Result<Option<Arc<Held>>, HvError> {
+    async fn held(&self, vm: VmId) -> Result<Option<Arc<WatchedDomain>>, HvError> {
         self.domains.of(vm).await
     }
 
     /// The domain of a machine whose process is there, for a call that changes it.
-    async fn live(&self, vm: VmId) -> Result<Arc<Held>, HvError> {
+    async fn live(&self, vm: VmId) -> Result<Arc<WatchedDomain>, HvError> {
         let held = self.held(vm).await?.filter(|held| !held.domain.process.is_gone());
         let held = held.ok_or(HvError::Absent)?;
         held.stop_asking();
@@ -139,9 +139,9 @@ impl Qemu {
 
     async fn ask_now(&self, vm: VmId, what: GuestRequest) -> Result<(), HvError> {
         let held = self.live(vm).await?;
-        ask::once(&held.domain, what).await?;
-        let asking = tokio::spawn(ask::until_ended(Arc::clone(&held.domain)));
-        *lock(&held.asking) = Some(Task(asking));
+        guest_request::once(&held.domain, what).await?;
+        let asking = tokio::spawn(guest_request::until_ended(Arc::clone(&held.domain)));
+        *lock(&held.asking) = Some(AbortOnDrop(asking));
         Ok(())
     }
 

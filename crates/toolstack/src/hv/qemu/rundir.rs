@@ -21,7 +21,7 @@ use model::spec::MAX_SOCKET_PATH_BYTES;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::trace;
+use super::reset_trace;
 
 /// Lines of what a process said that an error repeats.
 const TAIL_LINES: usize = 20;
@@ -30,13 +30,13 @@ const TAIL_BYTES: u64 = 16 << 10;
 
 /// What is kept of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct DomainRecord {
     domid: u32,
     /// CPUs of the guest: a disk has no more queues than that.
     pub(super) vcpus: u16,
 }
 
-impl Record {
+impl DomainRecord {
     pub(super) fn new(domid: Domid, vcpus: u16) -> Self {
         Self { domid: domid.0, vcpus }
     }
@@ -126,7 +126,7 @@ impl RunDir {
         }
     }
 
-    pub(super) fn keep(&self, record: &Record) -> io::Result<()> {
+    pub(super) fn keep(&self, record: &DomainRecord) -> io::Result<()> {
         // Whole or not at all.
         let temporary = self.0.join("domain.json.tmp");
         let mut file = File::create(&temporary)?;
@@ -135,7 +135,7 @@ impl RunDir {
     }
 
     /// What was kept; nothing if the start did not come that far, or something damaged it.
-    pub(super) fn kept(&self) -> Option<Record> {
+    pub(super) fn kept(&self) -> Option<DomainRecord> {
         serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
     }
 
@@ -178,7 +178,7 @@ impl RunDir {
 
     /// The guest has ended because it reset itself.
     pub(super) fn has_reset(&self) -> bool {
-        trace::is_reset(&self.tail())
+        reset_trace::is_reset(&self.tail())
     }
 
     /// The end of what the process said.
@@ -216,7 +216,7 @@ mod tests {
         dir.make().unwrap();
         assert_eq!(RunDir::list(run.path()).unwrap(), [VmId(Uuid::default())]);
         assert_eq!(dir.kept(), None);
-        let record = Record::new(Domid(7), 2);
+        let record = DomainRecord::new(Domid(7), 2);
         dir.keep(&record).unwrap();
         assert_eq!(dir.kept(), Some(record));
         fs::write(dir.record(), "{").unwrap();

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use model::machine::AccelChoice;
 
-use crate::accel::Memory;
-use crate::cgroup::Tree;
-use crate::launch::Launch;
-use crate::spawn;
+use crate::accel::ProbeCache;
+use crate::cgroup::SliceTree;
+use crate::detached_process;
+use crate::helper_command::HelperCommand;
 
 /// How guests are run on this host.
 #[derive(Debug)]
 pub struct Settings {
     /// QEMU.
     pub qemu: PathBuf,
-    /// What becomes it: the mode [`spawn::MODE`] of the daemon's program.
-    pub helper: Launch,
+    /// What becomes it: the mode [`detached_process::MODE`] of the daemon's program.
+    pub helper: HelperCommand,
     /// Directory of what runs, for us alone. Its path must be short: sockets lie below it.
     pub run: PathBuf,
     /// Where kernels and ramdisks may lie.
@@ -28,9 +28,9 @@ pub struct Settings {
     /// KVM's device.
     pub kvm: PathBuf,
     /// Where the answer of the trial is kept.
-    pub memory: Memory,
+    pub memory: ProbeCache,
     /// Control groups, if there are any: each guest has one.
-    pub tree: Option<Tree>,
+    pub tree: Option<SliceTree>,
 }
 
 impl Settings {
@@ -38,13 +38,13 @@ impl Settings {
     pub fn usual(qemu: PathBuf, run: PathBuf) -> Self {
         Self {
             qemu,
-            helper: Launch::ourselves(spawn::MODE),
+            helper: HelperCommand::ourselves(detached_process::MODE),
             run,
             boot_directories: vec!["/boot".into()],
             accel: AccelChoice::Auto,
             trial_kernel: "/boot/vmlinuz".into(),
             kvm: "/dev/kvm".into(),
-            memory: Memory::of_user(),
+            memory: ProbeCache::of_user(),
             tree: None,
         }
     }

@@ -3,7 +3,7 @@
 //! # A guest that resets itself
 //! It ends like one that is switched off: QEMU stands, also while nobody is there to see it, until
 //! somebody makes a new domain with the settings that wait for one. The event says which of the two it
-//! was; whoever comes later reads it in what QEMU has written ([`trace`](super::trace)).
+//! was; whoever comes later reads it in what QEMU has written ([`trace`](super::reset_trace)).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::domain::{Domain, END_DEADLINE, Link, connect};
-use super::host_ends;
-use super::names::{AGENT, Device};
+use super::backends;
+use super::device_ids::{AGENT, Device};
+use super::domain::{Domain, END_DEADLINE, QmpLink, connect};
 use crate::hv::{DomainEvent, HvError};
 use crate::qemu::qmp::{Event, Qmp};
 
@@ -36,7 +36,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
     loop {
         tokio::select! {
             () = domain.process.gone() => break,
-            () = one_link(&domain, is_new, &out) => domain.linked(Link::Coming),
+            () = one_link(&domain, is_new, &out) => domain.linked(QmpLink::Coming),
         }
         is_new = false;
         // A process that ends closes its connection a moment before.
@@ -52,10 +52,10 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
 async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
-    if !is_new && let Err(error) = host_ends::remove_left(&qmp).await {
+    if !is_new && let Err(error) = backends::remove_left(&qmp).await {
         tracing::debug!(vm = %domain.vm, %error, "what devices left behind stays");
     }
-    domain.linked(Link::Up(Arc::clone(&qmp)));
+    domain.linked(QmpLink::Up(Arc::clone(&qmp)));
     if !is_new {
         may_have_left(domain, out).await;
     }
@@ -67,14 +67,14 @@ async fn link(domain: &Domain) -> (Qmp, Receiver<Event>) {
     loop {
         let made = async {
             let stream = connect(domain.dir.qmp()).await?;
-            domain.linked(Link::Coming);
+            domain.linked(QmpLink::Coming);
             Ok::<_, HvError>(Qmp::patient_handshake(stream).await?)
         };
         match made.await {
             Ok(link) => return link,
             Err(error) => {
                 tracing::debug!(vm = %domain.vm, %error, "no control connection");
-                domain.linked(Link::Refused(error.to_string()));
+                domain.linked(QmpLink::Refused(error.to_string()));
             }
         }
         tokio::time::sleep(CONNECT_AGAIN).await;
@@ -157,7 +157,7 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
     if domain.is_awaited(device) {
         return;
     }
-    host_ends::remove(qmp, device).await;
+    backends::remove(qmp, device).await;
     may_have_left(domain, out).await;
 }
 

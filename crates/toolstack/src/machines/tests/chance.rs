@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::super::*;
 use super::host::*;
 use super::ops::full;
-use crate::sim::{End, Fate};
+use crate::sim::{SimBehaviour, SimResult};
 
 const MACHINES: u16 = 3;
 
@@ -94,11 +94,11 @@ fn fates(host: &Host, chances: Vec<u8>) {
     host.sim.rule(move |_| {
         let chance = chances[turn.fetch_add(1, Ordering::Relaxed) % chances.len()];
         match chance {
-            0..4 => Fate::ends(End::Hangs),
-            4..8 => Fate::ends(End::HangsDone),
-            8..16 => Fate::ends(End::Fails),
-            16..24 => Fate { after: ms(u64::from(chance)), end: End::FailsDone },
-            _ => Fate::takes(ms(u64::from(chance))),
+            0..4 => SimBehaviour::ends(SimResult::Hangs),
+            4..8 => SimBehaviour::ends(SimResult::HangsDone),
+            8..16 => SimBehaviour::ends(SimResult::Fails),
+            16..24 => SimBehaviour { after: ms(u64::from(chance)), end: SimResult::FailsDone },
+            _ => SimBehaviour::takes(ms(u64::from(chance))),
         }
     });
 }
@@ -106,7 +106,7 @@ fn fates(host: &Host, chances: Vec<u8>) {
 /// Plays acts until the daemon dies; how many were played.
 async fn play(host: &Host, acts: &[Act]) -> usize {
     for (number, act) in acts.iter().enumerate() {
-        let job = Job::plain();
+        let job = OpHooks::plain();
         let cancel = job.cancel.clone();
         let run = host.machines.run(vm(act.of), act.op, job);
         let pause = ms(u64::from(act.pause));
@@ -138,7 +138,7 @@ async fn play(host: &Host, acts: &[Act]) -> usize {
 
 /// All that was left behind is over, and every machine is what its record says.
 async fn at_the_end(host: &Host) {
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     sleep(std::time::Duration::from_secs(3600)).await;
     for of in 0..MACHINES {
         // What was to be inserted may have been recorded as taken out.
@@ -167,12 +167,12 @@ fn settles(acts: &[Act], chances: &[u8]) {
     let (sim, paper) = (host.sim, host.paper);
     let mut rest = acts;
     loop {
-        sim.rule(|_| Fate::default());
+        sim.rule(|_| SimBehaviour::default());
         let played = life(async {
             let host = Host::again(Arc::clone(&sim), Arc::clone(&paper)).await;
             fates(&host, chances.to_vec());
             for of in 0..MACHINES {
-                drop(host.machines.run(vm(of), MachineOp::Settle, Job::plain()));
+                drop(host.machines.run(vm(of), MachineOp::Settle, OpHooks::plain()));
             }
             let played = play(&host, rest).await;
             if played == rest.len() {

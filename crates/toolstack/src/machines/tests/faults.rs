@@ -5,7 +5,7 @@ use model::plan::MachineOp;
 use super::super::*;
 use super::host::*;
 use super::ops::{Case, cases};
-use crate::sim::{End, Fate, What};
+use crate::sim::{CallKind, SimBehaviour, SimResult};
 
 /// Calls that an operation makes, by number.
 async fn calls(case: &Case) -> std::ops::Range<u64> {
@@ -30,12 +30,12 @@ async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
 fn whatever_fails_settles() {
     for case in cases() {
         for number in life(calls(&case)) {
-            for end in [End::Fails, End::FailsDone] {
+            for end in [SimResult::Fails, SimResult::FailsDone] {
                 life(async {
                     let (host, vm) = case.host().await;
                     host.sim.rule(move |call| match call.number == number {
-                        true => Fate::ends(end),
-                        false => Fate::default(),
+                        true => SimBehaviour::ends(end),
+                        false => SimBehaviour::default(),
                     });
                     let outcome = host.run(vm, case.op).await;
                     let failed = matches!(outcome, Err(OpError::Failed { .. }));
@@ -57,12 +57,12 @@ fn a_settle_that_fails_is_made_good_by_the_next() {
                 let (host, vm) = case.host().await;
                 // From there on everything fails, the settle as well.
                 host.sim.rule(move |call| match (number..u64::MAX).contains(&call.number) {
-                    true => Fate::ends(End::Fails),
-                    false => Fate::default(),
+                    true => SimBehaviour::ends(SimResult::Fails),
+                    false => SimBehaviour::default(),
                 });
                 let outcome = host.run(vm, case.op).await;
                 assert!(outcome.is_err(), "{case:?}, from call {number}: {outcome:?}");
-                host.sim.rule(|_| Fate::default());
+                host.sim.rule(|_| SimBehaviour::default());
                 assert_settled(&case, &host, vm).await;
             });
         }
@@ -75,18 +75,18 @@ fn whatever_is_cancelled_settles() {
         for number in life(calls(&case)) {
             life(async {
                 let (host, vm) = case.host().await;
-                let job = Job::plain();
+                let job = OpHooks::plain();
                 let cancel = job.cancel.clone();
                 host.sim.rule(move |call| {
                     if call.number == number {
                         cancel.cancel();
                     }
-                    Fate::takes(ms(10))
+                    SimBehaviour::takes(ms(10))
                 });
                 let outcome = host.machines.run(vm, case.op, job).await;
                 let fine = matches!(outcome, Ok(()) | Err(OpError::Cancelled));
                 assert!(fine, "{case:?}, call {number}: {outcome:?}");
-                host.sim.rule(|_| Fate::default());
+                host.sim.rule(|_| SimBehaviour::default());
                 assert_settled(&case, &host, vm).await;
             });
         }
@@ -97,8 +97,8 @@ fn whatever_is_cancelled_settles() {
 fn a_cancel_stops_a_start_before_it_has_done_all() {
     life(async {
         let host = Host::new([(vm(0), machine((0..50).map(|n| disk(0, n, 1)).collect(), vec![]))]);
-        host.sim.rule(|_| Fate::takes(ms(50)));
-        let job = Job::plain();
+        host.sim.rule(|_| SimBehaviour::takes(ms(50)));
+        let job = OpHooks::plain();
         let cancel = job.cancel.clone();
         let start = host.machines.run(vm(0), START, job);
         tokio::time::sleep(ms(120)).await;
@@ -119,26 +119,27 @@ fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
     let made =
         |op| matches!(op, MachineOp::Start { .. } | MachineOp::HardReboot | MachineOp::CleanReboot);
     for case in cases().into_iter().filter(|case| made(case.op)) {
-        for end in [End::Fails, End::FailsDone, End::Hangs, End::HangsDone] {
+        for end in [SimResult::Fails, SimResult::FailsDone, SimResult::Hangs, SimResult::HangsDone]
+        {
             life(async {
                 let (host, vm) = case.host().await;
                 host.sim.rule(move |call| match call.what {
-                    What::Create => Fate::ends(end),
-                    What::Find => Fate::ends(End::Fails),
-                    _ => Fate::default(),
+                    CallKind::Create => SimBehaviour::ends(end),
+                    CallKind::Find => SimBehaviour::ends(SimResult::Fails),
+                    _ => SimBehaviour::default(),
                 });
                 let outcome = host.run(vm, case.op).await;
                 assert!(matches!(outcome, Err(OpError::Failed { .. })), "{case:?}: {outcome:?}");
                 host.sim.rule(|call| match call.what {
-                    What::Find => Fate::ends(End::Fails),
-                    _ => Fate::default(),
+                    CallKind::Find => SimBehaviour::ends(SimResult::Fails),
+                    _ => SimBehaviour::default(),
                 });
                 // A guest that may never have begun to run is not asked.
                 let next =
                     if case.op == MachineOp::CleanReboot { MachineOp::HardReboot } else { case.op };
                 host.works(vm, next).await;
                 host.assert_true(vm);
-                host.sim.rule(|_| Fate::default());
+                host.sim.rule(|_| SimBehaviour::default());
                 assert_settled(&case, &host, vm).await;
             });
         }

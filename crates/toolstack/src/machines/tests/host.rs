@@ -44,7 +44,7 @@ pub(super) fn number(device: Uuid) -> u8 {
 
 /// A disk of its own volume, written, on this SR.
 pub(super) fn disk(of: u16, n: u8, on: u8) -> DiskRecord {
-    let source = Source { vdi: VdiId(uuid(4, of, n)), sr: sr(on), sr_kind: "sim".into() };
+    let source = VolumeRef { vdi: VdiId(uuid(4, of, n)), sr: sr(on), sr_kind: "sim".into() };
     DiskRecord {
         vbd: VbdId(uuid(1, of, n)),
         kind: VbdKind::Disk,
@@ -79,9 +79,9 @@ pub(super) fn vif(of: u16, n: u8) -> VifRecord {
 }
 
 /// A halted machine with these devices.
-pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> Recorded {
+pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> MachineRecord {
     let boot = Boot::Firmware(Vec::new());
-    Recorded {
+    MachineRecord {
         power: PowerState::Halted,
         spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
         disks,
@@ -98,14 +98,14 @@ pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> Recorded 
 
 /// Records that outlive the daemon.
 #[derive(Debug, Default)]
-pub(super) struct Paper(pub(super) Mutex<BTreeMap<VmId, (Recorded, Option<Domid>)>>);
+pub(super) struct Paper(pub(super) Mutex<BTreeMap<VmId, (MachineRecord, Option<Domid>)>>);
 
 impl Records for Paper {
     fn machines(&self) -> Vec<VmId> {
         self.0.lock().unwrap().keys().copied().collect()
     }
 
-    fn machine(&self, vm: VmId) -> Result<Recorded, Refusal> {
+    fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal> {
         let all = self.0.lock().unwrap();
         all.get(&vm).map(|(one, _)| one.clone()).ok_or(Refusal::NotImplemented)
     }
@@ -122,7 +122,7 @@ impl Records for Paper {
         vifs.find(|one| one.vif == vif).map(|one| one.limits.clone())
     }
 
-    fn became(&self, vm: VmId, effects: &[Effect]) {
+    fn record_effects(&self, vm: VmId, effects: &[Effect]) {
         let mut all = self.0.lock().unwrap();
         let Some((machine, recorded_domid)) = all.get_mut(&vm) else { return };
         for effect in effects {
@@ -155,7 +155,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(all: impl IntoIterator<Item = (VmId, Recorded)>) -> Self {
+    pub(super) fn new(all: impl IntoIterator<Item = (VmId, MachineRecord)>) -> Self {
         let paper = Paper::default();
         paper.0.lock().unwrap().extend(all.into_iter().map(|(vm, one)| (vm, (one, None))));
         Self::of(Sim::new(), Arc::new(paper))
@@ -163,33 +163,34 @@ impl Host {
 
     fn of(sim: Arc<Sim>, paper: Arc<Paper>) -> Self {
         let records: Arc<dyn Records> = paper.clone();
-        let machines = Machines::new(sim::drivers(&sim), records, Settings::new("/run/rw".into()));
+        let machines =
+            Machines::new(sim::drivers(&sim), records, MachinesConfig::new("/run/rw".into()));
         Self { sim, paper, machines }
     }
 
     /// The next life, which has learned what is there, and let go of what nobody uses.
     pub(super) async fn again(sim: Arc<Sim>, paper: Arc<Paper>) -> Self {
         let host = Self::of(sim, paper);
-        host.machines.learn().await.unwrap();
+        host.machines.discover().await.unwrap();
         for n in SRS {
-            host.machines.tidy(sr(n), "sim").await.unwrap();
+            host.machines.detach_leftovers(sr(n), "sim").await.unwrap();
         }
         host
     }
 
     pub(super) async fn run(&self, vm: VmId, op: MachineOp) -> Result<(), OpError> {
-        self.machines.run(vm, op, Job::plain()).await
+        self.machines.run(vm, op, OpHooks::plain()).await
     }
 
     pub(super) async fn works(&self, vm: VmId, op: MachineOp) {
         self.run(vm, op).await.unwrap_or_else(|error| panic!("{op:?}: {error:?}"));
     }
 
-    pub(super) fn recorded(&self, vm: VmId) -> Recorded {
+    pub(super) fn recorded(&self, vm: VmId) -> MachineRecord {
         self.paper.machine(vm).unwrap()
     }
 
-    pub(super) fn change(&self, vm: VmId, change: impl FnOnce(&mut Recorded)) {
+    pub(super) fn change(&self, vm: VmId, change: impl FnOnce(&mut MachineRecord)) {
         change(&mut self.paper.0.lock().unwrap().get_mut(&vm).unwrap().0);
     }
 
@@ -215,7 +216,7 @@ impl Host {
                 domain.disks.contains_key(&disk.vbd) || domain.discs.contains(&disk.vbd)
             });
             assert_eq!(disk.plugged, has, "{disk:?}");
-            let Some(Source { sr, vdi, .. }) = disk.source else {
+            let Some(VolumeRef { sr, vdi, .. }) = disk.source else {
                 assert!(!has);
                 continue;
             };

@@ -8,18 +8,20 @@ use tokio::time::{Instant, sleep};
 
 use super::super::*;
 use super::host::*;
-use crate::sim::{Call, End, Fate, What};
+use crate::sim::{Call, CallKind, SimBehaviour, SimResult};
 
 const STORAGE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// SRs 1 and 2 hang, others take 50 ms.
-fn two_hang(call: &Call) -> Fate {
+fn two_hang(call: &Call) -> SimBehaviour {
     match call.what {
-        _ if call.sr.is_some_and(|on| on == sr(1) || on == sr(2)) => Fate::ends(End::Hangs),
-        What::AttachVolume | What::DetachVolume => Fate::takes(ms(50)),
-        What::Attach | What::Activate => Fate::takes(ms(5)),
-        What::Create => Fate::takes(ms(300)),
-        _ => Fate::default(),
+        _ if call.sr.is_some_and(|on| on == sr(1) || on == sr(2)) => {
+            SimBehaviour::ends(SimResult::Hangs)
+        }
+        CallKind::AttachVolume | CallKind::DetachVolume => SimBehaviour::takes(ms(50)),
+        CallKind::Attach | CallKind::Activate => SimBehaviour::takes(ms(5)),
+        CallKind::Create => SimBehaviour::takes(ms(300)),
+        _ => SimBehaviour::default(),
     }
 }
 
@@ -38,7 +40,7 @@ fn host(disks: u8) -> Host {
 fn start_hung(host: &Host) -> JoinSet<Result<(), OpError>> {
     let mut hung = JoinSet::new();
     for n in 0..40 {
-        hung.spawn(host.machines.run(vm(n), START, Job::plain()));
+        hung.spawn(host.machines.run(vm(n), START, OpHooks::plain()));
     }
     hung
 }
@@ -93,13 +95,13 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     }
     assert_eq!(marks.host, 0);
     for n in 0..40 {
-        let Recorded { power, .. } = host.recorded(vm(n));
+        let MachineRecord { power, .. } = host.recorded(vm(n));
         assert_eq!(power, model::vm::PowerState::Halted);
         assert_eq!(host.machines.domain(vm(n)), model::plan::DomainState::Absent);
     }
     let used = |n: u16| host.machines.volume_users(disk(n, 0, 1).source.unwrap().vdi);
     assert!((0..40).any(used), "a volume that is asked for is not free");
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     sleep(Duration::from_secs(1)).await;
     (0..40).for_each(|n| host.assert_true(vm(n)));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
@@ -120,7 +122,7 @@ async fn a_machine_on_hung_storage_can_be_shut_down_and_is_recorded_so() {
     let vdi = |n: u8| recorded.disks[usize::from(n)].source.as_ref().unwrap().vdi;
     let users = [0, 1].map(|n| host.machines.volume_users(vdi(n)));
     assert_eq!(users, [true, false], "the one that hangs is not free");
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     sleep(ms(1)).await;
     host.assert_true(vm(0));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
@@ -131,10 +133,10 @@ async fn a_call_that_was_left_is_waited_for_by_the_next_for_its_volume() {
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
     host.sim.rule(two_hang);
     host.run(vm(0), START).await.unwrap_err();
-    let start = host.machines.run(vm(0), START, Job::plain());
+    let start = host.machines.run(vm(0), START, OpHooks::plain());
     sleep(Duration::from_secs(30)).await;
     assert_eq!(host.sim.marks().sr_high[&sr(1)], 1, "it is not asked twice at once");
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     start.await.unwrap();
     host.assert_true(vm(0));
     assert!(host.is_whole(vm(0)));
@@ -145,7 +147,7 @@ async fn a_start_that_hangs_is_overtaken_by_nothing_but_its_own_end() {
     // Of a halted machine a shutdown by force is refused, so its start ends by a cancel.
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
     host.sim.rule(two_hang);
-    let job = Job::plain();
+    let job = OpHooks::plain();
     let cancel = job.cancel.clone();
     let start = host.machines.run(vm(0), START, job);
     sleep(Duration::from_secs(5)).await;
@@ -154,7 +156,7 @@ async fn a_start_that_hangs_is_overtaken_by_nothing_but_its_own_end() {
     let error = start.await.unwrap_err();
     assert!(matches!(error, OpError::Cancelled), "{error:?}");
     assert!(began.elapsed() <= STORAGE_DEADLINE, "what runs goes on to its end");
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     sleep(ms(1)).await;
     host.assert_true(vm(0));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());

@@ -27,7 +27,7 @@ pub(super) enum Step {
 }
 
 /// Two disks, a drive and two interfaces, on two SRs.
-pub(super) fn full(of: u16) -> Recorded {
+pub(super) fn full(of: u16) -> MachineRecord {
     let disks = vec![disk(of, 0, 1), disk(of, 1, 2), cd(of, 3, 1)];
     machine(disks, vec![vif(of, 0), vif(of, 1)])
 }
@@ -66,7 +66,7 @@ impl Case {
     /// A host with one machine that is where the operation can be asked for.
     pub(super) async fn host(&self) -> (Host, VmId) {
         let (host, vm) = (Host::new([(vm(0), full(0))]), vm(0));
-        let Recorded { disks, vifs, .. } = host.recorded(vm);
+        let MachineRecord { disks, vifs, .. } = host.recorded(vm);
         for step in self.before {
             match *step {
                 Step::Start => host.works(vm, START).await,

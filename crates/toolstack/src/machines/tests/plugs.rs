@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::super::*;
 use super::host::*;
 use super::ops::full;
-use crate::sim::{Call, End, Fate, What};
+use crate::sim::{Call, CallKind, SimBehaviour, SimResult};
 
 async fn started() -> Host {
     let host = Host::new([(vm(0), full(0))]);
@@ -36,7 +36,7 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
         (MachineOp::VbdPlug(disk), MachineOp::VbdUnplug { vbd: disk, force: false });
     for (before, op) in [(None, unplug), (Some(unplug), plug)] {
         for number in life(calls(before, op)) {
-            for end in [End::Fails, End::FailsDone] {
+            for end in [SimResult::Fails, SimResult::FailsDone] {
                 life(async {
                     let host = started().await;
                     if let Some(before) = before {
@@ -45,11 +45,11 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
                     // The settle fails as well.
                     let fails = move |call: &Call| (number..u64::MAX).contains(&call.number);
                     host.sim.rule(move |call| match fails(call) {
-                        true => Fate::ends(end),
-                        false => Fate::default(),
+                        true => SimBehaviour::ends(end),
+                        false => SimBehaviour::default(),
                     });
                     host.run(vm(0), op).await.unwrap_err();
-                    host.sim.rule(|_| Fate::default());
+                    host.sim.rule(|_| SimBehaviour::default());
                     let plugged = host.run(vm(0), plug).await;
                     let had = matches!(plugged, Err(OpError::Refused(Refusal::AlreadyAttached)));
                     assert!(plugged.is_ok() || had, "{op:?} {number} {end:?}: {plugged:?}");
@@ -66,11 +66,11 @@ async fn what_is_plugged_is_what_is_recorded_and_not_what_was_left() {
     let host = started().await;
     let slot = full(0).disks[1].vbd;
     host.sim.rule(|call| match call.what {
-        What::DetachVolume => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::DetachVolume => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     host.run(vm(0), MachineOp::VbdUnplug { vbd: slot, force: false }).await.unwrap_err();
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     host.change(vm(0), |machine| machine.disks[1].source = disk(7, 1, 3).source);
     host.works(vm(0), MachineOp::VbdPlug(slot)).await;
     host.assert_true(vm(0));
@@ -82,8 +82,8 @@ async fn what_is_plugged_is_what_is_recorded_and_not_what_was_left() {
 async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
     host.sim.rule(|call| match call.what {
-        What::AttachVolume => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::AttachVolume => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
     // The second is to let go of what the first has asked for. It waits for that call to end, and
     // gives up before it has.
@@ -94,8 +94,8 @@ async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
     let detached = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&detached);
     host.sim.rule(move |call| {
-        count.fetch_add(usize::from(call.what == What::Detach), Ordering::Relaxed);
-        Fate::default()
+        count.fetch_add(usize::from(call.what == CallKind::Detach), Ordering::Relaxed);
+        SimBehaviour::default()
     });
     sleep(ms(1)).await;
     assert_eq!(detached.load(Ordering::Relaxed), 1, "the settle, and nobody else");
@@ -108,8 +108,8 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
     let host = started().await;
     let before = host.recorded(vm(0));
     host.sim.rule(|call| match call.what {
-        What::Find => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::Find => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
     let spare = before.disks[1].vbd;
     let out = MachineOp::VbdUnplug { vbd: spare, force: false };
@@ -123,7 +123,7 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
     assert!(matches!(seen, DomainState::There { run: RunState::Silent, .. }), "{seen:?}");
     host.works(vm(0), MachineOp::HardShutdown).await;
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     host.assert_true(vm(0));
     host.assert_works(vm(0)).await;
 }
@@ -133,15 +133,15 @@ async fn limits_that_change_before_an_interface_is_attached_hold() {
     let host = Host::new([(vm(0), full(0))]);
     let paper = Arc::clone(&host.paper);
     host.sim.rule(move |call| {
-        if call.what == What::CreateTap {
+        if call.what == CallKind::CreateTap {
             let mut all = paper.0.lock().unwrap();
             all.get_mut(&vm(0)).unwrap().0.vifs[0].limits.disabled = true;
         }
-        Fate::default()
+        SimBehaviour::default()
     });
     host.works(vm(0), START).await;
     let vif = full(0).vifs[0].vif.to_string();
     assert!(host.sim.state().ports[&vif].nic.disabled);
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     host.assert_works(vm(0)).await;
 }

@@ -15,7 +15,7 @@ use super::super::*;
 use super::host::*;
 use super::ops::full;
 use crate::hv::DomainEvent;
-use crate::sim::{End, Fate, SimMemory, What};
+use crate::sim::{CallKind, SimBehaviour, SimMemory, SimResult};
 
 fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -24,8 +24,8 @@ fn secs(secs: u64) -> Duration {
 /// Guests do not do what they are asked.
 fn deaf(host: &Host) {
     host.sim.rule(|call| match call.what {
-        What::Guest => Fate::ends(End::Hangs),
-        _ => Fate::default(),
+        CallKind::Guest => SimBehaviour::ends(SimResult::Hangs),
+        _ => SimBehaviour::default(),
     });
 }
 
@@ -38,7 +38,7 @@ async fn started() -> Host {
 #[tokio::test(start_paused = true)]
 async fn operations_wait_for_those_before_them_and_are_asked_again() {
     let host = Host::new([(vm(0), full(0))]);
-    host.sim.rule(|_| Fate::takes(ms(100)));
+    host.sim.rule(|_| SimBehaviour::takes(ms(100)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let job = |number: usize| {
         let (asked, paper) = (Arc::clone(&asked), Arc::clone(&host.paper));
@@ -46,7 +46,7 @@ async fn operations_wait_for_those_before_them_and_are_asked_again() {
             asked.lock().unwrap().push((number, paper.machine(vm(0))?.power));
             Ok(())
         };
-        Job { gate: Box::new(gate), ..Job::plain() }
+        OpHooks { gate: Box::new(gate), ..OpHooks::plain() }
     };
     let ops = [START, MachineOp::Pause, MachineOp::Unpause, MachineOp::HardReboot];
     let runs: Vec<_> =
@@ -68,13 +68,13 @@ async fn operations_wait_for_those_before_them_and_are_asked_again() {
 async fn a_turn_that_does_not_come_is_told_in_time() {
     let host = started().await;
     deaf(&host);
-    let shutdown = host.machines.run(vm(0), MachineOp::CleanShutdown, Job::plain());
+    let shutdown = host.machines.run(vm(0), MachineOp::CleanShutdown, OpHooks::plain());
     let began = Instant::now();
     let error = host.run(vm(0), MachineOp::Pause).await.unwrap_err();
     assert!(matches!(error, OpError::Busy), "{error:?}");
     assert_eq!(began.elapsed(), QUEUE_DEADLINE);
     // One that is cancelled while it waits does not wait that long.
-    let job = Job::plain();
+    let job = OpHooks::plain();
     let cancel = job.cancel.clone();
     let waits = host.machines.run(vm(0), MachineOp::Pause, job);
     sleep(secs(1)).await;
@@ -91,8 +91,8 @@ async fn a_turn_that_does_not_come_is_told_in_time() {
 async fn a_shutdown_by_force_overtakes() {
     let host = started().await;
     deaf(&host);
-    let clean = host.machines.run(vm(0), MachineOp::CleanShutdown, Job::plain());
-    let waits = host.machines.run(vm(0), MachineOp::HardReboot, Job::plain());
+    let clean = host.machines.run(vm(0), MachineOp::CleanShutdown, OpHooks::plain());
+    let waits = host.machines.run(vm(0), MachineOp::HardReboot, OpHooks::plain());
     sleep(secs(10)).await;
     let began = Instant::now();
     host.works(vm(0), MachineOp::HardShutdown).await;
@@ -106,33 +106,39 @@ async fn a_shutdown_by_force_overtakes() {
 
 #[tokio::test(start_paused = true)]
 async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
-    for what in [What::AttachVolume, What::PlugDisk, What::Pause, What::DetachVolume] {
+    for what in
+        [CallKind::AttachVolume, CallKind::PlugDisk, CallKind::Pause, CallKind::DetachVolume]
+    {
         let host = started().await;
         let spare = host.recorded(vm(0)).disks[1].vbd;
         let out = MachineOp::VbdUnplug { vbd: spare, force: false };
         let op = match what {
-            What::Pause => MachineOp::Pause,
-            What::DetachVolume => out,
+            CallKind::Pause => MachineOp::Pause,
+            CallKind::DetachVolume => out,
             _ => {
                 host.works(vm(0), out).await;
                 MachineOp::VbdPlug(spare)
             }
         };
         host.sim.rule(move |call| match call.what {
-            one if one == what && call.device != Some(spare.0) => Fate::ends(End::Hangs),
-            What::PlugDisk if what == What::PlugDisk => Fate::ends(End::Hangs),
-            _ => Fate::default(),
+            one if one == what && call.device != Some(spare.0) => {
+                SimBehaviour::ends(SimResult::Hangs)
+            }
+            CallKind::PlugDisk if what == CallKind::PlugDisk => {
+                SimBehaviour::ends(SimResult::Hangs)
+            }
+            _ => SimBehaviour::default(),
         });
-        let hangs = host.machines.run(vm(0), op, Job::plain());
+        let hangs = host.machines.run(vm(0), op, OpHooks::plain());
         sleep(secs(1)).await;
         let began = Instant::now();
-        let down = host.machines.run(vm(0), MachineOp::HardShutdown, Job::plain());
+        let down = host.machines.run(vm(0), MachineOp::HardShutdown, OpHooks::plain());
         assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{what:?}");
         assert!(began.elapsed() <= secs(2), "{what:?}: {:?}", began.elapsed());
         // A call to storage that was left is waited for, everything else is gone by now.
         sleep(ms(1)).await;
         assert_eq!(host.machines.domain(vm(0)), DomainState::Absent, "{what:?}");
-        host.sim.rule(|_| Fate::default());
+        host.sim.rule(|_| SimBehaviour::default());
         down.await.unwrap();
         host.assert_true(vm(0));
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
@@ -142,8 +148,8 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
 #[tokio::test(start_paused = true)]
 async fn an_operation_goes_on_when_nobody_waits_for_it() {
     let host = Host::new([(vm(0), full(0))]);
-    host.sim.rule(|_| Fate::takes(ms(100)));
-    drop(host.machines.run(vm(0), START, Job::plain()));
+    host.sim.rule(|_| SimBehaviour::takes(ms(100)));
+    drop(host.machines.run(vm(0), START, OpHooks::plain()));
     sleep(secs(5)).await;
     assert!(host.is_whole(vm(0)));
     host.assert_true(vm(0));
@@ -152,9 +158,9 @@ async fn an_operation_goes_on_when_nobody_waits_for_it() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_waits_for_its_turn_and_ends_whatever_is_there() {
     let host = started().await;
-    host.sim.rule(|_| Fate::takes(ms(100)));
-    let reboot = host.machines.run(vm(0), MachineOp::HardReboot, Job::plain());
-    let reset = host.machines.run(vm(0), MachineOp::Reset, Job::plain());
+    host.sim.rule(|_| SimBehaviour::takes(ms(100)));
+    let reboot = host.machines.run(vm(0), MachineOp::HardReboot, OpHooks::plain());
+    let reset = host.machines.run(vm(0), MachineOp::Reset, OpHooks::plain());
     reboot.await.unwrap();
     assert_eq!(host.recorded(vm(0)).power, PowerState::Running, "it was not overtaken");
     reset.await.unwrap();
@@ -172,11 +178,11 @@ async fn nothing_is_done_before_what_was_noted_is_stored() {
     let host = Host::new([(vm(0), full(0))]);
     let stored = Arc::new(Notify::new());
     let waits = Arc::clone(&stored);
-    let noted = Box::new(move || -> Fut<'static, ()> {
+    let noted = Box::new(move || -> BoxFuture<'static, ()> {
         let waits = Arc::clone(&waits);
         Box::pin(async move { waits.notified().await })
     });
-    let start = host.machines.run(vm(0), START, Job { noted, ..Job::plain() });
+    let start = host.machines.run(vm(0), START, OpHooks { noted, ..OpHooks::plain() });
     sleep(secs(5)).await;
     assert_eq!(host.sim.marks().calls, 0);
     stored.notify_one();
@@ -188,7 +194,7 @@ async fn nothing_is_done_before_what_was_noted_is_stored() {
 async fn a_gate_that_refuses_leaves_everything_as_it_is() {
     let host = Host::new([(vm(0), full(0))]);
     let gate = Box::new(|| Err(Refusal::IsTemplate));
-    let refused = host.machines.run(vm(0), START, Job { gate, ..Job::plain() }).await;
+    let refused = host.machines.run(vm(0), START, OpHooks { gate, ..OpHooks::plain() }).await;
     assert!(matches!(refused, Err(OpError::Refused(Refusal::IsTemplate))));
     assert_eq!(host.sim.marks().calls, 0);
 }
@@ -198,8 +204,8 @@ async fn progress_rises_to_the_end() {
     let host = Host::new([(vm(0), full(0))]);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
-    let progress: Watch = Arc::new(move |now| told.lock().unwrap().push(now));
-    host.machines.run(vm(0), START, Job { progress, ..Job::plain() }).await.unwrap();
+    let progress: ProgressFn = Arc::new(move |now| told.lock().unwrap().push(now));
+    host.machines.run(vm(0), START, OpHooks { progress, ..OpHooks::plain() }).await.unwrap();
     let seen = seen.lock().unwrap();
     let parts: Vec<f64> = seen
         .iter()
@@ -239,8 +245,8 @@ async fn the_end_that_an_operation_waits_for_is_that_operations() {
         for exit in [DomainExit::PoweredOff, DomainExit::Rebooted, forced] {
             let host = started().await;
             let mut events = host.machines.drivers.hv.events().unwrap();
-            host.sim.rule(|_| Fate::takes(ms(100)));
-            let run = host.machines.run(vm(0), op, Job::plain());
+            host.sim.rule(|_| SimBehaviour::takes(ms(100)));
+            let run = host.machines.run(vm(0), op, OpHooks::plain());
             events.recv().await.unwrap();
             // Whoever follows ends of guests asks for this as the operation goes on.
             host.works(vm(0), MachineOp::AfterExit(exit)).await;
@@ -267,9 +273,9 @@ async fn memory_is_refused_before_anything_is_begun() {
     let mut drivers = crate::sim::drivers(&host.sim);
     drivers.memory = Arc::new(SimMemory(HostBytes { total, available: total }));
     let records: Arc<dyn Records> = host.paper.clone();
-    host.machines = Machines::new(drivers, records, Settings::new("/run/rw".into()));
-    host.sim.rule(|_| Fate::takes(ms(10)));
-    let runs: Vec<_> = (0..20).map(|n| host.machines.run(vm(n), START, Job::plain())).collect();
+    host.machines = Machines::new(drivers, records, MachinesConfig::new("/run/rw".into()));
+    host.sim.rule(|_| SimBehaviour::takes(ms(10)));
+    let runs: Vec<_> = (0..20).map(|n| host.machines.run(vm(n), START, OpHooks::plain())).collect();
     let mut fits = 0;
     for (n, run) in (0..).zip(runs) {
         match run.await {
@@ -321,11 +327,11 @@ async fn a_volume_of_two_machines_is_let_go_of_by_the_last() {
 async fn what_is_not_recorded_any_more_is_let_go() {
     let host = started().await;
     host.sim.rule(|call| match call.what {
-        What::DetachVolume => Fate::ends(End::Fails),
-        _ => Fate::default(),
+        CallKind::DetachVolume => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
     });
     host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
-    host.sim.rule(|_| Fate::default());
+    host.sim.rule(|_| SimBehaviour::default());
     assert!(!host.sim.leftovers().is_empty());
     // Its slots now hold other disks, or are gone.
     host.change(vm(0), |machine| {

@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use super::super::*;
 use super::host::*;
 use super::ops::{Case, cases, full};
-use crate::sim::{End, Fate, Sim, What, drivers};
+use crate::sim::{CallKind, Sim, SimBehaviour, SimResult, drivers};
 
 /// What is left of a life that ends at this call; nothing if the operation ends before.
-fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
+fn killed_at(case: &Case, number: u64, end: SimResult) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
     life(async {
         let (host, vm) = case.host().await;
         let killed = Arc::new(Notify::new());
@@ -22,10 +22,10 @@ fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>
         let number = host.sim.marks().calls + number;
         host.sim.rule(move |call| {
             if call.number != number {
-                return Fate::default();
+                return SimBehaviour::default();
             }
             kill.notify_one();
-            Fate::ends(end)
+            SimBehaviour::ends(end)
         });
         let cut = tokio::select! {
             biased;
@@ -39,10 +39,10 @@ fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>
 #[test]
 fn whatever_is_cut_off_settles() {
     for case in cases() {
-        for end in [End::Hangs, End::HangsDone] {
+        for end in [SimResult::Hangs, SimResult::HangsDone] {
             let mut number = 0;
             while let Some((sim, paper, vm)) = killed_at(&case, number, end) {
-                sim.rule(|_| Fate::default());
+                sim.rule(|_| SimBehaviour::default());
                 life(async {
                     let host = Host::again(sim, paper).await;
                     host.works(vm, MachineOp::Settle).await;
@@ -86,7 +86,7 @@ fn a_guest_runs_through_a_restart() {
 /// What the SR alone knows of is let go of, and nothing that somebody uses.
 #[test]
 fn volumes_that_a_daemon_left_attached_are_detached() {
-    for what in [What::Attach, What::DetachVolume] {
+    for what in [CallKind::Attach, CallKind::DetachVolume] {
         let (sim, paper) = life(async {
             let both = [(vm(0), super::ops::full(0)), (vm(1), super::ops::full(1))];
             let host = Host::new(both);
@@ -95,13 +95,13 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
             let kill = Arc::clone(&cut);
             host.sim.rule(move |call| {
                 if call.what != what {
-                    return Fate::default();
+                    return SimBehaviour::default();
                 }
                 kill.notify_one();
-                Fate::ends(End::Hangs)
+                SimBehaviour::ends(SimResult::Hangs)
             });
             let (of, op) = match what {
-                What::Attach => (vm(0), START),
+                CallKind::Attach => (vm(0), START),
                 _ => (vm(1), MachineOp::HardShutdown),
             };
             tokio::select! {
@@ -110,16 +110,20 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
             }
             (host.sim, host.paper)
         });
-        sim.rule(|_| Fate::default());
+        sim.rule(|_| SimBehaviour::default());
         life(async {
             let host = Host::again(sim, paper).await;
             for of in [vm(0), vm(1)] {
                 host.works(of, MachineOp::Settle).await;
                 host.assert_true(of);
             }
-            let runs = what == What::Attach;
+            let runs = what == CallKind::Attach;
             assert_eq!(host.sim.leftovers().is_empty(), !runs, "{:?}", host.sim.leftovers());
-            assert_eq!(host.machines.tidy(sr(1), "sim").await.unwrap(), 0, "nothing is left");
+            assert_eq!(
+                host.machines.detach_leftovers(sr(1), "sim").await.unwrap(),
+                0,
+                "nothing is left"
+            );
             if runs {
                 host.works(vm(1), MachineOp::HardShutdown).await;
             }
@@ -144,8 +148,8 @@ fn nics_of_nobody_and_uplinks_of_no_network_go() {
         drivers.switch.attach(&nic, &tap).await.unwrap();
         // One that cannot be detached now keeps its uplink.
         host.sim.rule(|call| match call.what {
-            What::DetachNic => Fate::ends(End::Fails),
-            _ => Fate::default(),
+            CallKind::DetachNic => SimBehaviour::ends(SimResult::Fails),
+            _ => SimBehaviour::default(),
         });
         let host = Host::again(host.sim, host.paper).await;
         let left = |host: &Host, what: &str| {
@@ -153,7 +157,7 @@ fn nics_of_nobody_and_uplinks_of_no_network_go() {
         };
         let there = [&tap, "rwu1", "others", &nic.id].map(|what| left(&host, what));
         assert_eq!(there, [true, false, true, true]);
-        host.sim.rule(|_| Fate::default());
+        host.sim.rule(|_| SimBehaviour::default());
         let host = Host::again(host.sim, host.paper).await;
         let there = [&tap, "others", &nic.id].map(|what| left(&host, what));
         assert_eq!(there, [false, true, false]);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::*;
 use super::host::*;
-use crate::sim::{Call, Fate, What};
+use crate::sim::{Call, CallKind, SimBehaviour};
 
 /// What the SR takes for an attach or a detach: every tenth disk is slow.
 fn storage(n: u8) -> Duration {
@@ -18,15 +18,15 @@ fn storage(n: u8) -> Duration {
 }
 
 /// Calls as they take on a host in good order, 5 ms of each step of storage the datapath's.
-fn usual(call: &Call, storage: impl Fn(u8) -> Duration) -> Fate {
-    Fate::takes(match call.what {
-        What::AttachVolume | What::DetachVolume => {
+fn usual(call: &Call, storage: impl Fn(u8) -> Duration) -> SimBehaviour {
+    SimBehaviour::takes(match call.what {
+        CallKind::AttachVolume | CallKind::DetachVolume => {
             call.device.map(number).map_or(Duration::ZERO, storage)
         }
-        What::Attach | What::Activate | What::Deactivate | What::Detach => ms(5),
-        What::Create => ms(300),
-        What::Kill => ms(100),
-        What::PlugDisk | What::PlugNic | What::Disc | What::Run => ms(5),
+        CallKind::Attach | CallKind::Activate | CallKind::Deactivate | CallKind::Detach => ms(5),
+        CallKind::Create => ms(300),
+        CallKind::Kill => ms(100),
+        CallKind::PlugDisk | CallKind::PlugNic | CallKind::Disc | CallKind::Run => ms(5),
         _ => Duration::ZERO,
     })
 }
@@ -85,7 +85,7 @@ async fn twenty_starts_at_once_keep_the_limits_and_use_them() {
     host.sim.rule(|call| usual(call, storage));
     let mut starts = JoinSet::new();
     for n in 0..20 {
-        starts.spawn(host.machines.run(vm(n), START, Job::plain()));
+        starts.spawn(host.machines.run(vm(n), START, OpHooks::plain()));
     }
     assert!(starts.join_all().await.iter().all(Result::is_ok));
     (0..20).for_each(|n| host.assert_true(vm(n)));
@@ -105,7 +105,7 @@ async fn storage_that_is_only_busy_lets_everybody_have_a_turn() {
     host.sim.rule(|call| usual(call, |_| ms(500)));
     let (began, mut starts) = (Instant::now(), JoinSet::new());
     for n in 0..8 {
-        starts.spawn(host.machines.run(vm(n), START, Job::plain()));
+        starts.spawn(host.machines.run(vm(n), START, OpHooks::plain()));
     }
     let ended = starts.join_all().await;
     let deadline = Deadlines::default().storage;
@@ -117,7 +117,7 @@ async fn storage_that_is_only_busy_lets_everybody_have_a_turn() {
 #[tokio::test(start_paused = true)]
 async fn limits_change_while_steps_run() {
     let host = host(255, storage);
-    let start = host.machines.run(vm(0), START, Job::plain());
+    let start = host.machines.run(vm(0), START, OpHooks::plain());
     tokio::time::sleep(ms(200)).await;
     assert_eq!(host.machines.marks().machine_high, 10);
     host.machines.set_limits(StepLimits { machine: 12, sr: 16, ..StepLimits::default() });
@@ -132,7 +132,7 @@ async fn a_thousand_machines_start_and_stop() {
     for op in [START, MachineOp::CleanShutdown] {
         let mut all = JoinSet::new();
         for n in 0..1000 {
-            all.spawn(host.machines.run(vm(n), op, Job::plain()));
+            all.spawn(host.machines.run(vm(n), op, OpHooks::plain()));
         }
         assert!(all.join_all().await.iter().all(Result::is_ok));
         (0..1000).for_each(|n| host.assert_true(vm(n)));
@@ -148,13 +148,13 @@ async fn twenty_clean_shutdowns_take_as_long_as_one() {
         host.works(vm(n), START).await;
     }
     host.sim.rule(|call| match call.what {
-        What::Guest => Fate::takes(Duration::from_secs(3)),
+        CallKind::Guest => SimBehaviour::takes(Duration::from_secs(3)),
         _ => usual(call, |_| ms(50)),
     });
     let one = takes(&host, vm(20), MachineOp::CleanShutdown).await;
     let (began, mut all) = (Instant::now(), JoinSet::new());
     for n in 0..20 {
-        all.spawn(host.machines.run(vm(n), MachineOp::CleanShutdown, Job::plain()));
+        all.spawn(host.machines.run(vm(n), MachineOp::CleanShutdown, OpHooks::plain()));
     }
     assert!(all.join_all().await.iter().all(Result::is_ok));
     assert!(began.elapsed() < 2 * one, "{:?}, one takes {one:?}", began.elapsed());

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use super::super::NetError;
-use super::process::{Mark, end};
+use super::process::{ProcessMatch, end};
 use super::spec::Spec;
 use super::tool::Tool;
 
@@ -122,7 +122,7 @@ pub(super) fn is_running(files: &Files) -> bool {
 fn running(files: &Files) -> Vec<OwnedFd> {
     let accounts = std::fs::read_to_string(ACCOUNTS).unwrap_or_default();
     let (word, owners) = (files.word(), owners(&accounts));
-    Mark { program: PROGRAM, word: &word, owners: &owners }.running()
+    ProcessMatch { program: PROGRAM, word: &word, owners: &owners }.running()
 }
 
 /// Whose processes may be ours: those of root and of who we are, who may start it, and of the user that

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::InternalError;
-use super::subnet::Block;
+use super::subnet::Ipv4Prefix;
 
 /// Whether the host forwards IPv4 at all.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
@@ -30,11 +30,11 @@ pub(super) fn turn_on() -> Result<bool, InternalError> {
 }
 
 /// Blocks to which the host knows the way, but by default or by this device.
-pub(super) fn routes(but: &str) -> Vec<Block> {
+pub(super) fn routes(but: &str) -> Vec<Ipv4Prefix> {
     std::fs::read_to_string(ROUTES).map(|text| parse(&text, but)).unwrap_or_default()
 }
 
-fn parse(text: &str, but: &str) -> Vec<Block> {
+fn parse(text: &str, but: &str) -> Vec<Ipv4Prefix> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [device, first, _gateway, _flags, _references, _use, _metric, mask, ..] = words[..]
@@ -46,7 +46,7 @@ fn parse(text: &str, but: &str) -> Vec<Block> {
         let first = Ipv4Addr::from(address(first)?).to_bits();
         let mask = Ipv4Addr::from(address(mask)?).to_bits();
         let bits = mask.leading_ones() as u8;
-        (device != but && bits > 0).then_some(Block { first, bits })
+        (device != but && bits > 0).then_some(Ipv4Prefix { first, bits })
     };
     text.lines().skip(1).filter_map(parse).collect()
 }
@@ -63,7 +63,7 @@ mod tests {
                     eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
                     rw-lan\t0000D50A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
                     nonsense\n";
-        let shown = |but| parse(text, but).iter().map(Block::to_string).collect::<Vec<_>>();
+        let shown = |but| parse(text, but).iter().map(Ipv4Prefix::to_string).collect::<Vec<_>>();
         assert_eq!(shown("rw-lan"), ["192.168.2.0/24"]);
         assert_eq!(shown("rw-a"), ["192.168.2.0/24", "10.213.0.0/24"]);
     }

@@ -35,15 +35,15 @@ use serde::Serialize;
 use dnsmasq::Files;
 pub use error::InternalError;
 pub use name::Name;
+use spec::NetworkStore;
 pub use spec::Spec;
-use spec::State;
 pub use subnet::Subnet;
 use tool::{DNSMASQ, NFT, Tool};
 pub(crate) use tool::{IP, Named, missing};
 
 /// What is asked for. What is left out follows from what is on record, else from the host.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct NetworkRequest {
     /// Its name.
     pub name: Name,
     /// Its addresses.
@@ -56,7 +56,7 @@ pub struct Wanted {
 
 /// What was made.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct CreatedNetwork {
     /// The network.
     pub spec: Spec,
     /// IPv4 forwarding was off, and has been turned on.
@@ -65,7 +65,7 @@ pub struct Made {
 
 /// A network as it is.
 #[derive(Clone, Debug, Serialize)]
-pub struct Shown {
+pub struct NetworkStatus {
     /// What it is to be.
     #[serde(flatten)]
     pub spec: Spec,
@@ -84,7 +84,7 @@ pub struct Shown {
 /// The internal networks of this host.
 #[derive(Debug)]
 pub struct Networks {
-    state: State,
+    state: NetworkStore,
 }
 
 impl Networks {
@@ -93,14 +93,14 @@ impl Networks {
     /// # Errors
     /// A path that cannot be completed, or that dnsmasq could not be told of.
     pub fn at(root: &Path) -> Result<Self, InternalError> {
-        Ok(Self { state: State::at(root)? })
+        Ok(Self { state: NetworkStore::at(root)? })
     }
 
     /// Makes a network, or completes it if it is there in part.
     ///
     /// # Errors
     /// [`InternalError`]. What was made until then stays, and the same call goes on there.
-    pub async fn create(&self, wanted: &Wanted) -> Result<Made, InternalError> {
+    pub async fn create(&self, wanted: &NetworkRequest) -> Result<CreatedNetwork, InternalError> {
         let ip = Tool::find(IP)?;
         let nft = Tool::find(NFT)?;
         let dnsmasq = wanted.dhcp.then(|| Tool::find(DNSMASQ)).transpose()?;
@@ -117,12 +117,16 @@ impl Networks {
             let files = Files::within(&self.state.of(&spec.name));
             dnsmasq::start(dnsmasq, &files, &spec, anew).await?;
         }
-        Ok(Made { spec, forwards_now })
+        Ok(CreatedNetwork { spec, forwards_now })
     }
 
     /// What the network is to be.
-    fn settle(&self, wanted: &Wanted, recorded: Option<&Spec>) -> Result<Spec, InternalError> {
-        let Wanted { name, subnet, nat, dhcp } = wanted.clone();
+    fn settle(
+        &self,
+        wanted: &NetworkRequest,
+        recorded: Option<&Spec>,
+    ) -> Result<Spec, InternalError> {
+        let NetworkRequest { name, subnet, nat, dhcp } = wanted.clone();
         if let Some(spec) = recorded {
             let same = subnet.is_none_or(|subnet| subnet == spec.subnet);
             if same && (nat, dhcp) == (spec.nat, spec.dhcp) {
@@ -172,7 +176,7 @@ impl Networks {
     ///
     /// # Errors
     /// What is on record cannot be read.
-    pub async fn list(&self) -> Result<Vec<Shown>, InternalError> {
+    pub async fn list(&self) -> Result<Vec<NetworkStatus>, InternalError> {
         let mut all = Vec::new();
         for spec in self.state.all()? {
             all.push(self.shown(spec).await);
@@ -180,7 +184,7 @@ impl Networks {
         Ok(all)
     }
 
-    async fn shown(&self, spec: Spec) -> Shown {
+    async fn shown(&self, spec: Spec) -> NetworkStatus {
         let files = Files::within(&self.state.of(&spec.name));
         let mut problems = devices::missing(&spec);
         if spec.nat && !forward::is_on() {
@@ -195,6 +199,6 @@ impl Networks {
         }
         let (bridge, tap) = (spec.name.bridge(), spec.name.tap());
         let (gateway, leases) = (spec.subnet.gateway(), files.leases());
-        Shown { spec, bridge, tap, gateway, leases, problems }
+        NetworkStatus { spec, bridge, tap, gateway, leases, problems }
     }
 }

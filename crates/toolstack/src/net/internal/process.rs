@@ -14,7 +14,7 @@ const END_DEADLINE: Duration = Duration::from_secs(5);
 /// What a process is known by. Anybody may choose the words that his processes are started with, and
 /// what they are called.
 #[derive(Debug)]
-pub(super) struct Mark<'a> {
+pub(super) struct ProcessMatch<'a> {
     /// File name of the program that it runs.
     pub(super) program: &'a str,
     /// Its first word.
@@ -23,7 +23,7 @@ pub(super) struct Mark<'a> {
     pub(super) owners: &'a [u32],
 }
 
-impl Mark<'_> {
+impl ProcessMatch<'_> {
     /// Those that are so, in this network namespace.
     pub(super) fn running(&self) -> Vec<OwnedFd> {
         let here = std::fs::read_link("/proc/self/ns/net").ok();
@@ -87,8 +87,9 @@ mod tests {
         let file = in_path("sleep").unwrap().canonicalize().unwrap();
         let program = file.file_name().unwrap().to_str().unwrap();
         let (word, owners) = ((100_000 + std::process::id()).to_string(), [geteuid().as_raw()]);
-        let found =
-            |program: &str, word: &str, owners: &[u32]| Mark { program, word, owners }.running();
+        let found = |program: &str, word: &str, owners: &[u32]| {
+            ProcessMatch { program, word, owners }.running()
+        };
         assert_eq!(found(program, &word, &owners).len(), 0);
         let mut child = Command::new(&file).arg0("dnsmasq").arg(&word).spawn().unwrap();
         // Whoever waits for its exec goes on a moment before its words can be seen.
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_user_that_a_process_is_counts() {
-        let mark = Mark { program: "dnsmasq", word: "", owners: &[0, 999] };
+        let mark = ProcessMatch { program: "dnsmasq", word: "", owners: &[0, 999] };
         for (text, owned) in [
             ("Name:\tdnsmasq\nUid:\t999\t999\t999\t999\nGid:\t1\t1\t1\t1\n", true),
             ("Name:\tdnsmasq\nUid:\t0\t999\t0\t999\n", true),

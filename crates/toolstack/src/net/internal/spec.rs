@@ -35,11 +35,11 @@ pub struct Spec {
 /// The directory that has a directory for each network. What is there is ours: a record is written
 /// before anything is made, and removed after everything is gone.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct NetworkStore {
     root: PathBuf,
 }
 
-impl State {
+impl NetworkStore {
     /// The directory at this path, there or not.
     pub(super) fn at(root: &Path) -> Result<Self, InternalError> {
         // Processes are found again by paths in it.
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_recorded_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::at(&dir.path().join("networks")).unwrap();
+        let state = NetworkStore::at(&dir.path().join("networks")).unwrap();
         assert_eq!(state.all().unwrap(), []);
         let turn = state.turn().await.unwrap();
         for name in ["b", "a"] {
@@ -184,13 +184,13 @@ mod tests {
     fn a_path_that_would_be_configuration_is_refused() {
         let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
         for good in ["/var/lib/ringway/networks", "/a b/\u{e4}, c", &long(DIRECTORY_BYTES_MAX)] {
-            assert_eq!(State::at(Path::new(good)).unwrap().root, Path::new(good));
+            assert_eq!(NetworkStore::at(Path::new(good)).unwrap().root, Path::new(good));
         }
         let bad = ["/a\nuser=root", "/a\rb", "/a\tb", "/a\u{85}b", "/a \"b", "/a #b"];
         let bad = bad.into_iter().map(OsString::from);
         let latin = OsString::from_vec(b"/\xe4".to_vec());
         for bad in bad.chain([latin, long(DIRECTORY_BYTES_MAX + 1).into()]) {
-            let error = State::at(Path::new(&bad)).unwrap_err().to_string();
+            let error = NetworkStore::at(Path::new(&bad)).unwrap_err().to_string();
             assert!(error.contains("must be UTF-8 of at most 900"), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn records_that_are_none_are_refused_by_their_path() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::at(dir.path()).unwrap();
+        let state = NetworkStore::at(dir.path()).unwrap();
         state.write(&spec("a")).unwrap();
         let path = dir.path().join("a").join(RECORD);
         let good = fs::read_to_string(&path).unwrap();

@@ -13,12 +13,12 @@ const BITS: std::ops::RangeInclusive<u8> = 8..=29;
 
 /// Addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct Ipv4Prefix {
     pub(super) first: u32,
     pub(super) bits: u8,
 }
 
-impl Block {
+impl Ipv4Prefix {
     pub(super) fn mask(self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
     }
@@ -30,7 +30,7 @@ impl Block {
     }
 }
 
-impl fmt::Display for Block {
+impl fmt::Display for Ipv4Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", Ipv4Addr::from_bits(self.first), self.bits)
     }
@@ -39,17 +39,19 @@ impl fmt::Display for Block {
 /// The addresses of an internal network: a gateway, which is the host, and the rest for guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Subnet(Block);
+pub struct Subnet(Ipv4Prefix);
 
 impl Subnet {
     /// The first of `10.213.0.0/24` to `10.213.255.0/24` that overlaps none of these.
-    pub(super) fn free(used: &[Block]) -> Option<Self> {
-        let mut all = (0..=255u8)
-            .map(|third| Block { first: Ipv4Addr::new(10, 213, third, 0).to_bits(), bits: 24 });
+    pub(super) fn free(used: &[Ipv4Prefix]) -> Option<Self> {
+        let mut all = (0..=255u8).map(|third| Ipv4Prefix {
+            first: Ipv4Addr::new(10, 213, third, 0).to_bits(),
+            bits: 24,
+        });
         all.find(|block| used.iter().all(|used| !used.overlaps(*block))).map(Self)
     }
 
-    pub(super) fn block(self) -> Block {
+    pub(super) fn block(self) -> Ipv4Prefix {
         self.0
     }
 
@@ -108,10 +110,10 @@ impl FromStr for Subnet {
         if !BITS.contains(&bits) {
             return Err(refused(format!("its prefix has {} to {} bits", BITS.start(), BITS.end())));
         }
-        let block = Block { first: address.to_bits(), bits };
+        let block = Ipv4Prefix { first: address.to_bits(), bits };
         if block.first & !block.mask() != 0 {
             let first = block.first & block.mask();
-            return Err(refused(format!("it begins at {}", Block { first, bits })));
+            return Err(refused(format!("it begins at {}", Ipv4Prefix { first, bits })));
         }
         let first = address.octets()[0];
         let special =
@@ -185,8 +187,8 @@ mod tests {
         let used = ["10.213.0.0/24", "10.213.1.128/29", "10.212.0.0/16"].map(|t| subnet(t).0);
         assert_eq!(Subnet::free(&used), Some(subnet("10.213.2.0/24")));
         assert_eq!(Subnet::free(&[subnet("10.0.0.0/8").0]), None);
-        assert_eq!(Subnet::free(&[Block { first: 0, bits: 0 }]), None);
-        let host = Block { first: Ipv4Addr::new(10, 213, 0, 77).to_bits(), bits: 32 };
+        assert_eq!(Subnet::free(&[Ipv4Prefix { first: 0, bits: 0 }]), None);
+        let host = Ipv4Prefix { first: Ipv4Addr::new(10, 213, 0, 77).to_bits(), bits: 32 };
         assert_eq!(Subnet::free(&[host]), Some(subnet("10.213.1.0/24")));
     }
 }

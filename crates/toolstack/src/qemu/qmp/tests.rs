@@ -13,7 +13,7 @@ async fn scripted(
     let server = tokio::spawn(async move {
         let (reader, mut writer) = theirs.into_split();
         writer.write_all(GREETING).await.unwrap();
-        let mut lines = Lines::new(reader, 1 << 20);
+        let mut lines = JsonLines::new(reader, 1 << 20);
         while let Ok(command) = lines.next_json().await {
             let answer = script(&command);
             writer.write_all(answer.as_bytes()).await.unwrap();

@@ -8,7 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::folder::{Folder, location, os};
+use super::directory::{SrDirectory, location, os};
 use super::marker::{MARKER, Marker};
 use crate::sr::SrError;
 
@@ -17,7 +17,7 @@ pub(super) const NEW: &str = ".new-";
 /// Longest marker that is read, in bytes.
 const MAX_MARKER_BYTES: usize = 4096;
 
-impl Folder<'_> {
+impl SrDirectory<'_> {
     pub(super) fn marker(&self) -> Result<Option<Marker>, SrError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = match openat(&self.fd, MARKER, flags, Mode::empty()) {

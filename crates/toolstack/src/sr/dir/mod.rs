@@ -10,8 +10,8 @@
 //!
 //! Nothing here touches a path. All that is done by the SR's [worker](super::worker).
 
+mod directory;
 mod files;
-mod folder;
 mod marker;
 #[cfg(test)]
 mod tests;
@@ -24,18 +24,18 @@ use model::id::{SrId, Uuid, VdiId};
 use model::spec::Backend;
 use model::vdi::automaton::Access;
 
-pub(crate) use folder::Folder;
+pub(crate) use directory::SrDirectory;
 
-use super::worker::{Done, Host, Work, Worker};
+use super::worker::{Host, SrRequest, SrResponse, Worker};
 use super::{Config, Space, SrDriver, SrError, Volume};
-use crate::fut::Fut;
+use crate::boxed_future::BoxFuture;
 
 /// The key of a configuration that names the directory.
 pub const LOCATION: &str = "location";
 
 /// Knows SRs of type `dir`.
 #[derive(Debug)]
-pub struct Dir {
+pub struct DirDriver {
     host: Host,
     default: PathBuf,
     /// Of those that are attached.
@@ -54,7 +54,7 @@ struct Attached {
     worker: Worker,
 }
 
-impl Dir {
+impl DirDriver {
     /// One whose SRs are in the directory `default` where the configuration names none.
     pub fn new(host: Host, default: PathBuf) -> Self {
         Self { host, default, attached: Mutex::default(), others: Mutex::default() }
@@ -103,45 +103,46 @@ impl Dir {
         Err(SrError::Config { key: LOCATION.into(), why })
     }
 
-    async fn work(&self, sr: SrId, work: Work) -> Result<Done, SrError> {
+    async fn work(&self, sr: SrId, work: SrRequest) -> Result<SrResponse, SrError> {
         let Attached { place, worker } = self.of(sr)?;
         worker.call(sr, &place, work).await
     }
 }
 
-impl SrDriver for Dir {
+impl SrDriver for DirDriver {
     fn kind(&self) -> &'static str {
         "dir"
     }
 
-    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            self.other(&place)?.call(sr, &place, Work::Create).await?.into_nothing()
+            self.other(&place)?.call(sr, &place, SrRequest::Create).await?.into_nothing()
         })
     }
 
-    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            self.other(&place)?.call(sr, &place, Work::Destroy).await?.into_nothing()?;
+            self.other(&place)?.call(sr, &place, SrRequest::Destroy).await?.into_nothing()?;
             self.others().remove(&place);
             Ok(())
         })
     }
 
-    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+    fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
             // Of no SR in particular.
             let nobody = SrId(Uuid::default());
-            let found = self.other(&place)?.call(nobody, &place, Work::Probe).await?.into_srs()?;
+            let found =
+                self.other(&place)?.call(nobody, &place, SrRequest::Probe).await?.into_srs()?;
             self.others().remove(&place);
             Ok(found)
         })
     }
 
-    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
+    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
             let before = self.of(sr).ok();
@@ -154,14 +155,14 @@ impl SrDriver for Dir {
                 Some(before) => before.worker,
                 None => self.other(&place)?,
             };
-            let (space, _) = worker.call(sr, &place, Work::Attach).await?.into_sr()?;
+            let (space, _) = worker.call(sr, &place, SrRequest::Attach).await?.into_sr()?;
             self.others().remove(&place);
             self.attached().entry(sr).or_insert_with(|| Attached { place, worker });
             Ok(space)
         })
     }
 
-    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
+    fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(async move {
             // Its worker ends by itself when nobody has anything to say to it.
             self.attached().remove(&sr);
@@ -169,22 +170,32 @@ impl SrDriver for Dir {
         })
     }
 
-    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
-        Box::pin(async move { self.work(sr, Work::Scan).await?.into_sr() })
+    fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
+        Box::pin(async move { self.work(sr, SrRequest::Scan).await?.into_sr() })
     }
 
-    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
-        let work = Work::CreateVolume { vdi: vdi.0, bytes };
+    fn create_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let work = SrRequest::CreateVolume { vdi: vdi.0, bytes };
         Box::pin(async move { self.work(sr, work).await?.into_volume() })
     }
 
-    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
-        let work = Work::DestroyVolume { vdi: vdi.0 };
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
+        let work = SrRequest::DestroyVolume { vdi: vdi.0 };
         Box::pin(async move { self.work(sr, work).await?.into_nothing() })
     }
 
-    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
-        let work = Work::ResizeVolume { vdi: vdi.0, bytes };
+    fn resize_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        bytes: u64,
+    ) -> BoxFuture<'_, Result<Volume, SrError>> {
+        let work = SrRequest::ResizeVolume { vdi: vdi.0, bytes };
         Box::pin(async move { self.work(sr, work).await?.into_volume() })
     }
 
@@ -193,12 +204,12 @@ impl SrDriver for Dir {
         sr: SrId,
         vdi: VdiId,
         access: Access,
-    ) -> Fut<'_, Result<Backend, SrError>> {
+    ) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             let Attached { place, worker } = self.of(sr)?;
-            let work = Work::FindVolume { vdi: vdi.0 };
+            let work = SrRequest::FindVolume { vdi: vdi.0 };
             let found = worker.call(sr, &place, work).await?.into_volume()?;
-            let path = place.join(folder::name(vdi));
+            let path = place.join(directory::name(vdi));
             if found.read_only && access == Access::Rw {
                 let what = format!("{} cannot be written", path.display());
                 let source = std::io::ErrorKind::PermissionDenied.into();
@@ -210,19 +221,19 @@ impl SrDriver for Dir {
 
     // Whoever serves a file opens and locks it: nothing of that is done to the directory, so an SR
     // that has gone keeps nobody from letting go.
-    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn attached_volumes(&self, _sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
+    fn attached_volumes(&self, _sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }

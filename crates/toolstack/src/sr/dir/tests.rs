@@ -6,8 +6,8 @@ use std::path::Path;
 use model::id::{SrId, Uuid, VdiId};
 use tempfile::TempDir;
 
-use super::folder::name;
-use super::{Folder, LOCATION};
+use super::directory::name;
+use super::{LOCATION, SrDirectory};
 use crate::sr::SrError;
 
 fn sr(n: u8) -> SrId {
@@ -21,12 +21,12 @@ fn vdi(n: u8) -> VdiId {
 /// An SR in a directory of its own.
 fn made() -> (TempDir, SrId) {
     let dir = tempfile::tempdir().unwrap();
-    Folder::create(dir.path(), sr(1)).unwrap();
+    SrDirectory::create(dir.path(), sr(1)).unwrap();
     (dir, sr(1))
 }
 
-fn open(dir: &TempDir) -> Folder<'_> {
-    Folder::open(dir.path(), sr(1)).unwrap()
+fn open(dir: &TempDir) -> SrDirectory<'_> {
+    SrDirectory::open(dir.path(), sr(1)).unwrap()
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -118,12 +118,12 @@ fn what_a_death_left_half_done_goes_and_the_rest_stays() {
 #[test]
 fn a_directory_that_is_not_the_right_one_is_not_used() {
     let (dir, ours) = made();
-    Folder::create(dir.path(), ours).unwrap();
-    let error = Folder::open(dir.path(), sr(2)).unwrap_err();
+    SrDirectory::create(dir.path(), ours).unwrap();
+    let error = SrDirectory::open(dir.path(), sr(2)).unwrap_err();
     assert!(refuses(&error, LOCATION, &ours.to_string()), "{error}");
-    let error = Folder::create(dir.path(), sr(2)).unwrap_err();
+    let error = SrDirectory::create(dir.path(), sr(2)).unwrap_err();
     assert!(refuses(&error, LOCATION, &ours.to_string()), "{error}");
-    let vanished = |path: &Path| match Folder::open(path, ours).unwrap_err() {
+    let vanished = |path: &Path| match SrDirectory::open(path, ours).unwrap_err() {
         SrError::Vanished { path: told } => assert_eq!(told, path),
         error => panic!("{error}"),
     };
@@ -133,19 +133,19 @@ fn a_directory_that_is_not_the_right_one_is_not_used() {
     vanished(&dir.path().join("none"));
     vanished(&dir.path().join(".ringway-sr"));
     std::fs::write(dir.path().join(".ringway-sr"), "?").unwrap();
-    let error = Folder::open(dir.path(), ours).unwrap_err();
+    let error = SrDirectory::open(dir.path(), ours).unwrap_err();
     assert!(refuses(&error, LOCATION, "cannot be understood"), "{error}");
     std::fs::write(bare.path().join(name(vdi(1))), "somebody's").unwrap();
-    let error = Folder::create(bare.path(), ours).unwrap_err();
+    let error = SrDirectory::create(bare.path(), ours).unwrap_err();
     assert!(refuses(&error, LOCATION, "empty directory"), "{error}");
-    Folder::create(&bare.path().join("a/b"), ours).unwrap();
-    assert_eq!(Folder::open(&bare.path().join("a/b"), ours).unwrap().volumes().unwrap(), []);
+    SrDirectory::create(&bare.path().join("a/b"), ours).unwrap();
+    assert_eq!(SrDirectory::open(&bare.path().join("a/b"), ours).unwrap().volumes().unwrap(), []);
 }
 
 #[test]
 fn an_end_takes_what_is_ours_and_nothing_else() {
     let (dir, ours) = made();
-    assert_eq!(Folder::probe(dir.path()).unwrap(), Some(ours));
+    assert_eq!(SrDirectory::probe(dir.path()).unwrap(), Some(ours));
     std::fs::write(dir.path().join("lost+found"), "another's").unwrap();
     let folder = open(&dir);
     folder.create_volume(vdi(1), 4096).unwrap();
@@ -157,20 +157,20 @@ fn an_end_takes_what_is_ours_and_nothing_else() {
     folder.destroy().unwrap();
     folder.destroy().unwrap();
     assert_eq!(names(dir.path()), ["lost+found"]);
-    assert_eq!(Folder::probe(dir.path()).unwrap(), None);
+    assert_eq!(SrDirectory::probe(dir.path()).unwrap(), None);
     // From now on it can be another's.
-    Folder::create(dir.path(), sr(2)).unwrap();
-    assert_eq!(Folder::probe(dir.path()).unwrap(), Some(sr(2)));
+    SrDirectory::create(dir.path(), sr(2)).unwrap();
+    assert_eq!(SrDirectory::probe(dir.path()).unwrap(), Some(sr(2)));
 }
 
 #[test]
 fn a_place_that_cannot_be_looked_at_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Folder::probe(&dir.path().join("none")).unwrap_err();
+    let error = SrDirectory::probe(&dir.path().join("none")).unwrap_err();
     assert!(matches!(error, SrError::Vanished { .. }), "{error}");
     for odd in ["?", r#"{"format":1,"sr":"<UUID>"}"#, r#"{"format":2,"sr":""}"#] {
         std::fs::write(dir.path().join(".ringway-sr"), odd).unwrap();
-        let error = Folder::probe(dir.path()).unwrap_err();
+        let error = SrDirectory::probe(dir.path()).unwrap_err();
         assert!(refuses(&error, LOCATION, ".ringway-sr"), "{error}");
     }
 }

@@ -27,13 +27,13 @@ use std::time::Duration;
 use model::id::SrId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::fut::Fut;
-use crate::launch::Launch;
+use crate::boxed_future::BoxFuture;
+use crate::helper_command::HelperCommand;
 use crate::sr::SrError;
 use process::Process;
 use proto::Call;
 
-pub(crate) use proto::{Done, MAX_VOLUMES, Work};
+pub(crate) use proto::{MAX_VOLUMES, SrRequest, SrResponse};
 pub use serve::serve;
 
 /// Most workers of a host that are left behind, each with some MiB of memory.
@@ -55,14 +55,14 @@ pub fn call_deadline(step: Duration) -> Duration {
 /// What all workers of a host have in common.
 #[derive(Clone, Debug)]
 pub struct Host {
-    launch: Launch,
+    launch: HelperCommand,
     deadline: Duration,
     left: Arc<Semaphore>,
 }
 
 impl Host {
     /// Workers that are started like this; each call ends within `deadline`.
-    pub fn new(launch: Launch, deadline: Duration) -> Self {
+    pub fn new(launch: HelperCommand, deadline: Duration) -> Self {
         Self { launch, deadline, left: Arc::new(Semaphore::new(MAX_LEFT)) }
     }
 
@@ -87,7 +87,7 @@ struct Shared {
 
 /// Given back when one that was left behind has really ended.
 #[derive(Debug)]
-struct Left {
+struct AbandonedWorker {
     _of_sr: OwnedSemaphorePermit,
     _of_host: OwnedSemaphorePermit,
 }
@@ -113,8 +113,8 @@ impl Worker {
         &self,
         sr: SrId,
         place: &Path,
-        work: Work,
-    ) -> Fut<'static, Result<Done, SrError>> {
+        work: SrRequest,
+    ) -> BoxFuture<'static, Result<SrResponse, SrError>> {
         let (shared, place) = (Arc::clone(&self.shared), place.to_owned());
         let call = Call { id: 0, sr: sr.0, place, work };
         Box::pin(async move {
@@ -125,7 +125,7 @@ impl Worker {
 }
 
 impl Shared {
-    async fn call(&self, call: Call) -> Result<Done, SrError> {
+    async fn call(&self, call: Call) -> Result<SrResponse, SrError> {
         let process = self.process()?;
         let (what, after) = (call.work.to_string(), self.host.deadline);
         let called = tokio::time::timeout(after, process.call(call)).await;
@@ -170,13 +170,13 @@ impl Shared {
             );
             return;
         };
-        let left = Left { _of_sr, _of_host };
+        let left = AbandonedWorker { _of_sr, _of_host };
         *current = None;
         let (process, deadline) = (Arc::clone(process), self.host.deadline);
         tokio::spawn(async move {
             // By then each call that is under way there has ended or is late.
             tokio::time::sleep(deadline).await;
-            process.leave(left);
+            process.abandon(left);
         });
     }
 }

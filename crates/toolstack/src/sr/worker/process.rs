@@ -11,13 +11,13 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Left;
-use super::proto::{Answer, Call, Done, Fault, MAX_LINE_BYTES};
-use crate::child::Group;
-use crate::launch::Launch;
-use crate::lines::Lines;
+use super::AbandonedWorker;
+use super::proto::{Answer, Call, MAX_LINE_BYTES, SrResponse, WireError};
+use crate::helper_command::HelperCommand;
+use crate::json_lines::JsonLines;
+use crate::process_group::ChildGroup;
 use crate::sr::SrError;
-use crate::tail::{Tail, quoted};
+use crate::stderr_tail::{StderrTail, format_tail};
 
 /// Most calls that a process works on, each on a thread of its own: more than an SR has steps at
 /// once, with some that hang.
@@ -30,10 +30,10 @@ const END_GRACE: Duration = Duration::from_millis(500);
 pub(super) struct Process {
     calls: Mutex<Calls>,
     lines: mpsc::Sender<Vec<u8>>,
-    leave: Mutex<Option<oneshot::Sender<Left>>>,
+    leave: Mutex<Option<oneshot::Sender<AbandonedWorker>>>,
 }
 
-type Outcome = Result<Done, Fault>;
+type Outcome = Result<SrResponse, WireError>;
 
 #[derive(Debug, Default)]
 struct Calls {
@@ -46,15 +46,15 @@ struct Calls {
 
 /// What the task that attends to a process has of it.
 struct Attended {
-    group: Group,
-    tail: Tail,
-    lines: Lines<OwnedReadHalf>,
-    left: oneshot::Receiver<Left>,
+    group: ChildGroup,
+    tail: StderrTail,
+    lines: JsonLines<OwnedReadHalf>,
+    left: oneshot::Receiver<AbandonedWorker>,
 }
 
 impl Process {
     /// Starts one.
-    pub(super) fn start(launch: &Launch) -> io::Result<Arc<Self>> {
+    pub(super) fn start(launch: &HelperCommand) -> io::Result<Arc<Self>> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
@@ -64,22 +64,22 @@ impl Process {
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut group = Group::spawn(&mut command)?;
+        let mut group = ChildGroup::spawn(&mut command)?;
         let stderr = group.child().stderr.take();
         let stderr = stderr.ok_or_else(|| io::Error::other("no pipe for its messages"))?;
         let (lines, to_write) = mpsc::channel(MAX_CALLS);
         let (leave, left) = oneshot::channel();
         let process =
             Arc::new(Self { calls: Mutex::default(), lines, leave: Mutex::new(Some(leave)) });
-        let lines = Lines::new(reader, MAX_LINE_BYTES);
-        let attended = Attended { group, tail: Tail::collect(stderr, None), lines, left };
+        let lines = JsonLines::new(reader, MAX_LINE_BYTES);
+        let attended = Attended { group, tail: StderrTail::collect(stderr, None), lines, left };
         tokio::spawn(write(writer, to_write));
         tokio::spawn(attended.attend(Arc::downgrade(&process)));
         Ok(process)
     }
 
     /// Has something done, and waits for that.
-    pub(super) async fn call(&self, mut call: Call) -> Result<Done, SrError> {
+    pub(super) async fn call(&self, mut call: Call) -> Result<SrResponse, SrError> {
         let hear = {
             let mut calls = self.calls();
             if let Some(why) = &calls.ended {
@@ -120,7 +120,7 @@ impl Process {
     }
 
     /// Kills it and leaves it to the kernel; its place is given back when it has really ended.
-    pub(super) fn leave(&self, place: Left) {
+    pub(super) fn abandon(&self, place: AbandonedWorker) {
         let leave = self.leave.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(leave) = leave {
             // One that has ended needs none.
@@ -172,7 +172,9 @@ impl Attended {
         };
         let status = tokio::time::timeout(END_GRACE, self.group.wait()).await;
         let why = match status {
-            Ok(Ok(status)) => format!("it ended ({status}){}", quoted(&self.tail.finish().await)),
+            Ok(Ok(status)) => {
+                format!("it ended ({status}){}", format_tail(&self.tail.finish().await))
+            }
             _ => why,
         };
         if let Some(process) = process.upgrade() {

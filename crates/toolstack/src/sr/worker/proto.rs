@@ -24,13 +24,13 @@ pub(super) struct Call {
     pub(super) sr: Uuid,
     /// Where it is.
     pub(super) place: PathBuf,
-    pub(super) work: Work,
+    pub(super) work: SrRequest,
 }
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Work {
+pub(crate) enum SrRequest {
     /// Make an empty SR.
     Create,
     /// Remove an empty SR.
@@ -65,7 +65,7 @@ pub(crate) enum Work {
     },
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for SrRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create => write!(f, "that it was made"),
@@ -86,26 +86,26 @@ impl fmt::Display for Work {
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
     pub(super) id: u64,
-    pub(super) outcome: Result<Done, Fault>,
+    pub(super) outcome: Result<SrResponse, WireError>,
 }
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Done {
+pub(crate) enum SrResponse {
     /// Nothing to tell.
     Nothing,
     /// An SR, and what is in it if that was asked.
-    Sr { total: u64, used: u64, volumes: Vec<Found> },
+    Sr { total: u64, used: u64, volumes: Vec<WireVolume> },
     /// A volume.
-    Volume(Found),
+    Volume(WireVolume),
     /// SRs.
     Srs(Vec<SrId>),
 }
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct WireVolume {
     #[serde(with = "text")]
     vdi: Uuid,
     virtual_bytes: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Found {
 /// An [`SrError`] on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Fault {
+pub(super) enum WireError {
     Config { key: String, why: String },
     Vanished { path: PathBuf },
     NoVolume { vdi: String },
@@ -126,10 +126,10 @@ pub(super) enum Fault {
     Worker(String),
 }
 
-impl Done {
+impl SrResponse {
     /// An SR.
     pub(crate) fn sr(space: Space, volumes: Vec<Volume>) -> Self {
-        let volumes = volumes.into_iter().map(Found::from).collect();
+        let volumes = volumes.into_iter().map(WireVolume::from).collect();
         Self::Sr { total: space.total, used: space.used, volumes }
     }
 
@@ -185,21 +185,21 @@ impl Done {
     }
 }
 
-impl From<Volume> for Found {
+impl From<Volume> for WireVolume {
     fn from(volume: Volume) -> Self {
         let Volume { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only } = volume;
         Self { vdi, virtual_bytes, physical_bytes, read_only }
     }
 }
 
-impl From<Found> for Volume {
-    fn from(found: Found) -> Self {
-        let Found { vdi, virtual_bytes, physical_bytes, read_only } = found;
+impl From<WireVolume> for Volume {
+    fn from(found: WireVolume) -> Self {
+        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only } = found;
         Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only }
     }
 }
 
-impl From<SrError> for Fault {
+impl From<SrError> for WireError {
     fn from(error: SrError) -> Self {
         match error {
             SrError::Config { key, why } => Self::Config { key, why },
@@ -217,23 +217,23 @@ impl From<SrError> for Fault {
     }
 }
 
-impl From<Fault> for SrError {
-    fn from(fault: Fault) -> Self {
+impl From<WireError> for SrError {
+    fn from(fault: WireError) -> Self {
         match fault {
-            Fault::Config { key, why } => Self::Config { key, why },
-            Fault::Vanished { path } => Self::Vanished { path },
-            Fault::NoVolume { vdi } => match vdi.parse() {
+            WireError::Config { key, why } => Self::Config { key, why },
+            WireError::Vanished { path } => Self::Vanished { path },
+            WireError::NoVolume { vdi } => match vdi.parse() {
                 Ok(vdi) => Self::NoVolume(VdiId(vdi)),
                 Err(error) => Self::Worker(format!("its answer: {error}")),
             },
-            Fault::NotEmpty { volumes } => Self::NotEmpty { volumes },
-            Fault::Full { needed, free } => Self::Full { needed, free },
-            Fault::Os { what, code, said } => {
+            WireError::NotEmpty { volumes } => Self::NotEmpty { volumes },
+            WireError::Full { needed, free } => Self::Full { needed, free },
+            WireError::Os { what, code, said } => {
                 let source =
                     code.map_or_else(|| io::Error::other(said), io::Error::from_raw_os_error);
                 Self::Os { what, source }
             }
-            Fault::Worker(why) => Self::Worker(why),
+            WireError::Worker(why) => Self::Worker(why),
         }
     }
 }
@@ -271,15 +271,15 @@ mod tests {
     fn calls_come_as_they_went() {
         let vdi = Uuid::from_random([7; 16]);
         for work in [
-            Work::Create,
-            Work::Destroy,
-            Work::Probe,
-            Work::Attach,
-            Work::Scan,
-            Work::CreateVolume { vdi, bytes: u64::MAX },
-            Work::DestroyVolume { vdi },
-            Work::ResizeVolume { vdi, bytes: 1 },
-            Work::FindVolume { vdi },
+            SrRequest::Create,
+            SrRequest::Destroy,
+            SrRequest::Probe,
+            SrRequest::Attach,
+            SrRequest::Scan,
+            SrRequest::CreateVolume { vdi, bytes: u64::MAX },
+            SrRequest::DestroyVolume { vdi },
+            SrRequest::ResizeVolume { vdi, bytes: 1 },
+            SrRequest::FindVolume { vdi },
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: work.clone() };
             let came = again(&call);
@@ -305,7 +305,7 @@ mod tests {
             SrError::Worker("no thread".into()),
         ] {
             let said = format!("{error:?}");
-            let came: SrError = again(&Fault::from(error)).into();
+            let came: SrError = again(&WireError::from(error)).into();
             // The text of an error of the system comes with its number.
             assert_eq!(format!("{came:?}"), said);
         }
@@ -316,7 +316,7 @@ mod tests {
         let vdi = VdiId(Uuid::from_random([7; 16]));
         let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
         let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false };
-        let done = Done::sr(Space::default(), vec![volume; 64]);
+        let done = SrResponse::sr(Space::default(), vec![volume; 64]);
         let bytes = serde_json::to_string(&Answer { id: 1, outcome: Ok(done) }).unwrap().len();
         assert!(bytes / 64 * MAX_VOLUMES < MAX_LINE_BYTES, "{bytes}");
     }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use model::id::VdiId;
 
-use super::proto::{Answer, Call, Done, MAX_LINE_BYTES, Work};
+use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
 use crate::sr::SrError;
-use crate::sr::dir::Folder;
+use crate::sr::dir::SrDirectory;
 
 /// Name in lists of processes.
 const PROGRAM: &std::ffi::CStr = c"ringway-storage";
@@ -49,7 +49,7 @@ fn serve_on(stream: UnixStream) -> io::Result<()> {
     }
 }
 
-fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<Done, SrError>) {
+fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<SrResponse, SrError>) {
     let answer = Answer { id, outcome: outcome.map_err(Into::into) };
     let Ok(mut line) = serde_json::to_vec(&answer) else { return };
     line.push(b'\n');
@@ -58,32 +58,35 @@ fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<Done, SrError>) {
     let _gone = stream.write_all(&line);
 }
 
-fn carry_out(call: &Call) -> Result<Done, SrError> {
-    let open = || Folder::open(&call.place, call.sr());
+fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
+    let open = || SrDirectory::open(&call.place, call.sr());
     match call.work {
-        Work::Create => Folder::create(&call.place, call.sr()).map(|()| Done::Nothing),
-        Work::Destroy => open()?.destroy().map(|()| Done::Nothing),
-        Work::Probe => {
-            Folder::probe(&call.place).map(|found| Done::Srs(found.into_iter().collect()))
+        SrRequest::Create => {
+            SrDirectory::create(&call.place, call.sr()).map(|()| SrResponse::Nothing)
         }
-        Work::Attach => {
+        SrRequest::Destroy => open()?.destroy().map(|()| SrResponse::Nothing),
+        SrRequest::Probe => SrDirectory::probe(&call.place)
+            .map(|found| SrResponse::Srs(found.into_iter().collect())),
+        SrRequest::Attach => {
             let folder = open()?;
             folder.clean()?;
-            Ok(Done::sr(folder.space()?, Vec::new()))
+            Ok(SrResponse::sr(folder.space()?, Vec::new()))
         }
-        Work::Scan => {
+        SrRequest::Scan => {
             let folder = open()?;
-            Ok(Done::sr(folder.space()?, folder.volumes()?))
+            Ok(SrResponse::sr(folder.space()?, folder.volumes()?))
         }
-        Work::CreateVolume { vdi, bytes } => {
-            open()?.create_volume(VdiId(vdi), bytes).map(|volume| Done::Volume(volume.into()))
+        SrRequest::CreateVolume { vdi, bytes } => {
+            open()?.create_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))
         }
-        Work::DestroyVolume { vdi } => open()?.destroy_volume(VdiId(vdi)).map(|()| Done::Nothing),
-        Work::ResizeVolume { vdi, bytes } => {
-            open()?.resize_volume(VdiId(vdi), bytes).map(|volume| Done::Volume(volume.into()))
+        SrRequest::DestroyVolume { vdi } => {
+            open()?.destroy_volume(VdiId(vdi)).map(|()| SrResponse::Nothing)
         }
-        Work::FindVolume { vdi } => {
-            open()?.volume(VdiId(vdi)).map(|volume| Done::Volume(volume.into()))
+        SrRequest::ResizeVolume { vdi, bytes } => {
+            open()?.resize_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))
+        }
+        SrRequest::FindVolume { vdi } => {
+            open()?.volume(VdiId(vdi)).map(|volume| SrResponse::Volume(volume.into()))
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::super::error::Holder;
-use super::tables::Trouble;
+use super::tables::StateFileError;
 
 /// Bytes of the file that are kept in memory: everything is read once, and what changes is small.
 const CACHE_BYTES: usize = 16 << 20;
@@ -27,8 +27,8 @@ const LOCKS: &str = "/proc/locks";
 /// killed meanwhile leaves a hidden file beside it, which nobody reads.
 pub(super) fn create(
     path: &Path,
-    begin: impl FnOnce(&Database) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    begin: impl FnOnce(&Database) -> Result<(), StateFileError>,
+) -> Result<(), StateFileError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let unnamed = tempfile::Builder::new().prefix(".state-").tempfile_in(directory);
@@ -48,16 +48,16 @@ pub(super) fn create(
 }
 
 /// Opens the database in a file that is there.
-pub(super) fn open(path: &Path) -> Result<Database, Trouble> {
+pub(super) fn open(path: &Path) -> Result<Database, StateFileError> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(RedbError::Io)?;
     // An empty file would be made a new database: what was in it would be forgotten in silence.
     if file.metadata().map_err(RedbError::Io)?.len() == 0 {
-        return Err(Trouble::Wrong("it is empty".to_owned()));
+        return Err(StateFileError::Wrong("it is empty".to_owned()));
     }
     database(file)
 }
 
-fn database(file: File) -> Result<Database, Trouble> {
+fn database(file: File) -> Result<Database, StateFileError> {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES);
     Ok(builder.create_with_backend(FileBackend::new(file)?)?)
@@ -65,7 +65,7 @@ fn database(file: File) -> Result<Database, Trouble> {
 
 /// Waits until a process that is dead has the file locked no more. One that dies while it starts a
 /// program leaves a copy of itself, with all that it had open, until that program runs.
-pub(super) fn outlast(path: &Path) {
+pub(super) fn wait_lock_released(path: &Path) {
     let Ok(file) = File::open(path) else { return };
     let taken = flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
     if !taken || holder(path).0.is_some() {

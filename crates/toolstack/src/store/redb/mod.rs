@@ -25,14 +25,14 @@ use ::redb::{Database, Error as RedbError};
 use rustix::io::Errno;
 
 use super::{Batch, Contents, SCHEMA, Store, StoreError, check};
-use reserve::Reserve;
-use tables::{Head, Trouble};
+use reserve::SpaceReserve;
+use tables::{Head, StateFileError};
 
 /// Opens the database in a file that is there.
-type Opener = Box<dyn Fn(&Path) -> Result<Database, Trouble> + Send>;
+type Opener = Box<dyn Fn(&Path) -> Result<Database, StateFileError> + Send>;
 
 /// A store in a file.
-pub struct Redb {
+pub struct RedbStore {
     path: PathBuf,
     opener: Opener,
     /// `None` after a failure, until the next call.
@@ -42,16 +42,16 @@ pub struct Redb {
     /// Nobody knows what is on disk.
     unsure: bool,
     /// Room for batches that may use it.
-    reserve: Reserve,
+    reserve: SpaceReserve,
 }
 
-impl fmt::Debug for Redb {
+impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redb").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-impl Redb {
+impl RedbStore {
     /// Opens the store in this file, and makes it if there is none, readable by its owner only. No
     /// other process can open it until this is dropped. Blocks for some seconds at most while
     /// something of a dead process has it.
@@ -62,12 +62,12 @@ impl Redb {
         if !path.exists() {
             file::create(path, tables::begin).map_err(|trouble| told(path, "create", trouble))?;
         }
-        file::outlast(path);
+        file::wait_lock_released(path);
         Self::with_opener(path, Box::new(file::open))
     }
 
     fn with_opener(path: &Path, opener: Opener) -> Result<Self, StoreError> {
-        let (path, head, reserve) = (path.to_owned(), Head::default(), Reserve::beside(path));
+        let (path, head, reserve) = (path.to_owned(), Head::default(), SpaceReserve::beside(path));
         let mut store = Self { path, opener, database: None, head, unsure: false, reserve };
         store.head = match store.look() {
             // What was not closed is put in order, which takes room.
@@ -113,13 +113,13 @@ impl Redb {
     }
 }
 
-impl Drop for Redb {
+impl Drop for RedbStore {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Store for Redb {
+impl Store for RedbStore {
     fn load(&mut self) -> Result<Contents, StoreError> {
         let head = self.head;
         let database = self.ready()?;
@@ -145,7 +145,7 @@ impl Store for Redb {
     }
 }
 
-impl Redb {
+impl RedbStore {
     fn write(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let before = self.head;
         let database = self.ready()?;
@@ -168,9 +168,9 @@ impl Redb {
 }
 
 /// Works with `redb`, which asserts what it reads: bytes that it never wrote can make it panic.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+fn guarded<T>(work: impl FnOnce() -> Result<T, StateFileError>) -> Result<T, StateFileError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
-    caught.unwrap_or_else(|payload| Err(Trouble::Wrong(panic_text(payload.as_ref()))))
+    caught.unwrap_or_else(|payload| Err(StateFileError::Wrong(panic_text(payload.as_ref()))))
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {
@@ -180,23 +180,23 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// What an administrator is told.
-fn told(path: &Path, doing: &'static str, trouble: Trouble) -> StoreError {
+fn told(path: &Path, doing: &'static str, trouble: StateFileError) -> StoreError {
     let path = path.to_owned();
     let damaged = |what: String| StoreError::Damaged { path: path.clone(), what };
     match trouble {
-        Trouble::Wrong(what) => damaged(what),
-        Trouble::Redb(RedbError::DatabaseAlreadyOpen) => {
+        StateFileError::Wrong(what) => damaged(what),
+        StateFileError::Redb(RedbError::DatabaseAlreadyOpen) => {
             let holder = file::holder(&path);
             StoreError::Taken { path, holder }
         }
-        Trouble::Redb(RedbError::Io(source)) => match source.kind() {
+        StateFileError::Redb(RedbError::Io(source)) => match source.kind() {
             // No system call says so: the file is shorter than it says, or no such file at all.
             io::ErrorKind::InvalidData => damaged("it is no state file".to_owned()),
             io::ErrorKind::UnexpectedEof => damaged("it ends too early".to_owned()),
             _ if no_room(&source) => StoreError::Full { path },
             _ => StoreError::Os { path, doing, source },
         },
-        Trouble::Redb(other) => damaged(other.to_string()),
+        StateFileError::Redb(other) => damaged(other.to_string()),
     }
 }
 

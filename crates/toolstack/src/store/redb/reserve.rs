@@ -16,13 +16,13 @@ const SUFFIX: &str = ".reserve";
 
 /// A file that takes room. Nobody reads it.
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub(super) struct SpaceReserve {
     path: PathBuf,
     /// It is there.
     kept: bool,
 }
 
-impl Reserve {
+impl SpaceReserve {
     /// Beside this state file, as another process may have left it.
     pub(super) fn beside(state: &Path) -> Self {
         let mut path = state.as_os_str().to_owned();

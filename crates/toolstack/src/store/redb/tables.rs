@@ -15,14 +15,14 @@ const BETWEEN: char = '\0';
 
 /// Why the file cannot be used.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum StateFileError {
     /// `redb` says so.
     Redb(RedbError),
     /// It is not what was written; this is what is wrong.
     Wrong(String),
 }
 
-impl<E: Into<RedbError>> From<E> for Trouble {
+impl<E: Into<RedbError>> From<E> for StateFileError {
     fn from(error: E) -> Self {
         Self::Redb(error.into())
     }
@@ -51,7 +51,7 @@ impl Default for Head {
 }
 
 impl Head {
-    fn write(&self, table: &mut Table<'_, &str, u64>) -> Result<(), Trouble> {
+    fn write(&self, table: &mut Table<'_, &str, u64>) -> Result<(), StateFileError> {
         for (name, number) in [
             ("schema", u64::from(self.schema)),
             ("generation", self.generation),
@@ -66,13 +66,13 @@ impl Head {
         Ok(())
     }
 
-    fn read(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, Trouble> {
+    fn read(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, StateFileError> {
         let number = |name| {
             let found = table.get(name)?.map(|number| number.value());
-            found.ok_or_else(|| Trouble::Wrong(format!("it has no number `{name}`")))
+            found.ok_or_else(|| StateFileError::Wrong(format!("it has no number `{name}`")))
         };
         let schema = number("schema")?;
-        let wrong = |_| Trouble::Wrong(format!("its schema is {schema}"));
+        let wrong = |_| StateFileError::Wrong(format!("its schema is {schema}"));
         Ok(Self {
             schema: u32::try_from(schema).map_err(wrong)?,
             generation: number("generation")?,
@@ -86,7 +86,7 @@ impl Head {
 }
 
 /// Makes both tables in a new file.
-pub(super) fn begin(database: &Database) -> Result<(), Trouble> {
+pub(super) fn begin(database: &Database) -> Result<(), StateFileError> {
     let transaction = database.begin_write()?;
     Head::default().write(&mut transaction.open_table(HEAD)?)?;
     transaction.open_table(ROWS)?;
@@ -94,17 +94,20 @@ pub(super) fn begin(database: &Database) -> Result<(), Trouble> {
 }
 
 /// Reads the head.
-pub(super) fn head(database: &Database) -> Result<Head, Trouble> {
+pub(super) fn head(database: &Database) -> Result<Head, StateFileError> {
     match database.begin_read()?.open_table(HEAD) {
         Err(TableError::TableDoesNotExist(_)) => {
-            Err(Trouble::Wrong("it was not made by this program".to_owned()))
+            Err(StateFileError::Wrong("it was not made by this program".to_owned()))
         }
         table => Head::read(&table?),
     }
 }
 
 /// Reads every row, and checks them against the head.
-pub(super) fn rows(database: &Database, head: &Head) -> Result<Vec<(Key, Vec<u8>)>, Trouble> {
+pub(super) fn rows(
+    database: &Database,
+    head: &Head,
+) -> Result<Vec<(Key, Vec<u8>)>, StateFileError> {
     let table = database.begin_read()?.open_table(ROWS)?;
     let (mut rows, mut digest) = (Vec::new(), 0u64);
     for entry in table.iter()? {
@@ -114,13 +117,17 @@ pub(super) fn rows(database: &Database, head: &Head) -> Result<Vec<(Key, Vec<u8>
         rows.push((parse(key.value())?, value));
     }
     if rows.len() as u64 != head.rows || digest != head.digest {
-        return Err(Trouble::Wrong("its rows are not those that were written".to_owned()));
+        return Err(StateFileError::Wrong("its rows are not those that were written".to_owned()));
     }
     Ok(rows)
 }
 
 /// Stores a batch and gives the head that it leaves.
-pub(super) fn write(database: &Database, before: &Head, batch: &Batch) -> Result<Head, Trouble> {
+pub(super) fn write(
+    database: &Database,
+    before: &Head,
+    batch: &Batch,
+) -> Result<Head, StateFileError> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     let mut head = Head {
@@ -157,9 +164,10 @@ fn stored(key: &Key) -> Vec<u8> {
     format!("{}{BETWEEN}{}", key.table, key.name).into_bytes()
 }
 
-fn parse(stored: &[u8]) -> Result<Key, Trouble> {
+fn parse(stored: &[u8]) -> Result<Key, StateFileError> {
     let text = std::str::from_utf8(stored).ok();
     let parts = text.and_then(|text| text.split_once(BETWEEN));
-    let (table, name) = parts.ok_or_else(|| Trouble::Wrong("it has a row without name".into()))?;
+    let (table, name) =
+        parts.ok_or_else(|| StateFileError::Wrong("it has a row without name".into()))?;
     Ok(Key::new(table.to_owned(), name))
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::super::{
-    BATCH_BYTES_MAX, Batch, Contents, Key, Memory, NAME_BYTES_MAX, Redb, Store, StoreError,
-    TABLE_BYTES_MAX, VALUE_BYTES_MAX,
+    BATCH_BYTES_MAX, Batch, Contents, Key, MemoryStore, NAME_BYTES_MAX, RedbStore, Store,
+    StoreError, TABLE_BYTES_MAX, VALUE_BYTES_MAX,
 };
 
 /// A place where a store is, and is again when it is opened again.
@@ -21,11 +21,11 @@ struct InFile {
 
 impl Place for InFile {
     fn open(&self) -> Box<dyn Store> {
-        Box::new(Redb::open(&self.path).unwrap())
+        Box::new(RedbStore::open(&self.path).unwrap())
     }
 }
 
-impl Place for Memory {
+impl Place for MemoryStore {
     fn open(&self) -> Box<dyn Store> {
         Box::new(self.clone())
     }
@@ -34,7 +34,7 @@ impl Place for Memory {
 fn places() -> [Box<dyn Place>; 2] {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    [Box::new(InFile { path, _dir: dir }), Box::<Memory>::default()]
+    [Box::new(InFile { path, _dir: dir }), Box::<MemoryStore>::default()]
 }
 
 fn key(name: &str) -> Key {
@@ -190,7 +190,7 @@ fn a_batch_is_bounded_as_a_whole() {
 
 #[test]
 fn memory_without_room_refuses_a_batch_whole_and_takes_the_next() {
-    let memory = Memory::default();
+    let memory = MemoryStore::default();
     let mut store = memory.open();
     store.commit(&batch(1, 1, &[("a", Some("12345"))])).unwrap();
     // 7 bytes of key and 5 of value.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Batch, Key, Memory, Redb, SCHEMA, Store, StoreError, export, import};
+use super::super::{Batch, Key, MemoryStore, RedbStore, SCHEMA, Store, StoreError, export, import};
 
 const TEXT: &str = r#"{"schema":1,"generation":7,"ceiling":65536,"rows":3}
 {"table":"meta","name":"domid","text":"3"}
@@ -10,8 +10,8 @@ const TEXT: &str = r#"{"schema":1,"generation":7,"ceiling":65536,"rows":3}
 {"table":"obj/VM","name":"b","hex":"00ff7f"}
 "#;
 
-fn filled() -> Memory {
-    let mut memory = Memory::default();
+fn filled() -> MemoryStore {
+    let mut memory = MemoryStore::default();
     let mut batch = Batch { generation: 7, ceiling: 65536, clean: true, ..Batch::default() };
     batch.put(Key::new("obj/VM", "b"), vec![0, 255, 127]);
     batch.put(Key::new("obj/VM", "a"), "{\"name_label\":\"é\\n\"}".into());
@@ -28,7 +28,7 @@ fn exported(store: &mut dyn Store) -> Vec<u8> {
 
 /// Why an import is refused.
 fn refused(text: &[u8]) -> StoreError {
-    let mut memory = Memory::default();
+    let mut memory = MemoryStore::default();
     let error = import(&mut &*text, &mut memory).unwrap_err();
     assert!(memory.load().unwrap().rows.is_empty(), "{error}");
     error
@@ -44,7 +44,7 @@ fn an_export_is_one_object_a_line() {
 #[test]
 fn an_import_gives_back_what_was_exported() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Redb::open(&dir.path().join("state.redb")).unwrap();
+    let mut store = RedbStore::open(&dir.path().join("state.redb")).unwrap();
     assert_eq!(import(&mut TEXT.as_bytes(), &mut store).unwrap(), 3);
     let mut contents = store.load().unwrap();
     // Clients may know later numbers.
@@ -108,14 +108,14 @@ proptest! {
     fn any_rows_come_back(rows in prop::collection::btree_map(
         ("[a-z/é ]{1,8}", "[^\\p{Cc}]{1,12}"), prop::collection::vec(any::<u8>(), 0..40), 0..20,
     )) {
-        let mut memory = Memory::default();
+        let mut memory = MemoryStore::default();
         let mut batch = Batch::default();
         for ((table, name), value) in rows {
             batch.put(Key::new(table, name), value);
         }
         memory.commit(&batch).unwrap();
         let text = exported(&mut memory);
-        let mut back = Memory::default();
+        let mut back = MemoryStore::default();
         import(&mut &*text, &mut back).unwrap();
         prop_assert_eq!(back.load().unwrap().rows, memory.load().unwrap().rows);
     }

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use testkit::process::find_tool;
-use toolstack::net::internal::{InternalError, Made, Name, Networks, Shown, Wanted};
+use toolstack::net::internal::{
+    CreatedNetwork, InternalError, Name, NetworkRequest, NetworkStatus, Networks,
+};
 
 /// Runs a program; what it printed.
 pub(super) fn run(words: &[&str]) -> String {
@@ -49,9 +51,14 @@ impl World {
         nat: bool,
         dhcp: bool,
         subnet: Option<&str>,
-    ) -> Result<Made, InternalError> {
+    ) -> Result<CreatedNetwork, InternalError> {
         let subnet = subnet.map(|subnet| subnet.parse().unwrap());
-        wait(self.networks.create(&Wanted { name: name.parse().unwrap(), subnet, nat, dhcp }))
+        wait(self.networks.create(&NetworkRequest {
+            name: name.parse().unwrap(),
+            subnet,
+            nat,
+            dhcp,
+        }))
     }
 
     pub(super) fn destroy(&self, name: &str, force: bool) -> Result<bool, InternalError> {
@@ -59,7 +66,7 @@ impl World {
         wait(self.networks.destroy(&name, force))
     }
 
-    pub(super) fn list(&self) -> Vec<Shown> {
+    pub(super) fn list(&self) -> Vec<NetworkStatus> {
         wait(self.networks.list()).unwrap()
     }
 

@@ -29,7 +29,7 @@ enum Knows {
 #[tokio::test]
 async fn dir() {
     let (place, other) = (Place::new(), Place::new());
-    let driver = toolstack::sr::dir::Dir::new(host(), "/nonexistent".into());
+    let driver = toolstack::sr::dir::DirDriver::new(host(), "/nonexistent".into());
     conforms(Arc::new(driver), [place.config(), other.config()], Knows::All).await;
 }
 

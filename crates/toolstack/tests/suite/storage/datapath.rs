@@ -6,16 +6,16 @@ use model::poll::PollMode;
 use model::report::DiskState;
 use model::rpc::code;
 use model::spec::{Backend, Caps, DiskSpec, PollSpec};
-use toolstack::cgroup::{Group, Tree, Weights};
-use toolstack::io::{IoDatapaths, IoError, IoLaunch};
-use toolstack::launch::Launch;
-use toolstack::machines::Datapaths;
+use toolstack::cgroup::{Leaf, SliceTree, Weights};
+use toolstack::helper_command::HelperCommand;
+use toolstack::machines::DatapathProvider;
+use toolstack::ringway_io::{DatapathError, IoDatapaths, IoLaunch};
 
 use super::again;
 use super::host::{Host, disk, of, sr, state, told};
 
-fn is(error: &IoError, code: i64) -> bool {
-    matches!(error, IoError::Refused { source, .. } if source.code == code)
+fn is(error: &DatapathError, code: i64) -> bool {
+    matches!(error, DatapathError::Refused { source, .. } if source.code == code)
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_daemon_that_starts_finds_what_runs() {
 #[tokio::test]
 async fn one_that_cannot_be_started_is_told_with_its_last_words() {
     let host = Host::new();
-    let start = async |program: &Path, helper: Launch| {
+    let start = async |program: &Path, helper: HelperCommand| {
         let launch = IoLaunch { program: program.into(), options: Vec::new(), helper, tree: None };
         let daemon = IoDatapaths::new(host.dir.path(), launch);
         let io = of(&daemon).await;
@@ -114,25 +114,25 @@ async fn one_that_cannot_be_started_is_told_with_its_last_words() {
     let script = host.dir.path().join("serves");
     testkit::process::write_script(&script, "echo 'no ring for you' >&2; exit 7").unwrap();
     let error = start(&script, again("spawned", &[])).await;
-    let IoError::Died { status, tail } = &error else { panic!("{error:?}") };
+    let DatapathError::Died { status, tail } = &error else { panic!("{error:?}") };
     assert_eq!(status.code(), Some(7));
     assert!(tail.ends_with("no ring for you"), "{tail}");
     let error = start(Path::new("/nonexistent/io"), again("spawned", &[])).await;
-    let IoError::Died { tail, .. } = &error else { panic!("{error:?}") };
+    let DatapathError::Died { tail, .. } = &error else { panic!("{error:?}") };
     assert!(tail.contains("/nonexistent/io") && !tail.contains("ring for"), "{tail}");
-    let none = Launch { program: "/nonexistent/ringwayd".into(), words: Vec::new() };
-    assert!(matches!(start(&script, none).await, IoError::Start { .. }));
+    let none = HelperCommand { program: "/nonexistent/ringwayd".into(), words: Vec::new() };
+    assert!(matches!(start(&script, none).await, DatapathError::Start { .. }));
     std::fs::remove_dir_all(host.folder()).unwrap();
     std::fs::write(host.folder(), "in the way").unwrap();
     let daemon = host.daemon();
     let error = daemon.of(sr()).await.unwrap_err();
-    assert!(matches!(&error, IoError::Folder { folder, .. } if *folder == host.folder()));
+    assert!(matches!(&error, DatapathError::Folder { folder, .. } if *folder == host.folder()));
 }
 
 #[tokio::test]
 async fn it_runs_in_the_slice_of_the_datapath() {
     let name = format!("rwio{}", std::process::id());
-    let tree = Tree::find(Path::new("/"), &name)
+    let tree = SliceTree::find(Path::new("/"), &name)
         .and_then(|tree| tree.make().and_then(|()| tree.set(Weights::default())).map(|()| tree));
     let tree = match tree {
         Ok(tree) => tree,
@@ -146,7 +146,7 @@ async fn it_runs_in_the_slice_of_the_datapath() {
     let io = of(&daemon).await;
     io.attach(&host.disk("d")).await.unwrap();
     let stats = told(&io).await;
-    let group = tree.path(Group::Datapath(sr()));
+    let group = tree.path(Leaf::Datapath(sr()));
     let inside = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
     let mut inside: Vec<u32> = inside.lines().map(|line| line.parse().unwrap()).collect();
     inside.sort_unstable();

@@ -6,8 +6,8 @@ use model::report::DiskState;
 use model::spec::Caps;
 use testkit::process::write_script;
 use tokio::task::JoinSet;
-use toolstack::io::Client;
-use toolstack::machines::Datapaths;
+use toolstack::machines::DatapathProvider;
+use toolstack::ringway_io::RpcConnection;
 
 use super::host::{Host, of, sr, state, told};
 use super::{eventually, kill};
@@ -112,7 +112,7 @@ async fn another_one_takes_the_place_of_one_that_dies() {
 
 /// What the process behind the control socket serves, without the datapath that is tested.
 async fn served(host: &Host) -> Vec<(String, DiskState)> {
-    let Ok(mut client) = Client::connect(&host.folder().join("control.sock")).await else {
+    let Ok(mut client) = RpcConnection::connect(&host.folder().join("control.sock")).await else {
         return Vec::new();
     };
     let stats = client.stats().await.ok();

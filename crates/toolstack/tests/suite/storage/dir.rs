@@ -8,7 +8,7 @@ use model::id::{SrId, Uuid, VdiId};
 use model::spec::Backend;
 use model::vdi::automaton::Access;
 use tempfile::TempDir;
-use toolstack::sr::dir::{Dir, LOCATION};
+use toolstack::sr::dir::{DirDriver, LOCATION};
 use toolstack::sr::worker::Host;
 use toolstack::sr::{Config, SrDriver, SrError};
 
@@ -48,8 +48,8 @@ pub(crate) fn vdi(n: u8) -> VdiId {
 }
 
 /// An attached SR with volume 1.
-async fn attached(place: &Place) -> Dir {
-    let driver = Dir::new(host(), "/nonexistent".into());
+async fn attached(place: &Place) -> DirDriver {
+    let driver = DirDriver::new(host(), "/nonexistent".into());
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
     driver.create_volume(sr(), vdi(1), 4096).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_volume_that_cannot_be_written_can_be_read() {
 #[tokio::test]
 async fn a_place_is_an_absolute_path_or_the_default() {
     let place = Place::new();
-    let driver = Dir::new(host(), place.path());
+    let driver = DirDriver::new(host(), place.path());
     for bad in ["", "sr", "./sr", "/a/../b", "/a\0b"] {
         let config = Config::from([(LOCATION.to_owned(), bad.to_owned())]);
         for outcome in

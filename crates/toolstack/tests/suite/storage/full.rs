@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use testkit::inside::in_little_room;
-use toolstack::sr::dir::Dir;
+use toolstack::sr::dir::DirDriver;
 use toolstack::sr::{SrDriver, SrError};
 
 use super::dir::{at, host, sr, vdi};
@@ -25,7 +25,7 @@ async fn inside(dir: &Path) {
         let more = std::fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
         assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
     };
-    let (place, driver) = (dir.join("sr"), Dir::new(host(), "/nonexistent".into()));
+    let (place, driver) = (dir.join("sr"), DirDriver::new(host(), "/nonexistent".into()));
     let full = |outcome: Result<(), SrError>, bytes: u64| match outcome {
         Err(SrError::Full { needed, free }) => assert!(needed >= bytes && free < 1 << 20),
         outcome => panic!("{outcome:?}"),

@@ -9,16 +9,16 @@ use model::report::{DiskState, DiskStats, Stats};
 use model::spec::{Backend, DiskSpec};
 use tempfile::TempDir;
 use testkit::process::find_binary;
-use toolstack::cgroup::Tree;
-use toolstack::io::{Datapath, IoDatapaths, IoLaunch};
-use toolstack::machines::{Datapaths, sockets};
+use toolstack::cgroup::SliceTree;
+use toolstack::machines::{DatapathProvider, sockets};
+use toolstack::ringway_io::{Datapath, IoDatapaths, IoLaunch};
 
 use super::{again, kill, processes};
 
 /// A host with images, on which daemons come and go.
 pub(super) struct Host {
     pub(super) dir: TempDir,
-    pub(super) tree: Option<Tree>,
+    pub(super) tree: Option<SliceTree>,
     /// What is started as `ringway-io`.
     pub(super) program: PathBuf,
 }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use toolstack::launch::Launch;
+use toolstack::helper_command::HelperCommand;
 
 /// Says that this program was started again as a helper.
 const HELPER: &str = "RINGWAY_TEST_HELPER";
@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// This program again, to run the test of that name as a helper; `more` is seen in its command
 /// line.
-fn again(name: &str, more: &[&str]) -> Launch {
+fn again(name: &str, more: &[&str]) -> HelperCommand {
     let exe = std::env::current_exe().unwrap();
     let mut words: Vec<OsString> = vec![format!("{HELPER}=1").into(), exe.into()];
     words.extend(["--exact", name, "--nocapture", "--"].map(OsString::from));
     words.extend(more.iter().map(OsString::from));
-    Launch { program: PathBuf::from("env"), words }
+    HelperCommand { program: PathBuf::from("env"), words }
 }
 
 fn is_helper() -> bool {
@@ -54,7 +54,7 @@ fn storage_worker() {
 #[test]
 fn spawned() {
     if is_helper() {
-        let error = toolstack::spawn::become_spawned(helper_words());
+        let error = toolstack::detached_process::become_spawned(helper_words());
         eprintln!("{error}");
         std::process::exit(1);
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use model::id::VdiId;
 use rustix::process::Signal;
 use tokio::task::JoinSet;
-use toolstack::launch::Launch;
-use toolstack::sr::dir::Dir;
+use toolstack::helper_command::HelperCommand;
+use toolstack::sr::dir::DirDriver;
 use toolstack::sr::worker::Host;
 use toolstack::sr::{SrDriver, SrError, Volume};
 
@@ -25,7 +25,7 @@ const OURS: &str = "worker-that-is-killed";
 async fn one_that_is_killed_costs_the_calls_under_way_there() {
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[OURS]), DEADLINE);
-    let driver = Arc::new(Dir::new(host, "/nonexistent".into()));
+    let driver = Arc::new(DirDriver::new(host, "/nonexistent".into()));
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
 
@@ -82,7 +82,7 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
 type Calls = JoinSet<(VdiId, Result<Volume, SrError>)>;
 
 /// Begins four calls, for other volumes at each turn.
-fn four(driver: &Arc<Dir>, turn: u8) -> Calls {
+fn four(driver: &Arc<DirDriver>, turn: u8) -> Calls {
     let mut calls = JoinSet::new();
     for n in 0..4 {
         let (driver, vdi) = (Arc::clone(driver), vdi(4 * turn + n));
@@ -91,14 +91,14 @@ fn four(driver: &Arc<Dir>, turn: u8) -> Calls {
     calls
 }
 
-async fn failure(launch: Launch) -> SrError {
+async fn failure(launch: HelperCommand) -> SrError {
     let place = Place::new();
-    let driver = Dir::new(Host::new(launch, DEADLINE), place.path());
+    let driver = DirDriver::new(Host::new(launch, DEADLINE), place.path());
     driver.create(sr(), &place.config()).await.unwrap_err()
 }
 
-fn program(name: &str, words: &[&str]) -> Launch {
-    Launch { program: PathBuf::from(name), words: words.iter().map(Into::into).collect() }
+fn program(name: &str, words: &[&str]) -> HelperCommand {
+    HelperCommand { program: PathBuf::from(name), words: words.iter().map(Into::into).collect() }
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn it_ends_with_its_sr_and_with_whoever_started_it() {
     const NAME: &str = "worker-of-an-sr-that-goes";
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[NAME]), DEADLINE);
-    let driver = Dir::new(host, "/nonexistent".into());
+    let driver = DirDriver::new(host, "/nonexistent".into());
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
     driver.scan(sr()).await.unwrap();

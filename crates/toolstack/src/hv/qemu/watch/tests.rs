@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use model::plan::GuestRequest;
 
 use super::*;
-use crate::hv::qemu::ask;
 use crate::hv::qemu::domain::SILENT_AFTER;
-use crate::hv::qemu::rundir::{Record, RunDir};
-use crate::lines::Lines;
+use crate::hv::qemu::guest_request;
+use crate::hv::qemu::rundir::{DomainRecord, RunDir};
+use crate::json_lines::JsonLines;
 
 /// Far beyond what anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +45,8 @@ impl Fake {
         let listener = UnixListener::bind(dir.qmp()).unwrap();
         let mut sleep = Command::new("sleep");
         let process = sleep.arg("1000").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-        let domain = Domain::hold(vm, Record::new(Domid(7), 1), dir, process.id().unwrap());
+        let domain =
+            Domain::from_pid(vm, DomainRecord::new(Domid(7), 1), dir, process.id().unwrap());
         let (domain, (out, events)) = (Arc::new(domain.unwrap()), mpsc::channel(8));
         let watching = tokio::spawn(watch(Arc::clone(&domain), new, out));
         Self { domain, events, listener, watching, process, _run: run }
@@ -55,7 +56,7 @@ impl Fake {
     async fn greet(&self) -> Talk {
         let (stream, _) = soon(self.listener.accept()).await.unwrap();
         let (reader, writer) = stream.into_split();
-        let mut talk = Talk { lines: Lines::new(reader, 16 << 20), writer };
+        let mut talk = Talk { lines: JsonLines::new(reader, 16 << 20), writer };
         talk.say("{\"QMP\":{}}").await;
         talk
     }
@@ -74,7 +75,7 @@ impl Drop for Fake {
 }
 
 struct Talk {
-    lines: Lines<OwnedReadHalf>,
+    lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
 
@@ -219,7 +220,8 @@ async fn one_that_goes_while_it_is_asked_is_gone() {
             drop(talk);
             fake.process.kill().await.unwrap();
         };
-        let (asked, ()) = tokio::join!(ask::once(&fake.domain, GuestRequest::Shutdown), goes);
+        let (asked, ()) =
+            tokio::join!(guest_request::once(&fake.domain, GuestRequest::Shutdown), goes);
         assert!(matches!(asked, Err(HvError::Absent)), "{answered:?}: {asked:?}");
     }
 }
@@ -234,10 +236,11 @@ async fn a_guest_whose_emulator_is_slow_is_asked() {
         tokio::time::sleep(SILENT_AFTER + Duration::from_secs(1)).await;
         talk.answer("running", "system_powerdown").await;
     };
-    let (asked, ()) = tokio::join!(ask::once(&fake.domain, GuestRequest::Shutdown), answers);
+    let (asked, ()) =
+        tokio::join!(guest_request::once(&fake.domain, GuestRequest::Shutdown), answers);
     asked.unwrap();
     let (asked, ()) = tokio::join!(
-        ask::once(&fake.domain, GuestRequest::Shutdown),
+        guest_request::once(&fake.domain, GuestRequest::Shutdown),
         talk.answer("prelaunch", "query-status")
     );
     assert!(asked.unwrap_err().to_string().contains("has not begun to run"));

@@ -6,17 +6,17 @@ use std::process::{Command, Stdio};
 
 use super::super::super::error::Holder;
 use super::super::super::{Contents, Store as _, StoreError};
-use super::{Redb, after, fill};
+use super::{RedbStore, after, fill};
 
 fn load(path: &Path) -> Result<Contents, StoreError> {
-    Redb::open(path)?.load()
+    RedbStore::open(path)?.load()
 }
 
 /// A file with some batches in it, closed.
 fn bytes() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    fill(&mut Redb::open(&path).unwrap(), 5);
+    fill(&mut RedbStore::open(&path).unwrap(), 5);
     std::fs::read(path).unwrap()
 }
 
@@ -103,7 +103,7 @@ fn a_database_of_another_program_is_refused() {
 fn a_newer_schema_is_refused_and_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    fill(&mut Redb::open(&path).unwrap(), 1);
+    fill(&mut RedbStore::open(&path).unwrap(), 1);
     let head = ::redb::TableDefinition::<&str, u64>::new("head");
     let set = |schema| {
         let database = ::redb::Database::open(&path).unwrap();
@@ -124,8 +124,8 @@ fn a_newer_schema_is_refused_and_stays() {
 fn a_store_that_is_open_is_refused_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    let mut store = Redb::open(&path).unwrap();
-    let error = Redb::open(&path).unwrap_err();
+    let mut store = RedbStore::open(&path).unwrap();
+    let error = RedbStore::open(&path).unwrap_err();
     let StoreError::Taken { holder, .. } = error else { panic!("{error:?}") };
     assert_eq!(holder, Holder(Some(std::process::id())));
     fill(&mut store, 1);
@@ -138,7 +138,7 @@ fn a_store_that_is_open_is_refused_to_others() {
 fn what_a_dead_process_left_is_outlasted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
-    let mut store = Redb::open(&path).unwrap();
+    let mut store = RedbStore::open(&path).unwrap();
     fill(&mut store, 1);
     drop(store);
     let script = "exec 9<\"$0\"; flock 9; sleep 0.3 &";
@@ -159,7 +159,7 @@ fn a_new_file_is_its_owners_and_has_nothing_but_its_reserve_beside_it() {
     }
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
     for (path, doing) in [("missing/state.redb", "create"), ("", "open")] {
-        let error = Redb::open(&dir.path().join(path)).unwrap_err();
+        let error = RedbStore::open(&dir.path().join(path)).unwrap_err();
         assert!(matches!(error, StoreError::Os { doing: what, .. } if what == doing), "{error:?}");
     }
 }

@@ -8,7 +8,7 @@ use ::redb::{Builder, StorageBackend};
 use rustix::io::Errno;
 
 use super::super::super::StoreError;
-use super::super::{Redb, guarded, tables};
+use super::super::{RedbStore, guarded, tables};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -90,10 +90,10 @@ impl Disk {
     }
 
     /// Opens the store that is on it.
-    pub(super) fn open(&self) -> Result<Redb, StoreError> {
+    pub(super) fn open(&self) -> Result<RedbStore, StoreError> {
         let disk = self.clone();
         let open = move |_: &Path| Ok(Builder::new().create_with_backend(disk.clone())?);
-        Redb::with_opener(Path::new("/disk/state"), Box::new(open))
+        RedbStore::with_opener(Path::new("/disk/state"), Box::new(open))
     }
 
     /// After so many changes, flushes or, if it dies, either, it fails.

@@ -11,7 +11,7 @@ const CHANGES_MAX: usize = 1_000;
 /// Says how many there were.
 fn at_every_change(
     fault: Fault,
-    check: impl Fn(&Disk, super::Redb, Result<(), StoreError>),
+    check: impl Fn(&Disk, super::RedbStore, Result<(), StoreError>),
 ) -> usize {
     for k in 0..CHANGES_MAX {
         let disk = Disk::new();

@@ -5,7 +5,7 @@ mod disk;
 mod faults;
 
 use super::super::{Batch, Contents, Key, Store as _};
-use super::Redb;
+use super::RedbStore;
 
 /// Rows in all: some are on each batch's way, most are not.
 const ROWS: u64 = 40;
@@ -24,13 +24,13 @@ fn batch(number: u64) -> Batch {
 
 /// What is there after the first `number` batches.
 fn after(number: u64) -> Contents {
-    let mut memory = super::super::Memory::default();
+    let mut memory = super::super::MemoryStore::default();
     (1..=number).for_each(|number| memory.commit(&batch(number)).unwrap());
     memory.load().unwrap()
 }
 
 /// Stores batches up to `number`.
-fn fill(store: &mut Redb, number: u64) {
+fn fill(store: &mut RedbStore, number: u64) {
     (1..=number).for_each(|number| store.commit(&batch(number)).unwrap());
     assert_eq!(store.load().unwrap(), after(number));
 }

@@ -1,0 +1,119 @@
+//! Remembers the answer of a trial boot until the host boots again.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Where the kernel tells this boot from every other.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Name of the file.
+const FILE: &str = "accel.json";
+
+/// The file's content.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    boot_id: String,
+    qemu: String,
+    kvm_works: bool,
+}
+
+/// One answer, in a file. Losing it costs one more trial boot, so no failure here is an error.
+#[derive(Debug)]
+pub struct ProbeCache {
+    path: PathBuf,
+    boot_id: String,
+}
+
+impl ProbeCache {
+    /// In the user's cache: `$XDG_CACHE_HOME/ringway`, else `/var/cache/ringway` for root and
+    /// `~/.cache/ringway` for others.
+    pub fn of_user() -> Self {
+        let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let dir = match (set("XDG_CACHE_HOME"), set("HOME")) {
+            (Some(cache), _) => cache.join("ringway"),
+            (None, Some(home)) if !rustix::process::geteuid().is_root() => {
+                home.join(".cache/ringway")
+            }
+            _ => "/var/cache/ringway".into(),
+        };
+        let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+        Self::at(&dir, boot_id.trim())
+    }
+
+    /// In `dir`, for the boot called `boot_id`. An empty one is never the same as another.
+    pub fn at(dir: &Path, boot_id: &str) -> Self {
+        Self { path: dir.join(FILE), boot_id: boot_id.into() }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether KVM worked with this QEMU since the host booted; `None` when nobody knows.
+    pub fn recall(&self, qemu: &str) -> Option<bool> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        let entry: Entry = serde_json::from_str(&text).ok()?;
+        let same = entry.boot_id == self.boot_id && entry.qemu == qemu && !self.boot_id.is_empty();
+        same.then_some(entry.kvm_works)
+    }
+
+    /// Keeps an answer.
+    pub fn keep(&self, qemu: &str, kvm_works: bool) {
+        let entry = Entry { boot_id: self.boot_id.clone(), qemu: qemu.into(), kvm_works };
+        if let Err(error) = self.write(&entry) {
+            tracing::debug!(%error, path = %self.path.display(), "the answer was not kept");
+        }
+    }
+
+    fn write(&self, entry: &Entry) -> io::Result<()> {
+        if let Some(dir) = self.path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        // Whole or not at all: another ringway may read at the same time.
+        let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
+        std::fs::write(&temporary, serde_json::to_vec(entry)?)?;
+        std::fs::rename(&temporary, &self.path).inspect_err(|_| {
+            // The rename's own failure is what counts.
+            let _left = std::fs::remove_file(&temporary);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_holds_for_one_boot_and_one_qemu() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = ProbeCache::at(&dir.path().join("new"), "boot-1");
+        assert_eq!(memory.recall("qemu 7.2"), None);
+        memory.keep("qemu 7.2", true);
+        assert_eq!(memory.recall("qemu 7.2"), Some(true));
+        memory.keep("qemu 7.2", false);
+        assert_eq!(memory.recall("qemu 7.2"), Some(false));
+        assert_eq!(memory.recall("qemu 8.0"), None);
+        let after_reboot = ProbeCache::at(&dir.path().join("new"), "boot-2");
+        assert_eq!(after_reboot.recall("qemu 7.2"), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_as_good_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = ProbeCache::at(dir.path(), "boot-1");
+        std::fs::write(memory.path(), "{").unwrap();
+        assert_eq!(memory.recall("q"), None);
+        memory.keep("q", true);
+        assert_eq!(memory.recall("q"), Some(true));
+    }
+
+    #[test]
+    fn without_a_boot_id_nothing_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = ProbeCache::at(dir.path(), "");
+        memory.keep("q", true);
+        assert_eq!(memory.recall("q"), None);
+    }
+}

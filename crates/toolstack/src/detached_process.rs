@@ -1,0 +1,145 @@
+//! Processes that outlive whoever starts them: the hidden mode `--spawn` of the daemon.
+//!
+//! What a process must be before it becomes QEMU can only be done by that process: it joins its
+//! control group, with the shortest turns for its threads ([`sched`]), takes all the open files that
+//! it may have, leaves our session, and writes its id down. So the daemon starts its own program again
+//! with these words, and the new process executes the program that is meant. It is the same process
+//! then, with the same standard descriptors.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::client_access;
+use crate::open_files;
+
+/// The word that asks a program for this mode, before those of [`DetachedProcess::words`].
+pub const MODE: &str = "--spawn";
+
+const GROUP: &str = "--group";
+const PID_FILE: &str = "--pid-file";
+const END: &str = "--";
+
+/// What to become, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DetachedProcess {
+    /// File by which it joins a control group ([`SliceTree::join_file`](crate::cgroup::SliceTree::join_file)). It
+    /// goes on where it is if that fails, and says so. Where there are groups, its threads have the
+    /// shortest turns: who is in another group need not wait until one has passed when it wakes.
+    pub group: Option<PathBuf>,
+    /// Where the process id is written before anything of the program runs.
+    pub pid_file: Option<PathBuf>,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}
+
+impl DetachedProcess {
+    /// The words that say it, after [`MODE`].
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::with_capacity(self.command.len() + 5);
+        let mut option = |name: &str, path: &Option<PathBuf>| {
+            words.extend(path.iter().flat_map(|path| [name.into(), path.into()]));
+        };
+        option(GROUP, &self.group);
+        option(PID_FILE, &self.pid_file);
+        words.push(END.into());
+        words.extend(self.command.iter().cloned());
+        words
+    }
+
+    /// The opposite of [`Self::words`]; nothing if the words say nothing to become.
+    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let (mut spawn, mut words) = (Self::default(), words.into_iter());
+        loop {
+            let word = words.next()?;
+            if word == OsStr::new(END) {
+                spawn.command = words.collect();
+                return (!spawn.command.is_empty()).then_some(spawn);
+            } else if word == OsStr::new(GROUP) {
+                spawn.group = Some(words.next()?.into());
+            } else if word == OsStr::new(PID_FILE) {
+                spawn.pid_file = Some(words.next()?.into());
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// Becomes it. Returns only when it failed.
+    pub fn become_it(&self) -> io::Error {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return io::Error::new(io::ErrorKind::InvalidInput, "no program to start");
+        };
+        match self.prepare() {
+            Ok(()) => named(
+                &format!("cannot start {}", Path::new(program).display()),
+                std::process::Command::new(program).args(arguments).exec(),
+            ),
+            Err(error) => error,
+        }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        if let Some(group) = &self.group {
+            if let Err(error) = client_access::enter(group) {
+                let group = group.display();
+                eprintln!("outside of its control group: cannot write {group}: {error}");
+            }
+            if let Err(error) = sched::set_turn(None, sched::SHORTEST) {
+                eprintln!("its threads have turns as usual: {error}");
+            }
+        }
+        open_files::raise_open_files().map_err(|error| named("cannot take open files", error))?;
+        rustix::process::setsid().map_err(|error| named("cannot leave the session", error))?;
+        if let Some(file) = &self.pid_file {
+            let doing = format!("cannot write {}", file.display());
+            let pid = std::process::id().to_string();
+            std::fs::write(file, pid).map_err(|error| named(&doing, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Becomes what the words after [`MODE`] say. Returns only when it failed: the caller prints why to
+/// standard error, where whoever started it looks, and ends.
+pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
+    match DetachedProcess::parse(words) {
+        Some(spawn) => spawn.become_it(),
+        None => io::Error::new(io::ErrorKind::InvalidInput, "nothing that can be started is named"),
+    }
+}
+
+fn named(doing: &str, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{doing}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let command = words("qemu -S -- --group x");
+        for (group, pid_file) in [(None, None), (Some("/g/cgroup.procs"), Some("/r/pid"))] {
+            let (group, pid_file) = (group.map(PathBuf::from), pid_file.map(PathBuf::from));
+            let spawn = DetachedProcess { group, pid_file, command: command.clone() };
+            assert_eq!(DetachedProcess::parse(spawn.words()), Some(spawn));
+        }
+    }
+
+    #[test]
+    fn what_names_no_program_is_refused() {
+        for bad in ["", "--", "qemu", "--group", "--group /g", "--group /g --", "--files 7 -- qemu"]
+        {
+            assert_eq!(DetachedProcess::parse(words(bad)), None, "{bad}");
+            let error = become_spawned(words(bad));
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{bad}");
+        }
+    }
+}

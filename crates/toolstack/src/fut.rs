@@ -1,6 +1,0 @@
-//! Futures of traits whose implementation is chosen when the daemon starts.
-
-use std::pin::Pin;
-
-/// What an `async fn` of a trait object returns.
-pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

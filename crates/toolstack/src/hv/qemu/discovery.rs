@@ -1,0 +1,143 @@
+//! What is really there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use model::id::{Domid, VmId};
+use model::plan::RunState;
+
+use super::device_ids::Device;
+use super::domain::{Domain, connect};
+use super::drives::drives;
+use super::rundir::{DomainRecord, RunDir};
+use super::{QemuHypervisor, WatchedDomain, os};
+use crate::hv::{DomainInfo, HvError};
+use crate::qemu::qmp::Qmp;
+
+/// Takes hold of a machine's process, if there is one.
+pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvError> {
+    let dir = RunDir::of(run, vm);
+    let failed = |source| os("looking at", dir.path(), source);
+    if !dir.in_use().map_err(failed)? {
+        return Ok(None);
+    }
+    if dir.pid().is_none() {
+        // It was started a moment ago. When QEMU greets, its id has been written; if it ends
+        // instead, the look below sees that.
+        let greeted = async { Ok::<_, HvError>(Qmp::handshake(connect(dir.qmp()).await?).await?) };
+        if let Err(error) = greeted.await {
+            tracing::debug!(%vm, %error, "an emulator that did not come up");
+        }
+    }
+    let held = dir.pid().map(|pid| Domain::from_pid(vm, kept(&dir, vm), dir.clone(), pid));
+    // Only what is still in use now had this id when we took hold of it.
+    if !dir.in_use().map_err(failed)? {
+        return Ok(None);
+    }
+    match held {
+        Some(held) => held.map(Some).map_err(failed),
+        None => {
+            let why = "a process holds its directory, and did not say which".into();
+            Err(HvError::Refused { what: "finding a domain".into(), why })
+        }
+    }
+}
+
+fn kept(dir: &RunDir, vm: VmId) -> DomainRecord {
+    dir.kept().unwrap_or_else(|| {
+        tracing::warn!(%vm, "what was kept of a domain is damaged; it can be ended");
+        DomainRecord::new(Domid(0), 1)
+    })
+}
+
+/// Every machine of which there is something, all looked at at once.
+pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvError> {
+    let run = &qemu.settings.run;
+    let mut found = Vec::new();
+    let mut looks = tokio::task::JoinSet::new();
+    for vm in RunDir::list(run).map_err(|source| os("reading", run, source))? {
+        match qemu.held(vm).await {
+            Ok(Some(held)) => drop(looks.spawn(async move { look(&held).await })),
+            Ok(None) => found.push(remains(&RunDir::of(run, vm), vm)),
+            // One that cannot be looked at is there for all that is known, and hides no other.
+            Err(error) => {
+                tracing::warn!(%vm, %error, "a machine cannot be looked at");
+                found.push(DomainInfo {
+                    run: Some(RunState::Silent),
+                    ..remains(&RunDir::of(run, vm), vm)
+                });
+            }
+        }
+    }
+    found.extend(looks.join_all().await);
+    found.sort_by_key(|one| one.vm);
+    Ok(found)
+}
+
+/// One machine.
+pub(super) async fn one(qemu: &QemuHypervisor, vm: VmId) -> Result<Option<DomainInfo>, HvError> {
+    if let Some(held) = qemu.held(vm).await? {
+        return Ok(Some(look(&held).await));
+    }
+    let dir = RunDir::of(&qemu.settings.run, vm);
+    Ok(dir.is_there().then(|| remains(&dir, vm)))
+}
+
+/// No process, but its directory.
+fn remains(dir: &RunDir, vm: VmId) -> DomainInfo {
+    let domid = dir.kept().map_or(Domid(0), |record| record.domid());
+    DomainInfo { vm, domid, run: None, disks: BTreeSet::new(), nics: BTreeSet::new() }
+}
+
+async fn look(held: &WatchedDomain) -> DomainInfo {
+    let domain = &held.domain;
+    let mut found = remains(&domain.dir, domain.vm);
+    found.domid = domain.record.domid();
+    if domain.process.is_gone() {
+        return found;
+    }
+    let looked = inside(domain, &mut found).await;
+    if domain.process.is_gone() {
+        found.run = None;
+    } else if let Err(error) = looked {
+        tracing::warn!(vm = %domain.vm, %error, "a machine's emulator does not answer");
+        found.run = Some(RunState::Silent);
+    }
+    found
+}
+
+async fn inside(domain: &Domain, found: &mut DomainInfo) -> Result<(), HvError> {
+    found.run = Some(domain.state().await?);
+    for device in domain.devices().await? {
+        match device {
+            Device::Disk(vbd) => drop(found.disks.insert(vbd)),
+            Device::Nic(vif) => drop(found.nics.insert(vif)),
+            Device::Drive(_) => {}
+        }
+    }
+    let full = drives(domain).await?.into_iter().filter(|drive| drive.medium.is_some());
+    found.disks.extend(full.map(|drive| drive.vbd));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hv::qemu::Settings;
+    use model::id::Uuid;
+
+    #[tokio::test]
+    async fn one_that_cannot_be_looked_at_hides_no_other() {
+        let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
+        let [dark, gone] = [1, 2].map(|number| VmId(Uuid::from_random([number; 16])));
+        let dirs = [dark, gone].map(|vm| RunDir::of(run.path(), vm));
+        dirs.iter().for_each(|dir| dir.make().unwrap());
+        // Somebody holds it, and has not said who.
+        let _lock = dirs[0].lock().unwrap();
+        let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
+        let found = all(&qemu).await.unwrap();
+        let shown: Vec<_> = found.iter().map(|one| (one.vm, one.run)).collect();
+        assert_eq!(shown, [(dark, Some(RunState::Silent)), (gone, None)]);
+        assert!(one(&qemu, dark).await.is_err(), "a call for it alone says what is wrong");
+    }
+}

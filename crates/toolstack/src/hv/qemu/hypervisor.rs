@@ -1,0 +1,135 @@
+//! What others may ask of this driver.
+
+use std::path::PathBuf;
+
+use model::domain::DomainSpec;
+use model::id::{Domid, VbdId, VifId, VmId};
+use model::plan::GuestRequest;
+use model::vm::exits::DomainExit;
+use tokio::sync::mpsc;
+
+use super::device_ids::Device;
+use super::rundir::RunDir;
+use super::{QemuHypervisor, agent, create, devices, discovery, drives, kill, lock};
+use crate::boxed_future::BoxFuture;
+use crate::hv::{
+    CdMedium, DiskPlug, DomainEvent, DomainInfo, GuestInfo, HvError, Hypervisor, NicPlug,
+};
+
+impl Hypervisor for QemuHypervisor {
+    fn create<'a>(
+        &'a self,
+        vm: VmId,
+        domid: Domid,
+        spec: &'a DomainSpec,
+    ) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(create::create(self, vm, domid, spec))
+    }
+
+    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(async move { devices::plug_disk(&self.live(vm).await?.domain, disk).await })
+    }
+
+    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(
+            async move { devices::unplug(&self.live(vm).await?.domain, Device::Disk(vbd)).await },
+        )
+    }
+
+    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(async move { devices::plug_nic(&self.live(vm).await?.domain, nic).await })
+    }
+
+    fn unplug_nic(&self, vm: VmId, vif: VifId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(
+            async move { devices::unplug(&self.live(vm).await?.domain, Device::Nic(vif)).await },
+        )
+    }
+
+    fn set_medium<'a>(
+        &'a self,
+        vm: VmId,
+        drive: VbdId,
+        disc: Option<&'a CdMedium>,
+    ) -> BoxFuture<'a, Result<(), HvError>> {
+        Box::pin(async move { drives::disc(&self.live(vm).await?.domain, drive, disc).await })
+    }
+
+    /// The datapath tells the guest by itself: QEMU hands on what it says of a disk.
+    fn resized(&self, vm: VmId, _vbd: VbdId, _bytes: u64) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(async move { self.live(vm).await.map(drop) })
+    }
+
+    fn run(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.run_now(vm))
+    }
+
+    fn pause(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.pause_now(vm))
+    }
+
+    fn request_guest(&self, vm: VmId, what: GuestRequest) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(self.ask_now(vm, what))
+    }
+
+    fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>> {
+        Box::pin(async move {
+            let held = self.held(vm).await?.ok_or(HvError::Absent)?;
+            // Of a silent one nothing would be heard.
+            if !held.domain.has_ended()
+                && let Err(error) = held.domain.qmp().await
+                && !held.domain.wait_process_exit().await
+            {
+                return Err(error);
+            }
+            Ok(held.domain.wait_end().await)
+        })
+    }
+
+    fn kill(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(async move {
+            match self.live(vm).await {
+                Ok(held) => kill::kill(&held.domain).await,
+                Err(HvError::Absent) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn forget(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
+        Box::pin(async move { self.forget_now(vm) })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<DomainInfo>, HvError>> {
+        Box::pin(discovery::all(self))
+    }
+
+    fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>> {
+        Box::pin(async move {
+            if let Some(held) = self.domains.known(vm) {
+                held.stop_asking();
+            }
+            discovery::one(self, vm).await
+        })
+    }
+
+    fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>> {
+        Box::pin(async move {
+            let Some(held) = self.held(vm).await? else { return Ok(None) };
+            let domain = &held.domain;
+            if domain.process.is_gone() || domain.has_ended() || !domain.agent_listens().await? {
+                return Ok(None);
+            }
+            agent::seen(domain).await.map(Some)
+        })
+    }
+
+    fn console(&self, vm: VmId) -> Option<PathBuf> {
+        let dir = RunDir::of(&self.settings.run, vm);
+        dir.in_use().unwrap_or_default().then(|| dir.console())
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
+        lock(&self.events).take()
+    }
+}

@@ -1,0 +1,85 @@
+//! One after the other, for each disk, NIC or network.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+/// Things to which something is done. Those who wait for the same one share a `T`, which is a new one
+/// when nobody has waited.
+#[derive(Debug)]
+pub(crate) struct KeyedLocks<T = ()>(Mutex<HashMap<String, Weak<Turn<T>>>>);
+
+impl<T> Default for KeyedLocks<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Default> KeyedLocks<T> {
+    /// Waits until nobody else does something to this one, and keeps others away until it is
+    /// dropped.
+    pub(crate) async fn of(&self, id: &str) -> OwnedMutexGuard<T> {
+        let turn = self.turn(id);
+        turn.lock_owned().await
+    }
+
+    /// Those to which somebody does something.
+    pub(crate) fn busy(&self) -> Vec<String> {
+        let all = self.lock();
+        all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// How many do something to this one, or wait for their turn.
+    pub(crate) fn at(&self, id: &str) -> usize {
+        self.lock().get(id).map_or(0, Weak::strong_count)
+    }
+
+    fn turn(&self, id: &str) -> Arc<Turn<T>> {
+        let mut all = self.lock();
+        if let Some(turn) = all.get(id).and_then(Weak::upgrade) {
+            return turn;
+        }
+        all.retain(|_, turn| is_used(turn));
+        let turn = Arc::default();
+        all.insert(id.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<T>>>> {
+        // Entries are changed whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_used<T>(turn: &Weak<Turn<T>>) -> bool {
+    turn.strong_count() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_after_the_other_and_each_for_itself() {
+        let turns = KeyedLocks::<()>::default();
+        let soon = Duration::from_secs(1);
+        let one = turns.of("a").await;
+        assert_eq!((turns.at("a"), turns.at("b")), (1, 0));
+        timeout(soon, turns.of("a")).await.unwrap_err();
+        let other = timeout(soon, turns.of("b")).await.unwrap();
+        let mut busy = turns.busy();
+        busy.sort();
+        assert_eq!(busy, ["a", "b"]);
+        drop(one);
+        drop(timeout(soon, turns.of("a")).await.unwrap());
+        assert_eq!(turns.busy(), ["b"]);
+        drop(other);
+        drop(turns.of("c").await);
+        assert_eq!(turns.lock().len(), 1, "those that nobody waits for are forgotten");
+    }
+}

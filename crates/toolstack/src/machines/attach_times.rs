@@ -1,0 +1,63 @@
+//! How long the storage took for each volume: who is slow begins first the next time.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::id::VdiId;
+
+/// Volumes that are remembered. When there are more, all are forgotten and seen anew: nothing but
+/// the order of steps depends on it.
+const MOST: usize = 65_536;
+
+/// By volume what its last attach or detach took.
+#[derive(Debug, Default)]
+pub(super) struct AttachTimes(Mutex<HashMap<VdiId, Duration>>);
+
+impl AttachTimes {
+    /// An attach or a detach has ended well.
+    pub(super) fn took(&self, vdi: VdiId, time: Duration) {
+        let mut all = self.lock();
+        if all.len() >= MOST && !all.contains_key(&vdi) {
+            all.clear();
+        }
+        all.insert(vdi, time);
+    }
+
+    /// What the last one took; nothing where none was seen.
+    pub(super) fn of(&self, vdi: VdiId) -> Duration {
+        self.lock().get(&vdi).copied().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<VdiId, Duration>> {
+        // Entries are changed whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+
+    use super::*;
+
+    fn vdi(n: usize) -> VdiId {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&n.to_le_bytes());
+        VdiId(Uuid::from_random(bytes))
+    }
+
+    #[test]
+    fn the_last_time_counts_and_there_is_a_bound() {
+        let (pace, long) = (AttachTimes::default(), Duration::from_millis(500));
+        assert_eq!(pace.of(vdi(0)), Duration::ZERO);
+        pace.took(vdi(0), long);
+        pace.took(vdi(0), long * 2);
+        assert_eq!(pace.of(vdi(0)), long * 2);
+        for n in 0..=MOST {
+            pace.took(vdi(n), long);
+        }
+        assert!(pace.lock().len() <= MOST);
+        assert_eq!(pace.of(vdi(MOST)), long);
+    }
+}

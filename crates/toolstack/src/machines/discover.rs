@@ -1,0 +1,181 @@
+//! What is there when the daemon starts, asked of the drivers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use model::id::{SrId, VmId};
+use model::plan::{DomainState, RunState};
+use model::report::{DiskState, DiskStats, Stats};
+use model::vbd::VbdKind;
+use model::vdi::automaton::{Access, VolumeState};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::observed::{AttachedVolume, Machine};
+use super::{DiskRecord, MachineRecord, Machines, interfaces};
+use crate::hv::{DomainInfo, HvError};
+
+/// How long a datapath may take to tell its disks. Past it, each that it could have counts as one
+/// that it has.
+const STATS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What the datapath of an SR serves, by the disk's name; nothing if it did not tell.
+type Served = HashMap<SrId, Option<HashMap<String, DiskStats>>>;
+
+pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, HvError> {
+    let found = machines.drivers.hv.list().await?;
+    let vms = machines.records.machines();
+    let recorded: HashMap<VmId, MachineRecord> = vms
+        .into_iter()
+        .filter_map(|vm| machines.records.machine(vm).ok().map(|recorded| (vm, recorded)))
+        .collect();
+    let served = served(&machines, &recorded).await;
+    let switch = switch(&machines).await;
+    for (vm, recorded) in &recorded {
+        let machine = Machine::new(*vm);
+        let domain = found.iter().find(|one| one.vm == *vm).cloned();
+        machine.there().update_domain(domain);
+        // Looked at first: a lock in the condition would be held in there.
+        let domain = machine.there().domain;
+        if let DomainState::There { run: RunState::Silent, .. } = domain {
+            as_recorded(&machine, recorded);
+        }
+        volumes(&machines, &machine, recorded, &served);
+        ports(&machine, recorded, switch.as_ref());
+        let nics = machine.there().nics.clone();
+        for vif in recorded.vifs.iter().filter(|one| nics.contains(&one.vif)) {
+            machines.watch(vif).await;
+        }
+        promise(&machines, &machine, recorded);
+        keep(&machines, machine);
+    }
+    for one in found.iter().filter(|one| !recorded.contains_key(&one.vm)) {
+        let machine = Machine::new(one.vm);
+        machine.there().update_domain(Some(one.clone()));
+        keep(&machines, machine);
+    }
+    if let Some(stats) = &switch {
+        let vifs = recorded.values().flat_map(|one| &one.vifs).map(|one| one.vif).collect();
+        interfaces::tidy(&machines, stats.as_ref(), &vifs, &found).await;
+    }
+    let next = found.iter().map(|one| one.domid.0.saturating_add(1)).max().unwrap_or_default();
+    machines.next_domid.fetch_max(next, Ordering::Relaxed);
+    Ok(found)
+}
+
+/// Nobody can ask a domain that does not answer what it has: it has what is recorded.
+fn as_recorded(machine: &Machine, recorded: &MachineRecord) {
+    let mut there = machine.there();
+    there.plugged = recorded.disks.iter().filter(|one| one.plugged).map(|one| one.vbd).collect();
+    there.nics = recorded.vifs.iter().filter(|one| one.plugged).map(|one| one.vif).collect();
+}
+
+/// Asks the datapath of every SR that a machine has a disk on, all at once.
+async fn served(machines: &Arc<Machines>, recorded: &HashMap<VmId, MachineRecord>) -> Served {
+    let disks = recorded.values().flat_map(|machine| &machine.disks);
+    let srs: BTreeSet<SrId> =
+        disks.filter_map(|disk| disk.source.as_ref().map(|source| source.sr)).collect();
+    let mut asked = JoinSet::new();
+    for sr in srs {
+        let machines = Arc::clone(machines);
+        asked.spawn(async move {
+            let stats = async { machines.drivers.io.of(sr).await?.stats().await };
+            let disks = match timeout(STATS_DEADLINE, stats).await {
+                Ok(Ok(stats)) => {
+                    let disks = stats.map(|stats| stats.disks).unwrap_or_default();
+                    Some(disks.into_iter().map(|disk| (disk.id.clone(), disk)).collect())
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%sr, %error, "cannot tell which disks are served");
+                    None
+                }
+                Err(_) => {
+                    tracing::warn!(%sr, "its datapath does not tell which disks it serves");
+                    None
+                }
+            };
+            (sr, disks)
+        });
+    }
+    asked.join_all().await.into_iter().collect()
+}
+
+/// What the switch has; nothing if it does not tell.
+async fn switch(machines: &Machines) -> Option<Option<Stats>> {
+    match timeout(STATS_DEADLINE, machines.drivers.switch.stats()).await {
+        Ok(Ok(stats)) => Some(stats),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot tell which interfaces are served");
+            None
+        }
+        Err(_) => {
+            tracing::warn!("the switch does not tell which interfaces it serves");
+            None
+        }
+    }
+}
+
+/// The NICs of a machine. Where nobody tells, it has those that are recorded.
+fn ports(machine: &Machine, recorded: &MachineRecord, switch: Option<&Option<Stats>>) {
+    let mut there = machine.there();
+    for vif in &recorded.vifs {
+        let id = vif.vif.to_string();
+        let nics = |stats: &Option<Stats>| {
+            let nic = stats.iter().flat_map(|stats| &stats.nics).find(|nic| nic.id == id);
+            nic.map(|nic| nic.network.clone())
+        };
+        let bridge = match switch {
+            Some(stats) => nics(stats),
+            None => vif.plugged.then(|| vif.bridge.clone()),
+        };
+        there.ports.extend(bridge.map(|bridge| (vif.vif, bridge)));
+    }
+}
+
+fn volumes(machines: &Machines, machine: &Machine, recorded: &MachineRecord, served: &Served) {
+    let mut there = machine.there();
+    for disk in &recorded.disks {
+        let Some(source) = &disk.source else { continue };
+        let plugged = there.plugged.contains(&disk.vbd);
+        let told = served.get(&source.sr).and_then(Option::as_ref);
+        let stats = told.map(|disks| disks.get(&disk.vbd.to_string()));
+        let Some((access, unsure)) = volume(disk, plugged, stats) else { continue };
+        let held = AttachedVolume { unsure, ..AttachedVolume::new(disk, source.clone(), access) };
+        there.disks.insert(disk.vbd, held);
+        machines.volumes.set(source.vdi, disk.vbd, VolumeState::Activated(access));
+    }
+}
+
+/// How a slot's volume is held, if it is, and whether it is unsure that it serves. The most is
+/// taken: a call for what is not there does nothing.
+fn volume(
+    disk: &DiskRecord,
+    plugged: bool,
+    stats: Option<Option<&DiskStats>>,
+) -> Option<(Access, bool)> {
+    match stats {
+        _ if disk.kind == VbdKind::Cd => plugged.then_some((disk.access, false)),
+        Some(Some(stats)) => {
+            let access = if stats.geometry.read_only { Access::Ro } else { Access::Rw };
+            Some((access, stats.state == DiskState::Attached))
+        }
+        Some(None) => None,
+        None => Some((disk.access, true)),
+    }
+}
+
+/// What a domain that is there takes of the host's memory.
+fn promise(machines: &Machines, machine: &Machine, recorded: &MachineRecord) {
+    if let DomainState::There { .. } = machine.there().domain {
+        let bytes = recorded.spec.host_bytes(recorded.disks.len());
+        machines.memory.found(machine.vm, bytes);
+    }
+}
+
+fn keep(machines: &Machines, machine: Machine) {
+    if !machine.there().is_empty() {
+        machines.lock().insert(machine.vm, Arc::new(machine));
+    }
+}

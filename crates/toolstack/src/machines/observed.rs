@@ -1,0 +1,274 @@
+//! What is really there of one machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::id::{Domid, VbdId, VifId, VmId};
+use model::plan::{
+    DiskState, DomainState, Effect, MachineOp, MachineState, Medium, RunState, VifState,
+};
+use model::vbd::VbdKind;
+use model::vdi::automaton::{Access, VolumeState};
+use model::vm::PowerState;
+use model::vm::exits::{ExitAction, next};
+
+use super::op_queue::OpQueue;
+use super::volume_users::VolumeUsers;
+use super::{DiskRecord, MachineRecord, VolumeRef};
+use crate::hv::DomainInfo;
+
+/// One machine: what is asked of it, and what is there.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) vm: VmId,
+    queue: Mutex<OpQueue>,
+    there: Mutex<Observed>,
+}
+
+/// What is there. A device that a call may have made counts as there.
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) domain: DomainState,
+    /// Its process has gone, and not by a step of ours.
+    died: bool,
+    /// Slots whose volume is not detached, or not for sure; its state is in [`VolumeUsers`].
+    pub(super) disks: BTreeMap<VbdId, AttachedVolume>,
+    /// Disks that the guest has, and drives with a medium.
+    pub(super) plugged: BTreeSet<VbdId>,
+    /// Interfaces that the guest has.
+    pub(super) nics: BTreeSet<VifId>,
+    /// The bridge of each interface whose NIC the switch may have.
+    pub(super) ports: BTreeMap<VifId, String>,
+    /// Calls of the storage that run: who makes each, for which slot, and whether it was left
+    /// behind.
+    pub(super) called: BTreeMap<(RunId, VbdId), bool>,
+}
+
+/// Tells those apart who carry out plans of one machine: what an earlier one has left behind may
+/// still run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RunId(pub(super) u64);
+
+/// A volume that a slot holds: as it is held, whatever is recorded since.
+#[derive(Clone, Debug)]
+pub(super) struct AttachedVolume {
+    pub(super) source: VolumeRef,
+    pub(super) kind: VbdKind,
+    pub(super) userdevice: u8,
+    pub(super) access: Access,
+    /// The image, for a drive.
+    pub(super) file: Option<PathBuf>,
+    /// Whether it is activated is not known: no call that says so has ended well.
+    pub(super) unsure: bool,
+}
+
+impl AttachedVolume {
+    pub(super) fn new(disk: &DiskRecord, source: VolumeRef, access: Access) -> Self {
+        Self {
+            source,
+            kind: disk.kind,
+            userdevice: disk.userdevice,
+            access,
+            file: None,
+            unsure: false,
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn new(vm: VmId) -> Self {
+        let there = Observed {
+            domain: DomainState::Absent,
+            died: false,
+            disks: BTreeMap::new(),
+            plugged: BTreeSet::new(),
+            nics: BTreeSet::new(),
+            ports: BTreeMap::new(),
+            called: BTreeMap::new(),
+        };
+        Self { vm, queue: Mutex::default(), there: Mutex::new(there) }
+    }
+
+    pub(super) fn there(&self) -> MutexGuard<'_, Observed> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, OpQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observed {
+    /// Whether the machine can be forgotten.
+    pub(super) fn is_empty(&self) -> bool {
+        self.domain == DomainState::Absent
+            && !self.died
+            && self.disks.is_empty()
+            && self.ports.is_empty()
+            && self.called.is_empty()
+    }
+
+    /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
+    pub(super) fn update_domain(&mut self, found: Option<DomainInfo>) {
+        let remains = found.is_some();
+        let Some(DomainInfo { domid, run: Some(run), disks, nics, .. }) = found else {
+            let died = self.died || matches!(self.domain, DomainState::There { .. });
+            self.no_domain(if remains { DomainState::Remains } else { DomainState::Absent });
+            self.died = died;
+            return;
+        };
+        self.died = false;
+        self.domain = DomainState::There { domid, run };
+        if run != RunState::Silent {
+            (self.plugged, self.nics) = (disks, nics);
+        }
+    }
+
+    /// Its guest has ended while nobody had asked for that, and the machine's record does not say
+    /// so yet: whoever follows guests deals with it.
+    pub(super) fn exit_is_handled_elsewhere(&self, recorded: &MachineRecord) -> bool {
+        let alive = matches!(recorded.power, PowerState::Running | PowerState::Paused);
+        let ended = match self.domain {
+            DomainState::There { run: RunState::Ended(exit), .. } => {
+                next(exit, &recorded.after) != ExitAction::Keep
+            }
+            DomainState::There { .. } => false,
+            DomainState::Absent | DomainState::Remains => self.died,
+        };
+        recorded.followed && alive && ended
+    }
+
+    /// The hypervisor did not say.
+    pub(super) fn mark_unknown(&mut self) {
+        if let DomainState::There { run, .. } = &mut self.domain {
+            *run = RunState::Silent;
+        }
+    }
+
+    pub(super) fn no_domain(&mut self, domain: DomainState) {
+        self.domain = domain;
+        self.died = false;
+        self.plugged.clear();
+        self.nics.clear();
+    }
+
+    pub(super) fn runs(&mut self, to: RunState) {
+        if let DomainState::There { run, .. } = &mut self.domain {
+            *run = to;
+        }
+    }
+
+    pub(super) fn apply_effects(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match *effect {
+                Effect::Plugged(vbd, true) => drop(self.plugged.insert(vbd)),
+                Effect::Plugged(vbd, false) => drop(self.plugged.remove(&vbd)),
+                Effect::Vif(vif, true) => drop(self.nics.insert(vif)),
+                Effect::Vif(vif, false) => drop(self.nics.remove(&vif)),
+                Effect::Volume(..) | Effect::Medium(..) | Effect::Power(_) | Effect::Domid(_) => {}
+            }
+        }
+    }
+
+    /// Whether a slot holds what it is not recorded to hold: a start would take it for its own.
+    pub(super) fn has_stale_volumes(&self, recorded: &MachineRecord) -> bool {
+        let same = |(vbd, held): (&VbdId, &AttachedVolume)| {
+            let disk = recorded.disks.iter().find(|disk| disk.vbd == *vbd);
+            let source = disk.and_then(|disk| disk.source.as_ref());
+            source.is_some_and(|source| source.vdi == held.source.vdi)
+        };
+        !self.disks.iter().all(same)
+    }
+
+    /// Whether a call for the slot was left behind and still runs.
+    fn is_left(&self, vbd: VbdId) -> bool {
+        self.called.iter().any(|((_, of), left)| *of == vbd && *left)
+    }
+
+    /// Whether the guest has a disk of which it is not known that it is served, and nobody is about
+    /// to find out.
+    pub(super) fn has_unserved(&self) -> bool {
+        let unserved = |vbd: &VbdId| {
+            self.disks.get(vbd).is_some_and(|held| held.unsure) && !self.is_left(*vbd)
+        };
+        self.plugged.iter().any(unserved)
+    }
+
+    /// What the planner sees.
+    pub(super) fn state(
+        &self,
+        (op, fresh): (&MachineOp, Domid),
+        recorded: &MachineRecord,
+        volumes: &VolumeUsers,
+    ) -> MachineState {
+        let known = |disk: &DiskRecord| {
+            self.disks
+                .get(&disk.vbd)
+                .cloned()
+                .or_else(|| Some(AttachedVolume::new(disk, disk.source.clone()?, disk.access)))
+        };
+        let mut disks: Vec<_> = recorded
+            .disks
+            .iter()
+            .map(|disk| {
+                let (vbd, held) = (disk.vbd, known(disk));
+                let (kind, userdevice) = (disk.kind, disk.userdevice);
+                let state = self.disk((vbd, kind, userdevice, disk.access), held.as_ref());
+                self.seen(state, op, volumes)
+            })
+            .collect();
+        // What is held and not recorded any more is let go.
+        let is_stray = |vbd: &VbdId| !recorded.disks.iter().any(|disk| disk.vbd == *vbd);
+        for (vbd, held) in self.disks.iter().filter(|(vbd, _)| is_stray(vbd)) {
+            let is = (*vbd, held.kind, held.userdevice, held.access);
+            disks.push(self.seen(self.disk(is, Some(held)), op, volumes));
+        }
+        let vifs = recorded.vifs.iter().map(|vif| vif.vif);
+        let strays =
+            self.ports.keys().filter(|vif| !recorded.vifs.iter().any(|one| one.vif == **vif));
+        let vif = |vif| VifState {
+            vif,
+            created: self.ports.contains_key(&vif),
+            plugged: self.nics.contains(&vif),
+        };
+        MachineState {
+            power: recorded.power,
+            domain: self.domain,
+            fresh,
+            spec: recorded.spec.clone(),
+            disks,
+            vifs: vifs.chain(strays.copied()).map(vif).collect(),
+            after: recorded.after,
+            deadlines: recorded.deadlines,
+        }
+    }
+
+    fn disk(
+        &self,
+        (vbd, kind, userdevice, access): (VbdId, VbdKind, u8, Access),
+        held: Option<&AttachedVolume>,
+    ) -> DiskState {
+        let medium = |held: &AttachedVolume| Medium { vdi: held.source.vdi, sr: held.source.sr };
+        let (medium, plugged) = (held.map(medium), self.plugged.contains(&vbd));
+        let (volume, took) = (VolumeState::Detached, Duration::ZERO);
+        DiskState { vbd, kind, userdevice, medium, access, volume, plugged, took }
+    }
+
+    /// The same with what is known of its volume. To a settle, a volume that the storage is still called
+    /// for is where it is to be: it settles when that call has ended. And what a guest has must
+    /// serve, so a volume of which that is not known is activated once more.
+    fn seen(&self, disk: DiskState, op: &MachineOp, volumes: &VolumeUsers) -> DiskState {
+        let Some(Medium { vdi, .. }) = disk.medium else { return disk };
+        let unsure = self.disks.get(&disk.vbd).is_some_and(|held| held.unsure);
+        let volume = match (volumes.state(vdi, disk.vbd), disk.plugged) {
+            (state, _) if *op != MachineOp::Settle => state,
+            (_, true) if self.is_left(disk.vbd) => VolumeState::Activated(disk.access),
+            (_, false) if self.is_left(disk.vbd) => VolumeState::Detached,
+            (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),
+            (state, _) => state,
+        };
+        DiskState { volume, took: volumes.pace.of(vdi), ..disk }
+    }
+}

@@ -1,0 +1,96 @@
+//! What waits for one machine.
+
+use std::collections::VecDeque;
+
+use model::plan::MachineOp;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{OpError, OpHooks};
+use crate::exec::CancelToken;
+
+/// Operations in the order in which they were asked for; a shutdown by force goes first.
+#[derive(Debug, Default)]
+pub(super) struct OpQueue {
+    turns: VecDeque<QueuedOp>,
+    next: u64,
+    /// Its owner is at work.
+    pub(super) owned: bool,
+    /// What runs now.
+    current: Option<(MachineOp, CancelToken)>,
+    /// Something has left it as it should not be.
+    unsettled: bool,
+}
+
+/// One operation that waits for its turn.
+#[derive(Debug)]
+pub(super) struct QueuedOp {
+    pub(super) number: u64,
+    pub(super) op: MachineOp,
+    pub(super) job: OpHooks,
+    pub(super) deadline: Instant,
+    pub(super) told: oneshot::Sender<Result<(), OpError>>,
+}
+
+/// What a machine's owner does next.
+#[derive(Debug)]
+pub(super) enum NextAction {
+    Turn(QueuedOp),
+    Settle(CancelToken),
+    Nothing,
+}
+
+impl OpQueue {
+    /// Puts an operation in its place; its number.
+    pub(super) fn push(
+        &mut self,
+        (op, job): (MachineOp, OpHooks),
+        deadline: Instant,
+        told: oneshot::Sender<Result<(), OpError>>,
+    ) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let by_force = |op: &MachineOp| *op == MachineOp::HardShutdown;
+        let mut at = self.turns.len();
+        if by_force(&op) {
+            at = self.turns.iter().take_while(|turn| by_force(&turn.op)).count();
+            if let Some((current, cancel)) = &self.current
+                && !by_force(current)
+            {
+                cancel.preempt();
+            }
+        }
+        self.turns.insert(at, QueuedOp { number, op, job, deadline, told });
+        number
+    }
+
+    /// Takes an operation out, if its turn has not come.
+    pub(super) fn withdraw(&mut self, number: u64) -> Option<QueuedOp> {
+        let at = self.turns.iter().position(|turn| turn.number == number)?;
+        self.turns.remove(at)
+    }
+
+    /// What is next. A shutdown by force goes before a settle, which it makes needless.
+    pub(super) fn take(&mut self) -> NextAction {
+        let by_force = self.turns.front().is_some_and(|turn| turn.op == MachineOp::HardShutdown);
+        if self.unsettled && !by_force {
+            self.unsettled = false;
+            let cancel = CancelToken::new();
+            self.current = Some((MachineOp::Settle, cancel.clone()));
+            return NextAction::Settle(cancel);
+        }
+        self.current = None;
+        let Some(turn) = self.turns.pop_front() else { return NextAction::Nothing };
+        self.current = Some((turn.op, turn.job.cancel.clone()));
+        NextAction::Turn(turn)
+    }
+
+    pub(super) fn request_reconcile(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// Whether there is nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.turns.is_empty() && !self.unsettled
+    }
+}

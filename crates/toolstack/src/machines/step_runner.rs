@@ -1,0 +1,189 @@
+//! One step is one call of a driver; those of storage are in [`storage`](super::storage),
+//! those of interfaces in [`interfaces`](super::interfaces).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::id::VbdId;
+use model::plan::{DomainState, Effect, RunState, StepAction};
+use model::vdi::automaton::VolumeOp;
+
+use super::memory::MemoryShortfall;
+use super::observed::{Machine, RunId};
+use super::{DiskRecord, MachineRecord, Machines, names};
+use crate::boxed_future::BoxFuture;
+use crate::exec::{Progress, ProgressFn, StepError, StepRunner};
+use crate::hv::{CdMedium, DiskPlug, HvError, Hypervisor};
+
+/// Carries out one plan of one machine.
+pub(super) struct MachineStepRunner {
+    pub(super) machines: Arc<Machines>,
+    pub(super) machine: Arc<Machine>,
+    pub(super) id: RunId,
+    pub(super) recorded: MachineRecord,
+    progress: ProgressFn,
+    /// Slots for which nobody waits any more, before the storage was called.
+    given_up: Mutex<BTreeSet<VbdId>>,
+}
+
+impl StepRunner for MachineStepRunner {
+    fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>> {
+        match verb {
+            StepAction::VbdAttach(vbd, access) => {
+                Box::pin(self.storage(vbd, VolumeOp::Attach(access)))
+            }
+            StepAction::VbdActivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Activate)),
+            StepAction::VbdDeactivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Deactivate)),
+            StepAction::VbdDetach(vbd) => Box::pin(self.storage(vbd, VolumeOp::Detach)),
+            StepAction::VbdPlug(_)
+            | StepAction::VbdUnplug(_)
+            | StepAction::VbdInsert(_)
+            | StepAction::VbdEject(_) => Box::pin(self.disk(verb)),
+            StepAction::VifCreate(_)
+            | StepAction::VifPlug(_)
+            | StepAction::VifUnplug(_)
+            | StepAction::VifDestroy(_) => Box::pin(self.vif(verb)),
+            _ => Box::pin(self.domain(verb)),
+        }
+    }
+
+    /// Only storage is left to its end: a call of it that is dropped goes on all the same, in a
+    /// worker or in `ringway-io`.
+    fn abandon_step(&self, verb: StepAction) -> bool {
+        let (StepAction::VbdAttach(vbd, _)
+        | StepAction::VbdActivate(vbd)
+        | StepAction::VbdDeactivate(vbd)
+        | StepAction::VbdDetach(vbd)) = verb
+        else {
+            return false;
+        };
+        let mut there = self.machine.there();
+        // One that an earlier plan has left behind may still run for the same slot.
+        if let Some(left) = there.called.get_mut(&(self.id, vbd)) {
+            *left = true;
+            return true;
+        }
+        self.given_up().insert(vbd);
+        false
+    }
+
+    fn record_effects(&self, effects: &[Effect]) {
+        self.machine.there().apply_effects(effects);
+        self.machines.records.record_effects(self.machine.vm, effects);
+    }
+
+    fn progress(&self, now: Progress) {
+        (self.progress)(now);
+    }
+}
+
+impl MachineStepRunner {
+    pub(super) fn new(
+        machines: Arc<Machines>,
+        machine: Arc<Machine>,
+        recorded: MachineRecord,
+        progress: ProgressFn,
+    ) -> Self {
+        let id = RunId(machines.next_carrier.fetch_add(1, Ordering::Relaxed));
+        Self { machines, machine, id, recorded, progress, given_up: Mutex::default() }
+    }
+
+    /// Taken with what is there held, if both are.
+    pub(super) fn given_up(&self) -> MutexGuard<'_, BTreeSet<VbdId>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hv(&self) -> &dyn Hypervisor {
+        &*self.machines.drivers.hv
+    }
+
+    async fn domain(&self, verb: StepAction) -> Result<(), StepError> {
+        let (hv, vm) = (self.hv(), self.machine.vm);
+        match verb {
+            StepAction::TakeMemory(bytes) => {
+                let short =
+                    |MemoryShortfall { needed, available }| StepError::Memory { needed, available };
+                self.machines.take_memory(vm, bytes).map_err(short)?;
+            }
+            StepAction::DomainCreate(domid) => {
+                // Until it has ended well, nobody knows whether one was made.
+                self.machine.there().domain = DomainState::There { domid, run: RunState::Silent };
+                hv.create(vm, domid, &self.recorded.spec).await?;
+                self.machines.memory.made(vm);
+                self.machine.there().runs(RunState::Fresh);
+            }
+            StepAction::DomainRun => {
+                hv.run(vm).await?;
+                self.machine.there().runs(RunState::Running);
+            }
+            StepAction::DomainPause => {
+                hv.pause(vm).await?;
+                self.machine.there().runs(RunState::Paused);
+            }
+            StepAction::DomainAsk(what) => match hv.request_guest(vm, what).await {
+                // One that is gone need not be asked.
+                Ok(()) | Err(HvError::Absent) => {}
+                Err(error) => return Err(error.into()),
+            },
+            StepAction::DomainAwaitEnd => {
+                let exit = hv.wait_exit(vm).await?;
+                self.machine.there().runs(RunState::Ended(exit));
+            }
+            StepAction::DomainKill => {
+                hv.kill(vm).await?;
+                self.machines.memory.release(vm);
+                self.machine.there().no_domain(DomainState::Remains);
+            }
+            StepAction::DomainForget => {
+                hv.forget(vm).await?;
+                self.machine.there().no_domain(DomainState::Absent);
+            }
+            // The others are not of the domain; a record is no call.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn disk(&self, verb: StepAction) -> Result<(), StepError> {
+        let (hv, vm) = (self.hv(), self.machine.vm);
+        match verb {
+            StepAction::VbdPlug(vbd) => hv.plug_disk(vm, &self.plug(vbd)?).await?,
+            StepAction::VbdUnplug(vbd) => hv.unplug_disk(vm, vbd).await?,
+            StepAction::VbdInsert(vbd) => {
+                let held = self.machine.there().disks.get(&vbd).and_then(|held| held.file.clone());
+                let file = held.ok_or_else(|| missing("no image is reachable for drive", vbd))?;
+                hv.set_medium(vm, vbd, Some(&CdMedium { file })).await?;
+            }
+            StepAction::VbdEject(vbd) => hv.set_medium(vm, vbd, None).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn plug(&self, vbd: VbdId) -> Result<DiskPlug, StepError> {
+        let DiskRecord { userdevice, boot_index, .. } = *self.record(vbd)?;
+        let held = self.machine.there().disks.get(&vbd).map(|held| held.source.sr);
+        let sr = held.ok_or_else(|| missing("no volume is attached for disk", vbd))?;
+        let socket = names::socket(&self.machines.settings.run, sr, vbd);
+        Ok(DiskPlug { vbd, userdevice, socket, queues: self.queues(vbd)?, boot_index })
+    }
+
+    /// Queues of a disk: one unless more are asked for, and never more than its place can have or
+    /// the guest has CPUs.
+    pub(super) fn queues(&self, vbd: VbdId) -> Result<u16, StepError> {
+        let disk = self.record(vbd)?;
+        let place = model::domain::pci::disk(disk.userdevice);
+        let most = place.map_or(1, |place| place.most_queues).min(self.recorded.spec.vcpus);
+        Ok(disk.tuning.queues.unwrap_or(1).min(most).max(1))
+    }
+
+    pub(super) fn record(&self, vbd: VbdId) -> Result<&DiskRecord, StepError> {
+        let found = self.recorded.disks.iter().find(|disk| disk.vbd == vbd);
+        found.ok_or_else(|| missing("nothing is recorded of disk", vbd))
+    }
+}
+
+pub(super) fn missing(what: &str, of: impl std::fmt::Display) -> StepError {
+    StepError::NoDriver(format!("{what} {of}"))
+}

@@ -1,0 +1,160 @@
+//! What a client of DHCP says (RFC 2131): which address it takes, unless it hears that it may not.
+//!
+//! Its own words, since they go to everybody: a server's answer may pass nobody here. A client that
+//! may not have what it asked for looks for another server next, and what it asked for is nothing then.
+
+use std::net::Ipv4Addr;
+
+use super::frame::{AddressClaim, Mac};
+
+/// Type of its frames.
+pub(super) const IPV4: u16 = 0x0800;
+/// Bytes of a frame that are read: the heads of Ethernet, IPv4 and UDP, the fixed part, and as much of
+/// options as every client has to take (RFC 2131, 2).
+pub(super) const DHCP_BYTES: usize = 14 + 20 + 8 + 240 + 312;
+
+/// Version and length of an IPv4 head without options, and its protocol.
+const PLAIN: u8 = 0x45;
+const UDP: u8 = 17;
+/// Ports of client and server.
+const PORTS: [u8; 4] = [0, 68, 0, 67];
+/// A request, of Ethernet, whose addresses have six bytes.
+const ASKS: [u8; 3] = [1, 1, 6];
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+/// Options (RFC 2132), and kinds of messages.
+const PAD: u8 = 0;
+const END: u8 = 255;
+const ADDRESS: u8 = 50;
+const KIND: u8 = 53;
+const DISCOVER: u8 = 1;
+const REQUEST: u8 = 3;
+const DECLINE: u8 = 4;
+
+/// What a client said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DhcpRequest {
+    /// It takes this address.
+    Takes(AddressClaim),
+    /// It has none.
+    Looks(Mac),
+}
+
+/// What a frame from its first byte on says; the rest of it may be missing.
+pub(super) fn asked(frame: &[u8]) -> Option<DhcpRequest> {
+    let (_, rest) = frame.split_first_chunk::<6>()?;
+    let (sender, rest) = rest.split_first_chunk::<6>()?;
+    let (kind, rest) = rest.split_first_chunk::<2>()?;
+    let mac = Mac::of(*sender)?;
+    let (head, rest) = rest.split_first_chunk::<20>()?;
+    let (ports, rest) = rest.split_first_chunk::<4>()?;
+    let (_, message) = rest.split_first_chunk::<4>()?;
+    let is_plain = head.first() == Some(&PLAIN) && head.get(9) == Some(&UDP);
+    if u16::from_be_bytes(*kind) != IPV4 || !is_plain || *ports != PORTS {
+        return None;
+    }
+    said(mac, message)
+}
+
+fn said(mac: Mac, message: &[u8]) -> Option<DhcpRequest> {
+    let (head, options) = message.split_at_checked(240)?;
+    let is_own = head.get(28..34) == Some(mac.bytes());
+    if !is_own || !head.starts_with(&ASKS) || head.get(236..) != Some(&COOKIE) {
+        return None;
+    }
+    match *option(options, KIND)?.first()? {
+        DISCOVER | DECLINE => Some(DhcpRequest::Looks(mac)),
+        REQUEST => {
+            // Whoever has it renewed names it elsewhere.
+            let named = option(options, ADDRESS).or(head.get(12..16))?;
+            let address = Ipv4Addr::from(<[u8; 4]>::try_from(named).ok()?);
+            let claim = AddressClaim { mac, address: address.into(), announced: true };
+            claim.is_hosts().then_some(DhcpRequest::Takes(claim))
+        }
+        _ => None,
+    }
+}
+
+/// The first option of this number.
+fn option(mut options: &[u8], wanted: u8) -> Option<&[u8]> {
+    loop {
+        let (number, rest) = options.split_first()?;
+        match *number {
+            PAD => options = rest,
+            END => return None,
+            number => {
+                let (length, rest) = rest.split_first()?;
+                let (value, rest) = rest.split_at_checked(usize::from(*length))?;
+                if number == wanted {
+                    return Some(value);
+                }
+                options = rest;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const OURS: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 1];
+
+    /// A message of ours with these options, which names this address of its own.
+    pub(in super::super) fn message(own: [u8; 4], options: &[u8]) -> Vec<u8> {
+        let ip = [&[PLAIN, 0, 0, 0, 0, 0, 0, 0, 64, UDP][..], &[0; 10]].concat();
+        let mut fixed = [0; 236];
+        fixed[..3].copy_from_slice(&ASKS);
+        fixed[12..16].copy_from_slice(&own);
+        fixed[28..34].copy_from_slice(&OURS);
+        let frame = [&[0xff; 6][..], &OURS, &[8, 0], &ip, &PORTS, &[0; 4], &fixed, &COOKIE];
+        [&frame.concat()[..], options].concat()
+    }
+
+    fn takes(frame: &[u8]) -> Option<String> {
+        match asked(frame)? {
+            DhcpRequest::Takes(claim) => Some(claim.address.to_string()),
+            DhcpRequest::Looks(mac) => {
+                assert_eq!(mac, Mac::of(OURS).unwrap());
+                Some("looks".to_owned())
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_says_what_it_takes() {
+        let none = [0; 4];
+        let is = |text: &str| Some(text.to_owned());
+        for (own, options, expected) in [
+            (none, &[KIND, 1, DISCOVER, ADDRESS, 4, 10, 0, 0, 7, END][..], is("looks")),
+            (none, &[KIND, 1, DECLINE, END], is("looks")),
+            (
+                none,
+                &[PAD, KIND, 1, REQUEST, 61, 1, 9, ADDRESS, 4, 10, 0, 0, 7, END],
+                is("10.0.0.7"),
+            ),
+            ([10, 0, 0, 8], &[KIND, 1, REQUEST, END], is("10.0.0.8")),
+            (none, &[KIND, 1, REQUEST, END], None),
+            (none, &[KIND, 1, REQUEST, ADDRESS, 4, 224, 0, 0, 1, END], None),
+            (none, &[KIND, 1, REQUEST, ADDRESS, 3, 10, 0, 0, END], None),
+            (none, &[KIND, 1, 7, END], None),
+            (none, &[KIND, 0, END], None),
+            (none, &[END, KIND, 1, REQUEST], None),
+            (none, &[KIND], None),
+            (none, &[ADDRESS, 200, 1], None),
+        ] {
+            assert_eq!(takes(&message(own, options)), expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_of_its_sender_says_nothing() {
+        let whole = message([0; 4], &[KIND, 1, DISCOVER, END]);
+        assert!(asked(&whole).is_some());
+        for at in [6, 12, 14, 23, 35, 37, 42, 43, 44, 70, 278] {
+            let mut other = whole.clone();
+            other[at] ^= 2;
+            assert_eq!(asked(&other), None, "{at}");
+        }
+        (0..whole.len() - 1).for_each(|len| assert_eq!(asked(&whole[..len]), None, "{len}"));
+    }
+}

@@ -1,0 +1,101 @@
+//! A socket that gets frames of one kind at one bridge.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use model::id::VifId;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{SockaddrStorage, bind};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::dhcp::{self, DHCP_BYTES};
+use super::filter::CaptureFilter;
+use super::frame::{self, FRAME_BYTES};
+use super::lock;
+use super::table::Table;
+
+/// How long a socket is left alone after a look at it: an address is told within this time.
+pub(super) const PACE: Duration = Duration::from_secs(1);
+/// Most frames of a look: more than the kernel keeps for a socket of the usual size.
+const FRAMES_MAX: usize = 512;
+
+/// One that gets nothing but this from now on.
+///
+/// # Errors
+/// There is no such device, or the system refuses.
+pub(super) fn open(bridge: &str, what: CaptureFilter) -> io::Result<Socket> {
+    let protocol = Protocol::from(i32::from(what.ethertype().to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    socket.attach_filter(what.program())?;
+    // The kernel's list of devices has addresses to which a socket can be bound.
+    let device = getifaddrs()?.filter(|one| one.interface_name == bridge).find_map(|one| {
+        let address = one.address.as_ref().and_then(SockaddrStorage::as_link_addr);
+        address.copied()
+    });
+    let device = device.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
+    bind(socket.as_raw_fd(), &device)?;
+    // Until then it got what came in anywhere.
+    let mut frame = [0; FRAME_BYTES];
+    for _ in 0..FRAMES_MAX {
+        match (&socket).read(&mut frame) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            _ => {}
+        }
+    }
+    Ok(socket)
+}
+
+/// Notes what is claimed, and tells whose that is, until nobody wants to know.
+pub(super) async fn listen(
+    (socket, what): (AsyncFd<Socket>, CaptureFilter),
+    table: Arc<Mutex<Table>>,
+    tell: mpsc::Sender<VifId>,
+) {
+    while let Ok(changed) = look(&socket, what, &table).await {
+        for vif in changed {
+            if tell.send(vif).await.is_err() {
+                return;
+            }
+        }
+        sleep(PACE).await;
+    }
+}
+
+/// Waits for frames and reads those that are there; whose addresses have changed by them.
+async fn look(
+    socket: &AsyncFd<Socket>,
+    what: CaptureFilter,
+    table: &Mutex<Table>,
+) -> io::Result<BTreeSet<VifId>> {
+    let (mut changed, mut frame) = (BTreeSet::new(), [0; DHCP_BYTES]);
+    let mut ready = socket.readable().await?;
+    for _ in 0..FRAMES_MAX {
+        match ready.try_io(|socket| socket.get_ref().read(&mut frame)) {
+            Err(_nothing_more) => break,
+            Ok(Ok(bytes)) => {
+                let frame = frame.get(..bytes).unwrap_or_default();
+                changed.extend(heard(what, frame, table));
+            }
+            // The bridge went down. It may come up again; if it is made anew it is listened to anew.
+            Ok(Err(error)) => tracing::debug!(%error, "a network is down"),
+        }
+    }
+    Ok(changed)
+}
+
+/// Whose addresses have changed by this frame.
+fn heard(what: CaptureFilter, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
+    match what {
+        CaptureFilter::Arp | CaptureFilter::Neighbours => {
+            lock(table).claimed(&frame::claim(frame)?)
+        }
+        CaptureFilter::Dhcp => lock(table).asked(&dhcp::asked(frame)?),
+    }
+}

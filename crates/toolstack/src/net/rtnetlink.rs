@@ -1,0 +1,55 @@
+//! News of network devices and their addresses (rtnetlink(7)).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+
+/// Changes from now on; ends at once where there is no such socket.
+pub(super) fn subscribe() -> watch::Receiver<()> {
+    let (tell, told) = watch::channel(());
+    match socket() {
+        Ok(socket) => drop(tokio::spawn(pass_on(socket, tell))),
+        Err(error) => tracing::warn!(%error, "changes of network devices are not seen"),
+    }
+    told
+}
+
+fn socket() -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Of its protocols the first, NETLINK_ROUTE.
+    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    bind(&fd, &SocketAddrNetlink::new(0, GROUPS))?;
+    #[expect(
+        deprecated,
+        reason = "an owned descriptor stays the same and open; what replaces this is not safe"
+    )]
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+/// Tells until nobody listens. What is told does not matter: everybody looks.
+async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
+    loop {
+        let mut ready = tokio::select! {
+            ready = socket.readable() => match ready {
+                Ok(ready) => ready,
+                Err(error) => return tracing::warn!(%error, "changes are not seen any more"),
+            },
+            () = tell.closed() => return,
+        };
+        match recv(socket.get_ref(), &mut [0; 4096][..], RecvFlags::empty()) {
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            // The second: there was more than the socket holds.
+            Ok(_) | Err(Errno::NOBUFS) => _ = tell.send(()),
+            Err(error) => return tracing::warn!(%error, "changes are not seen any more"),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Child processes that do not outlive us.
+//!
+//! Three nets, one below the other: an orderly stop by the child's own protocol; SIGKILL to its
+//! process group, awaited, when that fails or the owner drops it; and the kernel's parent-death
+//! signal, for the case that we are killed ourselves.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, Command};
+
+/// A child in a process group of its own, which is killed as a whole when this is dropped.
+#[derive(Debug)]
+pub struct ChildGroup {
+    child: Child,
+    pid: Option<Pid>,
+}
+
+impl ChildGroup {
+    /// Starts `command` in a new process group.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn(command: &mut Command) -> io::Result<Self> {
+        let child = command.process_group(0).kill_on_drop(true).spawn()?;
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        Ok(Self { child, pid })
+    }
+
+    /// The child itself, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Waits until it has ended. May be dropped and called again.
+    ///
+    /// # Errors
+    /// When the kernel refuses the wait.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Waits at most `deadline` for its end, then kills the group and waits for that.
+    ///
+    /// # Errors
+    /// When the kernel refuses the wait.
+    pub async fn wait_or_kill(&mut self, deadline: Duration) -> io::Result<ExitStatus> {
+        match tokio::time::timeout(deadline, self.child.wait()).await {
+            Ok(status) => status,
+            Err(_) => {
+                self.kill();
+                self.child.wait().await
+            }
+        }
+    }
+
+    /// Sends SIGKILL to the group. Nothing happens when the child has been waited for: its id
+    /// may belong to somebody else by then.
+    pub fn kill(&mut self) {
+        if self.child.id().is_none() {
+            return;
+        }
+        if let Some(pid) = self.pid {
+            // The group may just have gone by itself.
+            let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for ChildGroup {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Becomes `command`, which the kernel kills when its parent dies. Meant for a helper mode of a
+/// program that then starts programs without such an option of their own, as QEMU before 10.2.
+/// Returns only when it failed.
+pub fn become_bound(parent: u32, command: &[OsString]) -> io::Error {
+    let Some((program, arguments)) = command.split_first() else {
+        return io::Error::new(io::ErrorKind::InvalidInput, "no program to start");
+    };
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return error.into();
+    }
+    // The parent may have died before the signal was set: then nobody would ever send it.
+    let current = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if current.and_then(|pid| u32::try_from(pid).ok()) != Some(parent) {
+        return io::Error::other("the parent is gone");
+    }
+    std::process::Command::new(program).args(arguments).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alive(pid: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie has ended; only its parent has not looked yet.
+        !stat.is_empty() && !stat.contains(") Z ")
+    }
+
+    #[tokio::test]
+    async fn past_the_deadline_the_whole_group_is_killed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(std::process::Stdio::piped());
+        let mut group = ChildGroup::spawn(&mut command).unwrap();
+        let out = group.child().stdout.take().unwrap();
+        let mut lines = crate::json_lines::JsonLines::new(out, 64);
+        let grandchild: u32 = lines.next_text().await.unwrap().parse().unwrap();
+        assert!(alive(grandchild));
+        let status = group.wait_or_kill(Duration::from_millis(1)).await.unwrap();
+        assert!(!status.success());
+        // The pipe closes when its last holder, the grandchild, has gone.
+        let end = tokio::time::timeout(Duration::from_secs(10), lines.next_text()).await;
+        assert!(end.unwrap().is_err());
+    }
+
+    #[test]
+    fn nothing_to_become_is_refused_before_anything_changes() {
+        assert_eq!(become_bound(1, &[]).kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,62 @@
+//! [`DatapathProvider`] by a `ringway-io` for each SR.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::id::SrId;
+
+use super::served_devices::DatapathOwner;
+use super::sr_datapath::SrDatapath;
+use super::supervisor::{IoLaunch, Supervisor};
+use super::{Datapath, DatapathError};
+use crate::boxed_future::BoxFuture;
+use crate::machines::{self, DatapathProvider};
+
+/// The datapaths of all SRs.
+#[derive(Debug)]
+pub struct IoDatapaths {
+    run: PathBuf,
+    launch: Arc<IoLaunch>,
+    by_sr: Mutex<BTreeMap<SrId, SrDatapath>>,
+}
+
+impl IoDatapaths {
+    /// Those whose sockets are in folders of `run`. What runs there already is found when it is
+    /// asked for.
+    pub fn new(run: &Path, launch: IoLaunch) -> Self {
+        Self { run: run.into(), launch: Arc::new(launch), by_sr: Mutex::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<SrId, SrDatapath>> {
+        // Entries come and go whole.
+        self.by_sr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn served(&self, sr: SrId) -> Result<SrDatapath, DatapathError> {
+        let mut by_sr = self.all();
+        if let Some(served) = by_sr.get(&sr) {
+            return Ok(served.clone());
+        }
+        let folder = machines::sockets(&self.run, sr);
+        let keep = Supervisor::new(DatapathOwner::Sr(sr), folder.clone(), Arc::clone(&self.launch));
+        let keep = keep.map_err(|source| DatapathError::Folder { folder, source })?;
+        let served = SrDatapath::new(keep);
+        by_sr.insert(sr, served.clone());
+        Ok(served)
+    }
+}
+
+impl DatapathProvider for IoDatapaths {
+    fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>> {
+        Box::pin(async move { Ok(Arc::new(self.served(sr)?) as Arc<dyn Datapath>) })
+    }
+
+    fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>> {
+        Box::pin(async move {
+            self.served(sr)?.end().await?;
+            self.all().remove(&sr);
+            Ok(())
+        })
+    }
+}

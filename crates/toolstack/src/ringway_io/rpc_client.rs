@@ -1,0 +1,189 @@
+//! Calls to a `ringway-io` of ours, until there is an answer.
+
+use std::sync::Arc;
+
+use model::rpc::{RpcError, code};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::DatapathError;
+use super::connection_pool::{BUSY_PAUSE, Kind};
+use super::served_devices::ServedDevice;
+use super::spec_store::SpecStore;
+use super::supervisor::Supervisor;
+use crate::boxed_future::BoxFuture;
+
+/// Whoever calls one `ringway-io`.
+#[derive(Debug)]
+pub(super) struct RpcClient<T> {
+    pub(super) keep: Arc<Supervisor<T>>,
+}
+
+impl<T> Clone for RpcClient<T> {
+    fn clone(&self) -> Self {
+        Self { keep: Arc::clone(&self.keep) }
+    }
+}
+
+/// A call.
+pub(super) struct RpcCall<'a> {
+    pub(super) kind: Kind,
+    pub(super) method: &'static str,
+    pub(super) params: Value,
+    /// The disk or NIC to which it does something.
+    pub(super) item: Option<&'a str>,
+    pub(super) until: Instant,
+    /// Its turn lasts until it is answered, also when nobody waits for that any more: what comes late
+    /// does not undo what came after it.
+    pub(super) lasts: bool,
+}
+
+impl<'a> RpcCall<'a> {
+    /// One that does something to a disk or a NIC.
+    pub(super) fn step(item: &'a str, method: &'static str, params: Value) -> Self {
+        let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
+        Self { kind, method, params, item: Some(item), until, lasts: false }
+    }
+}
+
+/// Does something to its end, also when nobody waits for it any more: what is known must be what was
+/// done.
+pub(super) fn task<R: Send + 'static>(
+    work: impl Future<Output = Result<R, DatapathError>> + Send + 'static,
+) -> BoxFuture<'static, Result<R, DatapathError>> {
+    Box::pin(async move {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|error| {
+            let (what, why) = ("a call".into(), error.to_string());
+            Err(DatapathError::Nonsense { what, why })
+        })
+    })
+}
+
+impl<T: ServedDevice> RpcClient<T> {
+    /// Calls until there is an answer: one that was lost with who should have given it is asked for
+    /// again, and all verbs can be repeated. What is known then is changed by `note`, before anybody
+    /// else does something to the same.
+    pub(super) async fn call(
+        &self,
+        ask: RpcCall<'_>,
+        note: impl Fn(&mut SpecStore<T>, &Result<Value, DatapathError>),
+    ) -> Result<Value, DatapathError> {
+        let RpcCall { kind, method, .. } = ask;
+        let start = method == T::ATTACH;
+        self.keep.ready(start).await?;
+        loop {
+            let answer = self.call_once(&ask, &note).await;
+            let in_time = Instant::now() < ask.until;
+            match answer {
+                // Whoever serves has died: the next one takes the next connection.
+                Err(DatapathError::Broken { .. }) if in_time => {}
+                Err(gone @ DatapathError::NotThere { .. }) if in_time => {
+                    if !self.keep.ensure_running(start).await? {
+                        return Err(gone);
+                    }
+                }
+                Err(DatapathError::Refused { source, .. })
+                    if source.code == code::BUSY && in_time =>
+                {
+                    sleep(BUSY_PAUSE).await;
+                }
+                // What was waited for in all, and not since the last death.
+                Err(DatapathError::Late { what, .. }) => {
+                    return Err(DatapathError::Late { what, deadline: kind.deadline() });
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// In its turn, which does not last over a death: what is attached again then has turns too.
+    async fn call_once(
+        &self,
+        ask: &RpcCall<'_>,
+        note: impl Fn(&mut SpecStore<T>, &Result<Value, DatapathError>),
+    ) -> Result<Value, DatapathError> {
+        let RpcCall { kind, method, until, .. } = *ask;
+        let late = |_| DatapathError::Late { what: method.into(), deadline: kind.deadline() };
+        let turn = match ask.item {
+            Some(id) => Some(timeout_at(until, self.keep.turns.of(id)).await.map_err(late)?),
+            None => None,
+        };
+        let turn = turn.map(Arc::new);
+        let lasts = turn.clone().filter(|_| ask.lasts);
+        let answer = self.keep.pool.call(kind, (method, ask.params.clone()), until, lasts).await;
+        note(&mut self.keep.specs(), &answer);
+        answer
+    }
+
+    /// Does something to a disk or a NIC, which changes what is known of it if it is done.
+    pub(super) async fn step(
+        &self,
+        id: &str,
+        (method, params): (&'static str, Value),
+        change: impl Fn(&mut T),
+    ) -> Result<Value, DatapathError> {
+        let note = |specs: &mut SpecStore<T>, answer: &Result<Value, DatapathError>| {
+            if answer.is_ok() {
+                specs.change(id, &change);
+            }
+        };
+        self.call(RpcCall::step(id, method, params), note).await
+    }
+
+    /// Sets something of a disk or a NIC. One that is not there has it when it is attached again.
+    pub(super) async fn set(
+        &self,
+        id: &str,
+        (method, params): (&'static str, Value),
+        change: impl Fn(&mut T),
+    ) -> Result<(), DatapathError> {
+        let note = |specs: &mut SpecStore<T>, answer: &Result<Value, DatapathError>| {
+            if answer.as_ref().map_or_else(DatapathError::is_not_served, |_| true) {
+                specs.change(id, &change);
+            }
+        };
+        self.call(RpcCall { lasts: true, ..RpcCall::step(id, method, params) }, note)
+            .await
+            .map(drop)
+    }
+
+    /// Asks for what is answered at once.
+    pub(super) async fn short(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Value, DatapathError> {
+        let (kind, until) = (Kind::Short, Instant::now() + Kind::Short.deadline());
+        let ask = RpcCall { kind, method, params, item: None, until, lasts: false };
+        self.call(ask, |_, _| ()).await
+    }
+}
+
+/// It was refused with this code.
+pub(super) fn is(error: &DatapathError, code: i64) -> bool {
+    matches!(error, DatapathError::Refused { source: RpcError { code: got, .. }, .. } if *got == code)
+}
+
+/// What is not there, or is in a process that is not, has nothing to let go of; `none` is the code
+/// that says so.
+pub(super) fn gone_is_done(
+    outcome: Result<Value, DatapathError>,
+    none: i64,
+) -> Result<(), DatapathError> {
+    match outcome {
+        Err(DatapathError::NotThere { .. }) => Ok(()),
+        Err(error) if is(&error, none) => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// An answer of this type.
+pub(super) fn typed<R: DeserializeOwned>(method: &str, value: Value) -> Result<R, DatapathError> {
+    serde_json::from_value(value).map_err(|error| nonsense(method, error))
+}
+
+pub(super) fn nonsense(method: &str, error: serde_json::Error) -> DatapathError {
+    DatapathError::Nonsense { what: method.into(), why: error.to_string() }
+}

@@ -1,0 +1,236 @@
+//! A client of one `ringway-io` over its control socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::nic::{NicSpec, UplinkSpec};
+use model::report::Stats;
+use model::rpc::{DiskReply, MAX_LINE_BYTES, NicReply, Request, Response};
+use model::spec::DiskSpec;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, timeout_at};
+
+use super::DatapathError;
+use crate::json_lines::{JsonLines, write_json};
+
+/// Longest wait for an answer that needs no storage.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer that opens or flushes an image.
+pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for the socket to accept: a full backlog blocks.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// One connection; calls go one after the other. When it broke, the next call makes another: a
+/// worker of `ringway-io` may die and be replaced.
+#[derive(Debug)]
+pub struct RpcConnection {
+    socket: PathBuf,
+    broken: bool,
+    lines: JsonLines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    next_id: u64,
+    /// A call is being written; if this is still set at the next one, half a line is out there.
+    writing: bool,
+    /// The last call, until it is answered.
+    owed: Option<u64>,
+}
+
+impl RpcConnection {
+    /// Connects to a control socket.
+    ///
+    /// # Errors
+    /// [`DatapathError::NotThere`], [`DatapathError::Late`].
+    pub async fn connect(socket: &Path) -> Result<Self, DatapathError> {
+        let (reader, writer) = Self::stream(socket).await?.into_split();
+        let lines = JsonLines::new(reader, MAX_LINE_BYTES);
+        let socket = socket.to_owned();
+        Ok(Self { socket, broken: false, lines, writer, next_id: 1, writing: false, owed: None })
+    }
+
+    async fn stream(socket: &Path) -> Result<UnixStream, DatapathError> {
+        tokio::time::timeout(CONNECT_DEADLINE, UnixStream::connect(socket))
+            .await
+            .map_err(|_| DatapathError::Late {
+                what: format!("a connection to {}", socket.display()),
+                deadline: CONNECT_DEADLINE,
+            })?
+            .map_err(|source| DatapathError::NotThere { socket: socket.into(), source })
+    }
+
+    /// Calls `method` and waits at most `deadline` for its answer. After [`DatapathError::Late`] the
+    /// connection may be used again: a late answer is told by its id and passed over.
+    ///
+    /// # Errors
+    /// Any but [`DatapathError::Start`], [`DatapathError::NotThere`] and [`DatapathError::Died`].
+    pub async fn call(
+        &mut self,
+        method: &str,
+        params: Value,
+        deadline: Duration,
+    ) -> Result<Value, DatapathError> {
+        if self.broken {
+            // Ids go on: an answer that is late cannot be taken for another's.
+            let next_id = self.next_id;
+            *self = Self { next_id, ..Self::connect(&self.socket).await? };
+        }
+        if self.writing {
+            return Err(DatapathError::Unusable);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let until = Instant::now() + deadline;
+        let outcome = timeout_at(until, self.exchange(id, method, params)).await;
+        self.broken = matches!(outcome, Ok(Err(DatapathError::Broken { .. })));
+        if outcome.is_ok() {
+            self.owed = None;
+        }
+        outcome.map_err(|_| DatapathError::Late { what: method.into(), deadline })?
+    }
+
+    /// Waits, without an end, until the last call is answered or cannot be any more: as long as the
+    /// other side works on it. The answer is passed over.
+    pub(super) async fn settle(&mut self) {
+        while let Some(id) = self.owed.filter(|_| self.is_usable()) {
+            match self.lines.next_json().await {
+                Ok(line) if line.get("id").and_then(Value::as_u64) < Some(id) => {}
+                Ok(_) => self.owed = None,
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+
+    /// Whether it is connected, and not in the middle of a line.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.broken && !self.writing
+    }
+
+    async fn exchange(
+        &mut self,
+        id: u64,
+        method: &str,
+        params: Value,
+    ) -> Result<Value, DatapathError> {
+        let what = || method.to_owned();
+        self.writing = true;
+        write_json(&mut self.writer, &Request::new(id, method, params))
+            .await
+            .map_err(|error| DatapathError::Broken { what: what(), source: error.into() })?;
+        self.writing = false;
+        self.owed = Some(id);
+        loop {
+            let line = self.lines.next_json().await;
+            let line = line.map_err(|source| DatapathError::Broken { what: what(), source })?;
+            let reply: Response = serde_json::from_value(line).map_err(|error| {
+                DatapathError::Nonsense { what: what(), why: error.to_string() }
+            })?;
+            match reply.id.as_u64() {
+                Some(got) if got == id => {
+                    return reply
+                        .outcome()
+                        .map_err(|source| DatapathError::Refused { what: what(), source });
+                }
+                Some(got) if got < id => {} // late answer to a call that we gave up
+                // An error without an id: our line was not understood at all.
+                None if reply.error.is_some() => {
+                    let outcome = reply.outcome();
+                    return outcome
+                        .map_err(|source| DatapathError::Refused { what: what(), source });
+                }
+                _ => {
+                    let why = format!("its id is {}, the call's is {id}", reply.id);
+                    return Err(DatapathError::Nonsense { what: what(), why });
+                }
+            }
+        }
+    }
+
+    async fn typed<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+        deadline: Duration,
+    ) -> Result<T, DatapathError> {
+        let value = self.call(method, params, deadline).await?;
+        serde_json::from_value(value).map_err(|error| DatapathError::Nonsense {
+            what: method.into(),
+            why: error.to_string(),
+        })
+    }
+
+    /// `disk.attach`: returns when the disk's socket accepts.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn attach(&mut self, spec: &DiskSpec) -> Result<DiskReply, DatapathError> {
+        let params = written("disk.attach", spec)?;
+        self.typed("disk.attach", params, ATTACH_DEADLINE).await
+    }
+
+    /// `disk.detach`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn detach(&mut self, id: &str) -> Result<(), DatapathError> {
+        self.call("disk.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
+    }
+
+    /// `nic.attach`: returns when the NIC's socket accepts. Told again, it does nothing.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn nic_attach(&mut self, spec: &NicSpec) -> Result<NicReply, DatapathError> {
+        let params = written("nic.attach", spec)?;
+        self.typed("nic.attach", params, ATTACH_DEADLINE).await
+    }
+
+    /// `nic.detach`: returns when nothing of the NIC is left.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn nic_detach(&mut self, id: &str) -> Result<(), DatapathError> {
+        self.call("nic.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
+    }
+
+    /// `network.uplink`: returns when the host is in the network, or is not any more.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn network_uplink(&mut self, spec: &UplinkSpec) -> Result<(), DatapathError> {
+        let params = written("network.uplink", spec)?;
+        self.call("network.uplink", params, ATTACH_DEADLINE).await.map(drop)
+    }
+
+    /// `stats` of the whole process.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn stats(&mut self) -> Result<Stats, DatapathError> {
+        self.typed("stats", json!({}), CALL_DEADLINE).await
+    }
+
+    /// `stats` of one disk or NIC, in full.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; [`DatapathError::Refused`] where there is none.
+    pub async fn stats_of(&mut self, id: &str) -> Result<Stats, DatapathError> {
+        self.typed("stats", json!({ "id": id }), CALL_DEADLINE).await
+    }
+
+    /// `shutdown`: every disk is drained, flushed and detached; then the process ends.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn shutdown(&mut self, deadline: Duration) -> Result<(), DatapathError> {
+        self.call("shutdown", json!({}), deadline).await.map(drop)
+    }
+}
+
+/// A specification as parameters of `what`.
+fn written(what: &str, spec: &impl Serialize) -> Result<Value, DatapathError> {
+    serde_json::to_value(spec)
+        .map_err(|error| DatapathError::Nonsense { what: what.into(), why: error.to_string() })
+}

@@ -1,0 +1,157 @@
+//! What a `ringway-io` of ours is told to serve, and whose it is.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use model::id::SrId;
+use model::nic::{NicSpec, UplinkSpec};
+use model::report::{NetworkStats, Stats};
+use model::spec::DiskSpec;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cgroup::Leaf;
+
+/// Whose a `ringway-io` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DatapathOwner {
+    /// It serves the disks of an SR.
+    Sr(SrId),
+    /// It serves the NICs of all networks.
+    Networks,
+}
+
+impl DatapathOwner {
+    /// Where its processes are.
+    pub(super) fn group(self) -> Leaf {
+        match self {
+            Self::Sr(sr) => Leaf::Datapath(sr),
+            Self::Networks => Leaf::Switch,
+        }
+    }
+}
+
+impl fmt::Display for DatapathOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sr(sr) => sr.fmt(f),
+            Self::Networks => f.write_str("networks"),
+        }
+    }
+}
+
+/// One thing that is served, as it is kept for the next `ringway-io`.
+pub(super) trait ServedDevice:
+    Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// Where files of them are kept.
+    const FOLDER: &'static str;
+    /// The verb that has one served, and starts who serves it.
+    const ATTACH: &'static str;
+
+    /// Its name there.
+    fn id(&self) -> &str;
+
+    /// The calls that have it served, in their order.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>>;
+
+    /// Those that are served.
+    fn served(stats: &Stats) -> BTreeSet<String>;
+}
+
+impl ServedDevice for DiskSpec {
+    const FOLDER: &'static str = "disks";
+    const ATTACH: &'static str = "disk.attach";
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>> {
+        Ok(vec![(Self::ATTACH, serde_json::to_value(self)?)])
+    }
+
+    fn served(stats: &Stats) -> BTreeSet<String> {
+        stats.disks.iter().map(|disk| disk.id.clone()).collect()
+    }
+}
+
+/// A NIC, with the uplink of its network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SwitchNic {
+    pub(super) nic: NicSpec,
+    /// The TAP device by which the host is in its network.
+    pub(super) uplink: String,
+}
+
+impl SwitchNic {
+    /// Parameters of the call that brings the host to its network.
+    pub(super) fn uplink(&self) -> serde_json::Result<Value> {
+        let (network, tap) = (self.nic.network.clone(), Some(self.uplink.clone()));
+        serde_json::to_value(UplinkSpec { network, tap })
+    }
+}
+
+impl ServedDevice for SwitchNic {
+    const FOLDER: &'static str = "nics";
+    const ATTACH: &'static str = "nic.attach";
+
+    fn id(&self) -> &str {
+        &self.nic.id
+    }
+
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>> {
+        // A network has lost its uplink with its last NIC.
+        let nic = serde_json::to_value(&self.nic)?;
+        Ok(vec![(Self::ATTACH, nic), ("network.uplink", self.uplink()?)])
+    }
+
+    /// With the host in their network: the kernel may keep a device of one that was killed for a moment,
+    /// so that a NIC comes back before its uplink can.
+    fn served(stats: &Stats) -> BTreeSet<String> {
+        let has_host =
+            |one: &&NetworkStats| one.uplink.as_ref().is_some_and(|uplink| uplink.failed.is_none());
+        let networks = stats.networks.iter().filter(has_host);
+        let networks: BTreeSet<_> = networks.map(|one| one.name.as_str()).collect();
+        let nics = stats.nics.iter().filter(|nic| networks.contains(nic.network.as_str()));
+        nics.map(|nic| nic.id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::report::{FrameCounts, UplinkStats};
+
+    use super::*;
+    use crate::machines::Drivers;
+    use crate::sim::{Sim, drivers};
+
+    /// What is told of a NIC whose network has this uplink.
+    async fn told(uplink: Option<Option<&str>>) -> Stats {
+        let Drivers { net, switch, .. } = drivers(&Sim::new());
+        net.create_bridge("lan", 1500).await.unwrap();
+        net.create_tap("rwu0", "lan", 1500).await.unwrap();
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        switch.attach(&NicSpec::new("a", "/a", "lan", mac), "rwu0").await.unwrap();
+        let mut stats = switch.stats().await.unwrap().unwrap();
+        stats.networks[0].uplink = uplink.map(|failed| UplinkStats {
+            tap: "rwu0".into(),
+            failed: failed.map(str::to_owned),
+            frames: FrameCounts::default(),
+        });
+        stats
+    }
+
+    #[tokio::test]
+    async fn a_nic_is_served_when_the_host_is_in_its_network() {
+        let served = |stats| SwitchNic::served(&stats).into_iter().collect::<Vec<_>>();
+        assert_eq!(served(told(Some(None)).await), ["a"]);
+        for without in [None, Some(Some("the device is gone"))] {
+            assert_eq!(served(told(without).await), Vec::<String>::new());
+        }
+    }
+}

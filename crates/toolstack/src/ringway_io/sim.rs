@@ -1,0 +1,321 @@
+//! A datapath and a switch that serve nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use model::id::{SrId, Uuid, VbdId};
+use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
+use model::report::{
+    DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
+    PollStats, QueuePolling, Stats,
+};
+use model::rpc::{DiskReply, RpcError, code};
+use model::spec::{Backend, Caps, DiskSpec, PollSpec};
+
+use super::{Datapath, DatapathError, Switch};
+use crate::boxed_future::BoxFuture;
+use crate::machines::DatapathProvider;
+use crate::sim::{Call, CallKind, Disk, Domain, Port, Sim, State, vdi_of};
+
+/// The datapaths of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimPaths(pub(crate) Arc<Sim>);
+
+impl DatapathProvider for SimPaths {
+    fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>> {
+        let path: Arc<dyn Datapath> = Arc::new(SimPath { sim: Arc::clone(&self.0), sr });
+        Box::pin(async move { Ok(path) })
+    }
+
+    fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            let ended = state.disks.extract_if(.., |_, disk| disk.sr == sr);
+            let ended: Vec<String> = ended.map(|(id, _)| id).collect();
+            ended.iter().for_each(|id| state.keep_disk(id));
+            Ok(())
+        })
+    }
+}
+
+/// That of one SR.
+#[derive(Debug)]
+struct SimPath {
+    sim: Arc<Sim>,
+    sr: SrId,
+}
+
+fn refused(what: CallKind, message: String) -> DatapathError {
+    let source = RpcError { code: code::FAILED, message };
+    DatapathError::Refused { what: format!("{what:?}"), source }
+}
+
+impl SimPath {
+    async fn call<T>(
+        &self,
+        (what, id): (CallKind, &str),
+        work: impl FnOnce(&mut State) -> Result<T, DatapathError>,
+    ) -> Result<T, DatapathError> {
+        let device = id.parse::<Uuid>().ok();
+        let call = Call { device, ..Call::new(what).sr(self.sr) };
+        self.sim.call(call, work, |why| refused(what, why)).await
+    }
+
+    /// Something about a disk that is there.
+    async fn about<T>(
+        &self,
+        id: &str,
+        ask: impl FnOnce(&mut Disk) -> T,
+    ) -> Result<T, DatapathError> {
+        let mut state = self.sim.state();
+        let found = state.disks.get_mut(id).filter(|disk| disk.sr == self.sr).map(ask);
+        match found {
+            Some(told) => {
+                state.keep_disk(id);
+                Ok(told)
+            }
+            None => Err(refused(CallKind::Stats, format!("there is no disk {id}"))),
+        }
+    }
+}
+
+/// The slot whose disk has this id.
+fn vbd(id: &str) -> Option<VbdId> {
+    id.parse().ok().map(VbdId)
+}
+
+fn geometry(disk: &Disk) -> Geometry {
+    let size_bytes = match disk.spec.backend {
+        Backend::File(_) => 0,
+        Backend::Null(size) | Backend::Memory(size) => size,
+    };
+    Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
+}
+
+fn state_of(disk: &Disk) -> DiskState {
+    if disk.active { DiskState::Active } else { DiskState::Attached }
+}
+
+impl Datapath for SimPath {
+    fn attach<'a>(&'a self, spec: &'a DiskSpec) -> BoxFuture<'a, Result<DiskReply, DatapathError>> {
+        Box::pin(self.call((CallKind::Attach, &spec.id), move |state| {
+            let vdi = match &spec.backend {
+                Backend::File(path) => vdi_of(path),
+                Backend::Null(_) | Backend::Memory(_) => None,
+            };
+            let Some(vdi) = vdi else {
+                return Err(refused(CallKind::Attach, "no image of the simulator's".into()));
+            };
+            if state.disks.get(&spec.id).is_some_and(|disk| disk.spec != *spec) {
+                let why = state.broke(format!("disk {} is there with another spec", spec.id));
+                return Err(refused(CallKind::Attach, why));
+            }
+            if state.volumes.get(&(self.sr, vdi)).is_none_or(|one| one.attached.is_none()) {
+                state.broke(format!("disk {} is of a volume that is not attached", spec.id));
+            }
+            let disk = Disk { sr: self.sr, spec: spec.clone(), vdi, active: false };
+            let disk = state.disks.entry(spec.id.clone()).or_insert(disk);
+            Ok(DiskReply { id: spec.id.clone(), state: state_of(disk), geometry: geometry(disk) })
+        }))
+    }
+
+    fn activate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::Activate, id), move |state| {
+            let Some(disk) = state.disks.get_mut(id) else {
+                let why = state.broke(format!("disk {id} is activated and not there"));
+                return Err(refused(CallKind::Activate, why));
+            };
+            disk.active = true;
+            let vdi = disk.vdi;
+            if state.volumes.get(&(self.sr, vdi)).is_none_or(|one| !one.active) {
+                state.broke(format!("disk {id} serves a volume that is not active"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn deactivate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::Deactivate, id), move |state| {
+            let Some(disk) = state.disks.get_mut(id) else { return Ok(()) };
+            disk.active = false;
+            if let Some(vm) = vbd(id).and_then(|vbd| state.guest_with(vbd)) {
+                state.broke(format!("disk {id} is deactivated and {vm} has it"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::Detach, id), move |state| {
+            if state.disks.remove(id).is_none() {
+                return Ok(());
+            }
+            if let Some(vm) = vbd(id).and_then(|vbd| state.guest_with(vbd)) {
+                state.broke(format!("disk {id} is detached and {vm} has it"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>> {
+        Box::pin(async move {
+            let vdi = self.about(id, |disk| disk.vdi).await?;
+            let volume = self.sim.state().volumes.get(&(self.sr, vdi)).copied();
+            Ok(volume.unwrap_or_default().bytes)
+        })
+    }
+
+    fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.about(id, |disk| disk.spec.caps = Some(*caps).filter(|one| !one.is_none())))
+    }
+
+    fn poll<'a>(
+        &'a self,
+        id: &'a str,
+        poll: &'a PollSpec,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.about(id, |disk| disk.spec = disk.spec.clone().with_polling(*poll)))
+    }
+
+    fn stats(&self) -> BoxFuture<'_, Result<Option<Stats>, DatapathError>> {
+        Box::pin(self.call((CallKind::Stats, ""), move |state| {
+            let disks = state.disks.iter().filter(|(_, disk)| disk.sr == self.sr);
+            let disks = disks.map(|(id, disk)| DiskStats {
+                state: state_of(disk),
+                geometry: geometry(disk),
+                socket: disk.spec.socket.display().to_string(),
+                caps: disk.spec.caps,
+                polling: Some(PollStats {
+                    set: disk.spec.polling().resolve(),
+                    queues: QueuePolling {
+                        armed: false,
+                        reason: PollReason::Never,
+                        hits: 0,
+                        misses: 0,
+                        spun_seconds: 0.0,
+                        saved_us: 0.0,
+                    },
+                    refused: PollRefusals::default(),
+                }),
+                serial: disk.spec.serial.clone(),
+                ..DiskStats::new(id.clone(), disk.spec.backend.clone(), 0)
+            });
+            Ok(Some(Stats { disks: disks.collect(), ..stats() }))
+        }))
+    }
+}
+
+/// The switch of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimSwitch(pub(crate) Arc<Sim>);
+
+impl SimSwitch {
+    async fn call<T>(
+        &self,
+        (what, id): (CallKind, &str),
+        work: impl FnOnce(&mut State) -> Result<T, DatapathError>,
+    ) -> Result<T, DatapathError> {
+        let call = Call { device: id.parse().ok(), ..Call::new(what) };
+        self.0.call(call, work, |why| refused(what, why)).await
+    }
+}
+
+impl Switch for SimSwitch {
+    fn attach<'a>(
+        &'a self,
+        nic: &'a NicSpec,
+        uplink: &'a str,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::AttachNic, &nic.id), move |state| {
+            if state.taps.get(uplink) != Some(&nic.network) {
+                let why = state.broke(format!("{uplink} is not in bridge {}", nic.network));
+                return Err(refused(CallKind::AttachNic, why));
+            }
+            let port = Port { nic: nic.clone(), uplink: uplink.into() };
+            if state.ports.get(&nic.id).is_some_and(|there| *there != port) {
+                let why = state.broke(format!("NIC {} is there with another spec", nic.id));
+                return Err(refused(CallKind::AttachNic, why));
+            }
+            state.ports.insert(nic.id.clone(), port);
+            state.keep_port(&nic.id);
+            Ok(())
+        }))
+    }
+
+    fn limit<'a>(
+        &'a self,
+        id: &'a str,
+        limits: &'a NicLimits,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::LimitNic, id), move |state| {
+            if let Some(port) = state.ports.get_mut(id) {
+                port.nic = port.nic.clone().with_limits(limits.clone());
+                state.keep_port(id);
+            }
+            Ok(())
+        }))
+    }
+
+    fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        Box::pin(self.call((CallKind::DetachNic, id), move |state| {
+            let has = |domain: &Domain| domain.nics.keys().any(|vif| vif.to_string() == id);
+            if state.domains.values().any(has) {
+                state.broke(format!("NIC {id} is detached and a guest has it"));
+            }
+            state.ports.remove(id);
+            state.keep_port(id);
+            Ok(())
+        }))
+    }
+
+    fn stats(&self) -> BoxFuture<'_, Result<Option<Stats>, DatapathError>> {
+        Box::pin(self.call((CallKind::Stats, ""), |state| {
+            let nics: Vec<NicStats> = state.ports.values().map(nic_stats).collect();
+            let names: BTreeSet<&str> = nics.iter().map(|nic| nic.network.as_str()).collect();
+            let network = |name: &&str| NetworkStats {
+                name: (*name).to_owned(),
+                mtu: DEFAULT_MTU,
+                nics: nics.iter().filter(|nic| nic.network == *name).count() as u64,
+                uplink: None,
+            };
+            let networks = names.iter().map(network).collect();
+            Ok(Some(Stats { nics, networks, ..stats() }))
+        }))
+    }
+}
+
+fn nic_stats(Port { nic, .. }: &Port) -> NicStats {
+    NicStats {
+        id: nic.id.clone(),
+        network: nic.network.clone(),
+        socket: nic.socket.display().to_string(),
+        mac: nic.mac,
+        queues: nic.queues,
+        vlan: nic.vlan,
+        locked: nic.locked.is_some(),
+        disabled: nic.disabled,
+        rate: nic.rate,
+        flood: nic.flood,
+        connected: true,
+        refused: None,
+        frames: FrameCounts::default(),
+    }
+}
+
+fn stats() -> Stats {
+    Stats {
+        version: "simulated".into(),
+        pid: 0,
+        uptime_seconds: 0.0,
+        ports: Vec::new(),
+        reactors: Vec::new(),
+        reactors_why: None,
+        queues_moved: 0,
+        disks: Vec::new(),
+        nics: Vec::new(),
+        networks: Vec::new(),
+        poll_defaults: None,
+        keeper: None,
+        began: None,
+    }
+}

@@ -1,0 +1,189 @@
+//! What a `ringway-io` was told to serve: kept beside its sockets, so that one that has died
+//! while no daemon ran is replaced as it was.
+//!
+//! A file for each disk or NIC, written whole. The directory is one of the host's running time: after
+//! a reboot no guest waits for its devices any more.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::served_devices::{DatapathOwner, ServedDevice};
+
+/// Names the start of the host.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Says whose the directory is.
+const OWNER: &str = "owner.json";
+/// Ends the name of a file that is not whole yet.
+const NEW: &str = "new";
+
+/// Disks or NICs by id.
+#[derive(Debug)]
+pub(super) struct SpecStore<T> {
+    folder: PathBuf,
+    by_id: BTreeMap<String, T>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owned {
+    /// The SR, or what else has it.
+    sr: String,
+    boot: String,
+}
+
+impl<T: ServedDevice> SpecStore<T> {
+    /// Those of the `ringway-io` whose sockets are in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The directory cannot be made or is another one's.
+    pub(super) fn open(folder: &Path, owner: DatapathOwner) -> io::Result<Self> {
+        let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
+        let items = folder.join(T::FOLDER);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&items)?;
+        let ours = Owned { sr: owner.to_string(), boot };
+        let mut by_id = BTreeMap::new();
+        match read::<Owned>(&folder.join(OWNER)) {
+            Some(owned) if owned == ours => by_id = load(&items)?,
+            Some(Owned { sr, boot }) if boot == ours.boot => {
+                let why = format!("{} is that of {sr}", folder.display());
+                return Err(io::Error::other(why));
+            }
+            _ => {
+                // Of before the last reboot.
+                std::fs::remove_dir_all(&items)?;
+                std::fs::DirBuilder::new().mode(0o700).create(&items)?;
+                write(&folder.join(OWNER), &ours)?;
+            }
+        }
+        Ok(Self { folder: folder.into(), by_id })
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.by_id.values()
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, id: &str) -> Option<&T> {
+        self.by_id.get(id)
+    }
+
+    /// It is served, or is served otherwise.
+    pub(super) fn put(&mut self, spec: T) {
+        self.told(write(&self.file(spec.id()), &spec));
+        self.by_id.insert(spec.id().to_owned(), spec);
+    }
+
+    /// Changes what is known of one.
+    pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut T)) {
+        if let Some(mut spec) = self.by_id.get(id).cloned() {
+            change(&mut spec);
+            if self.by_id.get(id) != Some(&spec) {
+                self.put(spec);
+            }
+        }
+    }
+
+    /// It is not served any more.
+    pub(super) fn remove(&mut self, id: &str) {
+        if self.by_id.remove(id).is_some() {
+            self.told(std::fs::remove_file(self.file(id)));
+        }
+    }
+
+    fn file(&self, id: &str) -> PathBuf {
+        self.folder.join(T::FOLDER).join(format!("{id}.json"))
+    }
+
+    /// It is served, or is not, all the same: only a death of both processes would show it.
+    fn told(&self, kept: io::Result<()>) {
+        if let Err(error) = kept {
+            tracing::warn!("cannot note in {} what is served: {error}", self.folder.display());
+        }
+    }
+}
+
+fn load<T: ServedDevice>(items: &Path) -> io::Result<BTreeMap<String, T>> {
+    let mut by_id = BTreeMap::new();
+    for entry in std::fs::read_dir(items)? {
+        let path = entry?.path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => {}
+            // What a death has left half written.
+            Some(NEW) => {
+                if let Err(error) = std::fs::remove_file(&path) {
+                    tracing::warn!("{} stays, though nobody reads it: {error}", path.display());
+                }
+                continue;
+            }
+            _ => continue,
+        }
+        match read::<T>(&path) {
+            Some(spec) => drop(by_id.insert(spec.id().to_owned(), spec)),
+            None => tracing::warn!("{} cannot be understood and is passed over", path.display()),
+        }
+    }
+    Ok(by_id)
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// Whole or not at all, as far as processes see it: nothing of this outlives a crash of the host.
+fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    let new = path.with_extension(NEW);
+    std::fs::write(&new, serde_json::to_vec(value)?)?;
+    std::fs::rename(new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::{SrId, Uuid};
+    use model::spec::{Backend, DiskSpec};
+
+    use super::*;
+
+    fn disk(id: &str) -> DiskSpec {
+        DiskSpec::new(id, format!("/run/{id}.sock"), Backend::Null(4096))
+    }
+
+    #[test]
+    fn what_is_served_is_known_to_the_next_daemon() {
+        let run = tempfile::tempdir().unwrap();
+        let folder = run.path().join("io/01234567");
+        let [sr, other] = [1, 2].map(|n| DatapathOwner::Sr(SrId(Uuid::from_random([n; 16]))));
+        let mut specs = SpecStore::<DiskSpec>::open(&folder, sr).unwrap();
+        for id in ["a", "b", "c.d"] {
+            specs.put(disk(id));
+        }
+        specs.remove("b");
+        specs.remove("none");
+        specs.change("a", |spec| spec.activate = false);
+        specs.change("none", |spec| spec.activate = false);
+        std::fs::write(folder.join("disks/torn.json"), "{").unwrap();
+        std::fs::write(folder.join("disks/half.new"), "{").unwrap();
+        let again = SpecStore::<DiskSpec>::open(&folder, sr).unwrap();
+        let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d")];
+        assert!(again.all().eq(expected.iter()), "{again:?}");
+        assert!(!folder.join("disks/half.new").exists(), "left by a death");
+        let error = SpecStore::<DiskSpec>::open(&folder, other).unwrap_err().to_string();
+        assert!(error.contains(&sr.to_string()), "{error}");
+    }
+
+    #[test]
+    fn what_was_served_before_a_reboot_is_forgotten() {
+        let run = tempfile::tempdir().unwrap();
+        let sr = DatapathOwner::Sr(SrId(Uuid::from_random([1; 16])));
+        SpecStore::open(run.path(), sr).unwrap().put(disk("a"));
+        for owner in [r#"{"sr":"another","boot":"another"}"#, "?"] {
+            std::fs::write(run.path().join(OWNER), owner).unwrap();
+            let mut specs = SpecStore::<DiskSpec>::open(run.path(), sr).unwrap();
+            assert_eq!(specs.all().count(), 0, "{owner}");
+            specs.put(disk("a"));
+        }
+    }
+}

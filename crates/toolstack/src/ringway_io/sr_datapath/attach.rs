@@ -1,0 +1,100 @@
+//! Disks that come, and disks that are there already.
+
+use model::report::{DiskState, DiskStats, Stats};
+use model::rpc::{DiskReply, code};
+use model::spec::{DiskSpec, PollSpec};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::SrDatapath;
+use crate::ringway_io::DatapathError;
+use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
+use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
+use crate::ringway_io::spec_store::SpecStore;
+
+/// What became of an attach whose disk is there already.
+enum ExistingDisk {
+    /// It is the same.
+    Same(Box<DiskStats>),
+    /// It is another one.
+    Other,
+    /// It is just being opened.
+    Opening,
+    /// It has gone meanwhile.
+    Gone,
+}
+
+impl SrDatapath {
+    pub(super) async fn attach(&self, spec: &DiskSpec) -> Result<DiskReply, DatapathError> {
+        let method = "disk.attach";
+        let params = serde_json::to_value(spec).map_err(|error| nonsense(method, error))?;
+        let until = Instant::now() + Kind::Step.deadline();
+        let note = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
+            if answer.is_ok() {
+                specs.put(spec.clone());
+            }
+        };
+        loop {
+            let ask = RpcCall { until, ..RpcCall::step(&spec.id, method, params.clone()) };
+            let refused = match self.line.call(ask, note).await {
+                Ok(reply) => return typed(method, reply),
+                Err(refused) if is(&refused, code::WRONG_STATE) => refused,
+                Err(error) => return Err(error),
+            };
+            match self.there(spec).await? {
+                ExistingDisk::Same(disk) => match self.adapt(spec, *disk).await {
+                    // Whoever told of it has died before anybody else knew of it.
+                    Err(error) if is(&error, code::NO_SUCH_DISK) && Instant::now() < until => {}
+                    adapted => return adapted,
+                },
+                ExistingDisk::Opening if Instant::now() < until => sleep(BUSY_PAUSE).await,
+                ExistingDisk::Gone if Instant::now() < until => {}
+                _ => return Err(refused),
+            }
+        }
+    }
+
+    /// Looks whether a disk that is there is the one that is wanted.
+    async fn there(&self, spec: &DiskSpec) -> Result<ExistingDisk, DatapathError> {
+        let told = match self.line.short("stats", json!({ "id": spec.id })).await {
+            Ok(told) => told,
+            Err(error) if is(&error, code::NO_SUCH_DISK) => return Ok(ExistingDisk::Gone),
+            Err(error) => return Err(error),
+        };
+        let stats: Stats = typed("stats", told)?;
+        let Some(disk) = stats.disks.into_iter().next() else { return Ok(ExistingDisk::Opening) };
+        let told = disk.socket.as_str() == spec.socket.as_os_str()
+            && disk.backend == spec.backend
+            && disk.queues == spec.queues
+            && disk.cache == spec.cache
+            && disk.serial == spec.serial;
+        // What it was told is more than what it tells.
+        let known = self.line.keep.specs().get(&spec.id).is_none_or(|known| is_same(known, spec));
+        Ok(if told && known { ExistingDisk::Same(Box::new(disk)) } else { ExistingDisk::Other })
+    }
+
+    /// Has a disk that was there be as it is wanted.
+    async fn adapt(&self, spec: &DiskSpec, disk: DiskStats) -> Result<DiskReply, DatapathError> {
+        self.line
+            .keep
+            .specs()
+            .put(DiskSpec { activate: disk.state != DiskState::Attached, ..spec.clone() });
+        if disk.caps != spec.caps {
+            self.caps(&spec.id, spec.caps).await?;
+        }
+        self.poll(&spec.id, spec.polling()).await?;
+        if spec.activate {
+            self.activate(&spec.id).await?;
+        }
+        Ok(DiskReply { id: disk.id, state: disk.state, geometry: disk.geometry })
+    }
+}
+
+/// Whether two specs are one disk: what changes while it is served does not count.
+fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
+    let fixed = |spec: &DiskSpec| {
+        let spec = DiskSpec { activate: true, caps: None, ..spec.clone() };
+        spec.with_polling(PollSpec::default())
+    };
+    fixed(one) == fixed(other)
+}

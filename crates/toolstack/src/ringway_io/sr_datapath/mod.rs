@@ -1,0 +1,150 @@
+//! [`Datapath`] by a `ringway-io`.
+
+mod attach;
+
+use std::sync::Arc;
+
+use model::report::Stats;
+use model::rpc::{DiskReply, code};
+use model::spec::{Caps, DiskSpec, PollSpec};
+use serde_json::{Value, json};
+
+use super::rpc_client::{RpcCall, RpcClient, gone_is_done, is, task, typed};
+use super::spec_store::SpecStore;
+use super::supervisor::Supervisor;
+use super::{Datapath, DatapathError};
+use crate::boxed_future::BoxFuture;
+
+/// The datapath of one SR.
+#[derive(Clone, Debug)]
+pub(super) struct SrDatapath {
+    line: RpcClient<DiskSpec>,
+}
+
+impl SrDatapath {
+    pub(super) fn new(keep: Arc<Supervisor<DiskSpec>>) -> Self {
+        Self { line: RpcClient { keep } }
+    }
+
+    /// Ends what serves it.
+    pub(super) async fn end(&self) -> Result<(), DatapathError> {
+        self.line.keep.end().await
+    }
+
+    async fn activate(&self, id: &str) -> Result<(), DatapathError> {
+        let ask = ("disk.activate", json!({ "id": id }));
+        self.line.step(id, ask, |spec| spec.activate = true).await.map(drop)
+    }
+
+    async fn deactivate(&self, id: &str) -> Result<(), DatapathError> {
+        let ask = ("disk.deactivate", json!({ "id": id }));
+        gone_is_done(
+            self.line.step(id, ask, |spec| spec.activate = false).await,
+            code::NO_SUCH_DISK,
+        )
+    }
+
+    async fn detach(&self, id: &str) -> Result<(), DatapathError> {
+        let note =
+            |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| match answer {
+                Err(error) if !is(error, code::NO_SUCH_DISK) => {}
+                _ => specs.remove(id),
+            };
+        let outcome =
+            self.line.call(RpcCall::step(id, "disk.detach", json!({ "id": id })), note).await;
+        if let Err(error) = &outcome
+            && is(error, code::FAILED)
+        {
+            // A flush that failed is told once, and the disk is gone all the same.
+            let look = RpcCall::step(id, "stats", json!({ "id": id }));
+            let gone = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
+                match answer {
+                    Err(error) if is(error, code::NO_SUCH_DISK) => specs.remove(id),
+                    _ => {}
+                }
+            };
+            // Whether it can be told or not: the failure is the answer.
+            let _told = self.line.call(look, gone).await;
+        }
+        gone_is_done(outcome, code::NO_SUCH_DISK)
+    }
+
+    async fn resize(&self, id: &str) -> Result<u64, DatapathError> {
+        let reply = self.line.step(id, ("disk.resize", json!({ "id": id })), |_| ()).await?;
+        let reply: DiskReply = typed("disk.resize", reply)?;
+        Ok(reply.geometry.size_bytes)
+    }
+
+    async fn caps(&self, id: &str, caps: Option<Caps>) -> Result<(), DatapathError> {
+        let ask = ("disk.caps", json!({ "id": id, "caps": caps }));
+        self.line.set(id, ask, |spec| spec.caps = caps).await
+    }
+
+    async fn poll(&self, id: &str, polling: PollSpec) -> Result<(), DatapathError> {
+        let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
+        // What is not set is said too: it is as the process is set from now on.
+        let params = json!({
+            "id": id,
+            "poll": poll,
+            "poll_max_us": poll_max_us,
+            "poll_idle_threshold": poll_idle_threshold,
+        });
+        let change = |spec: &mut DiskSpec| *spec = spec.clone().with_polling(polling);
+        self.line.set(id, ("disk.poll", params), change).await
+    }
+
+    async fn stats(&self) -> Result<Option<Stats>, DatapathError> {
+        match self.line.short("stats", json!({})).await {
+            Ok(stats) => typed("stats", stats).map(Some),
+            Err(DatapathError::NotThere { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Datapath for SrDatapath {
+    fn attach<'a>(&'a self, spec: &'a DiskSpec) -> BoxFuture<'a, Result<DiskReply, DatapathError>> {
+        let (this, spec) = (self.clone(), spec.clone());
+        task(async move { this.attach(&spec).await })
+    }
+
+    fn activate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, id) = (self.clone(), id.to_owned());
+        task(async move { this.activate(&id).await })
+    }
+
+    fn deactivate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, id) = (self.clone(), id.to_owned());
+        task(async move { this.deactivate(&id).await })
+    }
+
+    fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, id) = (self.clone(), id.to_owned());
+        task(async move { this.detach(&id).await })
+    }
+
+    fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>> {
+        let (this, id) = (self.clone(), id.to_owned());
+        task(async move { this.resize(&id).await })
+    }
+
+    fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let caps = (*caps != Caps::default()).then_some(*caps);
+        let (this, id) = (self.clone(), id.to_owned());
+        task(async move { this.caps(&id, caps).await })
+    }
+
+    fn poll<'a>(
+        &'a self,
+        id: &'a str,
+        poll: &'a PollSpec,
+    ) -> BoxFuture<'a, Result<(), DatapathError>> {
+        let (this, id, poll) = (self.clone(), id.to_owned(), *poll);
+        task(async move { this.poll(&id, poll).await })
+    }
+
+    fn stats(&self) -> BoxFuture<'_, Result<Option<Stats>, DatapathError>> {
+        let this = self.clone();
+        task(async move { this.stats().await })
+    }
+}

@@ -1,0 +1,236 @@
+//! What outlives the process that imagines a host, as guests and storage outlive a daemon.
+//!
+//! A journal of lines, each with what one thing is now: written with the change, so that a process
+//! that is killed has lost nothing that it has told. It is written anew, with what is there and no
+//! more, when it is opened and when it has become long.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use model::id::{SrId, Uuid, VdiId, VmId};
+use serde::{Deserialize, Serialize};
+
+use super::state::{Disk, Domain, Port, State, Volume};
+
+/// The journal, in the simulator's directory.
+const NAME: &str = "journal";
+/// Lines after which it is written anew: some 20 MB.
+const LINES_MAX: u64 = 100_000;
+
+/// One thing, and what it is now; nothing where it is gone.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum JournalEntry {
+    Domain(VmId, Option<Domain>),
+    Volume(SrId, VdiId, Option<Volume>),
+    Disk(String, Option<Disk>),
+    Sr(SrId, bool),
+    Tap(String, Option<String>),
+    Port(String, Option<Port>),
+    Bridge(String, bool),
+}
+
+/// Where changes are written.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    path: PathBuf,
+    lines: u64,
+}
+
+impl Journal {
+    fn write(&mut self, line: &JournalEntry) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.file.write_all(&text)?;
+        self.lines += 1;
+        Ok(())
+    }
+}
+
+impl State {
+    /// What is kept in this directory, and will be.
+    ///
+    /// # Errors
+    /// The directory cannot be used, or what is there is no journal.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let path = dir.join(NAME);
+        let mut state = Self::default();
+        match File::open(&path) {
+            Ok(file) => state.read(file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        state.write_anew(&path)?;
+        Ok(state)
+    }
+
+    fn read(&mut self, file: File) -> io::Result<()> {
+        let mut file = BufReader::new(file);
+        let mut text = String::new();
+        while file.read_line(&mut text)? > 0 {
+            // The last one may have been cut off with the process.
+            if text.ends_with('\n') {
+                let line: JournalEntry = serde_json::from_str(&text)?;
+                self.apply(line);
+            }
+            text.clear();
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, line: JournalEntry) {
+        match line {
+            JournalEntry::Domain(vm, Some(domain)) => drop(self.domains.insert(vm, domain)),
+            JournalEntry::Domain(vm, None) => drop(self.domains.remove(&vm)),
+            JournalEntry::Volume(sr, vdi, Some(volume)) => {
+                self.volumes.insert((sr, vdi), volume);
+            }
+            JournalEntry::Volume(sr, vdi, None) => drop(self.volumes.remove(&(sr, vdi))),
+            JournalEntry::Disk(id, Some(disk)) => drop(self.disks.insert(id, disk)),
+            JournalEntry::Disk(id, None) => drop(self.disks.remove(&id)),
+            JournalEntry::Sr(sr, true) => drop(self.attached_srs.insert(sr)),
+            JournalEntry::Sr(sr, false) => drop(self.attached_srs.remove(&sr)),
+            JournalEntry::Tap(tap, Some(bridge)) => drop(self.taps.insert(tap, bridge)),
+            JournalEntry::Tap(tap, None) => drop(self.taps.remove(&tap)),
+            JournalEntry::Port(id, Some(port)) => drop(self.ports.insert(id, port)),
+            JournalEntry::Port(id, None) => drop(self.ports.remove(&id)),
+            JournalEntry::Bridge(bridge, true) => drop(self.bridges.insert(bridge)),
+            JournalEntry::Bridge(bridge, false) => drop(self.bridges.remove(&bridge)),
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = JournalEntry> {
+        let domains =
+            self.domains.iter().map(|(vm, one)| JournalEntry::Domain(*vm, Some(one.clone())));
+        let volumes = self.volumes.iter();
+        let volumes = volumes.map(|((sr, vdi), one)| JournalEntry::Volume(*sr, *vdi, Some(*one)));
+        let disks =
+            self.disks.iter().map(|(id, one)| JournalEntry::Disk(id.clone(), Some(one.clone())));
+        let srs = self.attached_srs.iter().map(|sr| JournalEntry::Sr(*sr, true));
+        let taps =
+            self.taps.iter().map(|(tap, on)| JournalEntry::Tap(tap.clone(), Some(on.clone())));
+        let ports =
+            self.ports.iter().map(|(id, one)| JournalEntry::Port(id.clone(), Some(one.clone())));
+        let bridges = self.bridges.iter().map(|one| JournalEntry::Bridge(one.clone(), true));
+        domains.chain(volumes).chain(disks).chain(srs).chain(taps).chain(ports).chain(bridges)
+    }
+
+    /// Writes all that is there to a file that then takes the journal's place.
+    fn write_anew(&mut self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let mut file = BufWriter::new(File::create(&new)?);
+        for line in self.lines() {
+            serde_json::to_writer(&mut file, &line)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()?;
+        std::fs::rename(&new, path)?;
+        let file = OpenOptions::new().append(true).open(path)?;
+        self.journal = Some(Journal { file, path: path.into(), lines: 0 });
+        Ok(())
+    }
+
+    /// Writes what one thing is now. What cannot be written is forgotten with the process.
+    fn keep(&mut self, line: impl FnOnce(&Self) -> JournalEntry) {
+        if self.journal.is_none() {
+            return;
+        }
+        let line = line(self);
+        let Some(journal) = &mut self.journal else { return };
+        let mut written = journal.write(&line);
+        if journal.lines >= LINES_MAX {
+            let path = journal.path.clone();
+            written = written.and_then(|()| self.write_anew(&path));
+        }
+        if let Err(error) = written {
+            tracing::warn!(%error, "the simulator's journal cannot be written");
+        }
+    }
+
+    pub(crate) fn keep_domain(&mut self, vm: VmId) {
+        self.keep(|state| JournalEntry::Domain(vm, state.domains.get(&vm).cloned()));
+    }
+
+    pub(crate) fn keep_volume(&mut self, sr: SrId, vdi: Uuid) {
+        let vdi = VdiId(vdi);
+        self.keep(|state| JournalEntry::Volume(sr, vdi, state.volumes.get(&(sr, vdi)).copied()));
+    }
+
+    pub(crate) fn keep_disk(&mut self, id: &str) {
+        self.keep(|state| JournalEntry::Disk(id.to_owned(), state.disks.get(id).cloned()));
+    }
+
+    pub(crate) fn keep_sr(&mut self, sr: SrId) {
+        self.keep(|state| JournalEntry::Sr(sr, state.attached_srs.contains(&sr)));
+    }
+
+    pub(crate) fn keep_tap(&mut self, tap: &str) {
+        self.keep(|state| JournalEntry::Tap(tap.to_owned(), state.taps.get(tap).cloned()));
+    }
+
+    pub(crate) fn keep_port(&mut self, id: &str) {
+        self.keep(|state| JournalEntry::Port(id.to_owned(), state.ports.get(id).cloned()));
+    }
+
+    pub(crate) fn keep_bridge(&mut self, bridge: &str) {
+        self.keep(|state| JournalEntry::Bridge(bridge.to_owned(), state.bridges.contains(bridge)));
+    }
+}
+
+/// An access by its name on the wire.
+pub(crate) mod access {
+    use model::vdi::automaton::Access;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        access: &Option<Access>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        access.map(Access::name).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<Access>, D::Error> {
+        let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
+        Access::parse(&name).map(Some).ok_or_else(|| D::Error::custom("no access"))
+    }
+}
+
+/// What a process does, by a name. A simulated one never is silent by itself, and ends only as
+/// guests and processes do.
+pub(crate) mod run {
+    use model::plan::RunState;
+    use model::vm::exits::DomainExit;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    const NAMES: [(&str, RunState); 7] = [
+        ("fresh", RunState::Fresh),
+        ("running", RunState::Running),
+        ("paused", RunState::Paused),
+        ("powered-off", RunState::Ended(DomainExit::PoweredOff)),
+        ("rebooted", RunState::Ended(DomainExit::Rebooted)),
+        ("panicked", RunState::Ended(DomainExit::Panicked)),
+        ("killed", RunState::Ended(DomainExit::Killed)),
+    ];
+
+    pub(crate) fn serialize<S: Serializer>(
+        run: &Option<RunState>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let name = |run: RunState| NAMES.iter().find(|(_, one)| *one == run).map(|(name, _)| *name);
+        run.map(|run| name(run).unwrap_or("powered-off")).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<RunState>, D::Error> {
+        let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
+        let run = NAMES.iter().find(|(one, _)| *one == name).map(|(_, run)| Some(*run));
+        run.ok_or_else(|| D::Error::custom("no state of a domain"))
+    }
+}

@@ -1,0 +1,296 @@
+//! A directory as an SR. In the daemon nobody uses this: every call here may hang with the storage.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use model::id::{SrId, Uuid, VdiId};
+use model::spec::MAX_DISK_BYTES;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatvfs, openat, statat};
+use rustix::io::Errno;
+
+use super::files::NEW;
+use super::marker::{MARKER, Marker};
+use crate::sr::worker::MAX_VOLUMES;
+use crate::sr::{Space, SrError, Volume};
+
+/// Ends the name of every volume, after its UUID.
+const SUFFIX: &str = ".raw";
+/// Sizes are multiples of this: the largest block that a guest can be offered, so that a volume
+/// fits whatever block size it gets.
+const UNIT_BYTES: u64 = 4096;
+/// A volume takes no room when it is made. Where not even this is free, nobody could write to it.
+const LEAST_FREE_BYTES: u64 = 1 << 20;
+/// Part of a configuration that sizes are complained about as.
+const SIZE: &str = "virtual_size";
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct SrDirectory<'a> {
+    pub(super) fd: OwnedFd,
+    pub(super) place: &'a Path,
+}
+
+impl<'a> SrDirectory<'a> {
+    /// Makes an SR of a directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// Another SR, or volumes, are in it; or the system refuses.
+    pub(crate) fn create(place: &'a Path, sr: SrId) -> Result<(), SrError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
+        made.map_err(|source| os("make", place, source))?;
+        let folder = Self::at(place)?;
+        match folder.marker()? {
+            Some(marker) => return folder.check(&marker, sr),
+            None if !folder.volumes()?.is_empty() => {
+                let why = format!(
+                    "{} holds volumes and does not say of which storage repository: take an \
+                     empty directory",
+                    place.display()
+                );
+                return Err(location(why));
+            }
+            None => {}
+        }
+        let text = Marker::of(sr).text();
+        folder.put(MARKER, text.len().try_into().unwrap_or_default(), |mut file| {
+            file.write_all(text.as_bytes())
+        })
+    }
+
+    /// Opens the directory of an SR.
+    ///
+    /// # Errors
+    /// It is not there, or it is another one: the mount point without what was mounted on it.
+    pub(crate) fn open(place: &'a Path, sr: SrId) -> Result<Self, SrError> {
+        let folder = Self::at(place)?;
+        match folder.marker()? {
+            Some(marker) => folder.check(&marker, sr).map(|()| folder),
+            None => Err(folder.vanished()),
+        }
+    }
+
+    /// Whose the directory is, if it says that it is an SR's.
+    ///
+    /// # Errors
+    /// It is not there, what it says cannot be understood, or the system refuses.
+    pub(crate) fn probe(place: &'a Path) -> Result<Option<SrId>, SrError> {
+        let Some(marker) = Self::at(place)?.marker()? else { return Ok(None) };
+        let sr = marker.sr().map_err(|why| location(format!("{}: {why}", place.display())));
+        sr.map(Some)
+    }
+
+    /// Makes it a directory as any other: what says whose it is goes, and what a death has left half
+    /// done. The directory itself and all that is not ours stay.
+    ///
+    /// # Errors
+    /// Volumes are in it, or the system refuses.
+    pub(crate) fn destroy(&self) -> Result<(), SrError> {
+        match self.volumes()?.len() {
+            0 => {}
+            volumes => return Err(SrError::NotEmpty { volumes }),
+        }
+        self.clean()?;
+        self.remove(MARKER)?;
+        self.settle()
+    }
+
+    fn at(place: &'a Path) -> Result<Self, SrError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(place, flags, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd, place }),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NOTCONN | Errno::NODEV) => {
+                Err(SrError::Vanished { path: place.into() })
+            }
+            Err(error) => Err(os("open", place, error.into())),
+        }
+    }
+
+    /// Removes what a death has left half done.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn clean(&self) -> Result<(), SrError> {
+        for name in self.names()?.iter().filter(|name| name.starts_with(NEW)) {
+            self.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// How much room there is.
+    ///
+    /// # Errors
+    /// The system cannot tell.
+    pub(crate) fn space(&self) -> Result<Space, SrError> {
+        let found = fstatvfs(&self.fd).map_err(|error| os("measure", self.place, error.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let (total, free) = (bytes(found.f_blocks), bytes(found.f_bfree));
+        Ok(Space { total, used: total.saturating_sub(free) })
+    }
+
+    /// All volumes.
+    ///
+    /// # Errors
+    /// The system refuses, or there are more than can be told.
+    pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
+        let mut volumes = Vec::new();
+        for name in self.names()? {
+            let id = name.strip_suffix(SUFFIX).and_then(|id| id.parse::<Uuid>().ok());
+            // Nobody would find the file of one that is written in another way.
+            let Some(vdi) = id.map(VdiId).filter(|vdi| name == self::name(*vdi)) else { continue };
+            match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => volumes.extend(volume(vdi, &stat)),
+                // Removed since its name was read.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(self.os("look at", &name, error)),
+            }
+            if volumes.len() > MAX_VOLUMES {
+                let why =
+                    format!("more than {MAX_VOLUMES} volumes are in {}", self.place.display());
+                return Err(location(why));
+            }
+        }
+        volumes.sort_by_key(|volume| volume.vdi);
+        Ok(volumes)
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// It is not there, or the system refuses.
+    pub(crate) fn volume(&self, vdi: VdiId) -> Result<Volume, SrError> {
+        let name = name(vdi);
+        match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => volume(vdi, &stat).ok_or(SrError::NoVolume(vdi)),
+            Err(Errno::NOENT) => Err(SrError::NoVolume(vdi)),
+            Err(error) => Err(self.os("look at", &name, error)),
+        }
+    }
+
+    /// Makes a volume of zeroes that takes no room. One of that size is left as it is.
+    ///
+    /// # Errors
+    /// One of another size is there, the size cannot be, or there is no room.
+    pub(crate) fn create_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
+        let bytes = whole_units(bytes)?;
+        match self.volume(vdi) {
+            Ok(volume) if volume.virtual_bytes == bytes => return Ok(volume),
+            Ok(_) => return Err(self.os("make", &name(vdi), Errno::EXIST)),
+            Err(SrError::NoVolume(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.check_room(bytes)?;
+        self.put(&name(vdi), bytes, |file| file.set_len(bytes))?;
+        self.volume(vdi)
+    }
+
+    /// Removes a volume; nothing happens if it is not there.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
+        self.remove(&name(vdi))?;
+        self.settle()
+    }
+
+    /// Makes a volume larger.
+    ///
+    /// # Errors
+    /// It is not there or larger than that, the size cannot be, or there is no room.
+    pub(crate) fn resize_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
+        let (name, bytes) = (name(vdi), whole_units(bytes)?);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.fd, &name, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::NOENT) => return Err(SrError::NoVolume(vdi)),
+            Err(error) => return Err(self.os("open", &name, error)),
+        };
+        let stat = fstat(&file).map_err(|error| self.os("look at", &name, error))?;
+        let found = volume(vdi, &stat).ok_or(SrError::NoVolume(vdi))?;
+        let has = found.virtual_bytes;
+        if bytes < has {
+            let why = format!("a volume of {has} bytes does not shrink to {bytes}");
+            return Err(SrError::Config { key: SIZE.into(), why });
+        }
+        if bytes > has {
+            self.check_room(bytes - has)?;
+            let grown = file.set_len(bytes).and_then(|()| file.sync_all());
+            grown.map_err(|error| self.failed("grow", &name, bytes - has, error))?;
+        }
+        self.volume(vdi)
+    }
+
+    fn check_room(&self, needed: u64) -> Result<(), SrError> {
+        let free = self.free();
+        if free < LEAST_FREE_BYTES { Err(SrError::Full { needed, free }) } else { Ok(()) }
+    }
+
+    fn free(&self) -> u64 {
+        self.space().map_or(0, |space| space.total.saturating_sub(space.used))
+    }
+
+    fn check(&self, marker: &Marker, sr: SrId) -> Result<(), SrError> {
+        marker.check(sr).map_err(|why| location(format!("{} {why}", self.place.display())))
+    }
+
+    fn vanished(&self) -> SrError {
+        SrError::Vanished { path: self.place.into() }
+    }
+
+    pub(super) fn failed(
+        &self,
+        doing: &str,
+        name: &str,
+        needed: u64,
+        source: io::Error,
+    ) -> SrError {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                SrError::Full { needed, free: self.free() }
+            }
+            _ => os(doing, &self.place.join(name), source),
+        }
+    }
+
+    pub(super) fn os(&self, doing: &str, name: &str, error: Errno) -> SrError {
+        os(doing, &self.place.join(name), error.into())
+    }
+}
+
+/// A volume, unless it is something else of that name.
+fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
+    let mode = stat.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return None;
+    }
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
+    Some(Volume {
+        vdi,
+        virtual_bytes: u64::try_from(stat.st_size).unwrap_or_default(),
+        physical_bytes: blocks.saturating_mul(512),
+        read_only: !Mode::from_raw_mode(mode).intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH),
+    })
+}
+
+/// The name of a volume's file.
+pub(super) fn name(vdi: VdiId) -> String {
+    format!("{vdi}{SUFFIX}")
+}
+
+fn whole_units(bytes: u64) -> Result<u64, SrError> {
+    let whole = bytes.checked_next_multiple_of(UNIT_BYTES);
+    whole.filter(|whole| (1..=MAX_DISK_BYTES).contains(whole)).ok_or_else(|| SrError::Config {
+        key: SIZE.into(),
+        why: format!("{bytes} bytes is not in 1 to {MAX_DISK_BYTES}"),
+    })
+}
+
+pub(super) fn location(why: String) -> SrError {
+    SrError::Config { key: super::LOCATION.into(), why }
+}
+
+pub(super) fn os(doing: &str, path: &Path, source: io::Error) -> SrError {
+    SrError::Os { what: format!("cannot {doing} {}", path.display()), source }
+}
