@@ -18,7 +18,7 @@ use toolstack::sr::delay::{DelayedDriver, SLOW_DIR};
 use toolstack::sr::dir::DirDriver;
 use toolstack::sr::worker;
 
-use crate::config::Settings;
+use crate::config::DaemonConfig;
 use crate::options::HypervisorKind;
 
 /// What makes bridges and TAP devices.
@@ -32,7 +32,7 @@ pub const USUAL_SR: &str = "sr/default";
 ///
 /// # Errors
 /// A program that they need is not there.
-pub fn drivers(settings: &Settings, tree: Option<&SliceTree>) -> anyhow::Result<Drivers> {
+pub fn drivers(settings: &DaemonConfig, tree: Option<&SliceTree>) -> anyhow::Result<Drivers> {
     match settings.hypervisor {
         HypervisorKind::Simulator => {
             let dir = settings.state.join(SIMULATED);
@@ -45,7 +45,7 @@ pub fn drivers(settings: &Settings, tree: Option<&SliceTree>) -> anyhow::Result<
     }
 }
 
-fn of_host(settings: &Settings, tree: Option<SliceTree>) -> anyhow::Result<Drivers> {
+fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<Drivers> {
     let guests = qemu::Settings {
         boot_directories: settings.boot.clone(),
         tree: tree.clone(),

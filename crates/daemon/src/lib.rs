@@ -10,36 +10,36 @@
 //! waits.
 #![forbid(unsafe_code)]
 
-pub mod allowed;
+pub mod allowed_operations;
+pub mod api_service;
+pub mod app;
 pub mod auth;
+pub mod bootstrap;
 pub mod calls;
 pub mod clock;
 pub mod config;
 pub mod db;
 pub mod dispatch;
 pub mod drivers;
-pub mod durable;
 pub mod errors;
 pub mod events;
 pub mod facts;
-pub mod first;
-pub mod front;
-pub mod house;
 pub mod http;
-pub mod known;
 pub mod log;
-pub mod manager;
 pub mod metrics;
 pub mod options;
+pub mod persistence;
 pub mod random;
-pub mod reality;
+pub mod reconcile;
 pub mod records;
+pub mod service_manager;
 pub mod sessions;
+pub mod signals;
 pub mod slices;
 pub mod start;
-pub mod stop;
 pub mod storage;
 pub mod tasks;
 pub mod transfer;
 #[cfg(test)]
 mod trial;
+pub mod xapi_socket;

@@ -11,8 +11,8 @@ use toolstack::sr::worker;
 use toolstack::{detached_process, open_files};
 
 use daemon::auth::pam::helper;
-use daemon::manager::Manager;
 use daemon::options::Options;
+use daemon::service_manager::ServiceManager;
 use daemon::{config, log, start, transfer};
 
 /// Most threads that carry out calls: they do not wait for storage, and guests need the CPUs.
@@ -56,7 +56,7 @@ fn said(line: &str) -> anyhow::Result<()> {
 
 fn run(mut options: Options) -> anyhow::Result<()> {
     let (export, import) = (options.export.take(), options.import.take());
-    let manager = Manager::at(std::env::var_os("NOTIFY_SOCKET").as_deref());
+    let manager = ServiceManager::at(std::env::var_os("NOTIFY_SOCKET").as_deref());
     let manager = manager.context("NOTIFY_SOCKET names no socket")?;
     let settings = config::settings(options)?;
     if let Some(to) = export {

@@ -52,7 +52,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A call was answered.
-    pub(crate) fn answered(&self, method: &str, outcome: &'static str, took: Option<Duration>) {
+    pub(crate) fn observe_call(&self, method: &str, outcome: &'static str, took: Option<Duration>) {
         let known = resolve(method).is_some();
         let method = if known { method } else { UNKNOWN };
         let labels = vec![("method", method.to_owned()), ("outcome", outcome.to_owned())];
@@ -87,9 +87,9 @@ mod tests {
     fn what_is_counted_is_told() {
         let metrics = Metrics::default();
         let took = Some(Duration::from_millis(3));
-        metrics.answered("VM.start", "success", took);
-        metrics.answered("VM.start", "success", took);
-        metrics.answered("VM.start", "failure", None);
+        metrics.observe_call("VM.start", "success", took);
+        metrics.observe_call("VM.start", "success", took);
+        metrics.observe_call("VM.start", "failure", None);
         metrics.sessions.set(2);
         metrics.records("VM", 3);
         let text = metrics.text();
@@ -110,7 +110,7 @@ mod tests {
     fn names_that_clients_make_up_are_one() {
         let metrics = Metrics::default();
         for number in 0..3 {
-            metrics.answered(&format!("VM.made_up_{number}"), "failure", None);
+            metrics.observe_call(&format!("VM.made_up_{number}"), "failure", None);
         }
         let text = metrics.text();
         assert!(text.contains("{method=\"unknown\",outcome=\"failure\"} 3"), "{text}");

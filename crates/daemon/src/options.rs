@@ -98,25 +98,25 @@ pub struct Listen {
 /// Text that is no address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no address: give ADDR:PORT, as 0.0.0.0:443 or [::1]:80, and `,plain` for no TLS")]
-pub struct NoAddress(String);
+pub struct ListenParseError(String);
 
 impl FromStr for Listen {
-    type Err = NoAddress;
+    type Err = ListenParseError;
 
-    fn from_str(text: &str) -> Result<Self, NoAddress> {
+    fn from_str(text: &str) -> Result<Self, ListenParseError> {
         let (address, plain) = match text.strip_suffix(",plain") {
             Some(address) => (address, true),
             None => (text, false),
         };
-        let bad = |_| NoAddress(text.chars().take(64).collect());
+        let bad = |_| ListenParseError(text.chars().take(64).collect());
         Ok(Self { address: address.parse().map_err(bad)?, plain })
     }
 }
 
 impl TryFrom<String> for Listen {
-    type Error = NoAddress;
+    type Error = ListenParseError;
 
-    fn try_from(text: String) -> Result<Self, NoAddress> {
+    fn try_from(text: String) -> Result<Self, ListenParseError> {
         text.parse()
     }
 }

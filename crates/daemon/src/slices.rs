@@ -74,7 +74,7 @@ impl Slices {
     }
 
     /// What is told of them.
-    pub fn told(&self) -> &str {
+    pub fn report(&self) -> &str {
         &self.told
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let begin = |mode| Slices::begin_at(root.path(), &settings(mode));
         let slices = begin(SlicesMode::Auto).unwrap();
         assert!(slices.tree().is_none());
-        assert!(slices.told().starts_with("none: no CPU controller"), "{}", slices.told());
+        assert!(slices.report().starts_with("none: no CPU controller"), "{}", slices.report());
         slices.set(|| panic!("nobody asks"));
         slices.sweep();
         slices.end();
@@ -186,7 +186,7 @@ mod tests {
         let socket = root.path().join("s");
         let off = Slices::begin_at(root.path(), &settings(SlicesMode::Off)).unwrap();
         off.let_in(&socket);
-        assert!(off.tree().is_none() && off.told().starts_with("off"), "{}", off.told());
+        assert!(off.tree().is_none() && off.report().starts_with("off"), "{}", off.report());
         assert!(!group.join("rwtest-control").exists() && !link.exists());
         // Nobody can join what is no hierarchy of the kernel's.
         let error = Slices::begin_at(root.path(), &settings(SlicesMode::Required));

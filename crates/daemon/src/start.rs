@@ -14,23 +14,23 @@ use anyhow::Context;
 use toolstack::machines::{self, Drivers, Machines};
 use toolstack::store::RedbStore;
 
+use crate::api_service::ApiService;
+use crate::app::{self, AppState};
 use crate::auth::pam::{Pam, SERVICE};
 use crate::auth::{Users, passwords};
+use crate::bootstrap::{self, BootstrapInput, HostFacts};
 use crate::clock::Clock;
-use crate::config::Settings;
-use crate::durable::Durable;
-use crate::first::{self, HostFacts, Setup};
-use crate::front::Front;
-use crate::house::{self, House};
-use crate::http::{Answers, Door, Server, server_config};
-use crate::known::Known;
-use crate::manager::Manager;
-use crate::records::{BootPlaces, HouseRecords, first_domid};
+use crate::config::DaemonConfig;
+use crate::http::{ApiHandler, ApiListener, Server, server_config};
+use crate::persistence::Persistence;
+use crate::records::{BootDirs, DbRecords, first_domid};
+use crate::service_manager::ServiceManager;
 use crate::sessions::Sessions;
+use crate::signals::Signals;
 use crate::slices::Slices;
-use crate::stop::Signals;
 use crate::storage::{STORAGE_DEADLINE, Storage};
-use crate::{allowed, drivers, random, reality};
+use crate::xapi_socket::XapiSocketLink;
+use crate::{allowed_operations, drivers, random, reconcile};
 
 /// The state directory is for its owner only.
 const STATE_MODE: u32 = 0o700;
@@ -51,7 +51,7 @@ const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
 ///
 /// # Errors
 /// What stands in the way of serving, or of an orderly end.
-pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
+pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Result<()> {
     let mut signals = Signals::begin().context("signals cannot be had")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
@@ -60,7 +60,7 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
         begun = begin(&settings, store, &slices) => begun.map(Some),
-        signal = signals.come() => {
+        signal = signals.wait() => {
             tracing::info!("{signal}, before anything was served");
             Ok(None)
         }
@@ -75,25 +75,25 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
 }
 
 /// A house with open doors, and where they are.
-type Begun = (Arc<House>, Server, String);
+type RunningDaemon = (Arc<AppState>, Server, String);
 
 async fn serve(
-    (house, server, places): Begun,
-    settings: &Settings,
-    manager: &Manager,
+    (house, server, places): RunningDaemon,
+    settings: &DaemonConfig,
+    manager: &ServiceManager,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let known = settings.known.as_deref();
-    let known = known.and_then(|link| Known::begin(link, &settings.socket));
+    let known = known.and_then(|link| XapiSocketLink::begin(link, &settings.socket));
     say(&format!("listening on {places}"));
     manager.ready();
     let broke_off = tokio::select! {
-        signal = signals.come() => {
+        signal = signals.wait() => {
             tracing::info!("{signal}: the end begins; machines go on");
             false
         }
         // Whoever starts it again has it whole; nobody has use for one that forgets.
-        () = house.durable.broke_off() => true,
+        () = house.durable.writer_died() => true,
     };
     if broke_off {
         tracing::error!("nobody stores changes any more: the end begins; machines go on");
@@ -106,48 +106,52 @@ async fn serve(
 }
 
 async fn begin(
-    settings: &Settings,
+    settings: &DaemonConfig,
     store: RedbStore,
     slices: &Arc<Slices>,
-) -> anyhow::Result<Begun> {
+) -> anyhow::Result<RunningDaemon> {
     let facts = HostFacts::read();
     let house = house(settings, &facts, store, slices).await?;
     let tls = server_config(&settings.state, &facts.hostname)?;
     let mut doors = Vec::new();
     for listen in &settings.listen {
-        doors.push(Door::tcp(*listen, &tls).await?);
+        doors.push(ApiListener::tcp(*listen, &tls).await?);
     }
-    doors.push(Door::unix(&settings.socket)?);
+    doors.push(ApiListener::unix(&settings.socket)?);
     slices.let_in(&settings.socket);
     let places: Vec<String> = doors.iter().map(ToString::to_string).collect();
-    let front: Arc<dyn Answers> = Arc::new(Front::new(Arc::clone(&house)));
+    let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&house)));
     Ok((house, Server::begin(doors, &front), places.join(" ")))
 }
 
 /// Everything behind the doors.
 async fn house(
-    settings: &Settings,
+    settings: &DaemonConfig,
     facts: &HostFacts,
     store: RedbStore,
     slices: &Arc<Slices>,
-) -> anyhow::Result<Arc<House>> {
+) -> anyhow::Result<Arc<AppState>> {
     let clock = Clock::of_host();
-    let (db, durable) =
-        Durable::open(Box::new(store), random::bytes, allowed::follow, clock.date())?;
+    let (db, durable) = Persistence::open(
+        Box::new(store),
+        random::bytes,
+        allowed_operations::update_allowed,
+        clock.date(),
+    )?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
-    tell_host((settings, facts, slices.told()), &durable, &drivers, &clock).await?;
+    tell_host((settings, facts, slices.report()), &durable, &drivers, &clock).await?;
     let usual_sr = settings.state.join(drivers::USUAL_SR);
-    let boot = BootPlaces { directories: settings.boot.clone(), usual_sr };
+    let boot = BootDirs { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
-    let records = HouseRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
+    let records = DbRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
     let work = machines::MachinesConfig {
         limits: settings.limits,
         queue_deadline: settings.queue,
         first_domid: first_domid(&db),
         ..machines::MachinesConfig::new(settings.run.clone())
     };
-    let house = Arc::new(House {
+    let house = Arc::new(AppState {
         db,
         durable,
         sessions: Sessions::new(clock.clone(), users),
@@ -159,26 +163,26 @@ async fn house(
         drivers,
         slices: slices.clone(),
         clock,
-        settings: house::Settings { boot, queue_deadline: settings.queue, limits: settings.limits },
+        settings: app::OpSettings { boot, queue_deadline: settings.queue, limits: settings.limits },
     });
-    house.begin();
+    house.spawn_tasks();
     let found = house.machines.discover().await.context("what runs here cannot be found out")?;
     house.slices.sweep();
     let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
-    reality::begin(&house, &found, boot.trim()).await;
+    reconcile::begin(&house, &found, boot.trim()).await;
     Ok(house)
 }
 
 /// Makes the records of an empty host, and tells those of any what it is now.
 async fn tell_host(
-    (settings, facts, slices): (&Settings, &HostFacts, &str),
-    durable: &Durable,
+    (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
+    durable: &Persistence,
     drivers: &Drivers,
     clock: &Clock,
 ) -> anyhow::Result<()> {
     let kinds: Vec<&'static str> = drivers.srs.iter().map(|driver| driver.kind()).collect();
     let (address, bridge) = (address(settings).to_string(), bridge());
-    let setup = Setup {
+    let setup = BootstrapInput {
         host: facts,
         address: &address,
         product: &settings.product,
@@ -188,17 +192,17 @@ async fn tell_host(
         slices,
         now: clock.date(),
     };
-    let empty = durable.change(|tx| Ok(first::is_first(tx))).await?;
+    let empty = durable.change(|tx| Ok(bootstrap::is_first(tx))).await?;
     let sr = match empty {
-        true => Some(first::make_sr(drivers, FIRST_SR, &settings.state).await),
+        true => Some(bootstrap::make_sr(drivers, FIRST_SR, &settings.state).await),
         false => None,
     };
     let sr = sr.transpose().context("the storage of this host cannot be made")?;
     let told = durable.change(|tx| {
         if let Some(sr) = &sr {
-            first::first(tx, &setup, sr)?;
+            bootstrap::create_initial(tx, &setup, sr)?;
         }
-        first::each(tx, &setup)
+        bootstrap::refresh(tx, &setup)
     });
     Ok(told.await?)
 }
@@ -223,7 +227,7 @@ fn directory(path: &Path, mode: u32) -> anyhow::Result<()> {
 
 /// Who may log in: the file of passwords that was named, else whom PAM admits, else a file that is
 /// made.
-fn users(settings: &Settings) -> anyhow::Result<Users> {
+fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
     if let Some(named) = &settings.password_file {
         passwords::usable(named)?;
         return Ok(Users::File(named.clone()));
@@ -241,7 +245,7 @@ fn users(settings: &Settings) -> anyhow::Result<Users> {
 
 /// Where others reach this host: where it was told to listen, else the address from which it would
 /// speak to somebody far away.
-fn address(settings: &Settings) -> IpAddr {
+fn address(settings: &DaemonConfig) -> IpAddr {
     let mut told = settings.listen.iter().map(|listen| listen.address.ip());
     let told = told.find(|ip| !ip.is_unspecified() && !ip.is_loopback());
     let speaks = || {

@@ -14,23 +14,23 @@ use xenapi::table::Role;
 use xenapi::table::resolve::resolve;
 use xenapi::{Date, Value};
 
-use crate::allowed;
+use crate::allowed_operations;
+use crate::app::{AppState, OpSettings};
 use crate::auth::Users;
+use crate::bootstrap::{self, BootstrapInput, CpuFacts, DefaultSr, HostFacts, Product};
 use crate::clock::tests::Hands;
 use crate::db::{Db, Ref};
-use crate::dispatch::{Answer, Ctx, Origin, Peer, dispatch, text};
-use crate::durable::Durable;
-use crate::first::{self, CpuFacts, DefaultSr, HostFacts, Product, Setup};
-use crate::house::{House, Settings};
+use crate::dispatch::{CallResult, Ctx, Origin, Peer, dispatch, text};
+use crate::persistence::Persistence;
 use crate::random;
-use crate::records::{BootPlaces, HouseRecords, first_domid};
+use crate::records::{BootDirs, DbRecords, first_domid};
 use crate::sessions::{Session, Sessions};
 use crate::slices::Slices;
 use crate::storage::Storage;
 
 /// A house with what the first start makes.
-pub(crate) struct Trial {
-    pub(crate) house: Arc<House>,
+pub(crate) struct TestApp {
+    pub(crate) house: Arc<AppState>,
     pub(crate) hands: Hands,
     pub(crate) session: Ref,
     /// Where the records are stored.
@@ -64,7 +64,7 @@ pub(crate) fn facts() -> HostFacts {
 pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
     let product =
         Product { brand: "Ringway".into(), version: "7.0.0".into(), platform: "2.1.0".into() };
-    let setup = Setup {
+    let setup = BootstrapInput {
         host: facts,
         address: "127.0.0.1",
         product: &product,
@@ -75,18 +75,18 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
         now: Date(0),
     };
     let made = db.change(|tx| {
-        if first::is_first(tx) {
+        if bootstrap::is_first(tx) {
             let id = model::id::SrId(model::id::Uuid::from_random([7; 16]));
             let sr = DefaultSr { id, kind: "dir", location: "/somewhere".into() };
-            first::first(tx, &setup, &sr)?;
+            bootstrap::create_initial(tx, &setup, &sr)?;
         }
-        first::each(tx, &setup)?;
+        bootstrap::refresh(tx, &setup)?;
         Ok(tx.generation())
     });
     made.unwrap()
 }
 
-impl Trial {
+impl TestApp {
     pub(crate) async fn new() -> Self {
         let hands = Hands::default();
         Self::of(hands, MemoryStore::default(), Sim::new()).await
@@ -103,12 +103,16 @@ impl Trial {
     }
 
     async fn built(hands: Hands, store: MemoryStore, sim: Arc<Sim>, users: Users) -> Self {
-        let opened =
-            Durable::open(Box::new(store.clone()), random::bytes, allowed::follow, Date(0));
+        let opened = Persistence::open(
+            Box::new(store.clone()),
+            random::bytes,
+            allowed_operations::update_allowed,
+            Date(0),
+        );
         let (db, durable) = opened.unwrap();
-        durable.reached(make_first(&db, &facts())).await.unwrap();
-        let settings = Settings {
-            boot: BootPlaces::default(),
+        durable.wait_generation(make_first(&db, &facts())).await.unwrap();
+        let settings = OpSettings {
+            boot: BootDirs::default(),
             queue_deadline: Duration::from_secs(1),
             limits: StepLimits::default(),
         };
@@ -119,14 +123,14 @@ impl Trial {
             ..machines::MachinesConfig::new("/nowhere".into())
         };
         let clock = hands.clock();
-        let records = Arc::new(HouseRecords::new(
+        let records = Arc::new(DbRecords::new(
             db.clone(),
             clock.clone(),
-            BootPlaces::default(),
+            BootDirs::default(),
             Deadlines::default(),
         ));
         let machines = Machines::new(drivers.clone(), records, work);
-        let house = Arc::new(House {
+        let house = Arc::new(AppState {
             db,
             durable,
             sessions: Sessions::new(hands.clock(), users),
@@ -149,7 +153,7 @@ impl Trial {
     }
 
     /// A call with exactly these parameters.
-    pub(crate) async fn raw(&self, method: &str, params: Vec<Value>) -> Answer {
+    pub(crate) async fn raw(&self, method: &str, params: Vec<Value>) -> CallResult {
         let call = Call { method: method.into(), params, dialect: Dialect::Xml };
         dispatch(&self.house, call, &peer()).await
     }
@@ -159,7 +163,7 @@ impl Trial {
         &self,
         method: &str,
         params: impl IntoIterator<Item = Value>,
-    ) -> Answer {
+    ) -> CallResult {
         let session = std::iter::once(self.session.value());
         self.raw(method, session.chain(params).collect()).await
     }
@@ -182,7 +186,7 @@ impl Trial {
     pub(crate) fn ctx_of(&self, user: &str, role: Role, method: &str) -> Ctx {
         let (method, _) = resolve(method).unwrap();
         let session = Session {
-            reference: self.house.fresh(),
+            reference: self.house.new_ref(),
             user: user.into(),
             role,
             root: false,

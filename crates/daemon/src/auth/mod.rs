@@ -17,7 +17,7 @@ pub mod watch;
 
 use xenapi::table::Role;
 
-pub use users::{Unchanged, Users, UsersError, Verdict};
+pub use users::{AuthOutcome, PasswordRejected, Users, UsersError};
 
 /// Somebody who has shown who he is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use crate::dispatch::Origin;
 /// An address of the network, or all of the Unix socket. A network of IPv6 is one: who has it has
 /// all its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum ClientSource {
     /// The Unix socket.
     Unix,
     /// An address of IPv4, or the first of a network of IPv6.
     Address(IpAddr),
 }
 
-impl From<Origin> for Source {
+impl From<Origin> for ClientSource {
     fn from(from: Origin) -> Self {
         match from {
             Origin::Unix => Self::Unix,

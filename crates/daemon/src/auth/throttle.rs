@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::source::Source;
+use super::source::ClientSource;
 use crate::dispatch::Origin;
 
 /// Pause after the first failure.
@@ -43,22 +43,22 @@ impl Default for Failures {
 
 /// What is remembered of failures.
 #[derive(Clone, Debug, Default)]
-pub struct Throttle {
-    sources: Arc<Mutex<BTreeMap<Source, Failures>>>,
+pub struct LoginThrottle {
+    sources: Arc<Mutex<BTreeMap<ClientSource, Failures>>>,
 }
 
 /// A login under way. Dropped without an end it counts as neither.
 #[derive(Debug)]
 pub struct Attempt {
-    throttle: Throttle,
-    source: Source,
+    throttle: LoginThrottle,
+    source: ClientSource,
     turns: Arc<Semaphore>,
 }
 
-impl Throttle {
+impl LoginThrottle {
     /// A login begins; none if its source has too many under way.
     pub fn begin(&self, from: Origin) -> Option<Attempt> {
-        let source = Source::from(from);
+        let source = ClientSource::from(from);
         let mut sources = self.lock();
         let failures = sources.entry(source).or_default();
         if failures.under_way >= AT_ONCE_MAX {
@@ -69,14 +69,14 @@ impl Throttle {
         Some(Attempt { throttle: self.clone(), source, turns })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Source, Failures>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ClientSource, Failures>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Attempt {
     /// Waits until the password of this attempt may be looked up. The turn is that long.
-    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub async fn wait_allowed(&self) -> Option<SemaphorePermit<'_>> {
         // Turns are never closed.
         self.turns.acquire().await.ok()
     }
@@ -113,7 +113,7 @@ impl Drop for Attempt {
     }
 }
 
-fn forget(sources: &mut BTreeMap<Source, Failures>) {
+fn forget(sources: &mut BTreeMap<ClientSource, Failures>) {
     while sources.len() > SOURCES_MAX {
         let idle = sources.iter().filter(|(_, failures)| failures.under_way == 0);
         let oldest = idle.min_by_key(|(_, failures)| failures.last).map(|(source, _)| *source);
@@ -132,13 +132,13 @@ mod tests {
         Origin::Tcp(SocketAddr::new(text.parse().unwrap(), 1))
     }
 
-    fn pauses(throttle: &Throttle, origin: Origin, now: Instant, count: usize) -> Vec<u64> {
+    fn pauses(throttle: &LoginThrottle, origin: Origin, now: Instant, count: usize) -> Vec<u64> {
         (0..count).map(|_| throttle.begin(origin).unwrap().failed(now).as_secs()).collect()
     }
 
     #[test]
     fn pauses_double_for_one_source_alone() {
-        let (throttle, now) = (Throttle::default(), Instant::now());
+        let (throttle, now) = (LoginThrottle::default(), Instant::now());
         assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 5), [1, 2, 4, 5, 5]);
         assert_eq!(pauses(&throttle, from("10.0.0.2"), now, 1), [1]);
         assert_eq!(pauses(&throttle, Origin::Unix, now, 1), [1]);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_success_or_time_ends_it() {
-        let (throttle, now) = (Throttle::default(), Instant::now());
+        let (throttle, now) = (LoginThrottle::default(), Instant::now());
         assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 3), [1, 2, 4]);
         throttle.begin(from("10.0.0.1")).unwrap().succeeded();
         assert!(throttle.lock().is_empty(), "nothing is kept of who succeeded");
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_source() {
-        let (throttle, now) = (Throttle::default(), Instant::now());
+        let (throttle, now) = (LoginThrottle::default(), Instant::now());
         assert_eq!(pauses(&throttle, from("2001:db8::1"), now, 1), [1]);
         assert_eq!(pauses(&throttle, from("2001:db8::ffff:2"), now, 1), [2]);
         assert_eq!(pauses(&throttle, from("2001:db8:0:1::1"), now, 1), [1]);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_source_has_a_few_at_once() {
-        let throttle = Throttle::default();
+        let throttle = LoginThrottle::default();
         let mut held: Vec<_> =
             (0..AT_ONCE_MAX).map(|_| throttle.begin(from("10.0.0.1")).unwrap()).collect();
         assert!(throttle.begin(from("10.0.0.1")).is_none());
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn sources_that_are_remembered_have_a_bound() {
-        let (throttle, start) = (Throttle::default(), Instant::now());
+        let (throttle, start) = (LoginThrottle::default(), Instant::now());
         for number in 0..SOURCES_MAX as u32 + 2 {
             let address = IpAddr::V4(number.into());
             let origin = Origin::Tcp(SocketAddr::new(address, 1));

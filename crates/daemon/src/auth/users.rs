@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 
 use super::pam::{Pam, PamError};
-use super::passwords::{self, PasswordsError, Stamp};
+use super::passwords::{self, CredentialStamp, PasswordsError};
 use super::{Identity, ROOT};
 
 /// Where users and their passwords are.
@@ -22,9 +22,9 @@ pub enum Users {
 
 /// What is said of a name and a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AuthOutcome {
     /// They are right; by what that can be told later on, if it can.
-    Admitted(Identity, Option<Stamp>),
+    Admitted(Identity, Option<CredentialStamp>),
     /// They are not.
     Wrong,
     /// They are, of somebody who has nothing to do here.
@@ -47,7 +47,7 @@ pub enum UsersError {
 
 /// Why a password stays as it was.
 #[derive(Debug, thiserror::Error)]
-pub enum Unchanged {
+pub enum PasswordRejected {
     /// It is not taken.
     #[error("{0}")]
     Rejected(String),
@@ -67,7 +67,7 @@ impl Users {
         password: &str,
         from: Option<IpAddr>,
         keys: &RandomState,
-    ) -> Result<Verdict, UsersError> {
+    ) -> Result<AuthOutcome, UsersError> {
         match self {
             Self::Pam(pam) => Ok(pam.check(name, password, from).await?),
             Self::File(path) => {
@@ -75,9 +75,9 @@ impl Users {
                 let (name, password) = (name.to_owned(), password.to_owned());
                 beside(move || {
                     let found = passwords::check(&path, &name, &password)?;
-                    Ok(found.map_or(Verdict::Wrong, |identity| {
-                        let stamp = Stamp::of(&keys, &identity, &password);
-                        Verdict::Admitted(identity, Some(stamp))
+                    Ok(found.map_or(AuthOutcome::Wrong, |identity| {
+                        let stamp = CredentialStamp::of(&keys, &identity, &password);
+                        AuthOutcome::Admitted(identity, Some(stamp))
                     }))
                 })
                 .await
@@ -88,19 +88,21 @@ impl Users {
     /// Gives root another password.
     ///
     /// # Errors
-    /// [`Unchanged`].
-    pub async fn change_root(&self, password: &str) -> Result<(), Unchanged> {
-        passwords::fits(password).map_err(|why| Unchanged::Rejected(why.to_owned()))?;
+    /// [`PasswordRejected`].
+    pub async fn change_root(&self, password: &str) -> Result<(), PasswordRejected> {
+        passwords::fits(password).map_err(|why| PasswordRejected::Rejected(why.to_owned()))?;
         match self {
             Self::Pam(pam) => {
                 let rejected = pam.change(ROOT, password).await.map_err(UsersError::from)?;
-                rejected.map_or(Ok(()), |why| Err(Unchanged::Rejected(why)))
+                rejected.map_or(Ok(()), |why| Err(PasswordRejected::Rejected(why)))
             }
             Self::File(path) => {
                 let (path, password) = (path.clone(), password.to_owned());
                 match beside(move || passwords::change(&path, ROOT, &password)).await? {
                     true => Ok(()),
-                    false => Err(Unchanged::Rejected("the file of passwords has no root".into())),
+                    false => {
+                        Err(PasswordRejected::Rejected("the file of passwords has no root".into()))
+                    }
                 }
             }
         }
@@ -110,7 +112,10 @@ impl Users {
     ///
     /// # Errors
     /// [`UsersError`].
-    pub async fn stamps(&self, keys: &RandomState) -> Result<Option<BTreeSet<Stamp>>, UsersError> {
+    pub async fn stamps(
+        &self,
+        keys: &RandomState,
+    ) -> Result<Option<BTreeSet<CredentialStamp>>, UsersError> {
         match self {
             Self::Pam(_) => Ok(None),
             Self::File(path) => {

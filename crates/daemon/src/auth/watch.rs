@@ -15,12 +15,12 @@ const BUFFER_BYTES: usize = 4096;
 
 /// A file that is watched by its directory: editors put another one in its place.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FileWatch {
     told: AsyncFd<OwnedFd>,
     path: PathBuf,
 }
 
-impl Watch {
+impl FileWatch {
     /// Of the file at this path, or at the end of this link. Called within a runtime.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ mod tests {
         fs::write(&path, "one").unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let mut watch = Watch::of(&link).unwrap();
+        let mut watch = FileWatch::of(&link).unwrap();
         fs::write(&path, "two").unwrap();
         timeout(LONG, watch.changed()).await.unwrap().unwrap();
         fs::write(dir.path().join("draft"), "three").unwrap();
@@ -105,6 +105,6 @@ mod tests {
         fs::rename(dir.path().join("draft"), &path).unwrap();
         timeout(LONG, watch.changed()).await.unwrap().unwrap();
         assert_eq!(read(watch.told.get_ref(), &watch.path).unwrap(), None, "and nothing else");
-        assert!(Watch::of(&dir.path().join("absent")).is_err());
+        assert!(FileWatch::of(&dir.path().join("absent")).is_err());
     }
 }

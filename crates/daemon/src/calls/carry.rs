@@ -12,13 +12,13 @@ use toolstack::machines::{CancelToken, OpError, OpHooks, Progress, ProgressFn};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::Ctx;
-use crate::house::House;
 use crate::random;
-use crate::records::current::{Current, Mark};
+use crate::records::current::{CurrentOp, CurrentOps};
 use crate::records::fields::uuid;
-use crate::records::owed::{self, Owes};
+use crate::records::owed::{self, PendingOpIntent};
 
 /// Longest wait until what is told as an operation begins is on disk: a machine is stopped though
 /// the disk of the records hangs.
@@ -26,30 +26,30 @@ const NOTED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whether an operation may begin, by the records,
 /// and what is recorded as it does.
-pub(crate) type Gate = Arc<dyn Fn(&mut Tx<'_>) -> Result<(), Refusal> + Send + Sync>;
+pub(crate) type Precheck = Arc<dyn Fn(&mut Tx<'_>) -> Result<(), Refusal> + Send + Sync>;
 /// Whether it may begin, by what takes longer to look at than a lock may be held.
-pub(crate) type Look = Arc<dyn Fn() -> Result<(), Refusal> + Send + Sync>;
+pub(crate) type SlowPrecheck = Arc<dyn Fn() -> Result<(), Refusal> + Send + Sync>;
 
 /// An operation of a machine.
-pub(crate) struct Work {
+pub(crate) struct VmOpRequest {
     /// The machine.
     pub(crate) vm: VmId,
     /// What is to be done.
     pub(crate) op: MachineOp,
     /// What `current_operations` tell meanwhile.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<CurrentOp>,
     /// Asked when its turn has come, before `gate`.
-    pub(crate) look: Look,
+    pub(crate) look: SlowPrecheck,
     /// Asked when its turn has come.
-    pub(crate) gate: Gate,
+    pub(crate) gate: Precheck,
     /// What the machine is owed from then on.
-    pub(crate) owes: Option<Owes>,
+    pub(crate) owes: Option<PendingOpIntent>,
 }
 
-impl Work {
+impl VmOpRequest {
     /// An operation that nobody is told of, which may always begin and is owed to nobody.
     pub(crate) fn quiet(vm: VmId, op: MachineOp) -> Self {
-        let gate: Gate = Arc::new(|_| Ok(()));
+        let gate: Precheck = Arc::new(|_| Ok(()));
         Self { vm, op, marks: Vec::new(), look: no_look(), gate, owes: None }
     }
 }
@@ -77,12 +77,12 @@ macro_rules! cancellable {
 pub(super) use {cancellable, gated};
 
 /// Looks at nothing.
-pub(crate) fn no_look() -> Look {
+pub(crate) fn no_look() -> SlowPrecheck {
     Arc::new(|| Ok(()))
 }
 
 /// Who asks for an operation, and is told of it.
-pub(crate) struct Caller {
+pub(crate) struct OpCaller {
     /// What `current_operations` call it: the task's reference.
     pub(crate) key: String,
     /// Ends it early.
@@ -91,7 +91,7 @@ pub(crate) struct Caller {
     pub(crate) progress: ProgressFn,
 }
 
-impl Caller {
+impl OpCaller {
     /// Whoever called.
     pub(crate) fn of(ctx: &Ctx) -> Self {
         match &ctx.task {
@@ -124,18 +124,22 @@ impl Caller {
 ///
 /// # Errors
 /// Why it was not done.
-pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Result<(), OpError> {
+pub(crate) async fn run_vm_op(
+    house: &AppState,
+    caller: &OpCaller,
+    work: &VmOpRequest,
+) -> Result<(), OpError> {
     let end = Instant::now() + house.settings.queue_deadline;
     let mut changed = house.db.changed();
     loop {
         changed.mark_unchanged();
-        let current: Begun = Arc::default();
+        let current: OngoingOpSlot = Arc::default();
         let ran = house.machines.run(work.vm, work.op, job(house, caller, work, &current)).await;
         // From here on it is not under way, whoever waits for that.
         current.lock().unwrap_or_else(PoisonError::into_inner).take();
         if work.owes.is_some_and(|owes| !(owes.stays && ran.is_ok())) {
             // Of a machine that is gone nothing is owed.
-            let _ = house.db.note(|tx| {
+            let _ = house.db.write_observed(|tx| {
                 let machine = tx.view().by_uuid(&vm::CLASS, &work.vm.to_string())?.clone();
                 owed::over(tx, &machine, &caller.key)
             });
@@ -152,15 +156,20 @@ pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Re
 }
 
 /// The operation as it is under way, from its gate on.
-type Begun = Arc<Mutex<Option<Current>>>;
+type OngoingOpSlot = Arc<Mutex<Option<CurrentOps>>>;
 
-fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> OpHooks {
+fn job(
+    house: &AppState,
+    caller: &OpCaller,
+    work: &VmOpRequest,
+    current: &OngoingOpSlot,
+) -> OpHooks {
     let (db, key, begun) = (house.db.clone(), caller.key.clone(), current.clone());
     let (look, check, marks) = (work.look.clone(), work.gate.clone(), work.marks.clone());
     let (vm, owes) = (work.vm, work.owes);
     let gate = move || {
         look()?;
-        let now = Current::begin(&db, &key, &marks, |tx| {
+        let now = CurrentOps::begin(&db, &key, &marks, |tx| {
             check(tx)?;
             owes.map_or(Ok(()), |owes| owe(tx, vm, owes, &key))
         })?;
@@ -170,7 +179,7 @@ fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> OpHooks 
     let (waiter, begun) = (house.durable.waiter(), current.clone());
     let noted = move || -> BoxFuture<'static, ()> {
         let now = begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(Current::has_told));
+        let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(CurrentOps::has_told));
         Box::pin(async move {
             if told && timeout(NOTED_DEADLINE, waiter.tried()).await.is_err() {
                 tracing::warn!(%vm, "what begins is not stored in time, and goes on");
@@ -181,7 +190,7 @@ fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> OpHooks 
     OpHooks { gate: Box::new(gate), noted: Box::new(noted), progress, cancel }
 }
 
-fn owe(tx: &mut Tx<'_>, vm: VmId, owes: Owes, by: &str) -> Result<(), Refusal> {
+fn owe(tx: &mut Tx<'_>, vm: VmId, owes: PendingOpIntent, by: &str) -> Result<(), Refusal> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string()).map_err(gone)?.clone();
     owed::begin(tx, &machine, owes, by).map_err(gone)
 }

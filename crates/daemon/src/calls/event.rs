@@ -3,7 +3,7 @@
 use toolstack::boxed_future::BoxFuture;
 use xenapi::codes;
 
-use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, text};
 use crate::events;
 
 pub(super) const CALLS: super::Calls = &[
@@ -15,7 +15,7 @@ pub(super) const CALLS: super::Calls = &[
     ("event.next", Handler::Short(removed)),
 ];
 
-fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, Answer> {
+fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
     Box::pin(async move {
         let classes: Vec<String> =
             args.set("classes").iter().map(|class| text(class).to_owned()).collect();
@@ -24,15 +24,15 @@ fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, Answer> {
     })
 }
 
-fn inject(ctx: &Ctx, args: &Args) -> Answer {
+fn inject(ctx: &Ctx, args: &Args) -> CallResult {
     events::inject(&ctx.house.db, args.text("class"), &args.reference("ref"))
 }
 
-fn current_id(ctx: &Ctx, _: &Args) -> Answer {
+fn current_id(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(events::current(&ctx.house.db))
 }
 
 /// What `from` has taken the place of.
-fn removed(_: &Ctx, _: &Args) -> Answer {
+fn removed(_: &Ctx, _: &Args) -> CallResult {
     Err(codes::message_removed())
 }

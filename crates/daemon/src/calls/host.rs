@@ -8,10 +8,10 @@ use std::sync::Arc;
 use xenapi::table::{host, pif, vm};
 use xenapi::{ApiError, NULL_REF, Value, codes};
 
+use crate::app::AppState;
 use crate::db::{Object, Ref, View};
 use crate::dispatch::generic::{nothing, set};
-use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, list_methods};
-use crate::house::House;
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, list_methods};
 
 pub(super) const CALLS: super::Calls = &[
     ("host.enable", Handler::Short(enable)),
@@ -39,7 +39,7 @@ pub(super) const HOOKS: &[Hook] = &[
 ];
 
 /// Sets what the host's record has, when the daemon starts.
-pub(crate) fn begin(house: &Arc<House>) {
+pub(crate) fn begin(house: &Arc<AppState>) {
     let host = house.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
     if let Some(host) = host {
         limits::apply(house, &host);
@@ -47,28 +47,28 @@ pub(crate) fn begin(house: &Arc<House>) {
     }
 }
 
-fn enable(ctx: &Ctx, args: &Args) -> Answer {
+fn enable(ctx: &Ctx, args: &Args) -> CallResult {
     enabled(ctx, args, true)
 }
 
-fn disable(ctx: &Ctx, args: &Args) -> Answer {
+fn disable(ctx: &Ctx, args: &Args) -> CallResult {
     enabled(ctx, args, false)
 }
 
-fn enabled(ctx: &Ctx, args: &Args, whether: bool) -> Answer {
+fn enabled(ctx: &Ctx, args: &Args, whether: bool) -> CallResult {
     ctx.change(|tx| tx.set(&args.object(), host::Field::enabled, Value::Bool(whether)))?;
     Ok(nothing())
 }
 
 /// There is no other host to which a machine could go.
-fn evacuate(ctx: &Ctx, args: &Args) -> Answer {
+fn evacuate(ctx: &Ctx, args: &Args) -> CallResult {
     match ctx.read(|view| residents(view, &args.object())).first() {
         None => Ok(nothing()),
         Some(machine) => Err(nowhere(machine)),
     }
 }
 
-fn assert_can_evacuate(ctx: &Ctx, args: &Args) -> Answer {
+fn assert_can_evacuate(ctx: &Ctx, args: &Args) -> CallResult {
     let residents = ctx.read(|view| residents(view, &args.object()));
     if residents.is_empty() {
         return Ok(nothing());
@@ -78,7 +78,7 @@ fn assert_can_evacuate(ctx: &Ctx, args: &Args) -> Answer {
     Err(codes::cannot_evacuate_host(all.join("|")))
 }
 
-fn which_prevent_evacuation(ctx: &Ctx, args: &Args) -> Answer {
+fn which_prevent_evacuation(ctx: &Ctx, args: &Args) -> CallResult {
     let why = |it: &Ref| Value::Set(nowhere(it).details().into_iter().map(Value::Str).collect());
     let residents = ctx.read(|view| residents(view, &args.object()));
     Ok(Value::Map(residents.iter().map(|it| (it.to_string(), why(it))).collect()))
@@ -99,20 +99,20 @@ fn residents(view: &View<'_>, it: &Ref) -> Vec<Ref> {
 }
 
 /// The host keeps UTC.
-fn time(ctx: &Ctx, _: &Args) -> Answer {
+fn time(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Date(ctx.house.clock.date()))
 }
 
-fn free_memory(ctx: &Ctx, _: &Args) -> Answer {
+fn free_memory(ctx: &Ctx, _: &Args) -> CallResult {
     let free = ctx.house.drivers.memory.read().available;
     Ok(Value::Int(i64::try_from(free).unwrap_or(i64::MAX)))
 }
 
-fn memory_overhead(ctx: &Ctx, args: &Args) -> Answer {
+fn memory_overhead(ctx: &Ctx, args: &Args) -> CallResult {
     ctx.read(|view| view.get(&args.object(), host::Field::memory_overhead).cloned())
 }
 
-fn management_interface(ctx: &Ctx, args: &Args) -> Answer {
+fn management_interface(ctx: &Ctx, args: &Args) -> CallResult {
     let found = ctx.read(|view| {
         let manages = |card: &&Object| {
             card.get(pif::Field::host.into()) == Some(&args.object().value())
@@ -123,31 +123,31 @@ fn management_interface(ctx: &Ctx, args: &Args) -> Answer {
     Ok(found.unwrap_or_else(|| Value::text(NULL_REF)))
 }
 
-fn methods(_: &Ctx, _: &Args) -> Answer {
+fn methods(_: &Ctx, _: &Args) -> CallResult {
     Ok(list_methods())
 }
 
 /// The record alone: the host's own name is not the toolstack's to change.
-fn set_hostname(ctx: &Ctx, args: &Args) -> Answer {
+fn set_hostname(ctx: &Ctx, args: &Args) -> CallResult {
     if args.text("hostname").is_empty() {
         return Err(codes::invalid_value("hostname", ""));
     }
     set(ctx, args, host::Field::hostname)
 }
 
-fn call_plugin(_: &Ctx, args: &Args) -> Answer {
+fn call_plugin(_: &Ctx, args: &Args) -> CallResult {
     Err::<Value, ApiError>(codes::missing_plugin(args.text("plugin")))
 }
 
-fn has_extension(_: &Ctx, _: &Args) -> Answer {
+fn has_extension(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Bool(false))
 }
 
-fn call_extension(_: &Ctx, args: &Args) -> Answer {
+fn call_extension(_: &Ctx, args: &Args) -> CallResult {
     Err(codes::method_unknown(args.text("call")))
 }
 
 /// What is measured is told by `/metrics`.
-fn data_sources(_: &Ctx, _: &Args) -> Answer {
+fn data_sources(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(Vec::new()))
 }

@@ -24,14 +24,14 @@ use xenapi::{NULL_REF, Value};
 
 use crate::db::Ref;
 use crate::dispatch::text;
-use crate::reality;
+use crate::reconcile;
 use crate::records::fields::{references, uuid};
-use crate::records::owed::{self, Owed};
-use crate::trial::Trial;
+use crate::records::owed::{self, PendingOp};
+use crate::trial::TestApp;
 
 /// A house whose storage is connected, and the host under it.
-pub(crate) struct World {
-    pub(crate) trial: Trial,
+pub(crate) struct SimulatedHost {
+    pub(crate) trial: TestApp,
     pub(crate) sim: Arc<Sim>,
 }
 
@@ -66,9 +66,9 @@ pub(crate) fn life<T>(run: impl Future<Output = T>) -> T {
     runtime.block_on(run)
 }
 
-impl World {
+impl SimulatedHost {
     pub(crate) async fn new() -> Self {
-        let trial = Trial::new().await;
+        let trial = TestApp::new().await;
         let sim = trial.sim.clone();
         let world = Self { trial, sim };
         world.begin(BOOT).await;
@@ -78,7 +78,7 @@ impl World {
     /// Ends when everything is stored, also what was only noted: what comes after it is lost by an
     /// end.
     pub(crate) async fn stored(&self) {
-        self.trial.house.durable.tried().await.unwrap();
+        self.trial.house.durable.wait_attempt().await.unwrap();
     }
 
     /// The daemon is killed: what is not stored by now never is. Its life ends with its runtime.
@@ -95,16 +95,16 @@ impl World {
 
     /// The same, before it looks at what is there.
     pub(crate) async fn opened(self) -> Self {
-        let Trial { house, hands, store, .. } = self.trial;
+        let TestApp { house, hands, store, .. } = self.trial;
         // Its store is let go of before it is opened again.
         drop(house);
-        let trial = Trial::of(hands, store, self.sim.clone()).await;
+        let trial = TestApp::of(hands, store, self.sim.clone()).await;
         Self { trial, sim: self.sim }
     }
 
     pub(crate) async fn begin(&self, boot: &str) {
         let found = self.trial.house.machines.discover().await.unwrap();
-        reality::begin(&self.trial.house, &found, boot).await;
+        reconcile::begin(&self.trial.house, &found, boot).await;
     }
 
     /// A machine of the template for installation media, without its disk.
@@ -227,7 +227,7 @@ impl World {
     }
 
     /// What the machine is owed, as it is recorded.
-    pub(crate) fn owed(&self, machine: &Ref) -> Option<Owed> {
+    pub(crate) fn owed(&self, machine: &Ref) -> Option<PendingOp> {
         self.trial.house.db.read(|view| owed::of(view, machine))
     }
 

@@ -5,7 +5,7 @@ use xenapi::{ApiError, Date, Value};
 
 use crate::db::{Db, Object, Tx};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, text};
 
 /// Most messages that are kept; the oldest go first.
 pub(crate) const MESSAGES_MAX: usize = 10_000;
@@ -22,7 +22,7 @@ pub(super) const CALLS: super::Calls = &[
 
 /// Something to be noted.
 #[derive(Clone, Debug)]
-pub(crate) struct Note<'a> {
+pub(crate) struct MessageDraft<'a> {
     /// What happened, as a word.
     pub(crate) name: &'a str,
     /// How much it matters: 1 most.
@@ -41,7 +41,7 @@ pub(crate) struct Note<'a> {
 /// As the database.
 pub(crate) fn write(
     tx: &mut Tx<'_>,
-    note: &Note<'_>,
+    note: &MessageDraft<'_>,
     now: Date,
 ) -> Result<crate::db::Ref, ApiError> {
     let oldest = tx.view().all(&message::CLASS).next().map(|one| one.reference().clone());
@@ -64,12 +64,12 @@ pub(crate) fn write(
 }
 
 /// Notes something that has come about by itself. One that cannot be noted is lost.
-pub(crate) fn raise(db: &Db, note: &Note<'_>, now: Date) {
-    let _ = db.note(|tx| write(tx, note, now));
+pub(crate) fn create_message(db: &Db, note: &MessageDraft<'_>, now: Date) {
+    let _ = db.write_observed(|tx| write(tx, note, now));
 }
 
-fn create(ctx: &Ctx, args: &Args) -> Answer {
-    let note = Note {
+fn create(ctx: &Ctx, args: &Args) -> CallResult {
+    let note = MessageDraft {
         name: args.text("name"),
         priority: args.int("priority"),
         cls: args.text("cls"),
@@ -80,7 +80,7 @@ fn create(ctx: &Ctx, args: &Args) -> Answer {
     ctx.change(|tx| write(tx, &note, now)).map(|made| made.value())
 }
 
-fn destroy_many(ctx: &Ctx, args: &Args) -> Answer {
+fn destroy_many(ctx: &Ctx, args: &Args) -> CallResult {
     ctx.change(|tx| {
         args.set("messages")
             .iter()
@@ -89,7 +89,7 @@ fn destroy_many(ctx: &Ctx, args: &Args) -> Answer {
     Ok(nothing())
 }
 
-fn get(ctx: &Ctx, args: &Args) -> Answer {
+fn get(ctx: &Ctx, args: &Args) -> CallResult {
     let is =
         |one: &Object, field: message::Field, wanted: &Value| one.get(field.into()) == Some(wanted);
     since(ctx, args, |one| {
@@ -98,12 +98,12 @@ fn get(ctx: &Ctx, args: &Args) -> Answer {
     })
 }
 
-fn get_since(ctx: &Ctx, args: &Args) -> Answer {
+fn get_since(ctx: &Ctx, args: &Args) -> CallResult {
     since(ctx, args, |_| true)
 }
 
 /// Messages since a moment, by reference.
-fn since(ctx: &Ctx, args: &Args, wanted: impl Fn(&Object) -> bool) -> Answer {
+fn since(ctx: &Ctx, args: &Args, wanted: impl Fn(&Object) -> bool) -> CallResult {
     let since = args.date("since");
     let later = |one: &Object| matches!(one.get(message::Field::timestamp.into()), Some(Value::Date(at)) if *at >= since);
     let found = ctx.read(|view| {

@@ -6,6 +6,7 @@
 
 pub(crate) mod carry;
 pub mod event;
+pub mod field_only;
 pub mod host;
 #[cfg(test)]
 mod life;
@@ -16,7 +17,6 @@ pub(crate) mod pif;
 pub mod pool;
 pub mod session;
 pub mod sr;
-pub mod stored;
 pub mod task;
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ const LISTS: &[Calls] = &[
     pool::CALLS,
     session::CALLS,
     sr::CALLS,
-    stored::CALLS,
+    field_only::CALLS,
     task::CALLS,
     vbd::CALLS,
     vdi::CALLS,

@@ -9,7 +9,7 @@ use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Object, Ref, Tx};
 use crate::dispatch::generic::{constructed, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::records::fields::{flag, int, references, uuid};
 
 /// Least and most bytes of a packet.
@@ -34,7 +34,7 @@ fn mtu(_: &Ctx, tx: &mut Tx<'_>, net: &Ref) -> Result<(), ApiError> {
     if MTUS.contains(&mtu) { Ok(()) } else { Err(codes::invalid_value("MTU", mtu.to_string())) }
 }
 
-fn create(ctx: &Ctx, args: &Args) -> Answer {
+fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let wanted = args.map("args");
     let fields = constructed(&network::CLASS, wanted)?;
     let bridge = wanted.get("bridge").map_or("", text);
@@ -65,7 +65,7 @@ fn is_bridge(name: &str) -> bool {
     name.len() <= BRIDGE_BYTES_MAX && name.chars().all(plain) && !matches!(name, "." | "..")
 }
 
-async fn destroy(ctx: Ctx, args: Args) -> Answer {
+async fn destroy(ctx: Ctx, args: Args) -> CallResult {
     let net = args.object();
     let bridge = ctx.change(|tx| {
         let view = tx.view();
@@ -94,7 +94,7 @@ async fn destroy(ctx: Ctx, args: Args) -> Answer {
 }
 
 /// As in XenServer not while somebody uses it: nobody expects to be cut off by that.
-fn set_default_locking_mode(ctx: &Ctx, args: &Args) -> Answer {
+fn set_default_locking_mode(ctx: &Ctx, args: &Args) -> CallResult {
     let net = args.object();
     ctx.change(|tx| {
         let view = tx.view();
@@ -108,7 +108,7 @@ fn set_default_locking_mode(ctx: &Ctx, args: &Args) -> Answer {
     Ok(nothing())
 }
 
-fn add_purpose(ctx: &Ctx, args: &Args) -> Answer {
+fn add_purpose(ctx: &Ctx, args: &Args) -> CallResult {
     purposes(ctx, args, |members, value| {
         if !members.contains(value) {
             members.push(value.clone());
@@ -116,11 +116,11 @@ fn add_purpose(ctx: &Ctx, args: &Args) -> Answer {
     })
 }
 
-fn remove_purpose(ctx: &Ctx, args: &Args) -> Answer {
+fn remove_purpose(ctx: &Ctx, args: &Args) -> CallResult {
     purposes(ctx, args, |members, value| members.retain(|member| member != value))
 }
 
-fn purposes(ctx: &Ctx, args: &Args, change: impl FnOnce(&mut Vec<Value>, &Value)) -> Answer {
+fn purposes(ctx: &Ctx, args: &Args, change: impl FnOnce(&mut Vec<Value>, &Value)) -> CallResult {
     let (net, field) = (args.object(), FieldIx::from(network::Field::purpose));
     ctx.change(|tx| {
         let mut members = match tx.view().get(&net, field)? {

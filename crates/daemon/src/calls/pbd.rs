@@ -9,7 +9,7 @@ use super::carry::{at_once, gated};
 use super::sr::{about, begin, check, held, let_go};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, constructed, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::records::fields::{flag, pairs, reference, references};
 use crate::storage;
 
@@ -34,7 +34,7 @@ fn detached(_: &Ctx, tx: &mut Tx<'_>, connection: &Ref) -> Result<(), ApiError> 
     Ok(())
 }
 
-fn create(ctx: &Ctx, args: &Args) -> Answer {
+fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let wanted = args.map("args");
     let fields = constructed(&pbd::CLASS, wanted)?;
     let named = |name: &str| Ref::from(wanted.get(name).map_or("", text));
@@ -53,7 +53,7 @@ fn create(ctx: &Ctx, args: &Args) -> Answer {
     Ok(made.value())
 }
 
-fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+fn destroy(ctx: &Ctx, args: &Args) -> CallResult {
     let connection = args.object();
     ctx.change(|tx| {
         let view = tx.view();
@@ -80,7 +80,7 @@ fn reached(view: &View<'_>, connection: &Ref, op: SrOp) -> Result<bool, ApiError
     Ok(flag(view, connection, pbd::Field::currently_attached)? == (op == SrOp::Plug))
 }
 
-async fn plug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+async fn plug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let connection = args.object();
     let (storage, config) = ctx.read(|view| {
         let place = reference(view, &connection, pbd::Field::SR)?;
@@ -92,7 +92,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
         return Ok(nothing());
     }
     let space = storage.attach(&config).await?;
-    ctx.house.db.note(|tx| {
+    ctx.house.db.write_observed(|tx| {
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;
         storage::measured(tx, &storage.sr, space)
     })?;
@@ -103,7 +103,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
     Ok(nothing())
 }
 
-async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let connection = args.object();
     let storage = ctx.read(|view| {
         let place = reference(view, &connection, pbd::Field::SR)?;
@@ -122,7 +122,7 @@ async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
         None => let_go(&ctx, &storage).await,
     };
     if ended.is_err() {
-        ctx.house.db.note(|tx| attached(tx, true))?;
+        ctx.house.db.write_observed(|tx| attached(tx, true))?;
     }
     drop(under_way);
     ended.map(|()| nothing())

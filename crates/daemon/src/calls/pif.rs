@@ -7,15 +7,15 @@ use toolstack::net::{HostNic, NetError};
 use xenapi::table::{network, pif};
 use xenapi::{ApiError, Value, codes};
 
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::sentence;
-use crate::house::House;
 use crate::records::fields::{flag, int, reference, text, uuid};
 use record::{found, known, make};
 
-pub(crate) use again::agree;
+pub(crate) use again::replug;
 
 /// Largest packet of an Ethernet that nobody changed, in bytes.
 const MTU: u32 = 1500;
@@ -30,7 +30,7 @@ pub(super) const CALLS: super::Calls = &[
 
 /// Makes a record and a network for each card that has none, and sees what has become of the others.
 /// None is plugged: nobody has asked for that.
-async fn scan(ctx: Ctx, args: Args) -> Answer {
+async fn scan(ctx: Ctx, args: Args) -> CallResult {
     let (host, cards) = (args.object(), cards(&ctx.house).await?);
     let now = ctx.house.clock.date();
     ctx.change(|tx| {
@@ -47,7 +47,7 @@ async fn scan(ctx: Ctx, args: Args) -> Answer {
 }
 
 /// One that is no hardware, too: whoever names it means it.
-async fn introduce(ctx: Ctx, args: Args) -> Answer {
+async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let (host, device, mac) = (args.object(), args.text("device"), args.text("MAC"));
     let none = || codes::no_such_interface(device, mac);
     if device.is_empty() && mac.is_empty() {
@@ -66,7 +66,7 @@ async fn introduce(ctx: Ctx, args: Args) -> Answer {
     Ok(made.value())
 }
 
-fn forget(ctx: &Ctx, args: &Args) -> Answer {
+fn forget(ctx: &Ctx, args: &Args) -> CallResult {
     let pif = args.object();
     ctx.change(|tx| {
         if flag(&tx.view(), &pif, pif::Field::currently_attached)? {
@@ -81,11 +81,11 @@ fn forget(ctx: &Ctx, args: &Args) -> Answer {
     Ok(nothing())
 }
 
-async fn plug(ctx: Ctx, args: Args) -> Answer {
+async fn plug(ctx: Ctx, args: Args) -> CallResult {
     let pif = args.object();
     let _turn = turn(&ctx.house, &pif).await?;
     ctx.read(|view| managed(view, &pif))?;
-    let place = ctx.read(|view| Place::of(view, &pif))?;
+    let place = ctx.read(|view| PifTarget::of(view, &pif))?;
     join(&ctx.house, &place).await.map_err(|why| failed(&why))?;
     let noted = ctx.change(|tx| set_attached(tx, &pif, true));
     if let Err(error) = noted {
@@ -97,7 +97,7 @@ async fn plug(ctx: Ctx, args: Args) -> Answer {
     Ok(nothing())
 }
 
-async fn unplug(ctx: Ctx, args: Args) -> Answer {
+async fn unplug(ctx: Ctx, args: Args) -> CallResult {
     let pif = args.object();
     let _turn = turn(&ctx.house, &pif).await?;
     let place = ctx.read(|view| {
@@ -105,7 +105,7 @@ async fn unplug(ctx: Ctx, args: Args) -> Answer {
         if flag(view, &pif, pif::Field::disallow_unplug)? {
             return Err(codes::pif_does_not_allow_unplug(pif.as_str()));
         }
-        Place::of(view, &pif)
+        PifTarget::of(view, &pif)
     })?;
     ctx.house.drivers.net.leave(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
     ctx.change(|tx| set_attached(tx, &pif, false))?;
@@ -114,7 +114,7 @@ async fn unplug(ctx: Ctx, args: Args) -> Answer {
 }
 
 /// One after the other for each.
-async fn turn(house: &House, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
+async fn turn(house: &AppState, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
     let id = house.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
     Ok(house.machines.lock_settings(&id.to_string()).await)
 }
@@ -128,13 +128,13 @@ fn managed(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
 }
 
 /// Where a device is to be.
-struct Place {
+struct PifTarget {
     device: String,
     bridge: String,
     mtu: u32,
 }
 
-impl Place {
+impl PifTarget {
     fn of(view: &View<'_>, pif: &Ref) -> Result<Self, ApiError> {
         let net = reference(view, pif, pif::Field::network)?;
         let mtu = int(view, &net, network::Field::MTU)?;
@@ -153,17 +153,17 @@ fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiErr
 }
 
 /// Brings it into its bridge, which is made where it is not there.
-async fn join(house: &House, place: &Place) -> Result<(), NetError> {
+async fn join(house: &AppState, place: &PifTarget) -> Result<(), NetError> {
     let net = &house.drivers.net;
     net.create_bridge(&place.bridge, place.mtu).await?;
     net.join(&place.device, &place.bridge).await
 }
 
 /// Notes what the kernel shows of it now; nothing where it is gone.
-async fn seen(house: &House, pif: &Ref) {
+async fn seen(house: &AppState, pif: &Ref) {
     let Ok(cards) = cards(house).await else { return };
     let now = house.clock.date();
-    let _gone = house.db.note(|tx| {
+    let _gone = house.db.write_observed(|tx| {
         let device = text(&tx.view(), pif, pif::Field::device)?.to_owned();
         cards
             .iter()
@@ -172,7 +172,7 @@ async fn seen(house: &House, pif: &Ref) {
     });
 }
 
-async fn cards(house: &House) -> Result<Vec<HostNic>, ApiError> {
+async fn cards(house: &AppState) -> Result<Vec<HostNic>, ApiError> {
     house.drivers.net.cards().await.map_err(|why| failed(&why))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xenapi::Value;
 
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 
 pub(super) const CALLS: super::Calls = &[
     ("pool.sync_database", Handler::Short(sync_database)),
@@ -14,16 +14,16 @@ pub(super) const CALLS: super::Calls = &[
 ];
 
 /// What a change answers has been stored: there is nothing left to write.
-fn sync_database(_: &Ctx, _: &Args) -> Answer {
+fn sync_database(_: &Ctx, _: &Args) -> CallResult {
     Ok(nothing())
 }
 
-fn has_extension(_: &Ctx, _: &Args) -> Answer {
+fn has_extension(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Bool(false))
 }
 
 /// Everything is permitted, for ever.
-fn license_state(_: &Ctx, _: &Args) -> Answer {
+fn license_state(_: &Ctx, _: &Args) -> CallResult {
     let says = [("edition", "free"), ("expiry", "never")];
     let says = says.map(|(key, value)| (key.to_owned(), Value::text(value)));
     Ok(Value::Map(BTreeMap::from(says)))

@@ -9,11 +9,11 @@ use toolstack::boxed_future::BoxFuture;
 use xenapi::table::{Role, session};
 use xenapi::{Value, codes};
 
+use crate::app::AppState;
 use crate::auth::ROOT;
 use crate::db::Ref;
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler, Peer, text};
-use crate::house::House;
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Peer, text};
 use crate::tasks;
 
 pub(super) const CALLS: super::Calls = &[
@@ -25,36 +25,36 @@ pub(super) const CALLS: super::Calls = &[
 ];
 
 /// The call that is made without a session.
-pub(crate) async fn login(house: &Arc<House>, args: &Args, peer: &Peer) -> Answer {
+pub(crate) async fn login(house: &Arc<AppState>, args: &Args, peer: &Peer) -> CallResult {
     let (user, password) = (args.text("uname"), args.text("pwd"));
     let made = house.sessions.login(house, user, password, peer, args.text("originator")).await?;
     Ok(made.value())
 }
 
-fn logout(ctx: &Ctx, _: &Args) -> Answer {
+fn logout(ctx: &Ctx, _: &Args) -> CallResult {
     end(ctx, &ctx.session.reference)
 }
 
-fn end(ctx: &Ctx, session: &Ref) -> Answer {
+fn end(ctx: &Ctx, session: &Ref) -> CallResult {
     ctx.house.sessions.logout(&ctx.house, session)?;
-    tasks::sweep(&ctx.house);
+    tasks::end_orphaned(&ctx.house);
     Ok(nothing())
 }
 
-fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, Answer> {
+fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
     Box::pin(async move {
         if !ctx.session.root {
             return Err(codes::not_local_superuser("only root's password is kept here"));
         }
         let (old, new) = (args.text("old_pwd"), args.text("new_pwd"));
         ctx.house.sessions.change_password(&ctx.house, &ctx.session, old, new).await?;
-        tasks::sweep(&ctx.house);
+        tasks::end_orphaned(&ctx.house);
         Ok(nothing())
     })
 }
 
 /// Everybody who is logged in as a subject, each once.
-fn subject_identifiers(ctx: &Ctx, _: &Args) -> Answer {
+fn subject_identifiers(ctx: &Ctx, _: &Args) -> CallResult {
     let mut all: Vec<Value> = ctx.read(|view| {
         let sessions = view.all(&session::CLASS);
         let user = |session: &crate::db::Object| {
@@ -68,7 +68,7 @@ fn subject_identifiers(ctx: &Ctx, _: &Args) -> Answer {
 }
 
 /// Ends all sessions of a subject but the caller's. Root is no subject, and is called by its name.
-fn logout_subject(ctx: &Ctx, args: &Args) -> Answer {
+fn logout_subject(ctx: &Ctx, args: &Args) -> CallResult {
     let user = args.text("subject_identifier");
     if user.is_empty() {
         return Err(codes::invalid_value("subject_identifier", ""));

@@ -9,15 +9,15 @@ use model::sr::{SrFacts, SrOp};
 use xenapi::table::{sr, vdi};
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{Caller, at_once, gated, gone};
+use super::carry::{OpCaller, at_once, gated, gone};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, refused};
 use crate::facts;
-use crate::records::current::{Current, Mark};
+use crate::records::current::{CurrentOp, CurrentOps};
 use crate::records::fields::{references, uuid};
-use crate::storage::{self, Place};
+use crate::storage::{self, SrHandle};
 
 pub(super) const CALLS: super::Calls = &[
     ("SR.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
@@ -37,11 +37,11 @@ pub(super) const CALLS: super::Calls = &[
     ("SR.set_physical_size", Handler::Short(|ctx, args| set(ctx, args, sr::Field::physical_size))),
 ];
 
-fn set(ctx: &Ctx, args: &Args, field: sr::Field) -> Answer {
+fn set(ctx: &Ctx, args: &Args, field: sr::Field) -> CallResult {
     generic::set(ctx, args, field)
 }
 
-fn supported_types(ctx: &Ctx, _: &Args) -> Answer {
+fn supported_types(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(ctx.house.storage.kinds().map(Value::text).collect()))
 }
 
@@ -79,19 +79,19 @@ pub(super) async fn begin(
     place: &Ref,
     op: SrOp,
     first: impl Fn(&mut Tx<'_>) -> Result<(), ApiError>,
-) -> Result<Current, ApiError> {
+) -> Result<CurrentOps, ApiError> {
     let field = sr::Field::current_operations.into();
-    let marks = [Mark { of: place.clone(), field, op: op.name() }];
+    let marks = [CurrentOp { of: place.clone(), field, op: op.name() }];
     let gate = |tx: &mut Tx<'_>| {
         check(&tx.view(), place, op)?;
         first(tx).map_err(gone)
     };
-    let (key, deadline) = (Caller::of(ctx).key, ctx.house.settings.queue_deadline);
-    let begun = Current::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
+    let (key, deadline) = (OpCaller::of(ctx).key, ctx.house.settings.queue_deadline);
+    let begun = CurrentOps::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
     begun.map_err(|why| refused(&ctx.house.db, why, &ctx.read(|view| about(view, place, op))))
 }
 
-async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let storage = ctx.read(|view| ctx.house.storage.of(view, &args.object()))?;
     let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
     storage::scan(&ctx.house, &storage).await?;
@@ -99,7 +99,7 @@ async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> Answer {
     Ok(nothing())
 }
 
-async fn end(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+async fn end(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let place = args.object();
     let under_way = begin(&ctx, &place, op, |_| Ok(())).await?;
     let (held, storage, config) = ctx.read(|view| {
@@ -132,7 +132,7 @@ pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
 }
 
 /// Disconnects an SR of which nothing is in use.
-pub(super) async fn let_go(ctx: &Ctx, storage: &Place) -> Result<(), ApiError> {
+pub(super) async fn let_go(ctx: &Ctx, storage: &SrHandle) -> Result<(), ApiError> {
     // Who served its disks may hang with the storage, which keeps nobody from letting go of that.
     if let Err(error) = ctx.house.drivers.io.end(storage.id).await {
         tracing::warn!("what served the disks of {} goes on: {error}", storage.id);

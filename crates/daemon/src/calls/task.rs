@@ -4,7 +4,7 @@ use xenapi::table::task;
 use xenapi::{Value, codes};
 
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, text};
 use crate::tasks::{self, Status};
 
 pub(super) const CALLS: super::Calls = &[
@@ -17,20 +17,20 @@ pub(super) const CALLS: super::Calls = &[
     ("task.set_error_info", Handler::Short(set_error_info)),
 ];
 
-async fn create(ctx: Ctx, args: Args) -> Answer {
+async fn create(ctx: Ctx, args: Args) -> CallResult {
     let made = tasks::create(&ctx, args.text("label"), args.text("description"));
     made.await.map(|it| it.value())
 }
 
-fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+fn destroy(ctx: &Ctx, args: &Args) -> CallResult {
     tasks::destroy(ctx, &args.object()).map(|()| nothing())
 }
 
-fn cancel(ctx: &Ctx, args: &Args) -> Answer {
+fn cancel(ctx: &Ctx, args: &Args) -> CallResult {
     tasks::cancel(ctx, &args.object()).map(|()| nothing())
 }
 
-fn set_progress(ctx: &Ctx, args: &Args) -> Answer {
+fn set_progress(ctx: &Ctx, args: &Args) -> CallResult {
     let part = args.float("value");
     if !(0.0..=1.0).contains(&part) {
         return Err(codes::invalid_value("value", part.to_string()));
@@ -38,22 +38,22 @@ fn set_progress(ctx: &Ctx, args: &Args) -> Answer {
     write(ctx, args, task::Field::progress)
 }
 
-fn set_result(ctx: &Ctx, args: &Args) -> Answer {
+fn set_result(ctx: &Ctx, args: &Args) -> CallResult {
     write(ctx, args, task::Field::result)
 }
 
-fn set_error_info(ctx: &Ctx, args: &Args) -> Answer {
+fn set_error_info(ctx: &Ctx, args: &Args) -> CallResult {
     write(ctx, args, task::Field::error_info)
 }
 
-fn write(ctx: &Ctx, args: &Args, field: task::Field) -> Answer {
+fn write(ctx: &Ctx, args: &Args, field: task::Field) -> CallResult {
     let it = args.object();
-    tasks::told(ctx, &it)?;
+    tasks::client_task(ctx, &it)?;
     ctx.change(|tx| tx.set(&it, field, args.value("value").clone()))?;
     Ok(nothing())
 }
 
-fn set_status(ctx: &Ctx, args: &Args) -> Answer {
+fn set_status(ctx: &Ctx, args: &Args) -> CallResult {
     let word: &Value = args.value("value");
     let status = Status::parse(text(word));
     let status = status.ok_or_else(|| codes::invalid_value("value", text(word)))?;

@@ -7,7 +7,7 @@ use xenapi::table::{class, host, pool, role, subject};
 use super::{HOOKS, LISTS};
 use crate::db::Ref;
 use crate::dispatch::text;
-use crate::trial::Trial;
+use crate::trial::TestApp;
 
 #[test]
 fn each_message_has_one_handler_and_is_in_the_table() {
@@ -40,13 +40,13 @@ fn getters_tell_what_records_tell() {
     }
 }
 
-fn the(trial: &Trial, class: &'static xenapi::table::Class) -> Ref {
+fn the(trial: &TestApp, class: &'static xenapi::table::Class) -> Ref {
     trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
 #[tokio::test]
 async fn the_host_answers() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let host = the(&trial, &host::CLASS).value();
     trial.hands.set(60);
     let time = trial.call("host.get_servertime", [host.clone()]).await;
@@ -70,7 +70,7 @@ async fn the_host_answers() {
 
 #[tokio::test]
 async fn a_machine_that_runs_cannot_go_to_another_host() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let host = the(&trial, &host::CLASS).value();
     let made = trial.house.db.change(|tx| {
         use xenapi::table::vm;
@@ -88,7 +88,7 @@ async fn a_machine_that_runs_cannot_go_to_another_host() {
 
 #[tokio::test]
 async fn the_pool_answers() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let pool = the(&trial, &pool::CLASS).value();
     assert_eq!(trial.call("pool.sync_database", []).await, Ok(Value::text("")));
     let has = trial.call("pool.has_extension", [pool, Value::text("x")]).await;
@@ -97,7 +97,7 @@ async fn the_pool_answers() {
 
 #[tokio::test]
 async fn old_ways_to_wait_for_events_are_gone() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let refused = trial.refused("event.register", [Value::Set(Vec::new())]).await;
     assert_eq!(refused, ["MESSAGE_REMOVED"]);
     let before = trial.call("event.get_current_id", []).await.unwrap();
@@ -109,7 +109,7 @@ async fn old_ways_to_wait_for_events_are_gone() {
 
 #[tokio::test]
 async fn subjects_have_roles() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let given =
         |sid: &str| [Value::Map([("subject_identifier".to_owned(), Value::text(sid))].into())];
     let who = trial.made("subject.create", given("u1")).await;
@@ -134,7 +134,7 @@ async fn subjects_have_roles() {
 
 #[tokio::test]
 async fn roles_tell_what_they_permit() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let that = async |label: &str| {
         let label = Value::text(label);
         let found = trial.call("role.get_by_permission_name_label", [label]).await.unwrap();
@@ -154,7 +154,7 @@ async fn roles_tell_what_they_permit() {
 
 #[tokio::test]
 async fn blobs_are_kept_by_name() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let network = the(&trial, &xenapi::table::network::CLASS);
     let given = || [network.value(), Value::text("b"), Value::text("text/plain")];
     let blob = trial.made("network.create_new_blob", given()).await;
@@ -166,7 +166,7 @@ async fn blobs_are_kept_by_name() {
 
 #[tokio::test]
 async fn a_message_may_only_store() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let vm = the(&trial, &xenapi::table::vm::CLASS).value();
     trial.call("VM.set_order", [vm.clone(), Value::Int(7)]).await.unwrap();
     assert_eq!(trial.call("VM.get_order", [vm.clone()]).await, Ok(Value::Int(7)));
@@ -180,7 +180,7 @@ async fn a_message_may_only_store() {
 
 #[tokio::test]
 async fn limits_are_set_while_the_daemon_runs() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let host = the(&trial, &host::CLASS).value();
     let set = |value: &str| [host.clone(), Value::text("worker-pool-size"), Value::text(value)];
     for bad in ["0", "x", "1000000"] {
@@ -195,7 +195,7 @@ async fn limits_are_set_while_the_daemon_runs() {
 
 #[tokio::test]
 async fn events_tell_of_calls() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let pool = the(&trial, &pool::CLASS).value();
     let token = trial.call("event.inject", [Value::text("pool"), pool.clone()]).await.unwrap();
     trial.call("pool.set_name_label", [pool.clone(), Value::text("n")]).await.unwrap();
@@ -216,7 +216,7 @@ async fn events_tell_of_calls() {
 #[tokio::test]
 async fn a_clock_that_is_set_ends_nothing_and_loses_no_event() {
     const DAY: i64 = 24 * 60 * 60;
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     trial.hands.set(1_000 * DAY);
     let from = async |token: Value| {
         let classes = Value::Set(vec![Value::text("pool"), Value::text("task")]);

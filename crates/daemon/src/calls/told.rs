@@ -13,14 +13,14 @@ use toolstack::ringway_io::DatapathError;
 use xenapi::table::{FieldIx, vm};
 use xenapi::{ApiError, Value};
 
+use crate::app::AppState;
 use crate::db::{Ref, View};
 use crate::errors::sentence;
-use crate::house::House;
 use crate::records::fields::{flag, reference, uuid};
-use crate::records::machine::power;
+use crate::records::machine_config::power;
 
 /// A kind of device.
-pub(super) struct Kind<S> {
+pub(super) struct LiveSettings<S> {
     /// Its identity.
     pub(super) uuid: FieldIx,
     /// The machine that it is of.
@@ -34,7 +34,7 @@ pub(super) struct Kind<S> {
     /// Reads what is set.
     pub(super) read: fn(&View<'_>, &Ref) -> Result<S, ApiError>,
     /// Tells it. One that nobody serves by now is no failure: whoever attaches it reads for itself.
-    pub(super) tell: fn(Arc<House>, S) -> BoxFuture<'static, Result<(), DatapathError>>,
+    pub(super) tell: fn(Arc<AppState>, S) -> BoxFuture<'static, Result<(), DatapathError>>,
 }
 
 /// Has what is set of a device told, and its status say how that went. Nothing is told of one that is
@@ -42,7 +42,11 @@ pub(super) struct Kind<S> {
 ///
 /// # Errors
 /// Why it is not in force.
-pub(super) async fn tell<S>(house: &Arc<House>, device: &Ref, kind: Kind<S>) -> Result<(), String> {
+pub(super) async fn apply<S>(
+    house: &Arc<AppState>,
+    device: &Ref,
+    kind: LiveSettings<S>,
+) -> Result<(), String> {
     let asked = house.db.read(|view| {
         let id = uuid(view, device, kind.uuid)?;
         Ok::<_, ApiError>((id, view.generation()))
@@ -73,7 +77,7 @@ pub(super) async fn tell<S>(house: &Arc<House>, device: &Ref, kind: Kind<S>) -> 
 }
 
 /// Whether somebody may serve it: it is plugged, or something is under way that may plug it.
-fn is_served<S>(view: &View<'_>, device: &Ref, kind: &Kind<S>) -> Result<bool, ApiError> {
+fn is_served<S>(view: &View<'_>, device: &Ref, kind: &LiveSettings<S>) -> Result<bool, ApiError> {
     let machine = reference(view, device, kind.vm)?;
     let is_busy = |what: &Ref, field: FieldIx| {
         let under_way = view.get(what, field)?;
@@ -85,8 +89,8 @@ fn is_served<S>(view: &View<'_>, device: &Ref, kind: &Kind<S>) -> Result<bool, A
         || is_busy(&machine, vm::Field::current_operations.into())?)
 }
 
-fn note(house: &House, device: &Ref, [code, detail]: [FieldIx; 2], failure: Option<&str>) {
-    let noted = house.db.note(|tx| {
+fn note(house: &AppState, device: &Ref, [code, detail]: [FieldIx; 2], failure: Option<&str>) {
+    let noted = house.db.write_observed(|tx| {
         tx.set(device, code, Value::Int(i64::from(failure.is_some())))?;
         tx.set(device, detail, Value::text(failure.unwrap_or_default()))
     });

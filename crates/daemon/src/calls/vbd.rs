@@ -13,18 +13,20 @@ use model::vm::{PowerState, Strictness};
 use xenapi::ApiError;
 use xenapi::table::vbd;
 
-use super::carry::{Caller, Gate, Work, at_once, cancellable, carry_out, gone, id_of, no_look};
+use super::carry::{
+    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
+};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::records::current::Mark;
+use crate::records::current::CurrentOp;
 use crate::records::fields::{flag, reference, uuid};
-use crate::records::{effects, machine};
+use crate::records::{effects, machine_config};
 
 pub(super) use live::HOOKS;
-pub(crate) use live::agree;
+pub(crate) use live::reapply;
 pub(super) use make::numbers;
 
 pub(super) const CALLS: &[(&str, Handler)] = &[
@@ -48,14 +50,14 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VbdOp) -> Result<(), ApiError> {
     at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
 }
 
-async fn device(ctx: Ctx, args: Args, op: VbdOp) -> Answer {
+async fn device(ctx: Ctx, args: Args, op: VbdOp) -> CallResult {
     let (slot, disk) = (args.object(), inserted(&args, op));
     let about = ctx.read(|view| about(view, &slot, op, disk.as_ref()));
     if medium_at_rest(&ctx, &slot, op, disk.as_ref(), &about)? {
         return Ok(nothing());
     }
     let work = ctx.read(|view| work(view, &slot, op, disk.clone()))?;
-    let ended = carry_out(&ctx.house, &Caller::of(&ctx), &work).await;
+    let ended = run_vm_op(&ctx.house, &OpCaller::of(&ctx), &work).await;
     if ended.is_err() && op == VbdOp::Insert {
         not_inserted(&ctx, &slot);
     }
@@ -104,7 +106,7 @@ fn medium_at_rest(
     ctx.change(|tx| {
         let view = tx.view();
         let machine = reference(&view, slot, vbd::Field::VM)?;
-        if machine::power(&view, &machine)? != PowerState::Halted {
+        if machine_config::power(&view, &machine)? != PowerState::Halted {
             return Ok(false);
         }
         check(&view, slot, op, disk).map_err(|why| about.refused(why))?;
@@ -113,7 +115,12 @@ fn medium_at_rest(
     })
 }
 
-fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Work, ApiError> {
+fn work(
+    view: &View<'_>,
+    slot: &Ref,
+    op: VbdOp,
+    disk: Option<Ref>,
+) -> Result<VmOpRequest, ApiError> {
     let machine = reference(view, slot, vbd::Field::VM)?;
     let vbd = model::id::VbdId(uuid(view, slot, vbd::Field::uuid)?);
     let plan = match op {
@@ -123,7 +130,7 @@ fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Wor
         _ => MachineOp::VbdUnplug { vbd, force: op == VbdOp::UnplugForce },
     };
     let of = slot.clone();
-    let gate: Gate = Arc::new(move |tx| {
+    let gate: Precheck = Arc::new(move |tx| {
         check(&tx.view(), &of, op, disk.as_ref())?;
         match &disk {
             // The plan takes what the slot has.
@@ -132,13 +139,20 @@ fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Wor
         }
     });
     let field = vbd::Field::current_operations.into();
-    let marks = vec![Mark { of: slot.clone(), field, op: op.name() }];
-    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate, owes: None })
+    let marks = vec![CurrentOp { of: slot.clone(), field, op: op.name() }];
+    Ok(VmOpRequest {
+        vm: id_of(view, &machine)?,
+        op: plan,
+        marks,
+        look: no_look(),
+        gate,
+        owes: None,
+    })
 }
 
 /// A medium that did not get into its drive is not in it.
 fn not_inserted(ctx: &Ctx, slot: &Ref) {
-    let noted = ctx.house.db.note(|tx| {
+    let noted = ctx.house.db.write_observed(|tx| {
         if flag(&tx.view(), slot, vbd::Field::currently_attached)? {
             return Ok(());
         }
@@ -148,7 +162,7 @@ fn not_inserted(ctx: &Ctx, slot: &Ref) {
     drop(noted);
 }
 
-fn assert_attachable(ctx: &Ctx, args: &Args) -> Answer {
+fn assert_attachable(ctx: &Ctx, args: &Args) -> CallResult {
     let slot = args.object();
     ctx.read(|view| {
         let checked = check(view, &slot, VbdOp::Attach, None);

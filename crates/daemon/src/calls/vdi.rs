@@ -10,13 +10,13 @@ use toolstack::machines::VolumeLock;
 use xenapi::table::{sr, vdi};
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{Caller, at_once, gated, gone};
+use super::carry::{OpCaller, at_once, gated, gone};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::errors::{About, refused};
 use crate::facts;
-use crate::records::current::{Current, Mark};
+use crate::records::current::{CurrentOp, CurrentOps};
 use crate::records::fields::{reference, uuid};
 
 pub(super) use make::{create_disk, destroy_disk};
@@ -55,7 +55,7 @@ pub(super) const HOOKS: &[Hook] = &[
     Hook { field: "VDI.sharable", check: at_rest, follow: None },
 ];
 
-fn set(ctx: &Ctx, args: &Args, field: vdi::Field) -> Answer {
+fn set(ctx: &Ctx, args: &Args, field: vdi::Field) -> CallResult {
     generic::set(ctx, args, field)
 }
 
@@ -69,7 +69,7 @@ fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiErr
 }
 
 /// Disks keep what is written to them: nothing else is done here.
-fn set_on_boot(ctx: &Ctx, args: &Args) -> Answer {
+fn set_on_boot(ctx: &Ctx, args: &Args) -> CallResult {
     if args.text("value") != "persist" {
         let place = ctx.read(|view| reference(view, &args.object(), vdi::Field::SR))?;
         return Err(codes::sr_operation_not_supported(place.as_str()));
@@ -89,7 +89,7 @@ fn check(view: &View<'_>, disk: &Ref, op: VdiOp) -> Result<(), Refusal> {
 }
 
 /// What the gate has let through though it is not done here.
-async fn not_here(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+async fn not_here(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let about = ctx.read(|view| About::vdi(view, &args.object(), op));
     Err(about.refused(Refusal::NotImplemented))
 }
@@ -113,17 +113,18 @@ async fn begin(
     disk: &Disk,
     op: VdiOp,
     of_sr: Option<SrOp>,
-) -> Result<Current, ApiError> {
+) -> Result<CurrentOps, ApiError> {
     let field = vdi::Field::current_operations.into();
-    let mut marks = vec![Mark { of: disk.disk.clone(), field, op: op.name() }];
+    let mut marks = vec![CurrentOp { of: disk.disk.clone(), field, op: op.name() }];
     marks.extend(of_sr.map(|op| mark_sr(&disk.place, op)));
     let gate = |tx: &mut crate::db::Tx<'_>| {
         let view = tx.view();
         check(&view, &disk.disk, op)?;
         of_sr.map_or(Ok(()), |op| check_sr(&view, &disk.place, op))
     };
-    let key = Caller::of(ctx).key;
-    let begun = Current::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
+    let key = OpCaller::of(ctx).key;
+    let begun =
+        CurrentOps::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
     let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
     begun.await.map_err(|why| refused(&ctx.house.db, why, &about))
 }
@@ -135,8 +136,8 @@ fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, Api
     taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
 }
 
-fn mark_sr(place: &Ref, op: SrOp) -> Mark {
-    Mark { of: place.clone(), field: sr::Field::current_operations.into(), op: op.name() }
+fn mark_sr(place: &Ref, op: SrOp) -> CurrentOp {
+    CurrentOp { of: place.clone(), field: sr::Field::current_operations.into(), op: op.name() }
 }
 
 fn check_sr(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {

@@ -15,17 +15,19 @@ use model::vm::Strictness;
 use xenapi::ApiError;
 use xenapi::table::vif;
 
-use super::carry::{Caller, Gate, Work, at_once, cancellable, carry_out, gone, id_of, no_look};
+use super::carry::{
+    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
+};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::records::current::Mark;
+use crate::records::current::CurrentOp;
 use crate::records::fields::{flag, reference, uuid};
 
 pub(super) use live::HOOKS;
-pub(crate) use live::agree;
+pub(crate) use live::reapply;
 pub(super) use make::{copied, numbers};
 pub(super) use settings::CALLS as SETTINGS;
 
@@ -52,7 +54,7 @@ fn check(view: &View<'_>, device: &Ref, op: VifOp) -> Result<(), Refusal> {
     model::vif::check(op, &facts::vif(view, device).map_err(gone)?, &vm, Strictness::Lenient)
 }
 
-async fn device(ctx: Ctx, args: Args, op: VifOp) -> Answer {
+async fn device(ctx: Ctx, args: Args, op: VifOp) -> CallResult {
     plugged(&ctx, &args.object(), op).await?;
     Ok(nothing())
 }
@@ -60,23 +62,30 @@ async fn device(ctx: Ctx, args: Args, op: VifOp) -> Answer {
 async fn plugged(ctx: &Ctx, device: &Ref, op: VifOp) -> Result<(), ApiError> {
     let work = ctx.read(|view| work(view, device, op))?;
     let about = ctx.read(|view| About::vif(view, device, op));
-    let ended = carry_out(&ctx.house, &Caller::of(ctx), &work).await;
+    let ended = run_vm_op(&ctx.house, &OpCaller::of(ctx), &work).await;
     ended.map_err(|error| failed(&ctx.house.db, error, &about))
 }
 
-fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<Work, ApiError> {
+fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<VmOpRequest, ApiError> {
     let machine = reference(view, device, vif::Field::VM)?;
     let vif = VifId(uuid(view, device, vif::Field::uuid)?);
     let plan = if op == VifOp::Plug { MachineOp::VifPlug(vif) } else { MachineOp::VifUnplug(vif) };
     let of = device.clone();
-    let gate: Gate = Arc::new(move |tx| check(&tx.view(), &of, op));
+    let gate: Precheck = Arc::new(move |tx| check(&tx.view(), &of, op));
     let field = vif::Field::current_operations.into();
-    let marks = vec![Mark { of: device.clone(), field, op: op.name() }];
-    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate, owes: None })
+    let marks = vec![CurrentOp { of: device.clone(), field, op: op.name() }];
+    Ok(VmOpRequest {
+        vm: id_of(view, &machine)?,
+        op: plan,
+        marks,
+        look: no_look(),
+        gate,
+        owes: None,
+    })
 }
 
 /// Puts a device on another network. A guest that has it sees it go and come.
-async fn moved(ctx: Ctx, args: Args) -> Answer {
+async fn moved(ctx: Ctx, args: Args) -> CallResult {
     let device = args.object();
     let attached = ctx.read(|view| flag(view, &device, vif::Field::currently_attached))?;
     if attached {

@@ -1,11 +1,11 @@
 //! Machines and templates: what they are, how they come and go.
 
-mod ask;
 mod clone;
 mod disks;
 mod make;
 mod memory;
 mod provision;
+mod queries;
 
 use model::machine::MAX_VCPUS;
 use model::refusal::Refusal;
@@ -16,7 +16,7 @@ use xenapi::{ApiError, Value, codes};
 use super::carry::{at_once, cancellable, gated, gone};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, refused};
 use crate::facts;
 use crate::records::fields::{flag, int};
@@ -51,8 +51,8 @@ pub(super) const CALLS: super::Calls = &[
     ),
 ];
 
-pub(super) use ask::CALLS as ASKED;
 pub(super) use memory::CALLS as MEMORY;
+pub(super) use queries::CALLS as ASKED;
 
 /// Whether the operation may begin, before there is a task.
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
@@ -72,12 +72,12 @@ fn allowed(tx: &Tx<'_>, machine: &Ref, op: VmOp) -> Result<(), ApiError> {
 }
 
 /// What the gate has let through though it is not done here.
-async fn not_here(_: Ctx, args: Args, op: VmOp) -> Answer {
+async fn not_here(_: Ctx, args: Args, op: VmOp) -> CallResult {
     Err(About::vm(&args.object(), op).refused(Refusal::NotImplemented))
 }
 
 /// Makes a template of a machine, or a machine of a template.
-fn set_is_a_template(ctx: &Ctx, args: &Args) -> Answer {
+fn set_is_a_template(ctx: &Ctx, args: &Args) -> CallResult {
     let (machine, wanted) = (args.object(), args.flag("value"));
     ctx.change(|tx| {
         if flag(&tx.view(), &machine, vm::Field::is_a_template)? == wanted {
@@ -96,7 +96,7 @@ fn set_is_a_template(ctx: &Ctx, args: &Args) -> Answer {
 }
 
 /// Sets a number of CPUs.
-fn vcpus(ctx: &Ctx, args: &Args, field: vm::Field) -> Answer {
+fn vcpus(ctx: &Ctx, args: &Args, field: vm::Field) -> CallResult {
     let machine = args.object();
     ctx.change(|tx| {
         allowed(tx, &machine, VmOp::ChangingVcpus)?;

@@ -11,19 +11,20 @@ use xenapi::table::{host, vm};
 use xenapi::{ApiError, codes};
 
 use super::carry::{
-    Caller, Gate, Look, Work, at_once, cancellable, carry_out, gone, id_of, no_look,
+    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look,
+    run_vm_op,
 };
+use crate::app::AppState;
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::house::House;
-use crate::records::current::Mark;
+use crate::records::current::CurrentOp;
 use crate::records::fields::{flag, references};
-use crate::records::machine::makes_domain;
-use crate::records::owed::{self, Owes};
-use crate::records::{bootable, machine};
+use crate::records::machine_config::makes_domain;
+use crate::records::owed::{self, PendingOpIntent};
+use crate::records::{bootable, machine_config};
 
 /// Every operation of this file begins and ends alike; what differs is in `LifeOp`.
 macro_rules! handlers {
@@ -86,7 +87,7 @@ pub(super) fn bootable_here(ctx: &Ctx, machine: &Ref) -> Result<(), ApiError> {
     }
 }
 
-async fn life(ctx: Ctx, args: Args, op: VmOp) -> Answer {
+async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let about = About::vm(&machine, op);
     let paused = args.flag("start_paused");
@@ -133,7 +134,7 @@ fn plan_of(op: VmOp, paused: bool) -> Option<MachineOp> {
 
 async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), OpError> {
     let work = work(&ctx.house, machine, op, plan)?;
-    carry_out(&ctx.house, &Caller::of(ctx), &work).await
+    run_vm_op(&ctx.house, &OpCaller::of(ctx), &work).await
 }
 
 /// An operation of a machine, for whoever begins it.
@@ -141,37 +142,37 @@ async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), 
 /// # Errors
 /// The machine is gone.
 pub(crate) fn work(
-    house: &House,
+    house: &AppState,
     machine: &Ref,
     op: VmOp,
     plan: MachineOp,
-) -> Result<Work, OpError> {
+) -> Result<VmOpRequest, OpError> {
     let vm = house.db.read(|view| id_of(view, machine));
     let vm = vm.map_err(|error| OpError::Refused(gone(error)))?;
     let of = machine.clone();
-    let gate: Gate = Arc::new(move |tx| {
+    let gate: Precheck = Arc::new(move |tx| {
         check(&tx.view(), &of, op)?;
         if !makes_domain(op) {
             return Ok(());
         }
         disks(&tx.view(), &of, |checked| checked).map_err(|(_, refusal)| refusal)
     });
-    let look: Look = if makes_domain(op) {
+    let look: SlowPrecheck = if makes_domain(op) {
         let (db, places) = (house.db.clone(), house.settings.boot.clone());
         Arc::new(move || bootable(&db, vm, &places).map(drop).map_err(Refusal::NotAllowed))
     } else {
         no_look()
     };
     let field = vm::Field::current_operations.into();
-    let marks = vec![Mark { of: machine.clone(), field, op: op.name() }];
+    let marks = vec![CurrentOp { of: machine.clone(), field, op: op.name() }];
     // Whoever has asked for a start asks again if its daemon died; an end is not taken back.
-    let owes = owed::ends(op).then(|| Owes::this(op));
-    Ok(Work { vm, op: plan, marks, look, gate, owes })
+    let owes = owed::ends(op).then(|| PendingOpIntent::this(op));
+    Ok(VmOpRequest { vm, op: plan, marks, look, gate, owes })
 }
 
 /// Cleanly if the guest does it, else by force.
 async fn shutdown(ctx: &Ctx, machine: &Ref) -> Result<(), OpError> {
-    let power = ctx.read(|view| machine::power(view, machine));
+    let power = ctx.read(|view| machine_config::power(view, machine));
     if power == Ok(PowerState::Running) {
         match run(ctx, machine, VmOp::CleanShutdown, MachineOp::CleanShutdown).await {
             Err(OpError::Failed { .. }) => {}

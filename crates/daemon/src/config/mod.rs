@@ -16,11 +16,11 @@ use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 use toolstack::doctor::sizes;
 
-use crate::first::Product;
-use crate::known::XAPI;
+use crate::bootstrap::Product;
 use crate::options::{HypervisorKind, Listen, Options, SlicesMode};
+use crate::xapi_socket::XAPI;
 use values::{limits, product, slices, within};
-use written::Written;
+use written::ConfigFile;
 
 /// Configuration that is read if nothing else is said.
 const USUAL_FILE: &str = "/etc/ringway/ringwayd.toml";
@@ -39,7 +39,7 @@ const USUAL_QUEUE: Duration = Duration::from_secs(120);
 
 /// What the daemon runs with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct DaemonConfig {
     /// Directory of what is remembered.
     pub state: PathBuf,
     /// Directory of what a reboot of the host forgets.
@@ -105,7 +105,7 @@ pub enum ConfigError {
 ///
 /// # Errors
 /// The configuration file was named and is not there, or what is in it is wrong.
-pub fn settings(options: Options) -> Result<Settings, ConfigError> {
+pub fn settings(options: Options) -> Result<DaemonConfig, ConfigError> {
     let (path, must) = match &options.config {
         Some(path) => (path.clone(), true),
         None => (PathBuf::from(USUAL_FILE), false),
@@ -127,8 +127,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn resolve(options: Options, text: &str) -> Result<Settings, String> {
-    let written: Written = toml::from_str(text).map_err(|error| error.to_string())?;
+fn resolve(options: Options, text: &str) -> Result<DaemonConfig, String> {
+    let written: ConfigFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let own_state = options.state.is_some();
     let moved = options.run.is_none() && written.run.is_none() && own_state;
     // Processes that are started elsewhere are told of it.
@@ -147,7 +147,7 @@ fn resolve(options: Options, text: &str) -> Result<Settings, String> {
         ..Deadlines::default()
     };
     let queue = within("limits.queue-deadline-s", written.limits.queue_deadline_s)?;
-    Ok(Settings {
+    Ok(DaemonConfig {
         listen: listen.or(written.listen).unwrap_or_else(usual_listen),
         hypervisor: options.hypervisor.or(written.hypervisor).unwrap_or_default(),
         password_file: options.password_file.or(written.password_file),

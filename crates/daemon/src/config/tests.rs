@@ -3,7 +3,7 @@ use model::sizing::{Host, sizing};
 use super::written::WrittenLimits;
 use super::*;
 
-fn of(text: &str) -> Result<Settings, String> {
+fn of(text: &str) -> Result<DaemonConfig, String> {
     resolve(Options::default(), text)
 }
 

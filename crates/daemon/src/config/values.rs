@@ -9,7 +9,7 @@ use toolstack::cgroup::{INSTANCE, Weights, check_name};
 
 use super::SliceSettings;
 use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
-use crate::first::Product;
+use crate::bootstrap::Product;
 use crate::options::SlicesMode;
 
 /// Longest of the times that can be given.

@@ -9,7 +9,7 @@ use crate::options::{HypervisorKind, Listen, SlicesMode};
 /// All of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub(super) struct Written {
+pub(super) struct ConfigFile {
     pub(super) state: Option<PathBuf>,
     pub(super) run: Option<PathBuf>,
     pub(super) listen: Option<Vec<Listen>>,

@@ -54,13 +54,13 @@ impl Change<'_> {
 }
 
 /// A class, and how it was when `since` had ended.
-pub(super) struct Since<'a> {
+pub(super) struct ChangesSince<'a> {
     pub(super) tables: &'a Tables,
     pub(super) class: &'static Class,
     pub(super) since: u64,
 }
 
-impl<'a> Since<'a> {
+impl<'a> ChangesSince<'a> {
     /// Everything of the class that is different, as far as it is told, in any order. It costs what
     /// has changed of this class.
     pub(super) fn all(self) -> impl Iterator<Item = Change<'a>> {
@@ -95,7 +95,7 @@ impl<'a> Since<'a> {
 
     /// How an object that is there is told.
     fn of(&self) -> impl Fn(&'a Object) -> Option<Change<'a>> + use<'a> {
-        let (since, told) = (self.since, self.tables.told());
+        let (since, told) = (self.since, self.tables.published_generation());
         move |object| {
             if object.made > since {
                 // Though its last change is told later: who is told of that must know it.
@@ -108,7 +108,7 @@ impl<'a> Since<'a> {
     }
 
     fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
-        let (class, since, told) = (self.class, self.since, self.tables.told());
+        let (class, since, told) = (self.class, self.since, self.tables.published_generation());
         // Who knows nothing knows of nothing that could go.
         let ends = (since > 0).then(|| self.tables.ends.from(class.name, self.first()));
         let gone = ends.into_iter().flatten();
@@ -129,7 +129,7 @@ impl<'a> Since<'a> {
 /// How many of a class there are, as far as it is told.
 pub(super) fn count(tables: &Tables, class: &'static Class) -> usize {
     let Some(table) = tables.table(class.name) else { return 0 };
-    let after = (tables.told().saturating_add(1), 0);
+    let after = (tables.published_generation().saturating_add(1), 0);
     let later = table.changed.range(after..);
     let made = |reference: &Ref| table.get(reference.as_str()).map(Object::made);
     let hidden = later.filter(|(_, reference)| made(reference) >= Some(after.0)).count();

@@ -5,10 +5,10 @@ use std::sync::mpsc::SyncSender;
 use xenapi::table::Class;
 use xenapi::{ApiError, Value};
 
-use super::object::Unknown;
+use super::object::UnknownFields;
 use super::tables::Tables;
-use super::touched::Undo;
-use super::{Db, Follow, Object, Random, Ref, Tx, inverse};
+use super::write_record::Undo;
+use super::{Db, DeriveHook, Object, Random, Ref, Tx, back_references};
 
 /// An object as it was stored. Its sets of references are empty; they follow.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Loaded {
     pub(crate) made: u64,
     pub(crate) changed: u64,
     pub(crate) fields: Vec<Value>,
-    pub(crate) unknown: Unknown,
+    pub(crate) unknown: UnknownFields,
 }
 
 impl Db {
@@ -33,7 +33,7 @@ impl Db {
         generation: u64,
         mut objects: Vec<Loaded>,
         wake: SyncSender<()>,
-        (random, follow): (Random, Follow),
+        (random, follow): (Random, DeriveHook),
     ) -> Result<Self, ApiError> {
         let mut tables = Tables::new(generation);
         objects.sort_by_key(|object| object.age);
@@ -48,7 +48,7 @@ impl Db {
         let mut tx = Tx::begin(&mut tables, random, false);
         tx.made(made);
         follow(&mut tx)?;
-        tx.end_untold();
+        tx.commit_silently();
         tables.pending.storing = true;
         Ok(Self::of(tables, Some(wake), random, follow))
     }
@@ -59,7 +59,7 @@ fn gather(tables: &mut Tables, made: &[Undo]) {
     for done in made {
         let (class, reference) = done.object();
         let Some(object) = tables.get(class, reference.as_str()) else { continue };
-        for (set, holder) in inverse::links(object.class, &object.fields) {
+        for (set, holder) in back_references::links(object.class, &object.fields) {
             if let Some(members) = tables.members(set, &holder) {
                 members.push(reference.value());
             }

@@ -9,13 +9,13 @@ use super::Ref;
 
 /// A field by which objects are found.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum By {
+pub(super) enum IndexedField {
     Uuid,
     Name,
     Attached,
 }
 
-impl By {
+impl IndexedField {
     /// What a field of this name is, if objects are found by it.
     pub(super) fn of(field: &str) -> Option<Self> {
         match field {
@@ -35,13 +35,13 @@ impl By {
 
 /// References by what objects have in their fields.
 #[derive(Debug, Default)]
-pub(super) struct Lookup {
+pub(super) struct ClassIndex {
     by_uuid: HashMap<String, Ref>,
     by_name: HashMap<String, BTreeMap<u64, Ref>>,
     attached: BTreeMap<u64, Ref>,
 }
 
-impl Lookup {
+impl ClassIndex {
     pub(super) fn by_uuid(&self, uuid: &str) -> Option<&Ref> {
         self.by_uuid.get(uuid)
     }
@@ -55,16 +55,21 @@ impl Lookup {
     }
 
     /// An object has this value.
-    pub(super) fn insert(&mut self, by: By, (age, reference): (u64, &Ref), value: &Value) {
+    pub(super) fn insert(
+        &mut self,
+        by: IndexedField,
+        (age, reference): (u64, &Ref),
+        value: &Value,
+    ) {
         match (by, value) {
-            (By::Uuid, Value::Str(text)) => {
+            (IndexedField::Uuid, Value::Str(text)) => {
                 self.by_uuid.insert(text.to_ascii_lowercase(), reference.clone());
             }
-            (By::Name, Value::Str(text)) => {
+            (IndexedField::Name, Value::Str(text)) => {
                 let named = self.by_name.entry(text.clone()).or_default();
                 named.insert(age, reference.clone());
             }
-            (By::Attached, Value::Bool(true)) => {
+            (IndexedField::Attached, Value::Bool(true)) => {
                 self.attached.insert(age, reference.clone());
             }
             _ => {}
@@ -72,12 +77,12 @@ impl Lookup {
     }
 
     /// It has it no more.
-    pub(super) fn remove(&mut self, by: By, age: u64, value: &Value) {
+    pub(super) fn remove(&mut self, by: IndexedField, age: u64, value: &Value) {
         match (by, value) {
-            (By::Uuid, Value::Str(text)) => {
+            (IndexedField::Uuid, Value::Str(text)) => {
                 self.by_uuid.remove(&text.to_ascii_lowercase());
             }
-            (By::Name, Value::Str(text)) => {
+            (IndexedField::Name, Value::Str(text)) => {
                 if let Some(named) = self.by_name.get_mut(text) {
                     named.remove(&age);
                     if named.is_empty() {
@@ -85,7 +90,7 @@ impl Lookup {
                     }
                 }
             }
-            (By::Attached, Value::Bool(true)) => {
+            (IndexedField::Attached, Value::Bool(true)) => {
                 self.attached.remove(&age);
             }
             _ => {}

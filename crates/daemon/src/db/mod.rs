@@ -7,12 +7,12 @@
 //! "what has changed since" costs what has changed, and no log is kept ([`View::since`]).
 //!
 //! What follows from a write follows here, once: sets of references are kept by the database
-//! ([`xenapi::table::Field::inverse`]), and [`Follow`] is called at the end of each change with
+//! ([`xenapi::table::Field::back_references`]), and [`DeriveHook`] is called at the end of each change with
 //! what it has touched.
 //!
 //! There are two kinds of change. What [`Db::change`] makes was asked for: it is taken back if it
-//! cannot be stored, unless what it has made is used by then. What [`Db::note`] makes tells what has become of the world: it stays, and is
-//! stored as soon as that can be. Who stores both is in [`durable`](crate::durable); until then
+//! cannot be stored, unless what it has made is used by then. What [`Db::write_observed`] makes tells what has become of the world: it stays, and is
+//! stored as soon as that can be. Who stores both is in [`durable`](crate::persistence); until then
 //! the database remembers what is to be stored and how the former is taken back.
 //!
 //! # Invariants
@@ -28,24 +28,24 @@
 //! # How to test
 //! The tests make random changes, some of which fail, and compare everything with plain maps.
 
+mod back_references;
 mod bounds;
 mod changes;
-mod ends;
-mod inverse;
 mod load;
 mod lookup;
 mod object;
-mod pending;
+mod pending_writes;
 mod reference;
-mod reverse;
+mod rollback;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod touched;
+mod tombstones;
 mod tx;
 mod view;
+mod write_record;
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -56,15 +56,15 @@ use xenapi::{ApiError, codes};
 pub use changes::Change;
 pub(crate) use load::Loaded;
 pub use object::Object;
-pub(crate) use pending::{Row, Taken};
+pub(crate) use pending_writes::{Row, WriteBatch};
 pub use reference::Ref;
 use tables::Tables;
-pub use touched::Touched;
 pub use tx::Tx;
 pub use view::View;
+pub use write_record::WriteRecord;
 
-/// What is to follow at the end of a change from what it has touched: [`Tx::touched`].
-pub type Follow = fn(&mut Tx<'_>) -> Result<(), ApiError>;
+/// What is to follow at the end of a change from what it has touched: [`Tx::write_record`].
+pub type DeriveHook = fn(&mut Tx<'_>) -> Result<(), ApiError>;
 
 /// Sixteen random bytes.
 pub type Random = fn() -> [u8; 16];
@@ -83,7 +83,7 @@ pub struct Db {
 struct Inner {
     tables: RwLock<Tables>,
     changed: watch::Sender<u64>,
-    follow: Follow,
+    follow: DeriveHook,
     random: Random,
     /// Tells who stores that there is something to store; none: nobody stores.
     wake: Option<SyncSender<()>>,
@@ -92,11 +92,16 @@ struct Inner {
 impl Db {
     /// Without any record, and none is ever stored. The first change's generation comes after
     /// `generation`.
-    pub fn new(generation: u64, random: Random, follow: Follow) -> Self {
+    pub fn new(generation: u64, random: Random, follow: DeriveHook) -> Self {
         Self::of(Tables::new(generation), None, random, follow)
     }
 
-    fn of(tables: Tables, wake: Option<SyncSender<()>>, random: Random, follow: Follow) -> Self {
+    fn of(
+        tables: Tables,
+        wake: Option<SyncSender<()>>,
+        random: Random,
+        follow: DeriveHook,
+    ) -> Self {
         let changed = watch::Sender::new(tables.generation);
         let tables = RwLock::new(tables);
         Self { inner: Arc::new(Inner { tables, changed, follow, random, wake }) }
@@ -109,7 +114,7 @@ impl Db {
 
     /// Makes a change that was asked for, whole or not at all; everybody else waits meanwhile, so
     /// `make` must not. It is taken back if it cannot be stored: [`Tx::generation`] says for what
-    /// to wait with [`Durable::reached`](crate::durable::Durable::reached) before it is answered.
+    /// to wait with [`Persistence::wait_generation`](crate::persistence::Persistence::wait_generation) before it is answered.
     ///
     /// # Errors
     /// That of `make` or of what follows; nothing has changed then. `TOO_MANY_PENDING_TASKS`: too
@@ -126,7 +131,7 @@ impl Db {
     ///
     /// # Errors
     /// That of `make` or of what follows; nothing has changed then.
-    pub fn note<T>(
+    pub fn write_observed<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
@@ -157,17 +162,17 @@ impl Db {
     }
 
     /// Whether the change of this generation was asked for and is not stored yet.
-    pub(crate) fn is_unsettled(&self, generation: u64) -> bool {
+    pub(crate) fn is_uncommitted(&self, generation: u64) -> bool {
         self.reading().pending.is_unsettled(generation)
     }
 
     /// The last change of which something is to be stored, asked for or noted.
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn last_persistent(&self) -> u64 {
         self.reading().pending.kept
     }
 
     /// What is to be stored now: everything that has changed since it was taken last.
-    pub(crate) fn take(&self, all: bool) -> Taken {
+    pub(crate) fn take(&self, all: bool) -> WriteBatch {
         let mut tables = self.writing();
         let taken = tables.pending.take(all);
         // Nobody changes anything between the taking and the look.
@@ -176,9 +181,9 @@ impl Db {
     }
 
     /// What was taken is stored.
-    pub(crate) fn stored(&self, taken: &Taken) {
+    pub(crate) fn stored(&self, taken: &WriteBatch) {
         let mut tables = self.writing();
-        if tables.pending.settle(taken.generation()) {
+        if tables.pending.mark_committed(taken.generation()) {
             let generation = tables.generation;
             self.inner.changed.send_replace(generation);
         }
@@ -191,7 +196,7 @@ impl Db {
 
     /// What was taken cannot be stored: all that was asked for and is not stored is taken back, but
     /// what is used since, and the rest waits. The generations of what was taken back.
-    pub(crate) fn failed(&self, taken: Taken) -> Vec<u64> {
+    pub(crate) fn failed(&self, taken: WriteBatch) -> Vec<u64> {
         let mut tables = self.writing();
         let reverses = tables.pending.give_back(taken);
         let mut generations = Vec::new();

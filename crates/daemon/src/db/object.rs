@@ -9,7 +9,7 @@ use xenapi::{Encoded, Value};
 use super::Ref;
 
 /// Fields that a later version has stored, by name.
-pub(crate) type Unknown = Option<Arc<BTreeMap<String, Value>>>;
+pub(crate) type UnknownFields = Option<Arc<BTreeMap<String, Value>>>;
 
 /// A record with what the database knows of it.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Object {
     /// Shared with the records that were made of them.
     pub(super) fields: Arc<Vec<Value>>,
     /// Kept as they are, since this version has no use for them.
-    pub(super) unknown: Unknown,
+    pub(super) unknown: UnknownFields,
     /// Generations; 0 before its change has ended.
     pub(super) made: u64,
     pub(super) changed: u64,

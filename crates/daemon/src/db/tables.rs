@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use xenapi::Value;
 use xenapi::table::FieldIx;
 
-use super::ends::{Ends, Gone};
-use super::lookup::{By, Lookup};
-use super::pending::Pending;
+use super::lookup::{ClassIndex, IndexedField};
+use super::pending_writes::PendingWrites;
+use super::tombstones::{Tombstone, Tombstones};
 use super::{Object, Ref};
 
 /// All tables.
@@ -18,9 +18,9 @@ pub(super) struct Tables {
     pub(super) generation: u64,
     ages: u64,
     /// What is there no more.
-    pub(super) ends: Ends,
+    pub(super) ends: Tombstones,
     /// What is to be stored.
-    pub(super) pending: Pending,
+    pub(super) pending: PendingWrites,
 }
 
 /// The objects of a class.
@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) by_age: BTreeMap<u64, Ref>,
     /// What there is, by the generation in which it was changed last, then by age.
     pub(super) changed: BTreeMap<(u64, u64), Ref>,
-    pub(super) lookup: Lookup,
+    pub(super) lookup: ClassIndex,
 }
 
 impl Table {
@@ -46,8 +46,8 @@ impl Tables {
             tables: tables.collect(),
             generation,
             ages: 0,
-            ends: Ends::default(),
-            pending: Pending::default(),
+            ends: Tombstones::default(),
+            pending: PendingWrites::default(),
         }
     }
 
@@ -72,7 +72,7 @@ impl Tables {
     pub(super) fn put(&mut self, object: Object) {
         let Some(table) = self.tables.get_mut(object.class.name) else { return };
         let (age, reference) = (object.age, object.reference.clone());
-        for (by, at) in By::all(object.class) {
+        for (by, at) in IndexedField::all(object.class) {
             if let Some(value) = object.fields.get(at) {
                 table.lookup.insert(by, (age, &reference), value);
             }
@@ -89,7 +89,7 @@ impl Tables {
     pub(super) fn take(&mut self, class: &str, reference: &Ref) -> Option<Object> {
         let table = self.tables.get_mut(class)?;
         let object = table.objects.remove(reference)?;
-        for (by, at) in By::all(object.class) {
+        for (by, at) in IndexedField::all(object.class) {
             if let Some(value) = object.fields.get(at) {
                 table.lookup.remove(by, object.age, value);
             }
@@ -104,7 +104,9 @@ impl Tables {
         let Table { objects, lookup, .. } = self.tables.get_mut(field.class())?;
         let object = objects.get_mut(reference)?;
         let was = object.put(field.at(), value)?;
-        if let Some(by) = object.class.fields.get(field.at()).and_then(|field| By::of(field.name)) {
+        if let Some(by) =
+            object.class.fields.get(field.at()).and_then(|field| IndexedField::of(field.name))
+        {
             lookup.remove(by, object.age, &was);
             if let Some(is) = object.fields.get(field.at()) {
                 lookup.insert(by, (object.age, reference), is);
@@ -131,14 +133,14 @@ impl Tables {
     }
 
     /// An object went in this generation.
-    pub(super) fn bury(&mut self, class: &'static str, gone: Gone, generation: u64) {
+    pub(super) fn add_tombstone(&mut self, class: &'static str, gone: Tombstone, generation: u64) {
         let when = (generation, self.next_age());
         self.ends.add(class, when, gone);
     }
 
     /// The last generation that is told: that of the last change, or the one before the first that
     /// waits to be stored.
-    pub(super) fn told(&self) -> u64 {
+    pub(super) fn published_generation(&self) -> u64 {
         self.pending.hidden().map_or(self.generation, |first| first.saturating_sub(1))
     }
 }

@@ -153,7 +153,7 @@ fn what_is_asked_for_does_not_outgrow_its_record() {
     let error = set("two", half / 2).unwrap_err();
     assert_eq!(error.details()[..2], ["VALUE_NOT_SUPPORTED", "other_config"]);
     // What has become of the world is noted, and may always get smaller.
-    let noted = |bytes| db.note(|tx| tx.set(&vm, vm::Field::name_label, long(bytes)));
+    let noted = |bytes| db.write_observed(|tx| tx.set(&vm, vm::Field::name_label, long(bytes)));
     noted(2 * RECORD_BYTES_MAX).unwrap();
     let named = |bytes| db.change(|tx| tx.set(&vm, vm::Field::name_label, long(bytes)));
     named(2 * RECORD_BYTES_MAX - 1).unwrap();
@@ -163,7 +163,7 @@ fn what_is_asked_for_does_not_outgrow_its_record() {
     set("two", half / 2).unwrap();
     let task = vec![(task::Field::result.into(), long(SMALL_RECORD_BYTES_MAX))];
     assert!(db.change(|tx| tx.create(of("task"), task.clone())).is_err());
-    db.note(|tx| tx.create(of("task"), task.clone())).unwrap();
+    db.write_observed(|tx| tx.create(of("task"), task.clone())).unwrap();
 }
 
 #[test]

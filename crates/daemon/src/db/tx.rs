@@ -6,12 +6,12 @@ use model::id::Uuid;
 use xenapi::table::{Class, FieldIx};
 use xenapi::{ApiError, Value, codes};
 
-use super::ends::Gone;
-use super::reverse::Reverse;
+use super::rollback::Rollback;
 use super::tables::Tables;
-use super::touched::{Touched, Undo};
+use super::tombstones::Tombstone;
 use super::view::{find, get};
-use super::{Object, Random, Ref, View, bounds, inverse, pending};
+use super::write_record::{Undo, WriteRecord};
+use super::{Object, Random, Ref, View, back_references, bounds, pending_writes};
 
 /// A change under way: what it has written so far is seen through it and by nobody else. Dropped
 /// before its end it has never been.
@@ -35,7 +35,7 @@ impl<'a> Tx<'a> {
     }
 
     /// What it has written so far, in order.
-    pub fn touched(&self) -> impl Iterator<Item = Touched<'_>> {
+    pub fn touched(&self) -> impl Iterator<Item = WriteRecord<'_>> {
         self.undo.iter().filter_map(Undo::touched)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Tx<'a> {
         if self.asked {
             bounds::check_new(class, &fields)?;
         }
-        let links = inverse::links(class, &fields);
+        let links = back_references::links(class, &fields);
         let reference = Ref::of(self.uuid());
         let age = self.tables.next_age();
         let object = Object::new(class, reference.clone(), age, fields);
@@ -104,9 +104,10 @@ impl<'a> Tx<'a> {
             bounds::check_set(object, field, (was, &value))?;
         }
         let (mut left, mut joined) = (Vec::new(), Vec::new());
-        let set = inverse::of(field);
+        let set = back_references::of(field);
         if set.is_some() {
-            let names = |value| inverse::named(value).map(Ref::from).collect::<BTreeSet<Ref>>();
+            let names =
+                |value| back_references::named(value).map(Ref::from).collect::<BTreeSet<Ref>>();
             let (was, is) = (names(was), names(&value));
             left.extend(was.difference(&is).cloned());
             joined.extend(is.difference(&was).cloned());
@@ -148,7 +149,7 @@ impl<'a> Tx<'a> {
     ///
     /// # Errors
     /// `HANDLE_INVALID`: there is no such object.
-    pub fn tell(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
+    pub fn touch(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         find(self.tables, class.name, reference)?;
         self.undo.push(Undo::Told(class, reference.clone()));
         Ok(())
@@ -160,7 +161,7 @@ impl<'a> Tx<'a> {
     /// `HANDLE_INVALID`: there is no such object.
     pub fn destroy(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         let object = find(self.tables, class.name, reference)?;
-        for (set, holder) in inverse::links(class, &object.fields) {
+        for (set, holder) in back_references::links(class, &object.fields) {
             self.leave(set, &holder, reference);
         }
         if let Some(object) = self.tables.take(class.name, reference) {
@@ -186,7 +187,9 @@ impl<'a> Tx<'a> {
             if let Some((of, field)) = named {
                 let names = |one: &&Object| {
                     let value = one.get(field).into_iter();
-                    value.flat_map(inverse::named).any(|name| name == object.reference.as_str())
+                    value
+                        .flat_map(back_references::named)
+                        .any(|name| name == object.reference.as_str())
                 };
                 let view = self.view();
                 let members = view.all(of).filter(names);
@@ -194,7 +197,7 @@ impl<'a> Tx<'a> {
                 object.put(set.at(), Value::Set(members));
             }
         }
-        let links = inverse::links(class, &object.fields);
+        let links = back_references::links(class, &object.fields);
         (object.made, object.changed) = (0, 0);
         self.tables.ends.remove(class.name, &object.reference);
         self.put(object, links);
@@ -218,14 +221,15 @@ impl<'a> Tx<'a> {
                 // One that nobody has seen leaves nothing.
                 && *made > 0
             {
-                let gone = Gone { reference: reference.clone(), made: *made };
-                self.tables.bury(class.name, gone, generation);
+                let gone = Tombstone { reference: reference.clone(), made: *made };
+                self.tables.add_tombstone(class.name, gone, generation);
             }
         }
         let asked = self.asked;
-        if self.tables.pending.storing && pending::add(self.tables, asked, generation, &undo) {
-            let reverse = Reverse::of(self.tables, undo);
-            pending::unsettle(self.tables, generation, reverse);
+        if self.tables.pending.storing && pending_writes::add(self.tables, asked, generation, &undo)
+        {
+            let reverse = Rollback::of(self.tables, undo);
+            pending_writes::add_uncommitted(self.tables, generation, reverse);
         }
         Some(generation)
     }
@@ -236,7 +240,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Ends it as if it had always been so.
-    pub(super) fn end_untold(mut self) {
+    pub(super) fn commit_silently(mut self) {
         self.undo.clear();
     }
 

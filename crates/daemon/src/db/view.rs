@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xenapi::table::{Class, FieldIx};
 use xenapi::{ApiError, Encoded, Value, codes};
 
-use super::changes::{self, Change, Since};
+use super::changes::{self, Change, ChangesSince};
 use super::tables::{Table, Tables};
 use super::{Object, Ref};
 
@@ -27,8 +27,8 @@ impl<'a> View<'a> {
     }
 
     /// The last generation of which [`View::since`] tells.
-    pub fn told(&self) -> u64 {
-        self.tables.told()
+    pub fn published_generation(&self) -> u64 {
+        self.tables.published_generation()
     }
 
     /// An object.
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
     }
 
     /// How many of a class there are for who knows what [`View::since`] has told.
-    pub fn count_told(&self, class: &'static Class) -> usize {
+    pub fn count_published(&self, class: &'static Class) -> usize {
         changes::count(self.tables, class)
     }
 
@@ -100,7 +100,7 @@ impl<'a> View<'a> {
         generation: u64,
         class: &'static Class,
     ) -> impl Iterator<Item = Change<'a>> + use<'a> {
-        Since { tables: self.tables, class, since: generation }.all()
+        ChangesSince { tables: self.tables, class, since: generation }.all()
     }
 
     /// The same of these objects of the class alone. It costs no more than what has changed of the
@@ -111,7 +111,7 @@ impl<'a> View<'a> {
         class: &'static Class,
         objects: &'b HashSet<Ref>,
     ) -> impl Iterator<Item = Change<'a>> + use<'a, 'b> {
-        Since { tables: self.tables, class, since: generation }.among(objects)
+        ChangesSince { tables: self.tables, class, since: generation }.among(objects)
     }
 }
 

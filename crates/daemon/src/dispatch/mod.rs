@@ -7,8 +7,8 @@
 //!
 //! # Bounds
 //! Reads run on the spot and wait for nobody. A write waits until it is stored, at most
-//! [`MAX_WRITES`](places::MAX_WRITES) at a time; those behind them wait their turn. Calls that take a while hold a
-//! [`Place`](places::Place) until their end, and are refused when there is none. Who waits for
+//! [`MAX_WRITES`](limits::MAX_WRITES) at a time; those behind them wait their turn. Calls that take a while hold a
+//! [`Place`](limits::Place) until their end, and are refused when there is none. Who waits for
 //! events holds nothing, nor who waits until a change is in force, which is 30 s at most. Nothing looks at the host's
 //! load.
 //!
@@ -17,9 +17,9 @@
 //! after the change is stored.
 
 mod args;
-mod ctx;
+mod context;
 pub mod generic;
-pub mod places;
+pub mod limits;
 #[cfg(test)]
 mod tests;
 
@@ -34,13 +34,13 @@ use xenapi::{ApiError, Value, codes};
 
 pub use args::Args;
 pub(crate) use args::text;
-pub use ctx::Ctx;
+pub use context::Ctx;
 
+use crate::app::AppState;
 use crate::calls;
 use crate::db::{Ref, Tx};
-use crate::house::House;
-use crate::sessions::{Own, Session};
-use crate::tasks::{self, Cancels};
+use crate::sessions::{ConnectionSession, Session};
+use crate::tasks::{self, Cancellable};
 
 /// Where a call comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,26 +59,26 @@ pub struct Peer {
     /// The program, as it names itself in HTTP.
     pub user_agent: Option<String>,
     /// The session of the connection, if it comes through the Unix socket.
-    pub own: Option<Arc<Own>>,
+    pub own: Option<Arc<ConnectionSession>>,
 }
 
 /// What a call answers.
-pub type Answer = Result<Value, ApiError>;
+pub type CallResult = Result<Value, ApiError>;
 
 /// Carries out a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Handler {
     /// Answers on the spot.
-    Short(fn(&Ctx, &Args) -> Answer),
+    Short(fn(&Ctx, &Args) -> CallResult),
     /// Takes a while; in its `Async` form as a task.
-    Long(fn(Ctx, Args) -> BoxFuture<'static, Answer>),
+    Long(fn(Ctx, Args) -> BoxFuture<'static, CallResult>),
     /// As `Long`. The first function says whether it may begin, before there is a task.
-    Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> BoxFuture<'static, Answer>),
+    Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> BoxFuture<'static, CallResult>),
     /// As `Gated`, and its client may cancel it: it looks at its task's
     /// [`Cancel`](crate::tasks::TaskHandle::cancel), and says from when on that changes nothing.
     Cancellable(
         fn(&Ctx, &Args) -> Result<(), ApiError>,
-        fn(Ctx, Args) -> BoxFuture<'static, Answer>,
+        fn(Ctx, Args) -> BoxFuture<'static, CallResult>,
     ),
 }
 
@@ -91,7 +91,7 @@ pub struct Hook {
     /// by failing.
     pub check: fn(&Ctx, &mut Tx<'_>, &Ref) -> Result<(), ApiError>,
     /// What is done after the change, for example to a machine that runs. It must not wait: what
-    /// takes a while is done after the change (`Ctx::after`).
+    /// takes a while is done after the change (`Ctx::after_commit`).
     pub follow: Option<fn(&Ctx, &Ref)>,
 }
 
@@ -99,7 +99,7 @@ pub struct Hook {
 ///
 /// # Errors
 /// What the API answers instead of a result.
-pub async fn dispatch(house: &Arc<House>, call: Call, peer: &Peer) -> Answer {
+pub async fn dispatch(house: &Arc<AppState>, call: Call, peer: &Peer) -> CallResult {
     let Call { method: name, mut params, .. } = call;
     let resolved = resolve(&name);
     if let Some((method, _)) = resolved
@@ -118,8 +118,8 @@ pub async fn dispatch(house: &Arc<House>, call: Call, peer: &Peer) -> Answer {
     house.db.read(|view| args.check(view))?;
     let ctx = Ctx::new(house, session, method);
     match calls::find(&ctx.name()) {
-        Some(handler) => carry_out(ctx, args, handler, asynchronous).await,
-        None => carry_out(ctx, args, Handler::Short(generic::answer), asynchronous).await,
+        Some(handler) => run_handler(ctx, args, handler, asynchronous).await,
+        None => run_handler(ctx, args, Handler::Short(generic::answer), asynchronous).await,
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn list_methods() -> Value {
 }
 
 /// Takes the session off the parameters. One that is not there, or no text, is none.
-fn session(house: &House, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
+fn session(house: &AppState, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
     match (!params.is_empty()).then(|| params.remove(0)) {
         Some(Value::Str(named)) => house.sessions.named(&house.db, &named, peer),
         _ => house.sessions.find(&house.db, ""),
@@ -145,23 +145,23 @@ fn permitted(session: &Session, method: &Method) -> Result<(), ApiError> {
     Err(codes::permission_denied(method.name().to_ascii_lowercase(), why))
 }
 
-async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -> Answer {
+async fn run_handler(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -> CallResult {
     if let Handler::Gated(gate, _) | Handler::Cancellable(gate, _) = handler {
         gate(&ctx, &args)?;
     }
     let (run, cancels) = match handler {
         Handler::Short(run) if asynchronous => {
-            let run = move |ctx: Ctx, args: Args| -> BoxFuture<'static, Answer> {
+            let run = move |ctx: Ctx, args: Args| -> BoxFuture<'static, CallResult> {
                 Box::pin(async move {
                     let answer = run(&ctx, &args)?;
-                    ctx.followed().await.map(|()| answer)
+                    ctx.wait_after_commit().await.map(|()| answer)
                 })
             };
-            return tasks::begin(ctx, Cancels::Refused, move |ctx| run(ctx, args)).await;
+            return tasks::begin(ctx, Cancellable::Refused, move |ctx| run(ctx, args)).await;
         }
         Handler::Short(run) => return short(&ctx, &args, run).await,
-        Handler::Long(run) | Handler::Gated(_, run) => (run, Cancels::Refused),
-        Handler::Cancellable(_, run) => (run, Cancels::Taken),
+        Handler::Long(run) | Handler::Gated(_, run) => (run, Cancellable::Refused),
+        Handler::Cancellable(_, run) => (run, Cancellable::Taken),
     };
     match ctx.method.kind() {
         _ if asynchronous => tasks::begin(ctx, cancels, move |ctx| run(ctx, args)).await,
@@ -171,7 +171,7 @@ async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -
     }
 }
 
-async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> Answer) -> Answer {
+async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> CallResult) -> CallResult {
     if reads(&ctx.method) {
         return run(ctx, args);
     }
@@ -180,11 +180,15 @@ async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> Answer) -> Answer
     ctx.stored().await?;
     drop(turn);
     // Others write meanwhile.
-    ctx.followed().await.and(answer)
+    ctx.wait_after_commit().await.and(answer)
 }
 
 /// A task of the runtime carries it out, so that it goes on when its caller goes away.
-async fn long(ctx: Ctx, args: Args, run: fn(Ctx, Args) -> BoxFuture<'static, Answer>) -> Answer {
+async fn long(
+    ctx: Ctx,
+    args: Args,
+    run: fn(Ctx, Args) -> BoxFuture<'static, CallResult>,
+) -> CallResult {
     let place = ctx.house.places.take(&ctx.session.reference)?;
     let carried = tokio::spawn(async move {
         let answer = run(ctx.clone(), args).await;

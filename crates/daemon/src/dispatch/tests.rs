@@ -9,8 +9,8 @@ use xenapi::{NULL_REF, Value};
 use super::generic::MAX_MEMBERS;
 use super::{Args, Origin, Peer, dispatch, permitted, text};
 use crate::db::{Ref, View};
-use crate::sessions::Own;
-use crate::trial::Trial;
+use crate::sessions::ConnectionSession;
+use crate::trial::TestApp;
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
@@ -26,7 +26,7 @@ fn map(pairs: &[(&str, Value)]) -> Value {
 
 #[tokio::test]
 async fn the_first_thing_that_is_wrong_is_the_answer() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let raw = async |method: &str, params: Vec<Value>| {
         trial.raw(method, params).await.unwrap_err().details()
     };
@@ -54,8 +54,8 @@ async fn the_first_thing_that_is_wrong_is_the_answer() {
 
 #[tokio::test]
 async fn only_an_empty_session_is_that_of_the_connection() {
-    let trial = Trial::new().await;
-    let own = Some(Arc::new(Own::default()));
+    let trial = TestApp::new().await;
+    let own = Some(Arc::new(ConnectionSession::default()));
     let peer = Peer { from: Origin::Unix, user_agent: None, own };
     let ask = async |params: Vec<Value>| {
         let call = Call { method: "VM.get_all".into(), params, dialect: Dialect::Xml };
@@ -71,7 +71,7 @@ async fn only_an_empty_session_is_that_of_the_connection() {
 
 #[tokio::test]
 async fn login_takes_two_to_four_parameters() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let login = async |count: usize| {
         let params = ["root", "", "1.0", "test", "more"].map(Value::text);
         trial.raw("session.login_with_password", params[..count].to_vec()).await
@@ -86,7 +86,7 @@ async fn login_takes_two_to_four_parameters() {
 
 #[tokio::test]
 async fn names_of_calls_are_told_without_a_session() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let Value::Set(names) = trial.raw("system.listMethods", Vec::new()).await.unwrap() else {
         panic!("no set")
     };
@@ -95,13 +95,13 @@ async fn names_of_calls_are_told_without_a_session() {
     assert_eq!(again, Value::Set(names));
 }
 
-fn host_of(trial: &Trial) -> Value {
+fn host_of(trial: &TestApp) -> Value {
     trial.house.db.read(|view| the(view, &host::CLASS)).value()
 }
 
 #[tokio::test]
 async fn a_session_that_has_ended_is_none() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     assert_eq!(trial.call("session.logout", []).await, Ok(Value::text("")));
     let refused = trial.refused("VM.get_all", []).await;
     assert_eq!(refused, ["SESSION_INVALID", trial.session.as_str()]);
@@ -109,7 +109,7 @@ async fn a_session_that_has_ended_is_none() {
 
 #[tokio::test]
 async fn roles_are_asked() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     for (method, least) in [
         ("VM.get_all", Role::ReadOnly),
         ("VM.start", Role::VmOperator),
@@ -132,7 +132,7 @@ async fn roles_are_asked() {
 
 #[tokio::test]
 async fn records_are_listed_and_found() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let all = trial.call("VM.get_all", []).await.unwrap();
     let Value::Set(all) = all else { panic!("no set") };
     assert_eq!(all.len(), 3, "the control domain and two templates");
@@ -159,7 +159,7 @@ async fn records_are_listed_and_found() {
 
 #[tokio::test]
 async fn fields_are_written() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
     let set = Value::text("named");
     let done = trial.call("pool.set_name_label", [pool.clone(), set.clone()]).await;
@@ -191,7 +191,7 @@ async fn fields_are_written() {
 
 #[tokio::test]
 async fn what_clients_keep_has_a_bound() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
     let of = |count: usize| {
         let members = (0..count).map(|key| (key.to_string(), Value::text("")));
@@ -208,7 +208,7 @@ async fn what_clients_keep_has_a_bound() {
 
 #[tokio::test]
 async fn records_that_are_only_kept() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let given = map(&[
         ("value", Value::text("v")),
         ("uuid", Value::text("mine")),
@@ -229,17 +229,17 @@ async fn records_that_are_only_kept() {
 
 #[tokio::test]
 async fn what_nobody_carries_out_is_said() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let refused = trial.refused("host.dmesg", [host_of(&trial)]).await;
     assert_eq!(refused, ["NOT_IMPLEMENTED", "host.dmesg"]);
 }
 
 #[tokio::test]
 async fn a_write_waits_for_its_turn_and_a_read_for_nobody() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
     let mut turns = Vec::new();
-    for _ in 0..super::places::MAX_WRITES {
+    for _ in 0..super::limits::MAX_WRITES {
         turns.push(trial.house.writes.turn().await.unwrap());
     }
     let write = trial.call("network.set_name_label", [network.clone(), Value::text("n")]);
@@ -279,7 +279,7 @@ fn parameters_are_what_the_message_says() {
 
 #[tokio::test]
 async fn what_cannot_be_stored_has_not_been_done() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
     let name = async |name: &str| {
         trial.call("network.set_name_label", [network.clone(), Value::text(name)]).await
@@ -296,7 +296,7 @@ async fn what_cannot_be_stored_has_not_been_done() {
 /// A later change may find room where an earlier one found none.
 #[tokio::test]
 async fn a_call_of_several_changes_is_told_of_each_that_is_not_stored() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let ctx = trial.ctx_of("root", Role::PoolAdmin, "network.create");
     let make = || ctx.change(|tx| tx.create(&network::CLASS, Vec::new()));
     trial.store.set_room(Some(0));

@@ -61,7 +61,7 @@ pub async fn from(
             alive(view, session)?;
             let events = scan::events(view, &subscription, token);
             // What it is not told of now is nothing that it has asked for.
-            token = Token::of(view.told());
+            token = Token::of(view.published_generation());
             let due = late || !events.is_empty();
             Ok::<_, ApiError>(due.then(|| scan::answer(view, token, events)))
         })?;
@@ -81,16 +81,16 @@ pub async fn from(
 pub fn inject(db: &Db, class: &str, reference: &Ref) -> Result<Value, ApiError> {
     let found = subscription::named(class);
     let found = found.ok_or_else(|| codes::handle_invalid(class, reference.as_str()))?;
-    db.note(|tx| {
-        let before = tx.view().told();
-        tx.tell(found, reference)?;
+    db.write_observed(|tx| {
+        let before = tx.view().published_generation();
+        tx.touch(found, reference)?;
         Ok(Token::of(before).value())
     })
 }
 
 /// The last generation that is told.
 pub fn current(db: &Db) -> Value {
-    Value::Int(i64::try_from(db.read(|view| view.told())).unwrap_or(i64::MAX))
+    Value::Int(i64::try_from(db.read(|view| view.published_generation())).unwrap_or(i64::MAX))
 }
 
 fn alive(view: &View<'_>, session: &Ref) -> Result<(), ApiError> {

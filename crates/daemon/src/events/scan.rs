@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xenapi::Value;
 use xenapi::table::{Class, RecordStorage, classes};
 
-use super::subscription::Wanted;
+use super::subscription::ClassFilter;
 use super::{Subscription, Token};
 use crate::db::{Change, Object, View};
 
@@ -16,7 +16,7 @@ const MESSAGE: &str = "message";
 /// records, then what has changed, then what is gone.
 pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Vec<Value> {
     let mut told = Vec::new();
-    for Wanted { class, objects } in wanted.wanted() {
+    for ClassFilter { class, objects } in wanted.wanted() {
         let since = if class.name == MESSAGE { token.messages } else { token.records };
         match objects {
             None => told.extend(view.since(since, class)),
@@ -49,7 +49,7 @@ pub(super) fn answer(view: &View<'_>, token: Token, events: Vec<Value>) -> Value
 /// How many records there are of each class, by which clients see that they have missed an end.
 fn counts(view: &View<'_>) -> Value {
     let count = |class: &'static Class| {
-        let count = view.count_told(class);
+        let count = view.count_published(class);
         Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
     };
     let kept = classes().iter().filter(|class| class.kept != RecordStorage::Nowhere);

@@ -11,12 +11,12 @@ use crate::db::Ref;
 #[derive(Debug, Default)]
 pub struct Subscription {
     /// By name of its class.
-    wanted: BTreeMap<&'static str, Wanted>,
+    wanted: BTreeMap<&'static str, ClassFilter>,
 }
 
 /// What is wanted of a class.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ClassFilter {
     pub(super) class: &'static Class,
     /// None: all of its objects.
     pub(super) objects: Option<HashSet<Ref>>,
@@ -51,13 +51,13 @@ impl Subscription {
     }
 
     /// What is wanted, each class once.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = &Wanted> {
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &ClassFilter> {
         self.wanted.values()
     }
 
     /// Wants an object of a class, or all.
     fn want(&mut self, class: &'static Class, object: Option<Ref>) {
-        let nothing = || Wanted { class, objects: Some(HashSet::new()) };
+        let nothing = || ClassFilter { class, objects: Some(HashSet::new()) };
         let wanted = self.wanted.entry(class.name).or_insert_with(nothing);
         match (&mut wanted.objects, object) {
             (Some(objects), Some(object)) => drop(objects.insert(object)),
@@ -96,7 +96,7 @@ mod tests {
     /// What is wanted, as a client could have said it.
     fn wanted(said: &[&str]) -> Vec<String> {
         let said = of(said).unwrap();
-        let each = said.wanted().flat_map(|Wanted { class, objects }| match objects {
+        let each = said.wanted().flat_map(|ClassFilter { class, objects }| match objects {
             None => vec![class.name.to_owned()],
             Some(these) => these.iter().map(|one| format!("{}/{one}", class.name)).collect(),
         });

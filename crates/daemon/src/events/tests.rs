@@ -8,7 +8,7 @@ use xenapi::table::{pool, sr, task, vdi, vm};
 use xenapi::{ApiError, Encoded, Value};
 
 use super::{from, inject};
-use crate::allowed::follow;
+use crate::allowed_operations::update_allowed;
 use crate::db::testing::{numbered, of, write, writes};
 use crate::db::{Db, Ref};
 
@@ -16,8 +16,8 @@ use crate::db::{Db, Ref};
 const LONG_S: f64 = 600.0;
 
 fn world() -> (Db, Ref) {
-    let db = Db::new(0, numbered, follow);
-    let session = db.note(|tx| tx.create(of("session"), Vec::new())).unwrap();
+    let db = Db::new(0, numbered, update_allowed);
+    let session = db.write_observed(|tx| tx.create(of("session"), Vec::new())).unwrap();
     (db, session)
 }
 
@@ -96,19 +96,21 @@ impl Told {
 fn in_order_and_with_counts() {
     let (db, session) = world();
     let (vm, gone) = db
-        .note(|tx| Ok((tx.create(of("VM"), Vec::new())?, tx.create(of("VDI"), Vec::new())?)))
+        .write_observed(|tx| {
+            Ok((tx.create(of("VM"), Vec::new())?, tx.create(of("VDI"), Vec::new())?))
+        })
         .unwrap();
     let first = ask(&db, &session, &["*"], "");
     assert_eq!(first.short(), ["add vm", "add vdi"], "sessions are told to nobody");
     assert!(ask(&db, &session, &["*"], &first.token).events.is_empty());
     for name in ["a", "b"] {
-        db.note(|tx| tx.set(&vm, vm::Field::name_label, Value::text(name))).unwrap();
+        db.write_observed(|tx| tx.set(&vm, vm::Field::name_label, Value::text(name))).unwrap();
     }
-    db.note(|tx| tx.destroy(of("VDI"), &gone)).unwrap();
-    db.note(|tx| tx.create(of("task"), Vec::new())).unwrap();
-    db.note(|tx| tx.create(of("message"), Vec::new())).unwrap();
-    let passing = db.note(|tx| tx.create(of("network"), Vec::new())).unwrap();
-    db.note(|tx| tx.destroy(of("network"), &passing)).unwrap();
+    db.write_observed(|tx| tx.destroy(of("VDI"), &gone)).unwrap();
+    db.write_observed(|tx| tx.create(of("task"), Vec::new())).unwrap();
+    db.write_observed(|tx| tx.create(of("message"), Vec::new())).unwrap();
+    let passing = db.write_observed(|tx| tx.create(of("network"), Vec::new())).unwrap();
+    db.write_observed(|tx| tx.destroy(of("network"), &passing)).unwrap();
     let told = ask(&db, &session, &["*"], &first.token);
     assert_eq!(told.short(), ["add message", "add task", "mod vm", "del vdi"]);
     let Value::Map(record) = told.events[2].snapshot.as_ref().unwrap().value() else { panic!() };
@@ -126,14 +128,14 @@ fn in_order_and_with_counts() {
 fn changes_and_ends_of_several_classes_are_in_order() {
     let (db, session) = world();
     let made = ["VM", "VDI", "SR", "VM", "VDI"]
-        .map(|class| (class, db.note(|tx| tx.create(of(class), Vec::new())).unwrap()));
+        .map(|class| (class, db.write_observed(|tx| tx.create(of(class), Vec::new())).unwrap()));
     let token = ask(&db, &session, &["*"], "").token;
     let (sr, vdi, vm) = (&made[2].1, &made[1].1, &made[0].1);
-    db.note(|tx| tx.set(sr, sr::Field::name_label, Value::text("a"))).unwrap();
-    db.note(|tx| tx.destroy(of("VDI"), &made[4].1)).unwrap();
-    db.note(|tx| tx.set(vm, vm::Field::name_label, Value::text("a"))).unwrap();
-    db.note(|tx| tx.set(vdi, vdi::Field::name_label, Value::text("a"))).unwrap();
-    db.note(|tx| tx.destroy(of("VM"), &made[3].1)).unwrap();
+    db.write_observed(|tx| tx.set(sr, sr::Field::name_label, Value::text("a"))).unwrap();
+    db.write_observed(|tx| tx.destroy(of("VDI"), &made[4].1)).unwrap();
+    db.write_observed(|tx| tx.set(vm, vm::Field::name_label, Value::text("a"))).unwrap();
+    db.write_observed(|tx| tx.set(vdi, vdi::Field::name_label, Value::text("a"))).unwrap();
+    db.write_observed(|tx| tx.destroy(of("VM"), &made[3].1)).unwrap();
     let told = ask(&db, &session, &["*"], &token).short();
     assert_eq!(told, ["mod sr", "mod vm", "mod vdi", "del vdi", "del vm"]);
 }
@@ -142,25 +144,27 @@ fn changes_and_ends_of_several_classes_are_in_order() {
 fn what_is_not_wanted_is_not_told() {
     let (db, session) = world();
     let (one, two) = db
-        .note(|tx| Ok((tx.create(of("task"), Vec::new())?, tx.create(of("task"), Vec::new())?)))
+        .write_observed(|tx| {
+            Ok((tx.create(of("task"), Vec::new())?, tx.create(of("task"), Vec::new())?))
+        })
         .unwrap();
-    db.note(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let of_one = format!("TASK/{}", one.as_str().to_uppercase());
     let told = ask(&db, &session, &[&of_one], "");
     assert_eq!(told.events.len(), 1);
     assert_eq!(told.events[0].reference, one);
     assert_eq!(ask(&db, &session, &["Vm", &of_one], "").short(), ["add task", "add vm"]);
     assert_eq!(ask(&db, &session, &[], "").short(), [""; 0]);
-    db.note(|tx| tx.destroy(of("task"), &two)).unwrap();
+    db.write_observed(|tx| tx.destroy(of("task"), &two)).unwrap();
     assert_eq!(ask(&db, &session, &[&of_one], &told.token).short(), [""; 0]);
-    db.note(|tx| tx.destroy(of("task"), &one)).unwrap();
+    db.write_observed(|tx| tx.destroy(of("task"), &one)).unwrap();
     assert_eq!(ask(&db, &session, &[&of_one], &told.token).short(), ["del task"]);
 }
 
 #[test]
 fn one_text_for_all() {
     let (db, session) = world();
-    db.note(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let [one, two] = [0, 1].map(|_| ask(&db, &session, &["vm"], ""));
     let [one, two] = [one, two].map(|told| told.events[0].snapshot.clone().unwrap());
     assert!(Arc::ptr_eq(&one, &two));
@@ -174,16 +178,16 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 #[test]
 fn a_change_wakes_who_waits() {
     let (db, session) = world();
-    let task = db.note(|tx| tx.create(of("task"), Vec::new())).unwrap();
+    let task = db.write_observed(|tx| tx.create(of("task"), Vec::new())).unwrap();
     let token = ask(&db, &session, &["task"], "").token;
     let classes = names(&["task"]);
     wait(async {
         let mut waits = pin!(from(&db, &session, &classes, &token, LONG_S));
         assert!(poll(waits.as_mut()).is_pending());
         // Of another class: it goes on waiting.
-        db.note(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+        db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
         assert!(poll(waits.as_mut()).is_pending());
-        db.note(|tx| tx.set(&task, task::Field::progress, Value::Float(0.5))).unwrap();
+        db.write_observed(|tx| tx.set(&task, task::Field::progress, Value::Float(0.5))).unwrap();
         let Poll::Ready(told) = poll(waits.as_mut()) else { panic!("it was not woken") };
         assert_eq!(read(told.unwrap()).short(), ["mod task"]);
     });
@@ -192,13 +196,13 @@ fn a_change_wakes_who_waits() {
 #[test]
 fn the_end_of_a_session_wakes_who_waits() {
     let (db, session) = world();
-    let other = db.note(|tx| tx.create(of("session"), Vec::new())).unwrap();
+    let other = db.write_observed(|tx| tx.create(of("session"), Vec::new())).unwrap();
     wait(async {
         let mut waits = pin!(from(&db, &session, &[], "", LONG_S));
         assert!(poll(waits.as_mut()).is_pending());
-        db.note(|tx| tx.destroy(of("session"), &other)).unwrap();
+        db.write_observed(|tx| tx.destroy(of("session"), &other)).unwrap();
         assert!(poll(waits.as_mut()).is_pending());
-        db.note(|tx| tx.destroy(of("session"), &session)).unwrap();
+        db.write_observed(|tx| tx.destroy(of("session"), &session)).unwrap();
         let Poll::Ready(told) = poll(waits.as_mut()) else { panic!("it was not woken") };
         assert_eq!(told.unwrap_err().details(), ["SESSION_INVALID", session.as_str()]);
     });
@@ -223,7 +227,7 @@ fn whatever_is_said_is_answered() {
 #[test]
 fn an_injected_event_is_a_barrier() {
     let (db, session) = world();
-    let pool = db.note(|tx| tx.create(of("pool"), Vec::new())).unwrap();
+    let pool = db.write_observed(|tx| tx.create(of("pool"), Vec::new())).unwrap();
     let token = |value: Result<Value, ApiError>| match value {
         Ok(Value::Str(text)) => text,
         other => panic!("{other:?}"),
@@ -235,7 +239,7 @@ fn an_injected_event_is_a_barrier() {
     // A change after it comes with a token that is not below it.
     let before = token(inject(&db, "pool", &pool));
     let key = Some(Value::text("1"));
-    db.note(|tx| tx.set_key(&pool, pool::Field::other_config, "barrier", key)).unwrap();
+    db.write_observed(|tx| tx.set_key(&pool, pool::Field::other_config, "barrier", key)).unwrap();
     let told = ask(&db, &session, &["pool"], &told.token);
     assert!(told.token >= before);
     for (class, reference) in [("pool", &session), ("vm", &pool), ("session", &session)] {
@@ -300,7 +304,7 @@ proptest! {
         let mut clients =
             wanted.map(|wanted| Client { wanted: names(wanted), ..Client::default() });
         for (all_of_it, asks) in changes {
-            db.note(|tx| {
+            db.write_observed(|tx| {
                 all_of_it.iter().for_each(|one| write(tx, one));
                 Ok(())
             })
@@ -319,8 +323,9 @@ fn no_change_is_missed_between_look_and_wait() {
     const WRITERS: usize = 8;
     const CHANGES: usize = 100;
     let (db, session) = world();
-    let tasks: Vec<Ref> =
-        (0..WRITERS).map(|_| db.note(|tx| tx.create(of("task"), Vec::new())).unwrap()).collect();
+    let tasks: Vec<Ref> = (0..WRITERS)
+        .map(|_| db.write_observed(|tx| tx.create(of("task"), Vec::new())).unwrap())
+        .collect();
     let client = || {
         let (mut token, mut ends) = (String::new(), 0);
         while ends < WRITERS {
@@ -341,9 +346,10 @@ fn no_change_is_missed_between_look_and_wait() {
             scope.spawn(move || {
                 for number in 1..=CHANGES {
                     let progress = Value::Float(number as f64);
-                    db.note(|tx| tx.set(task, task::Field::progress, progress)).unwrap();
+                    db.write_observed(|tx| tx.set(task, task::Field::progress, progress)).unwrap();
                 }
-                db.note(|tx| tx.set(task, task::Field::status, Value::text("success"))).unwrap();
+                db.write_observed(|tx| tx.set(task, task::Field::status, Value::text("success")))
+                    .unwrap();
             });
         }
     });

@@ -20,7 +20,7 @@ fn map(pairs: &[(&str, &str)]) -> Value {
 /// A machine with a disk in an SR, and another slot of that disk.
 fn world() -> (Db, [Ref; 6]) {
     let db = Db::new(0, numbered, |_| Ok(()));
-    let all = db.note(|tx| {
+    let all = db.write_observed(|tx| {
         let sr = tx.create(of("SR"), Vec::new())?;
         let pbd = tx.create(of("PBD"), vec![(pbd::Field::SR.into(), sr.value())])?;
         let vdi = tx.create(of("VDI"), vec![(vdi::Field::SR.into(), sr.value())])?;
@@ -37,7 +37,7 @@ fn of_a_machine() {
     let facts = || db.read(|view| facts::vm(view, &machine).unwrap());
     assert_eq!(facts(), model::vm::VmFacts::new(PowerState::Halted));
     let metrics = db
-        .note(|tx| {
+        .write_observed(|tx| {
             let metrics = tx.create(of("VM_guest_metrics"), Vec::new())?;
             tx.set(&machine, vm::Field::power_state, Value::text("Running"))?;
             tx.set(&machine, vm::Field::is_a_template, Value::Bool(true))?;
@@ -56,7 +56,7 @@ fn of_a_machine() {
     assert_eq!(all.current, [VmOp::Start]);
     assert_eq!(all.blocked, BTreeMap::from([(VmOp::Destroy, "mine".to_owned())]));
     assert_eq!((all.guest.drivers, all.guest.shutdown), (Tristate::Unknown, Tristate::Unknown));
-    db.note(|tx| {
+    db.write_observed(|tx| {
         use vm_guest_metrics::Field;
         tx.set(&metrics, Field::PV_drivers_detected, Value::Bool(true))?;
         tx.set(&metrics, Field::other, map(&[("feature-shutdown", "1")]))?;
@@ -77,7 +77,7 @@ fn of_a_disk_and_its_slots() {
     let facts = || db.read(|view| facts::vdi(view, &disk).unwrap());
     let before = facts();
     assert!(!before.sr_attached && before.current.is_empty() && before.users.len() == 2);
-    db.note(|tx| {
+    db.write_observed(|tx| {
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;
         tx.set(&machine, vm::Field::power_state, Value::text("Paused"))?;
         for field in [vdi::Field::sharable, vdi::Field::read_only, vdi::Field::missing] {
@@ -106,13 +106,16 @@ fn of_a_disk_and_its_slots() {
         assert!(all.has_pbd && all.attached && all.has_vdi);
         assert_eq!(facts::used_disk(view, &storage).as_ref(), Some(&disk));
     });
-    db.note(|tx| tx.set(&two, vbd::Field::currently_attached, Value::Bool(false))).unwrap();
-    db.note(|tx| tx.set(&storage, sr::Field::current_operations, map(&[("task", "scan")])))
+    db.write_observed(|tx| tx.set(&two, vbd::Field::currently_attached, Value::Bool(false)))
         .unwrap();
+    db.write_observed(|tx| {
+        tx.set(&storage, sr::Field::current_operations, map(&[("task", "scan")]))
+    })
+    .unwrap();
     let all = db.read(|view| facts::sr(view, &storage).unwrap());
     let used = || db.read(|view| facts::used_disk(view, &storage));
     assert_eq!(used().as_ref(), Some(&disk), "it is just being unplugged");
-    db.note(|tx| tx.set(&two, vbd::Field::current_operations, map(&[]))).unwrap();
+    db.write_observed(|tx| tx.set(&two, vbd::Field::current_operations, map(&[]))).unwrap();
     assert_eq!(used(), None);
     assert_eq!(all.current, [SrOp::Scan]);
 }
@@ -120,7 +123,7 @@ fn of_a_disk_and_its_slots() {
 #[test]
 fn of_an_interface() {
     let db = Db::new(0, numbered, |_| Ok(()));
-    let interface = db.note(|tx| {
+    let interface = db.write_observed(|tx| {
         let given = vec![(vif::Field::currently_attached.into(), Value::Bool(true))];
         tx.create(of("VIF"), given)
     });

@@ -11,10 +11,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 
-use super::patient::Patient;
-use super::{Answers, routes, stopped};
+use super::stall_timeout::StallTimeout;
+use super::{ApiHandler, routes, stopped};
 use crate::dispatch::{Origin, Peer};
-use crate::sessions::Own;
+use crate::sessions::ConnectionSession;
 
 /// How long the head of a request may take, and how long a connection may be idle before it.
 pub(super) const HEAD_DEADLINE: Duration = Duration::from_secs(60);
@@ -29,8 +29,8 @@ const AGENT_CHARS_MAX: usize = 128;
 
 /// What every connection of a server has in common.
 #[derive(Clone, Debug)]
-pub(super) struct Common {
-    pub(super) answers: Arc<dyn Answers>,
+pub(super) struct ServerContext {
+    pub(super) answers: Arc<dyn ApiHandler>,
     pub(super) head_deadline: Duration,
     pub(super) consoles: Arc<Semaphore>,
     pub(super) stop: watch::Receiver<bool>,
@@ -41,7 +41,7 @@ pub(super) struct Common {
 pub(super) struct Caller {
     pub(super) from: Origin,
     /// The session of the connection, if it may have one.
-    pub(super) own: Option<Arc<Own>>,
+    pub(super) own: Option<Arc<ConnectionSession>>,
 }
 
 impl Caller {
@@ -55,30 +55,30 @@ impl Caller {
 }
 
 /// A connection with a session of its own, which ends with it.
-struct Stay {
-    own: Arc<Own>,
-    answers: Arc<dyn Answers>,
+struct SessionGuard {
+    own: Arc<ConnectionSession>,
+    answers: Arc<dyn ApiHandler>,
 }
 
-impl Drop for Stay {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.answers.left(&self.own);
+        self.answers.connection_closed(&self.own);
     }
 }
 
 /// Serves a connection until either side ends it.
-pub(super) async fn serve<S>(stream: S, from: Origin, common: Common)
+pub(super) async fn serve<S>(stream: S, from: Origin, common: ServerContext)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (head_deadline, mut stop) = (common.head_deadline, common.stop.clone());
-    let own = (from == Origin::Unix).then(|| Arc::new(Own::default()));
+    let own = (from == Origin::Unix).then(|| Arc::new(ConnectionSession::default()));
     let answers = Arc::clone(&common.answers);
-    let _stay = own.clone().map(|own| Stay { own, answers });
+    let _stay = own.clone().map(|own| SessionGuard { own, answers });
     let caller = Caller { from, own };
     let service =
         service_fn(move |request| routes::answer(request, caller.clone(), common.clone()));
-    let io = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
+    let io = TokioIo::new(StallTimeout::new(stream, WRITE_PATIENCE));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_deadline)

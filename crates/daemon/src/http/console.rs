@@ -12,9 +12,9 @@ use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::answer::{Answer, last, text};
 use super::connection::Caller;
-use super::{Answers, stopped, websocket};
+use super::response::{ResponseBody, last, text};
+use super::{ApiHandler, stopped, websocket};
 use crate::dispatch::Peer;
 
 /// Where consoles are.
@@ -26,7 +26,7 @@ const WORD_BYTES_MAX: usize = 128;
 
 /// Whose console is wanted, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ConsoleRequest {
     /// The session: in a cookie, or in the query. Empty: that of the connection, if it has one.
     pub session: String,
     /// Reference of a console or of a machine.
@@ -37,7 +37,7 @@ pub struct Wanted {
 
 /// Why there is no console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoConsole {
+pub enum ConsoleError {
     /// The session does not allow it.
     Denied,
     /// There is no such machine, or it does not run.
@@ -50,10 +50,10 @@ pub enum NoConsole {
 pub(super) async fn console(
     request: Request<Incoming>,
     caller: Caller,
-    answers: &dyn Answers,
+    answers: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
-) -> Response<Answer> {
+) -> Response<ResponseBody> {
     let wanted = wanted(request.uri().query().unwrap_or_default(), request.headers());
     let peer = caller.asks(request.headers());
     match open(wanted, peer, answers, consoles).await {
@@ -69,10 +69,10 @@ pub(super) async fn console(
 pub(super) async fn socket(
     request: Request<Incoming>,
     caller: Caller,
-    answers: &dyn Answers,
+    answers: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
-) -> Response<Answer> {
+) -> Response<ResponseBody> {
     let Some(accept) = websocket::accept(request.headers()) else {
         return refused(StatusCode::UPGRADE_REQUIRED, "Ask for a WebSocket of version 13.");
     };
@@ -101,11 +101,11 @@ pub(super) async fn socket(
 
 /// The line that is wanted with a place for it, or why there is none.
 async fn open(
-    wanted: Option<Wanted>,
+    wanted: Option<ConsoleRequest>,
     peer: Peer,
-    answers: &dyn Answers,
+    answers: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
-) -> Result<(UnixStream, OwnedSemaphorePermit), Response<Answer>> {
+) -> Result<(UnixStream, OwnedSemaphorePermit), Response<ResponseBody>> {
     let Some(wanted) = wanted else {
         let why = "Say whose console it is: ref=... or uuid=...";
         return Err(refused(StatusCode::BAD_REQUEST, why));
@@ -116,20 +116,20 @@ async fn open(
     };
     let refusal = match answers.console(wanted, peer).await {
         Ok(line) => return Ok((line, place)),
-        Err(NoConsole::Denied) => {
+        Err(ConsoleError::Denied) => {
             refused(StatusCode::UNAUTHORIZED, "Log in first, as somebody who may use consoles.")
         }
-        Err(NoConsole::Absent) => {
+        Err(ConsoleError::Absent) => {
             refused(StatusCode::NOT_FOUND, "There is no such machine, or it does not run.")
         }
-        Err(NoConsole::Failed) => {
+        Err(ConsoleError::Failed) => {
             refused(StatusCode::SERVICE_UNAVAILABLE, "The console does not answer. Try again.")
         }
     };
     Err(refusal)
 }
 
-fn refused(status: StatusCode, why: &str) -> Response<Answer> {
+fn refused(status: StatusCode, why: &str) -> Response<ResponseBody> {
     last(text(status, "text/plain", format!("{why}\n")))
 }
 
@@ -161,8 +161,8 @@ async fn carry(
 }
 
 /// What a request asks for, if it does.
-fn wanted(query: &str, headers: &HeaderMap) -> Option<Wanted> {
-    let mut wanted = Wanted::default();
+fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
+    let mut wanted = ConsoleRequest::default();
     for pair in query.split('&') {
         let Some((name, value)) = pair.split_once('=') else { continue };
         match name {
@@ -207,7 +207,7 @@ mod tests {
         let with = |session: &str, reference: Option<&str>, uuid: Option<&str>| {
             let own = |text: &str| text.to_owned();
             let (reference, uuid) = (reference.map(own), uuid.map(own));
-            Some(Wanted { session: own(session), reference, uuid })
+            Some(ConsoleRequest { session: own(session), reference, uuid })
         };
         assert_eq!(
             of("ref=OpaqueRef:a-b&session_id=OpaqueRef%3Ac", None),

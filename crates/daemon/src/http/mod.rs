@@ -16,18 +16,18 @@
 //! status 500, and its connection ends.
 //!
 //! # How to test
-//! [`Answers`] is a trait: the tests put a small one behind real sockets.
+//! [`ApiHandler`] is a trait: the tests put a small one behind real sockets.
 
-mod answer;
 mod certificate;
 mod connection;
 mod console;
-mod door;
-mod patient;
-mod places;
+mod limits;
+mod listener;
+mod response;
 mod routes;
 mod rpc;
 mod server;
+mod stall_timeout;
 #[cfg(test)]
 mod tests;
 mod unix;
@@ -42,26 +42,26 @@ use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
 use crate::dispatch::Peer;
-use crate::sessions::Own;
+use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, server_config};
-pub use console::{NoConsole, Wanted};
-pub use door::{Door, DoorError};
-pub use places::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
+pub use console::{ConsoleError, ConsoleRequest};
+pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
+pub use listener::{ApiListener, ListenError};
 pub use server::Server;
 
 /// Who carries out what comes in.
-pub trait Answers: fmt::Debug + Send + Sync + 'static {
+pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>>;
     /// A connection has ended that had this session of its own.
-    fn left(&self, own: &Own);
+    fn connection_closed(&self, own: &ConnectionSession);
     /// Opens the serial line of a machine.
     fn console(
         &self,
-        wanted: Wanted,
+        wanted: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, NoConsole>>;
+    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
     /// What is counted and measured, as OpenMetrics has it.
     fn metrics(&self) -> String;
 }

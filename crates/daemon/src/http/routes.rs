@@ -7,9 +7,9 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use xenapi::envelope::Encoding;
 
-use super::answer::{Answer, last, text};
-use super::connection::{Caller, Common};
+use super::connection::{Caller, ServerContext};
 use super::console;
+use super::response::{ResponseBody, last, text};
 use super::rpc::rpc;
 use crate::dispatch::Origin;
 
@@ -34,9 +34,9 @@ impl std::error::Error for Closed {}
 pub(super) async fn answer(
     request: Request<Incoming>,
     caller: Caller,
-    common: Common,
-) -> Result<Response<Answer>, Closed> {
-    let Common { answers, consoles, stop, .. } = common;
+    common: ServerContext,
+) -> Result<Response<ResponseBody>, Closed> {
+    let ServerContext { answers, consoles, stop, .. } = common;
     if caller.from == Origin::Unix && request.headers().contains_key(header::ORIGIN) {
         return Ok(page());
     }
@@ -61,18 +61,18 @@ pub(super) async fn answer(
 
 /// A page in a browser may send requests to whatever is forwarded to a port of its user's machine; the
 /// browser tells by `Origin` that it does (Fetch, 3.2). At the socket it would be root.
-fn page() -> Response<Answer> {
+fn page() -> Response<ResponseBody> {
     let why = "A page in a browser is not served at this socket. Use a port of the server.\n";
     last(text(StatusCode::FORBIDDEN, "text/plain", why.to_owned()))
 }
 
 /// Nothing of the body is read, so the connection ends.
-fn absent() -> Response<Answer> {
+fn absent() -> Response<ResponseBody> {
     let why = "There is nothing at this path. Calls go to /jsonrpc or, in XML-RPC, to /.\n";
     last(text(StatusCode::NOT_FOUND, "text/plain", why.to_owned()))
 }
 
-fn other_method(allowed: &'static str) -> Response<Answer> {
+fn other_method(allowed: &'static str) -> Response<ResponseBody> {
     let why = format!("Only {allowed} is taken at this path.\n");
     let mut response = last(text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", why));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));

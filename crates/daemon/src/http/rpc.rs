@@ -17,10 +17,10 @@ use xenapi::table::MessageKind;
 use xenapi::table::resolve::resolve;
 use xenapi::{ApiError, Value, codes};
 
-use super::answer::{Answer, bad};
 use super::connection::Caller;
+use super::response::{ResponseBody, bad};
 use super::routes::Closed;
-use super::{Answers, stopped};
+use super::{ApiHandler, stopped};
 use crate::dispatch::Peer;
 
 /// How long a body may take to come in.
@@ -36,16 +36,16 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(super) async fn rpc(
     encoding: Encoding,
     request: Request<Incoming>,
-    answers: &dyn Answers,
+    answers: &dyn ApiHandler,
     caller: Caller,
     stop: watch::Receiver<bool>,
-) -> Result<Response<Answer>, Closed> {
+) -> Result<Response<ResponseBody>, Closed> {
     let (head, body) = request.into_parts();
     let expects = head.headers.contains_key(header::EXPECT);
     let body = match timeout(BODY_DEADLINE, read(body, expects)).await {
         Ok(Ok(body)) => body,
-        Ok(Err(Unread::Bad(why))) => return Ok(bad(&why)),
-        Ok(Err(Unread::Gone)) => return Err(Closed),
+        Ok(Err(BodyError::Bad(why))) => return Ok(bad(&why)),
+        Ok(Err(BodyError::Gone)) => return Err(Closed),
         Err(_late) => return Ok(bad(&late())),
     };
     let began = Instant::now();
@@ -58,7 +58,7 @@ pub(super) async fn rpc(
     let frame =
         Call { method: call.method.clone(), params: Vec::new(), dialect: call.dialect.clone() };
     let outcome = outcome(answers, call, peer, stop).await?;
-    let answer = Answer::of(envelope::answer(&frame, &outcome));
+    let answer = ResponseBody::of(envelope::answer(&frame, &outcome));
     let mut response = Response::new(answer);
     let kind = HeaderValue::from_static(frame.dialect.encoding().content_type());
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -72,7 +72,7 @@ pub(super) async fn rpc(
 /// How a call ends. What only waits is cut off when the server stops; a mistake in a call ends it
 /// alone.
 async fn outcome(
-    answers: &dyn Answers,
+    answers: &dyn ApiHandler,
     call: Call,
     peer: Peer,
     mut stop: watch::Receiver<bool>,
@@ -98,14 +98,14 @@ async fn outcome(
 }
 
 /// Why there is no body.
-enum Unread {
+enum BodyError {
     Bad(BadBody),
     /// Its sender has left.
     Gone,
 }
 
 /// All of a body. Nothing past the limit is kept.
-async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, Unread> {
+async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     let limit = Limits::CALL.bytes;
     let told = body.size_hint().lower();
     if told > limit as u64 {
@@ -113,15 +113,15 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, Unread> {
         if !expects {
             waste(&mut body).await;
         }
-        return Err(Unread::Bad(BadBody::TooLarge { limit }));
+        return Err(BodyError::Bad(BadBody::TooLarge { limit }));
     }
     let mut all = Vec::with_capacity(told as usize);
     while let Some(frame) = next(&mut body).await {
-        let Ok(frame) = frame else { return Err(Unread::Gone) };
+        let Ok(frame) = frame else { return Err(BodyError::Gone) };
         let Ok(data) = frame.into_data() else { continue };
         if all.len() + data.len() > limit {
             waste(&mut body).await;
-            return Err(Unread::Bad(BadBody::TooLarge { limit }));
+            return Err(BodyError::Bad(BadBody::TooLarge { limit }));
         }
         all.extend_from_slice(&data);
     }

@@ -8,9 +8,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::connection::{Common, HEAD_DEADLINE};
-use super::places::Places;
-use super::{Answers, Door, console, stopped};
+use super::connection::{HEAD_DEADLINE, ServerContext};
+use super::limits::ConnectionLimiter;
+use super::{ApiHandler, ApiListener, console, stopped};
 
 /// How long calls under way may go on after the server was told to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -26,22 +26,22 @@ pub struct Server {
 
 impl Server {
     /// Serves these doors; what comes in is carried out by `answers`.
-    pub fn begin(doors: Vec<Door>, answers: &Arc<dyn Answers>) -> Self {
-        Self::patient(doors, answers, HEAD_DEADLINE, &Places::default())
+    pub fn begin(doors: Vec<ApiListener>, answers: &Arc<dyn ApiHandler>) -> Self {
+        Self::patient(doors, answers, HEAD_DEADLINE, &ConnectionLimiter::default())
     }
 
     pub(super) fn patient(
-        doors: Vec<Door>,
-        answers: &Arc<dyn Answers>,
+        doors: Vec<ApiListener>,
+        answers: &Arc<dyn ApiHandler>,
         head_deadline: Duration,
-        places: &Places,
+        places: &ConnectionLimiter,
     ) -> Self {
         let stop = watch::Sender::new(false);
         let consoles = Arc::new(Semaphore::new(console::OPEN_MAX));
         let mut tasks = JoinSet::new();
         for door in doors {
             let (answers, consoles) = (Arc::clone(answers), Arc::clone(&consoles));
-            let common = Common { answers, head_deadline, consoles, stop: stop.subscribe() };
+            let common = ServerContext { answers, head_deadline, consoles, stop: stop.subscribe() };
             tasks.spawn(serve(door, common, places.clone()));
         }
         Self { stop, doors: tasks }
@@ -55,7 +55,7 @@ impl Server {
 }
 
 /// Accepts who comes through a door until the server stops; then the door is closed first.
-async fn serve(door: Door, common: Common, places: Places) {
+async fn serve(door: ApiListener, common: ServerContext, places: ConnectionLimiter) {
     let mut stop = common.stop.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -101,7 +101,7 @@ fn tell(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Nobody could be accepted. If that was the fault of who came, the next one is.
-async fn refused(door: &Door, error: &io::Error) {
+async fn refused(door: &ApiListener, error: &io::Error) {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected,
     };

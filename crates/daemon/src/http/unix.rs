@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::DoorError;
+use super::ListenError;
 
 /// For its owner only.
 const OWNER: u32 = 0o600;
 
 /// A Unix socket that is listened on. It is removed when this is dropped.
 #[derive(Debug)]
-pub struct UnixDoor {
+pub struct UnixApiListener {
     listener: UnixListener,
     path: PathBuf,
     /// Locked while the socket is served: a socket without this lock is nobody's, or that of a
@@ -23,18 +23,18 @@ pub struct UnixDoor {
     _lock: File,
 }
 
-impl UnixDoor {
-    pub(super) fn open(path: PathBuf) -> Result<Self, DoorError> {
-        let told = |source| DoorError::Unix { path: path.clone(), source };
+impl UnixApiListener {
+    pub(super) fn open(path: PathBuf) -> Result<Self, ListenError> {
+        let told = |source| ListenError::Unix { path: path.clone(), source };
         let lock = lock(&path).map_err(told)?;
-        let Some(lock) = lock else { return Err(DoorError::Taken { path }) };
+        let Some(lock) = lock else { return Err(ListenError::Taken { path }) };
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(told(error)),
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(DoorError::NoSocket { path });
+                return Err(ListenError::NoSocket { path });
             }
-            Ok(_) if served(&path).map_err(told)? => return Err(DoorError::Taken { path }),
+            Ok(_) if served(&path).map_err(told)? => return Err(ListenError::Taken { path }),
             Ok(_) => fs::remove_file(&path).map_err(told)?,
         }
         let listener = UnixListener::bind(&path).map_err(told)?;
@@ -60,7 +60,7 @@ impl UnixDoor {
     }
 }
 
-impl Drop for UnixDoor {
+impl Drop for UnixApiListener {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!("{} stays behind: {error}", self.path.display());
@@ -108,7 +108,7 @@ mod tests {
         // It goes, and leaves its file.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let door = UnixDoor::open(path.clone()).unwrap();
+        let door = UnixApiListener::open(path.clone()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, OWNER);
         let client = UnixStream::connect(&path).await.unwrap();
         door.accept().await.unwrap();
@@ -120,17 +120,17 @@ mod tests {
     async fn what_is_served_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let door = UnixDoor::open(path.clone()).unwrap();
-        let second = UnixDoor::open(path.clone()).unwrap_err();
-        assert!(matches!(second, DoorError::Taken { .. }), "{second}");
+        let door = UnixApiListener::open(path.clone()).unwrap();
+        let second = UnixApiListener::open(path.clone()).unwrap_err();
+        assert!(matches!(second, ListenError::Taken { .. }), "{second}");
         assert!(UnixStream::connect(&path).await.is_ok(), "the first goes on");
         drop(door);
         // Somebody who knows nothing of locks.
         let foreign = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let error = UnixDoor::open(path.clone()).unwrap_err();
-        assert!(matches!(error, DoorError::Taken { .. }), "{error}");
+        let error = UnixApiListener::open(path.clone()).unwrap_err();
+        assert!(matches!(error, ListenError::Taken { .. }), "{error}");
         drop(foreign);
-        assert!(UnixDoor::open(path).is_ok());
+        assert!(UnixApiListener::open(path).is_ok());
     }
 
     #[tokio::test]
@@ -138,10 +138,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         fs::write(&path, "precious").unwrap();
-        let error = UnixDoor::open(path.clone()).unwrap_err();
-        assert!(matches!(error, DoorError::NoSocket { .. }), "{error}");
+        let error = UnixApiListener::open(path.clone()).unwrap_err();
+        assert!(matches!(error, ListenError::NoSocket { .. }), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        let error = UnixDoor::open(dir.path().join("absent/socket")).unwrap_err().to_string();
+        let error =
+            UnixApiListener::open(dir.path().join("absent/socket")).unwrap_err().to_string();
         assert!(error.contains("absent/socket"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use model::id::{VbdId, VifId};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
-use super::boot_file::{BootPlaces, File, KERNEL_BYTES_MAX, RAMDISK_BYTES_MAX};
+use super::boot_file::{BootDirs, File, KERNEL_BYTES_MAX, RAMDISK_BYTES_MAX};
 use super::fields::{pairs, text};
 use crate::db::{Ref, View};
 
@@ -16,7 +16,7 @@ const ORDER: &str = "cd";
 
 /// What a record says of how its machine boots; nothing of it has been looked for yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct BootRequest {
     /// Empty: a kernel is booted.
     policy: String,
     params: BTreeMap<String, String>,
@@ -33,7 +33,7 @@ pub(super) struct Bootable {
     pub(super) vif: Option<VifId>,
 }
 
-impl Asked {
+impl BootRequest {
     pub(super) fn read(view: &View<'_>, machine: &Ref) -> Result<Self, ApiError> {
         let read = |field: vm::Field| text(view, machine, field).map(str::to_owned);
         Ok(Self {
@@ -72,7 +72,7 @@ impl Asked {
     ///
     /// # Errors
     /// A sentence: which file cannot be used, or what is missing.
-    pub(super) fn boot(&self, from: &Bootable, places: &BootPlaces) -> Result<Boot, String> {
+    pub(super) fn boot(&self, from: &Bootable, places: &BootDirs) -> Result<Boot, String> {
         if let Some(order) = self.order(from) {
             let firmware = self.params.get("firmware").map_or("bios", String::as_str);
             if firmware != "bios" {
@@ -100,10 +100,10 @@ mod tests {
 
     use super::*;
 
-    fn firmware(params: &[(&str, &str)]) -> Asked {
+    fn firmware(params: &[(&str, &str)]) -> BootRequest {
         let params = params.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         let (kernel, ramdisk, args) = (File::Nothing, File::Nothing, String::new());
-        Asked { policy: "BIOS order".into(), params, kernel, ramdisk, args }
+        BootRequest { policy: "BIOS order".into(), params, kernel, ramdisk, args }
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
         let vif = VifId(Uuid::from_random([4; 16]));
         let cds: Vec<_> = drives.iter().copied().map(BootFrom::Cd).collect();
         let from = Bootable { disk: Some(disk), drives, vif: Some(vif) };
-        let boot = |params: &[(&str, &str)]| firmware(params).boot(&from, &BootPlaces::default());
+        let boot = |params: &[(&str, &str)]| firmware(params).boot(&from, &BootDirs::default());
         let (disk, network) = (vec![BootFrom::Disk(disk)], vec![BootFrom::Network(vif)]);
         let all = |parts: [&Vec<BootFrom>; 3]| Ok(Boot::Firmware(parts.map(Vec::clone).concat()));
         assert_eq!(boot(&[]), all([&disk, &cds, &Vec::new()]));
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(boot(&[("order", "DxD")]), all([&cds, &Vec::new(), &Vec::new()]));
         assert!(boot(&[("firmware", "uefi")]).unwrap_err().contains("uefi"));
         let nothing =
-            firmware(&[("order", "cdn")]).boot(&Bootable::default(), &BootPlaces::default());
+            firmware(&[("order", "cdn")]).boot(&Bootable::default(), &BootDirs::default());
         assert_eq!(nothing, Ok(Boot::Firmware(Vec::new())));
     }
 }

@@ -23,7 +23,7 @@ pub(super) const RAMDISK_BYTES_MAX: u64 = 1 << 30;
 
 /// Where files may be that machines boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BootPlaces {
+pub struct BootDirs {
     /// Kernels and ramdisks are taken from these directories only.
     pub directories: Vec<PathBuf>,
     /// Where an SR in a directory is that does not say where.
@@ -63,7 +63,7 @@ impl File {
     ///
     /// # Errors
     /// A sentence: why it cannot be used.
-    pub(super) fn usable(&self, from: &BootPlaces, most: u64) -> Result<Option<BootFile>, String> {
+    pub(super) fn usable(&self, from: &BootDirs, most: u64) -> Result<Option<BootFile>, String> {
         match self {
             Self::Nothing => Ok(None),
             Self::Path(named) => allowed(named, &from.directories).map(BootFile::File).map(Some),
@@ -157,8 +157,8 @@ mod tests {
         symlink("vmlinuz", inside.join("near")).unwrap();
         symlink(outside.join("vmlinuz"), inside.join("far")).unwrap();
         std::fs::create_dir(inside.join("sub")).unwrap();
-        let from = BootPlaces { directories: vec![inside.clone()], ..BootPlaces::default() };
-        let usable = |file: File, from: &BootPlaces| file.usable(from, KERNEL_BYTES_MAX);
+        let from = BootDirs { directories: vec![inside.clone()], ..BootDirs::default() };
+        let usable = |file: File, from: &BootDirs| file.usable(from, KERNEL_BYTES_MAX);
         let path = |name: &str| usable(File::Path(inside.join(name)), &from);
         let kernel = Some(BootFile::File(inside.canonicalize().unwrap().join("vmlinuz")));
         assert_eq!(path("vmlinuz"), Ok(kernel.clone()));
@@ -176,14 +176,14 @@ mod tests {
             let why = usable(File::Path(named.into()), &from).unwrap_err();
             assert!(why.contains("is not in"), "{named}: {why}");
         }
-        let why = usable(File::Path("/boot/k".into()), &BootPlaces::default()).unwrap_err();
+        let why = usable(File::Path("/boot/k".into()), &BootDirs::default()).unwrap_err();
         assert!(why.contains("none is set"), "{why}");
         assert_eq!(usable(File::Nothing, &from), Ok(None));
     }
 
     #[test]
     fn images_are_bounded_and_may_be_where_storage_usually_is() {
-        let from = BootPlaces { directories: Vec::new(), usual_sr: "/usual".into() };
+        let from = BootDirs { directories: Vec::new(), usual_sr: "/usual".into() };
         let id = Uuid::from_random([7; 16]);
         let image = |folder: Option<&str>, bytes| {
             let image = Image { id, folder: folder.map(PathBuf::from), bytes };

@@ -10,12 +10,12 @@ use xenapi::table::{FieldIx, vbd, vm};
 use xenapi::{ApiError, Value, codes};
 
 use super::fields::references;
-use super::machine::makes_domain;
+use super::machine_config::makes_domain;
 use crate::db::{Db, Ref, Tx, View};
 
 /// An operation that `current_operations` of an object is to tell.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct CurrentOp {
     /// The object.
     pub(crate) of: Ref,
     /// Its `current_operations`.
@@ -25,7 +25,7 @@ pub(crate) struct Mark {
 }
 
 /// Operations under way. They have ended when this is dropped, however that comes about.
-pub(crate) struct Current {
+pub(crate) struct CurrentOps {
     db: Db,
     key: String,
     marked: Vec<(Ref, FieldIx)>,
@@ -33,7 +33,7 @@ pub(crate) struct Current {
     told: bool,
 }
 
-impl Current {
+impl CurrentOps {
     /// Begins them under this key, a task's reference, if `gate` lets them; nobody comes between
     /// the gate and the beginning. What the gate writes belongs to it.
     ///
@@ -45,11 +45,11 @@ impl Current {
     pub(crate) fn begin(
         db: &Db,
         key: &str,
-        marks: &[Mark],
+        marks: &[CurrentOp],
         gate: impl FnOnce(&mut Tx<'_>) -> Result<(), Refusal>,
     ) -> Result<Self, Refusal> {
         let (mut refused, mut marked, mut told) = (None, Vec::new(), false);
-        let begun = db.note(|tx| {
+        let begun = db.write_observed(|tx| {
             if let Err(refusal) = gate(tx) {
                 let why = codes::operation_not_allowed(refusal.to_string());
                 refused = Some(refusal);
@@ -81,7 +81,7 @@ impl Current {
     pub(crate) async fn wait(
         db: &Db,
         key: &str,
-        marks: &[Mark],
+        marks: &[CurrentOp],
         deadline: Duration,
         gate: impl Fn(&mut Tx<'_>) -> Result<(), Refusal>,
     ) -> Result<Self, Refusal> {
@@ -103,23 +103,23 @@ impl Current {
 }
 
 /// The same and, where a machine gets a domain, what is done to its slots.
-fn with_slots(view: &View<'_>, marks: &[Mark]) -> Result<Vec<Mark>, ApiError> {
+fn with_slots(view: &View<'_>, marks: &[CurrentOp]) -> Result<Vec<CurrentOp>, ApiError> {
     let mut all = marks.to_vec();
     let field = vm::Field::current_operations.into();
     let takes =
-        |mark: &&Mark| mark.field == field && VmOp::parse(mark.op).is_some_and(makes_domain);
+        |mark: &&CurrentOp| mark.field == field && VmOp::parse(mark.op).is_some_and(makes_domain);
     for mark in marks.iter().filter(takes) {
         let slots = references(view, &mark.of, vm::Field::VBDs)?;
         let (field, op) = (vbd::Field::current_operations.into(), VbdOp::Attach.name());
-        all.extend(slots.into_iter().map(|of| Mark { of, field, op }));
+        all.extend(slots.into_iter().map(|of| CurrentOp { of, field, op }));
     }
     Ok(all)
 }
 
-impl Drop for Current {
+impl Drop for CurrentOps {
     fn drop(&mut self) {
         // An object that is gone has no operations; the others of this change have.
-        let _ = self.db.note(|tx| {
+        let _ = self.db.write_observed(|tx| {
             for (of, field) in &self.marked {
                 let _ = tx.set_key(of, *field, &self.key, None);
             }

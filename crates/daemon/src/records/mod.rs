@@ -1,7 +1,7 @@
 //! Machines between their records and their owners.
 //!
 //! # Model
-//! [`HouseRecords`] reads what is recorded of a machine for whoever carries out plans
+//! [`DbRecords`] reads what is recorded of a machine for whoever carries out plans
 //! ([`toolstack::machines`]), and writes what has become of it. Fields are read by meaning here and
 //! in [`facts`](crate::facts), and nowhere else. `current` tells which operations are under way.
 //!
@@ -15,7 +15,7 @@ pub(crate) mod current;
 pub(crate) mod effects;
 pub(crate) mod fields;
 pub(crate) mod interface;
-pub(crate) mod machine;
+pub(crate) mod machine_config;
 pub(crate) mod owed;
 
 use std::collections::BTreeSet;
@@ -32,29 +32,29 @@ use xenapi::Value;
 use xenapi::table::{vbd, vif, vm};
 
 use crate::clock::Clock;
-pub use boot_file::BootPlaces;
+pub use boot_file::BootDirs;
 
 use crate::db::{Db, Object};
 
 /// The records, for owners of machines.
-pub struct HouseRecords {
+pub struct DbRecords {
     db: Db,
     clock: Clock,
     /// Kernels and ramdisks come from here.
-    boot: BootPlaces,
+    boot: BootDirs,
     deadlines: Deadlines,
     /// Machines with a new domain whose CPUs have not run yet.
     fresh: Mutex<BTreeSet<VmId>>,
 }
 
-impl HouseRecords {
+impl DbRecords {
     /// Of this database. Kernels and ramdisks are taken from these places only.
-    pub fn new(db: Db, clock: Clock, boot: BootPlaces, deadlines: Deadlines) -> Self {
+    pub fn new(db: Db, clock: Clock, boot: BootDirs, deadlines: Deadlines) -> Self {
         Self { db, clock, boot, deadlines, fresh: Mutex::default() }
     }
 }
 
-impl fmt::Debug for HouseRecords {
+impl fmt::Debug for DbRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HouseRecords").field("boot", &self.boot).finish_non_exhaustive()
     }
@@ -79,30 +79,30 @@ pub fn first_domid(db: &Db) -> Domid {
 ///
 /// # Errors
 /// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
-pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootPlaces) -> Result<MachineRecord, String> {
+pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootDirs) -> Result<MachineRecord, String> {
     let read = db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
-        machine::read(view, machine, Deadlines::default())
+        machine_config::read(view, machine, Deadlines::default())
     });
-    let machine::Read { mut recorded, asked, bootable } =
+    let machine_config::MachineConfig { mut recorded, asked, bootable } =
         read.map_err(|error| error.to_string())?;
     recorded.spec.boot = asked.boot(&bootable, places)?;
     recorded.spec.validate().map_err(|error| error.to_string())?;
     Ok(recorded)
 }
 
-impl Records for HouseRecords {
+impl Records for DbRecords {
     fn machines(&self) -> Vec<VmId> {
-        self.db.read(machine::all)
+        self.db.read(machine_config::all)
     }
 
     fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal> {
         let read = self.db.read(|view| {
             let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
-            machine::read(view, machine, self.deadlines)
+            machine_config::read(view, machine, self.deadlines)
         });
         let read = read.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
-        let machine::Read { mut recorded, asked, bootable } = read;
+        let machine_config::MachineConfig { mut recorded, asked, bootable } = read;
         // Whoever starts it has asked before whether it can boot. Whoever ends it need not care.
         if let Ok(boot) = asked.boot(&bootable, &self.boot) {
             recorded.spec.boot = boot;
@@ -113,7 +113,7 @@ impl Records for HouseRecords {
     fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)> {
         let settings = self.db.read(|view| {
             let slot = view.by_uuid(&vbd::CLASS, &vbd.to_string())?;
-            machine::disk_settings(view, slot)
+            machine_config::disk_settings(view, slot)
         });
         settings.ok()
     }
@@ -134,7 +134,8 @@ impl Records for HouseRecords {
         let mut all = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let was = all.contains(&vm);
         let now = self.clock.date();
-        let Ok(fresh) = self.db.note(|tx| effects::write(tx, vm, effects, was, now)) else {
+        let Ok(fresh) = self.db.write_observed(|tx| effects::write(tx, vm, effects, was, now))
+        else {
             all.remove(&vm);
             return;
         };

@@ -25,7 +25,7 @@ pub(crate) const TRIES: u8 = 3;
 
 /// What a machine is owed, in the key as `hard_reboot 0 17 OpaqueRef:…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owed {
+pub(crate) struct PendingOp {
     /// What was begun.
     pub(crate) op: VmOp,
     /// How often daemons have tried it since.
@@ -38,7 +38,7 @@ pub(crate) struct Owed {
 
 /// What is owed from the beginning of an operation on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owes {
+pub(crate) struct PendingOpIntent {
     /// As which operation the next daemon goes on.
     pub(crate) op: VmOp,
     /// How often daemons have tried it before.
@@ -47,14 +47,14 @@ pub(crate) struct Owes {
     pub(crate) stays: bool,
 }
 
-impl Owes {
+impl PendingOpIntent {
     /// The operation itself, begun for the first time.
     pub(crate) fn this(op: VmOp) -> Self {
         Self { op, tries: 0, stays: false }
     }
 }
 
-impl Owed {
+impl PendingOp {
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let (op, tries, domid, by) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -83,10 +83,10 @@ pub(crate) fn reboots(op: VmOp) -> bool {
 }
 
 /// What a machine is owed. What is not in order is nothing: anybody may write into that map.
-pub(crate) fn of(view: &View<'_>, machine: &Ref) -> Option<Owed> {
+pub(crate) fn of(view: &View<'_>, machine: &Ref) -> Option<PendingOp> {
     let Ok(Value::Map(config)) = view.get(machine, vm::Field::other_config) else { return None };
     match config.get(OWED) {
-        Some(Value::Str(text)) => Owed::parse(text),
+        Some(Value::Str(text)) => PendingOp::parse(text),
         _ => None,
     }
 }
@@ -95,11 +95,16 @@ pub(crate) fn of(view: &View<'_>, machine: &Ref) -> Option<Owed> {
 ///
 /// # Errors
 /// The machine is gone.
-pub(crate) fn begin(tx: &mut Tx<'_>, machine: &Ref, owes: Owes, by: &str) -> Result<(), ApiError> {
+pub(crate) fn begin(
+    tx: &mut Tx<'_>,
+    machine: &Ref,
+    owes: PendingOpIntent,
+    by: &str,
+) -> Result<(), ApiError> {
     // Where it has none any more, an earlier try has ended it.
     let before = of(&tx.view(), machine).filter(|owed| owed.by == by);
     let domid = domid(&tx.view(), machine)?.or(before.and_then(|owed| owed.domid));
-    let owed = Owed { op: owes.op, tries: owes.tries, domid, by: by.to_owned() };
+    let owed = PendingOp { op: owes.op, tries: owes.tries, domid, by: by.to_owned() };
     set(tx, machine, Some(Value::Str(owed.text())))
 }
 
@@ -153,13 +158,14 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
         for op in VmOp::ALL {
-            let owed = Owed { op: *op, tries: 2, domid: Some(Domid(17)), by: "OpaqueRef:a".into() };
+            let owed =
+                PendingOp { op: *op, tries: 2, domid: Some(Domid(17)), by: "OpaqueRef:a".into() };
             let known = *op == VmOp::Start || ends(*op);
-            assert_eq!(Owed::parse(&owed.text()), known.then_some(owed), "{op:?}");
+            assert_eq!(PendingOp::parse(&owed.text()), known.then_some(owed), "{op:?}");
         }
-        let start = Owed { op: VmOp::Start, tries: 0, domid: None, by: "x".into() };
+        let start = PendingOp { op: VmOp::Start, tries: 0, domid: None, by: "x".into() };
         assert_eq!(start.text(), "start 0 -1 x");
-        assert_eq!(Owed::parse("start 0 -1 x"), Some(start));
+        assert_eq!(PendingOp::parse("start 0 -1 x"), Some(start));
         for bad in [
             "",
             "start",
@@ -171,7 +177,7 @@ mod tests {
             "destroy 0 -1 x",
             "Start 0 -1 x",
         ] {
-            assert_eq!(Owed::parse(bad), None, "{bad}");
+            assert_eq!(PendingOp::parse(bad), None, "{bad}");
         }
     }
 }

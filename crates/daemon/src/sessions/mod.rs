@@ -3,7 +3,7 @@
 //! # Model
 //! A session is a reference that its user puts in front of every call; who knows it speaks for that
 //! user. It is also a record, which nobody but administrators sees. A restart forgets all of them.
-//! A connection through the Unix socket has one of its [`Own`] for calls that name none.
+//! A connection through the Unix socket has one of its [`ConnectionSession`] for calls that name none.
 //!
 //! # Bounds
 //! A session that nobody used for [`IDLE_MAX`] has ended. A user has at most [`OF_USER_MAX`]; one
@@ -14,9 +14,9 @@
 //! `SESSION_INVALID`, `SESSION_AUTHENTICATION_FAILED`, `SESSION_AUTHORIZATION_FAILED`,
 //! `CHANGE_PASSWORD_REJECTED`.
 
-mod live;
-mod own;
+mod connection;
 mod passwords;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -28,17 +28,17 @@ use std::time::Duration;
 use xenapi::table::{Role, host, session};
 use xenapi::{ApiError, Value, codes};
 
-use crate::auth::passwords::Stamp;
-use crate::auth::throttle::Throttle;
-use crate::auth::{Identity, ROOT, Users, Verdict};
+use crate::app::AppState;
+use crate::auth::passwords::CredentialStamp;
+use crate::auth::throttle::LoginThrottle;
+use crate::auth::{AuthOutcome, Identity, ROOT, Users};
 use crate::clock::Clock;
 use crate::db::{Db, Ref};
 use crate::dispatch::{Origin, Peer};
-use crate::house::House;
 
-use live::Live;
-pub use own::Own;
+pub use connection::ConnectionSession;
 pub(crate) use passwords::watch;
+use table::SessionTable;
 
 /// How long a session may be unused.
 pub const IDLE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -66,16 +66,16 @@ pub struct Session {
 
 /// Somebody who may begin a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admitted {
+pub struct AuthenticatedUser {
     /// Who.
     pub identity: Identity,
     /// From where.
     pub from: Origin,
     /// What a file had to say for it.
-    pub stamp: Option<Stamp>,
+    pub stamp: Option<CredentialStamp>,
 }
 
-impl Admitted {
+impl AuthenticatedUser {
     /// Root, who came through the Unix socket.
     fn of_socket() -> Self {
         let identity = Identity { name: ROOT.to_owned(), role: Role::PoolAdmin };
@@ -94,8 +94,8 @@ pub struct Sessions {
     changes: AtomicU64,
     /// Whoever changes passwords, or looks at what has changed.
     changing: tokio::sync::Mutex<()>,
-    throttle: Throttle,
-    live: Mutex<Live>,
+    throttle: LoginThrottle,
+    live: Mutex<SessionTable>,
 }
 
 impl Sessions {
@@ -107,7 +107,7 @@ impl Sessions {
             keys: RandomState::new(),
             changes: AtomicU64::new(0),
             changing: Default::default(),
-            throttle: Throttle::default(),
+            throttle: LoginThrottle::default(),
             live: Mutex::default(),
         }
     }
@@ -136,7 +136,7 @@ impl Sessions {
     /// `SESSION_AUTHENTICATION_FAILED`, which takes a while.
     pub async fn login(
         &self,
-        house: &House,
+        house: &AppState,
         user: &str,
         password: &str,
         peer: &Peer,
@@ -165,9 +165,9 @@ impl Sessions {
         user: &str,
         password: &str,
         from: Origin,
-    ) -> Result<Admitted, ApiError> {
+    ) -> Result<AuthenticatedUser, ApiError> {
         if from == Origin::Unix && (user.is_empty() || user == ROOT) {
-            return Ok(Admitted::of_socket());
+            return Ok(AuthenticatedUser::of_socket());
         }
         let Some(attempt) = self.throttle.begin(from) else {
             let why = "too many logins from this address are under way";
@@ -181,19 +181,19 @@ impl Sessions {
                 Origin::Tcp(address) => Some(address.ip().to_canonical()),
                 Origin::Unix => None,
             };
-            let turn = attempt.turn().await;
+            let turn = attempt.wait_allowed().await;
             let verdict = users.check(&name, &password, address, &keys).await;
             drop(turn);
             let refused = match verdict {
-                Ok(Verdict::Admitted(identity, stamp)) => {
+                Ok(AuthOutcome::Admitted(identity, stamp)) => {
                     attempt.succeeded();
-                    return Ok(Admitted { identity, from, stamp });
+                    return Ok(AuthenticatedUser { identity, from, stamp });
                 }
-                Ok(Verdict::Wrong) => {
+                Ok(AuthOutcome::Wrong) => {
                     tracing::info!("a login from {from:?} was refused");
                     codes::authentication_failed(name, "name or password is wrong")
                 }
-                Ok(Verdict::Stranger) => {
+                Ok(AuthOutcome::Stranger) => {
                     tracing::info!("a login from {from:?} was refused: the user has no role");
                     codes::authorization_failed(name, "the user has no role here, or has expired")
                 }
@@ -214,9 +214,14 @@ impl Sessions {
     ///
     /// # Errors
     /// That of the database.
-    pub fn begin(&self, db: &Db, who: Admitted, originator: &str) -> Result<Ref, ApiError> {
+    pub fn begin(
+        &self,
+        db: &Db,
+        who: AuthenticatedUser,
+        originator: &str,
+    ) -> Result<Ref, ApiError> {
         self.end_idle(db);
-        let Admitted { identity, from, stamp } = who;
+        let AuthenticatedUser { identity, from, stamp } = who;
         let root = identity.name == ROOT;
         let date = Value::Date(self.clock.date());
         let originator: String = originator.chars().take(ORIGINATOR_CHARS_MAX).collect();
@@ -245,7 +250,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `SESSION_INVALID`: there is none.
-    pub fn logout(&self, house: &House, session: &Ref) -> Result<(), ApiError> {
+    pub fn logout(&self, house: &AppState, session: &Ref) -> Result<(), ApiError> {
         self.end(&house.db, session)
     }
 
@@ -266,7 +271,7 @@ impl Sessions {
         forget(db, ended);
     }
 
-    fn live(&self) -> MutexGuard<'_, Live> {
+    fn live(&self) -> MutexGuard<'_, SessionTable> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering;
 use xenapi::{ApiError, codes};
 
 use super::{Session, Sessions, chain, forget};
-use crate::auth::passwords::Stamp;
-use crate::auth::watch::Watch;
-use crate::auth::{Identity, ROOT, Unchanged, Users};
+use crate::app::AppState;
+use crate::auth::passwords::CredentialStamp;
+use crate::auth::watch::FileWatch;
+use crate::auth::{Identity, PasswordRejected, ROOT, Users};
 use crate::db::Db;
 use crate::dispatch::Origin;
-use crate::house::House;
 use crate::tasks;
 
 /// Ends sessions when the file of passwords changes, for as long as the house stands.
-pub(crate) fn watch(house: &Arc<House>) {
+pub(crate) fn watch(house: &Arc<AppState>) {
     let Users::File(path) = &*house.sessions.users else { return };
-    let watch = Watch::of(path);
+    let watch = FileWatch::of(path);
     let house = Arc::clone(house);
     tokio::spawn(async move {
         let watching = async {
@@ -26,7 +26,7 @@ pub(crate) fn watch(house: &Arc<House>) {
                 watch.changed().await?;
                 house.sessions.changes.fetch_add(1, Ordering::SeqCst);
                 if house.sessions.end_unstamped(&house.db).await {
-                    tasks::sweep(&house);
+                    tasks::end_orphaned(&house);
                 }
             }
         };
@@ -44,7 +44,7 @@ impl Sessions {
         let _one_at_a_time = self.changing.lock().await;
         match self.users.stamps(&self.keys).await {
             Ok(Some(stamps)) => {
-                let gone = |_: &Session, stamp: Option<Stamp>| {
+                let gone = |_: &Session, stamp: Option<CredentialStamp>| {
                     stamp.is_some_and(|stamp| !stamps.contains(&stamp))
                 };
                 let ended = self.live().remove_where(gone);
@@ -70,7 +70,7 @@ impl Sessions {
     /// `SESSION_AUTHENTICATION_FAILED`, which takes a while, and `CHANGE_PASSWORD_REJECTED`.
     pub async fn change_password(
         &self,
-        house: &House,
+        house: &AppState,
         session: &Session,
         old: &str,
         new: &str,
@@ -80,14 +80,14 @@ impl Sessions {
         }
         let one_at_a_time = self.changing.lock().await;
         self.users.change_root(new).await.map_err(|unchanged| match unchanged {
-            Unchanged::Rejected(why) => codes::change_password_rejected(why),
-            Unchanged::Failed(error) => {
+            PasswordRejected::Rejected(why) => codes::change_password_rejected(why),
+            PasswordRejected::Failed(error) => {
                 tracing::error!("the password stays as it was: {}", chain(&error));
                 codes::change_password_rejected("it cannot be written: the server's log says why")
             }
         })?;
         let identity = Identity { name: ROOT.to_owned(), role: session.role };
-        let stamp = Stamp::of(&self.keys, &identity, new);
+        let stamp = CredentialStamp::of(&self.keys, &identity, new);
         self.live().restamp(&session.reference, stamp);
         let others = |other: &Session, _| other.root && other.reference != session.reference;
         let ended = self.live().remove_where(others);

@@ -35,7 +35,7 @@ fn room() -> Room {
 impl Room {
     fn begin(&self, name: &str) -> Ref {
         let identity = Identity { name: name.to_owned(), role: Role::ReadOnly };
-        let admitted = Admitted { identity, from: tcp(), stamp: None };
+        let admitted = AuthenticatedUser { identity, from: tcp(), stamp: None };
         self.sessions.begin(&self.db, admitted, "test").unwrap()
     }
 
@@ -74,7 +74,7 @@ fn a_session_is_a_record_until_it_ends() {
 
 #[test]
 fn a_connection_has_one_session_until_it_ends() {
-    let (room, own) = (room(), Own::default());
+    let (room, own) = (room(), ConnectionSession::default());
     assert!(!room.sessions.left(&room.db, &own), "nothing was called");
     let find = || room.sessions.own(&room.db, &own, "xe").unwrap();
     let session = find();

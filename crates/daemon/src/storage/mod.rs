@@ -1,7 +1,7 @@
 //! Which SR has which driver, and what is asked of it.
 //!
 //! # Model
-//! [`Storage`] knows the drivers by the type of their SRs. A `Place` is one SR with its driver;
+//! [`Storage`] knows the drivers by the type of their SRs. A `SrHandle` is one SR with its driver;
 //! every call through it has a deadline, and fails as clients see it. What [machines] do with
 //! disks goes to the drivers by plans, not from here.
 //!
@@ -19,9 +19,9 @@ use toolstack::sr::{Config, Space, SrDriver, SrError, Volume};
 use xenapi::table::{pbd, sr};
 use xenapi::{ApiError, codes};
 
+use crate::app::AppState;
 use crate::db::{Ref, View};
 use crate::errors::storage_failed;
-use crate::house::House;
 use crate::records::fields::{pairs, references, text, uuid};
 
 pub(crate) use scan::{found, grown, measured, scan};
@@ -39,7 +39,7 @@ pub struct Storage {
 
 /// An SR with its driver.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SrHandle {
     pub(crate) sr: Ref,
     pub(crate) id: SrId,
     driver: Arc<dyn SrDriver>,
@@ -61,7 +61,7 @@ impl Storage {
     ///
     /// # Errors
     /// There is no such SR, or no driver for it.
-    pub(crate) fn of(&self, view: &View<'_>, place: &Ref) -> Result<Place, ApiError> {
+    pub(crate) fn of(&self, view: &View<'_>, place: &Ref) -> Result<SrHandle, ApiError> {
         let id = SrId(uuid(view, place, sr::Field::uuid)?);
         self.place(place.clone(), id, text(view, place, sr::Field::r#type)?)
     }
@@ -70,10 +70,10 @@ impl Storage {
     ///
     /// # Errors
     /// There is no driver for it.
-    pub(crate) fn place(&self, place: Ref, id: SrId, kind: &str) -> Result<Place, ApiError> {
+    pub(crate) fn place(&self, place: Ref, id: SrId, kind: &str) -> Result<SrHandle, ApiError> {
         let driver = self.drivers.iter().find(|driver| driver.kind() == kind);
         let driver = driver.ok_or_else(|| codes::sr_unknown_driver(kind))?.clone();
-        Ok(Place { sr: place, id, driver, deadline: self.deadline })
+        Ok(SrHandle { sr: place, id, driver, deadline: self.deadline })
     }
 
     /// SRs of this type where the configuration says, recorded or not.
@@ -87,7 +87,7 @@ impl Storage {
     }
 }
 
-impl Place {
+impl SrHandle {
     /// Makes an empty one.
     pub(crate) async fn create(&self, config: &Config) -> Result<(), ApiError> {
         self.within("the making of it", self.driver.create(self.id, config)).await
@@ -105,7 +105,7 @@ impl Place {
 
     /// Lets go of what a daemon before this one has left attached. What cannot be let go of is in
     /// nobody's way: who wants the volume finds it attached.
-    pub(crate) async fn tidy(&self, house: &House) {
+    pub(crate) async fn tidy(&self, house: &AppState) {
         let tidied = house.machines.detach_leftovers(self.id, self.driver.kind());
         if let Err(error) = self.deadline("the end of what is left", tidied).await {
             tracing::warn!(sr = %self.id, "something may be left attached: {error}");

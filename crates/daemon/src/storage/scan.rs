@@ -7,11 +7,11 @@ use toolstack::sr::{Space, SrError, Volume};
 use xenapi::table::{message, pbd, sr, vdi};
 use xenapi::{ApiError, Date, Value};
 
-use super::Place;
-use crate::calls::message::{Note, write};
+use super::SrHandle;
+use crate::app::AppState;
+use crate::calls::message::{MessageDraft, write};
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
-use crate::house::House;
 use crate::records::fields::{bytes, flag, reference, references, size, text, uuid};
 
 /// Most volumes of which a message names each.
@@ -21,10 +21,10 @@ const NAMED_MAX: usize = 10;
 ///
 /// # Errors
 /// As the storage has it.
-pub(crate) async fn scan(house: &House, storage: &Place) -> Result<(), ApiError> {
+pub(crate) async fn scan(house: &AppState, storage: &SrHandle) -> Result<(), ApiError> {
     let scanned = storage.scan().await;
     let now = house.clock.date();
-    house.db.note(|tx| match &scanned {
+    house.db.write_observed(|tx| match &scanned {
         Ok((space, volumes)) => {
             let strays = found(tx, &storage.sr, *space, volumes)?;
             tell(tx, storage, &strays, now)
@@ -40,18 +40,24 @@ pub(crate) async fn scan(house: &House, storage: &Place) -> Result<(), ApiError>
 
 /// A volume that has the UUID of a disk of another SR: somebody has copied its file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Stray {
+pub(crate) struct DuplicateVolume {
     volume: Uuid,
     of: Ref,
 }
 
 /// Says in a message which volumes are passed over, once.
-fn tell(tx: &mut Tx<'_>, storage: &Place, strays: &[Stray], now: Date) -> Result<(), ApiError> {
+fn tell(
+    tx: &mut Tx<'_>,
+    storage: &SrHandle,
+    strays: &[DuplicateVolume],
+    now: Date,
+) -> Result<(), ApiError> {
     if strays.is_empty() {
         return Ok(());
     }
     let view = tx.view();
-    let place = |stray: &Stray| text(&view, &stray.of, sr::Field::uuid).unwrap_or_default();
+    let place =
+        |stray: &DuplicateVolume| text(&view, &stray.of, sr::Field::uuid).unwrap_or_default();
     let named = strays.iter().take(NAMED_MAX);
     let named = named.map(|stray| format!("{} of {}", stray.volume, place(stray)));
     let body = format!(
@@ -73,7 +79,7 @@ fn tell(tx: &mut Tx<'_>, storage: &Place, strays: &[Stray], now: Date) -> Result
         return Ok(());
     }
     tracing::warn!(sr = %storage.id, "{body}");
-    write(tx, &Note { name, priority: 3, cls, uuid: &uuid, body: &body }, now).map(drop)
+    write(tx, &MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body }, now).map(drop)
 }
 
 /// Records what a scan has found: disks that were not known, sizes, and disks that are not there
@@ -84,7 +90,7 @@ pub(crate) fn found(
     place: &Ref,
     space: Space,
     volumes: &[Volume],
-) -> Result<Vec<Stray>, ApiError> {
+) -> Result<Vec<DuplicateVolume>, ApiError> {
     let mut there: BTreeMap<Uuid, &Volume> =
         volumes.iter().map(|volume| (volume.vdi.0, volume)).collect();
     let mut sum: u64 = 0;
@@ -102,7 +108,7 @@ pub(crate) fn found(
         let name = volume.vdi.to_string();
         if let Ok(other) = tx.view().by_uuid(&vdi::CLASS, &name).cloned() {
             let of = reference(&tx.view(), &other, vdi::Field::SR)?;
-            strays.push(Stray { volume: volume.vdi.0, of });
+            strays.push(DuplicateVolume { volume: volume.vdi.0, of });
             continue;
         }
         let disk = tx.create(

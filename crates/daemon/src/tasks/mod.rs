@@ -17,9 +17,9 @@
 //! ended. After a restart no task is under way. That one has ended, or is forgotten, is so whether
 //! it can be stored or not.
 
-mod begin;
-mod keep;
+mod expiry;
 mod record;
+mod start;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -32,15 +32,15 @@ use toolstack::machines::CancelToken;
 use xenapi::table::{Role, session, task};
 use xenapi::{ApiError, Value, codes};
 
-pub use begin::{Cancels, TaskHandle, begin};
-pub use keep::keep;
+pub use expiry::expire_loop;
 pub use record::result_text;
+pub use start::{Cancellable, TaskHandle, begin};
 pub use state::Status;
 
+use crate::app::AppState;
 use crate::db::Ref;
 use crate::dispatch::Ctx;
-use crate::dispatch::places::{MAX_PENDING, Place, Places};
-use crate::house::House;
+use crate::dispatch::limits::{CallLimiter, CallPermit, MAX_PENDING};
 
 /// How long a task is kept after it has ended.
 pub const KEPT: Duration = Duration::from_secs(65 * 60);
@@ -57,14 +57,14 @@ pub struct Tasks {
     inner: Mutex<Inner>,
     /// Tasks that clients carry out by themselves have places of their own, so that they take none
     /// from calls.
-    theirs: Places,
+    theirs: CallLimiter,
     /// Somebody has ended: the moment may have changed at which the next one is forgotten.
     ended: tokio::sync::Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    live: HashMap<Ref, Live>,
+    live: HashMap<Ref, RunningTask>,
     /// Those that have ended, in this order.
     ended: VecDeque<(Instant, Ref)>,
     owners: HashMap<Ref, Arc<str>>,
@@ -72,13 +72,13 @@ struct Inner {
 
 /// A task under way.
 #[derive(Debug)]
-struct Live {
+struct RunningTask {
     /// How it is cancelled; a client's own cannot be reached.
     cancel: Option<CancelToken>,
     /// It is forgotten as soon as it has ended.
     doomed: bool,
     session: Ref,
-    _place: Arc<Place>,
+    _place: Arc<CallPermit>,
 }
 
 impl Tasks {
@@ -86,7 +86,7 @@ impl Tasks {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, it: &Ref, user: &str, live: Live) {
+    fn enter(&self, it: &Ref, user: &str, live: RunningTask) {
         let mut inner = self.inner();
         inner.owners.insert(it.clone(), user.into());
         inner.live.insert(it.clone(), live);
@@ -101,11 +101,11 @@ impl Tasks {
 }
 
 /// Takes over the tasks that a restart has left, all of which have ended.
-pub fn take_over(house: &House) {
+pub fn take_over(house: &AppState) {
     let left: Vec<Ref> =
         house.db.read(|view| view.all(&task::CLASS).map(|task| task.reference().clone()).collect());
     // How far they are is not stored.
-    let _ = house.db.note(|tx| {
+    let _ = house.db.write_observed(|tx| {
         left.iter().try_for_each(|it| tx.set(it, task::Field::progress, Value::Float(1.0)))
     });
     let now = house.clock.now();
@@ -121,10 +121,10 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
     let tasks = &ctx.house.tasks;
     let session = ctx.session.reference.clone();
     let place = tasks.theirs.take(&session).or_else(|_| {
-        sweep(&ctx.house);
+        end_orphaned(&ctx.house);
         tasks.theirs.take(&session)
     })?;
-    let live = Live { cancel: None, doomed: false, session, _place: Arc::new(place) };
+    let live = RunningTask { cancel: None, doomed: false, session, _place: Arc::new(place) };
     let it = ctx.change(|tx| {
         let it = record::make(tx, &ctx.house, label, description)?;
         tasks.enter(&it, &ctx.session.user, live);
@@ -184,7 +184,7 @@ pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
         inner.ended.retain(|(_, ended)| ended != it);
         inner.owners.remove(it);
     }
-    ctx.house.db.note(|tx| tx.destroy(&task::CLASS, it))
+    ctx.house.db.write_observed(|tx| tx.destroy(&task::CLASS, it))
 }
 
 /// A task of a client's own, to which that client may say what has become of it.
@@ -192,7 +192,7 @@ pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
 /// # Errors
 /// `RBAC_PERMISSION_DENIED`: it is somebody else's. `OPERATION_NOT_ALLOWED`: the server carries it
 /// out, or it has ended.
-pub fn told(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
+pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.set_status/any")?;
     let inner = ctx.house.tasks.inner();
     if inner.live.get(it).is_some_and(|live| live.cancel.is_none()) {
@@ -206,7 +206,7 @@ pub fn told(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
 /// # Errors
 /// As [`told`].
 pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
-    told(ctx, it)?;
+    client_task(ctx, it)?;
     if status.ended() {
         return finish(&ctx.house, it, |tx| record::set_ended(tx, &ctx.house, it, status));
     }
@@ -220,7 +220,7 @@ pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
 
 /// A task has ended like this.
 pub(crate) fn end(
-    house: &House,
+    house: &AppState,
     it: &Ref,
     answer: &Result<Value, ApiError>,
 ) -> Result<(), ApiError> {
@@ -228,7 +228,7 @@ pub(crate) fn end(
 }
 
 fn finish(
-    house: &House,
+    house: &AppState,
     it: &Ref,
     write: impl FnOnce(&mut crate::db::Tx<'_>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
@@ -247,7 +247,7 @@ fn finish(
         doomed
     };
     // It has ended, whether that can be stored or not.
-    house.db.note(|tx| {
+    house.db.write_observed(|tx| {
         write(tx)?;
         if doomed { tx.destroy(&task::CLASS, it) } else { Ok(()) }
     })?;
@@ -257,7 +257,7 @@ fn finish(
 
 /// Ends tasks that were carried out by clients whose sessions have ended: nobody will say any more
 /// what becomes of them.
-pub fn sweep(house: &House) {
+pub fn end_orphaned(house: &AppState) {
     let theirs: Vec<(Ref, Ref)> = {
         let inner = house.tasks.inner();
         let theirs = inner.live.iter().filter(|(_, live)| live.cancel.is_none());

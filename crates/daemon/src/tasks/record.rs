@@ -4,9 +4,9 @@ use xenapi::table::{host, task};
 use xenapi::{ApiError, NULL_REF, Value, codes, xmlrpc};
 
 use super::Status;
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::text;
-use crate::house::House;
 
 /// Longest result of a task, in bytes of its text.
 const RESULT_BYTES_MAX: usize = 64 << 10;
@@ -20,7 +20,7 @@ pub fn result_text(value: &Value) -> String {
 
 pub(super) fn make(
     tx: &mut Tx<'_>,
-    house: &House,
+    house: &AppState,
     label: &str,
     description: &str,
 ) -> Result<Ref, ApiError> {
@@ -44,7 +44,7 @@ pub(super) fn status(view: &View<'_>, it: &Ref) -> Result<Status, ApiError> {
 /// It has ended like this, unless it had ended before.
 pub(super) fn end(
     tx: &mut Tx<'_>,
-    house: &House,
+    house: &AppState,
     it: &Ref,
     answer: &Result<Value, ApiError>,
 ) -> Result<(), ApiError> {
@@ -88,7 +88,7 @@ fn cut(mut detail: String) -> String {
 /// It has this status and all that goes with it, unless it had ended before.
 pub(super) fn set_ended(
     tx: &mut Tx<'_>,
-    house: &House,
+    house: &AppState,
     it: &Ref,
     to: Status,
 ) -> Result<(), ApiError> {

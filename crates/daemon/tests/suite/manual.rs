@@ -7,11 +7,11 @@ mod page;
 use std::fs;
 
 use clap::CommandFactory;
-use daemon::config::{Settings, settings};
+use daemon::config::{DaemonConfig, settings};
 use daemon::options::Options;
 
 /// What is run with if this is the configuration.
-fn configured(text: &str) -> Result<Settings, String> {
+fn configured(text: &str) -> Result<DaemonConfig, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringwayd.toml");
     fs::write(&file, text).unwrap();

@@ -38,7 +38,7 @@ pub(super) enum Question {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// It is.
-    Admitted(Named),
+    Admitted(HelperUser),
     /// It is, and the user has nothing to do here.
     Stranger,
     /// It is not.
@@ -53,12 +53,12 @@ pub(super) enum Answer {
 
 /// A user as a line has it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Named {
+pub(super) struct HelperUser {
     pub(super) name: String,
     pub(super) role: String,
 }
 
-impl Named {
+impl HelperUser {
     pub(super) fn into_identity(self) -> Result<Identity, PamError> {
         let role = self.role.parse().map_err(|_| PamError::Silent)?;
         Ok(Identity { name: self.name, role })
@@ -104,12 +104,12 @@ fn answer(service: &OsStr, question: Question) -> Answer {
 }
 
 /// What modules ask is answered with one password, what they say is kept.
-struct Talk {
+struct Conversation {
     password: String,
     said: Rc<RefCell<String>>,
 }
 
-impl ConversationAdapter for Talk {
+impl ConversationAdapter for Conversation {
     fn prompt(&self, _: impl AsRef<OsStr>) -> nonstick::Result<OsString> {
         Err(ErrorCode::ConversationError)
     }
@@ -137,7 +137,7 @@ fn login(
     password: String,
     from: Option<&str>,
 ) -> nonstick::Result<Answer> {
-    let talk = Talk { password, said: Rc::default() };
+    let talk = Conversation { password, said: Rc::default() };
     let builder = TransactionBuilder::new_with_service(service).username(name);
     let mut pam = builder.build(talk.into_conversation())?;
     pam.items_mut().set_remote_host(from.map(OsStr::new))?;
@@ -151,7 +151,7 @@ fn login(
     };
     Ok(match role(name) {
         Ok(Some(role)) => {
-            Answer::Admitted(Named { name: name.to_owned(), role: role.name().to_owned() })
+            Answer::Admitted(HelperUser { name: name.to_owned(), role: role.name().to_owned() })
         }
         Ok(None) => Answer::Stranger,
         Err(error) => Answer::Failed(format!("the groups of a user cannot be read: {error}")),
@@ -179,7 +179,7 @@ fn of_code(code: ErrorCode) -> Answer {
 
 fn change(service: &OsStr, name: &str, new: String) -> Answer {
     let said = Rc::new(RefCell::new(String::new()));
-    let talk = Talk { password: new, said: Rc::clone(&said) };
+    let talk = Conversation { password: new, said: Rc::clone(&said) };
     let builder = TransactionBuilder::new_with_service(service).username(name);
     let changed = builder
         .build(talk.into_conversation())

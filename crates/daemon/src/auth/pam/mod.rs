@@ -28,7 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolstack::helper_command::HelperCommand;
 
-use super::Verdict;
+use super::AuthOutcome;
 use helper::{Answer, LINE_BYTES_MAX, Question};
 
 /// Whoever is in this group is pool-admin.
@@ -102,11 +102,11 @@ impl Pam {
         name: &str,
         password: &str,
         from: Option<IpAddr>,
-    ) -> Result<Verdict, PamError> {
+    ) -> Result<AuthOutcome, PamError> {
         // An empty password is one that some hosts let in at their own screens.
         if name.is_empty() || password.is_empty() || !can_be_asked(name) || !can_be_asked(password)
         {
-            return Ok(Verdict::Wrong);
+            return Ok(AuthOutcome::Wrong);
         }
         let question = Question::Login {
             name: name.to_owned(),
@@ -114,9 +114,11 @@ impl Pam {
             from: from.map(|from| from.to_string()),
         };
         match self.ask(question).await? {
-            Answer::Admitted(identity) => Ok(Verdict::Admitted(identity.into_identity()?, None)),
-            Answer::Stranger => Ok(Verdict::Stranger),
-            Answer::Wrong => Ok(Verdict::Wrong),
+            Answer::Admitted(identity) => {
+                Ok(AuthOutcome::Admitted(identity.into_identity()?, None))
+            }
+            Answer::Stranger => Ok(AuthOutcome::Stranger),
+            Answer::Wrong => Ok(AuthOutcome::Wrong),
             Answer::Failed(why) => Err(PamError::Failed(why)),
             Answer::Changed | Answer::Rejected(_) => Err(PamError::Silent),
         }

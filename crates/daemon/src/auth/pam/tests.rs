@@ -31,7 +31,7 @@ async fn a_line_goes_in_and_a_line_comes_out() {
     let from = Some([10, 0, 0, 1].into());
     let verdict = pam.check("ann", "it's \"quoted\"", from).await.unwrap();
     let identity = Identity { name: "ann@example".into(), role: Role::ReadOnly };
-    assert_eq!(verdict, Verdict::Admitted(identity, None));
+    assert_eq!(verdict, AuthOutcome::Admitted(identity, None));
     let question = std::fs::read_to_string(dir.path().join("question")).unwrap();
     let Ok(Question::Login { name, password, from }) = serde_json::from_str(&question) else {
         panic!("{question}")
@@ -55,7 +55,7 @@ async fn what_is_no_answer_admits_nobody() {
         assert!(error.contains(told), "{script}: {error}");
     }
     let (_dir, pam) = helper("cat >/dev/null\necho '\"Wrong\"'", LONG);
-    assert_eq!(pam.check("ann", "secret", None).await.unwrap(), Verdict::Wrong);
+    assert_eq!(pam.check("ann", "secret", None).await.unwrap(), AuthOutcome::Wrong);
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn some_words_are_not_asked_about() {
     for (name, password) in
         [("", "p"), ("ann", ""), ("ann", "a\0b"), ("an\nn", "p"), (&long, "p"), ("ann", &long)]
     {
-        assert_eq!(pam.check(name, password, None).await.unwrap(), Verdict::Wrong);
+        assert_eq!(pam.check(name, password, None).await.unwrap(), AuthOutcome::Wrong);
     }
     assert!(!dir.path().join("asked").exists());
 }
@@ -98,7 +98,7 @@ async fn the_places_are_bounded() {
     assert!(matches!(error, PamError::Busy(_)), "{error}");
     drop(held);
     let unhurried = Pam { deadline: LONG, ..pam };
-    assert_eq!(unhurried.check("ann", "secret", None).await.unwrap(), Verdict::Wrong);
+    assert_eq!(unhurried.check("ann", "secret", None).await.unwrap(), AuthOutcome::Wrong);
 }
 
 #[tokio::test]

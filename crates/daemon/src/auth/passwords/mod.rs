@@ -94,9 +94,9 @@ pub fn check(path: &Path, name: &str, password: &str) -> Result<Option<Identity>
 /// What was right at a login, told from everything else by whoever has the keys: as long as the file
 /// has it, the session may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stamp(u64);
+pub struct CredentialStamp(u64);
 
-impl Stamp {
+impl CredentialStamp {
     /// Of somebody who has logged in with this password.
     pub fn of(keys: &RandomState, identity: &Identity, password: &str) -> Self {
         Self(keys.hash_one((&identity.name, password, identity.role.name())))
@@ -107,9 +107,12 @@ impl Stamp {
 ///
 /// # Errors
 /// [`PasswordsError`]: it cannot be told who could.
-pub fn stamps(path: &Path, keys: &RandomState) -> Result<BTreeSet<Stamp>, PasswordsError> {
+pub fn stamps(
+    path: &Path,
+    keys: &RandomState,
+) -> Result<BTreeSet<CredentialStamp>, PasswordsError> {
     let users = users(path)?.1.into_iter();
-    Ok(users.map(|user| Stamp::of(keys, &user.identity, &user.password)).collect())
+    Ok(users.map(|user| CredentialStamp::of(keys, &user.identity, &user.password)).collect())
 }
 
 /// Somebody could log in with this file.

@@ -100,7 +100,7 @@ fn a_stamp_is_of_name_password_and_role() {
     let keys = RandomState::new();
     let (_dir, path) = file("root\nr\n\nwatcher\nw\nread-only\n");
     let stamp = |name: &str, password: &str, role| {
-        Stamp::of(&keys, &Identity { name: name.to_owned(), role }, password)
+        CredentialStamp::of(&keys, &Identity { name: name.to_owned(), role }, password)
     };
     let all = stamps(&path, &keys).unwrap();
     assert_eq!(all.len(), 2);

@@ -4,9 +4,9 @@ use model::admission::StepLimits;
 use xenapi::table::host;
 use xenapi::{ApiError, Value, codes};
 
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, text};
-use crate::house::House;
 
 /// One of the limits.
 type Limit = fn(&mut StepLimits) -> &mut u16;
@@ -19,7 +19,7 @@ const LIMITS: [(&str, Limit); 3] = [
 ];
 
 /// The limits that are set; those of the configuration where nothing is.
-fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
+fn limits(house: &AppState, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
     let mut limits = house.settings.limits;
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
     for (key, limit) in LIMITS {
@@ -42,7 +42,7 @@ pub(super) fn follow(ctx: &Ctx, it: &Ref) {
 }
 
 /// Steps that run go on.
-pub(super) fn apply(house: &House, it: &Ref) {
+pub(super) fn apply(house: &AppState, it: &Ref) {
     // It was looked at before it was written.
     if let Ok(limits) = house.db.read(|view| limits(house, view, it)) {
         house.machines.set_limits(limits);

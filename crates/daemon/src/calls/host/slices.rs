@@ -6,9 +6,9 @@ use toolstack::cgroup::Weights;
 use xenapi::table::host;
 use xenapi::{ApiError, Value, codes};
 
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, text};
-use crate::house::House;
 
 /// The weight of one of the slices.
 type Weight = fn(&mut Weights) -> &mut u32;
@@ -21,7 +21,7 @@ const WEIGHTS: [(&str, Weight); 3] = [
 ];
 
 /// The weights that are set; those of the configuration where nothing is.
-fn weights(house: &House, view: &View<'_>, it: &Ref) -> Result<Weights, ApiError> {
+fn weights(house: &AppState, view: &View<'_>, it: &Ref) -> Result<Weights, ApiError> {
     let mut weights = house.slices.usual();
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(weights) };
     for (key, weight) in WEIGHTS {
@@ -42,7 +42,7 @@ pub(super) fn follow(ctx: &Ctx, it: &Ref) {
 }
 
 /// Who is in the slices goes on.
-pub(super) fn apply(house: &Arc<House>, it: &Ref) {
+pub(super) fn apply(house: &Arc<AppState>, it: &Ref) {
     if house.slices.tree().is_none() {
         return;
     }

@@ -23,7 +23,7 @@ const CALLS: usize = 16;
 
 /// A machine with an interface, which takes its time.
 pub(super) struct Slow {
-    pub(super) world: World,
+    pub(super) world: SimulatedHost,
     pub(super) machine: Ref,
     pub(super) vm: VmId,
     vif: VifId,
@@ -31,7 +31,7 @@ pub(super) struct Slow {
 
 impl Slow {
     pub(super) async fn new() -> Self {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
         let net = world.made("network.create", [net]).await;
@@ -57,7 +57,7 @@ impl Slow {
     /// Ends when these addresses are recorded of the guest.
     pub(super) async fn until(&self, addresses: &[&str]) {
         let wanted: BTreeSet<_> = addresses.iter().map(|one| (*one).to_owned()).collect();
-        let is = |world: &World| recorded(world, &self.machine).as_ref() == Some(&wanted);
+        let is = |world: &SimulatedHost| recorded(world, &self.machine).as_ref() == Some(&wanted);
         let seen = timeout(SOON, self.world.until(is)).await;
         assert!(seen.is_ok(), "{wanted:?}: {:?}", recorded(&self.world, &self.machine));
     }
@@ -76,7 +76,7 @@ impl Slow {
 }
 
 /// Nothing where nothing is known of the guest.
-fn recorded(world: &World, machine: &Ref) -> Option<BTreeSet<String>> {
+fn recorded(world: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>> {
     let metrics = Ref::from(text(&world.get(machine, vm::Field::guest_metrics)));
     let field = vm_guest_metrics::Field::networks;
     let told = world.trial.house.db.read(|view| pairs(view, &metrics, field));

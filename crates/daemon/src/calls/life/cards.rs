@@ -11,25 +11,25 @@ use super::*;
 /// More than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
-fn host(world: &World) -> Ref {
+fn host(world: &SimulatedHost) -> Ref {
     let db = &world.trial.house.db;
     db.read(|view| view.all(&host::CLASS).next().unwrap().reference().clone())
 }
 
-fn pifs(world: &World) -> Vec<Ref> {
+fn pifs(world: &SimulatedHost) -> Vec<Ref> {
     let all = world.get(&host(world), host::Field::PIFs);
     let Value::Set(all) = all else { panic!("{all:?}") };
     all.iter().map(|one| Ref::from(text(one))).collect()
 }
 
 /// The bridge that the only card is in.
-fn place(world: &World) -> Option<String> {
+fn place(world: &SimulatedHost) -> Option<String> {
     world.sim.cards().into_iter().next().unwrap().1
 }
 
 #[tokio::test]
 async fn cards_are_found_and_brought_into_bridges() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let scan = || world.done("PIF.scan", [host(&world).value()]);
     scan().await;
     assert_eq!(pifs(&world), []);
@@ -75,7 +75,7 @@ async fn cards_are_found_and_brought_into_bridges() {
 
 #[tokio::test]
 async fn a_card_is_introduced_by_name_or_address() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     world.sim.add_card("eth0");
     let introduce = |mac: &str, device: &str| {
         [host(&world).value(), Value::text(mac), Value::text(device), yes()]
@@ -98,7 +98,7 @@ async fn a_card_is_introduced_by_name_or_address() {
 }
 
 /// A card that is brought into a bridge is there, and whoever does it is not answered; tells when one is.
-fn joins_hang(world: &World) -> Arc<Notify> {
+fn joins_hang(world: &SimulatedHost) -> Arc<Notify> {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| {
@@ -113,7 +113,7 @@ fn joins_hang(world: &World) -> Arc<Notify> {
 
 #[tokio::test]
 async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     world.sim.add_card("eth0");
     world.done("PIF.scan", [host(&world).value()]).await;
     let pif = pifs(&world).remove(0);
@@ -129,9 +129,9 @@ async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
 }
 
 /// What a daemon has left that was killed, with cards that were plugged.
-fn killed(cards: &[&str]) -> World {
+fn killed(cards: &[&str]) -> SimulatedHost {
     life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         cards.iter().for_each(|card| world.sim.add_card(card));
         world.done("PIF.scan", [host(&world).value()]).await;
         for pif in pifs(&world) {
@@ -161,7 +161,7 @@ fn a_card_is_plugged_again_by_the_next_daemon() {
     });
 }
 
-async fn until_all_attached(world: &World, attached: bool) {
+async fn until_all_attached(world: &SimulatedHost, attached: bool) {
     let is = |pif: &Ref| world.get(pif, pif::Field::currently_attached) == Value::Bool(attached);
     tokio::time::timeout(SOON, world.until(|world| pifs(world).iter().all(is))).await.unwrap();
 }
@@ -276,7 +276,8 @@ fn a_card_that_nobody_wants_any_more_is_not_plugged() {
         assert_eq!(unplugged, Value::Map(Default::default()));
         cards.iter().for_each(|card| world.sim.add_card(card));
         let wanted = of("eth2");
-        let is = |world: &World| world.get(&wanted, pif::Field::currently_attached) == yes();
+        let is =
+            |world: &SimulatedHost| world.get(&wanted, pif::Field::currently_attached) == yes();
         tokio::time::timeout(SOON, world.until(is)).await.unwrap();
         let places: Vec<_> =
             world.sim.cards().into_iter().map(|(_, place)| place.is_some()).collect();

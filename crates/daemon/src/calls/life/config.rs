@@ -5,7 +5,7 @@ use crate::calls::message::MESSAGES_MAX;
 
 #[tokio::test]
 async fn bounds_of_memory_and_cpus_do_not_cross() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let limits = |all: [i64; 4]| {
         std::iter::once(machine.value()).chain(all.map(|mib| Value::Int(mib << 20)))
@@ -31,7 +31,7 @@ async fn bounds_of_memory_and_cpus_do_not_cross() {
 
 #[tokio::test]
 async fn a_copy_has_its_own_past_and_its_own_addresses() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
     let copy = world.made("VM.clone", [machine.value(), Value::text("copy")]).await;
@@ -49,7 +49,7 @@ async fn a_copy_has_its_own_past_and_its_own_addresses() {
 
 #[tokio::test]
 async fn a_template_that_asks_for_nonsense_is_told_so() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let template = world.template("Other install media").await;
     let refused = world.refused("VM.destroy", [template.value()]).await;
     assert_eq!(refused, ["VM_IS_TEMPLATE", template.as_str()]);
@@ -76,7 +76,7 @@ async fn a_template_that_asks_for_nonsense_is_told_so() {
 
 #[tokio::test]
 async fn messages_are_noted_and_told() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let note = |at: i64| {
         world.trial.hands.set(at);
         let texts = ["HELLO", "VM", "no uuid", "words"].map(Value::text);
@@ -95,7 +95,7 @@ async fn messages_are_noted_and_told() {
     let db = &world.trial.house.db;
     db.change(|tx| {
         for _ in 0..MESSAGES_MAX {
-            let note = super::super::message::Note {
+            let note = super::super::message::MessageDraft {
                 name: "N",
                 priority: 5,
                 cls: "VM",

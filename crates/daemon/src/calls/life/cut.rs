@@ -21,7 +21,7 @@ use crate::records::owed::{OWED, TRIES};
 const SOON: Duration = Duration::from_secs(60);
 
 /// From here on the first call of this kind is the daemon's last: whoever waits for this kills it.
-fn last_call(world: &World, what: CallKind, end: SimResult) -> Arc<Notify> {
+fn last_call(world: &SimulatedHost, what: CallKind, end: SimResult) -> Arc<Notify> {
     let came = Arc::new(Notify::new());
     let comes = came.clone();
     world.sim.rule(move |call| {
@@ -34,16 +34,16 @@ fn last_call(world: &World, what: CallKind, end: SimResult) -> Arc<Notify> {
     came
 }
 
-fn dies(world: &World) {
+fn dies(world: &SimulatedHost) {
     world.killed();
     world.sim.rule(|_| SimBehaviour::default());
 }
 
 /// A machine that runs, with a disk, in a life that ends while `method` is carried out; its number
 /// before that.
-fn cut(method: &str, what: CallKind, end: SimResult) -> (World, Ref, Value) {
+fn cut(method: &str, what: CallKind, end: SimResult) -> (SimulatedHost, Ref, Value) {
     life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         world.device(&machine).await;
         world.start(&machine).await;
@@ -65,8 +65,8 @@ fn cut(method: &str, what: CallKind, end: SimResult) -> (World, Ref, Value) {
 }
 
 /// Ends when nothing is under way on a machine, and nothing is owed.
-async fn quiet(world: &World, machine: &Ref) {
-    let busy = |it: &World| it.get(machine, vm::Field::current_operations) != none();
+async fn quiet(world: &SimulatedHost, machine: &Ref) {
+    let busy = |it: &SimulatedHost| it.get(machine, vm::Field::current_operations) != none();
     world.until(|it| !busy(it) && it.owed(machine).is_none()).await;
 }
 
@@ -120,7 +120,7 @@ fn what_a_guest_lets_go_of_late_is_free() {
         [("VBD.unplug", CallKind::UnplugDisk), ("VIF.unplug", CallKind::UnplugNic)]
     {
         let (world, machine, slot, card) = life(async {
-            let world = World::new().await;
+            let world = SimulatedHost::new().await;
             let machine = world.machine().await;
             let (slot, _) = world.device(&machine).await;
             let net = record([("name_label", Value::text("n")), ("other_config", none())]);
@@ -140,7 +140,7 @@ fn what_a_guest_lets_go_of_late_is_free() {
         life(async {
             let world = world.again(BOOT).await;
             quiet(&world, &machine).await;
-            let in_it = |it: &World| {
+            let in_it = |it: &SimulatedHost| {
                 (it.attached(&slot), it.get(&card, vif::Field::currently_attached) == yes())
             };
             assert_eq!(in_it(&world), (true, true), "the guest has both");
@@ -162,7 +162,7 @@ fn what_a_guest_lets_go_of_late_is_free() {
 /// Nobody knows what a guest has whose emulator does not answer: it is asked again.
 #[tokio::test]
 async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.start(&machine).await;
@@ -241,7 +241,7 @@ fn what_follows_a_guests_own_end_goes_on() {
     ] {
         for end in [SimResult::Hangs, SimResult::HangsDone] {
             let (world, machine) = life(async {
-                let world = World::new().await;
+                let world = SimulatedHost::new().await;
                 let machine = world.machine().await;
                 world.device(&machine).await;
                 world.start(&machine).await;
@@ -272,7 +272,7 @@ fn what_follows_a_guests_own_end_goes_on() {
 fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
     for what in [CallKind::Create, CallKind::PlugDisk, CallKind::Run] {
         let (world, machine) = life(async {
-            let world = World::new().await;
+            let world = SimulatedHost::new().await;
             let machine = world.machine().await;
             world.device(&machine).await;
             world.start(&machine).await;
@@ -333,7 +333,7 @@ fn what_ends_the_daemon_each_time_is_not_tried_for_ever() {
 /// Time here is that of the runtime.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_is_owed_can_be_called_off() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     world.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
     world.sim.kill_process(world.id(&machine));
@@ -348,7 +348,7 @@ async fn a_start_that_is_owed_can_be_called_off() {
 
 #[tokio::test]
 async fn nothing_is_owed_when_all_is_done_or_has_failed() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.device(&machine).await;
     world.start(&machine).await;
@@ -376,7 +376,7 @@ async fn nothing_is_owed_when_all_is_done_or_has_failed() {
 /// It does not come between the steps of another operation, and nothing is left of the domain.
 #[tokio::test]
 async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.sim.rule(|call| match call.what {
@@ -408,7 +408,7 @@ async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() 
 #[test]
 fn settings_that_were_stored_are_told_by_the_next_daemon() {
     let (world, slot) = life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
         let [key, value] = ["polling-duration", "50"].map(Value::text);

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn disks_come_and_go_while_a_machine_runs() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (first, _) = world.device(&machine).await;
     let refused = world.refused("VBD.plug", [first.value()]).await;
@@ -42,7 +42,7 @@ async fn disks_come_and_go_while_a_machine_runs() {
 /// What is set of a disk that is served is told to who serves it.
 #[tokio::test]
 async fn limits_are_refused_or_kept() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     let (slot, _) = world.device(&machine).await;
     let algorithm = |name: &str| [slot.value(), Value::text(name)];
@@ -61,7 +61,7 @@ async fn limits_are_refused_or_kept() {
 
 #[tokio::test]
 async fn numbers_are_given_once() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let disk = world.disk().await;
     let slot = |number: &str| {
@@ -88,7 +88,7 @@ async fn numbers_are_given_once() {
 
 #[tokio::test]
 async fn a_medium_is_put_in_and_taken_out() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
     let disk = world.disk().await;
@@ -121,7 +121,7 @@ async fn a_medium_is_put_in_and_taken_out() {
 
 #[tokio::test]
 async fn a_machine_has_room_for_a_few_drives() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     for _ in 0..MAX_CDS {
         world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
@@ -141,7 +141,7 @@ async fn a_machine_has_room_for_a_few_drives() {
 
 #[tokio::test]
 async fn a_disk_is_written_by_one_machine() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (one, other) = (world.running().await, world.running().await);
     let (slot, disk) = world.device(&one).await;
     world.done("VBD.plug", [slot.value()]).await;
@@ -155,7 +155,7 @@ async fn a_disk_is_written_by_one_machine() {
 
 #[tokio::test]
 async fn network_devices_have_addresses_of_their_own() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let net = record([("name_label", Value::text("n")), ("other_config", none())]);
     let net = world.made("network.create", [net]).await;
@@ -198,7 +198,7 @@ async fn network_devices_have_addresses_of_their_own() {
 #[tokio::test]
 async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
     use xenapi::table::vm_guest_metrics::Field;
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let net = record([("name_label", Value::text("n")), ("other_config", none())]);
     let net = world.made("network.create", [net]).await;
@@ -223,7 +223,7 @@ async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
         model::id::VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap())
     });
     let claim = |at: usize, address: &str| world.sim.claim(ids[at], address.parse().unwrap());
-    let told = |world: &World| {
+    let told = |world: &SimulatedHost| {
         let metrics = Ref::from(text(&world.get(&machine, vm::Field::guest_metrics)));
         let db = &world.trial.house.db;
         db.read(|view| view.get(&metrics, Field::networks).cloned()).unwrap_or_else(|_| none())

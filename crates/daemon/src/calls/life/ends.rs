@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_a_guest_does_itself_is_followed() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.start(&machine).await;
@@ -32,7 +32,7 @@ async fn what_a_guest_does_itself_is_followed() {
 
 #[tokio::test]
 async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     let first = world.get(&machine, vm::Field::domid);
     // What is set for its own reboots would halt it.
@@ -52,7 +52,7 @@ async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
 async fn an_end_in_the_middle_of_something_else_is_followed() {
     let exits = [(DomainExit::Rebooted, "VM_REBOOTED"), (DomainExit::Killed, "VM_CRASHED")];
     for (exit, told) in exits {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.running().await;
         let (slot, _) = world.device(&machine).await;
         let first = world.get(&machine, vm::Field::domid);
@@ -66,7 +66,8 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
             _ => SimBehaviour::default(),
         });
         let ends = async {
-            let plugs = |world: &World| world.get(&slot, vbd::Field::current_operations) != none();
+            let plugs =
+                |world: &SimulatedHost| world.get(&slot, vbd::Field::current_operations) != none();
             world.until(plugs).await;
             match exit {
                 DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
@@ -90,7 +91,7 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
 
 #[tokio::test]
 async fn a_crash_gets_what_is_set_for_it() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     let set = |what: &str| [machine.value(), Value::text(what)];
     world.done("VM.set_actions_after_crash", set("preserve")).await;
@@ -120,7 +121,7 @@ async fn a_crash_gets_what_is_set_for_it() {
 /// A crash in a loop waits between two starts; time here is that of the runtime.
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_once_is_started_again_after_a_while() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     world.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
     world.sim.kill_process(world.id(&machine));
@@ -135,7 +136,7 @@ async fn a_crash_at_once_is_started_again_after_a_while() {
 #[test]
 fn after_a_restart_records_are_true() {
     let (world, [stays, ended, killed, begun], slot) = life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let running = [world.running().await, world.running().await, world.running().await];
         let begun = world.machine().await;
         let (slot, _) = world.device(&begun).await;
@@ -183,7 +184,7 @@ fn after_a_restart_records_are_true() {
 #[test]
 fn a_host_that_boots_starts_those_that_are_chosen() {
     let (world, chosen, other) = life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let (chosen, other) = (world.running().await, world.running().await);
         let set = |of: &Ref| [of.value(), Value::text("auto_poweron"), Value::text("true")];
         let Value::Set(pool) = world.call("pool.get_all", []).await else { panic!() };
@@ -193,7 +194,7 @@ fn a_host_that_boots_starts_those_that_are_chosen() {
         (world, chosen, other)
     });
     let before = world.get(&chosen, vm::Field::domid);
-    let world = World { sim: Sim::new(), ..world };
+    let world = SimulatedHost { sim: Sim::new(), ..world };
     life(async {
         let world = world.again("second").await;
         world.until(|world| world.power(&chosen) == "Running").await;
@@ -204,7 +205,7 @@ fn a_host_that_boots_starts_those_that_are_chosen() {
 }
 
 /// What may be asked of everything, by reference.
-fn may_be_asked(world: &World) -> BTreeMap<String, Value> {
+fn may_be_asked(world: &SimulatedHost) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for class in ["VM", "VBD", "VDI", "SR", "VIF"] {
         let class = xenapi::table::class(class).unwrap();
@@ -224,7 +225,7 @@ fn may_be_asked(world: &World) -> BTreeMap<String, Value> {
 #[test]
 fn after_a_restart_the_same_may_be_asked() {
     let (world, before, slots) = life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
         let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
@@ -232,7 +233,7 @@ fn after_a_restart_the_same_may_be_asked() {
         let (late, _) = world.device(&machine).await;
         // Its guest says that it takes disks.
         let class = &xenapi::table::vm_guest_metrics::CLASS;
-        let told = world.trial.house.db.note(|tx| {
+        let told = world.trial.house.db.write_observed(|tx| {
             use xenapi::table::vm_guest_metrics::Field;
             let told = tx.create(class, Vec::new())?;
             tx.set(&machine, vm::Field::guest_metrics, told.value())?;

@@ -10,7 +10,7 @@ use super::*;
 const ADDRESS: &str = "10.0.0.1";
 const MIB: i64 = 1 << 20;
 
-fn metrics(world: &World, machine: &Ref) -> [Value; 2] {
+fn metrics(world: &SimulatedHost, machine: &Ref) -> [Value; 2] {
     let metrics = Ref::from(text(&world.get(machine, vm::Field::metrics)));
     let fields = [vm_metrics::Field::memory_actual, vm_metrics::Field::VCPUs_number];
     fields.map(|field| world.get(&metrics, field))
@@ -19,7 +19,7 @@ fn metrics(world: &World, machine: &Ref) -> [Value; 2] {
 /// Nothing of what it has is left when it is halted, and it is given what is set by then.
 #[tokio::test]
 async fn memory_and_cpus_of_a_machine_are_those_of_its_start() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let it = || machine.value();
     assert_eq!(metrics(&world, &machine), [0, 0].map(Value::Int));

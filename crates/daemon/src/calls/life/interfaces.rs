@@ -11,7 +11,7 @@ use xenapi::table::{network, vif};
 use super::*;
 
 /// A machine with an interface, and the network of that.
-async fn machine(world: &World) -> (Ref, Ref, Ref) {
+async fn machine(world: &SimulatedHost) -> (Ref, Ref, Ref) {
     let machine = world.machine().await;
     let net = record([("name_label", Value::text("n")), ("other_config", none())]);
     let net = world.made("network.create", [net]).await;
@@ -34,14 +34,14 @@ pub(super) fn device(machine: &Ref, net: &Ref, algorithm: &str) -> Value {
 }
 
 /// The only NIC that the switch has.
-async fn port(world: &World) -> NicStats {
+async fn port(world: &SimulatedHost) -> NicStats {
     let stats = world.trial.house.drivers.switch.stats().await.unwrap().unwrap();
     stats.nics.into_iter().next().unwrap()
 }
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_and_changes_nothing() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, net, vif) = machine(&world).await;
     let refused = world.refused("VIF.create", [device(&machine, &net, "magic")]).await;
     assert_eq!(&refused[..3], ["VALUE_NOT_SUPPORTED", "qos_algorithm_type", "magic"]);
@@ -67,7 +67,7 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
 
 #[tokio::test]
 async fn the_switch_is_told_what_is_set() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, net, vif) = machine(&world).await;
     let mode = |mode: &str| [vif.value(), Value::text(mode)];
     world.done("VIF.set_locking_mode", mode("locked")).await;
@@ -111,7 +111,7 @@ const SLOW: Duration = Duration::from_millis(300);
 /// Whoever tells a change does not overtake who has told a later one.
 #[tokio::test]
 async fn what_is_in_force_when_a_call_is_answered_stays_so() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, _, vif) = machine(&world).await;
     world.start(&machine).await;
     let (begun, told) = (Arc::new(Notify::new()), AtomicBool::new(false));
@@ -139,7 +139,7 @@ async fn what_is_in_force_when_a_call_is_answered_stays_so() {
 
 #[tokio::test]
 async fn what_the_switch_refuses_is_told_to_who_asked() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, _, vif) = machine(&world).await;
     world.start(&machine).await;
     let lock = [vif.value(), Value::text("locked")];
@@ -162,7 +162,7 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
 
 /// The first tell hangs until `others` have come as far as this. How many there were at the end of all.
 async fn hung(
-    world: &World,
+    world: &SimulatedHost,
     first: impl Future<Output = ()>,
     others: impl Future<Output = ()>,
     are_there: impl Fn() -> bool,
@@ -200,7 +200,7 @@ async fn hung(
 /// Of those who wait while somebody tells, one tells for all.
 #[tokio::test]
 async fn who_waits_while_somebody_tells_is_told_for() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, _, vif) = machine(&world).await;
     world.start(&machine).await;
     let add = |address: &'static str| {
@@ -219,7 +219,7 @@ async fn who_waits_while_somebody_tells_is_told_for() {
 /// What nobody serves is told to nobody, and waits for nobody.
 #[tokio::test]
 async fn an_interface_that_is_not_plugged_waits_for_no_switch() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let (machine, net, vif) = machine(&world).await;
     world.start(&machine).await;
     let other = world.machine().await;

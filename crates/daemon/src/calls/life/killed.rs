@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Kills the daemon at a call, counted from here: before it is done, or after. Early ones come more
 /// often than late ones, as some operations have one or two.
-fn kill_after(world: &World, chance: &mut Random) -> Arc<Notify> {
+fn kill_after(world: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
     let most = 1 + chance.below(CALLS_MAX);
     let (last, seed) = (chance.below(most), chance.number());
     let end = if chance.below(2) == 0 { SimResult::Hangs } else { SimResult::HangsDone };
@@ -52,7 +52,7 @@ fn kill_after(world: &World, chance: &mut Random) -> Arc<Notify> {
 }
 
 /// The life ends: at once, or when some of what it has noted is stored.
-async fn dies(world: &World, chance: &mut Random) {
+async fn dies(world: &SimulatedHost, chance: &mut Random) {
     if chance.below(2) == 0 {
         tokio::time::sleep(Duration::from_micros(chance.below(CALL_US_MAX))).await;
     }
@@ -60,9 +60,9 @@ async fn dies(world: &World, chance: &mut Random) {
 }
 
 /// A life with an operation of each machine, which ends somewhere in them.
-fn first(chance: &mut Random) -> (World, Vec<Try>) {
+fn first(chance: &mut Random) -> (SimulatedHost, Vec<Try>) {
     life(async {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let mut tries = Vec::new();
         for _ in 0..MACHINES {
             tries.push(Try::new(&world, chance).await);
@@ -81,7 +81,7 @@ fn first(chance: &mut Random) -> (World, Vec<Try>) {
 }
 
 /// A life that ends while it begins.
-fn next(world: World, chance: &mut Random) -> World {
+fn next(world: SimulatedHost, chance: &mut Random) -> SimulatedHost {
     life(async {
         let world = world.opened().await;
         let killed = kill_after(&world, chance);
@@ -95,7 +95,7 @@ fn next(world: World, chance: &mut Random) -> World {
     })
 }
 
-async fn at_the_end(world: World, tries: &[Try]) {
+async fn at_the_end(world: SimulatedHost, tries: &[Try]) {
     let world = world.again(BOOT).await;
     let quiet = world.until(|world| tries.iter().all(|one| one.is_quiet(world)));
     tokio::time::timeout(PATIENCE, quiet).await.unwrap();

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// A change of what is set reaches whoever serves the disk.
 #[tokio::test]
 async fn polling_that_is_set_live_is_told() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.start(&machine).await;
@@ -29,7 +29,12 @@ async fn polling_that_is_set_live_is_told() {
 }
 
 /// Set while this is under way, at its first call of this kind, a disk polls as it was set.
-async fn holds(world: &World, slot: &Ref, what: CallKind, under_way: impl Future<Output = ()>) {
+async fn holds(
+    world: &SimulatedHost,
+    slot: &Ref,
+    what: CallKind,
+    under_way: impl Future<Output = ()>,
+) {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| {
@@ -53,14 +58,14 @@ async fn holds(world: &World, slot: &Ref, what: CallKind, under_way: impl Future
 #[tokio::test]
 async fn what_is_set_while_an_operation_is_under_way_holds() {
     for what in [CallKind::AttachVolume, CallKind::Attach, CallKind::Activate, CallKind::PlugDisk] {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
         holds(&world, &slot, what, world.start(&machine)).await;
     }
     // A reboot takes disks down that are attached until then, and up again.
     for what in [CallKind::Kill, CallKind::Detach, CallKind::DetachVolume, CallKind::Attach] {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
         world.start(&machine).await;
@@ -70,7 +75,7 @@ async fn what_is_set_while_an_operation_is_under_way_holds() {
 }
 
 /// Ends when the disk polls for so many microseconds at most.
-async fn polls(world: &World, slot: &Ref, wanted: u64) {
+async fn polls(world: &SimulatedHost, slot: &Ref, wanted: u64) {
     let told = async {
         while served(world, slot).await.1 != Some(wanted) {
             tokio::task::yield_now().await;
@@ -81,7 +86,7 @@ async fn polls(world: &World, slot: &Ref, wanted: u64) {
 
 /// Requests a second, and microseconds for which it polls at most, of the disk in this slot as it is
 /// served.
-pub(super) async fn served(world: &World, slot: &Ref) -> (Option<u64>, Option<u64>) {
+pub(super) async fn served(world: &SimulatedHost, slot: &Ref) -> (Option<u64>, Option<u64>) {
     let (house, place) = (&world.trial.house, world.place());
     let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
     let id = text(&world.get(slot, vbd::Field::uuid)).to_owned();

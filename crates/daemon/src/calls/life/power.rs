@@ -10,7 +10,7 @@ use crate::records::fields::reference;
 
 #[tokio::test]
 async fn a_machine_is_installed_started_and_shut_down() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let template = world.template("Other install media").await;
     let machine = world.made("VM.clone", [template.value(), Value::text("t")]).await;
     let refused = world.refused("VM.start", [machine.value(), no(), no()]).await;
@@ -50,7 +50,7 @@ async fn a_machine_is_installed_started_and_shut_down() {
 
 #[tokio::test]
 async fn each_operation_ends_in_its_power_state() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.done("VM.start", [machine.value(), yes(), no()]).await;
     assert_eq!(world.power(&machine), "Paused");
@@ -75,7 +75,7 @@ async fn each_operation_ends_in_its_power_state() {
 /// A guest counts its disks as it begins to run, or stands before that.
 #[tokio::test]
 async fn disks_are_named_when_a_guest_begins() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (first, _) = world.device(&machine).await;
     let (second, _) = world.device(&machine).await;
@@ -111,7 +111,7 @@ fn about(method: &str, machine: &Ref) -> Vec<Value> {
 
 #[tokio::test]
 async fn every_operation_is_refused_in_every_wrong_power_state() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let mut count = 0;
     for power in [PowerState::Halted, PowerState::Running, PowerState::Paused] {
@@ -149,7 +149,7 @@ async fn every_operation_is_refused_in_every_wrong_power_state() {
 
 #[tokio::test]
 async fn what_is_blocked_is_refused() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let block = [machine.value(), Value::text("start"), Value::text("not today")];
     world.done("VM.add_to_blocked_operations", block).await;
@@ -159,7 +159,7 @@ async fn what_is_blocked_is_refused() {
 
 #[tokio::test]
 async fn a_machine_that_cannot_boot_is_not_started() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.done("VM.set_HVM_boot_policy", [machine.value(), Value::text("")]).await;
     world.done("VM.set_PV_kernel", [machine.value(), Value::text("/etc/passwd")]).await;
@@ -180,7 +180,7 @@ async fn a_machine_that_cannot_boot_is_not_started() {
 /// The second call waits for the first one and is refused then; what is under way is told.
 #[tokio::test]
 async fn two_starts_at_once_are_one() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.sim.rule(|call| match call.what {
         CallKind::Create => SimBehaviour::ends(SimResult::Hangs),
@@ -209,7 +209,7 @@ async fn two_starts_at_once_are_one() {
 /// Whoever asked goes away: it is done all the same, and no longer under way then.
 #[tokio::test]
 async fn an_operation_goes_on_without_its_caller() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.sim.rule(|call| match call.what {
         CallKind::Create => SimBehaviour::ends(SimResult::Hangs),
@@ -231,7 +231,7 @@ async fn an_operation_goes_on_without_its_caller() {
 /// A failed start leaves nothing, and the next one works.
 #[tokio::test]
 async fn a_start_that_fails_leaves_nothing() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, _) = world.device(&machine).await;
     world.sim.rule(|call| match call.what {

@@ -17,19 +17,19 @@ fn made_sr(kind: &str, host: &Ref) -> Vec<Value> {
     ]
 }
 
-fn home(world: &World) -> Ref {
+fn home(world: &SimulatedHost) -> Ref {
     let class = &xenapi::table::host::CLASS;
     world.trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
-fn connection(world: &World, place: &Ref) -> Ref {
+fn connection(world: &SimulatedHost, place: &Ref) -> Ref {
     let db = &world.trial.house.db;
     db.read(|view| references(view, place, sr::Field::PBDs)).unwrap().pop().unwrap()
 }
 
 #[tokio::test]
 async fn storage_comes_and_goes() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let host = home(&world);
     let refused = world.refused("SR.create", made_sr("nfs", &host)).await;
     assert_eq!(refused, ["SR_UNKNOWN_DRIVER", "nfs"]);
@@ -56,7 +56,7 @@ async fn storage_comes_and_goes() {
 
 #[tokio::test]
 async fn storage_that_is_empty_can_be_destroyed() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let place = world.made("SR.create", made_sr("sim", &home(&world))).await;
     let link = connection(&world, &place);
     let own = model::id::VdiId(model::id::Uuid::from_random([9; 16]));
@@ -80,7 +80,7 @@ async fn storage_that_is_empty_can_be_destroyed() {
 
 #[tokio::test]
 async fn storage_that_is_in_use_stays() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.running().await;
     let (slot, disk) = world.device(&machine).await;
     world.done("VBD.plug", [slot.value()]).await;
@@ -97,7 +97,7 @@ async fn storage_that_is_in_use_stays() {
 
 #[tokio::test]
 async fn sizes_are_those_of_the_storage() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let place = world.place();
     let sum = || world.get(&place, sr::Field::virtual_allocation);
     let one = world.disk().await;
@@ -119,7 +119,7 @@ async fn sizes_are_those_of_the_storage() {
 
 #[tokio::test]
 async fn a_disk_that_cannot_be_made_is_not_recorded() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     for (end, left) in [(SimResult::Fails, 0), (SimResult::FailsDone, 0)] {
         world.sim.rule(move |call| match call.what {
             CallKind::CreateVolume => SimBehaviour::ends(end),
@@ -145,7 +145,7 @@ async fn a_disk_that_cannot_be_made_is_not_recorded() {
 /// A scan that fails says nothing of whether the storage is connected.
 #[tokio::test]
 async fn a_scan_that_fails_when_the_daemon_starts_disconnects_nothing() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     world.device(&machine).await;
     world.stored().await;
@@ -165,7 +165,7 @@ async fn a_scan_that_fails_when_the_daemon_starts_disconnects_nothing() {
 /// Somebody has copied the file of a disk into another storage repository.
 #[tokio::test]
 async fn a_copy_of_another_storages_disk_is_passed_over_and_told_once() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let disk = world.disk().await;
     let place = world.made("SR.create", made_sr("sim", &home(&world))).await;
     let (id, there) = world.trial.house.db.read(|view| {
@@ -197,7 +197,7 @@ async fn a_copy_of_another_storages_disk_is_passed_over_and_told_once() {
 /// Storage that does not answer has not lost its disks.
 #[tokio::test]
 async fn a_disk_is_missing_when_its_storage_says_so() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let disk = world.disk().await;
     world.sim.rule(|call| match call.what {
         CallKind::Scan => SimBehaviour::ends(SimResult::Fails),

@@ -5,14 +5,14 @@ use xenapi::table::{pbd, sr, vbd, vdi, vm};
 
 use super::*;
 
-fn hangs(world: &World, what: CallKind) {
+fn hangs(world: &SimulatedHost, what: CallKind) {
     world.sim.rule(move |call| match call.what == what {
         true => SimBehaviour::ends(SimResult::Hangs),
         false => SimBehaviour::default(),
     });
 }
 
-fn works(world: &World) {
+fn works(world: &SimulatedHost) {
     world.sim.rule(|_| SimBehaviour::default());
 }
 
@@ -24,18 +24,18 @@ fn resized(disk: &Ref) -> [Value; 2] {
     [disk.value(), Value::Int(2 * DISK_BYTES)]
 }
 
-fn link(world: &World) -> Ref {
+fn link(world: &SimulatedHost) -> Ref {
     let (db, place) = (&world.trial.house.db, world.place());
     db.read(|view| references(view, &place, sr::Field::PBDs)).unwrap().pop().unwrap()
 }
 
-async fn begun(world: &World, of: &Ref, field: impl Into<FieldIx> + Copy) {
+async fn begun(world: &SimulatedHost, of: &Ref, field: impl Into<FieldIx> + Copy) {
     world.until(|world| world.get(of, field) != none()).await;
 }
 
 #[tokio::test]
 async fn a_disk_stays_while_its_machine_starts() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
     hangs(&world, CallKind::Create);
@@ -71,7 +71,7 @@ async fn a_disk_stays_while_its_machine_starts() {
 
 #[tokio::test]
 async fn a_disk_stays_while_its_machine_reboots() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
     world.start(&machine).await;
@@ -97,7 +97,7 @@ async fn a_machine_does_not_start_with_a_disk_that_is_being_removed_or_changed()
         ("VDI.destroy", "destroy", CallKind::DestroyVolume),
         ("VDI.resize", "resize", CallKind::ResizeVolume),
     ] {
-        let world = World::new().await;
+        let world = SimulatedHost::new().await;
         let machine = world.machine().await;
         let running = world.running().await;
         let (_, disk) = world.device(&machine).await;
@@ -127,7 +127,7 @@ async fn a_machine_does_not_start_with_a_disk_that_is_being_removed_or_changed()
 /// Whoever waits for a disk gets it when the other has ended.
 #[tokio::test]
 async fn a_start_waits_for_a_disk() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (slot, disk) = world.device(&machine).await;
     hangs(&world, CallKind::ResizeVolume);
@@ -149,7 +149,7 @@ async fn a_start_waits_for_a_disk() {
 
 #[tokio::test]
 async fn no_machine_starts_on_storage_that_is_being_disconnected() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (_, disk) = world.device(&machine).await;
     let (place, link) = (world.place(), link(&world));
@@ -180,7 +180,7 @@ async fn no_machine_starts_on_storage_that_is_being_disconnected() {
 /// The records say that it is halted, and the storage has not let go of its disk.
 #[tokio::test]
 async fn a_machine_that_holds_a_disk_is_not_forgotten() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (_, disk) = world.device(&machine).await;
     world.start(&machine).await;
@@ -213,7 +213,7 @@ async fn a_machine_that_holds_a_disk_is_not_forgotten() {
 /// It may be removed at any later time.
 #[tokio::test]
 async fn a_disk_whose_end_is_not_answered_is_not_given_to_machines() {
-    let world = World::new().await;
+    let world = SimulatedHost::new().await;
     let machine = world.machine().await;
     let (_, disk) = world.device(&machine).await;
     hangs(&world, CallKind::DestroyVolume);

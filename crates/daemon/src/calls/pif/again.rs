@@ -15,9 +15,9 @@ use toolstack::net::NetError;
 use xenapi::table::pif;
 use xenapi::{ApiError, Value};
 
-use super::{Place, cards, join, seen, set_attached, turn};
+use super::{PifTarget, cards, join, seen, set_attached, turn};
+use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
-use crate::house::House;
 use crate::records::fields::{flag, text};
 
 /// The key, in `PIF.other_config`, of one that is to be plugged when it can be.
@@ -26,11 +26,11 @@ const OWED: &str = "owed_plug";
 const SETTLES: Duration = Duration::from_millis(200);
 
 /// Plugs what was plugged before, also where the host has started anew since. Nobody waits for that.
-pub(crate) fn agree(house: &Arc<House>) {
+pub(crate) fn replug(house: &Arc<AppState>) {
     tokio::spawn(plug_all(Arc::clone(house)));
 }
 
-async fn plug_all(house: Arc<House>) {
+async fn plug_all(house: Arc<AppState>) {
     let mut changes = house.drivers.net.changes();
     let mut left: Vec<Ref> = house.db.read(|view| {
         let all = view.all(&pif::CLASS).map(|one| one.reference().clone());
@@ -54,7 +54,7 @@ async fn plug_all(house: Arc<House>) {
 }
 
 /// Plugs one if that is wanted still; false: it cannot be plugged yet.
-async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
+async fn again(house: &AppState, pif: &Ref, is_first: bool) -> bool {
     let Ok(_turn) = turn(house, pif).await else { return true };
     if !house.db.read(|view| is_wanted(view, pif)) {
         return true;
@@ -64,7 +64,7 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
         return false;
     }
     // One that was forgotten meanwhile has no place.
-    let Ok(place) = house.db.read(|view| Place::of(view, pif)) else { return true };
+    let Ok(place) = house.db.read(|view| PifTarget::of(view, pif)) else { return true };
     if let Err(error) = join(house, &place).await {
         let is_owed = !matches!(error, NetError::Reached { .. });
         if is_first || !is_owed {
@@ -74,7 +74,7 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
         return !is_owed;
     }
     tracing::info!(device = place.device, "plugged as before");
-    if house.db.note(|tx| set_attached(tx, pif, true)).is_err() {
+    if house.db.write_observed(|tx| set_attached(tx, pif, true)).is_err() {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
         let _left = house.drivers.net.leave(&place.device, &place.bridge).await;
         return true;
@@ -84,10 +84,10 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
 }
 
 /// It is not plugged, and is to be where that is owed to it.
-async fn cannot_be(house: &House, pif: &Ref, is_owed: bool) {
+async fn cannot_be(house: &AppState, pif: &Ref, is_owed: bool) {
     let was = house.db.read(|view| flag(view, pif, pif::Field::currently_attached));
     // One that was forgotten meanwhile has no record.
-    let _gone = house.db.note(|tx| {
+    let _gone = house.db.write_observed(|tx| {
         tx.set(pif, pif::Field::currently_attached, Value::Bool(false))?;
         owe(tx, pif, is_owed)
     });
@@ -97,7 +97,7 @@ async fn cannot_be(house: &House, pif: &Ref, is_owed: bool) {
     }
 }
 
-async fn is_there(house: &House, pif: &Ref) -> bool {
+async fn is_there(house: &AppState, pif: &Ref) -> bool {
     let Ok(cards) = cards(house).await else { return false };
     let device = house.db.read(|view| text(view, pif, pif::Field::device).map(str::to_owned));
     device.is_ok_and(|device| cards.iter().any(|card| card.name == device))

@@ -5,7 +5,7 @@ use xenapi::envelope::{Call, Dialect};
 
 use crate::auth::Users;
 use crate::dispatch::{Origin, Peer, dispatch};
-use crate::trial::{Trial, peer};
+use crate::trial::{TestApp, peer};
 
 /// A file of passwords that a house has.
 fn passwords(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -19,7 +19,7 @@ fn passwords(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 #[tokio::test(start_paused = true)]
 async fn root_changes_its_password_and_its_other_sessions_end() {
     let (_dir, path) = passwords("root\nold\n\nann\na\npool-admin\n");
-    let trial = Trial::with_users(Users::File(path.clone())).await;
+    let trial = TestApp::with_users(Users::File(path.clone())).await;
     let far = Peer { from: Origin::Tcp(([10, 0, 0, 1], 1).into()), user_agent: None, own: None };
     let log_in = async |from: &Peer, user: &str, password: &str| {
         let params = [user, password].map(Value::text).to_vec();

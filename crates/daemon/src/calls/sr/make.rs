@@ -6,7 +6,7 @@ use xenapi::table::{FieldIx, pbd, sr};
 use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Ref, Tx};
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::random;
 use crate::records::effects;
 use crate::records::fields::{map, references, size};
@@ -22,7 +22,7 @@ const GIVEN: [(&str, sr::Field); 6] = [
     ("sm_config", sr::Field::sm_config),
 ];
 
-pub(super) async fn create(ctx: Ctx, args: Args) -> Answer {
+pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let id = SrId(Uuid::from_random(random::bytes()));
     let future = Ref::of(id.0);
     let storage = ctx.house.storage.place(future, id, args.text("type"))?;
@@ -67,7 +67,7 @@ fn given(args: &Args) -> Vec<(FieldIx, Value)> {
 }
 
 /// Makes an SR known that is there already. It gets its connection by `PBD.create`.
-pub(super) fn introduce(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn introduce(ctx: &Ctx, args: &Args) -> CallResult {
     let kind = args.text("type");
     if !ctx.house.storage.kinds().any(|known| known == kind) {
         return Err(codes::sr_unknown_driver(kind));

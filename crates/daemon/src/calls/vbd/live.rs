@@ -17,12 +17,12 @@ use xenapi::table::{sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
 use super::make::limited;
-use crate::calls::told::{Kind, tell};
+use crate::app::AppState;
+use crate::calls::told::{LiveSettings, apply};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, Hook};
-use crate::house::House;
 use crate::records::fields::{flag, reference, references, text, uuid};
-use crate::records::machine::{disk_settings, power};
+use crate::records::machine_config::{disk_settings, power};
 
 pub(in crate::calls) const HOOKS: &[Hook] = &[
     Hook { field: "VBD.mode", check: mode, follow: None },
@@ -37,11 +37,11 @@ pub(in crate::calls) const HOOKS: &[Hook] = &[
 const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a datapath says of a disk.
-type Told = (Caps, Option<EffectivePolling>);
+type ReportedSettings = (Caps, Option<EffectivePolling>);
 
 /// What is set of a disk while it is served.
 #[derive(Clone, Debug, PartialEq)]
-struct Settings {
+struct DiskSettings {
     vbd: VbdId,
     sr: SrId,
     caps: Caps,
@@ -101,18 +101,18 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
 /// Tells whoever serves the disk. Nobody waits for that: its SR may hang.
 fn follow(ctx: &Ctx, slot: &Ref) {
     let (house, slot) = (ctx.house.clone(), slot.clone());
-    let _told = ctx.aside(async move {
+    let _told = ctx.after_commit_detached(async move {
         // The device's status says so.
-        let _failed = tell(&house, &slot, disk()).await;
+        let _failed = apply(&house, &slot, disk()).await;
         Ok(())
     });
 }
 
 /// Tells each datapath what a daemon before this one has stored and may not have told any more; an
 /// SR that hangs keeps no other from it. Nobody waits for that.
-pub(crate) fn agree(house: &Arc<House>) {
+pub(crate) fn reapply(house: &Arc<AppState>) {
     let slots: Vec<Ref> = house.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
-    let mut by_sr: BTreeMap<SrId, Vec<(Ref, Settings)>> = BTreeMap::new();
+    let mut by_sr: BTreeMap<SrId, Vec<(Ref, DiskSettings)>> = BTreeMap::new();
     for slot in slots {
         if let Ok(settings) = house.db.read(|view| settings(view, &slot)) {
             by_sr.entry(settings.sr).or_default().push((slot, settings));
@@ -127,7 +127,7 @@ pub(crate) fn agree(house: &Arc<House>) {
                 let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
                 if *now != (settings.caps, Some(settings.poll.resolve())) {
                     // The device's status says so.
-                    let _failed = tell(&house, &slot, disk()).await;
+                    let _failed = apply(&house, &slot, disk()).await;
                 }
             }
         });
@@ -135,7 +135,10 @@ pub(crate) fn agree(house: &Arc<House>) {
 }
 
 /// Limits of the disks that an SR's datapath serves, and how these poll, by their ids.
-async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, DatapathError> {
+async fn told(
+    house: &AppState,
+    sr: SrId,
+) -> Result<HashMap<String, ReportedSettings>, DatapathError> {
     let stats = house.drivers.io.of(sr).await?.stats().await?;
     let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
     let of = |disk: DiskStats| {
@@ -145,8 +148,8 @@ async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, Datapath
     Ok(disks.map(of).collect())
 }
 
-fn disk() -> Kind<Settings> {
-    Kind {
+fn disk() -> LiveSettings<DiskSettings> {
+    LiveSettings {
         uuid: vbd::Field::uuid.into(),
         vm: vbd::Field::VM.into(),
         attached: vbd::Field::currently_attached.into(),
@@ -157,12 +160,12 @@ fn disk() -> Kind<Settings> {
     }
 }
 
-fn settings(view: &View<'_>, slot: &Ref) -> Result<Settings, ApiError> {
+fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
     let (limits, tuning) = disk_settings(view, slot)?;
     let disk = reference(view, slot, vbd::Field::VDI)?;
     // An empty drive has none.
     let place = reference(view, &disk, vdi::Field::SR)?;
-    Ok(Settings {
+    Ok(DiskSettings {
         vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
         sr: SrId(uuid(view, &place, sr::Field::uuid)?),
         caps: limits.caps,
@@ -170,7 +173,7 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<Settings, ApiError> {
     })
 }
 
-async fn tell_datapath(house: &House, settings: Settings) -> Result<(), DatapathError> {
+async fn tell_datapath(house: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
     let datapath = house.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
     let told = async {

@@ -10,14 +10,14 @@ use xenapi::{ApiError, NULL_REF, Value, codes};
 
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{constructed, nothing};
-use crate::dispatch::{Answer, Args, Ctx, text};
+use crate::dispatch::{Args, CallResult, Ctx, text};
 use crate::errors::About;
 use crate::facts;
 use crate::records::fields::{flag, plain, reference, references, text as read};
-use crate::records::machine::power;
+use crate::records::machine_config::power;
 
 /// What a new device is to be.
-struct Wanted {
+struct NewVbd {
     machine: Ref,
     disk: Ref,
     kind: String,
@@ -26,7 +26,7 @@ struct Wanted {
     device: String,
 }
 
-pub(super) fn create(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let given = args.map("args");
     let mut fields = constructed(&vbd::CLASS, given)?;
     let wanted = wanted(given);
@@ -46,9 +46,9 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> Answer {
     Ok(made.value())
 }
 
-fn wanted(given: &BTreeMap<String, Value>) -> Wanted {
+fn wanted(given: &BTreeMap<String, Value>) -> NewVbd {
     let word = |name: &str| given.get(name).map_or("", text);
-    Wanted {
+    NewVbd {
         machine: Ref::from(word("VM")),
         disk: Ref::from(word("VDI")),
         kind: word("type").to_owned(),
@@ -66,8 +66,8 @@ fn put(fields: &mut Vec<(FieldIx, Value)>, field: vbd::Field, value: Value) {
 }
 
 /// The number of the new device.
-fn allowed(view: &View<'_>, wanted: &Wanted) -> Result<DeviceNumber, ApiError> {
-    let Wanted { machine, disk, .. } = wanted;
+fn allowed(view: &View<'_>, wanted: &NewVbd) -> Result<DeviceNumber, ApiError> {
+    let NewVbd { machine, disk, .. } = wanted;
     if flag(view, machine, vm::Field::is_control_domain)? {
         let why = "the host itself gets no devices";
         return Err(codes::operation_not_allowed(why));
@@ -132,7 +132,7 @@ pub(super) fn limited(algorithm: Option<&Value>, params: Option<&Value>) -> Resu
     }
 }
 
-pub(super) fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn destroy(ctx: &Ctx, args: &Args) -> CallResult {
     let slot = args.object();
     ctx.change(|tx| {
         let view = tx.view();

@@ -10,21 +10,21 @@ use xenapi::table::{FieldIx, vdi};
 use xenapi::{ApiError, Value, codes};
 
 use super::{Disk, begin, check_sr, disk_of, given, mark_sr, nothing, taken};
-use crate::calls::carry::Caller;
+use crate::calls::carry::OpCaller;
 use crate::db::{Ref, Tx};
 use crate::dispatch::generic::constructed;
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, refused, storage_failed};
 use crate::random;
-use crate::records::current::Current;
+use crate::records::current::CurrentOps;
 use crate::records::effects;
 use crate::records::fields::{bytes, size};
-use crate::storage::{self, Place};
+use crate::storage::{self, SrHandle};
 
 /// Largest disk: what a file's offset can tell, in bytes.
 const MAX_BYTES: u64 = i64::MAX as u64 & !0xfff;
 
-pub(super) async fn create(ctx: Ctx, args: Args) -> Answer {
+pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let wanted = args.map("args");
     let fields = constructed(&vdi::CLASS, wanted)?;
     let place = Ref::from(given(wanted, "SR"));
@@ -93,15 +93,16 @@ fn record(
 }
 
 /// Begins an operation of an SR when its turn has come.
-async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<Current, ApiError> {
-    let key = Caller::of(ctx).key;
+async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiError> {
+    let key = OpCaller::of(ctx).key;
     let gate = |tx: &mut Tx<'_>| check_sr(&tx.view(), place, op);
     let marks = [mark_sr(place, op)];
-    let begun = Current::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
+    let begun =
+        CurrentOps::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
     begun.await.map_err(|why| refused(&ctx.house.db, why, &About::sr(place, op)))
 }
 
-pub(super) async fn destroy(ctx: Ctx, args: Args, _: VdiOp) -> Answer {
+pub(super) async fn destroy(ctx: Ctx, args: Args, _: VdiOp) -> CallResult {
     destroy_disk(&ctx, &args.object()).await?;
     Ok(nothing())
 }
@@ -118,12 +119,14 @@ pub(in crate::calls) async fn destroy_disk(ctx: &Ctx, disk: &Ref) -> Result<(), 
     if let Err(error) = storage.destroy_volume(disk.id).await {
         if matches!(error, SrError::Late { .. } | SrError::Worker(_)) {
             // It may be removed yet: until its SR says that it is there, nobody gets it.
-            ctx.house.db.note(|tx| tx.set(&disk.disk, vdi::Field::missing, Value::Bool(true)))?;
+            ctx.house
+                .db
+                .write_observed(|tx| tx.set(&disk.disk, vdi::Field::missing, Value::Bool(true)))?;
         }
         return Err(storage_failed(&error, &storage.sr, None));
     }
     // What is gone stays gone, whether that can be stored now or not.
-    ctx.house.db.note(|tx| remove(tx, &disk))?;
+    ctx.house.db.write_observed(|tx| remove(tx, &disk))?;
     drop((taken, under_way));
     Ok(())
 }
@@ -138,7 +141,7 @@ fn remove(tx: &mut Tx<'_>, disk: &Disk) -> Result<(), ApiError> {
     storage::grown(tx, &disk.place, took, (0, 0))
 }
 
-pub(super) async fn forget(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+pub(super) async fn forget(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     // It may be forgotten while its SR is not connected, which has no part in it.
     let under_way = begin(&ctx, &disk, op, None).await?;
@@ -149,7 +152,7 @@ pub(super) async fn forget(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
 }
 
 /// Makes a disk known that is in its SR already.
-pub(super) async fn introduce(ctx: Ctx, args: Args) -> Answer {
+pub(super) async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let place = args.reference("SR");
     let id: Uuid =
         args.text("uuid").parse().map_err(|_| codes::uuid_invalid("VDI", args.text("uuid")))?;
@@ -181,20 +184,20 @@ pub(super) async fn introduce(ctx: Ctx, args: Args) -> Answer {
 }
 
 /// What its storage says of a disk; nothing if it is not there.
-async fn volume_of(storage: &Place, id: VdiId) -> Result<Option<Volume>, ApiError> {
+async fn volume_of(storage: &SrHandle, id: VdiId) -> Result<Option<Volume>, ApiError> {
     let scanned = storage.scan().await;
     let (_, volumes) = scanned.map_err(|error| storage_failed(&error, &storage.sr, None))?;
     Ok(volumes.into_iter().find(|volume| volume.vdi == id))
 }
 
 /// Finds out again what its storage says of a disk.
-pub(super) async fn update(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+pub(super) async fn update(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
     let under_way = begin(&ctx, &disk, op, Some(SrOp::Update)).await?;
     // Storage that does not answer has not lost the disk.
     let volume = volume_of(&storage, disk.id).await?;
-    ctx.house.db.note(|tx| {
+    ctx.house.db.write_observed(|tx| {
         tx.set(&disk.disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
         volume.as_ref().map_or(Ok(()), |volume| resized(tx, &disk, volume))
     })?;

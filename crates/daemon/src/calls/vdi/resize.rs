@@ -15,7 +15,7 @@ use super::make::{resized, sized};
 use super::{Disk, begin, disk_of, nothing, taken};
 use crate::calls::carry::id_of;
 use crate::db::{Ref, View};
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, failed};
 use crate::facts;
 use crate::records::fields::{bytes, flag, reference, references, uuid};
@@ -28,12 +28,12 @@ pub(super) fn may_begin(ctx: &Ctx, args: &Args) -> Result<(), ApiError> {
     super::may_begin(ctx, args, op)
 }
 
-pub(super) async fn run(ctx: Ctx, args: Args) -> Answer {
+pub(super) async fn run(ctx: Ctx, args: Args) -> CallResult {
     let op = ctx.read(|view| op_of(view, &args.object()))?;
     grow(&ctx, &args, op).await
 }
 
-pub(super) async fn online(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+pub(super) async fn online(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     grow(&ctx, &args, op).await
 }
 
@@ -43,7 +43,7 @@ fn op_of(view: &View<'_>, disk: &Ref) -> Result<VdiOp, ApiError> {
     Ok(if used { VdiOp::ResizeOnline } else { VdiOp::Resize })
 }
 
-async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> Answer {
+async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     let wanted = sized(args.int("size"))?;
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
     let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
@@ -56,7 +56,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> Answer {
     }
     let volume = storage.resize_volume((disk.id, &disk.disk), wanted).await?;
     // It is larger now, whether a guest has been told or not.
-    ctx.house.db.note(|tx| resized(tx, &disk, &volume))?;
+    ctx.house.db.write_observed(|tx| resized(tx, &disk, &volume))?;
     let users = ctx.read(|view| users(view, &disk))?;
     for user in users {
         if let Err(error) = tell(ctx, &user).await {

@@ -7,10 +7,10 @@ use model::nic::NicLimits;
 use xenapi::table::vif;
 use xenapi::{ApiError, codes};
 
-use crate::calls::told::{Kind, tell};
+use crate::app::AppState;
+use crate::calls::told::{LiveSettings, apply};
 use crate::db::{Ref, Tx};
 use crate::dispatch::{Ctx, Hook};
-use crate::house::House;
 use crate::records::fields::uuid;
 use crate::records::interface;
 
@@ -31,27 +31,27 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, device: &Ref) -> Result<(), ApiError> {
 /// have to ask since when.
 fn follow(ctx: &Ctx, device: &Ref) {
     let (house, device) = (ctx.house.clone(), device.clone());
-    ctx.after(async move {
-        let told = tell(&house, &device, interface()).await;
+    ctx.after_commit(async move {
+        let told = apply(&house, &device, interface()).await;
         told.map_err(|why| codes::internal(format!("it is recorded, and {why}")))
     });
 }
 
 /// Tells the switch what a daemon before this one has stored and may not have told any more. Nobody
 /// waits for that.
-pub(crate) fn agree(house: &Arc<House>) {
+pub(crate) fn reapply(house: &Arc<AppState>) {
     let house = house.clone();
     tokio::spawn(async move {
         let devices: Vec<Ref> = house.db.read(|view| view.attached(&vif::CLASS).cloned().collect());
         for device in devices {
             // The device's status says so.
-            let _failed = tell(&house, &device, interface()).await;
+            let _failed = apply(&house, &device, interface()).await;
         }
     });
 }
 
-fn interface() -> Kind<(VifId, NicLimits)> {
-    Kind {
+fn interface() -> LiveSettings<(VifId, NicLimits)> {
+    LiveSettings {
         uuid: vif::Field::uuid.into(),
         vm: vif::Field::VM.into(),
         attached: vif::Field::currently_attached.into(),

@@ -12,13 +12,13 @@ use super::mac;
 use crate::calls::vm_config::MAC_SEED;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{constructed, nothing};
-use crate::dispatch::{Answer, Args, Ctx, text};
+use crate::dispatch::{Args, CallResult, Ctx, text};
 use crate::errors::About;
 use crate::facts;
 use crate::records::fields::{flag, pairs, references, text as read};
 use crate::records::interface;
 
-pub(super) fn create(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let wanted = args.map("args");
     let mut fields = constructed(&vif::CLASS, wanted)?;
     let word = |name: &str| wanted.get(name).map_or("", text);
@@ -96,7 +96,7 @@ pub(in crate::calls) fn copied(tx: &mut Tx<'_>, from: &Ref, to: &Ref) -> Result<
     Ok(())
 }
 
-pub(super) fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn destroy(ctx: &Ctx, args: &Args) -> CallResult {
     let device = args.object();
     ctx.change(|tx| {
         let view = tx.view();

@@ -5,7 +5,7 @@ use xenapi::table::{FieldIx, vif};
 
 use crate::calls::Calls;
 use crate::dispatch::generic::{self, nothing};
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 
 macro_rules! sets {
     ($field:ident) => {
@@ -41,7 +41,7 @@ fn remove(members: &mut Vec<Value>, value: &Value) {
     members.retain(|member| member != value);
 }
 
-fn members(ctx: &Ctx, args: &Args, field: FieldIx, how: fn(&mut Vec<Value>, &Value)) -> Answer {
+fn members(ctx: &Ctx, args: &Args, field: FieldIx, how: fn(&mut Vec<Value>, &Value)) -> CallResult {
     generic::change(ctx, args, field, |tx, device| {
         let mut members = match tx.view().get(device, field)? {
             Value::Set(members) => members.clone(),
@@ -52,19 +52,19 @@ fn members(ctx: &Ctx, args: &Args, field: FieldIx, how: fn(&mut Vec<Value>, &Val
     })
 }
 
-fn configure_ipv4(ctx: &Ctx, args: &Args) -> Answer {
+fn configure_ipv4(ctx: &Ctx, args: &Args) -> CallResult {
     let fields =
         [vif::Field::ipv4_configuration_mode, vif::Field::ipv4_addresses, vif::Field::ipv4_gateway];
     configure(ctx, args, fields)
 }
 
-fn configure_ipv6(ctx: &Ctx, args: &Args) -> Answer {
+fn configure_ipv6(ctx: &Ctx, args: &Args) -> CallResult {
     let fields =
         [vif::Field::ipv6_configuration_mode, vif::Field::ipv6_addresses, vif::Field::ipv6_gateway];
     configure(ctx, args, fields)
 }
 
-fn configure(ctx: &Ctx, args: &Args, [mode, addresses, gateway]: [vif::Field; 3]) -> Answer {
+fn configure(ctx: &Ctx, args: &Args, [mode, addresses, gateway]: [vif::Field; 3]) -> CallResult {
     let device = args.object();
     let fixed = args.text("mode") == "Static";
     let given = Some(args.text("address")).filter(|address| fixed && !address.is_empty());

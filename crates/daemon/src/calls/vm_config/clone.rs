@@ -7,7 +7,7 @@ use xenapi::{ApiError, NULL_REF, Value, codes};
 use super::{MAC_SEED, allowed, make};
 use crate::calls::vif;
 use crate::db::{Ref, Tx, View};
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::records::fields::{reference, references, text};
 use crate::records::owed::OWED;
 
@@ -46,7 +46,7 @@ const OF_DEVICE: [vbd::Field; 11] = [
     vbd::Field::qos_supported_algorithms,
 ];
 
-pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> Answer {
+pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let (from, name) = (args.object(), args.text("new_name"));
     let made = ctx.change(|tx| {
         allowed(tx, &from, op)?;

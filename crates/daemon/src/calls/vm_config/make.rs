@@ -9,12 +9,12 @@ use super::{MAC_SEED, allowed, memory, vcpus_fit};
 use crate::calls::carry::id_of;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{constructed, nothing};
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::random;
-use crate::reality::settle;
+use crate::reconcile::settle;
 use crate::records::fields::{pairs, reference, references};
 
-pub(super) fn create(ctx: &Ctx, args: &Args) -> Answer {
+pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let mut fields = constructed(&vm::CLASS, args.map("args"))?;
     // A machine begins halted, and with nothing of another one's past.
     let past = [
@@ -51,7 +51,7 @@ pub(super) fn completed(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> 
 
 /// Removes a machine with its devices. Its disks stay. One of which something is left on the host
 /// stays too, or nobody would let go of that.
-pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> Answer {
+pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let vm = ctx.read(|view| id_of(view, &machine))?;
     if ctx.house.machines.is_there(vm) {

@@ -8,7 +8,7 @@ use super::allowed;
 use crate::calls::Calls;
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::records::fields::int;
 
 use vm::Field::{
@@ -44,7 +44,7 @@ pub(in crate::calls) const CALLS: Calls = &[
     ),
 ];
 
-fn set(ctx: &Ctx, args: &Args, op: VmOp, bounds: &[(&str, &[vm::Field])]) -> Answer {
+fn set(ctx: &Ctx, args: &Args, op: VmOp, bounds: &[(&str, &[vm::Field])]) -> CallResult {
     let machine = args.object();
     ctx.change(|tx| {
         allowed(tx, &machine, op)?;

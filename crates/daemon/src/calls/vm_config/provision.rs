@@ -7,26 +7,26 @@ use xenapi::{ApiError, Value, codes};
 
 use super::check;
 use super::disks::{Disk, parse};
-use crate::calls::carry::Caller;
+use crate::calls::carry::OpCaller;
 use crate::calls::vbd as devices;
 use crate::calls::vdi::{create_disk, destroy_disk};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Answer, Args, Ctx};
+use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, refused};
-use crate::records::current::{Current, Mark};
+use crate::records::current::{CurrentOp, CurrentOps};
 use crate::records::fields::{pairs, reference, text};
 
 /// The key of `other_config` that says which disks.
 const DISKS: &str = "disks";
 
-pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> Answer {
+pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let field = vm::Field::current_operations.into();
-    let marks = [Mark { of: machine.clone(), field, op: op.name() }];
+    let marks = [CurrentOp { of: machine.clone(), field, op: op.name() }];
     let gate = |tx: &mut Tx<'_>| check(&tx.view(), &machine, op);
-    let (key, deadline) = (Caller::of(&ctx).key, ctx.house.settings.queue_deadline);
-    let begun = Current::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
+    let (key, deadline) = (OpCaller::of(&ctx).key, ctx.house.settings.queue_deadline);
+    let begun = CurrentOps::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
     let about = About::vm(&machine, op);
     let under_way = begun.map_err(|why| refused(&ctx.house.db, why, &about))?;
     let wanted = ctx.read(|view| wanted(view, &machine))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use super::{ask, is_closed, json, read_answer, room, room_with, xml};
-use crate::http::places::Places;
+use crate::http::limits::ConnectionLimiter;
 
 #[tokio::test]
 async fn each_path_speaks_its_encoding() {
@@ -135,7 +135,7 @@ async fn a_head_has_bounds() {
 
 #[tokio::test]
 async fn a_slow_head_and_an_idle_connection_end() {
-    let room = room_with(Duration::from_millis(100), &Places::default());
+    let room = room_with(Duration::from_millis(100), &ConnectionLimiter::default());
     let mut slow = room.connect().await;
     slow.write_all(b"POST / HTTP/1.1\r\nHost:").await.unwrap();
     assert!(is_closed(&mut slow).await);

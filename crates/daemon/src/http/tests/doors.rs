@@ -11,16 +11,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::{Echo, ask, is_closed, json, port};
-use crate::http::{Answers, Door, Server, server_config};
+use crate::http::{ApiHandler, ApiListener, Server, server_config};
 
 #[tokio::test]
 async fn tls_and_plain_are_different_doors() {
     let dir = tempfile::tempdir().unwrap();
     let tls = server_config(dir.path(), "host-1").unwrap();
-    let answers: Arc<dyn Answers> = Arc::new(Echo::default());
+    let answers: Arc<dyn ApiHandler> = Arc::new(Echo::default());
     let mut doors = Vec::new();
     for listen in ["127.0.0.1:0", "127.0.0.1:0,plain"] {
-        doors.push(Door::tcp(listen.parse().unwrap(), &tls).await.unwrap());
+        doors.push(ApiListener::tcp(listen.parse().unwrap(), &tls).await.unwrap());
     }
     let ports: Vec<u16> = doors.iter().map(port).collect();
     let server = Server::begin(doors, &answers);
@@ -59,8 +59,8 @@ async fn tls_and_plain_are_different_doors() {
 async fn an_address_that_is_taken_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let tls = server_config(dir.path(), "h").unwrap();
-    let first = Door::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
+    let first = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
     let taken = first.to_string();
-    let error = Door::tcp(taken.parse().unwrap(), &tls).await.unwrap_err().to_string();
+    let error = ApiListener::tcp(taken.parse().unwrap(), &tls).await.unwrap_err().to_string();
     assert!(error.contains(&taken) && error.contains("--listen"), "{error}");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 
 use super::{Echo, LONG, Room, ask, is_closed, json, port, read_answer, room, room_with, xml};
-use crate::http::places::Places;
-use crate::http::{Answers, Door, Server, server_config};
+use crate::http::limits::ConnectionLimiter;
+use crate::http::{ApiHandler, ApiListener, Server, server_config};
 
 #[tokio::test]
 async fn a_stop_lets_calls_end_and_cuts_off_who_waits() {
@@ -36,7 +36,7 @@ async fn a_stop_lets_calls_end_and_cuts_off_who_waits() {
 
 #[tokio::test]
 async fn who_finds_no_place_waits_for_one() {
-    let room = room_with(LONG, &Places::new(1, 0, 1));
+    let room = room_with(LONG, &ConnectionLimiter::new(1, 0, 1));
     let mut first = room.connect().await;
     ask(&mut first, "/", &xml("test.a")).await;
     let mut second = room.connect().await;
@@ -54,10 +54,10 @@ async fn who_finds_no_place_waits_for_one() {
 async fn an_address_does_not_get_all_places() {
     let dir = tempfile::tempdir().unwrap();
     let tls = server_config(dir.path(), "host-1").unwrap();
-    let door = Door::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
+    let door = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
     let port = port(&door);
-    let answers: Arc<dyn Answers> = Arc::new(Echo::default());
-    let server = Server::patient(vec![door], &answers, LONG, &Places::new(8, 0, 2));
+    let answers: Arc<dyn ApiHandler> = Arc::new(Echo::default());
+    let server = Server::patient(vec![door], &answers, LONG, &ConnectionLimiter::new(8, 0, 2));
     let from = async |address: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();

@@ -17,9 +17,9 @@ use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
-use super::places::Places;
-use super::{Answers, Door, NoConsole, Peer, Server, Wanted};
-use crate::sessions::Own;
+use super::limits::ConnectionLimiter;
+use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
+use crate::sessions::ConnectionSession;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(120);
@@ -32,7 +32,7 @@ struct Echo {
     left: Arc<Notify>,
 }
 
-impl Answers for Echo {
+impl ApiHandler for Echo {
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>> {
         let (began, go_on) = (Arc::clone(&self.began), Arc::clone(&self.go_on));
         Box::pin(async move {
@@ -54,15 +54,15 @@ impl Answers for Echo {
         })
     }
 
-    fn left(&self, _: &Own) {
+    fn connection_closed(&self, _: &ConnectionSession) {
         self.left.notify_one();
     }
 
     fn console(
         &self,
-        wanted: Wanted,
+        wanted: ConsoleRequest,
         peer: Peer,
-    ) -> BoxFuture<'static, Result<UnixStream, NoConsole>> {
+    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
         Box::pin(async move {
             let session = match (wanted.session.as_str(), peer.own) {
                 ("", Some(_)) => "root",
@@ -77,8 +77,8 @@ impl Answers for Echo {
                     });
                     Ok(near)
                 }
-                ("root", _) => Err(NoConsole::Absent),
-                _ => Err(NoConsole::Denied),
+                ("root", _) => Err(ConsoleError::Absent),
+                _ => Err(ConsoleError::Denied),
             }
         })
     }
@@ -96,14 +96,14 @@ struct Room {
 
 /// A server on a Unix socket.
 fn room() -> Room {
-    room_with(LONG, &Places::default())
+    room_with(LONG, &ConnectionLimiter::default())
 }
 
-fn room_with(head_deadline: Duration, places: &Places) -> Room {
+fn room_with(head_deadline: Duration, places: &ConnectionLimiter) -> Room {
     let dir = tempfile::tempdir().unwrap();
     let echo = Arc::new(Echo::default());
-    let answers: Arc<dyn Answers> = echo.clone();
-    let door = Door::unix(dir.path().join("socket")).unwrap();
+    let answers: Arc<dyn ApiHandler> = echo.clone();
+    let door = ApiListener::unix(dir.path().join("socket")).unwrap();
     let server = Server::patient(vec![door], &answers, head_deadline, places);
     Room { dir, echo, server }
 }
@@ -166,7 +166,7 @@ fn xml(method: &str) -> String {
     format!("<methodCall><methodName>{method}</methodName><params/></methodCall>")
 }
 
-fn port(door: &Door) -> u16 {
+fn port(door: &ApiListener) -> u16 {
     let text = door.to_string();
     let text = text.trim_end_matches(",plain");
     text.rsplit(':').next().unwrap().parse().unwrap()

@@ -8,16 +8,16 @@ use xenapi::table::{Class, host, pool, task};
 
 use super::ended;
 use crate::db::Ref;
-use crate::dispatch::places::{MAX_PENDING_OF_SESSION, Place};
+use crate::dispatch::limits::{CallPermit, MAX_PENDING_OF_SESSION};
 use crate::tasks::Status;
-use crate::trial::Trial;
+use crate::trial::TestApp;
 
-fn the(trial: &Trial, class: &'static Class) -> Ref {
+fn the(trial: &TestApp, class: &'static Class) -> Ref {
     trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
 /// All that this session may have.
-fn all_places(trial: &Trial) -> Vec<Place> {
+fn all_places(trial: &TestApp) -> Vec<CallPermit> {
     let mut held = Vec::new();
     while let Ok(place) = trial.house.places.take(&trial.session) {
         held.push(place);
@@ -39,7 +39,7 @@ fn told(answer: Value) -> (usize, Value) {
 
 #[tokio::test]
 async fn calls_that_take_a_while_have_a_bound_and_reads_have_none() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let mut held = all_places(&trial);
     let host = the(&trial, &host::CLASS);
     let refused = trial.refused("Async.host.disable", [host.value()]).await;
@@ -53,7 +53,7 @@ async fn calls_that_take_a_while_have_a_bound_and_reads_have_none() {
 
 #[tokio::test]
 async fn events_are_told_with_all_places_taken() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let held = all_places(&trial);
     assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
     let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
@@ -69,7 +69,7 @@ async fn events_are_told_with_all_places_taken() {
 /// More clients than there are places wait, as long as they like.
 #[tokio::test]
 async fn who_waits_for_events_takes_no_place() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
     let (_, token) = told(first.unwrap());
     let wait = |_| Box::pin(trial.call("event.from", from(&token, 3600.0)));

@@ -5,12 +5,12 @@ use xenapi::{Value, codes};
 use super::{begun, ended, field, root, status, tasks};
 use crate::db::Ref;
 use crate::dispatch::text;
-use crate::tasks::{Cancels, Status, begin, cancel, destroy, end as ends_as, result_text};
-use crate::trial::Trial;
+use crate::tasks::{Cancellable, Status, begin, cancel, destroy, end as ends_as, result_text};
+use crate::trial::TestApp;
 
 #[tokio::test]
 async fn a_call_is_carried_out_as_a_task() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let host =
         trial.house.db.read(|view| view.all(&host::CLASS).next().unwrap().reference().clone());
     trial.hands.set(100);
@@ -33,7 +33,7 @@ async fn a_call_is_carried_out_as_a_task() {
 /// Clients read the result as XML-RPC, whatever they speak.
 #[tokio::test]
 async fn a_result_is_the_text_of_a_value() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "root").await;
     assert_eq!(status(&trial, &it), Status::Pending);
     let cancellable = Value::Set(vec![Value::text("cancel")]);
@@ -47,7 +47,7 @@ async fn a_result_is_the_text_of_a_value() {
 
 #[tokio::test]
 async fn a_failure_is_told_with_its_parameters() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "root").await;
     end.send(Err(codes::vm_is_template("OpaqueRef:1"))).unwrap();
     assert_eq!(ended(&trial, &it).await, Status::Failure);
@@ -57,11 +57,12 @@ async fn a_failure_is_told_with_its_parameters() {
 
 #[tokio::test]
 async fn a_mistake_in_a_call_ends_its_task() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let ctx = root(&trial);
-    let it = begin(ctx, Cancels::Taken, |_| Box::pin(async { panic!("in the middle of a test") }))
-        .await
-        .unwrap();
+    let it =
+        begin(ctx, Cancellable::Taken, |_| Box::pin(async { panic!("in the middle of a test") }))
+            .await
+            .unwrap();
     let it = Ref::from(text(&it));
     assert_eq!(ended(&trial, &it).await, Status::Failure);
     let Value::Set(why) = field(&trial, &it, task::Field::error_info) else { panic!("no set") };
@@ -71,10 +72,10 @@ async fn a_mistake_in_a_call_ends_its_task() {
 
 #[tokio::test]
 async fn progress_goes_forward_in_steps() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (handle, told) = oneshot::channel();
     let (end, ends) = oneshot::channel::<()>();
-    let it = begin(root(&trial), Cancels::Taken, |ctx| {
+    let it = begin(root(&trial), Cancellable::Taken, |ctx| {
         Box::pin(async move {
             handle.send(ctx.task.unwrap()).unwrap();
             ends.await.unwrap();
@@ -101,9 +102,9 @@ async fn progress_goes_forward_in_steps() {
 /// Clients wait while a task is pending: it is, until it has ended.
 #[tokio::test]
 async fn a_cancel_is_a_wish() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (end, ends) = oneshot::channel::<()>();
-    let it = begin(root(&trial), Cancels::Taken, |ctx| {
+    let it = begin(root(&trial), Cancellable::Taken, |ctx| {
         Box::pin(async move {
             ctx.task.unwrap().cancel().cancelled().await;
             ends.await.unwrap();
@@ -127,7 +128,7 @@ async fn a_cancel_is_a_wish() {
 
 #[tokio::test]
 async fn to_destroy_a_task_under_way_marks_it() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "root").await;
     trial.call("task.destroy", [it.value()]).await.unwrap();
     assert_eq!(status(&trial, &it), Status::Pending);
@@ -142,7 +143,7 @@ async fn to_destroy_a_task_under_way_marks_it() {
 
 #[tokio::test]
 async fn only_its_owner_and_operators_end_a_task() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "one").await;
     let may = |user: &str, role| cancel(&trial.ctx_of(user, role, "task.cancel"), &it);
     let refused = may("other", Role::VmPowerAdmin).unwrap_err();
@@ -158,7 +159,7 @@ async fn only_its_owner_and_operators_end_a_task() {
 /// A call that may not begin is refused, and leaves no task that somebody must see to.
 #[tokio::test]
 async fn what_is_refused_at_once_is_no_task() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let template = trial.call("VM.get_by_name_label", [Value::text("Other install media")]).await;
     let Ok(Value::Set(template)) = template else { panic!("no template") };
     let start = [template[0].clone(), Value::Bool(false), Value::Bool(false)];
@@ -171,7 +172,7 @@ async fn what_is_refused_at_once_is_no_task() {
 /// It may be what makes room.
 #[tokio::test]
 async fn a_task_that_cannot_be_stored_is_carried_out() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     trial.store.set_room(Some(0));
     let (it, end) = begun(&trial, "root").await;
     assert_eq!(status(&trial, &it), Status::Pending);
@@ -182,9 +183,9 @@ async fn a_task_that_cannot_be_stored_is_carried_out() {
 
 #[tokio::test]
 async fn a_call_goes_on_when_its_caller_goes_away() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (tell, told) = oneshot::channel();
-    let begun = begin(root(&trial), Cancels::Taken, |_| {
+    let begun = begin(root(&trial), Cancellable::Taken, |_| {
         Box::pin(async move {
             tell.send(()).unwrap();
             Ok(Value::text(""))
@@ -198,7 +199,7 @@ async fn a_call_goes_on_when_its_caller_goes_away() {
 /// Whoever asks for a cancel between the end and its record does not change what came of it.
 #[tokio::test]
 async fn a_cancel_that_comes_too_late_changes_nothing() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "root").await;
     let live = trial.house.tasks.inner().live.remove(&it).unwrap();
     trial.call("task.cancel", [it.value()]).await.unwrap();
@@ -217,7 +218,7 @@ async fn a_cancel_that_comes_too_late_changes_nothing() {
 
 #[tokio::test]
 async fn a_result_or_an_error_that_is_too_long_ends_its_task_all_the_same() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (it, end) = begun(&trial, "root").await;
     end.send(Ok(Value::text("x".repeat(1 << 20)))).unwrap();
     assert_eq!(ended(&trial, &it).await, Status::Failure);

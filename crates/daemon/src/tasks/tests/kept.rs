@@ -5,13 +5,13 @@ use xenapi::table::{pool, task};
 
 use super::{begun, field, status, tasks};
 use crate::db::Ref;
-use crate::tasks::keep::{collect, keep};
+use crate::tasks::expiry::{collect, expire_loop};
 use crate::tasks::{KEPT, KEPT_AT_LEAST, MAX_ENDED, MAX_ENDED_IN_ALL, Status, take_over};
-use crate::trial::Trial;
+use crate::trial::TestApp;
 
 #[tokio::test]
 async fn tasks_that_have_ended_are_forgotten_in_time() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let (under_way, end) = begun(&trial, "root").await;
     let pool =
         trial.house.db.read(|view| view.all(&pool::CLASS).next().unwrap().reference().clone());
@@ -36,7 +36,7 @@ async fn tasks_that_have_ended_are_forgotten_in_time() {
 
 #[tokio::test]
 async fn of_those_that_have_ended_the_last_ones_are_kept() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let mut made = Vec::new();
     for _ in 0..MAX_ENDED + 3 {
         let it = trial.made("task.create", ["l", ""].map(Value::text)).await;
@@ -58,8 +58,8 @@ async fn of_those_that_have_ended_the_last_ones_are_kept() {
 
 #[tokio::test]
 async fn of_very_many_that_end_at_once_the_first_go_at_once() {
-    let trial = Trial::new().await;
-    let (it, now) = (trial.house.fresh(), trial.house.clock.now());
+    let trial = TestApp::new().await;
+    let (it, now) = (trial.house.new_ref(), trial.house.clock.now());
     for _ in 0..MAX_ENDED_IN_ALL + 1 {
         trial.house.tasks.inner().ended.push_back((now, it.clone()));
     }
@@ -70,8 +70,8 @@ async fn of_very_many_that_end_at_once_the_first_go_at_once() {
 /// Nobody calls: whoever forgets is woken by the end of a task.
 #[tokio::test]
 async fn somebody_sees_to_it() {
-    let trial = Trial::new().await;
-    let keeper = tokio::spawn(keep(trial.house.clone()));
+    let trial = TestApp::new().await;
+    let keeper = tokio::spawn(expire_loop(trial.house.clone()));
     let it = trial.made("task.create", ["l", ""].map(Value::text)).await;
     let mut changed = trial.house.db.changed();
     trial.call("task.cancel", [it.value()]).await.unwrap();
@@ -88,7 +88,7 @@ async fn somebody_sees_to_it() {
 
 #[tokio::test]
 async fn a_restart_keeps_records_and_ends_what_was_under_way() {
-    let before = Trial::new().await;
+    let before = TestApp::new().await;
     let pool =
         before.house.db.read(|view| view.all(&pool::CLASS).next().unwrap().reference().clone());
     let named = [pool.value(), Value::text("n")];
@@ -96,7 +96,7 @@ async fn a_restart_keeps_records_and_ends_what_was_under_way() {
     let (it, _end) = begun(&before, "root").await;
     before.house.durable.close().unwrap();
     let hands = crate::clock::tests::Hands::default();
-    let after = Trial::of(hands, before.store.clone(), before.sim.clone()).await;
+    let after = TestApp::of(hands, before.store.clone(), before.sim.clone()).await;
     take_over(&after.house);
     let name = after.call("pool.get_name_label", [pool.value()]).await;
     assert_eq!(name, Ok(Value::text("n")));

@@ -2,13 +2,13 @@ use xenapi::Value;
 use xenapi::table::{Role, task};
 
 use super::{begun, field, status, tasks};
-use crate::dispatch::places::MAX_PENDING_OF_SESSION;
+use crate::dispatch::limits::MAX_PENDING_OF_SESSION;
 use crate::tasks::{Status, create};
-use crate::trial::Trial;
+use crate::trial::TestApp;
 
 #[tokio::test]
 async fn a_client_says_what_becomes_of_its_own_task() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let create = async || trial.made("task.create", ["l", "d"].map(Value::text)).await;
     let it = create().await;
     let set = async |what: &str, value: Value| {
@@ -39,7 +39,7 @@ async fn a_client_says_what_becomes_of_its_own_task() {
 
 #[tokio::test]
 async fn tasks_of_a_client_that_is_gone_end() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let it = trial.made("task.create", ["l", ""].map(Value::text)).await;
     trial.call("session.logout", []).await.unwrap();
     assert_eq!(status(&trial, &it), Status::Cancelled);
@@ -48,7 +48,7 @@ async fn tasks_of_a_client_that_is_gone_end() {
 
 #[tokio::test]
 async fn one_client_does_not_keep_others_from_tasks_of_their_own() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     for _ in 0..MAX_PENDING_OF_SESSION {
         trial.made("task.create", ["l", ""].map(Value::text)).await;
     }
@@ -60,7 +60,7 @@ async fn one_client_does_not_keep_others_from_tasks_of_their_own() {
 
 #[tokio::test]
 async fn a_task_that_cannot_be_stored_leaves_nothing_and_one_that_is_there_goes() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let create = async || trial.call("task.create", ["l", ""].map(Value::text)).await;
     let known = || {
         let inner = trial.house.tasks.inner();
@@ -86,7 +86,7 @@ async fn a_task_that_cannot_be_stored_leaves_nothing_and_one_that_is_there_goes(
 /// Somebody who may only read makes them.
 #[tokio::test]
 async fn what_a_client_keeps_in_a_task_is_bounded() {
-    let trial = Trial::new().await;
+    let trial = TestApp::new().await;
     let long = || Value::text("x".repeat(60 << 10));
     let refused = trial.refused("task.create", [long(), long()]).await;
     assert_eq!(refused[0], "VALUE_NOT_SUPPORTED");

@@ -16,7 +16,7 @@ pub(super) struct There {
 }
 
 impl There {
-    pub(super) async fn of(world: &World) -> Self {
+    pub(super) async fn of(world: &SimulatedHost) -> Self {
         let lines = world.sim.leftovers();
         let domain = |line: &String| {
             let (domid, rest) = line.strip_prefix("domain ")?.split_once(" of ")?;
@@ -45,7 +45,7 @@ impl There {
 
     /// Every disk that is recorded is in its storage, as large as it is said to be, or is recorded
     /// as missing; and no other is in any storage.
-    pub(super) fn assert_disks(&self, world: &World) {
+    pub(super) fn assert_disks(&self, world: &SimulatedHost) {
         let recorded = world.trial.house.db.read(|view| {
             let all = view.all(&vdi::CLASS);
             let here = all.filter(|disk| disk.get(vdi::Field::missing.into()) == Some(&no()));

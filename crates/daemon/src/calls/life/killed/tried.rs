@@ -74,7 +74,7 @@ fn pick(from: &[&'static str], chance: &mut Random) -> &'static str {
 }
 
 impl Try {
-    pub(super) async fn new(world: &World, chance: &mut Random) -> Self {
+    pub(super) async fn new(world: &SimulatedHost, chance: &mut Random) -> Self {
         let machine = world.machine().await;
         let (first, disk) = world.device(&machine).await;
         let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
@@ -114,7 +114,7 @@ impl Try {
         Self { machine, slots, disk, drive, disc, card, spare, op, power, domid, answer }
     }
 
-    pub(super) async fn call(&self, world: &World) {
+    pub(super) async fn call(&self, world: &SimulatedHost) {
         let params = match self.op {
             "VM.start" => vec![self.machine.value(), no(), no()],
             "VBD.plug" | "VBD.unplug" => vec![self.slots[1].value()],
@@ -130,18 +130,18 @@ impl Try {
         self.answer.set(answer).unwrap();
     }
 
-    pub(super) fn is_there(&self, world: &World) -> bool {
+    pub(super) fn is_there(&self, world: &SimulatedHost) -> bool {
         world.trial.house.db.read(|view| view.object(&vm::CLASS, &self.machine).is_ok())
     }
 
-    pub(super) fn is_quiet(&self, world: &World) -> bool {
+    pub(super) fn is_quiet(&self, world: &SimulatedHost) -> bool {
         !self.is_there(world)
             || world.owed(&self.machine).is_none()
                 && world.get(&self.machine, vm::Field::current_operations) == none()
     }
 
     /// What was told is so, and what was begun is done, or was not begun.
-    pub(super) fn assert_goal(&self, world: &World) {
+    pub(super) fn assert_goal(&self, world: &SimulatedHost) {
         let is_answered = self.answer.get().is_some();
         let has_disk =
             |disk: &Ref| world.trial.house.db.read(|view| view.object(&vdi::CLASS, disk).is_ok());
@@ -179,19 +179,19 @@ impl Try {
     }
 
     /// Whether the medium is in the drive.
-    fn is_loaded(&self, world: &World) -> bool {
+    fn is_loaded(&self, world: &SimulatedHost) -> bool {
         let is_empty = world.get(&self.drive, vbd::Field::empty) == yes();
         let inside = world.get(&self.drive, vbd::Field::VDI);
         assert_eq!(inside == self.disc.value(), !is_empty, "{}: {inside:?}", self.op);
         !is_empty
     }
 
-    fn is_on(&self, world: &World) -> bool {
+    fn is_on(&self, world: &SimulatedHost) -> bool {
         world.get(&self.card, vif::Field::currently_attached) == yes()
     }
 
     /// The host has what the records say.
-    pub(super) fn assert_true(&self, world: &World, there: &There) {
+    pub(super) fn assert_true(&self, world: &SimulatedHost, there: &There) {
         let domain = there.domains.get(&world.id(&self.machine).to_string());
         let run = match world.power(&self.machine).as_str() {
             "Running" => Some("Some(Running)"),
@@ -219,7 +219,7 @@ impl Try {
     }
 
     /// The machine works from where it is, and ends.
-    pub(super) async fn works(&self, world: &World) {
+    pub(super) async fn works(&self, world: &SimulatedHost) {
         match world.power(&self.machine).as_str() {
             "Running" => {}
             "Paused" => world.done("VM.unpause", [self.machine.value()]).await,

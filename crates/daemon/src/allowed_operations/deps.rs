@@ -1,0 +1,268 @@
+//! Whose gates read what a change has touched.
+//!
+//! | what has changed | is read by the gates of |
+//! |---|---|
+//! | a machine | it, its slots and interfaces |
+//! | what its guest tells | as above |
+//! | a slot | it, its disk, other slots of that disk |
+//! | a disk | it and its slots |
+//! | an SR | it |
+//! | a connection to an SR | the SR, its disks, their slots |
+//! | an interface | it |
+//! | a host | it |
+
+use std::collections::BTreeSet;
+
+use model::vdi::automaton::Access;
+use model::vm::PowerState;
+use xenapi::Value;
+use xenapi::table::{FieldIx, class, host, pbd, sr, vbd, vdi, vif, vm, vm_guest_metrics as guest};
+
+use crate::db::{Object, Ref, Tx, View, WriteRecord};
+use crate::facts::{access, flag, reference, references};
+
+/// Objects by class.
+#[derive(Debug, Default)]
+pub(super) struct Affected {
+    pub(super) vms: BTreeSet<Ref>,
+    pub(super) vbds: BTreeSet<Ref>,
+    pub(super) vdis: BTreeSet<Ref>,
+    pub(super) srs: BTreeSet<Ref>,
+    pub(super) vifs: BTreeSet<Ref>,
+    pub(super) hosts: BTreeSet<Ref>,
+}
+
+/// Whose gates read what this change has touched.
+pub(super) fn affected(tx: &Tx<'_>) -> Affected {
+    let (view, mut all) = (tx.view(), Affected::default());
+    for touched in tx.touched() {
+        match touched.class() {
+            "VM" => all.of_vm(&view, touched),
+            "VM_guest_metrics" => all.of_guest(&view, touched),
+            "VBD" => all.of_vbd(&view, touched),
+            "VDI" => all.of_vdi(&view, touched),
+            "SR" => all.of_sr(&view, touched),
+            "PBD" => all.of_pbd(&view, touched),
+            "VIF" => all.of_vif(touched),
+            "host" => all.of_host(touched),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Whether a write is of one of these fields.
+fn is_one<F: Into<FieldIx> + Copy>(field: FieldIx, of: &[F]) -> bool {
+    of.iter().any(|one| (*one).into() == field)
+}
+
+impl Affected {
+    fn of_vm(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use vm::Field as F;
+        let machine = touched.reference();
+        match touched {
+            WriteRecord::Set(field, ..) => {
+                let devices =
+                    [F::power_state, F::current_operations, F::is_control_domain, F::guest_metrics];
+                let own = [
+                    F::is_a_template,
+                    F::is_default_template,
+                    F::is_a_snapshot,
+                    F::blocked_operations,
+                ];
+                if is_one(field, &devices) {
+                    self.devices(view, machine);
+                }
+                if is_one(field, &devices) || is_one(field, &own) {
+                    self.vms.insert(machine.clone());
+                }
+            }
+            WriteRecord::Made(..) => {
+                self.vms.insert(machine.clone());
+                self.devices(view, machine);
+                self.siblings(view, references(view, machine, F::VBDs));
+            }
+            WriteRecord::Gone(object) => {
+                self.vbds.extend(members(object, F::VBDs));
+                self.vifs.extend(members(object, F::VIFs));
+                self.siblings(view, members(object, F::VBDs));
+            }
+            WriteRecord::Gathered(..) => {}
+        }
+        if let WriteRecord::Set(field, _, was) = touched
+            && is_one(field, &[F::power_state])
+        {
+            let suspended = Value::text(PowerState::Suspended.name());
+            // Its slots do not hold their disks then.
+            if *was == suspended || view.get(machine, F::power_state) == Ok(&suspended) {
+                self.siblings(view, references(view, machine, F::VBDs));
+            }
+        }
+    }
+
+    /// The slots and interfaces of a machine.
+    fn devices(&mut self, view: &View<'_>, machine: &Ref) {
+        self.vbds.extend(references(view, machine, vm::Field::VBDs));
+        self.vifs.extend(references(view, machine, vm::Field::VIFs));
+    }
+
+    /// Other slots of the disks of these slots.
+    fn siblings(&mut self, view: &View<'_>, slots: impl Iterator<Item = Ref>) {
+        for slot in slots {
+            let disk = reference(view, &slot, vbd::Field::VDI);
+            self.used(view, &disk, access(view, &slot) == Access::Rw);
+        }
+    }
+
+    fn of_guest(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use guest::Field as F;
+        let said =
+            [F::other, F::can_use_hotplug_vbd, F::can_use_hotplug_vif, F::PV_drivers_detected];
+        if matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &said)) {
+            return;
+        }
+        let Some(class) = class("VM") else { return };
+        let metrics = touched.reference().value();
+        let of = |machine: &&Object| machine.get(vm::Field::guest_metrics.into()) == Some(&metrics);
+        for machine in view.all(class).filter(of) {
+            self.vms.insert(machine.reference().clone());
+            self.devices(view, machine.reference());
+        }
+    }
+
+    fn of_vbd(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use vbd::Field as F;
+        let slot = touched.reference();
+        let disk = reference(view, slot, F::VDI);
+        let writes = access(view, slot) == Access::Rw;
+        match touched {
+            WriteRecord::Set(field, _, was) => {
+                let own = [F::r#type, F::unpluggable, F::empty, F::VM];
+                let used = [F::mode, F::currently_attached, F::current_operations, F::VDI, F::VM];
+                if is_one(field, &own) || is_one(field, &used) {
+                    self.vbds.insert(slot.clone());
+                }
+                if is_one(field, &used) {
+                    // One that moves may have written to the former disk until this change.
+                    let writes = writes || is_one(field, &[F::mode, F::VDI]);
+                    self.used(view, &disk, writes);
+                    if let (true, Value::Str(before)) = (is_one(field, &[F::VDI]), was) {
+                        self.used(view, &Ref::from(before.as_str()), writes);
+                    }
+                }
+            }
+            WriteRecord::Made(..) => {
+                self.vbds.insert(slot.clone());
+                let busy = view.get(slot, F::current_operations);
+                let busy = matches!(busy, Ok(Value::Map(busy)) if !busy.is_empty());
+                if busy || flag(view, slot, F::currently_attached) {
+                    self.used(view, &disk, writes);
+                }
+            }
+            // Whatever this change did to it before: what it was is not to be had any more.
+            WriteRecord::Gone(object) => {
+                if let Some(Value::Str(disk)) = object.get(F::VDI.into()) {
+                    self.used(view, &Ref::from(disk.as_str()), true);
+                }
+            }
+            WriteRecord::Gathered(..) => {}
+        }
+    }
+
+    /// A slot holds this disk in another way than before. Slots that only read do not hinder each
+    /// other.
+    fn used(&mut self, view: &View<'_>, disk: &Ref, writes: bool) {
+        self.vdis.insert(disk.clone());
+        let slots = references(view, disk, vdi::Field::VBDs);
+        self.vbds.extend(slots.filter(|slot| writes || access(view, slot) == Access::Rw));
+    }
+
+    fn of_vdi(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use vdi::Field as F;
+        let disk = touched.reference();
+        match touched {
+            WriteRecord::Set(field, _, was) => {
+                let read = [F::sharable, F::read_only, F::missing, F::current_operations, F::SR];
+                if is_one(field, &read) {
+                    self.disk(view, disk);
+                }
+                if let (true, Value::Str(before)) = (is_one(field, &[F::SR]), was) {
+                    self.srs.insert(Ref::from(before.as_str()));
+                    self.srs.insert(reference(view, disk, F::SR));
+                }
+            }
+            WriteRecord::Made(..) => self.disk(view, disk),
+            WriteRecord::Gone(object) => self.vbds.extend(members(object, F::VBDs)),
+            WriteRecord::Gathered(..) => {}
+        }
+    }
+
+    /// A disk and its slots.
+    fn disk(&mut self, view: &View<'_>, disk: &Ref) {
+        self.vdis.insert(disk.clone());
+        self.vbds.extend(references(view, disk, vdi::Field::VBDs));
+    }
+
+    fn of_sr(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use sr::Field as F;
+        let disks: Vec<Ref> = match touched {
+            WriteRecord::Set(field, ..) if !is_one(field, &[F::current_operations]) => return,
+            WriteRecord::Set(..) | WriteRecord::Gathered(..) => Vec::new(),
+            WriteRecord::Made(_, sr) => references(view, sr, F::VDIs).collect(),
+            WriteRecord::Gone(object) => members(object, F::VDIs).collect(),
+        };
+        self.srs.insert(touched.reference().clone());
+        disks.iter().for_each(|disk| self.disk(view, disk));
+    }
+
+    fn of_pbd(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+        use pbd::Field as F;
+        let pbd = touched.reference();
+        let mut named = vec![reference(view, pbd, F::SR)];
+        match touched {
+            WriteRecord::Set(field, _, Value::Str(before)) if is_one(field, &[F::SR]) => {
+                named.push(Ref::from(before.as_str()));
+            }
+            WriteRecord::Set(field, ..) if !is_one(field, &[F::currently_attached]) => return,
+            WriteRecord::Gone(object) => {
+                if let Some(Value::Str(sr)) = object.get(F::SR.into()) {
+                    named.push(Ref::from(sr.as_str()));
+                }
+            }
+            _ => {}
+        }
+        for sr in named {
+            for disk in references(view, &sr, sr::Field::VDIs) {
+                self.disk(view, &disk);
+            }
+            self.srs.insert(sr);
+        }
+    }
+
+    fn of_vif(&mut self, touched: WriteRecord<'_>) {
+        use vif::Field as F;
+        let read = [F::currently_attached, F::current_operations, F::VM];
+        if !matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &read)) {
+            self.vifs.insert(touched.reference().clone());
+        }
+    }
+
+    fn of_host(&mut self, touched: WriteRecord<'_>) {
+        if !matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &[host::Field::enabled]))
+        {
+            self.hosts.insert(touched.reference().clone());
+        }
+    }
+}
+
+/// What a set of references of an object that is gone named.
+fn members(object: &Object, set: impl Into<FieldIx>) -> impl Iterator<Item = Ref> {
+    let values = match object.get(set.into()) {
+        Some(Value::Set(values)) => values.as_slice(),
+        _ => &[],
+    };
+    values.iter().filter_map(|value| match value {
+        Value::Str(text) => Some(Ref::from(text.as_str())),
+        _ => None,
+    })
+}

@@ -1,0 +1,135 @@
+//! Between the doors and the house: calls go in, and what goes out is counted.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::id::VmId;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use toolstack::boxed_future::BoxFuture;
+use xenapi::envelope::Call;
+use xenapi::table::resolve::resolve;
+use xenapi::table::{MessageKind, Role, class, classes, console, vm};
+use xenapi::{ApiError, Value};
+
+use crate::app::AppState;
+use crate::db::{Db, Ref, View};
+use crate::dispatch::{Peer, dispatch, text};
+use crate::http::{ApiHandler, ConsoleError, ConsoleRequest};
+use crate::metrics::Metrics;
+use crate::sessions::ConnectionSession;
+use crate::tasks;
+
+/// How long the serial line of a machine may take to be there.
+const CONSOLE_DEADLINE: Duration = Duration::from_secs(5);
+/// The least role that may use consoles.
+const CONSOLE_ROLE: Role = Role::VmOperator;
+
+/// Who answers what comes in through the doors.
+#[derive(Debug)]
+pub struct ApiService {
+    house: Arc<AppState>,
+    metrics: Arc<Metrics>,
+}
+
+impl ApiService {
+    /// Of this house.
+    pub fn new(house: Arc<AppState>) -> Self {
+        Self { house, metrics: Arc::default() }
+    }
+}
+
+impl ApiHandler for ApiService {
+    fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>> {
+        let (house, metrics) = (Arc::clone(&self.house), Arc::clone(&self.metrics));
+        Box::pin(async move {
+            let (began, method) = (Instant::now(), call.method.clone());
+            let outcome = dispatch(&house, call, &peer).await;
+            let took = is_measured(&method).then(|| began.elapsed());
+            metrics.observe_call(
+                &method,
+                if outcome.is_ok() { "success" } else { "failure" },
+                took,
+            );
+            outcome
+        })
+    }
+
+    fn connection_closed(&self, own: &ConnectionSession) {
+        if self.house.sessions.left(&self.house.db, own) {
+            tasks::end_orphaned(&self.house);
+        }
+    }
+
+    fn console(
+        &self,
+        wanted: ConsoleRequest,
+        peer: Peer,
+    ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
+        let house = Arc::clone(&self.house);
+        Box::pin(async move {
+            let session = house.sessions.named(&house.db, &wanted.session, &peer);
+            if session.map_err(|_| ConsoleError::Denied)?.role < CONSOLE_ROLE {
+                return Err(ConsoleError::Denied);
+            }
+            let vm = machine(&house.db, &wanted).ok_or(ConsoleError::Absent)?;
+            let line = house.drivers.hv.console(vm).ok_or(ConsoleError::Absent)?;
+            match timeout(CONSOLE_DEADLINE, UnixStream::connect(line)).await {
+                Ok(Ok(stream)) => Ok(stream),
+                Ok(Err(error)) => {
+                    tracing::warn!("the console of {vm} cannot be had: {error}");
+                    Err(ConsoleError::Failed)
+                }
+                Err(_late) => Err(ConsoleError::Failed),
+            }
+        })
+    }
+
+    fn metrics(&self) -> String {
+        let house = &self.house;
+        self.metrics.sessions.set(house.sessions.count() as i64);
+        self.metrics.pending.set(house.places.taken() as i64);
+        house.db.read(|view| {
+            for class in classes() {
+                self.metrics.records(class.name, view.count(class));
+            }
+        });
+        self.metrics.text()
+    }
+}
+
+/// How long it takes says something of us. A login that fails and who waits for events are slow on
+/// purpose.
+fn is_measured(method: &str) -> bool {
+    resolve(method).is_some_and(|(method, _)| {
+        !matches!(method.kind(), MessageKind::Login | MessageKind::Waits)
+    })
+}
+
+/// The machine whose console is wanted.
+fn machine(db: &Db, wanted: &ConsoleRequest) -> Option<VmId> {
+    db.read(|view| {
+        let machine = match (&wanted.reference, &wanted.uuid) {
+            (Some(reference), _) => of_reference(view, &Ref::from(reference.as_str())),
+            (None, Some(uuid)) => of_uuid(view, uuid),
+            (None, None) => None,
+        }?;
+        text(view.get(&machine, vm::Field::uuid).ok()?).parse().ok().map(VmId)
+    })
+}
+
+/// Of a console or of the machine itself.
+fn of_reference(view: &View<'_>, reference: &Ref) -> Option<Ref> {
+    match view.get(reference, console::Field::VM) {
+        Ok(machine) => Some(Ref::from(text(machine))),
+        Err(_) => Some(reference.clone()),
+    }
+}
+
+fn of_uuid(view: &View<'_>, uuid: &str) -> Option<Ref> {
+    let of = |name| class(name).and_then(|class| view.by_uuid(class, uuid).ok());
+    match of("console") {
+        Some(console) => of_reference(view, console),
+        None => of("VM").cloned(),
+    }
+}

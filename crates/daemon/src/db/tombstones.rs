@@ -1,0 +1,101 @@
+//! Objects that are there no more, for who comes later and has known them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::Ref;
+
+/// Ends that are remembered; a client that comes later than so many is not told of those before.
+const MOST: usize = 65_536;
+
+/// When an object went: the generation, and its place among what went in that one.
+pub(super) type DeletionStamp = (u64, u64);
+
+/// An object that is there no more.
+#[derive(Debug)]
+pub(super) struct Tombstone {
+    pub(super) reference: Ref,
+    pub(super) made: u64,
+}
+
+/// The last ends.
+#[derive(Debug)]
+pub(super) struct Tombstones {
+    classes: HashMap<&'static str, BTreeMap<DeletionStamp, Tombstone>>,
+    /// All of them, the first one first.
+    order: VecDeque<(DeletionStamp, &'static str)>,
+    most: usize,
+}
+
+impl Default for Tombstones {
+    fn default() -> Self {
+        Self { classes: HashMap::new(), order: VecDeque::new(), most: MOST }
+    }
+}
+
+impl Tombstones {
+    /// An object went, later than all before.
+    pub(super) fn add(&mut self, class: &'static str, when: DeletionStamp, gone: Tombstone) {
+        self.classes.entry(class).or_default().insert(when, gone);
+        self.order.push_back((when, class));
+        if self.order.len() > self.most
+            && let Some((when, class)) = self.order.pop_front()
+            && let Some(ends) = self.classes.get_mut(class)
+        {
+            ends.remove(&when);
+        }
+    }
+
+    /// An object that went is there again.
+    pub(super) fn remove(&mut self, class: &str, reference: &Ref) {
+        let Some(ends) = self.classes.get_mut(class) else { return };
+        // What comes back has most often gone just now.
+        let found = ends.iter().rev().find(|(_, gone)| gone.reference == *reference);
+        let Some(when) = found.map(|(when, _)| *when) else { return };
+        ends.remove(&when);
+        if let Ok(at) = self.order.binary_search_by_key(&when, |(when, _)| *when) {
+            self.order.remove(at);
+        }
+    }
+
+    /// Those of a class from then on, the first one first.
+    pub(super) fn from(
+        &self,
+        class: &str,
+        first: DeletionStamp,
+    ) -> impl Iterator<Item = (&DeletionStamp, &Tombstone)> + use<'_> {
+        self.classes.get(class).into_iter().flat_map(move |ends| ends.range(first..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(ends: &Tombstones) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        for class in ["VM", "VDI"] {
+            all.extend(ends.from(class, (0, 0)).map(|(when, gone)| (*when, class, gone)));
+        }
+        all.sort_by_key(|(when, ..)| *when);
+        let kept = all.iter().map(|(when, class, _)| (*when, *class));
+        assert_eq!(kept.collect::<Vec<_>>(), Vec::from(ends.order.clone()), "two books");
+        all.into_iter().map(|(_, class, gone)| (class, gone.reference.to_string())).collect()
+    }
+
+    #[test]
+    fn the_first_ones_are_forgotten_whatever_their_class() {
+        let mut ends = Tombstones { most: 3, ..Tombstones::default() };
+        for (number, class) in ["VM", "VDI", "VDI", "VM", "VDI"].into_iter().enumerate() {
+            let gone = Tombstone { reference: Ref::from(number.to_string().as_str()), made: 1 };
+            ends.add(class, (number as u64 / 2, number as u64), gone);
+        }
+        let is = |class: &'static str, number: &str| (class, number.to_owned());
+        assert_eq!(all(&ends), [is("VDI", "2"), is("VM", "3"), is("VDI", "4")]);
+        assert_eq!(ends.from("VDI", (2, 0)).count(), 1);
+        ends.remove("VM", &Ref::from("2"));
+        ends.remove("VDI", &Ref::from("0"));
+        assert_eq!(all(&ends).len(), 3, "there is none such");
+        ends.remove("VDI", &Ref::from("2"));
+        assert_eq!(all(&ends), [is("VM", "3"), is("VDI", "4")]);
+    }
+}

@@ -1,0 +1,123 @@
+//! How many calls may be under way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use xenapi::{ApiError, codes};
+
+use crate::db::Ref;
+
+/// Most calls that take a while, on the host: each holds a record, a task of the runtime and its
+/// parameters.
+pub const MAX_PENDING: usize = 2_000;
+/// Most of them from one session, so that one client does not take all.
+pub const MAX_PENDING_OF_SESSION: usize = 500;
+
+/// Most writes that wait until they are stored.
+pub const MAX_WRITES: usize = 256;
+
+/// Turns of calls that write on the spot: each has one until what it wrote is stored.
+#[derive(Debug)]
+pub struct WriteLimiter(Semaphore);
+
+impl Default for WriteLimiter {
+    fn default() -> Self {
+        Self(Semaphore::new(MAX_WRITES))
+    }
+}
+
+impl WriteLimiter {
+    /// The next one. It comes in the order in which it was asked for.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.0.acquire().await.ok()
+    }
+}
+
+/// Places for calls that take a while. Reads need none, and so does whoever only waits.
+#[derive(Clone, Debug, Default)]
+pub struct CallLimiter(Arc<Mutex<PermitCounts>>);
+
+#[derive(Debug, Default)]
+struct PermitCounts {
+    in_all: usize,
+    by_session: HashMap<Ref, usize>,
+}
+
+/// A place that is held until it is dropped.
+#[derive(Debug)]
+pub struct CallPermit {
+    places: CallLimiter,
+    session: Ref,
+}
+
+impl CallLimiter {
+    /// Takes one for a call of this session.
+    ///
+    /// # Errors
+    /// `TOO_MANY_PENDING_TASKS`: there is none left. Nobody waits for one: the caller knows best
+    /// whether it still wants what it asked for.
+    pub fn take(&self, session: &Ref) -> Result<CallPermit, ApiError> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_session = taken.by_session.get(session).copied().unwrap_or_default();
+        if taken.in_all >= MAX_PENDING || of_session >= MAX_PENDING_OF_SESSION {
+            return Err(codes::too_many_pending_tasks());
+        }
+        taken.in_all += 1;
+        taken.by_session.insert(session.clone(), of_session + 1);
+        Ok(CallPermit { places: self.clone(), session: session.clone() })
+    }
+
+    /// How many are taken.
+    pub fn taken(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).in_all
+    }
+}
+
+impl Drop for CallPermit {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.in_all = taken.in_all.saturating_sub(1);
+        if let Some(count) = taken.by_session.get_mut(&self.session) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                taken.by_session.remove(&self.session);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_session_does_not_take_all() {
+        let places = CallLimiter::default();
+        let (one, other) = (Ref::from("one"), Ref::from("other"));
+        let mut held: Vec<CallPermit> = Vec::new();
+        while let Ok(place) = places.take(&one) {
+            held.push(place);
+        }
+        assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
+        assert_eq!(places.take(&one).unwrap_err().details(), ["TOO_MANY_PENDING_TASKS"]);
+        let others = places.take(&other).unwrap();
+        held.pop();
+        held.push(places.take(&one).unwrap());
+        drop((held, others));
+        assert_eq!(places.taken(), 0);
+        assert!(places.0.lock().unwrap().by_session.is_empty(), "nothing is kept of who is gone");
+    }
+
+    #[test]
+    fn all_sessions_together_have_a_bound() {
+        let places = CallLimiter::default();
+        let session = |number: usize| Ref::from(format!("{}", number / 400).as_str());
+        let held: Vec<CallPermit> =
+            (0..MAX_PENDING).map(|number| places.take(&session(number)).unwrap()).collect();
+        assert!(places.take(&Ref::from("new")).is_err());
+        drop(held);
+        assert!(places.take(&Ref::from("new")).is_ok());
+    }
+}

@@ -1,0 +1,150 @@
+//! What goes out.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::{mem, vec};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::{Response, StatusCode, header};
+use xenapi::envelope::{self, BadBody, Piece};
+
+/// Bytes that are gathered before they are sent, so that thousands of short pieces are not as many
+/// writes.
+const CHUNK_BYTES: usize = 64 << 10;
+/// A piece of so many bytes is sent as it is.
+const ALONE_BYTES: usize = 16 << 10;
+
+/// The body of an answer. What others share is copied when it is sent, a chunk at a time.
+#[derive(Debug)]
+pub(super) struct ResponseBody {
+    pieces: vec::IntoIter<Piece>,
+    /// A piece that did not fit any more.
+    next: Option<Piece>,
+    bytes_left: u64,
+}
+
+impl ResponseBody {
+    pub(super) fn of(body: envelope::Body) -> Self {
+        let bytes_left = body.bytes() as u64;
+        Self { pieces: body.into_pieces().into_iter(), next: None, bytes_left }
+    }
+
+    fn of_text(text: String) -> Self {
+        let bytes_left = text.len() as u64;
+        let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
+        Self { pieces: pieces.into_iter(), next: None, bytes_left }
+    }
+
+    fn chunk(&mut self) -> Option<Bytes> {
+        let first = mem::take(&mut self.next).or_else(|| self.pieces.next())?;
+        if first.as_ref().len() >= ALONE_BYTES {
+            return Some(Bytes::from_owner(first));
+        }
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES.min(self.bytes_left as usize));
+        chunk.extend_from_slice(first.as_ref());
+        for piece in self.pieces.by_ref() {
+            let bytes = piece.as_ref();
+            if bytes.len() >= ALONE_BYTES || chunk.len() + bytes.len() > CHUNK_BYTES {
+                self.next = Some(piece);
+                break;
+            }
+            chunk.extend_from_slice(bytes);
+        }
+        Some(chunk.into())
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let chunk = this.chunk();
+        this.bytes_left -= chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes_left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes_left)
+    }
+}
+
+/// A text of this kind.
+pub(super) fn text(status: StatusCode, kind: &'static str, text: String) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::of_text(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+/// The connection ends after it.
+pub(super) fn last(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let close = header::HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+/// The page for what is no call; the connection ends after it.
+pub(super) fn bad(bad: &BadBody) -> Response<ResponseBody> {
+    last(text(StatusCode::INTERNAL_SERVER_ERROR, "text/html", bad.page()))
+}
+
+#[cfg(test)]
+mod tests {
+    use xenapi::envelope::{Call, Dialect, Encoding};
+    use xenapi::{Encoded, Value};
+
+    use super::*;
+
+    fn chunks(mut answer: ResponseBody) -> Vec<Bytes> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut chunks = Vec::new();
+        while let Poll::Ready(Some(frame)) = Pin::new(&mut answer).poll_frame(&mut context) {
+            chunks.push(frame.unwrap().into_data().unwrap());
+            assert_eq!(answer.size_hint().exact(), Some(answer.bytes_left));
+        }
+        assert!(answer.is_end_stream());
+        chunks
+    }
+
+    fn answer(sizes: &[usize]) -> (String, ResponseBody) {
+        let kept = |size: &usize| Value::Encoded(Encoded::new(Value::text("x".repeat(*size))));
+        let call = Call { method: "T.t".into(), params: Vec::new(), dialect: Dialect::Xml };
+        let outcome = Ok(Value::Set(sizes.iter().map(kept).collect()));
+        let body = envelope::answer(&call, &outcome);
+        assert_eq!(call.dialect.encoding(), Encoding::Xml);
+        (body.to_text(), ResponseBody::of(body))
+    }
+
+    #[test]
+    fn short_pieces_go_together() {
+        let (text, answer) = answer(&[10; 1000]);
+        let chunks = chunks(answer);
+        assert_eq!(chunks.concat(), text.as_bytes());
+        assert_eq!(chunks.len(), 1 + text.len() / CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_long_piece_goes_alone() {
+        let (text, answer) = answer(&[10, ALONE_BYTES, 10]);
+        let chunks = chunks(answer);
+        assert_eq!(chunks.concat(), text.as_bytes());
+        assert_eq!(chunks.len(), 3);
+    }
+
+    #[test]
+    fn nothing_is_no_frame() {
+        assert!(chunks(ResponseBody::of_text(String::new())).is_empty());
+    }
+}

@@ -1,0 +1,117 @@
+//! From what a store holds to what was there.
+
+use std::collections::BTreeSet;
+
+use toolstack::store::{Contents, Key};
+use xenapi::table::{Class, RecordStorage, class, task};
+use xenapi::{ApiError, Date, Value, codes};
+
+use super::{OpenError, row};
+use crate::db::{Loaded, Ref, Tx};
+
+/// Before the name of a class in the name of its table.
+const OBJECTS: &str = "obj/";
+
+/// Where a row of this class is.
+pub(super) fn key(class: &str, uuid: &str) -> Key {
+    Key::new(format!("{OBJECTS}{class}"), uuid)
+}
+
+/// Where is written from which generation on everything was last repeated.
+pub(super) fn repeated_key() -> Key {
+    Key::new("meta", "repeated")
+}
+
+/// What was there.
+pub(super) struct StoredState {
+    pub(super) objects: Vec<Loaded>,
+    /// The last change.
+    pub(super) generation: u64,
+    /// The last generation that anybody may have been told.
+    pub(super) ceiling: u64,
+    /// Everything counts as changed in this generation, since the end before it was not clean.
+    pub(super) repeated: Option<u64>,
+}
+
+/// Reads what a store holds.
+pub(super) fn read(contents: Contents) -> Result<StoredState, OpenError> {
+    let Contents { generation, ceiling, clean, rows, .. } = contents;
+    let (mut objects, mut repeated) = (Vec::new(), None);
+    for (key, value) in rows {
+        let bad = |why: String| OpenError::Row { row: key.to_string(), why };
+        if key == repeated_key() {
+            let text = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+            repeated = Some(text.ok_or_else(|| bad("it is no number".to_owned()))?);
+        } else if let Some(class) = class_of(&key) {
+            objects.push(row::read(class, &key.name, &value).map_err(bad)?);
+        }
+    }
+    let generation = if clean { generation } else { ceiling.saturating_add(1) };
+    if !clean {
+        repeated = Some(generation);
+    }
+    if let Some(repeated) = repeated {
+        for object in &mut objects {
+            object.changed = object.changed.max(repeated);
+        }
+    }
+    check(&objects, generation)?;
+    end_progress(&mut objects);
+    Ok(StoredState { objects, generation, ceiling: ceiling.max(generation), repeated })
+}
+
+/// The class whose objects are in this table; none: this version has none of this name, and leaves
+/// its rows alone.
+fn class_of(key: &Key) -> Option<&'static Class> {
+    let name = key.table.strip_prefix(OBJECTS)?;
+    class(name).filter(|class| class.kept == RecordStorage::State)
+}
+
+/// No two have a reference or a place, and none is of the future.
+fn check(objects: &[Loaded], generation: u64) -> Result<(), OpenError> {
+    let (mut references, mut ages) = (BTreeSet::new(), BTreeSet::new());
+    for object in objects {
+        let why = match () {
+            () if !references.insert(&object.reference) => "its reference is another's",
+            () if !ages.insert(object.age) => "its age is another's",
+            () if object.changed > generation => "it was changed after the last change",
+            () => continue,
+        };
+        let row = format!("{} {}", object.class.name, object.reference);
+        return Err(OpenError::Row { row, why: why.to_owned() });
+    }
+    Ok(())
+}
+
+/// No task is under way any more.
+fn end_progress(objects: &mut [Loaded]) {
+    let place = xenapi::table::FieldIx::from(task::Field::progress);
+    for object in objects.iter_mut().filter(|object| object.class.name == place.class()) {
+        if let Some(progress) = object.fields.get_mut(place.at()) {
+            *progress = Value::Float(1.0);
+        }
+    }
+}
+
+/// Tasks that were under way have failed.
+pub(super) fn end_tasks(tx: &mut Tx<'_>, now: Date) -> Result<(), ApiError> {
+    let Some(class) = class("task") else { return Ok(()) };
+    let status = task::Field::status.into();
+    let under_way = |value: Option<&Value>| {
+        value.is_some_and(|value| {
+            matches!(value, Value::Str(text) if
+            matches!(text.as_str(), "pending" | "cancelling"))
+        })
+    };
+    let view = tx.view();
+    let tasks = view.all(class).filter(|task| under_way(task.get(status)));
+    let tasks: Vec<Ref> = tasks.map(|task| task.reference().clone()).collect();
+    let why = codes::internal("the daemon ended while this was under way; look at its object");
+    let why = Value::Set(why.details().into_iter().map(Value::Str).collect());
+    for task in tasks {
+        tx.set(&task, task::Field::status, Value::text("failure"))?;
+        tx.set(&task, task::Field::error_info, why.clone())?;
+        tx.set(&task, task::Field::finished, Value::Date(now))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+use std::sync::mpsc::{Sender, channel};
+
+use toolstack::store::{Batch, Contents, MemoryStore, Store, StoreError};
+use xenapi::Value;
+use xenapi::table::vm;
+
+use super::{DEADLINE, machine, open, wait};
+use crate::db::testing::of;
+use crate::persistence::CloseError;
+
+/// A store with a mistake: it panics at the second batch.
+#[derive(Debug, Default)]
+struct Broken {
+    store: MemoryStore,
+    batches: usize,
+}
+
+impl Store for Broken {
+    fn load(&mut self) -> Result<Contents, StoreError> {
+        self.store.load()
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.batches += 1;
+        assert!(self.batches < 2, "a mistake, for a test");
+        self.store.commit(batch)
+    }
+}
+
+#[test]
+fn who_stores_no_more_says_so() {
+    let broken = Broken::default();
+    let memory = broken.store.clone();
+    let (db, durable) = open(broken);
+    let (_, generation) = machine(&db, "vm");
+    assert_eq!(wait(durable.wait_generation(generation)).unwrap_err().code, "INTERNAL_ERROR");
+    wait(durable.writer_died());
+    let ended = durable.close().unwrap_err();
+    assert!(matches!(ended, CloseError::BrokeOff), "{ended}");
+    assert!(!memory.clone().load().unwrap().clean, "the next start knows");
+}
+
+/// Tells of each batch whether it may use the room that is kept.
+#[derive(Debug)]
+struct Asked {
+    store: MemoryStore,
+    spare: Sender<bool>,
+}
+
+impl Store for Asked {
+    fn load(&mut self) -> Result<Contents, StoreError> {
+        self.store.load()
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        let _ = self.spare.send(batch.spare);
+        self.store.commit(batch)
+    }
+}
+
+#[test]
+fn what_makes_room_or_has_become_so_may_use_the_room_that_is_kept() {
+    let (spare, told) = channel();
+    let (db, durable) = open(Asked { store: MemoryStore::default(), spare });
+    let spare = || told.recv_timeout(DEADLINE).unwrap();
+    assert!(spare(), "a start");
+    let vm = wait(durable.change(|tx| tx.create(of("VM"), Vec::new()))).unwrap();
+    assert!(!spare(), "somebody wants more");
+    let named = |name: &str| {
+        let name = Value::text(name);
+        let vm = vm.clone();
+        durable.change(move |tx| tx.set(&vm, vm::Field::name_label, name))
+    };
+    wait(named("n")).unwrap();
+    assert!(!spare(), "somebody wants something else");
+    db.write_observed(|tx| tx.set(&vm, vm::Field::power_state, Value::text("Running"))).unwrap();
+    assert!(spare(), "it has become so");
+    wait(durable.change(|tx| {
+        tx.destroy(of("VM"), &vm)?;
+        tx.create(of("VM"), Vec::new())
+    }))
+    .unwrap();
+    assert!(!spare(), "nothing is gained");
+    let other = db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    assert!(spare());
+    wait(durable.change(|tx| tx.destroy(of("VM"), &other))).unwrap();
+    assert!(spare(), "an end makes room");
+    durable.close().unwrap();
+    assert!(spare());
+}

@@ -1,0 +1,200 @@
+//! The thread that stores.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use toolstack::store::{Batch, Key, Store, StoreError, VALUE_BYTES_MAX};
+use xenapi::{ApiError, codes};
+
+use super::load::repeated_key;
+use super::{Shared, WriterStop, load, row};
+use crate::db::{Db, WriteBatch};
+
+/// How long is waited before what could not be stored is tried again by itself: nothing tells that
+/// a disk has room.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// By row what it shall be; none: it goes.
+type Changes = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// Stores what changes.
+pub(super) struct Writer {
+    db: Db,
+    store: Box<dyn Store>,
+    shared: Arc<Shared>,
+    woken: Receiver<()>,
+    told: watch::Sender<()>,
+    /// As it is stored.
+    ceiling: u64,
+    /// How many generations are reserved at once.
+    reserved: u64,
+    /// The last batch could not be stored, and why.
+    failing: Option<String>,
+    /// Rows that no store takes, as their objects are.
+    left_out: BTreeSet<Key>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    pub(super) fn new(
+        db: Db,
+        store: Box<dyn Store>,
+        shared: Arc<Shared>,
+        (woken, told): (Receiver<()>, watch::Sender<()>),
+    ) -> Self {
+        let (failing, left_out) = (None, BTreeSet::new());
+        Self { db, store, shared, woken, told, ceiling: 0, reserved: 0, failing, left_out }
+    }
+
+    /// Reserves generations, where none was above this ceiling before, and notes since when all is
+    /// told again: before anybody is told anything.
+    pub(super) fn begin(
+        &mut self,
+        reserved: u64,
+        ceiling: u64,
+        repeated: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let generation = self.db.read(|view| view.generation());
+        (self.reserved, self.ceiling) = (reserved, ceiling);
+        let ceiling = self.next_ceiling(generation, false);
+        let mut batch = Batch { generation, ceiling, spare: true, ..Batch::default() };
+        if let Some(repeated) = repeated {
+            batch.put(repeated_key(), repeated.to_string().into_bytes());
+        }
+        self.store.commit(&batch)?;
+        self.has_reserved(ceiling);
+        Ok(())
+    }
+
+    /// Stores until it is told to end.
+    pub(super) fn run(mut self) -> Result<(), StoreError> {
+        loop {
+            let woken = match self.failing {
+                None => self.woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => self.woken.recv_timeout(RETRY),
+            };
+            match (self.shared.end(), woken) {
+                (Some(WriterStop::Abrupt), _) | (None, Err(RecvTimeoutError::Disconnected)) => {
+                    return Ok(());
+                }
+                (Some(WriterStop::Clean), _) => return self.write(true),
+                // Whether it failed is told, and kept for the next time.
+                (None, _) => drop(self.write(false)),
+            }
+        }
+    }
+
+    /// Stores what there is; all, with the mark of a clean end, or what cannot wait for that.
+    fn write(&mut self, clean: bool) -> Result<(), StoreError> {
+        let (taken, changes) = self.take(clean);
+        let ceiling = self.next_ceiling(taken.generation(), clean);
+        if changes.is_empty() && ceiling == self.ceiling && !clean {
+            self.tried(taken.generation());
+            return Ok(());
+        }
+        self.left_out.retain(|key| !changes.contains_key(key));
+        let batch = Batch {
+            changes,
+            generation: taken.generation(),
+            ceiling,
+            clean: clean && self.left_out.is_empty(),
+            spare: clean || !taken.grows(),
+        };
+        let (committed, generation) = (self.store.commit(&batch), taken.generation());
+        match &committed {
+            Ok(()) => {
+                if self.failing.take().is_some() {
+                    tracing::info!("changes are stored again");
+                }
+                self.db.stored(&taken);
+                self.has_reserved(ceiling);
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if self.failing.as_ref() != Some(&why) {
+                    tracing::error!(
+                        "changes are not stored and what was asked for is undone: {why}"
+                    );
+                }
+                self.failing = Some(why);
+                self.shared.fail(|| self.db.failed(taken), &told(error));
+            }
+        }
+        self.tried(generation);
+        committed
+    }
+
+    /// Tells those who wait that everything until this generation is stored, or could not be.
+    fn tried(&self, generation: u64) {
+        self.shared.tried.store(generation, Ordering::Release);
+        self.told.send_replace(());
+    }
+
+    /// What is to be stored, without what no store takes.
+    fn take(&mut self, all: bool) -> (WriteBatch, Changes) {
+        loop {
+            let taken = self.db.take(all);
+            let changes = changes(&taken);
+            let unfit = |value: &Option<Vec<u8>>| {
+                value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX)
+            };
+            let unfit: Vec<Key> = changes
+                .iter()
+                .filter(|(_, value)| unfit(value))
+                .map(|(key, _)| key.clone())
+                .collect();
+            if unfit.is_empty() {
+                return (taken, changes);
+            }
+            self.leave_out(taken, unfit);
+        }
+    }
+
+    /// Nobody knows which of those who asked have made these rows so large: all are told.
+    fn leave_out(&mut self, mut taken: WriteBatch, unfit: Vec<Key>) {
+        for key in &unfit {
+            tracing::error!(
+                "`{key}` is too large and stays as it is stored until it changes again"
+            );
+            taken.leave_out(|class, uuid| load::key(class, uuid) == *key);
+        }
+        let why = codes::internal("a record became too large to be stored: the log says which");
+        self.left_out.extend(unfit);
+        self.shared.fail(|| self.db.failed(taken), &why);
+        self.told.send_replace(());
+    }
+
+    fn next_ceiling(&self, generation: u64, clean: bool) -> u64 {
+        let used = generation.saturating_add(self.reserved / 2) > self.ceiling;
+        let more = generation.saturating_add(self.reserved);
+        if used && !clean { more } else { self.ceiling.max(generation) }
+    }
+
+    fn has_reserved(&mut self, ceiling: u64) {
+        self.ceiling = ceiling;
+        self.db.reserve_at(ceiling.saturating_sub(self.reserved / 2).saturating_add(1));
+    }
+}
+
+fn changes(taken: &WriteBatch) -> Changes {
+    let rows = taken.rows().iter();
+    rows.map(|row| (load::key(row.class, &row.uuid), row.row.as_ref().map(row::write))).collect()
+}
+
+/// As who asked for a change is told.
+fn told(error: &StoreError) -> ApiError {
+    match error {
+        StoreError::Full { path } => codes::out_of_space(path.display().to_string()),
+        other => codes::internal(other.to_string()),
+    }
+}

@@ -1,0 +1,66 @@
+//! Machines that are started with their host.
+
+use model::vm::VmOp;
+use xenapi::table::{FieldIx, host, pool, vm};
+use xenapi::{ApiError, Value};
+
+use crate::app::AppState;
+use crate::db::{Object, Ref, Tx, View};
+use crate::records::fields::{flag, pairs};
+use crate::records::owed::{self, PendingOpIntent};
+
+/// The key of `other_config`, of the pool and of a machine, that both must be `true`.
+const AUTO_POWERON: &str = "auto_poweron";
+/// The key of the host's `other_config` that names the boot at which the daemon last started.
+const BOOT_ID: &str = "boot_id";
+
+/// Whether the host has gone on running since the daemon last started. From now on this boot is
+/// the one to compare with; and in the same change, so that no death of a daemon comes in between,
+/// those machines are owed a start for which it is set. What was owed before went with the host.
+pub(super) fn same_boot(house: &AppState, boot: &str) -> bool {
+    let compared = house.db.write_observed(|tx| {
+        let view = tx.view();
+        let Some(host) = view.all(&host::CLASS).next().map(|host| host.reference().clone()) else {
+            return Ok(true);
+        };
+        let config = pairs(&view, &host, host::Field::other_config)?;
+        let same = config.get(BOOT_ID).is_some_and(|known| known == boot);
+        tx.set_key(&host, host::Field::other_config, BOOT_ID, Some(Value::text(boot)))?;
+        if !same {
+            owe_starts(tx, house)?;
+        }
+        Ok(same)
+    });
+    compared.unwrap_or(true)
+}
+
+fn owe_starts(tx: &mut Tx<'_>, house: &AppState) -> Result<(), ApiError> {
+    let machines: Vec<Ref> = tx.view().all(&vm::CLASS).map(Object::reference).cloned().collect();
+    for machine in machines {
+        owed::forget(tx, &machine)?;
+    }
+    for machine in chosen(&tx.view())? {
+        owed::begin(tx, &machine, PendingOpIntent::this(VmOp::Start), house.new_ref().as_str())?;
+    }
+    Ok(())
+}
+
+fn chosen(view: &View<'_>) -> Result<Vec<Ref>, ApiError> {
+    let set = |of: &Ref, field: FieldIx| {
+        let config = pairs(view, of, field)?;
+        Ok::<_, ApiError>(config.get(AUTO_POWERON).is_some_and(|value| value == "true"))
+    };
+    let pools = view.all(&pool::CLASS).map(Object::reference);
+    let mut all = false;
+    for pool in pools {
+        all |= set(pool, pool::Field::other_config.into())?;
+    }
+    let mut chosen = Vec::new();
+    for machine in view.all(&vm::CLASS).map(Object::reference).filter(|_| all) {
+        let template = flag(view, machine, vm::Field::is_a_template)?;
+        if !template && set(machine, vm::Field::other_config.into())? {
+            chosen.push(machine.clone());
+        }
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,183 @@
+//! Guests that end by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::{Domid, VmId};
+use model::plan::MachineOp;
+use model::refusal::Refusal;
+use model::vm::exits::{DomainExit, ExitAction, ExitPolicy, next, restart_delay};
+use model::vm::{PowerState, VmOp};
+use tokio::time::sleep;
+use toolstack::machines::OpError;
+use xenapi::table::{vm, vm_metrics};
+use xenapi::{ApiError, Date, Value};
+
+use super::pending_ops::start;
+use crate::app::AppState;
+use crate::calls::carry::{OpCaller, Precheck, VmOpRequest, gone, no_look, run_vm_op};
+use crate::calls::message::{MessageDraft, create_message, write};
+use crate::db::{Db, Ref, Tx};
+use crate::errors::sentence;
+use crate::records::current::CurrentOp;
+use crate::records::fields::{int, reference, text};
+use crate::records::owed::{self, PendingOpIntent};
+use crate::records::{bootable, machine_config};
+
+/// A machine whose guest has ended.
+struct ExitedGuest {
+    vm: VmId,
+    machine: Ref,
+    name: String,
+    after: ExitPolicy,
+    /// How long its guest has run.
+    ran: Duration,
+}
+
+/// Does what is set for a guest that has ended like this, unless somebody has asked for its end.
+pub(super) async fn ended(house: &Arc<AppState>, vm: VmId, domid: Domid, exit: DomainExit) {
+    let Ok(it) = read(&house.db, vm, house.clock.date()) else { return };
+    let mut then = next(exit, &it.after);
+    let delay = restart_delay(exit, it.ran);
+    if then == ExitAction::Restart
+        && let Err(why) = bootable(&house.db, vm, &house.settings.boot)
+    {
+        tell(house, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
+        then = ExitAction::Halt;
+    }
+    let waits = then == ExitAction::Restart && !delay.is_zero();
+    // In its turn, not by force: that would overtake the very operation that waits for this end.
+    let halt = MachineOp::AfterExit(DomainExit::Asked(VmOp::HardShutdown));
+    let op = match then {
+        ExitAction::Halt => halt,
+        ExitAction::Restart if waits => halt,
+        ExitAction::Restart | ExitAction::Keep => MachineOp::AfterExit(exit),
+    };
+    let owes = match then {
+        ExitAction::Halt => Some(PendingOpIntent::this(VmOp::HardShutdown)),
+        ExitAction::Restart if waits => {
+            Some(PendingOpIntent { stays: true, ..PendingOpIntent::this(VmOp::Start) })
+        }
+        ExitAction::Restart => Some(PendingOpIntent::this(VmOp::HardReboot)),
+        ExitAction::Keep => None,
+    };
+    let work = VmOpRequest { owes, ..work(house, &it, domid, (exit, then), op) };
+    let caller = OpCaller::nobody();
+    match run_vm_op(house, &caller, &work).await {
+        Ok(()) if waits => restart(house, &it, delay, &caller.key).await,
+        Ok(()) => {}
+        Err(error) => failed(house, &it, &error),
+    }
+}
+
+/// Tells why an end was not followed, unless somebody else does.
+fn failed(house: &AppState, it: &ExitedGuest, error: &OpError) {
+    match error {
+        OpError::Cancelled => {}
+        OpError::Refused(why) if is_dealt_with(why) => {
+            tracing::debug!(vm = %it.vm, ?why, "somebody else deals with this end");
+        }
+        error => tell(house, it, "VM_END_FAILED", &sentence(error)),
+    }
+}
+
+/// Somebody has dealt with it, or deals with the machine from now on. Whatever else is refused leaves a
+/// machine without a guest that is recorded to have one: that is told.
+fn is_dealt_with(why: &Refusal) -> bool {
+    matches!(why, Refusal::NotAllowed(_) | Refusal::BadPowerState { .. })
+}
+
+fn read(db: &Db, vm: VmId, now: Date) -> Result<ExitedGuest, ApiError> {
+    db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?.clone();
+        let metrics = reference(view, &machine, vm::Field::metrics)?;
+        let began = match view.get(&metrics, vm_metrics::Field::start_time) {
+            Ok(Value::Date(Date(began))) => *began,
+            _ => now.0,
+        };
+        let name = text(view, &machine, vm::Field::name_label)?.to_owned();
+        let ran = Duration::from_secs(u64::try_from(now.0 - began).unwrap_or_default());
+        let after = machine_config::after(view, &machine)?;
+        Ok(ExitedGuest { vm, machine, name, after, ran })
+    })
+}
+
+fn work(
+    house: &AppState,
+    it: &ExitedGuest,
+    domid: Domid,
+    (exit, then): (DomainExit, ExitAction),
+    op: MachineOp,
+) -> VmOpRequest {
+    let (word, priority, what) = match exit {
+        DomainExit::PoweredOff => ("VM_SHUTDOWN", 5, "switched itself off"),
+        DomainExit::Rebooted => ("VM_REBOOTED", 5, "rebooted"),
+        DomainExit::Panicked => ("VM_CRASHED", 3, "crashed"),
+        DomainExit::Killed | DomainExit::Asked(_) => ("VM_CRASHED", 3, "was killed"),
+    };
+    let follows = match then {
+        ExitAction::Halt => "the machine is halted",
+        ExitAction::Restart => "the machine is started again",
+        ExitAction::Keep => "the machine is kept as it is, to be looked at",
+    };
+    let body = format!("The guest of `{}` {what}; {follows}.", it.name);
+    let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), house.clock.date());
+    let gate: Precheck = Arc::new(move |tx| {
+        is_still(tx, &of, domid)?;
+        let note = MessageDraft { name: word, priority, cls: "VM", uuid: &uuid, body: &body };
+        write(tx, &note, now).map(drop).map_err(gone)
+    });
+    let field = vm::Field::current_operations.into();
+    let mark = |op: VmOp| vec![CurrentOp { of: it.machine.clone(), field, op: op.name() }];
+    let marks = match then {
+        ExitAction::Halt => mark(VmOp::HardShutdown),
+        ExitAction::Restart => mark(VmOp::HardReboot),
+        ExitAction::Keep => Vec::new(),
+    };
+    VmOpRequest { vm: it.vm, op, marks, look: no_look(), gate, owes: None }
+}
+
+/// The domain that has ended is the machine's: what somebody asked for meanwhile has not ended it.
+fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
+    let view = tx.view();
+    let now = int(&view, machine, vm::Field::domid).map_err(gone)?;
+    let power = machine_config::power(&view, machine).map_err(gone)?;
+    // As a daemon before this one has begun it, or has told it.
+    if owed::of(&view, machine).is_some_and(|owed| owed.domid == Some(domid)) {
+        return Err(Refusal::NotAllowed("an operation ends this domain".into()));
+    }
+    let alive = matches!(power, PowerState::Running | PowerState::Paused);
+    if alive && now == i64::from(domid.0) {
+        return Ok(());
+    }
+    Err(Refusal::NotAllowed("the machine has another domain by now, or none".into()))
+}
+
+/// Starts the machine again after a while, unless somebody wants something else by then.
+async fn restart(house: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
+    sleep(delay).await;
+    match start(house, &it.machine, by).await {
+        Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
+        Err(error) => tell(house, it, "VM_RESTART_FAILED", &sentence(&error)),
+    }
+}
+
+fn tell(house: &AppState, it: &ExitedGuest, name: &str, why: &str) {
+    let uuid = it.vm.to_string();
+    let body = format!("After the end of the guest of `{}`: {why}", it.name);
+    let note = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
+    create_message(&house.db, &note, house.clock.date());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_nobody_else_makes_good_is_told() {
+        let elsewhere = Refusal::NotAllowed("the machine has another domain".into());
+        assert!(is_dealt_with(&elsewhere));
+        let memory = Refusal::NotEnoughMemory { needed_bytes: 2, available_bytes: 1 };
+        assert!(!is_dealt_with(&memory));
+    }
+}

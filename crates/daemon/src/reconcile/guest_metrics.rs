@@ -1,0 +1,197 @@
+//! What guests tell and what is seen of them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::{VifId, VmId};
+use model::vm::PowerState;
+use tokio::time::timeout;
+use toolstack::hv::GuestInfo;
+use toolstack::net::{Net, named};
+use xenapi::table::{vif, vm, vm_guest_metrics};
+use xenapi::{ApiError, Value};
+
+use crate::app::AppState;
+use crate::db::{Ref, Tx, View};
+use crate::records::fields::{flag, map, pairs, reference, references, text, uuid};
+use crate::records::{machine_config, owed};
+
+/// Most time for a guest's agent to answer.
+const GUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// What every guest can do whose agent answers.
+const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot", "1")];
+
+/// What there is to ask a guest for yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GuestPoll {
+    /// Its agent is not silent, and all that is seen of it is told.
+    Nothing,
+    /// Something is not told, and nothing says when it will be.
+    Something,
+    /// Everything: its machine is not recorded to run.
+    Start,
+}
+
+/// Records what a guest's agent tells, if it has one, else what is seen of it.
+pub(super) async fn update_guest_metrics(house: &AppState, vm: VmId) -> GuestPoll {
+    if is_started(house, vm) != Some(true) {
+        return GuestPoll::Start;
+    }
+    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
+    let (is_silent, now) = (told.is_none(), Value::Date(house.clock.date()));
+    let noted =
+        house.db.write_observed(|tx| record(tx, vm, &house.drivers.net, told.flatten(), now));
+    // A machine that is gone meanwhile tells nothing.
+    match noted {
+        Ok(GuestPoll::Nothing) if is_silent => GuestPoll::Something,
+        Ok(left) => left,
+        Err(_) => GuestPoll::Nothing,
+    }
+}
+
+/// Whether a machine is recorded to run; `None`: it does not, and nothing is under way that could start
+/// it.
+pub(super) fn is_started(house: &AppState, vm: VmId) -> Option<bool> {
+    let seen = house.db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+        let is_idle = view.get(machine, vm::Field::current_operations)? == &map(BTreeMap::new())
+            && owed::of(view, machine).is_none();
+        Ok::<_, ApiError>(match runs(machine_config::power(view, machine)?) {
+            true => Some(true),
+            false if is_idle => None,
+            false => Some(false),
+        })
+    });
+    // One that is gone runs no more.
+    seen.ok().flatten()
+}
+
+fn runs(power: PowerState) -> bool {
+    matches!(power, PowerState::Running | PowerState::Paused)
+}
+
+fn record(
+    tx: &mut Tx<'_>,
+    vm: VmId,
+    net: &Arc<dyn Net>,
+    told: Option<GuestInfo>,
+    now: Value,
+) -> Result<GuestPoll, ApiError> {
+    let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
+    // Its guest may have claimed addresses before its start has ended.
+    if !runs(machine_config::power(&tx.view(), &machine)?) {
+        return Ok(GuestPoll::Start);
+    }
+    let interfaces = interfaces(&tx.view(), &machine, net)?;
+    let metrics = metrics(tx, &machine)?;
+    let detected = flag(&tx.view(), &metrics, vm_guest_metrics::Field::PV_drivers_detected)?;
+    match told {
+        Some(told) => tell(tx, &metrics, told, now)?,
+        // An agent that does not answer now has told more than can be seen.
+        None if detected => {}
+        None => {
+            seen(tx, &metrics, &interfaces, now)?;
+            return Ok(GuestPoll::Nothing);
+        }
+    }
+    let networks = pairs(&tx.view(), &metrics, vm_guest_metrics::Field::networks)?;
+    let all = interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed));
+    Ok(if all { GuestPoll::Nothing } else { GuestPoll::Something })
+}
+
+/// The latest of each kind that a guest has claimed by an interface. What came before may be of no
+/// use to it any more.
+fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr]) -> bool {
+    let of = format!("{number}/");
+    let told = |address: &IpAddr| {
+        let all = networks.iter().filter(|(key, _)| key.starts_with(&of));
+        all.into_iter().any(|(_, text)| text.parse() == Ok(*address))
+    };
+    let kinds = [IpAddr::is_ipv4, IpAddr::is_ipv6];
+    kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(told)
+}
+
+/// What an agent tells. Who tells the same again changes nothing.
+fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(), ApiError> {
+    let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
+    let yes = || Value::text("yes");
+    let told = [
+        (vm_guest_metrics::Field::os_version, map(told.os)),
+        (vm_guest_metrics::Field::networks, map(told.networks)),
+        (vm_guest_metrics::Field::other, map(features)),
+        (vm_guest_metrics::Field::PV_drivers_version, map(agent)),
+        (vm_guest_metrics::Field::PV_drivers_up_to_date, Value::Bool(true)),
+        (vm_guest_metrics::Field::PV_drivers_detected, Value::Bool(true)),
+        (vm_guest_metrics::Field::can_use_hotplug_vbd, yes()),
+        (vm_guest_metrics::Field::can_use_hotplug_vif, yes()),
+        (vm_guest_metrics::Field::live, Value::Bool(true)),
+    ];
+    let mut is_new = false;
+    for (field, value) in told {
+        if tx.view().get(metrics, field)? != &value {
+            tx.set(metrics, field, value)?;
+            is_new = true;
+        }
+    }
+    if is_new {
+        tx.set(metrics, vm_guest_metrics::Field::last_updated, now)?;
+    }
+    Ok(())
+}
+
+/// What is known of a machine's guest; made if nothing was.
+fn metrics(tx: &mut Tx<'_>, machine: &Ref) -> Result<Ref, ApiError> {
+    let known = reference(&tx.view(), machine, vm::Field::guest_metrics)?;
+    if tx.view().object(&vm_guest_metrics::CLASS, &known).is_ok() {
+        return Ok(known);
+    }
+    let made = tx.create(&vm_guest_metrics::CLASS, Vec::new())?;
+    tx.set(machine, vm::Field::guest_metrics, made.value())?;
+    Ok(made)
+}
+
+/// Whose interface it is.
+pub(super) fn whose(view: &View<'_>, vif: VifId) -> Result<VmId, ApiError> {
+    let device = view.by_uuid(&vif::CLASS, &vif.to_string())?;
+    let machine = reference(view, device, vif::Field::VM)?;
+    Ok(VmId(uuid(view, &machine, vm::Field::uuid)?))
+}
+
+/// Numbers of a machine's interfaces, with what its guest has claimed by each.
+fn interfaces(
+    view: &View<'_>,
+    machine: &Ref,
+    net: &Arc<dyn Net>,
+) -> Result<Vec<(u8, Vec<IpAddr>)>, ApiError> {
+    let devices = references(view, machine, vm::Field::VIFs)?;
+    let claimed = |device: &Ref| {
+        let vif = VifId(uuid(view, device, vif::Field::uuid)?);
+        let number = text(view, device, vif::Field::device)?.parse().unwrap_or_default();
+        Ok((number, net.addresses(vif)))
+    };
+    devices.iter().map(claimed).collect()
+}
+
+/// Records addresses of a guest that tells nothing itself.
+fn seen(
+    tx: &mut Tx<'_>,
+    metrics: &Ref,
+    interfaces: &[(u8, Vec<IpAddr>)],
+    now: Value,
+) -> Result<(), ApiError> {
+    let mut networks = Vec::new();
+    for (number, claimed) in interfaces {
+        let (v4, v6): (Vec<_>, Vec<_>) = claimed.iter().partition(|one| one.is_ipv4());
+        let texts = |all: Vec<IpAddr>| all.iter().map(ToString::to_string).collect();
+        networks.extend(named(*number, texts(v4), texts(v6)));
+    }
+    let networks = map(networks);
+    if tx.view().get(metrics, vm_guest_metrics::Field::networks)? != &networks {
+        tx.set(metrics, vm_guest_metrics::Field::networks, networks)?;
+        tx.set(metrics, vm_guest_metrics::Field::last_updated, now)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What a daemon before this one has begun is brought to its end.
+//!
+//! A shutdown or a reboot whose caller was told that the daemon died goes on: its guest may have
+//! been asked, or be gone, and there is no way back. Starts come last, when every machine agrees
+//! with its record: of those that are to run since their host has started, or again after a crash.
+
+use std::sync::Arc;
+
+use model::id::{Domid, VmId};
+use model::plan::{DomainState, MachineOp, RunState};
+use model::vm::{PowerState, VmOp};
+use toolstack::machines::OpError;
+use xenapi::table::vm;
+
+use super::settle;
+use crate::app::AppState;
+use crate::calls::carry::{OpCaller, VmOpRequest, run_vm_op};
+use crate::calls::message::{MessageDraft, create_message};
+use crate::calls::vm_lifecycle;
+use crate::db::{Object, Ref, View};
+use crate::errors::sentence;
+use crate::records::fields::text;
+use crate::records::machine_config;
+use crate::records::owed::{self, PendingOp, PendingOpIntent, TRIES, reboots};
+
+/// Messages of what has failed.
+const START_FAILED: &str = "VM_AUTO_POWERON_FAILED";
+const RESTART_FAILED: &str = "VM_RESTART_FAILED";
+const END_FAILED: &str = "VM_END_FAILED";
+
+/// Goes on with what was begun on a machine; nothing is left of it then but a start.
+pub(super) async fn go_on(house: &AppState, vm: VmId, machine: &Ref, owed: &PendingOp) {
+    if house.db.read(|view| owes_start(view, machine)).is_some() {
+        return settle(house, vm).await;
+    }
+    match rest(owed, house.machines.domain(vm)) {
+        Some(op) if owed.tries < TRIES => match begin(house, machine, op, owed).await {
+            // A shutdown by force has come since.
+            Ok(()) | Err(OpError::Cancelled) => {}
+            Err(error) => tell(house, machine, name(owed.op), &sentence(&error)),
+        },
+        Some(_) => tell(house, machine, name(owed.op), &given_up(owed)),
+        None => {}
+    }
+    // Where that has done its part, this finds nothing to do.
+    settle(house, vm).await;
+    let _ = house.db.write_observed(|tx| owed::over(tx, machine, &owed.by));
+}
+
+/// What is left to do, by what is there.
+fn rest(owed: &PendingOp, seen: DomainState) -> Option<MachineOp> {
+    let (clean, by_force) = match owed.op {
+        VmOp::CleanShutdown => (Some(MachineOp::CleanShutdown), MachineOp::Reset),
+        VmOp::CleanReboot => (Some(MachineOp::CleanReboot), MachineOp::HardReboot),
+        op if reboots(op) => (None, MachineOp::HardReboot),
+        op if owed::ends(op) => (None, MachineOp::Reset),
+        // It comes later.
+        _ => return None,
+    };
+    let is_before = |domid: Domid| owed.domid == Some(domid);
+    match (seen, clean) {
+        // The guest of the new domain runs, and nobody has said so.
+        (DomainState::There { domid, run: RunState::Running }, _)
+            if reboots(owed.op) && !is_before(domid) =>
+        {
+            None
+        }
+        (DomainState::There { run: RunState::Running, .. }, Some(clean)) => Some(clean),
+        (DomainState::There { domid, run: RunState::Silent }, Some(clean)) if is_before(domid) => {
+            Some(clean)
+        }
+        // It cannot be asked any more, and nobody wanted it by force.
+        (DomainState::There { domid, run: RunState::Paused }, Some(_)) if is_before(domid) => None,
+        _ => Some(by_force),
+    }
+}
+
+/// One more try.
+async fn begin(
+    house: &AppState,
+    machine: &Ref,
+    op: MachineOp,
+    owed: &PendingOp,
+) -> Result<(), OpError> {
+    let work = vm_lifecycle::work(house, machine, owed.op, op)?;
+    let owes = PendingOpIntent { op: owed.op, tries: owed.tries.saturating_add(1), stays: false };
+    let work = VmOpRequest { owes: Some(owes), ..work };
+    run_vm_op(house, &OpCaller::again(owed.by.clone()), &work).await
+}
+
+/// Starts a machine that is owed that by this one. If it is not any more, somebody wants something
+/// else by now.
+///
+/// # Errors
+/// As of every start; nothing is owed then.
+pub(super) async fn start(house: &AppState, machine: &Ref, by: &str) -> Result<(), OpError> {
+    let owed = house.db.read(|view| owed::of(view, machine)).filter(|owed| owed.by == by);
+    let Some(owed) = owed else { return Ok(()) };
+    let op = MachineOp::Start { paused: false };
+    begin(house, machine, op, &PendingOp { op: VmOp::Start, ..owed }).await
+}
+
+/// Machines that are owed a start, as of now.
+pub(super) fn starts(house: &AppState) -> Vec<(Ref, PendingOp)> {
+    house.db.read(|view| {
+        let machines = view.all(&vm::CLASS).map(Object::reference);
+        machines.filter_map(|machine| Some((machine.clone(), owes_start(view, machine)?))).collect()
+    })
+}
+
+/// A reboot that had failed by then is owed its second half.
+fn owes_start(view: &View<'_>, machine: &Ref) -> Option<PendingOp> {
+    let owed = owed::of(view, machine)?;
+    let is_down = || machine_config::power(view, machine) == Ok(PowerState::Halted);
+    (owed.op == VmOp::Start || reboots(owed.op) && is_down()).then_some(owed)
+}
+
+/// Starts them. Nobody waits for that.
+pub(super) fn begin_starts(
+    house: &Arc<AppState>,
+    machines: Vec<(Ref, PendingOp)>,
+    same_boot: bool,
+) {
+    let name = if same_boot { RESTART_FAILED } else { START_FAILED };
+    for (machine, owed) in machines {
+        let house = house.clone();
+        tokio::spawn(async move {
+            if owed.tries >= TRIES {
+                tell(&house, &machine, name, &given_up(&owed));
+                let _ = house.db.write_observed(|tx| owed::over(tx, &machine, &owed.by));
+            } else if let Err(error) = start(&house, &machine, &owed.by).await {
+                tell(&house, &machine, name, &sentence(&error));
+            }
+        });
+    }
+}
+
+fn name(op: VmOp) -> &'static str {
+    if reboots(op) { RESTART_FAILED } else { END_FAILED }
+}
+
+fn given_up(owed: &PendingOp) -> String {
+    format!("{} daemons have ended with it, and no further one tries", owed.tries)
+}
+
+fn tell(house: &AppState, machine: &Ref, name: &str, why: &str) {
+    let uuid = house.db.read(|view| text(view, machine, vm::Field::uuid).map(str::to_owned));
+    let Ok(uuid) = uuid else { return };
+    let what = match name {
+        START_FAILED => "was not started with its host",
+        RESTART_FAILED => "was not started again",
+        _ => "was not brought to its end",
+    };
+    let body = format!("The machine {what}: {why}");
+    let note = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
+    create_message(&house.db, &note, house.clock.date());
+}

@@ -1,0 +1,63 @@
+//! Forgets tasks that have ended.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use xenapi::table::task;
+
+use super::{KEPT, KEPT_AT_LEAST, MAX_ENDED, MAX_ENDED_IN_ALL, Tasks};
+use crate::app::AppState;
+use crate::db::Ref;
+
+impl Tasks {
+    /// Those that are to be forgotten now, and when the next one is.
+    fn overdue(&self, now: Instant) -> (Vec<Ref>, Option<Instant>) {
+        let mut inner = self.inner();
+        let mut overdue = Vec::new();
+        while let Some((ended, _)) = inner.ended.front() {
+            let due = match inner.ended.len() {
+                0..=MAX_ENDED => *ended + KEPT,
+                _ => *ended + KEPT_AT_LEAST,
+            };
+            if inner.ended.len() <= MAX_ENDED_IN_ALL && due > now {
+                return (overdue, Some(due));
+            }
+            if let Some((_, it)) = inner.ended.pop_front() {
+                inner.owners.remove(&it);
+                overdue.push(it);
+            }
+        }
+        (overdue, None)
+    }
+}
+
+/// Forgets what is to be forgotten now; when the next one is.
+pub(super) fn collect(house: &AppState) -> Option<Instant> {
+    let (overdue, next) = house.tasks.overdue(house.clock.now());
+    if !overdue.is_empty() {
+        // One that is gone already is no reason to keep the others.
+        let forgotten = house.db.write_observed(|tx| {
+            for it in &overdue {
+                let _ = tx.destroy(&task::CLASS, it);
+            }
+            Ok(())
+        });
+        drop(forgotten);
+    }
+    next
+}
+
+/// Forgets tasks in time, for as long as the house stands.
+pub async fn expire_loop(house: Arc<AppState>) {
+    loop {
+        let next = collect(&house);
+        let ended = house.tasks.ended.notified();
+        match next {
+            Some(next) => {
+                let due = tokio::time::sleep_until(next.into());
+                tokio::select! { () = ended => {}, () = due => {} }
+            }
+            None => ended.await,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The place where programs made for XenServer look for the daemon's Unix socket.
+//!
+//! There is a link there while the daemon serves, if nothing else is: who has put something there
+//! keeps it, and XenServer's own daemon is never in the way of ours, nor ours in its.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// That place, as clients on the host know it.
+pub const XAPI: &str = "/var/lib/xcp/xapi";
+/// Whoever may look into it sees nothing but the link; the socket has its own mode.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// A link to the socket, for as long as this is there.
+#[derive(Debug)]
+pub struct XapiSocketLink {
+    link: PathBuf,
+    socket: PathBuf,
+    /// The directory, if it was made for the link.
+    made: Option<PathBuf>,
+}
+
+impl XapiSocketLink {
+    /// Makes `link` lead to `socket`. One that an earlier daemon has left, to the same socket, is
+    /// taken over. Nothing if something else is there, or the system refuses: clients that name the
+    /// socket do without.
+    pub fn begin(link: &Path, socket: &Path) -> Option<Self> {
+        let made = match link.parent().map(make) {
+            Some(Ok(made)) => made,
+            Some(Err(error)) => {
+                tracing::warn!("there is no link {}: {error}", link.display());
+                return None;
+            }
+            None => None,
+        };
+        let known = Self { link: link.into(), socket: socket.into(), made };
+        match symlink(socket, link) {
+            Ok(()) => Some(known),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                tracing::warn!("there is no link {}: {error}", link.display());
+                None
+            }
+            Err(_) if known.is_ours() => Some(known),
+            Err(_) => {
+                tracing::info!("{} is somebody else's, and left as it is", link.display());
+                None
+            }
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        fs::read_link(&self.link).is_ok_and(|to| to == self.socket)
+    }
+}
+
+impl Drop for XapiSocketLink {
+    fn drop(&mut self) {
+        let removed = match self.is_ours() {
+            true => fs::remove_file(&self.link),
+            false => Ok(()),
+        };
+        if let Err(error) = removed {
+            tracing::warn!("{} stays behind: {error}", self.link.display());
+        }
+        if let Some(made) = &self.made {
+            // Somebody may have put something there since.
+            let _in_use = fs::remove_dir(made);
+        }
+    }
+}
+
+/// Makes a directory; itself, if it was not there.
+fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
+        Ok(()) => Ok(Some(dir.into())),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A root of its own, with the link in it and the socket to which it is to lead.
+    fn root() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let (link, socket) = (root.path().join("lib/xcp/xapi"), root.path().join("run/socket"));
+        fs::create_dir(root.path().join("lib")).unwrap();
+        (root, link, socket)
+    }
+
+    #[test]
+    fn the_link_is_there_for_as_long_as_it_is_held() {
+        let (root, link, socket) = root();
+        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), socket);
+        drop(known);
+        assert_eq!(fs::read_dir(root.path().join("lib")).unwrap().count(), 0, "nothing is left");
+        // A directory that was there stays.
+        fs::create_dir(link.parent().unwrap()).unwrap();
+        drop(XapiSocketLink::begin(&link, &socket).unwrap());
+        assert_eq!(fs::read_dir(link.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_has_left_is_taken_over() {
+        let (_root, link, socket) = root();
+        std::mem::forget(XapiSocketLink::begin(&link, &socket).unwrap());
+        assert!(!link.exists() && link.is_symlink(), "it leads nowhere");
+        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), socket);
+        drop(known);
+        assert!(!link.is_symlink());
+    }
+
+    #[test]
+    fn what_is_somebody_elses_stays() {
+        let (root, link, socket) = root();
+        let dir = link.parent().unwrap();
+        fs::create_dir(dir).unwrap();
+        let other = root.path().join("other");
+        let is_left = || {
+            assert!(XapiSocketLink::begin(&link, &socket).is_none());
+            link.symlink_metadata().unwrap()
+        };
+        // Of another daemon, which may come back.
+        symlink(&other, &link).unwrap();
+        assert!(is_left().is_symlink());
+        assert_eq!(fs::read_link(&link).unwrap(), other);
+        fs::remove_file(&link).unwrap();
+        let _served = std::os::unix::net::UnixListener::bind(&link).unwrap();
+        is_left();
+        fs::remove_file(&link).unwrap();
+        fs::write(&link, "precious").unwrap();
+        is_left();
+        assert_eq!(fs::read_to_string(&link).unwrap(), "precious");
+        fs::remove_file(&link).unwrap();
+        fs::create_dir(&link).unwrap();
+        assert!(is_left().is_dir());
+    }
+
+    #[test]
+    fn one_that_was_replaced_is_not_removed() {
+        let (root, link, socket) = root();
+        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        fs::remove_file(&link).unwrap();
+        symlink(root.path(), &link).unwrap();
+        drop(known);
+        assert!(link.is_symlink() && link.parent().unwrap().is_dir());
+    }
+
+    #[test]
+    fn without_a_place_for_it_there_is_none() {
+        let (root, _, socket) = root();
+        assert!(XapiSocketLink::begin(&root.path().join("no/such/place"), &socket).is_none());
+        assert!(!root.path().join("no").exists());
+    }
+}
