@@ -9,7 +9,7 @@ use toolstack::accel::ProbeCache;
 use toolstack::binaries::{self, QEMU, RINGWAY_IO};
 use toolstack::doctor::{Finding, Level, Subject, examine, worst};
 
-use super::bound::launcher;
+use super::die_with_parent::launcher;
 use crate::table;
 
 /// How the findings are printed.

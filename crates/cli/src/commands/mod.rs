@@ -1,7 +1,7 @@
 //! One file a command.
 
-mod bound;
 mod demo;
+mod die_with_parent;
 mod doctor;
 mod io;
 mod lab;
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Man(man::Man),
     /// Become a program that dies with its parent
     #[command(hide = true)]
-    Bound(bound::Bound),
+    Bound(die_with_parent::DieWithParent),
 }
 
 impl Command {

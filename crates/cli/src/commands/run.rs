@@ -10,7 +10,7 @@ use model::machine::{AccelChoice, MachineSpec, parse_duration};
 use model::spec::parse_size;
 use toolstack::run::{Console, Host, Outcome, RunEvent, run};
 
-use super::bound::launcher;
+use super::die_with_parent::launcher;
 use crate::table;
 use crate::terminal::{self, Interrupt, Keyboard};
 

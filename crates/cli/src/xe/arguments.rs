@@ -1,7 +1,7 @@
 //! The command line, `~/.xe` and `XE_EXTRA_ARGS`: what is to be done, and where.
 
-use crate::connect::Whereabouts;
-use crate::failure::Failure;
+use crate::connect::ClientEnv;
+use crate::error::XeError;
 use crate::params::Params;
 
 /// What the program was told.
@@ -34,7 +34,7 @@ const WITH_VALUE: [(&str, &str); 6] = [
 
 impl Arguments {
     /// Reads them. What is typed comes before `XE_EXTRA_ARGS`, that before `~/.xe`.
-    pub(crate) fn read(typed: &[String], around: &Whereabouts) -> Result<Self, Failure> {
+    pub(crate) fn read(typed: &[String], around: &ClientEnv) -> Result<Self, XeError> {
         let mut read = Self::default();
         let typed: &[String] = match typed.split_first() {
             Some((first, words)) if first == "complete" => {
@@ -45,7 +45,7 @@ impl Arguments {
             _ => typed,
         };
         if typed.iter().any(|word| word == "--help" || word == "-help") {
-            return Err(Failure::Usage);
+            return Err(XeError::Usage);
         }
         // What is read later takes the place of what was read before.
         let file = read.take(&around.file_words())?;
@@ -54,10 +54,10 @@ impl Arguments {
         if !read.command.is_empty() {
             return Ok(read);
         }
-        read.command = words.next().ok_or(Failure::Usage)?;
+        read.command = words.next().ok_or(XeError::Usage)?;
         let words = words.chain(extra).chain(file);
         if read.command.contains('=') {
-            return Err(Failure::syntax("the name of the command is missing"));
+            return Err(XeError::syntax("the name of the command is missing"));
         }
         read.params = Params::new(words.map(|word| pair(&word)).collect());
         read.minimal = read.params.flag("minimal")?;
@@ -65,14 +65,14 @@ impl Arguments {
     }
 
     /// Takes what is about the server; tells what is left.
-    fn take(&mut self, words: &[String]) -> Result<Vec<String>, Failure> {
+    fn take(&mut self, words: &[String]) -> Result<Vec<String>, XeError> {
         let mut rest = Vec::new();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if let Some((_, name)) = WITH_VALUE.iter().find(|(switch, _)| switch == word) {
                 let value = words.next();
                 let value =
-                    value.ok_or_else(|| Failure::syntax(&format!("{word} has no value")))?;
+                    value.ok_or_else(|| XeError::syntax(&format!("{word} has no value")))?;
                 self.set(name, value)?;
                 continue;
             }
@@ -88,20 +88,20 @@ impl Arguments {
             }
         }
         if let Some(switch) = rest.iter().find(|word| is_unknown_switch(word)) {
-            return Err(Failure::syntax(&format!("unknown switch {switch}")));
+            return Err(XeError::syntax(&format!("unknown switch {switch}")));
         }
         Ok(rest)
     }
 
     /// Whether the name is one of those about the server.
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, XeError> {
         let text = || Some(value.to_owned());
         match name {
             "server" => self.server = text(),
             "port" => {
                 let port = value.parse();
                 self.port = Some(port.map_err(|_| {
-                    Failure::error(format!("the port is a number up to 65535, and not '{value}'"))
+                    XeError::error(format!("the port is a number up to 65535, and not '{value}'"))
                 })?);
             }
             "username" => self.username = text(),
@@ -133,9 +133,9 @@ fn pair(word: &str) -> (String, String) {
 mod tests {
     use super::*;
 
-    fn read_with(file: &str, extra: &str, typed: &str) -> Result<Arguments, Failure> {
+    fn read_with(file: &str, extra: &str, typed: &str) -> Result<Arguments, XeError> {
         let typed: Vec<_> = typed.split_whitespace().map(str::to_owned).collect();
-        Arguments::read(&typed, &Whereabouts::of_text(file, extra))
+        Arguments::read(&typed, &ClientEnv::of_text(file, extra))
     }
 
     fn pairs(arguments: &Arguments) -> Vec<(&str, &str)> {
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense() {
-        assert!(matches!(read_with("", "", ""), Err(Failure::Usage)));
-        assert!(matches!(read_with("", "", "vm-list --help"), Err(Failure::Usage)));
+        assert!(matches!(read_with("", "", ""), Err(XeError::Usage)));
+        assert!(matches!(read_with("", "", "vm-list --help"), Err(XeError::Usage)));
         let error = read_with("", "", "vm=a").unwrap_err().errors();
         assert!(error.starts_with("Syntax error: the name of the command"), "{error}");
         let error = read_with("", "", "vm-list -x").unwrap_err().errors();

@@ -9,7 +9,7 @@ use xenapi::client::Record;
 use xenapi::table::resolve::resolve;
 use xenapi::table::{Class, Type, class};
 
-use crate::texts::{self, NOT_THERE, NOTHING};
+use crate::values::{self, NOT_THERE, NOTHING};
 use crate::xe::Tables;
 
 /// A column of a class.
@@ -238,25 +238,25 @@ impl Column {
         match self.source {
             Source::HostOfStorage => vec!["PBD", "host"],
             Source::Through(class, _) => {
-                texts::classes_in(&self.ty).into_iter().chain([class]).collect()
+                values::classes_in(&self.ty).into_iter().chain([class]).collect()
             }
-            _ => texts::classes_in(&self.ty),
+            _ => values::classes_in(&self.ty),
         }
     }
 
     /// What it says of a record, once the classes that it [needs](Self::needs) were read.
     pub(crate) fn text(&self, record: &Record, tables: &Tables) -> String {
         match self.source {
-            Source::Own => texts::text(record.get(self.field), &self.ty, tables),
+            Source::Own => values::text(record.get(self.field), &self.ty, tables),
             Source::Members => {
                 let members = record.pairs(self.field).into_values();
-                members.collect::<Vec<_>>().join(texts::BETWEEN)
+                members.collect::<Vec<_>>().join(values::BETWEEN)
             }
             Source::Through(class, target) => match record.reference(self.field) {
                 None => NOTHING.to_owned(),
                 Some(reference) => match tables.record(class, reference) {
                     None => NOT_THERE.to_owned(),
-                    Some(referred) => texts::text(referred.get(target), &self.ty, tables),
+                    Some(referred) => values::text(referred.get(target), &self.ty, tables),
                 },
             },
             Source::HostOfStorage => host_of_storage(record, tables),
@@ -267,7 +267,7 @@ impl Column {
     /// Members of a map as text, or those of a set with empty values; nothing of other types.
     pub(crate) fn members(&self, record: &Record, tables: &Tables) -> Vec<(String, String)> {
         match self.source {
-            Source::Own => texts::members(record.get(self.field), &self.ty, tables),
+            Source::Own => values::members(record.get(self.field), &self.ty, tables),
             Source::Members => {
                 let members = record.pairs(self.field).into_values();
                 members.map(|word| (word.to_owned(), String::new())).collect()
@@ -276,7 +276,7 @@ impl Column {
                 let reference = record.reference(self.field);
                 let referred = reference.and_then(|reference| tables.record(class, reference));
                 let value = referred.and_then(|referred| referred.get(target));
-                texts::members(value, &self.ty, tables)
+                values::members(value, &self.ty, tables)
             }
             Source::HostOfStorage | Source::Asked(_) => Vec::new(),
         }

@@ -8,11 +8,11 @@ use xenapi::table::class;
 use crate::arguments::Arguments;
 use crate::cache::Cache;
 use crate::columns;
-use crate::commands::{self, Found};
+use crate::commands::{self, ResolvedCommand};
 use crate::connect;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::help;
-use crate::kinds::{self, KINDS};
+use crate::object_types::{self, KINDS};
 use crate::params::Params;
 use crate::printer::Printed;
 
@@ -46,15 +46,15 @@ const UUIDS: [(&str, &str); 9] = [
 ];
 
 /// `xe completion bash`: what the shell needs.
-pub(crate) fn script(params: &Params) -> Result<Printed, Failure> {
+pub(crate) fn script(params: &Params) -> Result<Printed, XeError> {
     match params.iter().next() {
         Some(("bash", _)) => Ok(Printed::Text(BASH.to_owned())),
-        _ => Err(Failure::error("completion is there for bash: xe completion bash")),
+        _ => Err(XeError::error("completion is there for bash: xe completion bash")),
     }
 }
 
 /// `xe complete WORDS`: the candidates for the last of them, which begins after `xe`.
-pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, Failure> {
+pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
     let (typed, last) = match arguments.words.split_last() {
         Some((last, before)) => (before.get(1..).unwrap_or_default(), last.as_str()),
         None => return Ok(Printed::nothing()),
@@ -78,7 +78,7 @@ pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, Failure> {
 }
 
 /// What can stand after `name=`.
-fn values(arguments: &Arguments, found: &Found, name: &str) -> Vec<String> {
+fn values(arguments: &Arguments, found: &ResolvedCommand, name: &str) -> Vec<String> {
     let of_class = found.class().and_then(class);
     if name == "class" {
         return KINDS.iter().map(|kind| kind.name.to_owned()).collect();
@@ -95,8 +95,10 @@ fn values(arguments: &Arguments, found: &Found, name: &str) -> Vec<String> {
         name => (UUIDS.iter().find(|(param, _)| *param == name).map(|(_, class)| *class), "uuid"),
     };
     let only = match found {
-        Found::Generic(kind, _) => kinds::find(kind.name).map_or(&[] as &[_], |kind| kind.only),
-        Found::Written(_) => &[],
+        ResolvedCommand::Generic(kind, _) => {
+            object_types::find(kind.name).map_or(&[] as &[_], |kind| kind.only)
+        }
+        ResolvedCommand::Written(_) => &[],
     };
     let templates = name.starts_with("template")
         || only.iter().any(|(column, text)| *column == "is-a-template" && *text == "true");

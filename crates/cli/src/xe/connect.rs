@@ -9,7 +9,7 @@ use xenapi::client::{Address, Client, ClientError, KnownServers};
 use xenapi::envelope::Encoding;
 
 use crate::arguments::Arguments;
-use crate::failure::Failure;
+use crate::error::XeError;
 
 /// Where the daemon of this host is; where XenServer's is.
 const SOCKETS: [&str; 2] = ["/run/ringway/ringwayd.sock", "/var/lib/xcp/xapi"];
@@ -26,18 +26,18 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// What surrounds the program: the user's home, and what is set there.
 #[derive(Debug, Default)]
-pub(crate) struct Whereabouts {
+pub(crate) struct ClientEnv {
     file: String,
     extra: String,
 }
 
-impl Whereabouts {
+impl ClientEnv {
     /// Of the user who runs this.
-    pub(crate) fn of_user() -> Result<Self, Failure> {
+    pub(crate) fn of_user() -> Result<Self, XeError> {
         let file = home().map(|home| settings(&home.join(".xe"))).transpose()?;
         let extra = match std::env::var("XE_EXTRA_ARGS") {
             Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(Failure::error("XE_EXTRA_ARGS is not UTF-8: set it anew"));
+                return Err(XeError::error("XE_EXTRA_ARGS is not UTF-8: set it anew"));
             }
             extra => extra.unwrap_or_default(),
         };
@@ -84,16 +84,16 @@ pub(crate) fn join_control(arguments: &Arguments) {
 
 /// A session with the server that the arguments name. One that is met first is trusted, and that is
 /// told.
-pub(crate) fn login(arguments: &Arguments) -> Result<Client, Failure> {
+pub(crate) fn login(arguments: &Arguments) -> Result<Client, XeError> {
     login_at(address(arguments, KnownServers::in_file), arguments)
 }
 
 /// A session with the server that the arguments name, if its certificate is known already.
-pub(crate) fn login_known(arguments: &Arguments) -> Result<Client, Failure> {
+pub(crate) fn login_known(arguments: &Arguments) -> Result<Client, XeError> {
     login_at(address(arguments, KnownServers::known_in), arguments)
 }
 
-fn login_at(address: Address, arguments: &Arguments) -> Result<Client, Failure> {
+fn login_at(address: Address, arguments: &Arguments) -> Result<Client, XeError> {
     let (user, password) = credentials(arguments)?;
     let mut client = Client::connect(address, Encoding::Json)?;
     if let Some(found) = client.newly_trusted() {
@@ -106,7 +106,7 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, Failure> 
     match client.login(&user, &password, ORIGINATOR) {
         Ok(()) => Ok(client),
         Err(ClientError::Api(error)) if error.code == "SESSION_AUTHENTICATION_FAILED" => {
-            Err(Failure::NotAdmitted)
+            Err(XeError::NotAdmitted)
         }
         Err(error) => Err(error.into()),
     }
@@ -136,18 +136,18 @@ fn socket() -> PathBuf {
     PathBuf::from(there.or(SOCKETS.first()).copied().unwrap_or_default())
 }
 
-fn credentials(arguments: &Arguments) -> Result<(String, String), Failure> {
+fn credentials(arguments: &Arguments) -> Result<(String, String), XeError> {
     let Some(file) = &arguments.password_file else {
         let user = arguments.username.as_deref().unwrap_or(USER);
         return Ok((user.to_owned(), arguments.password.clone().unwrap_or_default()));
     };
     let text = read_file(Path::new(file)).map_err(|error| {
-        Failure::error(format!("cannot read the password file {file}: {error}"))
+        XeError::error(format!("cannot read the password file {file}: {error}"))
     })?;
     let mut lines = text.lines();
     match (lines.next(), lines.next()) {
         (Some(user), Some(password)) => Ok((user.to_owned(), password.to_owned())),
-        _ => Err(Failure::error(format!(
+        _ => Err(XeError::error(format!(
             "the password file {file} needs two lines: the name of the user, and the password"
         ))),
     }
@@ -159,14 +159,14 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 /// What `~/.xe` says, which need not be there. One that cannot be read may name another server, and
 /// a command must not go to the wrong one.
-fn settings(path: &Path) -> Result<String, Failure> {
+fn settings(path: &Path) -> Result<String, XeError> {
     match read_file(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Ok(String::new())
         }
         read => read.map_err(|error| {
             let path = path.display();
-            Failure::error(format!(
+            XeError::error(format!(
                 "cannot read {path}, which may name another server: {error}: see to the file, or \
                  set HOME to a directory without one"
             ))
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn words_of_the_environment() {
-        let around = Whereabouts::of_text(" server = h \n#x=y\nnothing\n", "-s,h,,a=b\\,c\\");
+        let around = ClientEnv::of_text(" server = h \n#x=y\nnothing\n", "-s,h,,a=b\\,c\\");
         assert_eq!(around.file_words(), ["server=h"]);
         assert_eq!(around.extra_words(), ["-s", "h", "a=b,c"]);
     }

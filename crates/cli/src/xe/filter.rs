@@ -3,7 +3,7 @@
 use xenapi::client::Record;
 
 use crate::columns::Column;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::xe::Tables;
 
 /// What records must be like, all of it.
@@ -13,12 +13,12 @@ pub(crate) struct Filter(Vec<Test>);
 #[derive(Debug)]
 struct Test {
     column: Column,
-    what: What,
+    what: FilterTest,
     value: String,
 }
 
 #[derive(Debug)]
-enum What {
+enum FilterTest {
     /// The text of the column.
     Text,
     /// That of one member of a map.
@@ -29,7 +29,7 @@ enum What {
 
 impl Filter {
     /// Of parameters: `column=text`, `map:key=text`, `set:contains=text`.
-    pub(crate) fn read(params: &[(&str, &str)], columns: &[Column]) -> Result<Self, Failure> {
+    pub(crate) fn read(params: &[(&str, &str)], columns: &[Column]) -> Result<Self, XeError> {
         params
             .iter()
             .map(|(name, value)| test(name, value, columns))
@@ -51,7 +51,7 @@ impl Filter {
     pub(crate) fn expression(&self) -> Option<String> {
         let plain = |test: &&Test| {
             let exact = matches!(test.column.field, "uuid" | "name_label") && test.is_own();
-            exact && matches!(test.what, What::Text) && !test.value.contains('"')
+            exact && matches!(test.what, FilterTest::Text) && !test.value.contains('"')
         };
         let terms = self.0.iter().filter(plain);
         let terms: Vec<_> = terms
@@ -85,30 +85,30 @@ impl Test {
             }
         };
         match &self.what {
-            What::Text => equal(&self.column.text(record, tables)),
-            What::Member(key) => {
+            FilterTest::Text => equal(&self.column.text(record, tables)),
+            FilterTest::Member(key) => {
                 let members = self.column.members(record, tables);
                 members.iter().any(|(name, value)| name == key && equal(value))
             }
-            What::Contains => {
+            FilterTest::Contains => {
                 self.column.members(record, tables).iter().any(|(member, _)| equal(member))
             }
         }
     }
 }
 
-fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, Failure> {
+fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, XeError> {
     let value = value.to_owned();
     if let Some(column) = columns.iter().find(|column| column.is(name)) {
-        return Ok(Test { column: column.clone(), what: What::Text, value });
+        return Ok(Test { column: column.clone(), what: FilterTest::Text, value });
     }
     let (column, key) = member(name, columns)?;
     let what = match column.ty() {
-        xenapi::table::Type::Map(..) => What::Member(key.to_owned()),
-        _ if key == "contains" => What::Contains,
+        xenapi::table::Type::Map(..) => FilterTest::Member(key.to_owned()),
+        _ if key == "contains" => FilterTest::Contains,
         _ => {
             let name = &column.name;
-            return Err(Failure::error(format!("'{name}' is a set: use {name}:contains={value}")));
+            return Err(XeError::error(format!("'{name}' is a set: use {name}:contains={value}")));
         }
     };
     Ok(Test { column: column.clone(), what, value })
@@ -118,12 +118,12 @@ fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, Failure> {
 pub(crate) fn member<'a, 'n>(
     name: &'n str,
     columns: &'a [Column],
-) -> Result<(&'a Column, &'n str), Failure> {
-    let unknown = || Failure::error(format!("Unknown field '{name}'"));
+) -> Result<(&'a Column, &'n str), XeError> {
+    let unknown = || XeError::error(format!("Unknown field '{name}'"));
     if let Some((stem, key)) = name.split_once(':') {
         let column = columns.iter().find(|column| column.is(stem)).ok_or_else(unknown)?;
         if !has_members(column) {
-            return Err(Failure::error(format!("'{stem}' is neither a map nor a set")));
+            return Err(XeError::error(format!("'{stem}' is neither a map nor a set")));
         }
         return Ok((column, key));
     }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::columns;
 
-    fn filter(params: &[(&str, &str)]) -> Result<Filter, Failure> {
+    fn filter(params: &[(&str, &str)]) -> Result<Filter, XeError> {
         Filter::read(params, &columns::of(class("VM").unwrap()))
     }
 

@@ -1,7 +1,7 @@
 //! Help: which commands there are, and what each takes.
 
-use crate::commands::{self, Found};
-use crate::failure::Failure;
+use crate::commands::{self, ResolvedCommand};
+use crate::error::XeError;
 use crate::params::{Params, STANDARD};
 use crate::printer::Printed;
 
@@ -27,7 +27,7 @@ To get a list of commands:     xe help --all
 const WIDTH: usize = 78;
 
 /// `xe help`: of the commands that are named, or of all, or of those that are needed most.
-pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, Failure> {
+pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, XeError> {
     let named: Vec<_> =
         params.iter().map(|(name, _)| name).filter(|name| !STANDARD.contains(name)).collect();
     if !named.is_empty() {
@@ -45,8 +45,8 @@ pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, Failure> {
     Ok(Printed::Text(format!("{USAGE}\n{which}:\n{}", in_lines(&names))))
 }
 
-fn of_one(name: &str) -> Result<Vec<(String, String)>, Failure> {
-    let found = commands::find(name).ok_or_else(|| Failure::unknown(name))?;
+fn of_one(name: &str) -> Result<Vec<(String, String)>, XeError> {
+    let found = commands::find(name).ok_or_else(|| XeError::unknown(name))?;
     let line = |heading: &str, text: String| (heading.to_owned(), text);
     Ok(vec![
         line("command name", name.to_owned()),
@@ -77,7 +77,7 @@ fn in_lines(names: &[String]) -> String {
 }
 
 /// The parameters of a command as words to be completed.
-pub(crate) fn parameters(found: &Found) -> Vec<String> {
+pub(crate) fn parameters(found: &ResolvedCommand) -> Vec<String> {
     let required = found.required().iter().map(|name| (*name).to_owned());
     let names = required.chain(found.optional()).filter(|name| !name.starts_with('<'));
     names

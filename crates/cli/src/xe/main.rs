@@ -12,7 +12,7 @@
 //! to be [printed](printer), so that half a result is never shown.
 //!
 //! # Errors
-//! [`Failure`] says what is told on standard error and with which code the
+//! [`XeError`] says what is told on standard error and with which code the
 //! program ends: 0 done, and also for help; 1 anything else.
 //!
 //! # Invariants
@@ -30,32 +30,32 @@ mod columns;
 mod commands;
 mod complete;
 mod connect;
-mod failure;
+mod error;
 mod filter;
 mod help;
 mod keyboard;
-mod kinds;
 mod manual;
+mod object_types;
 mod params;
+mod parse;
 mod printer;
 mod selector;
-mod texts;
-mod words;
+mod values;
 mod xe;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use arguments::Arguments;
-use commands::Found;
-use connect::Whereabouts;
-use failure::Failure;
+use commands::ResolvedCommand;
+use connect::ClientEnv;
+use error::XeError;
 use printer::Printed;
-use xe::Xe;
+use xe::XeSession;
 
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
-    let read = Whereabouts::of_user().and_then(|around| Arguments::read(&arguments, &around));
+    let read = ClientEnv::of_user().and_then(|around| Arguments::read(&arguments, &around));
     let (done, minimal) = match read {
         Ok(arguments) => {
             connect::join_control(&arguments);
@@ -72,22 +72,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(arguments: &Arguments) -> Result<Printed, Failure> {
+fn execute(arguments: &Arguments) -> Result<Printed, XeError> {
     let params = &arguments.params;
     let command = match arguments.command.as_str() {
         "help" => return help::help(params, arguments.minimal),
         "completion" => return complete::script(params),
         "complete" => return complete::complete(arguments),
         "man" => return Ok(manual::page()),
-        name => commands::find(name).ok_or_else(|| Failure::unknown(name))?,
+        name => commands::find(name).ok_or_else(|| XeError::unknown(name))?,
     };
     for name in command.required() {
         params.required(name)?;
     }
-    let mut xe = Xe::new(connect::login(arguments)?);
+    let mut xe = XeSession::new(connect::login(arguments)?);
     let done = match command {
-        Found::Written(command) => command.run.run(&mut xe, params),
-        Found::Generic(kind, verb) => verb.run(&mut xe, kind, params),
+        ResolvedCommand::Written(command) => command.run.run(&mut xe, params),
+        ResolvedCommand::Generic(kind, verb) => verb.run(&mut xe, kind, params),
     };
     let done = done.map_err(|failure| failure.explained(&mut xe));
     xe.leave();

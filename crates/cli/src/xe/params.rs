@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::failure::Failure;
-use crate::words;
+use crate::error::XeError;
+use crate::parse;
 
 /// Parameters of the program itself, which select nothing.
 pub(crate) const STANDARD: [&str; 10] = [
@@ -34,36 +34,36 @@ impl Params {
     }
 
     /// The value of one that must be there.
-    pub(crate) fn required(&self, name: &str) -> Result<&str, Failure> {
-        self.get(name).ok_or_else(|| Failure::missing(name))
+    pub(crate) fn required(&self, name: &str) -> Result<&str, XeError> {
+        self.get(name).ok_or_else(|| XeError::missing(name))
     }
 
     /// Yes or no; no if it is not there.
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Failure> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, XeError> {
         self.flag_or(name, false)
     }
 
     /// Yes or no.
-    pub(crate) fn flag_or(&self, name: &str, otherwise: bool) -> Result<bool, Failure> {
+    pub(crate) fn flag_or(&self, name: &str, otherwise: bool) -> Result<bool, XeError> {
         let Some(text) = self.get(name) else { return Ok(otherwise) };
-        words::flag(text)
-            .ok_or_else(|| Failure::error(format!("'{name}' is true or false, and not '{text}'")))
+        parse::flag(text)
+            .ok_or_else(|| XeError::error(format!("'{name}' is true or false, and not '{text}'")))
     }
 
     /// A size in bytes, which must be there.
-    pub(crate) fn size(&self, name: &str) -> Result<i64, Failure> {
+    pub(crate) fn size(&self, name: &str) -> Result<i64, XeError> {
         let text = self.required(name)?;
-        words::size(text).ok_or_else(|| {
+        parse::size(text).ok_or_else(|| {
             let units = "a number, with KiB, MiB, GiB or TiB or without";
-            Failure::error(format!("'{name}' is {units}, and not '{text}'"))
+            XeError::error(format!("'{name}' is {units}, and not '{text}'"))
         })
     }
 
     /// A whole number, which must be there.
-    pub(crate) fn int(&self, name: &str) -> Result<i64, Failure> {
+    pub(crate) fn int(&self, name: &str) -> Result<i64, XeError> {
         let text = self.required(name)?;
         text.parse()
-            .map_err(|_| Failure::error(format!("'{name}' is a whole number, and not '{text}'")))
+            .map_err(|_| XeError::error(format!("'{name}' is a whole number, and not '{text}'")))
     }
 
     /// Members of a map, given as `name:key=value`, or as `name-key=value` of old.

@@ -7,10 +7,10 @@ use xenapi::client::{PendingCall, Record};
 use xenapi::table::class;
 
 use crate::columns::{self, Column};
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::filter::Filter;
 use crate::params::Params;
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// Most operations that are begun at once: a server remembers twice as many that have ended, so that
 /// none is forgotten before it was asked how it ended.
@@ -18,7 +18,7 @@ const BEGUN_MAX: usize = 100;
 
 /// What a selector selects among.
 #[derive(Debug)]
-pub(crate) struct Who {
+pub(crate) struct SelectorType {
     /// The class.
     pub(crate) class: &'static str,
     /// The parameter that takes a name or a UUID.
@@ -32,7 +32,7 @@ pub(crate) struct Who {
 }
 
 /// Machines, without templates and the control domain.
-pub(crate) const VM: Who = Who {
+pub(crate) const VM: SelectorType = SelectorType {
     class: "VM",
     param: "vm",
     many: "VMs",
@@ -41,13 +41,13 @@ pub(crate) const VM: Who = Who {
 };
 
 /// Machines and the control domain.
-pub(crate) const ANY_VM: Who = Who { never: &[("is-a-template", "true")], ..VM };
+pub(crate) const ANY_VM: SelectorType = SelectorType { never: &[("is-a-template", "true")], ..VM };
 
 /// Machines, the control domain and templates.
-pub(crate) const VM_OR_TEMPLATE: Who = Who { never: &[], ..VM };
+pub(crate) const VM_OR_TEMPLATE: SelectorType = SelectorType { never: &[], ..VM };
 
 /// Hosts.
-pub(crate) const HOST: Who = Who {
+pub(crate) const HOST: SelectorType = SelectorType {
     class: "host",
     param: "host",
     many: "hosts",
@@ -71,11 +71,11 @@ impl Selected {
 
 /// All that the parameters select; `own` are those of the command itself.
 pub(crate) fn select(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     params: &Params,
-    who: &Who,
+    who: &SelectorType,
     own: &[&str],
-) -> Result<Vec<Selected>, Failure> {
+) -> Result<Vec<Selected>, XeError> {
     let Some(class) = class(who.class) else { return Ok(Vec::new()) };
     let columns = columns::of(class);
     let named = params.get(who.param);
@@ -104,10 +104,10 @@ pub(crate) fn select(
 
 /// Parameters that are columns: what a command does not know is not taken for a wish that nothing
 /// has.
-fn known(params: &[(&str, &str)], columns: &[Column], who: &Who) -> Result<(), Failure> {
+fn known(params: &[(&str, &str)], columns: &[Column], who: &SelectorType) -> Result<(), XeError> {
     for (name, _) in params {
         if crate::filter::member(name, columns).is_err() && !columns.iter().any(|c| c.is(name)) {
-            return Err(Failure::error(format!(
+            return Err(XeError::error(format!(
                 "'{name}' is neither a parameter of this command nor a field by which {} are \
                  selected",
                 who.many
@@ -119,15 +119,15 @@ fn known(params: &[(&str, &str)], columns: &[Column], who: &Who) -> Result<(), F
 
 /// The one that is selected.
 pub(crate) fn one(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     params: &Params,
-    who: &Who,
+    who: &SelectorType,
     own: &[&str],
-) -> Result<Selected, Failure> {
+) -> Result<Selected, XeError> {
     let mut found = select(xe, params, who, own)?;
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(one),
-        (Some(_), false) => Err(Failure::error(format!(
+        (Some(_), false) => Err(XeError::error(format!(
             "{}. Operation can only be performed on one at a time",
             who.several
         ))),
@@ -137,36 +137,37 @@ pub(crate) fn one(
 
 /// Those that are selected: several only if that is wanted.
 pub(crate) fn some(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     params: &Params,
-    who: &Who,
+    who: &SelectorType,
     own: &[&str],
-) -> Result<Vec<Selected>, Failure> {
+) -> Result<Vec<Selected>, XeError> {
     let found = select(xe, params, who, own)?;
     match found.len() {
         0 => Err(none(who)),
         1 => Ok(found),
         _ if params.flag("multiple")? => Ok(found),
-        _ => Err(Failure::error(format!(
+        _ => Err(XeError::error(format!(
             "{}. --multiple required to complete the operation",
             who.several
         ))),
     }
 }
 
-fn none(who: &Who) -> Failure {
-    Failure::error(format!("No matching {} found", who.many))
+fn none(who: &SelectorType) -> XeError {
+    XeError::error(format!("No matching {} found", who.many))
 }
 
 /// Does the same to each of them, at the same time where the server makes tasks of it.
 pub(crate) fn together(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     all: Vec<Selected>,
-    mut begin: impl FnMut(&mut Xe, &Selected) -> Result<PendingCall, Failure>,
-) -> Result<Vec<Value>, Failure> {
+    mut begin: impl FnMut(&mut XeSession, &Selected) -> Result<PendingCall, XeError>,
+) -> Result<Vec<Value>, XeError> {
     let (mut begun, mut ended) = (VecDeque::new(), Vec::new());
-    let end =
-        |xe: &mut Xe, begun: Result<PendingCall, Failure>| begun.and_then(|begun| xe.end(begun));
+    let end = |xe: &mut XeSession, begun: Result<PendingCall, XeError>| {
+        begun.and_then(|begun| xe.end(begun))
+    };
     for one in &all {
         if begun.len() == BEGUN_MAX {
             ended.extend(begun.pop_front().map(|first| end(xe, first)));
@@ -179,20 +180,20 @@ pub(crate) fn together(
 
 /// Does the same to each of them, one after the other.
 pub(crate) fn in_turn(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     all: &[Selected],
-    mut act: impl FnMut(&mut Xe, &Selected) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    mut act: impl FnMut(&mut XeSession, &Selected) -> Result<(), XeError>,
+) -> Result<(), XeError> {
     let done = all.iter().map(|one| act(xe, one)).collect();
     gather(xe, all, done).map(|_| ())
 }
 
 /// One failure is told as it is; of several objects it is told which.
 fn gather<T>(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     all: &[Selected],
-    done: Vec<Result<T, Failure>>,
-) -> Result<Vec<T>, Failure> {
+    done: Vec<Result<T, XeError>>,
+) -> Result<Vec<T>, XeError> {
     let alone = all.len() == 1;
     let (mut results, mut failures) = (Vec::new(), Vec::new());
     for (one, done) in all.iter().zip(done) {
@@ -205,5 +206,5 @@ fn gather<T>(
             }
         }
     }
-    if failures.is_empty() { Ok(results) } else { Err(Failure::Several(failures)) }
+    if failures.is_empty() { Ok(results) } else { Err(XeError::Several(failures)) }
 }

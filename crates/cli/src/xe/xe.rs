@@ -7,7 +7,7 @@ use xenapi::client::{Client, ClientError, PendingCall, Record};
 use xenapi::table::{Class, class, classes};
 use xenapi::{NULL_REF, Value};
 
-use crate::failure::Failure;
+use crate::error::XeError;
 
 /// How long an operation is waited for: longer than any that the server lets go on.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -35,12 +35,12 @@ impl Tables {
 
 /// A session, and what was read in it.
 #[derive(Debug)]
-pub(crate) struct Xe {
+pub(crate) struct XeSession {
     client: Client,
     tables: Tables,
 }
 
-impl Xe {
+impl XeSession {
     pub(crate) fn new(client: Client) -> Self {
         Self { client, tables: Tables::default() }
     }
@@ -56,49 +56,49 @@ impl Xe {
     }
 
     /// Calls, and waits until it is done.
-    pub(crate) fn run(&mut self, method: &str, params: &[Value]) -> Result<Value, Failure> {
+    pub(crate) fn run(&mut self, method: &str, params: &[Value]) -> Result<Value, XeError> {
         self.forget();
         Ok(self.client.run(method, params, OPERATION_DEADLINE)?)
     }
 
     /// Calls; what takes long goes on beside others.
-    pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<PendingCall, Failure> {
+    pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<PendingCall, XeError> {
         self.forget();
         Ok(self.client.begin(method, params)?)
     }
 
     /// Waits until what was begun is done.
-    pub(crate) fn end(&mut self, begun: PendingCall) -> Result<Value, Failure> {
+    pub(crate) fn end(&mut self, begun: PendingCall) -> Result<Value, XeError> {
         Ok(self.client.end(begun, OPERATION_DEADLINE)?)
     }
 
     /// Calls what answers a reference, and tells the UUID of what it made.
-    pub(crate) fn make(&mut self, method: &str, params: &[Value]) -> Result<String, Failure> {
+    pub(crate) fn make(&mut self, method: &str, params: &[Value]) -> Result<String, XeError> {
         let made = self.run(method, params)?;
         let class = method.split('.').next().unwrap_or_default();
         self.uuid_of(class, &text_of(&made))
     }
 
     /// The UUID of a record.
-    pub(crate) fn uuid_of(&mut self, class: &str, reference: &str) -> Result<String, Failure> {
+    pub(crate) fn uuid_of(&mut self, class: &str, reference: &str) -> Result<String, XeError> {
         let uuid = self.client.call(&format!("{class}.get_uuid"), &[Value::text(reference)])?;
         Ok(text_of(&uuid))
     }
 
     /// The reference of the record with this UUID.
-    pub(crate) fn by_uuid(&mut self, class: &str, uuid: &str) -> Result<Value, Failure> {
+    pub(crate) fn by_uuid(&mut self, class: &str, uuid: &str) -> Result<Value, XeError> {
         Ok(self.client.call(&format!("{class}.get_by_uuid"), &[Value::text(uuid)])?)
     }
 
     /// The reference and the record with this UUID.
-    pub(crate) fn find(&mut self, class: &str, uuid: &str) -> Result<(String, Record), Failure> {
+    pub(crate) fn find(&mut self, class: &str, uuid: &str) -> Result<(String, Record), XeError> {
         let reference = text_of(&self.by_uuid(class, uuid)?);
         let record = self.client.record(class, &reference)?;
         Ok((reference, record))
     }
 
     /// References of the records with this name.
-    pub(crate) fn by_name(&mut self, class: &str, name: &str) -> Result<Vec<String>, Failure> {
+    pub(crate) fn by_name(&mut self, class: &str, name: &str) -> Result<Vec<String>, XeError> {
         let method = format!("{class}.get_by_name_label");
         match self.client.call(&method, &[Value::text(name)])? {
             Value::Set(found) => Ok(found.iter().map(text_of).collect()),
@@ -107,13 +107,13 @@ impl Xe {
     }
 
     /// The one pool that there is.
-    pub(crate) fn pool(&mut self) -> Result<(String, Record), Failure> {
+    pub(crate) fn pool(&mut self) -> Result<(String, Record), XeError> {
         let pool = self.client.records("pool")?.into_iter().next();
-        pool.ok_or_else(|| Failure::error("the server has no pool"))
+        pool.ok_or_else(|| XeError::error("the server has no pool"))
     }
 
     /// Reads the records of these classes, unless that was done.
-    pub(crate) fn read(&mut self, names: &[&'static str]) -> Result<(), Failure> {
+    pub(crate) fn read(&mut self, names: &[&'static str]) -> Result<(), XeError> {
         for name in names {
             let listed = class(name).is_some_and(|class| class.listed);
             if listed && !self.tables.0.contains_key(name) {

@@ -16,8 +16,8 @@ use toolstack::binaries;
 use toolstack::json_lines::JsonLines;
 use toolstack::run::scratch_of_user;
 
-use super::left;
 use super::machine::Api;
+use super::process_exit;
 
 /// The daemon's program.
 const RINGWAYD: &str = "ringwayd";
@@ -148,7 +148,7 @@ impl Host {
             }
         }
         // One that could not be asked any more has left others behind.
-        let killed = left::kill(&self.run).await;
+        let killed = process_exit::kill(&self.run).await;
         troubles.extend(killed.into_iter().map(|one| format!("had to be killed: {one}")));
         for path in [&self.run, &self.dir] {
             if let Err(error) = fs::remove_dir_all(path) {
@@ -168,7 +168,7 @@ impl Host {
 
 /// Asks a process to end, then kills it.
 async fn ended(process: OwnedFd) -> anyhow::Result<()> {
-    let end = left::Ending::of(process)?;
+    let end = process_exit::ExitingProcess::of(process)?;
     end.signal(Signal::TERM);
     if end.within(END_DEADLINE).await {
         return Ok(());

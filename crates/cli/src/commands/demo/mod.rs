@@ -10,13 +10,13 @@ mod disks;
 mod display;
 mod host;
 mod images;
-mod left;
 mod machine;
-mod play;
-mod story;
-mod tell;
+mod process_exit;
+mod report;
+mod run;
+mod sampler;
+mod transcript;
 mod verify;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,16 @@ use toolstack::accel::{ProbeCache, Prober};
 use toolstack::binaries::{self, QEMU};
 use toolstack::run::{BusyTracker, SAMPLE_EVERY};
 
-use super::bound::launcher;
+use super::die_with_parent::launcher;
 use crate::terminal::{self, Interrupt};
 use disks::Disk;
 use display::Display;
 use host::Host;
 use machine::Api;
-use play::play;
-use tell::{remains, tell};
+use report::{remains, tell};
+use run::play;
+use sampler::DatapathSampler;
 use verify::Check;
-use watch::Watch;
 
 /// Longest demo. It takes about half a minute with two idle cores and no KVM; a busy host may need
 /// ten times as much.
@@ -195,7 +195,7 @@ async fn run(
     }
     let played = machine.await.context("the machine's part broke off")??;
     display.step("check the images from the host");
-    let (stats, activity) = watch.map_or_else(Default::default, Watch::done);
+    let (stats, activity) = watch.map_or_else(Default::default, DatapathSampler::done);
     let (socket, keep) = (host.socket(), asked.keep);
     spawn_blocking(move || {
         let mut checks = verify::verify(|disk| played.machine.image(disk), &played.story)
@@ -225,15 +225,15 @@ async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
 /// Does what a piece of news asks for, and shows it.
 async fn heed(
     progress: &Progress,
-    watch: &mut Option<Watch>,
+    watch: &mut Option<DatapathSampler>,
     host: &Host,
     display: &Display,
 ) -> anyhow::Result<()> {
     display.show(progress);
     match (progress, &mut *watch) {
-        (Progress::Serving, _) => *watch = Some(Watch::open(host.run()).await?),
+        (Progress::Serving, _) => *watch = Some(DatapathSampler::open(host.run()).await?),
         (Progress::Strike, Some(watch)) => {
-            let pid = watch.strike().await?;
+            let pid = watch.kill_worker().await?;
             display.step(&format!("kill -9 {pid}: the process that serves the disks"));
         }
         (Progress::Done, Some(watch)) => watch.sample().await,

@@ -10,7 +10,7 @@ use model::report::Stats;
 
 use super::disks::Disk;
 use super::images::{MULTI_MIB, RANDOM_BYTES, golden, sha256};
-use super::story::Story;
+use super::transcript::GuestTranscript;
 
 /// One thing that the host looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Check {
 }
 
 /// The worker was killed and replaced, and the guest noticed nothing but a pause.
-pub(super) fn restart(stats: Option<&Stats>, story: &Story) -> Check {
+pub(super) fn restart(stats: Option<&Stats>, story: &GuestTranscript) -> Check {
     let restarts =
         stats.and_then(|stats| stats.keeper.as_ref()).map_or(0, |keeper| keeper.restarts);
     let longest = story.longest.unwrap_or_default().as_secs_f64();
@@ -49,7 +49,10 @@ pub(super) fn restart(stats: Option<&Stats>, story: &Story) -> Check {
 ///
 /// # Errors
 /// One cannot be read, or a program that looks at it is not there.
-pub(super) fn verify(image: impl Fn(Disk) -> PathBuf, story: &Story) -> io::Result<Vec<Check>> {
+pub(super) fn verify(
+    image: impl Fn(Disk) -> PathBuf,
+    story: &GuestTranscript,
+) -> io::Result<Vec<Check>> {
     let random = story.sums.get("random").cloned().unwrap_or_default();
     let [data, multi] = [Disk::Data, Disk::Multi].map(&image);
     let region = read_at(&multi, MULTI_MIB << 20, RANDOM_BYTES)?;
@@ -117,7 +120,7 @@ mod tests {
     use super::*;
 
     /// A file system as the guest leaves it, made by the host's own tools.
-    fn world(dir: &Path) -> Story {
+    fn world(dir: &Path) -> GuestTranscript {
         for disk in Disk::ALL {
             let file = File::create_new(dir.join(disk.name())).unwrap();
             file.set_len(disk.bytes()).unwrap();
@@ -134,7 +137,7 @@ mod tests {
         }
         write_at(dir, Disk::Multi, MULTI_MIB << 20, &random);
         write_at(dir, Disk::Late, 0, &random);
-        let mut story = Story::default();
+        let mut story = GuestTranscript::default();
         story.sums.insert("random".into(), sha256(&random).unwrap());
         story
     }
@@ -144,7 +147,7 @@ mod tests {
         file.write_all_at(bytes, offset).unwrap();
     }
 
-    fn failing(dir: &Path, story: &Story) -> Vec<usize> {
+    fn failing(dir: &Path, story: &GuestTranscript) -> Vec<usize> {
         let checks = verify(|disk| dir.join(disk.name()), story).unwrap();
         (0..checks.len()).filter(|i| checks[*i].problem.is_some()).collect()
     }

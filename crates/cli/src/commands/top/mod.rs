@@ -2,9 +2,9 @@
 
 mod order;
 mod ports;
+mod render;
 mod rows;
 mod screen;
-mod shown;
 mod source;
 
 use std::io::Write;
@@ -106,7 +106,7 @@ fn page(sources: &[Source], order: Order) -> String {
     let ports: Vec<_> = sources.iter().flat_map(|source| source.ports(several)).collect();
     // Who watches a switch alone wants no empty table of disks.
     if !rows.is_empty() || ports.is_empty() {
-        text += &shown::table(&rows, order, several).to_string();
+        text += &render::table(&rows, order, several).to_string();
         text.push('\n');
     }
     if !ports.is_empty() {

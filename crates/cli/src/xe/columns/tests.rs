@@ -4,7 +4,7 @@ use xenapi::table::classes;
 use xenapi::{NULL_REF, Value};
 
 use super::*;
-use crate::kinds::KINDS;
+use crate::object_types::KINDS;
 
 fn class_of(name: &str) -> &'static Class {
     class(name).unwrap()

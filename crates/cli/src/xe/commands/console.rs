@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use xenapi::client::Tunnel;
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::keyboard::Keyboard;
 use crate::params::Params;
 use crate::printer::Printed;
 use crate::selector::{self, ANY_VM};
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// The key that ends it: Ctrl-].
 const END: u8 = 0x1d;
@@ -25,7 +25,7 @@ pub(super) const COMMANDS: &[Command] =
         .of(&ANY_VM)
         .common()];
 
-fn console(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn console(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let vm = selector::one(xe, params, &ANY_VM, &[])?;
     let mut place = None;
     for reference in vm.record.texts("consoles") {
@@ -35,11 +35,11 @@ fn console(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
         }
     }
     let place = place
-        .ok_or_else(|| Failure::error("the machine has no console with text now: does it run?"))?;
+        .ok_or_else(|| XeError::error("the machine has no console with text now: does it run?"))?;
     let path = path_of(&place)
-        .ok_or_else(|| Failure::error(format!("the console is at {place}, which is no URL")))?;
+        .ok_or_else(|| XeError::error(format!("the console is at {place}, which is no URL")))?;
     let tunnel = xe.client().tunnel(path)?;
-    let failed = |error: io::Error| Failure::error(format!("the console is lost: {error}"));
+    let failed = |error: io::Error| XeError::error(format!("the console is lost: {error}"));
     let keyboard = Keyboard::open();
     if keyboard.is_taken() {
         eprintln!("Ctrl-] ends this console.\r");

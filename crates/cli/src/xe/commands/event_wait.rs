@@ -7,12 +7,12 @@ use xenapi::table::class;
 
 use super::Command;
 use crate::columns;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::filter::Filter;
-use crate::kinds;
+use crate::object_types;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// How long one wait for events lasts: a server that is gone is noticed after it.
 const WAIT: Duration = Duration::from_secs(30);
@@ -35,18 +35,19 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn is_met(&self, xe: &Xe, record: &Record) -> bool {
+    fn is_met(&self, xe: &XeSession, record: &Record) -> bool {
         let tables = xe.tables();
         self.like.admits(record, tables)
             && !self.unlike.iter().any(|unlike| unlike.admits(record, tables))
     }
 }
 
-fn wait(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn wait(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = params.required("class")?;
-    let class = kinds::find(name).and_then(|kind| class(kind.class)).filter(|class| class.events);
+    let class =
+        object_types::find(name).and_then(|kind| class(kind.class)).filter(|class| class.events);
     let class = class.ok_or_else(|| {
-        Failure::error(format!("there are no events of the class '{name}': try vm, vdi or host"))
+        XeError::error(format!("there are no events of the class '{name}': try vm, vdi or host"))
     })?;
     let columns = columns::of(class);
     let all = params.others(&["class"]);

@@ -3,11 +3,11 @@
 use xenapi::Value;
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::{Line, Printed};
 use crate::selector::{self, HOST};
-use crate::xe::{Xe, pairs, record, text_of};
+use crate::xe::{XeSession, pairs, record, text_of};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::on_selected(
@@ -50,7 +50,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .optional(&["old"]),
 ];
 
-fn cpu_info(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn cpu_info(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::select(xe, params, &HOST, &[])?;
     let lines = |one: &selector::Selected| -> Vec<Line> {
         let pairs = one.record.pairs("cpu_info").into_iter();
@@ -59,7 +59,7 @@ fn cpu_info(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::Records(all.iter().map(lines).collect()))
 }
 
-fn free_memory(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn free_memory(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &HOST, &[])?;
     let bytes = selector::together(xe, all, |xe, one| {
         xe.begin("host.compute_free_memory", &[one.value()])
@@ -71,7 +71,7 @@ fn free_memory(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::Values(bytes.into_iter().map(text).collect()))
 }
 
-fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn call_plugin(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let host = xe.by_uuid("host", params.required("host-uuid")?)?;
     let [plugin, function] = [params.required("plugin")?, params.required("fn")?];
     let arguments = pairs(params.map("args"));
@@ -79,24 +79,24 @@ fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(text_of(&xe.run("host.call_plugin", &values)?)))
 }
 
-fn sync_database(xe: &mut Xe, _: &Params) -> Result<Printed, Failure> {
+fn sync_database(xe: &mut XeSession, _: &Params) -> Result<Printed, XeError> {
     xe.run("pool.sync_database", &[])?;
     Ok(Printed::nothing())
 }
 
-fn cancel(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn cancel(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let task = xe.by_uuid("task", params.required("uuid")?)?;
     xe.run("task.cancel", &[task])?;
     Ok(Printed::nothing())
 }
 
-fn create_secret(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create_secret(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let value = Value::text(params.required("value")?);
     let secret = record([("value", value), ("other_config", pairs([]))]);
     Ok(Printed::value(xe.make("secret.create", &[secret])?))
 }
 
-fn change_password(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn change_password(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let old = Value::text(params.get("old").unwrap_or_default());
     let new = Value::text(params.required("new")?);
     xe.run("session.change_password", &[old, new])?;

@@ -3,10 +3,10 @@
 use xenapi::Value;
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// What a message can be about: the parameter with its UUID, and the kind of object.
 const ABOUT: [(&str, &str); 4] =
@@ -28,23 +28,23 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["uuid", "uuids"]),
 ];
 
-fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let text = |name| params.required(name).map(Value::text);
     let (name, priority, body) = (text("name")?, params.int("priority")?, text("body")?);
     let about = ABOUT.iter().find_map(|(param, kind)| Some((params.get(param)?, kind)));
     let (uuid, kind) = about.ok_or_else(|| {
-        Failure::error("say what it is about: vm-uuid, pool-uuid, sr-uuid or host-uuid")
+        XeError::error("say what it is about: vm-uuid, pool-uuid, sr-uuid or host-uuid")
     })?;
     let values = [name, Value::Int(priority), Value::text(*kind), Value::text(uuid), body];
     xe.run("message.create", &values)?;
     Ok(Printed::nothing())
 }
 
-fn destroy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn destroy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let uuids: Vec<&str> = match (params.get("uuid"), params.get("uuids")) {
         (Some(uuid), None) => vec![uuid],
         (None, Some(uuids)) => uuids.split(',').map(str::trim).collect(),
-        _ => return Err(Failure::error("give either uuid or uuids")),
+        _ => return Err(XeError::error("give either uuid or uuids")),
     };
     let found = uuids.iter().map(|uuid| xe.by_uuid("message", uuid));
     let found = found.collect::<Result<_, _>>()?;

@@ -17,12 +17,12 @@ mod vm_memory;
 
 use xenapi::Value;
 
-use crate::failure::Failure;
-use crate::kinds::{self, KINDS, Kind};
+use crate::error::XeError;
+use crate::object_types::{self, KINDS, ObjectType};
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::selector::{self, Who};
-use crate::xe::{Xe, text_of};
+use crate::selector::{self, SelectorType};
+use crate::xe::{XeSession, text_of};
 pub(crate) use generic::Verb;
 
 /// A command that is written out.
@@ -37,7 +37,7 @@ pub(crate) struct Command {
     /// What it does, in a sentence.
     pub(crate) help: &'static str,
     /// Among what it selects.
-    pub(crate) who: Option<&'static Who>,
+    pub(crate) who: Option<&'static SelectorType>,
     /// It is one of those that are needed most.
     pub(crate) common: bool,
     /// Ringway's own daemon refuses it so far; other servers may do it.
@@ -52,16 +52,16 @@ pub(crate) enum Run {
     /// By this call of the record that `uuid` names.
     OnUuid(&'static str),
     /// By this call of each machine or host that is selected.
-    OnSelected(&'static Who, &'static str),
+    OnSelected(&'static SelectorType, &'static str),
     /// By the same with `new-name-label`; the UUID of what is made is printed.
-    Naming(&'static Who, &'static str),
+    Naming(&'static SelectorType, &'static str),
     /// In its own way.
-    Own(fn(&mut Xe, &Params) -> Result<Printed, Failure>),
+    Own(fn(&mut XeSession, &Params) -> Result<Printed, XeError>),
 }
 
 impl Run {
     /// Does it.
-    pub(crate) fn run(&self, xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    pub(crate) fn run(&self, xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
         match self {
             Self::Own(run) => run(xe, params),
             Self::OnUuid(method) => {
@@ -90,11 +90,11 @@ impl Run {
 
 /// UUIDs of what was made, which is described if that is wanted.
 pub(crate) fn named(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     class: &str,
     made: &[Value],
     description: Option<&str>,
-) -> Result<Printed, Failure> {
+) -> Result<Printed, XeError> {
     let mut uuids = Vec::new();
     for one in made {
         if let Some(text) = description {
@@ -132,7 +132,7 @@ impl Command {
     /// A call of each that is selected.
     const fn on_selected(
         name: &'static str,
-        who: &'static Who,
+        who: &'static SelectorType,
         method: &'static str,
         help: &'static str,
     ) -> Self {
@@ -143,7 +143,7 @@ impl Command {
     const fn own(
         name: &'static str,
         help: &'static str,
-        run: fn(&mut Xe, &Params) -> Result<Printed, Failure>,
+        run: fn(&mut XeSession, &Params) -> Result<Printed, XeError>,
     ) -> Self {
         Self::new(name, help, Run::Own(run))
     }
@@ -158,7 +158,7 @@ impl Command {
         self
     }
 
-    const fn of(mut self, who: &'static Who) -> Self {
+    const fn of(mut self, who: &'static SelectorType) -> Self {
         self.who = Some(who);
         self
     }
@@ -196,40 +196,43 @@ const WRITTEN: &[&[Command]] = &[
 
 /// A command by its name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum ResolvedCommand {
     /// It is written out.
     Written(&'static Command),
     /// Every kind has it.
-    Generic(&'static Kind, Verb),
+    Generic(&'static ObjectType, Verb),
 }
 
 /// The command of this name.
-pub(crate) fn find(name: &str) -> Option<Found> {
+pub(crate) fn find(name: &str) -> Option<ResolvedCommand> {
     let written = WRITTEN.iter().flat_map(|commands| commands.iter());
-    let written = written.into_iter().find(|command| command.name == name).map(Found::Written);
+    let written =
+        written.into_iter().find(|command| command.name == name).map(ResolvedCommand::Written);
     written.or_else(|| {
         let verb = Verb::ALL.into_iter().find(|verb| name.ends_with(verb.suffix()))?;
-        let kind = kinds::find(name.strip_suffix(verb.suffix())?)?;
-        verb.suits(kind).then_some(Found::Generic(kind, verb))
+        let kind = object_types::find(name.strip_suffix(verb.suffix())?)?;
+        verb.suits(kind).then_some(ResolvedCommand::Generic(kind, verb))
     })
 }
 
 /// All commands, by their names.
-pub(crate) fn all() -> Vec<(String, Found)> {
+pub(crate) fn all() -> Vec<(String, ResolvedCommand)> {
     let written = WRITTEN.iter().flat_map(|commands| commands.iter());
-    let mut all: Vec<_> =
-        written.map(|command| (command.name.to_owned(), Found::Written(command))).collect();
+    let mut all: Vec<_> = written
+        .map(|command| (command.name.to_owned(), ResolvedCommand::Written(command)))
+        .collect();
     for kind in KINDS {
         let verbs = Verb::ALL.into_iter().filter(|verb| verb.suits(kind));
-        let generic = verbs
-            .map(|verb| (format!("{}{}", kind.name, verb.suffix()), Found::Generic(kind, verb)));
+        let generic = verbs.map(|verb| {
+            (format!("{}{}", kind.name, verb.suffix()), ResolvedCommand::Generic(kind, verb))
+        });
         all.extend(generic);
     }
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
     all
 }
 
-impl Found {
+impl ResolvedCommand {
     /// Parameters that must be there.
     pub(crate) fn required(&self) -> &'static [&'static str] {
         match self {
@@ -279,7 +282,7 @@ impl Found {
             Self::Written(command) => match command.run {
                 Run::OnUuid(method) => method.split('.').next(),
                 _ => command.who.map(|who| who.class).or_else(|| {
-                    let kind = command.name.split('-').next().and_then(kinds::find);
+                    let kind = command.name.split('-').next().and_then(object_types::find);
                     kind.map(|kind| kind.class)
                 }),
             },
@@ -289,11 +292,11 @@ impl Found {
 }
 
 /// Parameters that select.
-fn selecting(who: &Who) -> Vec<String> {
+fn selecting(who: &SelectorType) -> Vec<String> {
     [who.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
 }
 
-fn how_to_select(who: &Who) -> String {
+fn how_to_select(who: &SelectorType) -> String {
     format!(
         "{} are selected by {}=<name or UUID>, or by any field of theirs as in the list; several \
          at once need --multiple.",

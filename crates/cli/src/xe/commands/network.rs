@@ -5,11 +5,11 @@ use xenapi::table::class;
 
 use super::Command;
 use crate::columns::{self, Column};
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
 use crate::selector::{self, VM};
-use crate::xe::{Xe, pairs, record};
+use crate::xe::{XeSession, pairs, record};
 
 /// Columns of a device in the list of a machine.
 const SHOWN: [&str; 4] = ["uuid", "device", "MAC", "network-name-label"];
@@ -50,7 +50,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .required(&["host-uuid"]),
 ];
 
-fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let text = |name| Value::text(params.get(name).unwrap_or_default());
     let mtu = if params.get("MTU").is_some() { params.int("MTU")? } else { MTU };
     let network = record([
@@ -64,7 +64,7 @@ fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("network.create", &[network])?))
 }
 
-fn create_device(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create_device(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
     let network = xe.by_uuid("network", params.required("network-uuid")?)?;
     // An address is chosen if none is given.
@@ -82,21 +82,21 @@ fn create_device(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("VIF.create", &[device])?))
 }
 
-fn unplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn unplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = params.flag("force")?;
     let device = xe.by_uuid("VIF", params.required("uuid")?)?;
     xe.run(if force { "VIF.unplug_force" } else { "VIF.unplug" }, &[device])?;
     Ok(Printed::nothing())
 }
 
-fn r#move(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn r#move(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let device = xe.by_uuid("VIF", params.required("uuid")?)?;
     let network = xe.by_uuid("network", params.required("network-uuid")?)?;
     xe.run("VIF.move", &[device, network])?;
     Ok(Printed::nothing())
 }
 
-fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn list(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &VM, &[])?;
     let columns = class("VIF").map(columns::of).unwrap_or_default();
     let shown = |column: &&Column| SHOWN.iter().any(|name| column.is(name));
@@ -112,7 +112,7 @@ fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::Records(records))
 }
 
-fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn introduce(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let host = xe.by_uuid("host", params.required("host-uuid")?)?;
     let text = |name| Value::text(params.get(name).unwrap_or_default());
     let managed = Value::Bool(params.flag_or("managed", true)?);
@@ -120,7 +120,7 @@ fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(pif))
 }
 
-fn scan(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn scan(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let host = xe.by_uuid("host", params.required("host-uuid")?)?;
     xe.run("PIF.scan", &[host])?;
     Ok(Printed::nothing())

@@ -3,10 +3,10 @@
 use xenapi::Value;
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::{Xe, pairs, record, text_of};
+use crate::xe::{XeSession, pairs, record, text_of};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("sr-create", "Makes a storage repository and connects the host to it.", create)
@@ -39,14 +39,14 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// The host that is named, or the one that answers.
-fn host(xe: &mut Xe, params: &Params) -> Result<Value, Failure> {
+fn host(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
     match params.get("host-uuid") {
         Some(uuid) => xe.by_uuid("host", uuid),
         None => Ok(Value::text(xe.pool()?.1.text("master"))),
     }
 }
 
-fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let text = |name| Value::text(params.get(name).unwrap_or_default());
     let size = match params.get("physical-size") {
         Some(_) => params.size("physical-size")?,
@@ -67,7 +67,7 @@ fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("SR.create", &values)?))
 }
 
-fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn introduce(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let text = |name| Value::text(params.get(name).unwrap_or_default());
     let values = [
         text("uuid"),
@@ -80,7 +80,7 @@ fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("SR.introduce", &values)?))
 }
 
-fn probe(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn probe(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let values = [
         host(xe, params)?,
         pairs(params.map("device-config")),
@@ -90,7 +90,7 @@ fn probe(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(text_of(&xe.run("SR.probe", &values)?)))
 }
 
-fn connect(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn connect(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let connection = record([
         ("host", xe.by_uuid("host", params.required("host-uuid")?)?),
         ("SR", xe.by_uuid("SR", params.required("sr-uuid")?)?),

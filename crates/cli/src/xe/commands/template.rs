@@ -5,10 +5,10 @@ use xenapi::{NULL_REF, Value};
 
 use super::Command;
 use crate::commands::vm_disk::default_storage;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::{Xe, text_of};
+use crate::xe::{XeSession, text_of};
 
 /// Key of `other_config` under which a template says which disks its machines get.
 const DISKS: &str = "disks";
@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .optional(&["force"]),
 ];
 
-fn install(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn install(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = params.required("new-name-label")?;
     let template = template(xe, params)?;
     let storage = storage(xe, params)?;
@@ -57,11 +57,11 @@ fn install(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 
 /// Gives a machine what its template asks for.
 fn finish(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     params: &Params,
     made: &Value,
     storage: Option<Value>,
-) -> Result<(), Failure> {
+) -> Result<(), XeError> {
     let record = xe.client().record("VM", &text_of(made))?;
     let asked = record.pairs("other_config").get(DISKS).map(|text| (*text).to_owned());
     if let Some(asked) = asked {
@@ -95,7 +95,7 @@ fn on_storage(disks: &str, uuid: &str) -> String {
 }
 
 /// The template that is named, by UUID or name.
-fn template(xe: &mut Xe, params: &Params) -> Result<Value, Failure> {
+fn template(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
     let named = params.get("template-name-label").or_else(|| params.get("template-name"));
     let found = match (params.get("template-uuid"), named, params.get("template")) {
         (Some(uuid), ..) => xe.by_uuid("VM", uuid)?,
@@ -106,33 +106,33 @@ fn template(xe: &mut Xe, params: &Params) -> Result<Value, Failure> {
             Err(failure) => return Err(failure),
         },
         (None, None, None) => {
-            return Err(Failure::error(
+            return Err(XeError::error(
                 "say which template: template=<name or UUID>, template-name-label or template-uuid",
             ));
         }
     };
     let record = xe.client().record("VM", &text_of(&found))?;
     if !record.flag("is_a_template") {
-        return Err(Failure::error("Can only install from templates"));
+        return Err(XeError::error("Can only install from templates"));
     }
     Ok(found)
 }
 
 /// The only template of this name.
-fn called(xe: &mut Xe, name: &str) -> Result<Value, Failure> {
+fn called(xe: &mut XeSession, name: &str) -> Result<Value, XeError> {
     let is_one =
         |record: &Record| record.flag("is_a_template") && record.text("name_label") == name;
     let all = xe.client().records_where("VM", "field \"is_a_template\"=\"true\"")?;
     let mut found = all.into_iter().filter(|(_, record)| is_one(record));
     match (found.next(), found.next()) {
         (Some((reference, _)), None) => Ok(Value::Str(reference)),
-        (None, _) => Err(Failure::error("No templates matched")),
-        (Some(_), Some(_)) => Err(Failure::error("More than one matching template found")),
+        (None, _) => Err(XeError::error("No templates matched")),
+        (Some(_), Some(_)) => Err(XeError::error("More than one matching template found")),
     }
 }
 
 /// The storage that is named, if one is.
-fn storage(xe: &mut Xe, params: &Params) -> Result<Option<Value>, Failure> {
+fn storage(xe: &mut XeSession, params: &Params) -> Result<Option<Value>, XeError> {
     if let Some(uuid) = params.get("sr-uuid") {
         return xe.by_uuid("SR", uuid).map(Some);
     }
@@ -140,15 +140,15 @@ fn storage(xe: &mut Xe, params: &Params) -> Result<Option<Value>, Failure> {
     let mut found = xe.by_name("SR", name)?;
     match (found.pop(), found.is_empty()) {
         (Some(one), true) if one != NULL_REF => Ok(Some(Value::Str(one))),
-        (Some(_), false) => Err(Failure::error("Multiple SRs with that name-label found")),
-        _ => Err(Failure::error("No SR with that name-label found")),
+        (Some(_), false) => Err(XeError::error("Multiple SRs with that name-label found")),
+        _ => Err(XeError::error("No SR with that name-label found")),
     }
 }
 
-fn uninstall(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let (reference, record) = xe.find("VM", params.required("template-uuid")?)?;
     if !record.flag("is_a_template") {
-        return Err(Failure::error("that is a machine and no template: use vm-uninstall"));
+        return Err(XeError::error("that is a machine and no template: use vm-uninstall"));
     }
     xe.run("VM.destroy", &[Value::Str(reference)])?;
     Ok(Printed::nothing())

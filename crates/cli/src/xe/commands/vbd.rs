@@ -4,10 +4,10 @@ use xenapi::client::Record;
 use xenapi::{NULL_REF, Value};
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::{Xe, pairs, record};
+use crate::xe::{XeSession, pairs, record};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("vbd-create", "Gives a machine a disk device.", create)
@@ -78,7 +78,11 @@ impl New<'_> {
 }
 
 /// Makes a device, and plugs it if the machine runs.
-pub(super) fn create_and_plug(xe: &mut Xe, vm: &Record, new: New<'_>) -> Result<(), Failure> {
+pub(super) fn create_and_plug(
+    xe: &mut XeSession,
+    vm: &Record,
+    new: New<'_>,
+) -> Result<(), XeError> {
     let made = xe.run("VBD.create", &[new.record()])?;
     if vm.text("power_state") == "Running" {
         xe.run("VBD.plug", &[made])?;
@@ -86,7 +90,7 @@ pub(super) fn create_and_plug(xe: &mut Xe, vm: &Record, new: New<'_>) -> Result<
     Ok(())
 }
 
-fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let ty = one_of(params, "type", &["Disk", "CD", "Floppy"])?;
     let default = if ty == "CD" { "RO" } else { "RW" };
     let new = New {
@@ -102,7 +106,7 @@ fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
         ..New::disk()
     };
     if new.empty && ty == "Disk" {
-        return Err(Failure::error("only a CD drive can be empty: give vdi-uuid, or type=CD"));
+        return Err(XeError::error("only a CD drive can be empty: give vdi-uuid, or type=CD"));
     }
     let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
     let disk = match params.get("vdi-uuid") {
@@ -114,24 +118,24 @@ fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 }
 
 /// One of these words, in either case; the first if there is none.
-fn one_of(params: &Params, name: &str, words: &[&'static str]) -> Result<&'static str, Failure> {
+fn one_of(params: &Params, name: &str, words: &[&'static str]) -> Result<&'static str, XeError> {
     let first = words.first().copied().unwrap_or_default();
     let Some(typed) = params.get(name) else { return Ok(first) };
     let found = words.iter().copied().find(|word| word.eq_ignore_ascii_case(typed));
     found.ok_or_else(|| {
         let words = words.join(", ");
-        Failure::error(format!("'{name}' is one of {words}, and not '{typed}'"))
+        XeError::error(format!("'{name}' is one of {words}, and not '{typed}'"))
     })
 }
 
-fn unplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn unplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = params.flag("force")?;
     let device = xe.by_uuid("VBD", params.required("uuid")?)?;
     xe.run(if force { "VBD.unplug_force" } else { "VBD.unplug" }, &[device])?;
     Ok(Printed::nothing())
 }
 
-fn insert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn insert(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let drive = xe.by_uuid("VBD", params.required("uuid")?)?;
     let disc = xe.by_uuid("VDI", params.required("vdi-uuid")?)?;
     xe.run("VBD.insert", &[drive, disc])?;

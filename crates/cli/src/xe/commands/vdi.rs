@@ -4,11 +4,11 @@ use xenapi::{NULL_REF, Value};
 
 use super::{Command, named};
 use crate::commands::vm_disk::new_disk;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::texts;
-use crate::xe::{Xe, pairs};
+use crate::values;
+use crate::xe::{XeSession, pairs};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("vdi-create", "Makes a disk.", create)
@@ -61,7 +61,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .later(),
 ];
 
-fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let (name, size) = (params.required("name-label")?, params.size("virtual-size")?);
     let sharable = Value::Bool(params.flag("sharable")?);
     let ty = kind(xe, params.get("type").unwrap_or("user"))?;
@@ -77,11 +77,11 @@ fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 }
 
 /// What a disk is for.
-fn kind(xe: &mut Xe, typed: &str) -> Result<Value, Failure> {
-    texts::parse(xe, "type", typed, &xenapi::table::Type::Enum(&xenapi::table::enums::VDI_TYPE))
+fn kind(xe: &mut XeSession, typed: &str) -> Result<Value, XeError> {
+    values::parse(xe, "type", typed, &xenapi::table::Type::Enum(&xenapi::table::enums::VDI_TYPE))
 }
 
-fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn introduce(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let text = |name| Value::text(params.get(name).unwrap_or_default());
     let storage = xe.by_uuid("SR", params.required("sr-uuid")?)?;
     let ty = kind(xe, params.required("type")?)?;
@@ -102,7 +102,7 @@ fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("VDI.introduce", &values)?))
 }
 
-fn resize(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn resize(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let size = Value::Int(params.size("disk-size")?);
     let method = if params.flag("online")? { "VDI.resize_online" } else { "VDI.resize" };
     let disk = xe.by_uuid("VDI", params.required("uuid")?)?;
@@ -110,7 +110,7 @@ fn resize(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn copy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disk = xe.by_uuid("VDI", params.required("uuid")?)?;
     let mut values = vec![disk];
     for (name, class) in [("sr-uuid", "SR"), ("base-vdi-uuid", "VDI"), ("into-vdi-uuid", "VDI")] {
@@ -122,7 +122,7 @@ fn copy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(xe.make("VDI.copy", &values)?))
 }
 
-fn clone(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn clone(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disk = xe.by_uuid("VDI", params.required("uuid")?)?;
     let made = xe.run("VDI.clone", &[disk, pairs(params.map("driver-params"))])?;
     if let Some(name) = params.get("new-name-label") {
@@ -131,13 +131,13 @@ fn clone(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     named(xe, "VDI", &[made], params.get("new-name-description"))
 }
 
-fn snapshot(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn snapshot(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disk = xe.by_uuid("VDI", params.required("uuid")?)?;
     let driver = pairs(params.map("driver-params"));
     Ok(Printed::value(xe.make("VDI.snapshot", &[disk, driver])?))
 }
 
-fn migrate(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn migrate(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disk = xe.by_uuid("VDI", params.required("uuid")?)?;
     let storage = xe.by_uuid("SR", params.required("sr-uuid")?)?;
     Ok(Printed::value(xe.make("VDI.pool_migrate", &[disk, storage, pairs([])])?))

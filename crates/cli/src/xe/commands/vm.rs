@@ -6,11 +6,11 @@ use xenapi::Value;
 use xenapi::client::Record;
 
 use super::{Command, Run, named};
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
 use crate::selector::{self, Selected, VM, VM_OR_TEMPLATE};
-use crate::xe::{Xe, pairs, text_of};
+use crate::xe::{XeSession, pairs, text_of};
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-start", "Starts machines.", start)
@@ -114,7 +114,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .later(),
 ];
 
-fn start(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn start(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let paused = Value::Bool(params.flag("paused")?);
     let force = Value::Bool(params.flag("force")?);
     let on = params.get("on").map(|host| host_named(xe, host)).transpose()?;
@@ -128,7 +128,7 @@ fn start(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn resume(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn resume(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = Value::Bool(params.flag("force")?);
     let on = params.get("on").map(|host| host_named(xe, host)).transpose()?;
     let all = selector::some(xe, params, &VM, &["on", "force"])?;
@@ -143,39 +143,39 @@ fn resume(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 }
 
 /// A host by its name or UUID.
-fn host_named(xe: &mut Xe, host: &str) -> Result<Value, Failure> {
+fn host_named(xe: &mut XeSession, host: &str) -> Result<Value, XeError> {
     let mut found = xe.by_name("host", host)?;
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(Value::Str(one)),
-        (Some(_), false) => Err(Failure::error(format!("Several hosts are called {host}"))),
+        (Some(_), false) => Err(XeError::error(format!("Several hosts are called {host}"))),
         (None, _) => xe.by_uuid("host", host),
     }
 }
 
-fn shutdown(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn shutdown(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     either(xe, params, "VM.clean_shutdown", "VM.hard_shutdown")
 }
 
-fn reboot(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn reboot(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     either(xe, params, "VM.clean_reboot", "VM.hard_reboot")
 }
 
 /// The second call with `--force`.
 fn either(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     params: &Params,
     asking: &'static str,
     forcing: &'static str,
-) -> Result<Printed, Failure> {
+) -> Result<Printed, XeError> {
     let method = if params.flag("force")? { forcing } else { asking };
     Run::OnSelected(&VM, method).run(xe, params)
 }
 
-fn migrate(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn migrate(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let host = match (params.get("host"), params.get("host-uuid")) {
         (_, Some(uuid)) => xe.by_uuid("host", uuid)?,
         (Some(name), None) => host_named(xe, name)?,
-        (None, None) => return Err(Failure::missing("host")),
+        (None, None) => return Err(XeError::missing("host")),
     };
     let live = params.flag("live")?.to_string();
     let options = pairs([("live".to_owned(), live)]);
@@ -186,16 +186,16 @@ fn migrate(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn reset(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn reset(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     if !params.flag("force")? {
-        return Err(Failure::error(
+        return Err(XeError::error(
             "a machine that runs would be lost sight of: --force says that none does",
         ));
     }
     Run::OnSelected(&VM, "VM.power_state_reset").run(xe, params)
 }
 
-fn copy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn copy(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = Value::text(params.required("new-name-label")?);
     let sr = match params.get("sr-uuid") {
         Some(uuid) => xe.by_uuid("SR", uuid)?,
@@ -209,14 +209,14 @@ fn copy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     named(xe, "VM", &made, params.get("new-name-description"))
 }
 
-fn revert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn revert(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let uuid = params.get("snapshot-uuid").or_else(|| params.get("uuid"));
-    let snapshot = xe.by_uuid("VM", uuid.ok_or_else(|| Failure::missing("snapshot-uuid"))?)?;
+    let snapshot = xe.by_uuid("VM", uuid.ok_or_else(|| XeError::missing("snapshot-uuid"))?)?;
     xe.run("VM.revert", &[snapshot])?;
     Ok(Printed::nothing())
 }
 
-fn hotplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn hotplug(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let cpus = Value::Int(params.int("new-vcpus")?);
     let all = selector::some(xe, params, &VM, &["new-vcpus"])?;
     selector::together(xe, all, |xe, one| {
@@ -225,7 +225,7 @@ fn hotplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn call_plugin(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
     let [plugin, function] = [params.required("plugin")?, params.required("fn")?];
     let arguments = pairs(params.map("args"));
@@ -233,7 +233,7 @@ fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::value(text_of(&xe.run("VM.call_plugin", &values)?)))
 }
 
-fn uninstall(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let force = params.flag("force")?;
     let all = selector::some(xe, params, &VM, &["force"])?;
     let mut disks = Vec::new();
@@ -241,7 +241,7 @@ fn uninstall(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
         disks.push(own_disks(xe, &one.record)?);
     }
     if !force && !confirmed(&all, &disks)? {
-        return Err(Failure::error("nothing was done"));
+        return Err(XeError::error("nothing was done"));
     }
     let mut disks = disks.into_iter();
     selector::in_turn(xe, &all, |xe, one| {
@@ -256,7 +256,7 @@ fn uninstall(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 }
 
 /// Disks that no other machine has, with what is told of them. CDs are none.
-fn own_disks(xe: &mut Xe, vm: &Record) -> Result<Vec<(Value, String)>, Failure> {
+fn own_disks(xe: &mut XeSession, vm: &Record) -> Result<Vec<(Value, String)>, XeError> {
     let mut own = Vec::new();
     for device in vm.texts("VBDs") {
         let device = xe.client().record("VBD", device)?;
@@ -272,8 +272,8 @@ fn own_disks(xe: &mut Xe, vm: &Record) -> Result<Vec<(Value, String)>, Failure> 
 }
 
 /// Asks whether all this is to be destroyed.
-fn confirmed(all: &[Selected], disks: &[Vec<(Value, String)>]) -> Result<bool, Failure> {
-    let failed = |error| Failure::error(format!("cannot ask: {error}"));
+fn confirmed(all: &[Selected], disks: &[Vec<(Value, String)>]) -> Result<bool, XeError> {
+    let failed = |error| XeError::error(format!("cannot ask: {error}"));
     let mut question = String::from("This will be destroyed:\n");
     for (one, disks) in all.iter().zip(disks) {
         let (uuid, name) = (one.record.text("uuid"), one.record.text("name_label"));

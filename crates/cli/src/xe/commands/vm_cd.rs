@@ -6,11 +6,11 @@ use xenapi::client::Record;
 use super::Command;
 use crate::commands::vbd;
 use crate::commands::vm_disk::{devices, list_devices};
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
 use crate::selector::{self, Selected, VM};
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// What an empty drive is called.
 const EMPTY: &str = "<EMPTY>";
@@ -35,7 +35,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-cd-eject", "Takes the CD out of the only drive of machines.", eject).of(&VM),
 ];
 
-fn list(xe: &mut Xe, _: &Params) -> Result<Printed, Failure> {
+fn list(xe: &mut XeSession, _: &Params) -> Result<Printed, XeError> {
     let lines = |(_, disc): (String, Record)| {
         let line = |heading: &str, field| (heading.to_owned(), disc.text(field).to_owned());
         vec![line("name-label ( RW)", "name_label"), line("uuid ( RO)", "uuid")]
@@ -44,7 +44,7 @@ fn list(xe: &mut Xe, _: &Params) -> Result<Printed, Failure> {
 }
 
 /// Disks on storage for CDs.
-fn discs(xe: &mut Xe) -> Result<Vec<(String, Record)>, Failure> {
+fn discs(xe: &mut XeSession) -> Result<Vec<(String, Record)>, XeError> {
     let storage = xe.client().records_where("SR", "field \"content_type\"=\"iso\"")?;
     let mut found = Vec::new();
     for disk in storage.iter().flat_map(|(_, storage)| storage.texts("VDIs")) {
@@ -54,23 +54,23 @@ fn discs(xe: &mut Xe) -> Result<Vec<(String, Record)>, Failure> {
 }
 
 /// The one CD of this name.
-fn disc(xe: &mut Xe, name: &str) -> Result<Value, Failure> {
+fn disc(xe: &mut XeSession, name: &str) -> Result<Value, XeError> {
     let all = discs(xe)?;
     let mut named = all.into_iter().filter(|(_, disk)| disk.text("name_label") == name);
     match (named.next(), named.next()) {
         (Some((reference, _)), None) => Ok(Value::Str(reference)),
-        (None, _) => Err(Failure::error(format!("CD {name} not found"))),
-        (Some(_), Some(_)) => Err(Failure::error(format!(
+        (None, _) => Err(XeError::error(format!("CD {name} not found"))),
+        (Some(_), Some(_)) => Err(XeError::error(format!(
             "several CDs are called {name}: use vbd-insert or vbd-create with the UUID of one"
         ))),
     }
 }
 
-fn drives(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn drives(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     list_devices(xe, params, "CD")
 }
 
-fn add(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn add(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disc = disc(xe, params.required("cd-name")?)?;
     let device = params.required("device")?;
     let all = selector::some(xe, params, &VM, &["cd-name", "device"])?;
@@ -81,7 +81,7 @@ fn add(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn remove(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn remove(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let name = params.required("cd-name")?;
     let all = selector::some(xe, params, &VM, &["cd-name"])?;
     selector::in_turn(xe, &all, |xe, one| {
@@ -95,12 +95,12 @@ fn remove(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
                 return xe.run("VBD.destroy", &[Value::Str(reference)]).map(|_| ());
             }
         }
-        Err(Failure::error(format!("no drive with the CD {name}")))
+        Err(XeError::error(format!("no drive with the CD {name}")))
     })?;
     Ok(Printed::nothing())
 }
 
-fn insert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn insert(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let disc = disc(xe, params.required("cd-name")?)?;
     let all = selector::some(xe, params, &VM, &["cd-name"])?;
     selector::in_turn(xe, &all, |xe, one| {
@@ -110,7 +110,7 @@ fn insert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
     Ok(Printed::nothing())
 }
 
-fn eject(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn eject(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &VM, &[])?;
     selector::in_turn(xe, &all, |xe, one| {
         let drive = the_drive(xe, one, false)?;
@@ -120,14 +120,14 @@ fn eject(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 }
 
 /// The only CD drive of a machine, or the only one that is empty.
-fn the_drive(xe: &mut Xe, vm: &Selected, empty: bool) -> Result<Value, Failure> {
+fn the_drive(xe: &mut XeSession, vm: &Selected, empty: bool) -> Result<Value, XeError> {
     let drives = devices(xe, vm, "CD")?.into_iter();
     let mut drives = drives.filter(|(_, drive)| !empty || drive.flag("empty"));
     match (drives.next(), drives.next()) {
         (Some((reference, _)), None) => Ok(Value::Str(reference)),
-        (None, _) if empty => Err(Failure::error("the machine has no empty CD drive")),
-        (None, _) => Err(Failure::error("No CDs found")),
-        (Some(_), Some(_)) => Err(Failure::error(
+        (None, _) if empty => Err(XeError::error("the machine has no empty CD drive")),
+        (None, _) => Err(XeError::error("No CDs found")),
+        (Some(_), Some(_)) => Err(XeError::error(
             "the machine has several such CD drives: use vbd-insert or vbd-eject",
         )),
     }

@@ -7,11 +7,11 @@ use xenapi::table::class;
 use super::Command;
 use crate::columns;
 use crate::commands::vbd;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::{Line, Printed};
 use crate::selector::{self, Selected, VM};
-use crate::xe::{Xe, pairs, record};
+use crate::xe::{XeSession, pairs, record};
 
 /// Columns of a device.
 const OF_DEVICE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "userdevice"]);
@@ -33,12 +33,16 @@ pub(super) const COMMANDS: &[Command] = &[
         .of(&VM),
 ];
 
-fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn list(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     list_devices(xe, params, "Disk")
 }
 
 /// Devices of this type of the machines that are selected, each with what is in it.
-pub(super) fn list_devices(xe: &mut Xe, params: &Params, ty: &str) -> Result<Printed, Failure> {
+pub(super) fn list_devices(
+    xe: &mut XeSession,
+    params: &Params,
+    ty: &str,
+) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &VM, &["vbd-params", "vdi-params"])?;
     let shown = if ty == "CD" { OF_DRIVE } else { OF_DEVICE };
     let mut records = Vec::new();
@@ -56,10 +60,10 @@ pub(super) fn list_devices(xe: &mut Xe, params: &Params, ty: &str) -> Result<Pri
 }
 
 fn lines(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     (of, names): (&'static str, &[&str]),
     record: &Record,
-) -> Result<Vec<Line>, Failure> {
+) -> Result<Vec<Line>, XeError> {
     let columns = class(of).map(columns::of).unwrap_or_default();
     let shown = names.iter().filter_map(|name| columns.iter().find(|column| column.is(name)));
     let shown: Vec<_> = shown.collect();
@@ -71,10 +75,10 @@ fn lines(
 
 /// Devices of a machine that are of this type, by their numbers.
 pub(super) fn devices(
-    xe: &mut Xe,
+    xe: &mut XeSession,
     vm: &Selected,
     ty: &str,
-) -> Result<Vec<(String, Record)>, Failure> {
+) -> Result<Vec<(String, Record)>, XeError> {
     let mut found = Vec::new();
     for reference in vm.record.texts("VBDs") {
         let device = xe.client().record("VBD", reference)?;
@@ -86,7 +90,7 @@ pub(super) fn devices(
     Ok(found)
 }
 
-fn add(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn add(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let (size, device) = (params.size("disk-size")?, params.required("device")?);
     let storage = match params.get("sr-uuid") {
         Some(uuid) => xe.by_uuid("SR", uuid)?,
@@ -121,23 +125,23 @@ pub(super) fn new_disk(name: &str, storage: Value, size: i64) -> Value {
 }
 
 /// Where disks are made unless somebody says otherwise.
-pub(super) fn default_storage(xe: &mut Xe) -> Result<Value, Failure> {
+pub(super) fn default_storage(xe: &mut XeSession) -> Result<Value, XeError> {
     let (_, pool) = xe.pool()?;
     let storage = pool.reference("default_SR").map(Value::text);
     storage.ok_or_else(|| {
-        Failure::error(
+        XeError::error(
             "the pool has no default SR: give sr-uuid, or set one with pool-param-set default-SR",
         )
     })
 }
 
-fn remove(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn remove(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let number = params.required("device")?;
     let all = selector::some(xe, params, &VM, &["device"])?;
     selector::in_turn(xe, &all, |xe, one| {
         let devices = devices(xe, one, "Disk")?.into_iter();
         let device = devices.into_iter().find(|(_, device)| device.text("userdevice") == number);
-        let (reference, device) = device.ok_or_else(|| Failure::error("Disk not found"))?;
+        let (reference, device) = device.ok_or_else(|| XeError::error("Disk not found"))?;
         let reference = Value::Str(reference);
         if device.flag("currently_attached") {
             xe.run("VBD.unplug", std::slice::from_ref(&reference))?;

@@ -3,11 +3,11 @@
 use xenapi::Value;
 
 use super::Command;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::params::Params;
 use crate::printer::Printed;
 use crate::selector::{self, ANY_VM, VM_OR_TEMPLATE};
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-memory-set", "Sets the memory of machines, all bounds but the least.", set)
@@ -42,29 +42,34 @@ pub(super) const COMMANDS: &[Command] = &[
     .of(&ANY_VM),
 ];
 
-fn set(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn set(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     on_all(xe, params, "VM.set_memory", &["memory"])
 }
 
-fn limits(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn limits(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let names = ["static-min", "static-max", "dynamic-min", "dynamic-max"];
     on_all(xe, params, "VM.set_memory_limits", &names)
 }
 
-fn static_range(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn static_range(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     on_all(xe, params, "VM.set_memory_static_range", &["min", "max"])
 }
 
-fn dynamic_range(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn dynamic_range(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     on_all(xe, params, "VM.set_memory_dynamic_range", &["min", "max"])
 }
 
-fn target(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn target(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     on_all(xe, params, "VM.set_memory_target_live", &["target"])
 }
 
 /// Calls with these sizes, in order, about each that is selected.
-fn on_all(xe: &mut Xe, params: &Params, method: &str, names: &[&str]) -> Result<Printed, Failure> {
+fn on_all(
+    xe: &mut XeSession,
+    params: &Params,
+    method: &str,
+    names: &[&str],
+) -> Result<Printed, XeError> {
     let sizes: Vec<_> =
         names.iter().map(|name| params.size(name).map(Value::Int)).collect::<Result<_, _>>()?;
     let all = selector::some(xe, params, &VM_OR_TEMPLATE, names)?;
@@ -75,7 +80,7 @@ fn on_all(xe: &mut Xe, params: &Params, method: &str, names: &[&str]) -> Result<
     Ok(Printed::nothing())
 }
 
-fn overhead(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+fn overhead(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let all = selector::some(xe, params, &ANY_VM, &[])?;
     let bytes = selector::together(xe, all, |xe, one| {
         xe.begin("VM.compute_memory_overhead", &[one.value()])

@@ -1,7 +1,7 @@
 //! Samples, and what is shown of them.
 
 use super::super::order::{Column, Order};
-use super::super::shown::table;
+use super::super::render::table;
 use super::*;
 use model::poll::EffectivePolling;
 use model::report::{Latency, Op, PollRefusals, QueuePolling, StageTimes};

@@ -3,19 +3,19 @@
 use xenapi::client::Record;
 
 use crate::columns::Column;
-use crate::failure::Failure;
+use crate::error::XeError;
 use crate::filter::Filter;
-use crate::kinds::Kind;
+use crate::object_types::ObjectType;
 use crate::params::Params;
 use crate::printer::{Line, Printed};
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 pub(super) fn list(
-    xe: &mut Xe,
-    kind: &'static Kind,
+    xe: &mut XeSession,
+    kind: &'static ObjectType,
     columns: &[Column],
     params: &Params,
-) -> Result<Printed, Failure> {
+) -> Result<Printed, XeError> {
     let mut wanted: Vec<_> = kind.only.to_vec();
     if !params.flag("all")? {
         wanted.extend(params.others(&["params"]));
@@ -36,7 +36,7 @@ pub(super) fn list(
 }
 
 /// The columns that are asked for, in their own order.
-fn shown<'a>(kind: &Kind, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a Column> {
+fn shown<'a>(kind: &ObjectType, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a Column> {
     let names: Vec<&str> = match asked {
         None => kind.shown.to_vec(),
         Some("all") => Vec::new(),
@@ -46,6 +46,6 @@ fn shown<'a>(kind: &Kind, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a
     columns.iter().filter(wanted).collect()
 }
 
-fn line(column: &Column, record: &Record, xe: &Xe) -> Line {
+fn line(column: &Column, record: &Record, xe: &XeSession) -> Line {
     (column.heading(), column.text(record, xe.tables()))
 }

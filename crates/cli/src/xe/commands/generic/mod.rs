@@ -6,13 +6,13 @@ mod one;
 use xenapi::table::{Class, Type, class};
 
 use crate::columns::{self, Column};
-use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::error::XeError;
+use crate::object_types::ObjectType;
 use crate::params::Params;
 use crate::printer::Printed;
-use crate::xe::Xe;
+use crate::xe::XeSession;
 use list::list;
-use one::One;
+use one::ParamTarget;
 
 /// What is done with a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Verb {
     }
 
     /// The kind has something with which it can be done.
-    pub(crate) fn suits(self, kind: &Kind) -> bool {
+    pub(crate) fn suits(self, kind: &ObjectType) -> bool {
         let any = |fits: fn(&Column) -> bool| columns_of(kind).iter().any(fits);
         match self {
             Self::List | Self::ParamList | Self::ParamGet => true,
@@ -70,7 +70,7 @@ impl Verb {
         }
     }
 
-    pub(crate) fn optional(self, kind: &Kind) -> Vec<String> {
+    pub(crate) fn optional(self, kind: &ObjectType) -> Vec<String> {
         let columns = columns_of(kind);
         let name = |column: &Column| match column.ty() {
             Type::Map(..) => format!("{}:", column.name),
@@ -89,7 +89,7 @@ impl Verb {
         }
     }
 
-    pub(crate) fn help(self, kind: &Kind) -> String {
+    pub(crate) fn help(self, kind: &ObjectType) -> String {
         let many = kind.many;
         match self {
             Self::List => format!(
@@ -117,16 +117,16 @@ impl Verb {
     /// Does it.
     pub(crate) fn run(
         self,
-        xe: &mut Xe,
-        kind: &'static Kind,
+        xe: &mut XeSession,
+        kind: &'static ObjectType,
         params: &Params,
-    ) -> Result<Printed, Failure> {
+    ) -> Result<Printed, XeError> {
         let columns = columns_of(kind);
         if self == Self::List {
             return list(xe, kind, &columns, params);
         }
         let (reference, record) = xe.find(kind.class, params.required("uuid")?)?;
-        let mut one = One { xe, reference, record, columns };
+        let mut one = ParamTarget { xe, reference, record, columns };
         match self {
             Self::ParamList => one.all().map(|lines| Printed::Records(vec![lines])),
             Self::ParamGet => one.get(params).map(Printed::value),
@@ -139,11 +139,11 @@ impl Verb {
     }
 }
 
-fn columns_of(kind: &Kind) -> Vec<Column> {
+fn columns_of(kind: &ObjectType) -> Vec<Column> {
     class_of(kind).map(columns::of).unwrap_or_default()
 }
 
-fn class_of(kind: &Kind) -> Option<&'static Class> {
+fn class_of(kind: &ObjectType) -> Option<&'static Class> {
     class(kind.class)
 }
 

@@ -16,7 +16,7 @@ const EXIT: &str = "ringway-guest: exit ";
 
 /// What follows from a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum GuestEvent {
     /// Others are to hear of it.
     News(Progress),
     /// The guest waits for a disk to be plugged.
@@ -25,7 +25,7 @@ pub(super) enum Said {
 
 /// What is known of the guest's side.
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(super) struct GuestTranscript {
     /// SHA-256 of what the guest wrote, by name.
     pub(super) sums: BTreeMap<String, String>,
     /// The longest request of the disk whose worker was killed, as its fio saw it.
@@ -37,9 +37,9 @@ pub(super) struct Story {
     begun: Vec<u8>,
 }
 
-impl Story {
+impl GuestTranscript {
     /// Takes what has come; says what follows.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<Said> {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<GuestEvent> {
         let mut said = Vec::new();
         for byte in bytes {
             if *byte != b'\n' && self.begun.len() < LINE_BYTES {
@@ -52,12 +52,12 @@ impl Story {
         said
     }
 
-    fn line(&mut self, line: &str) -> Option<Said> {
+    fn line(&mut self, line: &str) -> Option<GuestEvent> {
         if self.last.len() == KEPT_LINES {
             self.last.pop_front();
         }
         self.last.push_back(line.to_owned());
-        let news = |progress| Some(Said::News(progress));
+        let news = |progress| Some(GuestEvent::News(progress));
         // Output without a newline may precede either.
         if let Some((_, code)) = line.split_once(EXIT) {
             self.exit = code.trim().parse().ok();
@@ -70,7 +70,7 @@ impl Story {
             ("step", "done") => return news(Progress::Done),
             ("step", text) => return news(Progress::Step(format!("guest: {text}"))),
             ("strike", _) => return news(Progress::Strike),
-            ("plug", _) => return Some(Said::Plug),
+            ("plug", _) => return Some(GuestEvent::Plug),
             ("sha256", rest) => {
                 let (name, sum) = rest.split_once(' ')?;
                 self.sums.insert(name.into(), sum.trim().into());
@@ -106,8 +106,8 @@ impl Story {
 mod tests {
     use super::*;
 
-    fn story(pieces: &[&str]) -> (Story, Vec<Said>) {
-        let mut story = Story::default();
+    fn story(pieces: &[&str]) -> (GuestTranscript, Vec<GuestEvent>) {
+        let mut story = GuestTranscript::default();
         let said = pieces.iter().flat_map(|piece| story.take(piece.as_bytes())).collect();
         (story, said)
     }
@@ -124,11 +124,11 @@ mod tests {
         assert_eq!(story.sums["random"], "abc");
         assert_eq!(story.longest, Some(Duration::from_micros(1_200_000)));
         let expected = [
-            Said::News(Progress::Console("ringway-guest: ready".into())),
-            Said::News(Progress::Strike),
-            Said::News(Progress::Step("guest: late: write".into())),
-            Said::Plug,
-            Said::News(Progress::Done),
+            GuestEvent::News(Progress::Console("ringway-guest: ready".into())),
+            GuestEvent::News(Progress::Strike),
+            GuestEvent::News(Progress::Step("guest: late: write".into())),
+            GuestEvent::Plug,
+            GuestEvent::News(Progress::Done),
         ];
         assert_eq!(said, expected);
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_never_ends_a_line_fills_no_memory() {
-        let mut story = Story::default();
+        let mut story = GuestTranscript::default();
         for _ in 0..3 {
             story.take(&[b'x'; LINE_BYTES]);
         }

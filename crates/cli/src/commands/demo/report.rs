@@ -7,7 +7,7 @@ use model::report::DiskStats;
 
 use super::host::Host;
 use super::machine::NAME;
-use super::{Report, watch};
+use super::{Report, sampler};
 use crate::table;
 
 /// Tells what came of it; whether all is well.
@@ -47,7 +47,7 @@ pub(super) fn remains(host: &Host, dir: &Path) {
     println!("\nringwayd and the machine go on, in {}. To try next:\n", dir.display());
     println!("  {xe} vm-list\n      what there is");
     println!("  {xe} console vm={NAME}\n      its shell; Ctrl-] leaves it");
-    if let Some(control) = watch::control(host.run()) {
+    if let Some(control) = sampler::control(host.run()) {
         let control = control.display();
         println!("  {ringway} top --control {control}\n      what its disks do, live");
     }

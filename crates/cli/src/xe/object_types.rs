@@ -2,7 +2,7 @@
 
 /// Something that has a `-list` and the `-param-` commands.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ObjectType {
     /// How its commands begin.
     pub(crate) name: &'static str,
     /// Its class.
@@ -20,11 +20,11 @@ const fn kind(
     class: &'static str,
     many: &'static str,
     shown: &'static [&'static str],
-) -> Kind {
-    Kind { name, class, many, shown, only: &[] }
+) -> ObjectType {
+    ObjectType { name, class, many, shown, only: &[] }
 }
 
-impl Kind {
+impl ObjectType {
     const fn only(mut self, only: &'static [(&'static str, &'static str)]) -> Self {
         self.only = only;
         self
@@ -32,7 +32,7 @@ impl Kind {
 }
 
 /// All of them.
-pub(crate) const KINDS: &[Kind] = &[
+pub(crate) const KINDS: &[ObjectType] = &[
     kind("bond", "Bond", "bonds of host network devices", &["uuid", "master", "slaves"]),
     kind(
         "console",
@@ -125,7 +125,7 @@ pub(crate) const KINDS: &[Kind] = &[
 ];
 
 /// The kind of this name.
-pub(crate) fn find(name: &str) -> Option<&'static Kind> {
+pub(crate) fn find(name: &str) -> Option<&'static ObjectType> {
     KINDS.iter().find(|kind| kind.name == name)
 }
 

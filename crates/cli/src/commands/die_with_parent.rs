@@ -9,7 +9,7 @@ use clap::Args;
 
 /// Options of `ringway bound`.
 #[derive(Debug, Args)]
-pub(crate) struct Bound {
+pub(crate) struct DieWithParent {
     /// Process id that must be the parent's
     parent: u32,
     /// The program and its arguments
@@ -17,7 +17,7 @@ pub(crate) struct Bound {
     command: Vec<OsString>,
 }
 
-impl Bound {
+impl DieWithParent {
     pub(super) fn execute(self) -> anyhow::Result<ExitCode> {
         let program = self.command.first().cloned().unwrap_or_default();
         let error = toolstack::process_group::become_bound(self.parent, &self.command);

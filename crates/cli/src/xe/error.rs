@@ -7,14 +7,14 @@ use xenapi::client::ClientError;
 use xenapi::error_text::explain;
 
 use crate::help;
-use crate::xe::Xe;
+use crate::xe::XeSession;
 
 /// What follows what is wrong with the words that were typed.
 const SEE_HELP: &str = "For usage run: 'xe help'\n";
 
 /// Why a command is not done.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum XeError {
     /// There is nothing to do: usage is told, and that is no failure.
     Usage,
     /// What was typed makes no command.
@@ -31,13 +31,13 @@ pub(crate) enum Failure {
     Several(Vec<(String, String)>),
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for XeError {
     fn from(error: ClientError) -> Self {
         Self::Server(error)
     }
 }
 
-impl Failure {
+impl XeError {
     /// This program refuses, for this reason.
     pub(crate) fn error(why: impl Into<String>) -> Self {
         Self::Refused(why.into())
@@ -64,7 +64,7 @@ impl Failure {
     }
 
     /// In words, if the API refused; the server is asked for the names of what it is about.
-    pub(crate) fn explained(self, xe: &mut Xe) -> Self {
+    pub(crate) fn explained(self, xe: &mut XeSession) -> Self {
         match self {
             Self::Server(ClientError::Api(error)) => Self::Told(told(&error, xe)),
             other => other,
@@ -106,7 +106,7 @@ fn chain(error: &ClientError) -> String {
 }
 
 /// What happened, and a line for each thing that it is about.
-fn told(error: &ApiError, xe: &mut Xe) -> String {
+fn told(error: &ApiError, xe: &mut XeSession) -> String {
     let (sentence, params) = explain(error);
     let class = params.iter().find(|(name, _)| *name == "class").map(|(_, class)| *class);
     let mut text = format!("{sentence}\n");
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn what_is_told_of_failures() {
         let cases = [
-            (Failure::unknown("vm-strat"), "Unknown command: vm-strat\nFor usage run: 'xe help'\n"),
-            (Failure::NotAdmitted, "Authentication failed\nFor usage run: 'xe help'\n"),
-            (Failure::error("No matching VMs found"), "Error: No matching VMs found\n"),
+            (XeError::unknown("vm-strat"), "Unknown command: vm-strat\nFor usage run: 'xe help'\n"),
+            (XeError::NotAdmitted, "Authentication failed\nFor usage run: 'xe help'\n"),
+            (XeError::error("No matching VMs found"), "Error: No matching VMs found\n"),
             (
-                Failure::Server(ClientError::Http { at: "h:443".into(), status: 404 }),
+                XeError::Server(ClientError::Http { at: "h:443".into(), status: 404 }),
                 "Error: h:443 answers with the HTTP status 404: is that ringwayd?\n",
             ),
         ];
@@ -139,15 +139,15 @@ mod tests {
             assert_eq!(failure.errors(), text);
             assert_eq!(format!("{:?}", failure.code()), format!("{:?}", ExitCode::FAILURE));
         }
-        assert_eq!(format!("{:?}", Failure::Usage.code()), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(format!("{:?}", XeError::Usage.code()), format!("{:?}", ExitCode::SUCCESS));
         let source = std::io::Error::other("no such file");
         let error = ClientError::NotThere { at: "/s".into(), source };
-        let text = Failure::Server(error).errors();
+        let text = XeError::Server(error).errors();
         assert_eq!(
             text,
             "Error: cannot reach the server at /s: is ringwayd running there?: no such file\n"
         );
-        let several = Failure::Several(vec![("u1".into(), "because\nvm: x\n".into())]);
+        let several = XeError::Several(vec![("u1".into(), "because\nvm: x\n".into())]);
         assert_eq!(several.errors(), "operation failed on u1: because\nvm: x\n");
     }
 }

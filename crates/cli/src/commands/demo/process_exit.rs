@@ -18,9 +18,9 @@ const PROGRAMS: [&str; 2] = ["ringway", "qemu-system"];
 
 /// A process whose end is waited for.
 #[derive(Debug)]
-pub(super) struct Ending(AsyncFd<OwnedFd>);
+pub(super) struct ExitingProcess(AsyncFd<OwnedFd>);
 
-impl Ending {
+impl ExitingProcess {
     /// Of this process.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ pub(super) async fn kill(run: &Path) -> Vec<String> {
             return killed;
         }
         for (process, words) in found {
-            let Ok(end) = Ending::of(process) else { return killed };
+            let Ok(end) = ExitingProcess::of(process) else { return killed };
             end.signal(Signal::KILL);
             killed.push(words);
             if !end.within(KILL_DEADLINE).await {

@@ -16,13 +16,13 @@ const CONTROL: &str = "control.sock";
 
 /// Watches the only datapath of a daemon.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct DatapathSampler {
     client: RpcConnection,
     activity: BusyTracker,
     last: Option<Stats>,
 }
 
-impl Watch {
+impl DatapathSampler {
     /// Of the daemon with this run directory, whose machine has disks.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Watch {
     ///
     /// # Errors
     /// It cannot be found, or killed.
-    pub(super) async fn strike(&mut self) -> anyhow::Result<u32> {
+    pub(super) async fn kill_worker(&mut self) -> anyhow::Result<u32> {
         self.sample().await;
         let pid = self.counts().await?.pid;
         let worker = i32::try_from(pid).ok().and_then(Pid::from_raw);

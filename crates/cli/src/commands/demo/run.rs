@@ -14,16 +14,16 @@ use xenapi::client::Tunnel;
 use super::Progress;
 use super::disks::Disk;
 use super::machine::{Api, Machine};
-use super::story::{Said, Story};
+use super::transcript::{GuestEvent, GuestTranscript};
 
 /// What is read of the console at once, in bytes.
 const CHUNK_BYTES: usize = 4096;
 
 /// A machine whose guest has done everything, and is halted. Nothing serves its disks.
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct DemoResult {
     pub(super) machine: Machine,
-    pub(super) story: Story,
+    pub(super) story: GuestTranscript,
     /// Its disks by their names in the datapath.
     pub(super) ids: BTreeMap<String, Disk>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Played {
 ///
 /// # Errors
 /// A call fails, the guest finds something wrong, or nobody listens any more.
-pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Played> {
+pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<DemoResult> {
     let tell = |progress| {
         news.blocking_send(progress).map_err(|_| anyhow!("the demo was ended by its caller"))
     };
@@ -46,10 +46,10 @@ pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Pla
     api.unpause(&machine)?;
     let took = began.elapsed().as_secs_f64();
     step(&format!("the guest runs: its start took {took:.1} s with 4 disks"))?;
-    let mut story = Story::default();
+    let mut story = GuestTranscript::default();
     let played = listen(console, &mut story, |said| match said {
-        Said::News(progress) => tell(progress),
-        Said::Plug => {
+        GuestEvent::News(progress) => tell(progress),
+        GuestEvent::Plug => {
             let began = Instant::now();
             api.plug(&machine)?;
             step(&format!("plugged another disk in {:.1} s", began.elapsed().as_secs_f64()))
@@ -63,14 +63,14 @@ pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Pla
     api.halted(&machine)?;
     let ids = api.ids(&machine)?;
     api.disconnect()?;
-    Ok(Played { machine, story, ids })
+    Ok(DemoResult { machine, story, ids })
 }
 
 /// Hears a console to its end.
 fn listen(
     mut console: Tunnel,
-    story: &mut Story,
-    mut heed: impl FnMut(Said) -> anyhow::Result<()>,
+    story: &mut GuestTranscript,
+    mut heed: impl FnMut(GuestEvent) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut bytes = [0; CHUNK_BYTES];
     loop {

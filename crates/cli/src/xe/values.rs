@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use xenapi::table::{Enum, Type, class};
 use xenapi::{NULL_REF, Value, coerce};
 
-use crate::failure::Failure;
-use crate::words;
-use crate::xe::{Tables, Xe};
+use crate::error::XeError;
+use crate::parse;
+use crate::xe::{Tables, XeSession};
 
 /// A reference to nothing.
 pub(crate) const NOTHING: &str = "<not in database>";
@@ -128,7 +128,12 @@ fn shown<'a>(word: &'a str, of: &Enum) -> &'a str {
 }
 
 /// The value that somebody typed for `name`. References are given by UUID.
-pub(crate) fn parse(xe: &mut Xe, name: &str, typed: &str, ty: &Type) -> Result<Value, Failure> {
+pub(crate) fn parse(
+    xe: &mut XeSession,
+    name: &str,
+    typed: &str,
+    ty: &Type,
+) -> Result<Value, XeError> {
     if let Type::Ref(class) = ty {
         let none = typed.is_empty() || typed == NOTHING || typed == NULL_REF;
         return if none { Ok(ty.zero()) } else { xe.by_uuid(class, typed) };
@@ -138,16 +143,16 @@ pub(crate) fn parse(xe: &mut Xe, name: &str, typed: &str, ty: &Type) -> Result<V
         let members: Result<_, _> = members.map(|one| parse(xe, name, one, of)).collect();
         return members.map(Value::Set);
     }
-    plain(typed, ty).ok_or_else(|| Failure::error(expectation(name, typed, ty)))
+    plain(typed, ty).ok_or_else(|| XeError::error(expectation(name, typed, ty)))
 }
 
 fn plain(typed: &str, ty: &Type) -> Option<Value> {
     match ty {
         Type::Str => Some(Value::text(typed)),
-        Type::Bool => words::flag(typed).map(Value::Bool),
+        Type::Bool => parse::flag(typed).map(Value::Bool),
         Type::Int => {
             let negative = || typed.parse().ok();
-            words::size(typed).or_else(negative).map(Value::Int)
+            parse::size(typed).or_else(negative).map(Value::Int)
         }
         Type::Float => typed.parse().ok().map(Value::Float),
         Type::Enum(of) => {
