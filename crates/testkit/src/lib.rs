@@ -15,7 +15,7 @@
 //!
 //! # Errors
 //! [`Error`] is for what goes wrong on the test's side or with the process. A backend's refusal of
-//! something bad is a value ([`raw::malformed::Outcome`], [`raw::hostile::Taken`]), not an error.
+//! something bad is a value ([`raw::malformed::Outcome`], [`raw::hostile::HostileOutcome`]), not an error.
 //!
 //! # Invariants
 //! No unsafe code: shared memory is used through its file. Every wait has a deadline and is for an
@@ -26,28 +26,28 @@
 //! (`tests/`). The same test functions take any backend.
 #![forbid(unsafe_code)]
 
-pub mod absent;
 pub mod callgrind;
 pub mod clock;
 pub mod cpus;
 pub mod driver;
 pub mod error;
 pub mod guest;
-pub mod inside;
-pub mod lasting;
+pub mod in_namespace;
 pub mod libvirt;
+pub mod net_namespace;
 pub mod openmetrics;
 pub mod peers;
 pub mod process;
 pub mod python;
 pub mod raw;
+pub mod reconnecting;
+pub mod requirements;
 pub mod ringwayd;
-pub mod space;
 pub mod storage;
 pub mod testpmd;
 
-pub use absent::Need;
 pub use error::{Error, Result};
+pub use requirements::HostRequirement;
 
 /// How often a test repeats: `reduced` in `make test`, `full` in `make soak`, by the same code.
 pub fn rounds(reduced: usize, full: usize) -> usize {

@@ -16,7 +16,7 @@ use model::report::Stats;
 use model::rpc::{Request as Call, Response};
 use serde_json::{Value, json};
 use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
-use testkit::raw::guest::{Event, drain, wait_readable};
+use testkit::raw::guest::{WaitEvent, drain, wait_readable};
 use testkit::raw::request::{Request, status};
 use testkit::raw::wire::feature;
 use testkit::raw::{Guest, Setup};
@@ -122,7 +122,7 @@ fn batch(guest: &mut Guest) {
     assert_eq!(wait_readable(&[call], Duration::from_secs(10)).unwrap(), Some(0));
     guest.queues[0].calls += drain(&guest.queues[0].call).unwrap();
     for pending in &pending {
-        let Event::Used(used) = guest.wait(0, Duration::from_secs(10)).unwrap() else {
+        let WaitEvent::Used(used) = guest.wait(0, Duration::from_secs(10)).unwrap() else {
             panic!("a batch did not complete");
         };
         assert_eq!(used.id, u32::from(pending.head));

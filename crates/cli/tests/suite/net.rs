@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 
 fn net(state: &Path, words: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));

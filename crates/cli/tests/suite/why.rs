@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::served::Served;
 use serde_json::{Value, json};
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::Request;
 use testkit::storage::{Hanging, Stalling};
 
@@ -96,7 +96,7 @@ fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     let pending = slow.submit_all(0, &[Request::write(8, &[2; 4096])]).unwrap();
     slow.kick(0).unwrap();
     // Longer than what counts as a hang.
-    assert_eq!(slow.wait(0, Duration::from_millis(700)).unwrap(), Event::Silent);
+    assert_eq!(slow.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
 
     let began = Instant::now();
     let text = io.said(&["why", "d1", "--seconds", "0.1"]);
@@ -133,7 +133,7 @@ fn a_read_that_hangs_is_named() {
     let pending = guest.submit_all(0, &[Request::read(8, 4096)]).unwrap();
     guest.kick(0).unwrap();
     // Longer than what counts as a hang.
-    assert_eq!(guest.wait(0, Duration::from_millis(700)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
     let text = io.said(&["why", "d1", "--seconds", "0.1"]);
     let sentence = first_line(&text);
     assert!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tempfile::NamedTempFile;
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::ringwayd::Ringwayd;
 
 /// What the guest does: it takes an address and looks for somebody.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::raw::guest::{Event, drain};
+use testkit::raw::guest::{WaitEvent, drain};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
@@ -58,14 +58,14 @@ fn one_stays_broken_until_its_front_end_starts_it_anew() {
         let offered = guest.queues[0].ring.avail_idx;
         guest.queues[0].ring.set_avail_idx(&guest.memory, offered.wrapping_add(1000)).unwrap();
         guest.kick(0).unwrap();
-        assert_eq!(guest.wait(0, FAR).unwrap(), Event::QueueError);
+        assert_eq!(guest.wait(0, FAR).unwrap(), WaitEvent::QueueError);
         drain(&guest.queues[0].err).unwrap();
         // What it offers now is fine, but the device has said that the ring is not served.
         guest.queues[0].ring.set_avail_idx(&guest.memory, offered).unwrap();
         let pending = guest.submit(0, &Request::write(0, &[2; 512])).unwrap();
         happen(&export, &pool);
         guest.kick(0).unwrap();
-        assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "{number}");
+        assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "{number}");
         // Its neighbour does not notice.
         assert_eq!(written(&mut guest, 1), status::OK);
         assert_eq!(guest.stop_queue(0).unwrap(), offered);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use model::spec::DiskSpec;
 use serde_json::{Value, json};
 use testkit::driver::{Driver, Options, Queue};
-use testkit::lasting::{End, Lasting, Shape};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
 use super::ServedDisk;
 use crate::pool::{Pool, PoolSize};
@@ -68,12 +68,12 @@ fn moved(
     extra: Value,
     shape: Shape,
     least: u64,
-    mut happen: impl FnMut(&Arc<ServedDisk>, &mut Lasting),
+    mut happen: impl FnMut(&Arc<ServedDisk>, &mut ReconnectingGuest),
 ) {
     const REACTORS: usize = 3;
     let folder = tempfile::tempdir().unwrap();
     let (export, pool) = serve(folder.path(), REACTORS, extra);
-    let mut guest = Lasting::connect(&folder.path().join("s"), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(&folder.path().join("s"), shape).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stirring = scope.spawn(|| stir(&pool, REACTORS, least, &over));

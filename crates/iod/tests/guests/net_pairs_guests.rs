@@ -10,7 +10,7 @@ use crate::common::nics::qemu;
 use crate::common::switch::Switch;
 use model::report::{PairStats, PortStats};
 use testkit::guest::{Guest, Kind};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::process::Process;
 use testkit::process::eventually;
 

@@ -13,7 +13,7 @@ use crate::common::switch::Switch;
 use crate::common::*;
 use model::report::{DirectionStats, PortStats};
 use testkit::guest::{Guest, Kind, Machine};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::process::Process;
 use testkit::raw::guest::wait_readable;
 

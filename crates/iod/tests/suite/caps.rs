@@ -14,7 +14,7 @@ use model::rpc::code;
 use serde_json::{Value, json};
 use testkit::driver::{Driver, Options, Queue};
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::rounds;
@@ -255,7 +255,7 @@ fn what_waits_for_its_turn_holds_up_no_verb() {
     caller.disk("disk.activate", d1.clone());
     assert!(began.elapsed() < STARVED, "{:?}", began.elapsed());
     // The cap holds all the same: what went early is owed.
-    assert_eq!(guest.wait(1, Duration::from_millis(1)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(1, Duration::from_millis(1)).unwrap(), WaitEvent::Silent);
     let done = caller.stats().disks[0].requests.write;
     assert!(done < 30, "{done}");
     set(&mut caller, json!({"iops": 1000}));

@@ -13,7 +13,7 @@ use model::rpc::{MAX_LINE_BYTES, code};
 use serde_json::{Value, json};
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, kind, status};
 use testkit::raw::wire::{Message, Request as Code, backend_request};
 use testkit::raw::{Guest, Setup};
@@ -139,7 +139,7 @@ fn an_attached_disk_answers_and_serves_only_when_activated() {
     let pending = guest.submit(0, &Request::write(0, &[9; 512])).unwrap();
     guest.kick(0).unwrap();
     let early = guest.wait(0, Duration::from_millis(100)).unwrap();
-    assert_eq!(early, Event::Silent, "nothing is served before the activation");
+    assert_eq!(early, WaitEvent::Silent, "nothing is served before the activation");
 
     assert_eq!(caller.disk("disk.activate", json!({"id": "d1"})).state, DiskState::Active);
     assert_eq!(guest.finish(0, &pending).unwrap().status, status::OK);
@@ -159,7 +159,7 @@ fn an_attached_disk_answers_and_serves_only_when_activated() {
     assert_eq!(caller.disk("disk.activate", json!({"id": "d2"})).state, DiskState::Active);
     let pending = guest.submit(0, &Request::read(0, 512)).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     assert_eq!(caller.disk("disk.deactivate", json!({"id": "d2"})).state, DiskState::Attached);
     assert_eq!(caller.disk("disk.activate", json!({"id": "d1"})).state, DiskState::Active);
     assert_eq!(guest.finish(0, &pending).unwrap().data, [9; 512]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use serde_json::json;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Stalling;
@@ -29,7 +29,7 @@ fn crashed(slow: &Stalling) -> Io {
     let mut guest = Guest::start(&io.socket("slow"), &Setup::default()).unwrap();
     let _lost = guest.submit(0, &Request::write(0, &[0xaa; 16 << 10])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(200)).unwrap(), Event::Silent, "it hangs");
+    assert_eq!(guest.wait(0, Duration::from_millis(200)).unwrap(), WaitEvent::Silent, "it hangs");
     worker.kill().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
     io

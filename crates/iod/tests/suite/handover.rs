@@ -9,12 +9,12 @@ use crate::actor::{play, script};
 use crate::common::*;
 use model::report::DiskState;
 use serde_json::{Value, json};
-use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Worker};
-use testkit::raw::guest::{Event, wait_readable};
+use testkit::raw::guest::{WaitEvent, wait_readable};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
 /// Not a test: the part of a new worker, played on the stage of [`crate::actor::play`].
@@ -44,7 +44,7 @@ fn sleepy(io: &Io, caller: &mut Caller, hanging: &Hanging, path: &Path) {
     hanging.hang().unwrap();
     guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     // Gone all the same.
     assert!(caller.call("disk.detach", json!({"id": "hangs"})).is_err());
 }
@@ -123,7 +123,7 @@ fn a_disk_that_cannot_go_on_is_refused_and_comes_back() {
     let mut caller = io.caller();
     let shape = Shape { queues: 1, depth: 8, seed: 7, ..Shape::default() };
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4 << 20})));
-    let mut guest = Lasting::connect(&io.socket("d"), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(&io.socket("d"), shape).unwrap();
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
     let pid = caller.stats().pid;
     let starves = play(&io, "starves");
@@ -150,7 +150,7 @@ fn one_that_takes_over_and_hangs_is_replaced_by_the_keepers_own_program() {
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4 << 20})));
     let shape = Shape { queues: 1, depth: 8, seed: 8, ..Shape::default() };
-    let mut guest = Lasting::connect(&io.socket("d"), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(&io.socket("d"), shape).unwrap();
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
     let stalls = play(&io, "stalls");
     upgrade(&mut caller, Some(&stalls)).unwrap();

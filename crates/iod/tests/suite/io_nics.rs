@@ -10,12 +10,12 @@ use model::report::{NetworkStats, NicStats, PortStats};
 use model::rpc::code;
 use model::spec::PollMode;
 use serde_json::{Value, json};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
-use testkit::raw::{Event, Guest};
+use testkit::raw::{Guest, WaitEvent};
 
 /// Not long enough to wait for what does not come.
 const BRIEFLY: Duration = Duration::from_millis(50);
@@ -172,7 +172,7 @@ fn nics_come_and_go_under_load() {
         io.caller().call("nic.detach", json!({"id": "b"})).unwrap();
         b.frontend.connection.wait_closed().unwrap();
         for _ in 0..8 {
-            assert!(matches!(a.wait(1, SOON), Ok(Event::Used(_))));
+            assert!(matches!(a.wait(1, SOON), Ok(WaitEvent::Used(_))));
         }
         while a.receive_frame(0, Duration::ZERO).unwrap().is_some() {}
         a = match round % 8 {
@@ -341,7 +341,7 @@ fn what_was_used_of_a_cap_counts() {
     (0..FRAMES).for_each(|_| a.offer_frame(0, &PLAIN, &long).unwrap());
     let mut passed = 0;
     let mut see = |a: &mut Guest, patience| {
-        while passed < FRAMES && matches!(a.wait(1, patience).unwrap(), Event::Used(_)) {
+        while passed < FRAMES && matches!(a.wait(1, patience).unwrap(), WaitEvent::Used(_)) {
             passed += 1;
         }
         passed

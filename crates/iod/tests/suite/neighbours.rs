@@ -16,7 +16,7 @@ use serde_json::json;
 use testkit::driver::{Driver, Options};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
@@ -101,7 +101,7 @@ impl Place {
             hung.submit_all(0, &requests).unwrap();
             hung.kick(0).unwrap();
             // The reads are behind the writes then.
-            assert_eq!(hung.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+            assert_eq!(hung.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
         };
         give((0..EACH).map(|at| Request::write(at * 8, &[2; 4096])).collect());
         let reads = (0..EACH).map(|at| Request::read(at * 8, 4096));

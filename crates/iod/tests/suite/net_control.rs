@@ -8,7 +8,7 @@ use crate::common::*;
 use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::frontend::Frontend;
-use testkit::raw::hostile::{Hostile, Taken};
+use testkit::raw::hostile::{Hostile, HostileOutcome};
 use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
 use testkit::raw::{Guest, Setup};
@@ -163,7 +163,7 @@ fn hostile_front_ends_end_only_their_own_session() {
     for bad in Hostile::ALL {
         let mut frontend = Frontend::connect(&socket).unwrap();
         let taken = bad.send(&mut frontend).unwrap_or_else(|error| panic!("{bad:?}: {error}"));
-        assert_eq!(taken == Taken::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
+        assert_eq!(taken == HostileOutcome::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
         drop(frontend);
         let mut all = guest(&b, 2 * PAIRS + 1, 0);
         assert_eq!(used(&mut guest(&socket, 2, 0), &mut all), 1, "{bad:?}");

@@ -11,7 +11,7 @@ use crate::common::frames::*;
 use crate::common::nics::{DRIVERS, uml};
 use crate::common::*;
 use testkit::guest::{Guest as RealGuest, Kind};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::raw::connection::Connection;
 use testkit::raw::frontend::Frontend;
 use testkit::raw::wire::Request;

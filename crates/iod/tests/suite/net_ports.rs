@@ -122,7 +122,7 @@ fn front_ends_come_and_go_under_load() {
         }
         drop(b);
         for _ in 0..4 {
-            assert!(matches!(a.wait(1, SOON), Ok(testkit::raw::Event::Used(_))));
+            assert!(matches!(a.wait(1, SOON), Ok(testkit::raw::WaitEvent::Used(_))));
         }
     }
     // One that goes on with its ring does so where that stands.
@@ -147,7 +147,7 @@ fn one_guest_cannot_hold_up_the_others() {
         a.send_frame(0, &PLAIN, &frame).unwrap();
         assert_eq!(received(&mut b, 0), frame);
     }
-    assert!(matches!(c.wait(1, SOON), Ok(testkit::raw::Event::QueueError)));
+    assert!(matches!(c.wait(1, SOON), Ok(testkit::raw::WaitEvent::QueueError)));
 }
 
 #[test]

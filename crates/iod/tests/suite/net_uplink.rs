@@ -13,7 +13,7 @@ use crate::common::nics::*;
 use crate::common::switch::Switch;
 use crate::common::*;
 use testkit::guest::{Guest, Kind, Machine};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
@@ -241,7 +241,7 @@ fn a_device_may_go_while_frames_go_both_ways() {
         let mut deletion = None;
         for sent in 0u32.. {
             a.offer_frame(0, &PLAIN, &frame).unwrap();
-            assert!(matches!(a.wait(1, PROCESS_DEADLINE), Ok(testkit::raw::Event::Used(_))));
+            assert!(matches!(a.wait(1, PROCESS_DEADLINE), Ok(testkit::raw::WaitEvent::Used(_))));
             if sent == 1000 {
                 eventually("frames of the guest", || counter("rx_packets") >= 500);
                 deletion = Some(Command::new("ip").args(["link", "del", TAP]).spawn().unwrap());

@@ -13,11 +13,11 @@ use crate::common::frames::*;
 use crate::common::*;
 use model::rpc::{RpcError, UpgradeReply};
 use serde_json::{Value, json};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::request::{Request, status};
-use testkit::raw::{Event, Guest, Setup};
+use testkit::raw::{Guest, Setup, WaitEvent};
 
 /// Not long enough to wait for what does not come.
 const BRIEFLY: Duration = Duration::from_millis(50);
@@ -409,7 +409,7 @@ fn front_ends_come_back_to_a_worker_that_learns_anew() {
         reconnect(&mut b, &io.socket("b"));
         reconnect(&mut a, &io.socket("a"));
         assert_eq!(b.take_frame(0, SOON).unwrap().unwrap().bytes, late);
-        assert!(matches!(a.wait(1, SOON), Ok(Event::Used(_))));
+        assert!(matches!(a.wait(1, SOON), Ok(WaitEvent::Used(_))));
     }
     while_they_speak(&mut a, &mut b, || {});
     assert_eq!(io.caller().stats().keeper.unwrap().restarts, rounds);

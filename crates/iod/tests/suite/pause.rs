@@ -7,7 +7,7 @@ use crate::common::*;
 use model::report::DiskState;
 use model::rpc::code;
 use serde_json::json;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::wire::protocol;
 use testkit::raw::{Guest, Setup};
@@ -36,12 +36,12 @@ fn a_paused_disk_keeps_its_lock_and_its_front_end_and_goes_on() {
     }
     let pending = guest.submit(0, &Request::write(1, &[2; 512])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "nothing is served");
+    assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "nothing is served");
     // The front-end stays, is answered, and its ring stops and starts without being served.
     assert_eq!(guest.config().unwrap().capacity_sectors, 2048);
     assert_eq!(guest.stop_queue(0).unwrap(), 1);
     guest.start_queue(0, 1).unwrap();
-    assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "nothing is served");
+    assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "nothing is served");
     let disk = &caller.stats().disks[0];
     assert!(disk.connected && disk.state == DiskState::Paused && disk.requests.write == 1);
     // The lock is ours.
@@ -89,7 +89,7 @@ fn a_front_end_that_comes_during_the_pause_is_served_after_it() {
     let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
     let pending = guest.submit(0, &Request::read(0, 512)).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "nothing is served");
+    assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "nothing is served");
     caller.disk("disk.resume", d1);
     assert_eq!(guest.finish(0, &pending).unwrap().status, status::OK);
 }

@@ -8,7 +8,7 @@ use model::report::{DiskState, RequestKind, Stage};
 use model::rpc::code;
 use serde_json::json;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Stalling;
@@ -37,7 +37,7 @@ fn hung(stalling: &Stalling, cache: &str) -> (Io, Guest) {
     // Far from what was read ahead.
     guest.submit_all(0, &[1024, 1032].map(|at| Request::read(at, 4096))).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     (io, guest)
 }
 
@@ -118,7 +118,7 @@ fn one_disk_whose_reads_hang_ends_at_its_deadline() {
     stalling.hang().unwrap();
     guest.submit(0, &Request::read(0, 4096)).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     // With the storage still hanging: no thread of ours waits for a direct read.
     let status = blk.terminate().unwrap();
     let said = blk.stderr();

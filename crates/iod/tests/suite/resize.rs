@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use serde_json::{Value, json};
-use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::config::BlkConfig;
 use testkit::raw::wire::{Message, Request as Code, backend_request};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
 const BYTES: u64 = 4 << 20;
 const STEP: u64 = 1 << 20;
@@ -24,7 +24,7 @@ fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
     (spec["queues"], spec["cache"]) = (json!(2), json!(cache));
     caller.disk("disk.attach", spec);
     let shape = Shape { queues: 2, ..Shape::default() };
-    let mut guest = Lasting::connect(&io.socket(id), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(&io.socket(id), shape).unwrap();
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
     let frontend = guest.frontend().unwrap();
@@ -38,7 +38,7 @@ fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
             assert_eq!(reply.geometry.size_bytes, size);
         }
     });
-    let work = |guest: &mut Lasting| {
+    let work = |guest: &mut ReconnectingGuest| {
         let until = Instant::now() + Duration::from_millis(5);
         assert_eq!(guest.run(until).unwrap(), End::Time);
     };

@@ -214,14 +214,14 @@ fn a_front_end_does_not_choose_how_much_is_logged() {
 
 #[test]
 fn hostile_front_ends_end_only_their_own_session() {
-    use testkit::raw::hostile::{Hostile, Taken};
+    use testkit::raw::hostile::{Hostile, HostileOutcome};
     let folder = folder();
     let socket = folder.path().join("s");
     let process = blk(&socket, &NULL);
     for bad in Hostile::ALL {
         let mut frontend = Frontend::connect(&socket).unwrap();
         let taken = bad.send(&mut frontend).unwrap_or_else(|error| panic!("{bad:?}: {error}"));
-        assert_eq!(taken == Taken::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
+        assert_eq!(taken == HostileOutcome::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
         drop(frontend);
         works(&mut guest(&socket));
     }

@@ -7,7 +7,7 @@ use crate::common::*;
 use model::report::Stage;
 use serde_json::json;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
@@ -42,13 +42,13 @@ fn a_request_that_hangs_is_found_behind_an_older_one_that_waits_elsewhere() {
     // A flush is never capped.
     guest.submit(1, &Request::flush()).unwrap();
     guest.kick(1).unwrap();
-    assert_eq!(guest.wait(1, LONG).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(1, LONG).unwrap(), WaitEvent::Silent);
     // Nothing is tried: not even whether there is such a program.
     let upgrade = json!({"binary": io.folder.path().join("none")});
     let error = caller.call("upgrade", upgrade.clone()).unwrap_err();
     assert!(error.message.contains("has not ended the requests in flight"), "{error}");
     hanging.answer().unwrap();
-    assert!(matches!(guest.wait(1, LONG * 10).unwrap(), Event::Used(_)));
+    assert!(matches!(guest.wait(1, LONG * 10).unwrap(), WaitEvent::Used(_)));
     // The write that the cap held back may be under way just now.
     eventually("nothing is in flight any more", || {
         let error = caller.call("upgrade", upgrade.clone()).unwrap_err();

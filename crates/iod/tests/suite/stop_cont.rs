@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use model::report::{DiskState, DiskStats};
 use serde_json::json;
-use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::wire::{self, Message};
 use testkit::raw::{Guest, Setup};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -23,7 +23,7 @@ const BYTES: usize = 4 << 20;
 
 /// A disk on storage that hangs, under a guest with requests out; with the requests on its rings.
 struct Hung {
-    guest: Lasting,
+    guest: ReconnectingGuest,
     caller: Caller,
     _io: Io,
     hanging: Hanging,
@@ -37,7 +37,7 @@ impl Hung {
         let mut caller = io.caller();
         attach(&io, &mut caller, &path, cache);
         let shape = Shape { queues: 2, depth: 16, ..Shape::default() };
-        let mut guest = Lasting::connect(&io.socket("d1"), shape).unwrap();
+        let mut guest = ReconnectingGuest::connect(&io.socket("d1"), shape).unwrap();
         assert_eq!(guest.run(Instant::now() + A_WHILE).unwrap(), End::Time);
         hanging.hang().unwrap();
         assert_eq!(guest.run(Instant::now() + A_WHILE).unwrap(), End::Time);
@@ -154,7 +154,7 @@ fn a_reset_while_the_storage_hangs_ends_in_time_and_the_next_front_end_waits() {
         hanging.hang().unwrap();
         guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
         guest.kick(0).unwrap();
-        assert_eq!(guest.wait(0, A_WHILE).unwrap(), Event::Silent);
+        assert_eq!(guest.wait(0, A_WHILE).unwrap(), WaitEvent::Silent);
         let (told, took) = timed(|| reset(&mut guest));
         assert!(told.is_err(), "a reset that was done would say that nothing is in flight");
         assert!(took >= DEADLINE && took < SOON, "{took:?}");
@@ -162,7 +162,7 @@ fn a_reset_while_the_storage_hangs_ends_in_time_and_the_next_front_end_waits() {
         let mut next = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
         let pending = next.submit(0, &Request::read(0, 4096)).unwrap();
         next.kick(0).unwrap();
-        assert_eq!(next.wait(0, A_WHILE).unwrap(), Event::Silent);
+        assert_eq!(next.wait(0, A_WHILE).unwrap(), WaitEvent::Silent);
         hanging.answer().unwrap();
         assert_eq!(next.finish(0, &pending).unwrap().data, [1; 4096]);
         eventually("the disk is back", || caller.state("d1") == Some(DiskState::Active));

@@ -11,7 +11,7 @@ use model::rpc::{RpcError, code};
 use serde_json::{Value, json};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
@@ -38,7 +38,7 @@ fn hang(hanging: &Hanging, guest: &mut Guest) {
     hanging.hang().unwrap();
     guest.submit_all(0, &[8, 16].map(|at| Request::write(at, &[2; 4096]))).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
 }
 
 /// 99th percentile of a few hundred writes.
@@ -100,7 +100,7 @@ fn a_ring_that_does_not_stop_ends_its_session_and_no_other() {
     assert_eq!(back.config().unwrap().capacity_sectors, BYTES as u64 / 512);
     let pending = back.submit(0, &Request::read(0, 512)).unwrap();
     back.kick(0).unwrap();
-    assert_eq!(back.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(back.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     hanging.answer().unwrap();
     assert_eq!(back.finish(0, &pending).unwrap().data, [1; 512]);
     let shown = disk(&mut caller, "d1");
@@ -230,7 +230,7 @@ fn a_shutdown_waits_for_no_disk_longer_than_its_deadline() {
         guest.submit(0, &Request::write(0, &[2; 4096])).unwrap();
         guest.kick(0).unwrap();
     }
-    assert_eq!(guests[0].wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guests[0].wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     let (answer, took) = timed(|| caller.call("shutdown", Value::Null));
     assert_eq!(answer.unwrap(), json!({}));
     assert!(took < SOON, "{took:?}");
@@ -257,7 +257,7 @@ fn one_disk_alone_ends_at_its_deadline_too() {
     hanging.hang().unwrap();
     guest.submit(0, &Request::write(0, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     // With the storage still hanging: a device's requests hold no thread of ours.
     let status = blk.terminate().unwrap();
     let said = blk.stderr();
@@ -283,7 +283,7 @@ fn any_number_of_requests_that_hang_leave_the_neighbours_their_workers() {
         stuck.submit(0, &Request::write(at % 256 * 8, &[2; 4096])).unwrap();
     }
     stuck.kick(0).unwrap();
-    assert_eq!(stuck.wait(0, Duration::from_millis(200)).unwrap(), Event::Silent);
+    assert_eq!(stuck.wait(0, Duration::from_millis(200)).unwrap(), WaitEvent::Silent);
     for at in 0..20 {
         let (done, took) = timed(|| well.run(0, &Request::write(at * 8, &[7; 4096])));
         assert_eq!(done.unwrap().status, status::OK);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use rustix::process::Signal;
-use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::process::eventually;
 use testkit::raw::guest::wait_readable;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
 fn write(socket: &Path, value: u8) {
     let mut guest = Guest::start(socket, &Setup::default()).unwrap();
@@ -83,18 +83,18 @@ fn an_image_that_is_replaced_meanwhile_is_tried_again() {
     assert_eq!(names(&folder), ["a.raw"]);
 }
 
-fn lasting(socket: &Path, seed: u64) -> Lasting {
+fn lasting(socket: &Path, seed: u64) -> ReconnectingGuest {
     let shape = Shape { queues: 1, depth: 8, seed, ..Shape::default() };
-    let mut guest = Lasting::connect(socket, shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(socket, shape).unwrap();
     work(&mut guest);
     guest
 }
 
-fn work(guest: &mut Lasting) {
+fn work(guest: &mut ReconnectingGuest) {
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
 }
 
-fn go_on(guest: &mut Lasting) {
+fn go_on(guest: &mut ReconnectingGuest) {
     assert_eq!(guest.run(Instant::now() + PROCESS_DEADLINE).unwrap(), End::Closed);
     guest.reconnect().unwrap();
     work(guest);

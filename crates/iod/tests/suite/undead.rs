@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Worker};
-use testkit::raw::guest::{Event, wait_readable};
+use testkit::raw::guest::{WaitEvent, wait_readable};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
@@ -30,7 +30,7 @@ fn hung(io: &Io, hanging: &Hanging) -> Guest {
     hanging.hang().unwrap();
     guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     guest
 }
 

@@ -9,7 +9,7 @@ use model::rpc::code;
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
@@ -44,7 +44,7 @@ fn a_pause_after_a_resume_that_was_not_held_is_a_pause() {
     assert_eq!(caller.disk("disk.pause", d.clone()).state, DiskState::Paused);
     let pending = guest.submit(0, &Request::write(1, &[2; 512])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "it is paused");
+    assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "it is paused");
     caller.disk("disk.resume", d);
     assert_eq!(guest.finish(0, &pending).unwrap().status, status::OK);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());

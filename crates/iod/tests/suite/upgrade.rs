@@ -9,11 +9,11 @@ use crate::common::*;
 use model::report::DiskState;
 use model::rpc::{RpcError, UpgradeReply, code};
 use serde_json::{Value, json};
-use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::eventually;
-use testkit::raw::guest::Event;
+use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
+use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
 /// With every CPU taken by other tests.
@@ -43,7 +43,7 @@ fn shape(queues: u16, depth: u16, seed: u64) -> Shape {
     Shape { queues, depth, seed, ..Shape::default() }
 }
 
-fn work(guest: &mut Lasting, millis: u64) {
+fn work(guest: &mut ReconnectingGuest, millis: u64) {
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(millis)).unwrap(), End::Time);
 }
 
@@ -54,7 +54,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn start(mut guest: Lasting) -> Self {
+    fn start(mut guest: ReconnectingGuest) -> Self {
         let (stop, stopped) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             while stopped.try_recv().is_err() {
@@ -89,7 +89,7 @@ fn loaded(io: &Io, caller: &mut Caller) -> Vec<Loaded> {
         }
         caller.disk("disk.attach", spec);
         let shape = shape(2, 16 * number, number.into());
-        guests.push(Loaded::start(Lasting::connect(&io.socket(id), shape).unwrap()));
+        guests.push(Loaded::start(ReconnectingGuest::connect(&io.socket(id), shape).unwrap()));
     }
     guests
 }
@@ -212,7 +212,7 @@ fn a_new_worker_that_dies_when_it_serves_is_a_death_like_any_other() {
     let mut io = Io::start();
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4 << 20})));
-    let mut guest = Lasting::connect(&io.socket("d"), shape(1, 32, 9)).unwrap();
+    let mut guest = ReconnectingGuest::connect(&io.socket("d"), shape(1, 32, 9)).unwrap();
     work(&mut guest, 50);
     let binary = play(&io, "goes");
     upgrade(&mut caller, Some(&binary)).unwrap();
@@ -306,14 +306,14 @@ fn storage_that_hangs_holds_an_upgrade_up_and_no_guest() {
     caller.disk("disk.attach", io.spec("hangs", json!({"file": path})));
     caller.disk("disk.attach", io.spec("well", json!({"memory": 4 << 20})));
     let mut guest = Guest::start(&io.socket("hangs"), &Setup::default()).unwrap();
-    let well = Lasting::connect(&io.socket("well"), shape(1, 16, 3)).unwrap();
+    let well = ReconnectingGuest::connect(&io.socket("well"), shape(1, 16, 3)).unwrap();
     let well = Loaded::start(well);
     assert_eq!(guest.run(0, &Request::write(0, &[1; 4096])).unwrap().status, status::OK);
     let pid = caller.stats().pid;
     hanging.hang().unwrap();
     let hung = guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), Event::Silent);
+    assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     for _ in 0..2 {
         // The first finds out by waiting, the second sees it before it lets anybody wait.
         let error = upgrade(&mut caller, None).unwrap_err();
@@ -336,7 +336,8 @@ fn a_front_end_that_stops_within_a_message_holds_nobody_up() {
     for id in ["rude", "well"] {
         caller.disk("disk.attach", io.spec(id, json!({"memory": 4 << 20})));
     }
-    let well = Loaded::start(Lasting::connect(&io.socket("well"), shape(1, 16, 4)).unwrap());
+    let well =
+        Loaded::start(ReconnectingGuest::connect(&io.socket("well"), shape(1, 16, 4)).unwrap());
     let mut rude = std::os::unix::net::UnixStream::connect(io.socket("rude")).unwrap();
     std::io::Write::write_all(&mut rude, &[1, 0, 0, 0, 1]).unwrap();
     eventually("it is connected", || caller.stats().disks.iter().all(|disk| disk.connected));

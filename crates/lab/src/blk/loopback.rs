@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use testkit::raw::Connection;
-use testkit::raw::connection::Answer;
+use testkit::raw::connection::BackendReply;
 use testkit::raw::wire::{Message, Request, feature, flags, protocol};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    fn handle(&mut self, message: Answer) -> Result<()> {
+    fn handle(&mut self, message: BackendReply) -> Result<()> {
         let features = feature::VERSION_1 | feature::PROTOCOL_FEATURES;
         let wants_ack = message.flags & flags::NEED_REPLY != 0;
         let reply = match message.request {
@@ -128,7 +128,7 @@ impl Session {
 }
 
 impl Ring {
-    fn learn(&mut self, message: &Answer) -> Result<()> {
+    fn learn(&mut self, message: &BackendReply) -> Result<()> {
         let u64_at = |at: usize| {
             let bytes = message.payload.get(at..at + 8).and_then(|b| b.try_into().ok());
             bytes.map(u64::from_ne_bytes).context("a short message")

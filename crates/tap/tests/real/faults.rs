@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use tap::{QueueError, SendError, Tap, TapOrigin};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 
 use crate::ends::{LONG, Watched, at_rest};
 use crate::ip;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use tap::{Tap, TapError, TapOrigin};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 
 use crate::ip;
 

@@ -8,7 +8,7 @@ use net::header::{Checksum, GsoKind};
 use nix::sched::{CloneFlags, unshare};
 use reactor::Reactor;
 use tap::{QueueError, SendError, Tap, TapOrigin};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 
 use crate::ends::{LONG, Seen, Watched, at_rest};
 use crate::{address, ip};

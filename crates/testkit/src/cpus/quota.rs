@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::absent::Need;
 use crate::error::{Error, Result};
+use crate::requirements::HostRequirement;
 use crate::storage::Guard;
 
 /// Where the CPU controller may be: of version 1, alone or with its neighbour, and of version 2.
@@ -62,7 +62,7 @@ impl Quota {
                 Err(error) => why = error.to_string(),
             }
         }
-        Need::Groups.leave_out(&why).map(|()| None)
+        HostRequirement::Groups.leave_out(&why).map(|()| None)
     }
 
     /// Puts a process there, with all its threads and those that they start.

@@ -37,11 +37,11 @@
 
 mod artifacts;
 pub(crate) mod console;
-pub(crate) mod lasting;
 mod machine;
 mod preload;
 mod qemu;
 mod qmp;
+pub(crate) mod spawner;
 mod uml;
 
 use std::io::Write;

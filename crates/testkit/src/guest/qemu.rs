@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Artifacts, Console, Guest, Image, Kind, Machine, Monitor, VhostDisk};
-use super::{accept, artifacts, lasting, temporary_dir};
+use super::{accept, artifacts, spawner, temporary_dir};
 use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
 
@@ -31,7 +31,7 @@ pub(super) fn start(machine: &Machine, script: Option<&str>) -> Result<Guest> {
     command.arg(find_tool("qemu-system-x86_64", "qemu-system-x86")?);
     command.args(arguments(machine, &images, dir.path(), &artifacts()?, script.is_some()));
     command.stdout(Stdio::null());
-    let mut process = lasting::start(move || Process::start(&mut command))?;
+    let mut process = spawner::start(move || Process::start(&mut command))?;
     let stream = accept(&console, &mut process)?;
     let input = stream.try_clone().map_err(|e| Error::io("cannot share the console", e))?;
     Ok(Guest {

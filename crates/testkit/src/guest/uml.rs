@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Console, Guest, Kind, Machine, lasting, preload, qemu_only, temporary_dir};
+use super::{Console, Guest, Kind, Machine, preload, qemu_only, spawner, temporary_dir};
 use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
 
@@ -43,7 +43,7 @@ pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
         .arg(find_tool("linux.uml", "user-mode-linux")?);
     command.args(arguments(machine, dir.path())).stdout(Stdio::piped());
     command.env("LD_PRELOAD", preload::build(dir.path())?);
-    let mut process = lasting::start(move || Process::start(&mut command))?;
+    let mut process = spawner::start(move || Process::start(&mut command))?;
     let Some(output) = process.child().stdout.take() else {
         return Err(process.error("was started without a pipe for its console"));
     };

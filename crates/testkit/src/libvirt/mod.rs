@@ -22,7 +22,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
-use crate::guest::lasting;
+use crate::guest::spawner;
 use crate::process::{PROCESS_DEADLINE, Process, find_tool};
 use crate::raw::guest::wait_readable;
 
@@ -72,7 +72,7 @@ impl Libvirt {
             .arg(dir.path())
             .env("NOTIFY_SOCKET", &notify)
             .stdout(Stdio::null());
-        let mut process = lasting::start(move || Process::start(&mut command))?;
+        let mut process = spawner::start(move || Process::start(&mut command))?;
         match wait_readable(&[ready.as_fd(), process.ended().as_fd()], PROCESS_DEADLINE)? {
             Some(0) => Ok(Self { process, dir }),
             Some(_) => Err(process.error("ended before it took calls")),

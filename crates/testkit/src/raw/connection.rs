@@ -27,7 +27,7 @@ const ANSWER_BYTES_MAX: u32 = 64 * 1024;
 
 /// A message that the backend sent.
 #[derive(Debug)]
-pub struct Answer {
+pub struct BackendReply {
     /// Request number that it answers, or its own on the backend channel.
     pub request: Request,
     /// Flags field.
@@ -38,7 +38,7 @@ pub struct Answer {
     pub fds: Vec<OwnedFd>,
 }
 
-impl Answer {
+impl BackendReply {
     /// The payload as one 64-bit value.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Timeout`] past the deadline, [`Error::Closed`] at the end of the stream,
     /// [`Error::Reply`] if it is not version 1 or is absurdly large.
-    pub fn recv(&mut self, what: &str) -> Result<Answer> {
+    pub fn recv(&mut self, what: &str) -> Result<BackendReply> {
         let mut header = [0; HEADER_BYTES];
         let fds = self.recv_exact(&mut header, what)?;
         let word = |i: usize| {
@@ -152,7 +152,7 @@ impl Connection {
         }
         let mut payload = vec![0; size as usize];
         let more = self.recv_exact(&mut payload, what)?;
-        Ok(Answer { request, flags, payload, fds: fds.into_iter().chain(more).collect() })
+        Ok(BackendReply { request, flags, payload, fds: fds.into_iter().chain(more).collect() })
     }
 
     fn recv_exact(&mut self, buffer: &mut [u8], what: &str) -> Result<Vec<OwnedFd>> {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::connection::{Answer, Connection};
+use super::connection::{BackendReply, Connection};
 use super::memory::{Region, SharedMemory};
 use super::wire::{Message, Request, VRING_NO_FD, feature, protocol};
 use crate::error::{Error, Result};
@@ -83,7 +83,7 @@ impl Frontend {
     ///
     /// # Errors
     /// As [`Connection::recv`], and [`Error::Reply`] if something else is answered.
-    pub fn ask(&mut self, message: &Message<'_>) -> Result<Answer> {
+    pub fn ask(&mut self, message: &Message<'_>) -> Result<BackendReply> {
         self.connection.send(message)?;
         let answer = self.connection.recv(&message.request.name())?;
         if answer.request == message.request && answer.is_reply() {

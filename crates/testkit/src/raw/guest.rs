@@ -75,7 +75,7 @@ pub struct Queue {
 
 /// What a wait ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum WaitEvent {
     /// A used element.
     Used(Used),
     /// The backend signalled the queue's error descriptor.
@@ -198,21 +198,21 @@ impl Guest {
     ///
     /// # Errors
     /// [`Error::Io`] if a descriptor fails.
-    pub fn wait(&mut self, queue: usize, deadline: Duration) -> Result<Event> {
+    pub fn wait(&mut self, queue: usize, deadline: Duration) -> Result<WaitEvent> {
         let until = Instant::now() + deadline;
         loop {
             let at = &mut self.queues[queue];
             at.ring.set_used_event(&self.memory, at.ring.used_seen)?;
             if let Some(used) = at.ring.pop_used(&self.memory)? {
-                return Ok(Event::Used(used));
+                return Ok(WaitEvent::Used(used));
             }
             let fds = [at.call.as_fd(), at.err.as_fd(), self.frontend.connection.as_fd()];
             let left = until.saturating_duration_since(Instant::now());
             match wait_readable(&fds, left)? {
-                None => return Ok(Event::Silent),
+                None => return Ok(WaitEvent::Silent),
                 Some(0) => at.calls += drain(&at.call)?,
-                Some(1) => return Ok(Event::QueueError),
-                Some(_) => return Ok(Event::Closed),
+                Some(1) => return Ok(WaitEvent::QueueError),
+                Some(_) => return Ok(WaitEvent::Closed),
             }
         }
     }

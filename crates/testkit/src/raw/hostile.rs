@@ -134,7 +134,7 @@ impl Hostile {
     ///
     /// # Errors
     /// Only what goes wrong on our side, and a backend that neither answers nor closes.
-    pub fn send(self, frontend: &mut Frontend) -> Result<Taken> {
+    pub fn send(self, frontend: &mut Frontend) -> Result<HostileOutcome> {
         if !self.breaks_framing() {
             frontend.negotiate(u64::MAX, protocol::ALL_KNOWN)?;
         }
@@ -146,14 +146,14 @@ impl Hostile {
         };
         let then = sent.and_then(|()| frontend.barrier());
         match then {
-            Ok(()) => Ok(Taken::Swallowed),
+            Ok(()) => Ok(HostileOutcome::Swallowed),
             Err(Error::Refused { .. }) => {
                 frontend.barrier()?;
-                Ok(Taken::Refused)
+                Ok(HostileOutcome::Refused)
             }
-            Err(Error::Reply { .. }) => Ok(Taken::Refused),
+            Err(Error::Reply { .. }) => Ok(HostileOutcome::Refused),
             Err(error @ Error::Timeout { .. }) => Err(error),
-            Err(_) => Ok(Taken::Closed),
+            Err(_) => Ok(HostileOutcome::Closed),
         }
     }
 
@@ -293,7 +293,7 @@ impl Hostile {
 
 /// How a backend took a hostile message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum HostileOutcome {
     /// It was ignored or accepted; the session goes on.
     Swallowed,
     /// It was refused; the session goes on.

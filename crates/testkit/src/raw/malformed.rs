@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use super::guest::{Event, Guest};
+use super::guest::{Guest, WaitEvent};
 use super::request::{HEADER_BYTES, Placed, Request, kind, status};
 use super::ring::{DESC_INDIRECT, DESC_NEXT, Desc, SplitRing, link};
 use crate::error::Result;
@@ -133,7 +133,7 @@ pub enum Expect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// How the wait ended.
-    pub event: Event,
+    pub event: WaitEvent,
     /// The status byte, if the device wrote it.
     pub status: Option<u8>,
 }
@@ -146,7 +146,7 @@ impl Expect {
             Self::Survives => true,
             Self::NoSuccess => outcome.status != Some(status::OK),
             Self::Status(allowed) => {
-                matches!(outcome.event, Event::Used(_))
+                matches!(outcome.event, WaitEvent::Used(_))
                     && outcome.status.is_some_and(|s| allowed.contains(&s))
             }
         }

@@ -40,7 +40,7 @@ pub mod wire;
 
 pub use connection::Connection;
 pub use frontend::{Frontend, Negotiated, VringAddr};
-pub use guest::{Done, Event, Guest, Setup};
+pub use guest::{Done, Guest, Setup, WaitEvent};
 pub use malformed::Malformed;
 pub use memory::{Region, SharedMemory};
 pub use wire::Message;

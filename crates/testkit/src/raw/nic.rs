@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::connection::ANSWER_DEADLINE;
-use super::guest::{Event, Guest};
+use super::guest::{Guest, WaitEvent};
 use super::ring::{DESC_BYTES, Desc, Used};
 use crate::error::{Error, Result};
 
@@ -75,7 +75,7 @@ impl Guest {
     ) -> Result<()> {
         self.offer_frame(pair, header, frame)?;
         match self.wait(2 * pair + 1, ANSWER_DEADLINE)? {
-            Event::Used(_) => Ok(()),
+            WaitEvent::Used(_) => Ok(()),
             other => Err(bad(format!("{other:?} after sending"))),
         }
     }
@@ -86,8 +86,8 @@ impl Guest {
     /// [`Error::Reply`] if the backend gave up, or what it wrote is no frame.
     pub fn receive_frame(&mut self, pair: usize, deadline: Duration) -> Result<Option<Frame>> {
         let used = match self.wait(2 * pair, deadline)? {
-            Event::Used(used) => used,
-            Event::Silent => return Ok(None),
+            WaitEvent::Used(used) => used,
+            WaitEvent::Silent => return Ok(None),
             other => return Err(bad(format!("{other:?} instead of a frame"))),
         };
         let mut bytes = self.buffer_of(2 * pair, used)?;
@@ -153,7 +153,7 @@ impl Guest {
         ring.publish(&self.memory, chain)?;
         self.kick(control)?;
         match self.wait(control, ANSWER_DEADLINE)? {
-            Event::Used(used) if used.len == 1 => {
+            WaitEvent::Used(used) if used.len == 1 => {
                 self.memory.read_array(answer).map(|[answer]: [u8; 1]| answer)
             }
             other => Err(bad(format!("{other:?} for a command"))),

@@ -1,11 +1,11 @@
 //! A `ringwayd` under test, in a directory of its own, with whoever calls it.
 
-mod begin;
 pub mod fleet;
 mod groups;
-mod left;
+mod leftovers;
 mod shell;
 mod slices;
+mod start;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 use xenapi::client::{Client, ClientError};
 
-use crate::absent::Need;
 use crate::clock::WallClock;
 use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Process, find_binary};
 use crate::raw::guest::wait_readable;
-use begin::{Setup, socket_of};
+use crate::requirements::HostRequirement;
 pub use shell::Shell;
 pub use slices::Slices;
+use start::{Setup, socket_of};
 
 /// What the simulator does with calls, in the daemon's directory.
 const RULES: &str = "state/simulator/rules.toml";
@@ -64,7 +64,7 @@ impl Ringwayd {
                 .process
                 .error("has no control groups, which this host lets us make"));
         }
-        Need::Groups.leave_out(daemon.process.stderr().trim()).map(|()| None)
+        HostRequirement::Groups.leave_out(daemon.process.stderr().trim()).map(|()| None)
     }
 
     /// Starts one with these options besides those that say where everything is; returns when it
@@ -116,7 +116,7 @@ impl Ringwayd {
     /// # Errors
     /// [`Error::Timeout`] with the command line of one that goes on.
     pub fn kill(&mut self) -> Result<usize> {
-        let helpers = left::helpers(self.process.id())?;
+        let helpers = leftovers::helpers(self.process.id())?;
         self.process.kill()?;
         for (helper, words) in &helpers {
             if wait_readable(&[helper.ended().as_fd()], PROCESS_DEADLINE)?.is_none() {
@@ -184,7 +184,7 @@ impl Ringwayd {
     /// locks of images. Nothing when all machines are halted.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
-        left::of_machines(self.dir.path())
+        leftovers::of_machines(self.dir.path())
     }
 
     /// The serial line of a machine with a test guest, by its UUID.
@@ -210,7 +210,7 @@ impl Ringwayd {
     /// Processes that are there because of it, by their command lines, itself left out.
     #[must_use]
     pub fn started(&self) -> Vec<(u32, String)> {
-        let others = left::processes(self.dir.path()).into_iter();
+        let others = leftovers::processes(self.dir.path()).into_iter();
         let others = others.filter(|one| one.pid != self.process.id());
         others.map(|one| (one.pid, one.words)).collect()
     }
@@ -276,7 +276,7 @@ impl Ringwayd {
 impl Drop for Ringwayd {
     fn drop(&mut self) {
         let _has_ended_already = self.process.kill();
-        left::end(self.dir.path());
+        leftovers::end(self.dir.path());
         if let Some(slices) = self.slices() {
             slices.remove();
         }

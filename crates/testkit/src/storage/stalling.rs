@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::Guard;
-use crate::absent::Need;
 use crate::error::{Error, Result};
+use crate::requirements::HostRequirement;
 
 /// The controller that makes it stall.
 const ROOT: &str = "/sys/fs/cgroup/blkio";
@@ -57,7 +57,7 @@ impl Stalling {
             let needs = format!(
                 "needs root and the blkio controller of control groups, version 1, at {ROOT}"
             );
-            return Need::Stalling.leave_out(&needs).map(|()| None);
+            return HostRequirement::Stalling.leave_out(&needs).map(|()| None);
         }
         let io = |what: &'static str| move |error| Error::io(what, error);
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::victims::{RingwayBlk, RingwayIo, Supervised, Victim};
-use testkit::lasting::{End, Lasting, Random, Shape};
+use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for
 /// many lives.
@@ -51,7 +51,7 @@ fn percentile(times: &[Duration], share: f64) -> Duration {
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-fn report(name: &str, guest: &Lasting) {
+fn report(name: &str, guest: &ReconnectingGuest) {
     let tally = guest.tally();
     let times = |name, times: &[Duration]| {
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| percentile(times, share));
@@ -69,12 +69,12 @@ fn report(name: &str, guest: &Lasting) {
 }
 
 /// Works until `until`, with whoever serves.
-fn work(guest: &mut Lasting, victim: &mut dyn Victim, until: Instant) -> End {
+fn work(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, until: Instant) -> End {
     let end = guest.run(until);
     end.unwrap_or_else(|error| panic!("{error}; {}", victim.log()))
 }
 
-fn connect(guest: &mut Lasting, victim: &mut dyn Victim) {
+fn connect(guest: &mut ReconnectingGuest, victim: &mut dyn Victim) {
     let until = Instant::now() + DEAD_AT;
     while let Err(error) = guest.reconnect() {
         // It may have reached one that was about to die.
@@ -83,7 +83,7 @@ fn connect(guest: &mut Lasting, victim: &mut dyn Victim) {
 }
 
 /// Works with one life of the process, to its end, and finds the next.
-fn one_life(guest: &mut Lasting, victim: &mut dyn Victim, random: &mut Random) {
+fn one_life(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, random: &mut Random) {
     let life = Duration::from_micros(random.below(LIFE_US_MAX));
     while work(guest, victim, Instant::now() + life) == End::Closed {
         connect(guest, victim);
@@ -123,7 +123,7 @@ fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Sh
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{name}: seed {}", shape.seed);
     let mut random = Random::new(shape.seed);
-    let mut guest = Lasting::connect(victim.socket(), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(victim.socket(), shape).unwrap();
     for _ in 0..deaths {
         one_life(&mut guest, victim, &mut random);
     }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use testkit::Error;
-use testkit::lasting::{End, Lasting, Random, Shape};
 use testkit::process::Backend;
 use testkit::raw::frontend::InflightArea;
 use testkit::raw::wire::{Request, feature, protocol};
 use testkit::raw::{Frontend, Guest, Message, Setup};
+use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -27,9 +27,9 @@ fn backend(image: &tempfile::NamedTempFile) -> Backend {
 }
 
 /// Kills a backend under load and starts it again; its guest has requests on record.
-fn left_behind(backend: &mut Backend) -> Lasting {
+fn left_behind(backend: &mut Backend) -> ReconnectingGuest {
     let shape = Shape { depth: 100, ..Shape::default() };
-    let mut guest = Lasting::connect(backend.socket(), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(backend.socket(), shape).unwrap();
     loop {
         guest.run(Instant::now() + Duration::from_millis(5)).unwrap();
         backend.process.signal(rustix::process::Signal::KILL).unwrap();
@@ -116,7 +116,7 @@ fn a_region_that_was_changed_is_refused_and_the_guest_waits() {
 fn a_region_that_is_scribbled_on_harms_nobody_who_serves() {
     let image = image();
     let mut backend = backend(&image);
-    let mut guest = Lasting::connect(backend.socket(), Shape::default()).unwrap();
+    let mut guest = ReconnectingGuest::connect(backend.socket(), Shape::default()).unwrap();
     let (fd, size) = (guest.inflight().fd.try_clone().unwrap(), guest.inflight().mmap_size);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -203,7 +203,7 @@ fn a_session_survives_a_region_that_it_refuses() {
 fn nobody_shortens_a_region_that_we_made() {
     let image = image();
     let backend = backend(&image);
-    let guest = Lasting::connect(backend.socket(), Shape::default()).unwrap();
+    let guest = ReconnectingGuest::connect(backend.socket(), Shape::default()).unwrap();
     let file = std::fs::File::from(guest.inflight().fd.try_clone().unwrap());
     assert!(file.set_len(0).is_err() && file.set_len(1 << 30).is_err());
 }
@@ -214,7 +214,7 @@ fn a_region_for_fewer_queues_serves_those() {
     let options = ["--blk-file", image.path().to_str().unwrap(), "--num-queues", "4"];
     let backend = Backend::ringway_blk(&options).unwrap();
     let shape = Shape { queues: 2, ..Shape::default() };
-    let mut guest = Lasting::connect(backend.socket(), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(backend.socket(), shape).unwrap();
     guest.run(Instant::now() + Duration::from_millis(20)).unwrap();
     guest.finish().unwrap();
 }

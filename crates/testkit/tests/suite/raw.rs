@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{Served, Start, number, numbered_image};
 use testkit::raw::guest::{MemoryBy, drain, wait_readable};
-use testkit::raw::hostile::{Hostile, Taken};
+use testkit::raw::hostile::{Hostile, HostileOutcome};
 use testkit::raw::malformed::Expect;
 use testkit::raw::request::{Request, kind, status};
 use testkit::raw::wire::feature;
@@ -130,7 +130,7 @@ fn hostile_messages_end_at_most_their_session(start: Start, deadly: &[Hostile]) 
     for bad in Hostile::ALL.into_iter().filter(|bad| !deadly.contains(bad)) {
         let mut frontend = Frontend::connect(backend.socket()).unwrap();
         let taken = bad.send(&mut frontend).unwrap_or_else(|e| panic!("{bad:?}: {e}"));
-        assert!(bad != Hostile::HalfHeader || taken == Taken::Closed);
+        assert!(bad != Hostile::HalfHeader || taken == HostileOutcome::Closed);
         drop(frontend);
         let mut guest = Guest::start(backend.socket(), &Setup::default())
             .unwrap_or_else(|e| panic!("after {bad:?}: {e}"));

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use model::id::{SrId, Uuid, VmId};
-use testkit::Need;
+use testkit::HostRequirement;
 use toolstack::cgroup::{CgroupError, Leaf, SliceTree, Version, Weights, controller};
 
 /// A tree and a process in it, which are gone when this is dropped.
@@ -30,7 +30,7 @@ impl Host {
                 Some(Self { tree, sleeper })
             }
             Err(error) => {
-                Need::Groups.leave_out(&error.to_string()).unwrap();
+                HostRequirement::Groups.leave_out(&error.to_string()).unwrap();
                 None
             }
         }

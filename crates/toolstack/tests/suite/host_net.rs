@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use model::id::{Uuid, VifId};
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use toolstack::binaries::in_path;

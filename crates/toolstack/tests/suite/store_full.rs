@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use testkit::inside::in_little_room;
+use testkit::in_namespace::in_little_room;
 use toolstack::store::{Batch, Key, MemoryStore, RedbStore, Store, StoreError};
 
 /// Size of the file system.

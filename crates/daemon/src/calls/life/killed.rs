@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use testkit::lasting::Random;
+use testkit::reconnecting::Random;
 use testkit::rounds;
 use tokio::sync::Notify;
 use toolstack::sim::{SimBehaviour, SimResult};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
 use xenapi::Value;
 
 use super::nets::{hears, run};

@@ -6,7 +6,7 @@ mod worked;
 
 use std::time::Duration;
 
-use testkit::lasting::Random;
+use testkit::reconnecting::Random;
 use testkit::rounds;
 use xenapi::Value;
 use xenapi::client::PendingCall;

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
+use testkit::net_namespace::NetNamespace;
 use testkit::process::find_binary;
 use testkit::ringwayd::Shell;
-use testkit::space::Space;
 use xenapi::Value;
 
 use super::records::{interface, of, record, start, with};
@@ -72,8 +72,8 @@ impl Drop for Nat {
 }
 
 /// Somebody at the other end of a cable of the host's.
-fn beyond() -> Space {
-    let beyond = Space::new();
+fn beyond() -> NetNamespace {
+    let beyond = NetNamespace::new();
     beyond.cable("up0", "up1");
     run("ip addr add 192.0.2.1/24 dev up0");
     beyond.sh(&format!("ip addr add {BEYOND}/24 dev up1"));

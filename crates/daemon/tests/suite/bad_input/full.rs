@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::inside::in_little_room;
+use testkit::in_namespace::in_little_room;
 use xenapi::Value;
 
 use super::World;

@@ -3,7 +3,7 @@
 use super::super::connection::ANSWER_DEADLINE;
 use super::super::request::{Placed, Request as BlkRequest};
 use super::super::ring::Used;
-use super::{Event, Guest};
+use super::{Guest, WaitEvent};
 use crate::error::{Error, Result};
 
 /// A request on its way.
@@ -103,10 +103,10 @@ impl Guest {
     fn next_used(&mut self, queue: usize) -> Result<Used> {
         let what = || format!("a request on queue {queue}");
         match self.wait(queue, ANSWER_DEADLINE)? {
-            Event::Used(used) => Ok(used),
-            Event::QueueError => Err(reply("the queue's error was signalled".into())),
-            Event::Closed => Err(Error::Closed { what: what() }),
-            Event::Silent => {
+            WaitEvent::Used(used) => Ok(used),
+            WaitEvent::QueueError => Err(reply("the queue's error was signalled".into())),
+            WaitEvent::Closed => Err(Error::Closed { what: what() }),
+            WaitEvent::Silent => {
                 let after_ms = ANSWER_DEADLINE.as_millis();
                 Err(Error::Timeout { what: what(), after_ms })
             }

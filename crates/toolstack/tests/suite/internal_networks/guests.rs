@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use testkit::inside::in_own_network;
+use testkit::in_namespace::in_own_network;
+use testkit::net_namespace::NetNamespace;
 use testkit::process::write_script;
-use testkit::space::Space;
 
 use crate::internal_networks::world::{World, run, sh};
 
@@ -16,8 +16,8 @@ ip route add default via $router
 echo $ip/$mask $router $dns > $LEASE";
 
 /// Somebody at the other end of the host's uplink, who knows no way to the guests, and their names.
-fn beyond(world: &World) -> Space {
-    let beyond = Space::new();
+fn beyond(world: &World) -> NetNamespace {
+    let beyond = NetNamespace::new();
     beyond.cable("up0", "up1");
     sh("ip addr add 192.0.2.1/24 dev up0");
     beyond.sh("ip addr add 192.0.2.2/24 dev up1");
@@ -34,8 +34,8 @@ fn beyond(world: &World) -> Space {
 }
 
 /// A guest in the network `lan`, with what it got by DHCP.
-fn guest(world: &World, number: u8) -> (Space, Vec<String>) {
-    let guest = Space::new();
+fn guest(world: &World, number: u8) -> (NetNamespace, Vec<String>) {
+    let guest = NetNamespace::new();
     let near = format!("g{number}p");
     guest.cable(&near, "g0");
     sh(&format!("ip link set dev {near} master rw-lan"));
@@ -103,7 +103,7 @@ fn guests_give_the_host_no_addresses() {
         let world = World::new();
         world.create("lan", false, false, None).unwrap();
         // The kernel gives addresses to devices with a carrier.
-        let guest = Space::new();
+        let guest = NetNamespace::new();
         guest.cable("g1p", "g0");
         sh("ip link set dev g1p master rw-lan");
         let switch = |device: &str| format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
@@ -128,13 +128,13 @@ fn guests_give_the_host_no_addresses() {
 }
 
 /// Whether somebody answers soon.
-fn hears(space: &Space, whom: &str) -> bool {
+fn hears(space: &NetNamespace, whom: &str) -> bool {
     let ping = space.words(&format!("busybox ping -c 1 -w 2 {whom}"));
     Command::new(&ping[0]).args(&ping[1..]).output().unwrap().status.success()
 }
 
 /// How many pings have arrived there.
-fn pings(space: &Space) -> u64 {
+fn pings(space: &NetNamespace) -> u64 {
     let counted = space.sh("cat /proc/net/snmp");
     let mut lines = counted.lines().filter(|line| line.starts_with("Icmp: "));
     let (names, counts) = (lines.next().unwrap().split(' '), lines.next().unwrap().split(' '));
@@ -148,7 +148,7 @@ fn without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on() {
         let world = World::new();
         let beyond = beyond(&world);
         world.create("lan", false, false, Some("10.5.0.0/24")).unwrap();
-        let guest = Space::new();
+        let guest = NetNamespace::new();
         guest.cable("g1p", "g0");
         sh("ip link set dev g1p master rw-lan");
         guest.sh("ip addr add 10.5.0.2/24 dev g0");

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use testkit::inside::in_own_network;
-use testkit::space::Space;
+use testkit::in_namespace::in_own_network;
+use testkit::net_namespace::NetNamespace;
 
 use crate::internal_networks::world::{World, devices, sh, there};
 
@@ -89,7 +89,7 @@ fn a_network_without_nat_or_dhcp_is_a_bridge() {
         // Guests learn one hardware address of the host, whatever is plugged in.
         let mac = || std::fs::read_to_string("/sys/class/net/rw-quiet/address").unwrap();
         let first = mac();
-        let guest = Space::new();
+        let guest = NetNamespace::new();
         guest.cable("g0p", "g0");
         sh("ip link set dev g0p address 02:00:00:00:00:01 master rw-quiet");
         assert_eq!(mac(), first);

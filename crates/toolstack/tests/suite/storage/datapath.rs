@@ -137,7 +137,7 @@ async fn it_runs_in_the_slice_of_the_datapath() {
     let tree = match tree {
         Ok(tree) => tree,
         Err(error) => {
-            return testkit::Need::Groups.leave_out(&error.to_string()).unwrap();
+            return testkit::HostRequirement::Groups.leave_out(&error.to_string()).unwrap();
         }
     };
     let mut host = Host::new();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testkit::inside::in_little_room;
+use testkit::in_namespace::in_little_room;
 use toolstack::sr::dir::DirDriver;
 use toolstack::sr::{SrDriver, SrError};
 

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use testkit::lasting::Random;
+use testkit::reconnecting::Random;
 use xenapi::table::{vbd, vdi, vif, vm};
 
 use super::super::interfaces::device;

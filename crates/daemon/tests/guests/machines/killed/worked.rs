@@ -1,6 +1,6 @@
 //! A machine that is worked on, and what can be asked of it.
 
-use testkit::lasting::Random;
+use testkit::reconnecting::Random;
 use xenapi::Value;
 use xenapi::client::PendingCall;
 

@@ -1,6 +1,6 @@
 //! The machine of the guest is stopped and continued.
 
-use super::Lasting;
+use super::ReconnectingGuest;
 use crate::error::{Error, Result};
 use crate::raw::Frontend;
 use crate::raw::wire::Request;
@@ -12,7 +12,7 @@ pub struct Stopped {
     bases: Vec<u16>,
 }
 
-impl Lasting {
+impl ReconnectingGuest {
     /// As QEMU's `stop`: disables every ring, then asks where each would go on. What is out stays
     /// out.
     ///

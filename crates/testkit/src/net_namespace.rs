@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 /// Another network namespace, whose only device speaks to itself: a process that is in it.
 #[derive(Debug)]
-pub struct Space(Child);
+pub struct NetNamespace(Child);
 
-impl Space {
+impl NetNamespace {
     /// A new one. It goes when it is dropped.
     ///
     /// # Panics
@@ -53,7 +53,7 @@ impl Space {
     }
 }
 
-impl Drop for Space {
+impl Drop for NetNamespace {
     fn drop(&mut self) {
         // It has ended already, at worst.
         let _gone = self.0.kill();

@@ -9,14 +9,14 @@ const TRIES: usize = 8;
 
 /// A request and what it means.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct PlannedRequest {
     pub(super) request: Request,
     pub(super) range: Range,
     pub(super) effect: Effect,
 }
 
 /// The next request; a flush if everything else is in the way of others.
-pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) -> Wish {
+pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) -> PlannedRequest {
     for _ in 0..TRIES {
         let range = draw_range(random, content, shape);
         let roll = random.below(100);
@@ -25,18 +25,18 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
             45..88 => {
                 let stamp = content.stamp();
                 let request = Request::write(range.sector(), &fill(range, stamp));
-                Wish { request, range, effect: Effect::Stamp(stamp) }
+                PlannedRequest { request, range, effect: Effect::Stamp(stamp) }
             }
             88..91 => break,
             _ if shape.plain => read(range),
             91..96 => {
                 let request = Request::range(kind::DISCARD, range.sector(), sectors(range), 0);
-                Wish { request, range, effect: Effect::Discard }
+                PlannedRequest { request, range, effect: Effect::Discard }
             }
             _ => {
                 let (at, unmap) = (range.sector(), (roll % 2) as u32);
                 let request = Request::range(kind::WRITE_ZEROES, at, sectors(range), unmap);
-                Wish { request, range, effect: Effect::Stamp(ZERO) }
+                PlannedRequest { request, range, effect: Effect::Stamp(ZERO) }
             }
         };
         if content.claim(wish.range, wish.effect) {
@@ -44,13 +44,13 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
         }
     }
     let range = Range { first: 0, count: 0 };
-    Wish { request: Request::flush(), range, effect: Effect::Read }
+    PlannedRequest { request: Request::flush(), range, effect: Effect::Read }
 }
 
 /// Reads blocks.
-pub(super) fn read(range: Range) -> Wish {
+pub(super) fn read(range: Range) -> PlannedRequest {
     let request = Request::read(range.sector(), range.bytes());
-    Wish { request, range, effect: Effect::Read }
+    PlannedRequest { request, range, effect: Effect::Read }
 }
 
 fn sectors(range: Range) -> u32 {

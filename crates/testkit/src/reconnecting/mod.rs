@@ -113,7 +113,7 @@ pub struct Tally {
 
 /// The guest.
 #[derive(Debug)]
-pub struct Lasting {
+pub struct ReconnectingGuest {
     shape: Shape,
     path: PathBuf,
     frontend: Option<Frontend>,
@@ -126,7 +126,7 @@ pub struct Lasting {
     tally: Tally,
 }
 
-impl Lasting {
+impl ReconnectingGuest {
     /// Connects to a backend whose disk reads zeroes, asks for an in-flight region and starts all
     /// queues.
     ///

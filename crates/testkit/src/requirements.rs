@@ -5,14 +5,14 @@ use crate::error::{Error, Result};
 
 /// What a test needs of its host and some hosts cannot give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub enum HostRequirement {
     /// A block device that can be made to stall: the blkio controller of control groups, version 1.
     Stalling,
     /// Control groups of the CPU controller, and leave to make some.
     Groups,
 }
 
-impl Need {
+impl HostRequirement {
     /// Set to 1 this variable of the environment says that the host's lack is known.
     #[must_use]
     pub fn variable(self) -> &'static str {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn what_nobody_has_allowed_is_an_error_that_names_the_variable() {
-        for need in [Need::Stalling, Need::Groups] {
+        for need in [HostRequirement::Stalling, HostRequirement::Groups] {
             if std::env::var_os(need.variable()).is_some_and(|value| value == "1") {
                 need.leave_out("it is away").unwrap();
                 continue;

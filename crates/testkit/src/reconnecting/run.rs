@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::content::Range;
 use super::load::{draw, read};
-use super::{LOST_AFTER, Lasting};
+use super::{LOST_AFTER, ReconnectingGuest};
 use crate::error::{Error, Result};
 use crate::raw::guest::drain;
 use crate::raw::wire::feature;
@@ -26,7 +26,7 @@ pub enum End {
     Drained,
 }
 
-impl Lasting {
+impl ReconnectingGuest {
     /// Keeps every queue full until `until`, or until the connection ends.
     ///
     /// # Errors

@@ -25,14 +25,14 @@ const UPLINK: &str = "rwu";
 const OUTLIVE: [&str; 2] = ["qemu", "ringway-io"];
 
 /// A process that names the directory in its command line.
-pub(super) struct Found {
+pub(super) struct LeftoverProcess {
     pub(super) pid: u32,
     pub(super) words: String,
     pidfd: OwnedFd,
 }
 
 /// Those that are there now, the dead ones that nobody has waited for left out.
-pub(super) fn processes(dir: &Path) -> Vec<Found> {
+pub(super) fn processes(dir: &Path) -> Vec<LeftoverProcess> {
     let name = dir.display().to_string();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -41,7 +41,7 @@ pub(super) fn processes(dir: &Path) -> Vec<Found> {
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        let found = Found { pid: pid.unsigned_abs(), words, pidfd };
+        let found = LeftoverProcess { pid: pid.unsigned_abs(), words, pidfd };
         found.words.contains(&name).then_some(found)
     })
     .collect()
@@ -114,7 +114,7 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
 /// keeper.
 fn of_processes(dir: &Path) -> Vec<String> {
     let (mut left, mut keepers, mut workers) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    for Found { pid, words, .. } in processes(dir) {
+    for LeftoverProcess { pid, words, .. } in processes(dir) {
         let mut each = words.split(' ');
         let program = each.next().unwrap_or_default();
         if program.contains("qemu") {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Shape;
 use super::content::{BLOCK_BYTES, Effect, Range};
-use super::load::Wish;
+use super::load::PlannedRequest;
 use crate::error::{Error, Result};
 use crate::raw::SharedMemory;
 use crate::raw::guest::event_fd;
@@ -22,7 +22,7 @@ const POISON: u8 = 0xa5;
 
 /// A request that is out.
 #[derive(Debug)]
-pub(super) struct Out {
+pub(super) struct InFlightRequest {
     pub(super) range: Range,
     pub(super) effect: Effect,
     /// Bytes that the device must write, status included.
@@ -37,7 +37,7 @@ struct Slot {
     head: u16,
     indirect: bool,
     base: u64,
-    out: Option<Out>,
+    out: Option<InFlightRequest>,
 }
 
 /// One queue.
@@ -116,10 +116,10 @@ impl LastingQueue {
     }
 
     /// Lays a request out; [`Self::publish`] shows it to the device.
-    pub(super) fn put(&mut self, memory: &SharedMemory, wish: Wish) -> Result<()> {
+    pub(super) fn put(&mut self, memory: &SharedMemory, wish: PlannedRequest) -> Result<()> {
         let full = || Error::Full { what: "a slot for a request".into() };
         let slot = self.free.pop().and_then(|index| self.slots.get_mut(index)).ok_or_else(full)?;
-        let Wish { request, range, effect } = wish;
+        let PlannedRequest { request, range, effect } = wish;
         let data = place(memory, slot.base, &request)?;
         let mut descs = vec![Desc::readable(slot.base, HEADER_BYTES)];
         descs.extend(data);
@@ -136,7 +136,7 @@ impl LastingQueue {
             memory.write(desc_at, &linked(slot.head))?;
         }
         let written = request.input.iter().sum::<u32>() + 1;
-        slot.out = Some(Out { range, effect, written, kind: request.kind });
+        slot.out = Some(InFlightRequest { range, effect, written, kind: request.kind });
         self.batch.push(slot.head);
         Ok(())
     }
@@ -164,7 +164,11 @@ impl LastingQueue {
     }
 
     /// The request that a used element completes, and what was read by it.
-    pub(super) fn take(&mut self, memory: &SharedMemory, used: Used) -> Result<(Out, Vec<u8>)> {
+    pub(super) fn take(
+        &mut self,
+        memory: &SharedMemory,
+        used: Used,
+    ) -> Result<(InFlightRequest, Vec<u8>)> {
         let bad = |what: String| Error::Reply { request: "a request".into(), what };
         let index = self.by_head.get(used.id as usize).copied().flatten();
         let found = index.and_then(|index| Some((index, self.slots.get_mut(index)?)));
