@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 
 use crate::blk::peer::PeerArgument;
+pub use crate::comparison::{Bound, Comparison, Figure, Side};
+use crate::comparison::{compare, unjudged};
 use crate::host::{Host, HostTime, load};
 use crate::interrupted::Interrupted;
-pub use crate::judge::{Bound, Comparison, Figure, Side};
-use crate::judge::{compare, unjudged};
 pub use crate::plot::{PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 use crate::progress::Progress;
 use crate::results::{Cell, Results, Run, Series};

@@ -31,16 +31,16 @@
 #![forbid(unsafe_code)]
 
 pub mod blk;
+pub mod comparison;
 pub mod cpu;
+pub mod cpu_speed;
 pub mod experiment;
 mod fio;
 pub mod host;
-pub mod inside;
+pub mod in_process;
 pub mod interrupted;
-pub mod judge;
 pub mod nbd;
 pub mod net;
-pub mod pace;
 pub mod plot;
 pub mod progress;
 pub mod results;
@@ -48,7 +48,7 @@ pub mod slices;
 pub mod stats;
 pub mod table;
 pub mod toolstack;
-pub mod wake;
+pub mod wakeup_cost;
 
 /// Every experiment.
 #[must_use]

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::{Figure, Side};
 use crate::experiment::{Options, Plan, Sample};
 use crate::host::Host;
-use crate::judge::{Figure, Side};
 use crate::plot::{self, PlotPlan};
 use crate::stats::{Summary, Verdict};
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::cpu_speed::UNDISTURBED;
 use crate::experiment::Sample;
-use crate::pace::UNDISTURBED;
 
 /// Slices whose mean counts.
 pub const SLICES: usize = 3;
@@ -18,7 +18,7 @@ pub const STARTS: usize = 4;
 /// What was measured, and the pace of the CPUs, the lower one of before and after.
 #[derive(Debug)]
 pub struct Slice {
-    /// See [`crate::pace::Pace::now`].
+    /// See [`crate::cpu_speed::CpuPairSpeed::now`].
     pub pace: f64,
     /// What was measured.
     pub sample: Sample,

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::comparison::{Figure, Side};
 use crate::experiment::NOISY_CPUS;
-use crate::judge::{Figure, Side};
 use crate::results::{Cell, Compared, Results, Run, Series};
 use crate::stats::Verdict;
 

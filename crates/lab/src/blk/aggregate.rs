@@ -10,7 +10,7 @@ use anyhow::Result;
 use tempfile::TempDir;
 
 use super::client::{self, Load, Pattern, Wait, Window};
-use super::fleet::{Disk, Fleet, Maker};
+use super::fleet::{BackendKind, Disk, Fleet};
 use super::image;
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, PanelPlan, Plan, PlotPlan, PointPlan,
@@ -23,7 +23,7 @@ const REACTORS: [u16; 5] = [1, 2, 4, 8, 16];
 /// Of the best total so far as reactors grow.
 const BAR: f64 = 0.95;
 const IMAGE_BYTES: u64 = 8 << 20;
-const MAKERS: [Maker; 2] = [Maker::Ringway, Maker::Daemon];
+const MAKERS: [BackendKind; 2] = [BackendKind::Ringway, BackendKind::Daemon];
 /// Id and title of a cell.
 const CASES: [(&str, &str); 2] = [("null", "null"), ("cached", "files in the page cache")];
 
@@ -86,32 +86,35 @@ impl Experiment for StorageAggregate {
 }
 
 /// Every process with every number of threads; a quick run takes the ends.
-fn systems(options: &Options) -> Vec<(Maker, u16)> {
+fn systems(options: &Options) -> Vec<(BackendKind, u16)> {
     let counts: &[u16] = if options.quick { &[1, 4, 16] } else { &REACTORS };
     MAKERS.into_iter().flat_map(|maker| counts.iter().map(move |n| (maker, *n))).collect()
 }
 
-fn name(maker: Maker, threads: u16, control: bool) -> String {
+fn name(maker: BackendKind, threads: u16, control: bool) -> String {
     let ours = format!("ringway-io --reactors {threads}");
     match maker {
-        Maker::Ringway if control => format!("qsd in the place of {ours}"),
-        Maker::Ringway => ours,
-        Maker::Daemon => format!("qsd, iothreads: {threads}"),
+        BackendKind::Ringway if control => format!("qsd in the place of {ours}"),
+        BackendKind::Ringway => ours,
+        BackendKind::Daemon => format!("qsd, iothreads: {threads}"),
     }
 }
 
-fn comparisons(cell: &str, systems: &[(Maker, u16)], control: bool) -> Vec<Comparison> {
-    let ours: Vec<u16> =
-        systems.iter().filter(|(maker, _)| *maker == Maker::Ringway).map(|(_, n)| *n).collect();
+fn comparisons(cell: &str, systems: &[(BackendKind, u16)], control: bool) -> Vec<Comparison> {
+    let ours: Vec<u16> = systems
+        .iter()
+        .filter(|(maker, _)| *maker == BackendKind::Ringway)
+        .map(|(_, n)| *n)
+        .collect();
     let of = |n: u16, peers: Vec<String>| Comparison {
         cell: cell.to_owned(),
-        ours: name(Maker::Ringway, n, control),
+        ours: name(BackendKind::Ringway, n, control),
         peers,
         ..Comparison::default()
     };
     let mut all = Vec::new();
     for (i, n) in ours.iter().enumerate().skip(1) {
-        let fewer = ours.iter().take(i).map(|n| name(Maker::Ringway, *n, control));
+        let fewer = ours.iter().take(i).map(|n| name(BackendKind::Ringway, *n, control));
         all.push(Comparison {
             figure: Figure::OverLeader,
             bar: (!control).then_some(BAR),
@@ -119,16 +122,17 @@ fn comparisons(cell: &str, systems: &[(Maker, u16)], control: bool) -> Vec<Compa
             ..of(*n, fewer.collect())
         });
     }
-    all.extend(ours.iter().map(|n| of(*n, vec![name(Maker::Daemon, *n, control)])));
+    all.extend(ours.iter().map(|n| of(*n, vec![name(BackendKind::Daemon, *n, control)])));
     all
 }
 
-fn plot(cases: &[(&str, &str)], systems: &[(Maker, u16)], control: bool) -> PlotPlan {
+fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -> PlotPlan {
     let mut counts: Vec<u16> = systems.iter().map(|(_, n)| *n).collect();
     counts.sort_unstable();
     counts.dedup();
-    let line = |maker: Maker, cell: &str| SeriesPlan {
-        name: if maker == Maker::Ringway { "ringway-io" } else { "qemu-storage-daemon" }.into(),
+    let line = |maker: BackendKind, cell: &str| SeriesPlan {
+        name: if maker == BackendKind::Ringway { "ringway-io" } else { "qemu-storage-daemon" }
+            .into(),
         points: counts
             .iter()
             .enumerate()
@@ -158,7 +162,7 @@ fn plot(cases: &[(&str, &str)], systems: &[(Maker, u16)], control: bool) -> Plot
 
 struct Ready {
     plan: Plan,
-    systems: Vec<(Maker, u16)>,
+    systems: Vec<(BackendKind, u16)>,
     images: Vec<PathBuf>,
     control: bool,
     window: Window,
@@ -172,7 +176,7 @@ impl Prepared for Ready {
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let (maker, threads) = self.systems[system];
-        let maker = if self.control { Maker::Daemon } else { maker };
+        let maker = if self.control { BackendKind::Daemon } else { maker };
         let cached = self.plan.cells[cell].id == "cached";
         if cached {
             self.images.iter().try_for_each(|path| image::warm(path))?;

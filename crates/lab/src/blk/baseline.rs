@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Pattern, Wait};
+use super::eventfd_pair;
 use super::medium::Medium;
-use super::pair;
 use super::systems::{Poll, System, wait_id};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
@@ -40,7 +40,7 @@ impl Experiment for BlkBaseline {
                 "memcpy is glibc's, over the addresses of the load. fio reads the file \
                  itself, past the page cache, on the client's CPU."
                     .to_owned(),
-                pair::NOTE.to_owned(),
+                eventfd_pair::NOTE.to_owned(),
             ],
             plots: Vec::new(),
         };

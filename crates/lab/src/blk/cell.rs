@@ -155,10 +155,10 @@ pub(super) fn prepare(
         Window::of(Duration::from_millis(millis) * factor)
     });
     let windows = windows.collect();
-    Ok(Box::new(Ready { plan, cells, place, windows }))
+    Ok(Box::new(PreparedExperiment { plan, cells, place, windows }))
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cells: Vec<CellSpec>,
     place: Place,
@@ -166,7 +166,7 @@ struct Ready {
     windows: Vec<Window>,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

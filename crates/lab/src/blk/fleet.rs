@@ -14,7 +14,7 @@ use crate::cpu;
 
 /// Whose process it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Maker {
+pub(super) enum BackendKind {
     /// `ringway-io`.
     Ringway,
     /// `qemu-storage-daemon`.
@@ -61,11 +61,13 @@ pub(super) struct Reactors {
 impl Fleet {
     /// Starts a process that serves all disks; `threads` are its reactors or iothreads, if not its
     /// default.
-    pub(super) fn start(maker: Maker, disks: &[Disk], threads: Option<u16>) -> Result<Self> {
+    pub(super) fn start(maker: BackendKind, disks: &[Disk], threads: Option<u16>) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let process = match maker {
-            Maker::Ringway => Running::Ringway(ringway(dir.path(), disks, threads)?),
-            Maker::Daemon => Running::Daemon(daemon(dir.path(), disks, threads.unwrap_or(1))?),
+            BackendKind::Ringway => Running::Ringway(ringway(dir.path(), disks, threads)?),
+            BackendKind::Daemon => {
+                Running::Daemon(daemon(dir.path(), disks, threads.unwrap_or(1))?)
+            }
         };
         Ok(Self { process, dir })
     }

@@ -17,12 +17,12 @@ use testkit::raw::connection::BackendReply;
 use testkit::raw::wire::{Message, Request, feature, flags, protocol};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-use crate::inside::Inside;
+use crate::in_process::InProcessServer;
 
 /// A running loopback device, one client long.
 #[derive(Debug)]
 pub struct Loopback {
-    inside: Inside,
+    inside: InProcessServer,
     _dir: TempDir,
 }
 
@@ -34,7 +34,7 @@ impl Loopback {
     pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
-        let inside = Inside::start("loopback", socket, cpu, move |listener, stop| {
+        let inside = InProcessServer::start("loopback", socket, cpu, move |listener, stop| {
             let (stream, _) = listener.accept().context("nobody came")?;
             let connection = Connection::from_stream(stream)?;
             Session { connection, bytes, ring: Ring::default() }.serve(stop)

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::driver::Options;
 
-use super::client::{self, Load, Seat, Window};
+use super::client::{self, ClientQueue, Load, Window};
 use crate::cpu;
 use crate::experiment::Sample;
 
@@ -55,7 +55,7 @@ pub struct Peer {
     pid: u32,
     process: Pid,
     /// Out only if a sample failed.
-    seat: Option<Seat>,
+    seat: Option<ClientQueue>,
     /// CPUs that its threads may use, as the kernel lists them.
     cpus: String,
 }
@@ -85,7 +85,7 @@ impl Peer {
         let driver = client::connect(socket, options)
             .with_context(|| format!("--peer {name}: {} does not serve", socket.display()))?;
         let disk_bytes = driver.disk.bytes;
-        let seat = Seat { queue: driver.into_queue()?, disk_bytes, cpu: None };
+        let seat = ClientQueue { queue: driver.into_queue()?, disk_bytes, cpu: None };
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let cpus = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
         let cpus = cpus.unwrap_or("unknown").trim().to_owned();
@@ -126,7 +126,7 @@ impl Peer {
         let seat = self.seat.take().with_context(|| format!("{name}: has failed before"))?;
         let small = seat.disk_bytes / (load.bytes as u64) < u64::from(load.depth);
         ensure!(!small, "{name}: its disk of {} bytes is too small", seat.disk_bytes);
-        let seats = vec![Seat { cpu: Some(client_cpu), ..seat }];
+        let seats = vec![ClientQueue { cpu: Some(client_cpu), ..seat }];
         self.signal(Signal::CONT)?;
         let measured = client::measure_all(seats, load, window, || cpu::process_time_s(pid));
         let (sample, mut seats) = measured.with_context(|| format!("--peer {name}"))?;

@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, Reader, chosen, prepare};
 use super::client::{Arrivals, Load, Wait};
+use super::eventfd_pair;
 use super::medium::Medium;
-use super::pair;
 use super::systems::{Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{
@@ -62,7 +62,7 @@ impl Experiment for Polling {
                  Linux on the client's CPU, in which dd reads 4 KiB after 4 KiB directly; its p50 \
                  is the mean."
                     .to_owned(),
-                pair::NOTE.to_owned(),
+                eventfd_pair::NOTE.to_owned(),
             ],
             plots: vec![plot(&cells)],
         };

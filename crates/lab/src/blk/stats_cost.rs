@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::client::burst::{Burst, Ran};
+use super::client::burst::{Burst, BurstResult};
 use super::client::{self, Load, Window};
-use super::fleet::{Disk, Fleet, Maker};
+use super::fleet::{BackendKind, Disk, Fleet};
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::{HostTime, versions};
@@ -135,7 +135,7 @@ impl Prepared for Ready {
         };
         let serving = self.serving.insert(serving);
         let (window, cpu) = (self.window, self.placement.client);
-        let Ran { requests, kicks, seconds } =
+        let BurstResult { requests, kicks, seconds } =
             cpu::started_on(cpu, || serving.bursts[system].run(window))?;
         let (requests, kicks) = (requests as f64, kicks as f64);
         let metrics = [
@@ -174,7 +174,7 @@ impl Serving {
         };
         let places = if backwards { [1, 0] } else { [0, 1] };
         let disks = places.map(|place| disk(RECORD[place]));
-        let start = || Fleet::start(Maker::Ringway, &disks, Some(1));
+        let start = || Fleet::start(BackendKind::Ringway, &disks, Some(1));
         let fleet = cpu::started_on(placement.backend, start)?;
         let load = case.load();
         let burst = |place: usize| {

@@ -7,10 +7,10 @@ use testkit::process::{Backend, StorageDaemon, Target};
 
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
+use super::eventfd_pair;
 use super::image::{DISK_BYTES, Images};
 use super::loopback::Loopback;
 use super::medium::Medium;
-use super::pair;
 use super::peer::Peer;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
@@ -173,8 +173,8 @@ impl System {
                 let file = File::open(&place.images.disk)?;
                 return copy::preadv2(placement, load, window, (file, DISK_BYTES));
             }
-            Self::BarePair => return pair::measure(placement, window, false),
-            Self::BareWake => return pair::measure(placement, window, true),
+            Self::BarePair => return eventfd_pair::measure(placement, window, false),
+            Self::BareWake => return eventfd_pair::measure(placement, window, true),
             Self::Memcpy => return copy::memcpy(placement, load, window, DISK_BYTES),
             Self::Fio => return fio(place, load, window),
             Self::Peer(number) => {

@@ -14,7 +14,7 @@ use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, Load, To};
 use crate::host::HostTime;
-use crate::inside::Inside;
+use crate::in_process::InProcessServer;
 
 /// One server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) enum System {
 enum Server {
     Ringway(RingwayIo, PathBuf),
     Backend(Backend),
-    Thread(Inside),
+    Thread(InProcessServer),
 }
 
 impl System {

@@ -17,7 +17,7 @@ use testkit::raw::Connection;
 use testkit::raw::guest::wait_readable;
 use testkit::raw::wire::{Message, Request, flags};
 
-use crate::inside::Inside;
+use crate::in_process::InProcessServer;
 
 /// What is taken out: all that needs the control queue, and packed rings with what belongs to them.
 const WITHHELD: u64 = 0x7f << 17 | 1 << 34 | 1 << 35;
@@ -25,8 +25,10 @@ const WITHHELD: u64 = 0x7f << 17 | 1 << 34 | 1 << 35;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Listens at `socket` for one front-end of the backend at `backend`; its thread is on `cpu`.
-pub(super) fn start(socket: PathBuf, backend: PathBuf, cpu: usize) -> Result<Inside> {
-    Inside::start("relay", socket, cpu, move |listener, stop| serve(listener, &backend, stop))
+pub(super) fn start(socket: PathBuf, backend: PathBuf, cpu: usize) -> Result<InProcessServer> {
+    InProcessServer::start("relay", socket, cpu, move |listener, stop| {
+        serve(listener, &backend, stop)
+    })
 }
 
 fn serve(listener: &UnixListener, backend: &Path, stop: &AtomicBool) -> Result<()> {

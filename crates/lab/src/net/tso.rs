@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::tap::{Tap, TapOrigin};
 use anyhow::{Context, Result};
 
-use super::client::{self, HostLane, LARGEST, Lane, Ran, Shape, Way, tcp};
+use super::client::{self, FramePath, HostLane, LARGEST, Lane, Ran, Shape, tcp};
 use super::systems::{Running, System, versions};
 use super::tap::{self, Bridge};
 use crate::blk::client::Window;
@@ -210,7 +210,7 @@ impl Ready {
         self.client(lane, &running)
     }
 
-    fn client(&self, lane: impl Way, running: &Running) -> Result<Sample> {
+    fn client(&self, lane: impl FramePath, running: &Running) -> Result<Sample> {
         let time = || running.time_s();
         let ran = client::run(&mut [lane], self.placement.client, self.window, &time)?;
         Ok(sample_of(&ran, BYTES))

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 
 use caller::Caller;
-use ends::{ENDS, Told, ends};
+use ends::{ENDS, NotifyLatency, ends};
 use host::Host;
 
 use super::percentile;
@@ -234,7 +234,7 @@ impl Prepared for Ready {
 }
 
 /// The longest of all ends and of those of each kind.
-fn told(ends: &[Told]) -> Sample {
+fn told(ends: &[NotifyLatency]) -> Sample {
     let mut longest = Sample::new();
     let mut note = |name: String, ms: f64| {
         let most = longest.entry(name).or_insert(ms);

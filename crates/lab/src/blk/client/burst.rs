@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::offsets::Offsets;
-use super::{Load, PATIENCE, Seat, Window};
+use super::{ClientQueue, Load, PATIENCE, Window};
 use testkit::driver::Queue;
 
 /// Turns of the loop between two looks at the clock: some microseconds.
@@ -25,15 +25,15 @@ pub(in crate::blk) struct Burst {
 
 /// What one burst did.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::blk) struct Ran {
+pub(in crate::blk) struct BurstResult {
     pub(in crate::blk) requests: u64,
     pub(in crate::blk) kicks: u64,
     pub(in crate::blk) seconds: f64,
 }
 
 impl Burst {
-    pub(in crate::blk) fn new(seat: Seat, load: Load) -> Self {
-        let Seat { mut queue, disk_bytes, cpu: _ } = seat;
+    pub(in crate::blk) fn new(seat: ClientQueue, load: Load) -> Self {
+        let ClientQueue { mut queue, disk_bytes, cpu: _ } = seat;
         queue.want_calls(false);
         let offsets = Offsets::new(load, disk_bytes / load.bytes as u64, 0);
         Self { queue, load, offsets, freed: (0..load.depth).collect(), errors: 0 }
@@ -43,7 +43,7 @@ impl Burst {
     ///
     /// # Errors
     /// If the backend fails a request or stops answering.
-    pub(in crate::blk) fn run(&mut self, window: Window) -> Result<Ran> {
+    pub(in crate::blk) fn run(&mut self, window: Window) -> Result<BurstResult> {
         self.offer()?;
         self.until(window.warm)?;
         let (begin, kicks) = (Instant::now(), self.queue.kicks);
@@ -51,7 +51,7 @@ impl Burst {
         let (seconds, kicks) = (begin.elapsed().as_secs_f64(), self.queue.kicks - kicks);
         self.drain()?;
         ensure!(self.errors == 0, "{} requests failed", self.errors);
-        Ok(Ran { requests, kicks, seconds })
+        Ok(BurstResult { requests, kicks, seconds })
     }
 
     /// Keeps requests in flight until one has ended and that time is over; gives how many ended.

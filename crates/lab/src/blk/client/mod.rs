@@ -31,7 +31,7 @@ pub use load::{Arrivals, Load, Pattern, Wait, Window};
 use tally::{Tally, to_sample};
 
 /// One queue that a client uses. It can be used again after a sample.
-pub struct Seat {
+pub struct ClientQueue {
     /// The queue.
     pub queue: Queue,
     /// Bytes of its disk.
@@ -76,12 +76,17 @@ pub fn connect(socket: &Path, options: Options) -> Result<Driver> {
 ///
 /// # Errors
 /// As [`connect`]; a disk that is too small for the load.
-pub fn seats(socket: &Path, load: Load, queues: u16, cpu: Option<usize>) -> Result<Vec<Seat>> {
+pub fn seats(
+    socket: &Path,
+    load: Load,
+    queues: u16,
+    cpu: Option<usize>,
+) -> Result<Vec<ClientQueue>> {
     let driver = connect(socket, Options { queues, ..load.driver() })?;
     let disk_bytes = driver.disk.bytes;
     let small = disk_bytes / (load.bytes as u64) < u64::from(load.depth);
     ensure!(!small, "a disk of {disk_bytes} bytes is too small for this load");
-    Ok(driver.queues.into_iter().map(|queue| Seat { queue, disk_bytes, cpu }).collect())
+    Ok(driver.queues.into_iter().map(|queue| ClientQueue { queue, disk_bytes, cpu }).collect())
 }
 
 /// Measures one backend once, by one client. `backend_time` gives the CPU seconds it used so far.
@@ -105,11 +110,11 @@ pub fn measure(
 /// # Errors
 /// If the backend fails a request or stops answering.
 pub fn measure_all(
-    seats: Vec<Seat>,
+    seats: Vec<ClientQueue>,
     load: Load,
     window: Window,
     backend_time: impl Fn() -> Result<f64>,
-) -> Result<(Sample, Vec<Seat>)> {
+) -> Result<(Sample, Vec<ClientQueue>)> {
     let clients = Clients::start(seats, load)?;
     clients.wait_phase(window.warm)?;
     let (cpu, host) = (backend_time()?, HostTime::now()?);
@@ -119,7 +124,7 @@ pub fn measure_all(
     clients.state.store(phase::STOP, Ordering::Relaxed);
     let (cpu, wall_s) = (backend_time()? - cpu, start.elapsed().as_secs_f64());
     let busy_s = HostTime::now()?.busy_s - host.busy_s;
-    let (tallies, seats): (Vec<Tally>, Vec<Seat>) = clients.finish()?.into_iter().unzip();
+    let (tallies, seats): (Vec<Tally>, Vec<ClientQueue>) = clients.finish()?.into_iter().unzip();
     let mut sample = to_sample(&tallies, load, cpu / wall_s)?;
     let clients_s: f64 = tallies.iter().map(|tally| tally.cpu_s).sum();
     let other_s = (busy_s - cpu - clients_s).max(0.0);
@@ -131,11 +136,11 @@ pub fn measure_all(
 struct Clients {
     state: Arc<AtomicU8>,
     wakers: Vec<Waker>,
-    done: Receiver<Result<(Tally, Seat)>>,
+    done: Receiver<Result<(Tally, ClientQueue)>>,
 }
 
 impl Clients {
-    fn start(seats: Vec<Seat>, load: Load) -> Result<Self> {
+    fn start(seats: Vec<ClientQueue>, load: Load) -> Result<Self> {
         let state = Arc::new(AtomicU8::new(phase::WARM));
         let (send, done) = channel();
         let mut wakers = Vec::new();
@@ -161,7 +166,7 @@ impl Clients {
     }
 
     /// Collects the tallies; clients that still wait for their backend are woken and told to give up.
-    fn finish(&self) -> Result<Vec<(Tally, Seat)>> {
+    fn finish(&self) -> Result<Vec<(Tally, ClientQueue)>> {
         let mut all = Vec::new();
         let until = Instant::now() + PATIENCE;
         while all.len() < self.wakers.len() {
@@ -180,11 +185,16 @@ impl Clients {
 }
 
 /// A client's thread.
-fn run(seat: Seat, number: usize, load: Load, state: &AtomicU8) -> Result<(Tally, Seat)> {
+fn run(
+    seat: ClientQueue,
+    number: usize,
+    load: Load,
+    state: &AtomicU8,
+) -> Result<(Tally, ClientQueue)> {
     if let Some(cpu) = seat.cpu {
         cpu::pin(cpu)?;
     }
-    let Seat { mut queue, disk_bytes, cpu } = seat;
+    let ClientQueue { mut queue, disk_bytes, cpu } = seat;
     queue.want_calls(load.wait == Wait::Sleep);
     let offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, number);
     let (tally, queue) = match load.arrivals {
@@ -192,7 +202,7 @@ fn run(seat: Seat, number: usize, load: Load, state: &AtomicU8) -> Result<(Tally
         Arrivals::Think(time) => closed::run(queue, load, offsets, time, state)?,
         Arrivals::Poisson(per_second) => open::run(queue, load, offsets, per_second, state)?,
     };
-    Ok((tally, Seat { queue, disk_bytes, cpu }))
+    Ok((tally, ClientQueue { queue, disk_bytes, cpu }))
 }
 
 /// The addresses of a load's requests, in bytes, over and over.

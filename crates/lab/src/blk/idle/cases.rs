@@ -1,6 +1,6 @@
 //! What is looked at, and what was promised of it.
 
-use crate::blk::fleet::Maker;
+use crate::blk::fleet::BackendKind;
 use crate::experiment::{Comparison, Figure, Side};
 
 /// A busy disk beside idle ones, over the same alone.
@@ -29,7 +29,7 @@ pub(super) enum Case {
 pub(super) const CASES: [Case; 3] = [Case::Busy(1), Case::Busy(32), Case::Idle];
 
 /// A process and how many idle disks it has: what is kept running for the whole run.
-pub(super) type Key = (Maker, usize, u16);
+pub(super) type Key = (BackendKind, usize, u16);
 
 impl Case {
     pub(super) fn id(self) -> String {
@@ -60,8 +60,8 @@ impl Case {
     /// The systems, with what each is.
     pub(super) fn systems(self, disks: usize, control: bool) -> Vec<(String, Key)> {
         let ours = if control { "qsd in the place of ringway-io" } else { "ringway-io" };
-        let maker = if control { Maker::Daemon } else { Maker::Ringway };
-        let all = [(ours, maker), ("qsd", Maker::Daemon)].into_iter();
+        let maker = if control { BackendKind::Daemon } else { BackendKind::Ringway };
+        let all = [(ours, maker), ("qsd", BackendKind::Daemon)].into_iter();
         match self {
             Self::Busy(_) => all
                 .flat_map(|(name, maker)| {

@@ -89,13 +89,13 @@ impl Experiment for IdleQueues {
 }
 
 /// A process with the front-ends of its idle disks; its first disk is the busy one.
-struct Crowd {
+struct IdleFleet {
     /// Before the process: they say goodbye.
     _guests: Vec<Guest>,
     fleet: Fleet,
 }
 
-impl Crowd {
+impl IdleFleet {
     fn start((maker, disks, queues): Key, cpu: usize) -> Result<Self> {
         let busy = Disk { queues: 1, image: None, words: Vec::new() };
         let idle = (0..disks).map(|_| Disk { queues, image: None, words: Vec::new() });
@@ -129,7 +129,7 @@ struct Ready {
     control: bool,
     placement: Placement,
     window_ms: Option<u64>,
-    crowds: BTreeMap<Key, Crowd>,
+    crowds: BTreeMap<Key, IdleFleet>,
 }
 
 impl Prepared for Ready {
@@ -143,7 +143,7 @@ impl Prepared for Ready {
         let fleet = match self.crowds.entry(key) {
             std::collections::btree_map::Entry::Occupied(there) => &there.into_mut().fleet,
             std::collections::btree_map::Entry::Vacant(place) => {
-                &place.insert(Crowd::start(key, self.placement.backend)?).fleet
+                &place.insert(IdleFleet::start(key, self.placement.backend)?).fleet
             }
         };
         let millis = |default| Duration::from_millis(self.window_ms.unwrap_or(default));

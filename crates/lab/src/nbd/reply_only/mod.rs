@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inside::Inside;
+use crate::in_process::InProcessServer;
 use answer::{
     Answered, DATA_MAX, OUT_BYTES, REQUEST_BYTES, Reads, STRUCTURED_BYTES, answer, u32_at,
 };
@@ -31,8 +31,8 @@ const OPTION_MAX: usize = 4096;
 ///
 /// # Errors
 /// If there is no socket or thread to be had.
-pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<Inside> {
-    Inside::start("reply-only", dir.join("reply-only.sock"), cpu, move |listener, stop| {
+pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<InProcessServer> {
+    InProcessServer::start("reply-only", dir.join("reply-only.sock"), cpu, move |listener, stop| {
         // fio connects once to ask for the size, and once more.
         loop {
             let (stream, _) = listener.accept().context("nobody came")?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::io::Errno;
 
 use super::frame::{announcement, tcp};
-use super::lane::Way;
+use super::lane::FramePath;
 use super::nic::{Nic, QUEUE_SIZE, Spec, with_header};
 
 /// Stations of the NIC and of the host.
@@ -69,7 +69,7 @@ impl HostLane {
     }
 }
 
-impl Way for HostLane {
+impl FramePath for HostLane {
     fn turn(&mut self, send: bool) -> Result<()> {
         let came = if self.back { self.nic.count(self.bytes)? } else { 0 };
         self.arrived[0] += came;

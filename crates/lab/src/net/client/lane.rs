@@ -16,7 +16,7 @@ const TURNS: u32 = 64;
 const STALL: Duration = Duration::from_secs(5);
 
 /// A way of frames, from one end to another.
-pub(in crate::net) trait Way {
+pub(in crate::net) trait FramePath {
     /// Takes what came, and sends as much again if that is wanted.
     fn turn(&mut self, send: bool) -> Result<()>;
 
@@ -105,7 +105,7 @@ impl Lane {
     }
 }
 
-impl Way for Lane {
+impl FramePath for Lane {
     #[inline]
     fn turn(&mut self, send: bool) -> Result<()> {
         self.to.count_all(self.bytes, &mut self.received)?;
@@ -148,7 +148,7 @@ impl Ran {
 }
 
 /// Runs lanes on one CPU for a window. `backend_s` gives the CPU seconds that the backend used so far.
-pub(in crate::net) fn run<W: Way>(
+pub(in crate::net) fn run<W: FramePath>(
     lanes: &mut [W],
     client_cpu: usize,
     window: Window,
@@ -157,7 +157,7 @@ pub(in crate::net) fn run<W: Way>(
     cpu::started_on(client_cpu, || run_here(lanes, window, backend_s))
 }
 
-fn run_here<W: Way>(
+fn run_here<W: FramePath>(
     lanes: &mut [W],
     window: Window,
     backend_s: &dyn Fn() -> Result<f64>,
@@ -181,7 +181,7 @@ fn run_here<W: Way>(
 }
 
 /// Lets all lanes run for a while: on a busy host until one frame has arrived.
-fn spin(lanes: &mut [impl Way], how_long: Duration) -> Result<()> {
+fn spin(lanes: &mut [impl FramePath], how_long: Duration) -> Result<()> {
     let until = Instant::now() + how_long;
     let first = all(lanes);
     let (mut last, mut since) = (first, Instant::now());
@@ -201,13 +201,13 @@ fn spin(lanes: &mut [impl Way], how_long: Duration) -> Result<()> {
 }
 
 /// Frames that have arrived on all.
-fn all(lanes: &[impl Way]) -> u64 {
-    lanes.iter().flat_map(Way::arrived).sum()
+fn all(lanes: &[impl FramePath]) -> u64 {
+    lanes.iter().flat_map(FramePath::arrived).sum()
 }
 
 /// Waits for what is on its way; gives how many frames never came.
-fn drain<W: Way>(lanes: &mut [W]) -> Result<u64> {
-    let missing = |lanes: &[W]| lanes.iter().map(Way::away).sum::<u64>();
+fn drain<W: FramePath>(lanes: &mut [W]) -> Result<u64> {
+    let missing = |lanes: &[W]| lanes.iter().map(FramePath::away).sum::<u64>();
     let until = Instant::now() + STALL;
     while missing(lanes) > 0 && Instant::now() < until {
         lanes.iter_mut().try_for_each(|lane| lane.turn(false))?;

@@ -9,10 +9,10 @@ use testkit::process::PROCESS_DEADLINE;
 use testkit::testpmd::{Counts, Memory, Nics, Testpmd};
 
 use crate::cpu::{self, Placement};
+use crate::cpu_speed::{CpuPairSpeed, SETTLES};
 use crate::experiment::Sample;
 use crate::host::HostTime;
 use crate::net::systems::Running;
-use crate::pace::{Pace, SETTLES};
 use crate::slices::{Slice, least_disturbed};
 
 /// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
@@ -27,7 +27,7 @@ pub(super) const PER_CPU: &str = "frames_per_cpu_s";
 pub(super) const RATE: &str = "frames_per_s";
 
 /// A switch, and a client that sends back what it receives.
-pub(super) struct Closed {
+pub(super) struct ClosedLoop {
     switch: Running,
     client: Testpmd,
     /// Of a frame.
@@ -42,7 +42,7 @@ struct Times {
     busy_s: f64,
 }
 
-impl Closed {
+impl ClosedLoop {
     /// Starts the client with frames of so many bytes.
     pub(super) fn start(switch: Running, bytes: u16, at: Placement) -> Result<Self> {
         let sockets: Vec<PathBuf> = (0..2).map(|port| switch.socket(port)).collect();
@@ -67,7 +67,7 @@ impl Closed {
         mut self,
         window: Duration,
         patience: Duration,
-        pace: &mut Pace,
+        pace: &mut CpuPairSpeed,
     ) -> Result<Sample> {
         let sample = least_disturbed(patience, |until| {
             let (before, start) = self.stopped(|| {

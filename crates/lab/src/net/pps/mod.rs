@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testkit::testpmd::{ReservedHugePages, reserve_huge_pages};
 
-use closed::{Closed, PER_CPU, QUEUE_SIZE, RATE};
+use closed::{ClosedLoop, PER_CPU, QUEUE_SIZE, RATE};
 
 use super::idle::{self, Idle};
 use super::systems::{System, versions};
 use crate::blk::systems::Poll;
 use crate::cpu::Placement;
+use crate::cpu_speed::CpuPairSpeed;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
-use crate::pace::Pace;
 use crate::slices::{SLICES, STARTS, of_starts};
 
 const SYSTEMS: [System; 5] = [
@@ -152,7 +152,8 @@ impl Experiment for NetPps {
         let pages = reserve_huge_pages(ALL_MIB)?;
         // Idle ones do not ask for it, and it takes seconds.
         let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
-        let pace = asked.then(|| Pace::of([placement.backend, placement.client])).transpose()?;
+        let pace =
+            asked.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
         Ok(Box::new(Ready { plan, cases, placement, pace, options, _pages: pages }))
     }
 }
@@ -187,7 +188,7 @@ struct Ready {
     cases: Vec<Case>,
     placement: Placement,
     /// Of those CPUs, for frames.
-    pace: Option<Pace>,
+    pace: Option<CpuPairSpeed>,
     options: Options,
     /// For all that run, one after the other.
     _pages: ReservedHugePages,
@@ -206,7 +207,7 @@ impl Prepared for Ready {
             Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
                 let pace = self.pace.as_mut().context("nobody has looked at the CPUs")?;
                 let switch = system.start(2, 1, self.placement)?;
-                let running = Closed::start(switch, bytes, self.placement)?;
+                let running = ClosedLoop::start(switch, bytes, self.placement)?;
                 running.measure(millis(SLICE_MS), patience, pace)
             }),
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),

@@ -1,7 +1,7 @@
 //! What was promised of the matrix.
 
-use super::cases::{Between, Case, ENDS, PEERS};
-use super::way::{OURS, Way};
+use super::cases::{Case, ENDS, PEERS, StreamEnds};
+use super::path::{OURS, StreamPath};
 use crate::experiment::{Comparison, Figure, Options, Side};
 use crate::net::guests::PER_BUSY;
 use crate::net::guests::turns::ALL_OVER_ONE;
@@ -17,7 +17,7 @@ impl Case {
         if options.control {
             return Vec::new();
         }
-        let shown = |ours: Way, peer: Way| Comparison {
+        let shown = |ours: StreamPath, peer: StreamPath| Comparison {
             cell: self.id(),
             ours: ours.name(),
             peers: vec![peer.name()],
@@ -27,45 +27,50 @@ impl Case {
         let about = |ours, peer, bar| Comparison { spread_excuses: true, ..of(ours, peer, bar) };
         let whole = |ours, peer| about(ours, peer, 1.0);
         match self.between {
-            Between::Guests | Between::Free => {}
-            Between::Host => {
-                let judged = |back| whole(Way::Host(1, back), Way::Tap(back));
-                let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
+            StreamEnds::Guests | StreamEnds::Free => {}
+            StreamEnds::Host => {
+                let judged = |back| whole(StreamPath::Host(1, back), StreamPath::Tap(back));
+                let turned = |way: fn(bool) -> StreamPath| shown(way(true), way(false));
                 let pairs = |back| {
-                    let [eight, one] = [8, 1].map(|pairs| Way::Host(pairs, back));
+                    let [eight, one] = [8, 1].map(|pairs| StreamPath::Host(pairs, back));
                     if self.streams == 1 {
                         about(eight, one, ONE_STREAM)
                     } else {
                         shown(eight, one)
                     }
                 };
-                let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
-                let more = [turned(Way::Tap), pairs(false), pairs(true)];
+                let all = [judged(false), judged(true), turned(|back| StreamPath::Host(1, back))];
+                let more = [turned(StreamPath::Tap), pairs(false), pairs(true)];
                 return all.into_iter().chain(more).collect();
             }
-            Between::Emulated => {
-                let [one, eight] = ENDS.map(Way::Emulated);
-                let beside = ENDS.map(|n| shown(Way::Emulated(n), Way::EmulatedBridge(n)));
+            StreamEnds::Emulated => {
+                let [one, eight] = ENDS.map(StreamPath::Emulated);
+                let beside =
+                    ENDS.map(|n| shown(StreamPath::Emulated(n), StreamPath::EmulatedBridge(n)));
                 let pairs = match self.streams {
                     1 => about(eight, one, ONE_STREAM),
                     _ => shown(eight, one),
                 };
                 return [pairs].into_iter().chain(beside).collect();
             }
-            Between::Nics(bytes) => {
-                return vec![of(Way::Nics(8, bytes), Way::Nics(1, bytes), ONE_STREAM)];
+            StreamEnds::Nics(bytes) => {
+                return vec![of(
+                    StreamPath::Nics(8, bytes),
+                    StreamPath::Nics(1, bytes),
+                    ONE_STREAM,
+                )];
             }
         }
-        let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
-        let [testpmd, ..] = PEERS.map(|peer| Way::Switch(peer, 1));
-        let each = PEERS.map(|peer| Way::Switch(peer, 1)).map(|peer| match self.between {
+        let [one, eight] = [1, 8].map(|pairs| StreamPath::Switch(OURS, pairs));
+        let [testpmd, ..] = PEERS.map(|peer| StreamPath::Switch(peer, 1));
+        let each = PEERS.map(|peer| StreamPath::Switch(peer, 1)).map(|peer| match self.between {
             // A switch that spins drives guests to one CPU, where they wake each other at once: what
             // that brings is their place's doing.
-            Between::Free => shown(one, peer),
+            StreamEnds::Free => shown(one, peer),
             _ => whole(one, peer),
         });
         let cpu = match self.between {
-            Between::Free => Comparison {
+            StreamEnds::Free => Comparison {
                 metric: Some("backend_cpus".to_owned()),
                 side: Side::AtMost,
                 ..of(one, testpmd, BACKEND)
@@ -76,11 +81,11 @@ impl Case {
         };
         let mut all = Vec::from(each);
         all.push(cpu);
-        all.extend(self.beside_the_kernel(whole(one, Way::Bridge)));
+        all.extend(self.beside_the_kernel(whole(one, StreamPath::Bridge)));
         if self.streams == 1 {
             all.extend(self.pairs(about(eight, one, ONE_STREAM)));
             // How much of it comes with pairs that are there and not used, at either end.
-            all.push(shown(Way::OneOf(8), one));
+            all.push(shown(StreamPath::OneOf(8), one));
         }
         all
     }
@@ -93,7 +98,7 @@ impl Case {
         }
         let turns = Comparison {
             cell: self.id(),
-            ours: Way::Turns(8).name(),
+            ours: StreamPath::Turns(8).name(),
             metric: Some(ALL_OVER_ONE.to_owned()),
             figure: Figure::Alone,
             bar: Some(ONE_STREAM),

@@ -1,6 +1,6 @@
 //! The matrix: who meets over how many pairs.
 
-use super::way::{OURS, Way};
+use super::path::{OURS, StreamPath};
 use crate::experiment::Options;
 use crate::net::client::FULL;
 use crate::net::systems::System;
@@ -15,7 +15,7 @@ pub(super) const PEERS: [System; 3] =
 
 /// Who meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Between {
+pub(super) enum StreamEnds {
     /// Two guests of User-Mode Linux, with a CPU each.
     Guests,
     /// Two of them on whatever CPU the host puts them.
@@ -31,7 +31,7 @@ pub(super) enum Between {
 /// What streams: so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) between: Between,
+    pub(super) between: StreamEnds,
     pub(super) streams: u16,
 }
 
@@ -40,7 +40,7 @@ impl Case {
         let streams = if options.quick { &ENDS[..] } else { &COUNTS };
         let of = |between| streams.iter().map(move |streams| Self { between, streams: *streams });
         // What pairs cost a stream is seen with one.
-        let one = [Between::Nics(FULL), Between::Nics(tso::BYTES)];
+        let one = [StreamEnds::Nics(FULL), StreamEnds::Nics(tso::BYTES)];
         let one = one.map(|between| Self { between, streams: 1 });
         let ends = |between| ENDS.map(|streams| Self { between, streams });
         let wanted = |case: &Self| {
@@ -48,69 +48,74 @@ impl Case {
             (case.is_switched() || !options.control)
                 && options.only.as_ref().is_none_or(|only| case.id().contains(only))
         };
-        let all = of(Between::Guests).chain(ends(Between::Free)).chain(of(Between::Host));
-        all.chain(ends(Between::Emulated)).chain(one).filter(wanted).collect()
+        let all = of(StreamEnds::Guests).chain(ends(StreamEnds::Free)).chain(of(StreamEnds::Host));
+        all.chain(ends(StreamEnds::Emulated)).chain(one).filter(wanted).collect()
     }
 
     pub(super) fn id(self) -> String {
         match self.between {
-            Between::Guests => format!("vif-s{}", self.streams),
-            Between::Free => format!("vif-free-s{}", self.streams),
-            Between::Host => format!("uplink-s{}", self.streams),
-            Between::Emulated => format!("qemu-s{}", self.streams),
-            Between::Nics(FULL) => format!("nic-1500-s{}", self.streams),
-            Between::Nics(_) => format!("nic-64k-s{}", self.streams),
+            StreamEnds::Guests => format!("vif-s{}", self.streams),
+            StreamEnds::Free => format!("vif-free-s{}", self.streams),
+            StreamEnds::Host => format!("uplink-s{}", self.streams),
+            StreamEnds::Emulated => format!("qemu-s{}", self.streams),
+            StreamEnds::Nics(FULL) => format!("nic-1500-s{}", self.streams),
+            StreamEnds::Nics(_) => format!("nic-64k-s{}", self.streams),
         }
     }
 
     /// Guests of User-Mode Linux meet at each of the switches.
     fn is_switched(self) -> bool {
-        matches!(self.between, Between::Guests | Between::Free)
+        matches!(self.between, StreamEnds::Guests | StreamEnds::Free)
     }
 
     /// Each guest has a CPU that it keeps.
     pub(super) fn has_places(self) -> bool {
-        self.between == Between::Guests
+        self.between == StreamEnds::Guests
     }
 
     /// There are no guests.
     pub(super) fn is_bare(self) -> bool {
-        matches!(self.between, Between::Nics(_))
+        matches!(self.between, StreamEnds::Nics(_))
     }
 
     /// Its guests are those of QEMU.
     pub(super) fn is_emulated(self) -> bool {
-        self.between == Between::Emulated
+        self.between == StreamEnds::Emulated
     }
 
     pub(super) fn title(self) -> String {
         let who = match self.between {
-            Between::Guests => "two guests with a CPU each, TCP streams".to_owned(),
-            Between::Free => "two guests wherever the host puts them, TCP streams".to_owned(),
-            Between::Host => "a guest and the host, TCP streams".to_owned(),
-            Between::Emulated => "two guests of QEMU, TCP streams".to_owned(),
-            Between::Nics(bytes) => format!("two NICs, frames of {bytes} bytes, streams"),
+            StreamEnds::Guests => "two guests with a CPU each, TCP streams".to_owned(),
+            StreamEnds::Free => "two guests wherever the host puts them, TCP streams".to_owned(),
+            StreamEnds::Host => "a guest and the host, TCP streams".to_owned(),
+            StreamEnds::Emulated => "two guests of QEMU, TCP streams".to_owned(),
+            StreamEnds::Nics(bytes) => format!("two NICs, frames of {bytes} bytes, streams"),
         };
         format!("{who}: {}", self.streams)
     }
 
-    pub(super) fn ways(self, options: &Options) -> Vec<Way> {
+    pub(super) fn ways(self, options: &Options) -> Vec<StreamPath> {
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         match self.between {
-            Between::Guests | Between::Free => {}
-            Between::Host => {
-                let ours = pairs.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
-                return ours.chain([false, true].map(Way::Tap)).collect();
+            StreamEnds::Guests | StreamEnds::Free => {}
+            StreamEnds::Host => {
+                let ours =
+                    pairs.iter().flat_map(|n| [false, true].map(|back| StreamPath::Host(*n, back)));
+                return ours.chain([false, true].map(StreamPath::Tap)).collect();
             }
-            Between::Emulated => {
-                return [ENDS.map(Way::Emulated), ENDS.map(Way::EmulatedBridge)].concat();
+            StreamEnds::Emulated => {
+                return [ENDS.map(StreamPath::Emulated), ENDS.map(StreamPath::EmulatedBridge)]
+                    .concat();
             }
-            Between::Nics(bytes) => return ENDS.map(|pairs| Way::Nics(pairs, bytes)).into(),
+            StreamEnds::Nics(bytes) => {
+                return ENDS.map(|pairs| StreamPath::Nics(pairs, bytes)).into();
+            }
         }
-        let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
-        let ours = ours.chain((self.streams == 1).then_some(Way::OneOf(8)));
-        let ours = ours.chain((self.streams == 1 && self.has_places()).then_some(Way::Turns(8)));
-        let peers = PEERS.map(|peer| Way::Switch(peer, 1));
-        ours.filter(|_| !options.control).chain([Way::Bridge]).chain(peers).collect()
+        let ours = pairs.iter().map(|n| StreamPath::Switch(OURS, *n));
+        let ours = ours.chain((self.streams == 1).then_some(StreamPath::OneOf(8)));
+        let ours =
+            ours.chain((self.streams == 1 && self.has_places()).then_some(StreamPath::Turns(8)));
+        let peers = PEERS.map(|peer| StreamPath::Switch(peer, 1));
+        ours.filter(|_| !options.control).chain([StreamPath::Bridge]).chain(peers).collect()
     }
 }

@@ -8,9 +8,9 @@
 mod bars;
 mod cases;
 mod notes;
+mod path;
 mod plot;
 mod setup;
-mod way;
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use testkit::process::find_tool;
 
 use cases::{Case, PEERS};
 use notes::{notes, places};
+use path::{OURS, StreamPath};
 use plot::plot;
 use setup::{emulated, host, switch};
-use way::{OURS, Way};
 
 use super::client::{self, Lane, Shape, tcp};
 use super::guests::{self, End, Streams};
@@ -31,9 +31,9 @@ use super::tap::{Bridge, Device};
 use super::tso;
 use crate::blk::client::Window;
 use crate::cpu::Placement;
+use crate::cpu_speed::{CpuPairSpeed, SETTLES};
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
-use crate::pace::{Pace, SETTLES};
 use crate::slices::{Slice, least_disturbed, of_starts};
 
 /// Times that each is measured in a boot of its guests.
@@ -62,7 +62,7 @@ impl Experiment for NetQueues {
         let cell = |case: &Case| CellPlan {
             id: case.id(),
             title: case.title(),
-            systems: case.ways(options).into_iter().map(Way::name).collect(),
+            systems: case.ways(options).into_iter().map(StreamPath::name).collect(),
         };
         let mut versions = versions(&[&[OURS][..], &PEERS].concat(), options.control)?;
         let used = [("iperf3", "iperf3", "iperf3"), ("guests", "linux.uml", "user-mode-linux")];
@@ -85,7 +85,8 @@ impl Experiment for NetQueues {
         };
         // NICs without guests are all that keeps to two CPUs.
         let pace = cases.iter().any(|case| case.is_bare());
-        let pace = pace.then(|| Pace::of([placement.backend, placement.client])).transpose()?;
+        let pace =
+            pace.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
         Ok(Box::new(Ready { plan, cases, placement, pace, options: options.clone() }))
     }
 }
@@ -95,7 +96,7 @@ struct Ready {
     cases: Vec<Case>,
     placement: Placement,
     /// Of those CPUs, for NICs without guests.
-    pace: Option<Pace>,
+    pace: Option<CpuPairSpeed>,
     options: Options,
 }
 
@@ -120,30 +121,32 @@ impl Prepared for Ready {
             None => ends,
         };
         match way {
-            Way::Switch(system, pairs) => switch(system, [pairs; 2], put, streams, self.placement),
-            Way::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
-            Way::Turns(pairs) => {
+            StreamPath::Switch(system, pairs) => {
+                switch(system, [pairs; 2], put, streams, self.placement)
+            }
+            StreamPath::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
+            StreamPath::Turns(pairs) => {
                 switch(OURS, [pairs; 2], put, streams.by_turns(pairs), self.placement)
             }
-            Way::Nics(pairs, bytes) => {
+            StreamPath::Nics(pairs, bytes) => {
                 let quick = self.options.quick;
                 of_starts(quick, PATIENCE, |patience| self.nics(pairs, bytes, patience))
             }
-            Way::Emulated(pairs) => emulated(pairs, streams, self.placement),
-            Way::Bridge => {
+            StreamPath::Emulated(pairs) => emulated(pairs, streams, self.placement),
+            StreamPath::Bridge => {
                 let bridge = Bridge::with_devices(1)?;
                 let [server, client] = put([0, 1].map(|n| End::tap(&bridge.taps[n])));
                 let _server = server.listen(streams)?;
                 streams.measure(&client, None)
             }
-            Way::EmulatedBridge(pairs) => {
+            StreamPath::EmulatedBridge(pairs) => {
                 let bridge = Bridge::with_devices(pairs)?;
                 let [server, client] = [0, 1].map(|n| End::emulated_tap(&bridge.taps[n], n, pairs));
                 let _server = server.listen(streams)?;
                 streams.measure(&client, None)
             }
-            Way::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
-            Way::Tap(back) => {
+            StreamPath::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
+            StreamPath::Tap(back) => {
                 let device = Device::with_address(guests::ADDRESSES[0])?;
                 let _servers = guests::host_listens(streams.repeats)?;
                 Streams { back, ..streams }.measure(&End::tap(&device.0), None)

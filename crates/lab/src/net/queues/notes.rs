@@ -6,7 +6,7 @@ use super::{REPEATS, SLICE_MS};
 use crate::cpu::{self, Placement};
 use crate::net::guests::turns;
 use crate::slices::{SLICES, STARTS};
-use crate::wake::wake_us;
+use crate::wakeup_cost::wake_us;
 
 /// CPUs of two guests that have one each: the last ones, which are not the backend's if there are three.
 pub(super) fn places() -> Result<[usize; 2]> {

@@ -1,18 +1,18 @@
 //! How the matrix is drawn.
 
-use super::cases::{Between, Case};
-use super::way::Way;
+use super::cases::{Case, StreamEnds};
+use super::path::StreamPath;
 use crate::experiment::{Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 
 /// As in the documents: streams on x, a line for each number of pairs.
 pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
-    let panel = |between: Between, metric: &str| {
+    let panel = |between: StreamEnds, metric: &str| {
         let here = cases.iter().filter(|case| case.between == between);
         let here: Vec<Case> = here.copied().collect();
         let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
-        ways.retain(|way| !matches!(way, Way::OneOf(_) | Way::Turns(_)));
-        let title = if between == Between::Host { "guest and host" } else { "guest to guest" };
-        let line = |way: Way| SeriesPlan {
+        ways.retain(|way| !matches!(way, StreamPath::OneOf(_) | StreamPath::Turns(_)));
+        let title = if between == StreamEnds::Host { "guest and host" } else { "guest to guest" };
+        let line = |way: StreamPath| SeriesPlan {
             name: way.name(),
             points: here
                 .iter()
@@ -29,7 +29,7 @@ pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
             series: ways.into_iter().map(line).collect(),
         }
     };
-    let (both, metrics) = ([Between::Guests, Between::Host], ["gbit_per_s", "backend_cpus"]);
+    let (both, metrics) = ([StreamEnds::Guests, StreamEnds::Host], ["gbit_per_s", "backend_cpus"]);
     PlotPlan {
         name: "lines".to_owned(),
         title: "net-queues: TCP streams over pairs of queues".to_owned(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use testkit::process::RingwayNet;
 
-use super::way::OURS;
+use super::path::OURS;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
-use crate::inside::Inside;
+use crate::in_process::InProcessServer;
 use crate::net::guests::{self, End, Streams};
 use crate::net::relay;
 use crate::net::systems::System;
@@ -39,7 +39,11 @@ pub(super) fn switch(
 }
 
 /// Where a guest connects to a port of a switch, by a relay if it is not ours.
-fn front(system: System, socket: PathBuf, cpu: usize) -> Result<(PathBuf, Option<Inside>)> {
+fn front(
+    system: System,
+    socket: PathBuf,
+    cpu: usize,
+) -> Result<(PathBuf, Option<InProcessServer>)> {
     if system.is_ours() {
         return Ok((socket, None));
     }

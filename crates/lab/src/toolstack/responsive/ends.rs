@@ -32,7 +32,7 @@ pub(super) const ENDS: [End; 4] = [End::Killed, End::Panic, End::PowerOff, End::
 
 /// How long it took until a client was told, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct NotifyLatency {
     pub(super) end: End,
     /// That the machine is halted.
     pub(super) halted_ms: f64,
@@ -90,7 +90,7 @@ fn kill_emulator(daemon: &Ringwayd, uuid: &str) -> Result<Instant> {
 ///
 /// # Errors
 /// A guest does not do what it is told, or nobody is told of its end.
-pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<Told>> {
+pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<NotifyLatency>> {
     let mut client = host.daemon.client()?;
     let mut token = client.events(CLASSES, "", Duration::ZERO)?.token;
     let mut all = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<T
             }
         }
         let (Some(halted_ms), Some(message_ms)) = (halted, message) else { continue };
-        all.push(Told { end, halted_ms, message_ms });
+        all.push(NotifyLatency { end, halted_ms, message_ms });
     }
     Ok(all)
 }

@@ -7,7 +7,7 @@ pub(super) const OURS: System = System::Ringway(Poll::Auto);
 
 /// Between whom, by what, over how many pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum StreamPath {
     /// Two guests at a switch.
     Switch(System, u16),
     /// Two guests at ours, whose NICs have so many pairs and use the first.
@@ -28,7 +28,7 @@ pub(super) enum Way {
     Tap(bool),
 }
 
-impl Way {
+impl StreamPath {
     pub(super) fn name(self) -> String {
         let pairs = |n: u16| if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") };
         match self {

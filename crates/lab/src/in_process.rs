@@ -14,7 +14,7 @@ use crate::cpu;
 
 /// A server that runs.
 #[derive(Debug)]
-pub struct Inside {
+pub struct InProcessServer {
     name: &'static str,
     socket: PathBuf,
     stop: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub struct Inside {
     thread_id: Pid,
 }
 
-impl Inside {
+impl InProcessServer {
     /// Listens at `socket`; a thread on `cpu` takes who comes, until it is told to stop. It is
     /// connected to once more then, so that it need not look while it waits for somebody.
     ///
@@ -82,7 +82,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InProcessServer {
     fn drop(&mut self) {
         // What went wrong matters to nobody any more.
         let _ = self.end();

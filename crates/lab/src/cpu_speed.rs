@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::cpu;
 
-/// With less they are not what they can be: see [`Pace::now`].
+/// With less they are not what they can be: see [`CpuPairSpeed::now`].
 pub const UNDISTURBED: f64 = 0.9;
 /// One reading is the median of so many, each so long: an interrupt spoils one of them.
 const READINGS: usize = 5;
@@ -35,7 +35,7 @@ pub const SETTLES: Duration = Duration::from_millis(450);
 
 /// What one look at both shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Look {
+struct SpeedSample {
     /// Steps in a microsecond of each while the other one works too.
     speed: [f64; 2],
     /// Nanoseconds for a line to the other one and back.
@@ -44,18 +44,18 @@ struct Look {
 
 /// Two CPUs, and the best that was seen of them.
 #[derive(Debug)]
-pub struct Pace {
+pub struct CpuPairSpeed {
     cpus: [usize; 2],
-    best: Look,
+    best: SpeedSample,
 }
 
-impl Pace {
+impl CpuPairSpeed {
     /// Watches two CPUs for some seconds, on which nothing else should run.
     ///
     /// # Errors
     /// If this process may not run on one of them.
     pub fn of(cpus: [usize; 2]) -> Result<Self> {
-        let best = Look { speed: [0.0; 2], hop_ns: f64::INFINITY };
+        let best = SpeedSample { speed: [0.0; 2], hop_ns: f64::INFINITY };
         let mut pace = Self { cpus, best };
         let start = Instant::now();
         while start.elapsed() < SEARCH {
@@ -74,7 +74,7 @@ impl Pace {
         Ok(self.judge(look(self.cpus)?))
     }
 
-    /// Waits until nobody is in their way, at most so long. Returns the pace then, see [`Pace::now`]. Where that
+    /// Waits until nobody is in their way, at most so long. Returns the pace then, see [`CpuPairSpeed::now`]. Where that
     /// took many looks, has `settle` run what is measured for [`SETTLES`] before the last of them.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Pace {
         self.now()
     }
 
-    fn judge(&mut self, look: Look) -> f64 {
+    fn judge(&mut self, look: SpeedSample) -> f64 {
         let mut pace: f64 = 1.0;
         for (best, now) in self.best.speed.iter_mut().zip(look.speed) {
             *best = best.max(now);
@@ -116,10 +116,10 @@ impl Pace {
 }
 
 /// Both work at once, then send a line to and fro. One CPU that stands for both works alone.
-fn look([here, there]: [usize; 2]) -> Result<Look> {
+fn look([here, there]: [usize; 2]) -> Result<SpeedSample> {
     if here == there {
         let speed = cpu::started_on(here, || Ok(reading()))?;
-        return Ok(Look { speed: [speed; 2], hop_ns: 1.0 });
+        return Ok(SpeedSample { speed: [speed; 2], hop_ns: 1.0 });
     }
     // The two threads must not be on one CPU: each waits for the other.
     cpu::started_on(there, || Ok(()))?;
@@ -140,7 +140,7 @@ fn look([here, there]: [usize; 2]) -> Result<Look> {
             Ok((mine, theirs?))
         })
     })?;
-    Ok(Look { speed: [mine, theirs], hop_ns })
+    Ok(SpeedSample { speed: [mine, theirs], hop_ns })
 }
 
 /// A cache line of its own, that two threads write in turn: one after even numbers, one after odd ones.
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_pace_is_a_share_of_the_best() {
-        let best = Look { speed: [0.0; 2], hop_ns: f64::INFINITY };
-        let mut pace = Pace { cpus: [0, 1], best };
-        let mut judge = |speed, hop_ns| pace.judge(Look { speed, hop_ns });
+        let best = SpeedSample { speed: [0.0; 2], hop_ns: f64::INFINITY };
+        let mut pace = CpuPairSpeed { cpus: [0, 1], best };
+        let mut judge = |speed, hop_ns| pace.judge(SpeedSample { speed, hop_ns });
         assert_eq!(judge([100.0, 200.0], 60.0), 1.0, "nothing better was seen");
         assert_eq!(judge([200.0, 200.0], 50.0), 1.0);
         assert_eq!(judge([190.0, 200.0], 90.0), 0.95, "a line that takes a little longer");
