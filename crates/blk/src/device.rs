@@ -151,13 +151,13 @@ impl BlkDevice {
     /// Changes how queues wait when they have nothing to do. One that sleeps learns of it when it
     /// is woken ([`RunningQueue::recheck_throttle`] does that).
     pub fn set_poll(&self, policy: PollPolicy) {
-        self.stats.iter().for_each(|queue| queue.polling.set(policy));
+        self.stats.iter().for_each(|queue| queue.poll_control.set(policy));
     }
 
     /// How its queues have waited since it was made, together.
     pub fn poll_state(&self) -> PollState {
         let mut sum = PollState::default();
-        self.stats.iter().for_each(|queue| sum.add(&queue.polling.state()));
+        self.stats.iter().for_each(|queue| sum.add(&queue.poll_control.state()));
         sum
     }
 

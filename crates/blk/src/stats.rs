@@ -19,7 +19,7 @@ pub struct QueueStats {
     resubmitted: AtomicU64,
     pub(crate) stages: Stages,
     pub(crate) recorder: FlightRecorder,
-    pub(crate) polling: PollControl,
+    pub(crate) poll_control: PollControl,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -159,7 +159,7 @@ impl QueueState {
     pub(crate) fn of(stats: &QueueStats) -> Self {
         let recorder = &stats.recorder;
         Self {
-            poll: stats.polling.state(),
+            poll: stats.poll_control.state(),
             served: recorder.served.load(Ordering::Relaxed),
             reactor: recorder.reactor.load(Ordering::Relaxed),
             in_flight: recorder.in_flight.load(Ordering::Relaxed),

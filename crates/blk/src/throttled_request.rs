@@ -15,7 +15,7 @@ const NAP_MAX: u64 = 1_000_000_000;
 /// The request of one queue that waits for its turn, and the timer that brings it.
 #[derive(Debug)]
 pub(crate) struct ThrottledRequest {
-    gate: QueueThrottle,
+    queue_throttle: QueueThrottle,
     waiting: Option<(Request, TokenGrant)>,
     port: CompletionPort,
     /// When the earliest timer fires that is under way, in nanoseconds; 0: none is.
@@ -25,8 +25,8 @@ pub(crate) struct ThrottledRequest {
 
 impl ThrottledRequest {
     pub(crate) fn new(context: &mut Context<'_>) -> Self {
-        let (gate, port) = (QueueThrottle::default(), context.open_port());
-        Self { gate, waiting: None, port, alarm: 0, fired: Vec::new() }
+        let (queue_throttle, port) = (QueueThrottle::default(), context.open_port());
+        Self { queue_throttle, waiting: None, port, alarm: 0, fired: Vec::new() }
     }
 
     /// Nothing waits.
@@ -42,19 +42,19 @@ impl ThrottledRequest {
         shared: &Shared,
         request: Request,
     ) -> Option<Request> {
-        if !self.gate.is_on() {
+        if !self.queue_throttle.is_on() {
             return Some(request);
         }
         let now = context.now_ns();
         let Request { kind, len, .. } = request;
-        let Some(turn) = self.gate.ticket(&shared.throttle, kind, len, now) else {
+        let Some(token_grant) = self.queue_throttle.ticket(&shared.throttle, kind, len, now) else {
             return Some(request);
         };
-        let due = self.gate.due(&turn);
+        let due = self.queue_throttle.due(&token_grant);
         if due <= now {
             return Some(request);
         }
-        self.waiting = Some((request, turn));
+        self.waiting = Some((request, token_grant));
         self.sleep(context, now, due);
         None
     }
@@ -67,15 +67,15 @@ impl ThrottledRequest {
         shared: &Shared,
         at_once: bool,
     ) -> Option<Request> {
-        self.gate.refresh(&shared.throttle);
+        self.queue_throttle.refresh(&shared.throttle);
         if self.alarm != 0 {
             context.reap(&self.port, &mut self.fired);
-            if self.fired.drain(..).any(|done| done.tag == self.alarm) {
+            if self.fired.drain(..).any(|op_completion| op_completion.tag == self.alarm) {
                 self.alarm = 0;
             }
         }
-        let (_, turn) = self.waiting.as_ref()?;
-        let (now, due) = (context.now_ns(), self.gate.due(turn));
+        let (_, token_grant) = self.waiting.as_ref()?;
+        let (now, due) = (context.now_ns(), self.queue_throttle.due(token_grant));
         if due <= now || at_once {
             return self.take();
         }

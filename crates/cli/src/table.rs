@@ -22,7 +22,7 @@ pub(crate) fn new(header: &[&str], first_number: usize) -> Table {
 /// What each disk did, under the name that `name` gives it. IOPS are those while it was busy.
 pub(crate) fn disks(
     stats: &Stats,
-    activity: &BusyTracker,
+    busy_tracker: &BusyTracker,
     name: impl Fn(&DiskStats) -> String,
 ) -> Table {
     let header =
@@ -35,7 +35,7 @@ pub(crate) fn disks(
             requests.to_string(),
             format!("{:.1}", disk.bytes.read as f64 / MIB),
             format!("{:.1}", disk.bytes.write as f64 / MIB),
-            format!("{:.0}", activity.rate(&disk.id, requests)),
+            format!("{:.0}", busy_tracker.rate(&disk.id, requests)),
             format!("{:.0}", disk.latency.p50_us),
             format!("{:.0}", disk.latency.p99_us),
             disk.errors.to_string(),

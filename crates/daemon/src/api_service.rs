@@ -28,23 +28,23 @@ const CONSOLE_ROLE: Role = Role::VmOperator;
 /// Who answers what comes in through the doors.
 #[derive(Debug)]
 pub struct ApiService {
-    house: Arc<AppState>,
+    app: Arc<AppState>,
     metrics: Arc<Metrics>,
 }
 
 impl ApiService {
     /// Of this house.
-    pub fn new(house: Arc<AppState>) -> Self {
-        Self { house, metrics: Arc::default() }
+    pub fn new(app: Arc<AppState>) -> Self {
+        Self { app, metrics: Arc::default() }
     }
 }
 
 impl ApiHandler for ApiService {
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>> {
-        let (house, metrics) = (Arc::clone(&self.house), Arc::clone(&self.metrics));
+        let (app, metrics) = (Arc::clone(&self.app), Arc::clone(&self.metrics));
         Box::pin(async move {
             let (began, method) = (Instant::now(), call.method.clone());
-            let outcome = dispatch(&house, call, &peer).await;
+            let outcome = dispatch(&app, call, &peer).await;
             let took = is_measured(&method).then(|| began.elapsed());
             metrics.observe_call(
                 &method,
@@ -55,25 +55,25 @@ impl ApiHandler for ApiService {
         })
     }
 
-    fn connection_closed(&self, own: &ConnectionSession) {
-        if self.house.sessions.left(&self.house.db, own) {
-            tasks::end_orphaned(&self.house);
+    fn connection_closed(&self, connection_session: &ConnectionSession) {
+        if self.app.sessions.left(&self.app.db, connection_session) {
+            tasks::end_orphaned(&self.app);
         }
     }
 
     fn console(
         &self,
-        wanted: ConsoleRequest,
+        console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
-        let house = Arc::clone(&self.house);
+        let app = Arc::clone(&self.app);
         Box::pin(async move {
-            let session = house.sessions.named(&house.db, &wanted.session, &peer);
+            let session = app.sessions.named(&app.db, &console_request.session, &peer);
             if session.map_err(|_| ConsoleError::Denied)?.role < CONSOLE_ROLE {
                 return Err(ConsoleError::Denied);
             }
-            let vm = machine(&house.db, &wanted).ok_or(ConsoleError::Absent)?;
-            let line = house.drivers.hv.console(vm).ok_or(ConsoleError::Absent)?;
+            let vm = machine(&app.db, &console_request).ok_or(ConsoleError::Absent)?;
+            let line = app.drivers.hv.console(vm).ok_or(ConsoleError::Absent)?;
             match timeout(CONSOLE_DEADLINE, UnixStream::connect(line)).await {
                 Ok(Ok(stream)) => Ok(stream),
                 Ok(Err(error)) => {
@@ -86,10 +86,10 @@ impl ApiHandler for ApiService {
     }
 
     fn metrics(&self) -> String {
-        let house = &self.house;
-        self.metrics.sessions.set(house.sessions.count() as i64);
-        self.metrics.pending.set(house.places.taken() as i64);
-        house.db.read(|view| {
+        let app = &self.app;
+        self.metrics.sessions.set(app.sessions.count() as i64);
+        self.metrics.pending.set(app.call_limiter.taken() as i64);
+        app.db.read(|view| {
             for class in classes() {
                 self.metrics.records(class.name, view.count(class));
             }
@@ -107,9 +107,9 @@ fn is_measured(method: &str) -> bool {
 }
 
 /// The machine whose console is wanted.
-fn machine(db: &Db, wanted: &ConsoleRequest) -> Option<VmId> {
+fn machine(db: &Db, console_request: &ConsoleRequest) -> Option<VmId> {
     db.read(|view| {
-        let machine = match (&wanted.reference, &wanted.uuid) {
+        let machine = match (&console_request.reference, &console_request.uuid) {
             (Some(reference), _) => of_reference(view, &Ref::from(reference.as_str())),
             (None, Some(uuid)) => of_uuid(view, uuid),
             (None, None) => None,

@@ -42,13 +42,13 @@ pub struct AppState {
     /// The records.
     pub db: Db,
     /// What stores them.
-    pub durable: Persistence,
+    pub persistence: Persistence,
     /// Who is logged in.
     pub sessions: Sessions,
     /// Calls under way, as their callers see them.
     pub tasks: Tasks,
     /// Places for calls that take a while.
-    pub places: CallLimiter,
+    pub call_limiter: CallLimiter,
     /// Turns of those that write.
     pub writes: WriteLimiter,
     /// Machines, and what is done to them.
@@ -86,19 +86,19 @@ impl AppState {
     /// # Errors
     /// `OUT_OF_SPACE`: it could not be stored, and has been taken back.
     pub async fn wait_persisted(&self, generation: u64) -> Result<(), ApiError> {
-        self.durable.wait_generation(generation).await
+        self.persistence.wait_generation(generation).await
     }
 }
 
 /// Tells again and again how much memory the host has left: nobody else says when that changes.
-async fn measure(house: Arc<AppState>) {
+async fn measure(app: Arc<AppState>) {
     let mut turns = tokio::time::interval(MEASURED_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        let (memory, now) = (house.drivers.memory.read(), house.clock.date());
+        let (memory, now) = (app.drivers.memory.read(), app.clock.date());
         // What it writes fits its fields.
-        let _ = house.db.write_observed(|tx| bootstrap::measured(tx, memory, now));
+        let _ = app.db.write_observed(|tx| bootstrap::measured(tx, memory, now));
     }
 }
 
@@ -125,19 +125,19 @@ mod tests {
 
     #[tokio::test]
     async fn free_memory_of_the_host_is_told_again_and_again() {
-        let mut trial = TestApp::new().await;
+        let mut test_app = TestApp::new().await;
         let left = Arc::new(Left(AtomicU64::default()));
-        Arc::get_mut(&mut trial.house).unwrap().drivers.memory = left.clone();
-        let house = &trial.house;
+        Arc::get_mut(&mut test_app.app).unwrap().drivers.memory = left.clone();
+        let app = &test_app.app;
         // From here on time passes while nothing happens.
         tokio::time::pause();
-        tokio::spawn(measure(house.clone()));
+        tokio::spawn(measure(app.clone()));
         for (turn, bytes) in [(1, 3 << 30), (2, 1 << 30), (3, 2 << 30)] {
             left.0.store(bytes, Ordering::Relaxed);
-            trial.hands.set(turn);
-            let mut changed = house.db.changed();
+            test_app.hands.set(turn);
+            let mut changed = app.db.changed();
             let is_told = || {
-                house.db.read(|view| {
+                app.db.read(|view| {
                     let told = view.all(&CLASS).next().unwrap();
                     let bytes = i64::try_from(bytes).unwrap();
                     told.get(Field::memory_free.into()) == Some(&Value::Int(bytes))

@@ -78,13 +78,13 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
 type RunningDaemon = (Arc<AppState>, Server, String);
 
 async fn serve(
-    (house, server, places): RunningDaemon,
+    (app, server, places): RunningDaemon,
     settings: &DaemonConfig,
     manager: &ServiceManager,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let known = settings.known.as_deref();
-    let known = known.and_then(|link| XapiSocketLink::begin(link, &settings.socket));
+    let xapi_socket_link = known.and_then(|link| XapiSocketLink::begin(link, &settings.socket));
     say(&format!("listening on {places}"));
     manager.ready();
     let broke_off = tokio::select! {
@@ -93,16 +93,16 @@ async fn serve(
             false
         }
         // Whoever starts it again has it whole; nobody has use for one that forgets.
-        () = house.durable.writer_died() => true,
+        () = app.persistence.writer_died() => true,
     };
     if broke_off {
         tracing::error!("nobody stores changes any more: the end begins; machines go on");
     }
     manager.stopping();
-    drop(known);
+    drop(xapi_socket_link);
     server.stop().await;
-    house.slices.end();
-    house.durable.close().context("the state was not stored whole")
+    app.slices.end();
+    app.persistence.close().context("the state was not stored whole")
 }
 
 async fn begin(
@@ -111,17 +111,17 @@ async fn begin(
     slices: &Arc<Slices>,
 ) -> anyhow::Result<RunningDaemon> {
     let facts = HostFacts::read();
-    let house = house(settings, &facts, store, slices).await?;
+    let app = house(settings, &facts, store, slices).await?;
     let tls = server_config(&settings.state, &facts.hostname)?;
-    let mut doors = Vec::new();
+    let mut api_listeners = Vec::new();
     for listen in &settings.listen {
-        doors.push(ApiListener::tcp(*listen, &tls).await?);
+        api_listeners.push(ApiListener::tcp(*listen, &tls).await?);
     }
-    doors.push(ApiListener::unix(&settings.socket)?);
+    api_listeners.push(ApiListener::unix(&settings.socket)?);
     slices.let_in(&settings.socket);
-    let places: Vec<String> = doors.iter().map(ToString::to_string).collect();
-    let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&house)));
-    Ok((house, Server::begin(doors, &front), places.join(" ")))
+    let places: Vec<String> = api_listeners.iter().map(ToString::to_string).collect();
+    let front: Arc<dyn ApiHandler> = Arc::new(ApiService::new(Arc::clone(&app)));
+    Ok((app, Server::begin(api_listeners, &front), places.join(" ")))
 }
 
 /// Everything behind the doors.
@@ -132,7 +132,7 @@ async fn house(
     slices: &Arc<Slices>,
 ) -> anyhow::Result<Arc<AppState>> {
     let clock = Clock::of_host();
-    let (db, durable) = Persistence::open(
+    let (db, persistence) = Persistence::open(
         Box::new(store),
         random::bytes,
         allowed_operations::update_allowed,
@@ -140,7 +140,7 @@ async fn house(
     )?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
-    tell_host((settings, facts, slices.report()), &durable, &drivers, &clock).await?;
+    tell_host((settings, facts, slices.report()), &persistence, &drivers, &clock).await?;
     let usual_sr = settings.state.join(drivers::USUAL_SR);
     let boot = BootDirs { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
@@ -151,12 +151,12 @@ async fn house(
         first_domid: first_domid(&db),
         ..machines::MachinesConfig::new(settings.run.clone())
     };
-    let house = Arc::new(AppState {
+    let app = Arc::new(AppState {
         db,
-        durable,
+        persistence,
         sessions: Sessions::new(clock.clone(), users),
         tasks: Default::default(),
-        places: Default::default(),
+        call_limiter: Default::default(),
         writes: Default::default(),
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
@@ -165,18 +165,19 @@ async fn house(
         clock,
         settings: app::OpSettings { boot, queue_deadline: settings.queue, limits: settings.limits },
     });
-    house.spawn_tasks();
-    let found = house.machines.discover().await.context("what runs here cannot be found out")?;
-    house.slices.sweep();
+    app.spawn_tasks();
+    let domain_info =
+        app.machines.discover().await.context("what runs here cannot be found out")?;
+    app.slices.sweep();
     let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
-    reconcile::begin(&house, &found, boot.trim()).await;
-    Ok(house)
+    reconcile::begin(&app, &domain_info, boot.trim()).await;
+    Ok(app)
 }
 
 /// Makes the records of an empty host, and tells those of any what it is now.
 async fn tell_host(
     (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
-    durable: &Persistence,
+    persistence: &Persistence,
     drivers: &Drivers,
     clock: &Clock,
 ) -> anyhow::Result<()> {
@@ -192,13 +193,13 @@ async fn tell_host(
         slices,
         now: clock.date(),
     };
-    let empty = durable.change(|tx| Ok(bootstrap::is_first(tx))).await?;
+    let empty = persistence.change(|tx| Ok(bootstrap::is_first(tx))).await?;
     let sr = match empty {
         true => Some(bootstrap::make_sr(drivers, FIRST_SR, &settings.state).await),
         false => None,
     };
     let sr = sr.transpose().context("the storage of this host cannot be made")?;
-    let told = durable.change(|tx| {
+    let told = persistence.change(|tx| {
         if let Some(sr) = &sr {
             bootstrap::create_initial(tx, &setup, sr)?;
         }

@@ -30,7 +30,7 @@ use crate::storage::Storage;
 
 /// A house with what the first start makes.
 pub(crate) struct TestApp {
-    pub(crate) house: Arc<AppState>,
+    pub(crate) app: Arc<AppState>,
     pub(crate) hands: Hands,
     pub(crate) session: Ref,
     /// Where the records are stored.
@@ -44,7 +44,7 @@ const TRIAL_DEADLINE: Duration = Duration::from_secs(4);
 
 /// Somebody at the host.
 pub(crate) fn peer() -> Peer {
-    Peer { from: Origin::Unix, user_agent: None, own: None }
+    Peer { from: Origin::Unix, user_agent: None, connection_session: None }
 }
 
 /// A host with two CPUs and 8 GiB.
@@ -109,8 +109,8 @@ impl TestApp {
             allowed_operations::update_allowed,
             Date(0),
         );
-        let (db, durable) = opened.unwrap();
-        durable.wait_generation(make_first(&db, &facts())).await.unwrap();
+        let (db, persistence) = opened.unwrap();
+        persistence.wait_generation(make_first(&db, &facts())).await.unwrap();
         let settings = OpSettings {
             boot: BootDirs::default(),
             queue_deadline: Duration::from_secs(1),
@@ -130,12 +130,12 @@ impl TestApp {
             Deadlines::default(),
         ));
         let machines = Machines::new(drivers.clone(), records, work);
-        let house = Arc::new(AppState {
+        let app = Arc::new(AppState {
             db,
-            durable,
+            persistence,
             sessions: Sessions::new(hands.clock(), users),
             tasks: Default::default(),
-            places: Default::default(),
+            call_limiter: Default::default(),
             writes: Default::default(),
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
@@ -147,15 +147,15 @@ impl TestApp {
         let params = ["root", ""].map(Value::text).to_vec();
         let call =
             Call { method: "session.login_with_password".into(), params, dialect: Dialect::Xml };
-        let session = dispatch(&house, call, &peer()).await.unwrap();
+        let session = dispatch(&app, call, &peer()).await.unwrap();
         let session = Ref::from(text(&session));
-        Self { house, hands, session, store, sim }
+        Self { app, hands, session, store, sim }
     }
 
     /// A call with exactly these parameters.
     pub(crate) async fn raw(&self, method: &str, params: Vec<Value>) -> CallResult {
         let call = Call { method: method.into(), params, dialect: Dialect::Xml };
-        dispatch(&self.house, call, &peer()).await
+        dispatch(&self.app, call, &peer()).await
     }
 
     /// A call in root's session.
@@ -186,12 +186,12 @@ impl TestApp {
     pub(crate) fn ctx_of(&self, user: &str, role: Role, method: &str) -> Ctx {
         let (method, _) = resolve(method).unwrap();
         let session = Session {
-            reference: self.house.new_ref(),
+            reference: self.app.new_ref(),
             user: user.into(),
             role,
             root: false,
             from: Origin::Unix,
         };
-        Ctx::new(&self.house, session, method)
+        Ctx::new(&self.app, session, method)
     }
 }

@@ -35,14 +35,14 @@ impl XapiSocketLink {
             }
             None => None,
         };
-        let known = Self { link: link.into(), socket: socket.into(), made };
+        let xapi_socket_link = Self { link: link.into(), socket: socket.into(), made };
         match symlink(socket, link) {
-            Ok(()) => Some(known),
+            Ok(()) => Some(xapi_socket_link),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 tracing::warn!("there is no link {}: {error}", link.display());
                 None
             }
-            Err(_) if known.is_ours() => Some(known),
+            Err(_) if xapi_socket_link.is_ours() => Some(xapi_socket_link),
             Err(_) => {
                 tracing::info!("{} is somebody else's, and left as it is", link.display());
                 None
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn the_link_is_there_for_as_long_as_it_is_held() {
         let (root, link, socket) = root();
-        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        let xapi_socket_link = XapiSocketLink::begin(&link, &socket).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), socket);
-        drop(known);
+        drop(xapi_socket_link);
         assert_eq!(fs::read_dir(root.path().join("lib")).unwrap().count(), 0, "nothing is left");
         // A directory that was there stays.
         fs::create_dir(link.parent().unwrap()).unwrap();
@@ -110,9 +110,9 @@ mod tests {
         let (_root, link, socket) = root();
         std::mem::forget(XapiSocketLink::begin(&link, &socket).unwrap());
         assert!(!link.exists() && link.is_symlink(), "it leads nowhere");
-        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        let xapi_socket_link = XapiSocketLink::begin(&link, &socket).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), socket);
-        drop(known);
+        drop(xapi_socket_link);
         assert!(!link.is_symlink());
     }
 
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn one_that_was_replaced_is_not_removed() {
         let (root, link, socket) = root();
-        let known = XapiSocketLink::begin(&link, &socket).unwrap();
+        let xapi_socket_link = XapiSocketLink::begin(&link, &socket).unwrap();
         fs::remove_file(&link).unwrap();
         symlink(root.path(), &link).unwrap();
-        drop(known);
+        drop(xapi_socket_link);
         assert!(link.is_symlink() && link.parent().unwrap().is_dir());
     }
 

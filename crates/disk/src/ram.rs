@@ -83,7 +83,7 @@ impl Disk for MemoryDisk {
             mapping: current(&self.mapping),
             newest: self.mapping.clone(),
             port: context.open_port(),
-            done: Vec::new(),
+            op_completion: Vec::new(),
         })
     }
 
@@ -135,7 +135,7 @@ struct MemoryChannel {
     mapping: Arc<Mapping>,
     newest: Arc<RwLock<Arc<Mapping>>>,
     port: CompletionPort,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
 }
 
 impl MemoryChannel {
@@ -174,10 +174,14 @@ impl Channel for MemoryChannel {
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-        context.reap(&self.port, &mut self.done);
-        out.extend(self.done.drain(..).map(|done| {
-            let outcome = done.outcome().map(drop).map_err(IoError::Storage);
-            Completion { tag: done.tag as u32, outcome, buffers: done.buffers.unwrap_or_default() }
+        context.reap(&self.port, &mut self.op_completion);
+        out.extend(self.op_completion.drain(..).map(|op_completion| {
+            let outcome = op_completion.outcome().map(drop).map_err(IoError::Storage);
+            Completion {
+                tag: op_completion.tag as u32,
+                outcome,
+                buffers: op_completion.buffers.unwrap_or_default(),
+            }
         }));
     }
 

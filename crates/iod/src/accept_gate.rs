@@ -168,9 +168,9 @@ mod tests {
         let (said, heard) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while let Some(taking) = gate.enter() {
+                while let Some(accept_permit) = gate.enter() {
                     said.send("takes").unwrap();
-                    taking.wake().wait(None, None).unwrap();
+                    accept_permit.wake().wait(None, None).unwrap();
                     said.send("rests").unwrap();
                 }
                 said.send("ends").unwrap();
@@ -200,26 +200,26 @@ mod tests {
     #[test]
     fn visitors_count_until_they_are_served() {
         let gate = Arc::new(AcceptGate::new().unwrap());
-        let taking = gate.enter().unwrap();
-        let visitors = [gate.admit(), gate.admit()];
-        assert!(taking.has_room(3));
+        let accept_permit = gate.enter().unwrap();
+        let connection_guards = [gate.admit(), gate.admit()];
+        assert!(accept_permit.has_room(3));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| taking.has_room(2));
-            drop(visitors);
+            let waits = scope.spawn(|| accept_permit.has_room(2));
+            drop(connection_guards);
             assert!(waits.join().unwrap());
         });
-        let visitor = gate.admit();
+        let connection_guard = gate.admit();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| taking.has_room(1));
+            let waits = scope.spawn(|| accept_permit.has_room(1));
             gate.stop();
             assert!(!waits.join().unwrap());
         });
-        drop(taking);
+        drop(accept_permit);
         // So long and no longer.
         gate.served(Instant::now() + Duration::from_millis(1));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| gate.served(far()));
-            drop(visitor);
+            drop(connection_guard);
             waits.join().unwrap();
         });
     }

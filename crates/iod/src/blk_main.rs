@@ -62,10 +62,11 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
 
 /// Serves under a keeper.
 fn work(options: &BlkOptions) -> anyhow::Result<()> {
-    let WorkerInit { door, link, .. } = worker_init::begin(PROGRAM)?;
+    let WorkerInit { keeper_client, link, .. } = worker_init::begin(PROGRAM)?;
     let told = StopSignal::new().context("cannot make a signal")?;
-    worker_init::spawn_keeper_thread(&door, link, &told).context("cannot hear the keeper")?;
-    run(options, Some((door, told)))
+    worker_init::spawn_keeper_thread(&keeper_client, link, &told)
+        .context("cannot hear the keeper")?;
+    run(options, Some((keeper_client, told)))
 }
 
 fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
@@ -74,17 +75,19 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     limits::check_open_files(limit, [], 0, spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
-    let (door, told) = keeper.unzip();
+    let (keeper_client, told) = keeper.unzip();
     let end = either(signals, told).context("cannot watch for signals")?;
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
-    let held = door.as_ref().and_then(KeeperClient::only_disk).transpose()?;
-    let export = match held {
-        Some((held, kept)) => ServedDisk::restore(&held, kept, pool)?,
+    let held = keeper_client.as_ref().and_then(KeeperClient::only_disk).transpose()?;
+    let served_disk = match held {
+        Some((preserved_disk, preserved_fds)) => {
+            ServedDisk::restore(&preserved_disk, preserved_fds, pool)?
+        }
         None => ServedDisk::open(spec, pool)?,
     };
-    let disk = Disk { options, export, door, end };
+    let disk = Disk { options, served_disk, keeper_client, end };
     let served = disk.serve(ready);
     // Whatever happened, what the guest wrote is made durable.
     let left = disk.leave(served.is_ok());
@@ -95,9 +98,9 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
 /// The disk, and what ends it.
 struct Disk<'a> {
     options: &'a BlkOptions,
-    export: Arc<ServedDisk>,
+    served_disk: Arc<ServedDisk>,
     /// The way to the keeper, if there is one.
-    door: Option<KeeperClient>,
+    keeper_client: Option<KeeperClient>,
     /// Readable when the process is to end.
     end: OwnedFd,
 }
@@ -105,34 +108,35 @@ struct Disk<'a> {
 impl Disk<'_> {
     /// Serves until the process is to end, or nobody can come any more.
     fn serve(&self, ready: Option<OwnedFd>) -> anyhow::Result<()> {
-        let (export, options) = (&self.export, self.options);
+        let (served_disk, options) = (&self.served_disk, self.options);
         if !self.activate()? {
             return Ok(());
         }
         let source = match options.fd {
             Some(fd) => SocketRole::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
             None => {
-                if !options.connect && !export.listens() {
-                    export.listen()?;
+                if !options.connect && !served_disk.listens() {
+                    served_disk.listen()?;
                 }
-                export.source()
+                served_disk.source()
             }
         };
-        if let Some(door) = &self.door {
-            door.preserve_disk(&export.to_preserved(), export.preserved_fds()?)?;
+        if let Some(keeper_client) = &self.keeper_client {
+            keeper_client
+                .preserve_disk(&served_disk.to_preserved(), served_disk.preserved_fds()?)?;
         }
         let ended = StopSignal::new().context("cannot make a signal")?;
-        export.serve(source, Some(ended.clone()))?;
-        let size = export.geometry().size;
-        tracing::info!(socket = %export.spec().socket.display(), bytes = size, "serving");
-        match (&self.door, ready) {
+        served_disk.serve(source, Some(ended.clone()))?;
+        let size = served_disk.geometry().size;
+        tracing::info!(socket = %served_disk.spec().socket.display(), bytes = size, "serving");
+        match (&self.keeper_client, ready) {
             // The keeper tells.
-            (Some(door), _) => door.ready(),
+            (Some(keeper_client), _) => keeper_client.ready(),
             (None, Some(ready)) => tell_ready(&ready).context("--ready-fd")?,
             (None, None) => {}
         }
         match ended.wait(Some(self.end.as_fd()), None).context("cannot wait for signals")? {
-            Woken::Stopped => Ok(export.join_session_thread()?),
+            Woken::Stopped => Ok(served_disk.join_session_thread()?),
             Woken::Readable | Woken::TimedOut => Ok(()),
         }
     }
@@ -143,14 +147,14 @@ impl Disk<'_> {
         let done = StopSignal::new().context("cannot make a signal")?;
         std::thread::scope(|scope| {
             let activating = scope.spawn(|| {
-                let activated = self.export.activate();
+                let activated = self.served_disk.activate();
                 done.stop();
                 activated
             });
             let woken = done.wait(Some(self.end.as_fd()), None);
             let end = !matches!(woken, Ok(Woken::Stopped));
             if end {
-                self.export.disconnect_front_end();
+                self.served_disk.disconnect_front_end();
             }
             match activating.join() {
                 Ok(_) if end => Ok(false),
@@ -162,14 +166,16 @@ impl Disk<'_> {
 
     /// Flushes, and closes everything; what a new worker goes on with stays.
     fn leave(&self, in_order: bool) -> anyhow::Result<()> {
-        let Some(door) = &self.door else { return Ok(self.export.detach()?) };
+        let Some(keeper_client) = &self.keeper_client else {
+            return Ok(self.served_disk.detach()?);
+        };
         if in_order {
-            door.ending();
-            return Ok(self.export.detach()?);
+            keeper_client.ending();
+            return Ok(self.served_disk.detach()?);
         }
-        self.export.disconnect_front_end();
-        let _ = self.export.join_session_thread();
-        self.export.release_keep_files();
+        self.served_disk.disconnect_front_end();
+        let _ = self.served_disk.join_session_thread();
+        self.served_disk.release_keep_files();
         Ok(())
     }
 }

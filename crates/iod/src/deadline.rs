@@ -55,8 +55,9 @@ mod tests {
         let soon = Instant::now() + Duration::from_secs(60);
         assert_eq!(run_with_deadline(soon, || 7).unwrap(), 7);
         let (go, wait) = sync_channel(1);
-        let late = run_with_deadline(Instant::now(), move || wait.recv().unwrap()).unwrap_err();
+        let overdue_work =
+            run_with_deadline(Instant::now(), move || wait.recv().unwrap()).unwrap_err();
         go.send(8).unwrap();
-        assert_eq!(late.wait(), Some(8));
+        assert_eq!(overdue_work.wait(), Some(8));
     }
 }

@@ -83,8 +83,8 @@ fn keep(
                 control.display()
             );
             if let Some(address) = &options.metrics {
-                let (key, holding) = metrics::hold(address)?;
-                keeper.insert(key, holding);
+                let (key, preserved_entry) = metrics::hold(address)?;
+                keeper.insert(key, preserved_entry);
             }
             let parts = listener.parts().context("cannot hold the control socket")?;
             listener.leave();
@@ -105,47 +105,50 @@ fn keep(
 /// Serves what the keeper holds, what another worker hands over, and whatever is attached.
 fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
-    let WorkerInit { door, link, predecessor } = worker_init::begin(PROGRAM)?;
+    let WorkerInit { keeper_client, link, predecessor } = worker_init::begin(PROGRAM)?;
     let open_files = limits::raise_open_files();
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(PoolSize::of_host);
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let polling = options.polling.spec();
-    let table = Arc::new(DiskRegistry::with(Arc::clone(&pool), open_files, door.clone(), polling));
+    let disk_registry =
+        Arc::new(DiskRegistry::with(Arc::clone(&pool), open_files, keeper_client.clone(), polling));
     let end = StopSignal::new().context("cannot make a signal")?;
     let enough = StopSignal::new().context("cannot make a signal")?;
     let scrapers = Arc::new(AcceptGate::new().context("cannot make a signal")?);
-    let server = ControlServer::new(Arc::clone(&table), end.clone(), Arc::clone(&scrapers));
+    let server = ControlServer::new(Arc::clone(&disk_registry), end.clone(), Arc::clone(&scrapers));
     let server = server.context("cannot make a signal")?;
-    worker_init::spawn_keeper_thread(&door, link, &end).context("cannot hear the keeper")?;
+    worker_init::spawn_keeper_thread(&keeper_client, link, &end)
+        .context("cannot hear the keeper")?;
     let (listen, calls) = take_calls(&server, &end).context("cannot start a thread")?;
-    let control = door.entry(CONTROL).context("the keeper holds no control socket")??;
+    let control = keeper_client.entry(CONTROL).context("the keeper holds no control socket")??;
     let control = control.sockets.into_iter().next().context("there is no control socket")?;
     if let Some(way) = &predecessor {
-        let taken = handover::take(way, &door, &pool, table.nics());
-        table.take_over(taken.context("nothing was taken over")?);
+        let taken = handover::take(way, &keeper_client, &pool, disk_registry.nics());
+        disk_registry.take_over(taken.context("nothing was taken over")?);
     }
     // A listener that is dropped removes its files: not before all else is there.
     let listener = Listener::adopt(control)?;
     // Whoever calls now is answered; said before anybody can have an answer, and first of all: a
     // keeper takes whatever else a new worker says for a sign that it does not wait for its turn.
-    door.ready();
-    table.restore();
+    keeper_client.ready();
+    disk_registry.restore();
     tracing::info!(control = %listener.path().display(), reactors = %size, "taking calls");
     // Whoever is to have it waits for it.
     let _ = listen.send(listener);
     let address = options.metrics.clone();
-    let metrics = scrape(address, predecessor, enough.clone(), Arc::clone(&scrapers), &table);
+    let metrics =
+        scrape(address, predecessor, enough.clone(), Arc::clone(&scrapers), &disk_registry);
     let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
-    if !table.begin_end() {
+    if !disk_registry.begin_end() {
         // The thread that has handed over ends this process when it has answered.
         loop {
             std::thread::park();
         }
     }
-    door.ending();
+    keeper_client.ending();
     // Callers hear of it while the disks go.
-    table.shut_down();
+    disk_registry.shut_down();
     enough.stop();
     scrapers.stop();
     server.stop();
@@ -182,19 +185,22 @@ fn scrape(
     predecessor: Option<Link>,
     enough: StopSignal,
     gate: Arc<AcceptGate>,
-    table: &Arc<DiskRegistry>,
+    disk_registry: &Arc<DiskRegistry>,
 ) -> Option<JoinHandle<()>> {
     // A scraper that reads slowly keeps nothing alive.
-    let page = Arc::downgrade(table);
-    let scraped: ScrapeHandler =
-        Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
-    let ours = Arc::downgrade(table);
-    let door = table.door().clone();
+    let page = Arc::downgrade(disk_registry);
+    let scraped: ScrapeHandler = Arc::new(move || {
+        page.upgrade().map_or_else(String::new, |disk_registry| disk_registry.metrics())
+    });
+    let ours = Arc::downgrade(disk_registry);
+    let keeper_client = disk_registry.door().clone();
     let serve = move || {
-        let Some(address) = address else { return metrics::drop_preserved(&door) };
-        if let Some(socket) = metrics::take(&address, &door, predecessor.as_ref(), &enough)? {
+        let Some(address) = address else { return metrics::drop_preserved(&keeper_client) };
+        if let Some(socket) =
+            metrics::take(&address, &keeper_client, predecessor.as_ref(), &enough)?
+        {
             metrics::serve(&socket, &gate, &scraped);
-            if ours.upgrade().is_some_and(|table| table.is_handed_over()) {
+            if ours.upgrade().is_some_and(|disk_registry| disk_registry.is_handed_over()) {
                 socket.leave();
             }
         }

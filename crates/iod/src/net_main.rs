@@ -53,9 +53,9 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(|| PoolSize::of_host().beside_guests().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
-    let lan = SwitchNetwork::new(pool, options.mtu)?;
-    lan.set_polling(policy(options.polling.spec().resolve()));
-    serve(options, sources, &lan, ready, signals)
+    let switch_network = SwitchNetwork::new(pool, options.mtu)?;
+    switch_network.set_polling(policy(options.polling.spec().resolve()));
+    serve(options, sources, &switch_network, ready, signals)
 }
 
 /// Where the front-ends of each NIC come from, with its socket.
@@ -80,37 +80,40 @@ fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, SocketRole)>> {
 fn serve(
     options: &NetOptions,
     sources: Vec<(PathBuf, SocketRole)>,
-    lan: &Arc<SwitchNetwork>,
+    switch_network: &Arc<SwitchNetwork>,
     ready: Option<OwnedFd>,
     signals: OwnedFd,
 ) -> anyhow::Result<()> {
     let ended = StopSignal::new().context("cannot make a signal")?;
-    let uplink = uplink(options, lan, sources.len())?;
+    let uplink = uplink(options, switch_network, sources.len())?;
     let mut all: Vec<(Arc<ServedNic>, NicSessionThread)> = Vec::new();
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicConfig {
             port: PortId(number),
-            policy: PortPolicy { flood: flood_limit(options.flood_limit), ..lan.policy() },
+            policy: PortPolicy {
+                flood: flood_limit(options.flood_limit),
+                ..switch_network.policy()
+            },
             mac: mac(&socket, number),
             socket,
             pairs: options.queues,
             multiqueue: !options.no_mq,
             poll: options.polling.spec(),
         };
-        let nic = ServedNic::new(lan, spec)?;
-        let serving = nic.serve(source, Some(ended.clone()))?;
-        all.push((nic, serving));
+        let nic = ServedNic::new(switch_network, spec)?;
+        let nic_session_thread = nic.serve(source, Some(ended.clone()))?;
+        all.push((nic, nic_session_thread));
         anyhow::Ok(())
     });
-    let told = started.and_then(|()| told(options, lan, &all, uplink.as_ref()));
+    let told = started.and_then(|()| told(options, switch_network, &all, uplink.as_ref()));
     let waited = told.and_then(|_told| {
         tracing::info!(ports = all.len(), queues = options.queues, "serving");
         ready.map_or(Ok(()), |ready| tell_ready(&ready)).context("--ready-fd")?;
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
     });
     all.iter().for_each(|(nic, _)| nic.hang_up());
-    let end = |(nic, serving): (Arc<ServedNic>, NicSessionThread)| {
-        let ended = serving.wait();
+    let end = |(nic, nic_session_thread): (Arc<ServedNic>, NicSessionThread)| {
+        let ended = nic_session_thread.wait();
         nic.log_counts();
         ended
     };
@@ -126,26 +129,27 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The host at the port behind those of the front-ends, if it is to have one.
 fn uplink(
     options: &NetOptions,
-    lan: &Arc<SwitchNetwork>,
+    switch_network: &Arc<SwitchNetwork>,
     front_ends: usize,
 ) -> Result<Option<Uplink>, NicError> {
-    let open = |name: &String| Uplink::open(lan, host(front_ends), name, PATIENCE);
+    let open = |name: &String| Uplink::open(switch_network, host(front_ends), name, PATIENCE);
     options.tap.as_ref().map(open).transpose()
 }
 
 /// Answers callers and scrapers, if they have a socket, for as long as it is kept.
 fn told(
     options: &NetOptions,
-    lan: &Arc<SwitchNetwork>,
+    switch_network: &Arc<SwitchNetwork>,
     all: &[(Arc<ServedNic>, NicSessionThread)],
     uplink: Option<&Uplink>,
 ) -> anyhow::Result<(Option<NetControl>, Option<NetMetrics>)> {
     let nics: Vec<_> = all.iter().map(|(nic, _)| Arc::clone(nic)).collect();
-    let told = SwitchReporter::new(lan, &nics, uplink, options.polling.spec().resolve());
+    let switch_reporter =
+        SwitchReporter::new(switch_network, &nics, uplink, options.polling.spec().resolve());
     let metrics = options.metrics.as_ref();
-    let metrics = metrics.map(|address| NetMetrics::start(address, Arc::clone(&told)));
+    let metrics = metrics.map(|address| NetMetrics::start(address, Arc::clone(&switch_reporter)));
     let control = options.control.as_ref();
-    let control = control.map(|path| NetControl::start(path, &access(options), told));
+    let control = control.map(|path| NetControl::start(path, &access(options), switch_reporter));
     Ok((control.transpose()?, metrics.transpose()?))
 }
 

@@ -53,11 +53,23 @@ mod tests {
 
     #[test]
     fn so_many_are_told_and_then_none_until_the_minute_is_over() {
-        let (mut visits, start) = (SessionLogLimiter::default(), Instant::now());
-        let told: Vec<_> = (0..100).map(|at| visits.begin(start + WINDOW * at / 100)).collect();
-        assert_eq!(told.iter().filter(|told| **told == SessionLogLevel::Loud).count(), 9);
-        assert_eq!(told.get(9), Some(&SessionLogLevel::Last));
-        assert!(told.iter().skip(10).all(|told| *told == SessionLogLevel::Quiet));
-        assert_eq!(visits.begin(start + WINDOW), SessionLogLevel::Loud);
+        let (mut session_log_limiter, start) = (SessionLogLimiter::default(), Instant::now());
+        let session_log_level: Vec<_> =
+            (0..100).map(|at| session_log_limiter.begin(start + WINDOW * at / 100)).collect();
+        assert_eq!(
+            session_log_level
+                .iter()
+                .filter(|session_log_level| **session_log_level == SessionLogLevel::Loud)
+                .count(),
+            9
+        );
+        assert_eq!(session_log_level.get(9), Some(&SessionLogLevel::Last));
+        assert!(
+            session_log_level
+                .iter()
+                .skip(10)
+                .all(|session_log_level| *session_log_level == SessionLogLevel::Quiet)
+        );
+        assert_eq!(session_log_limiter.begin(start + WINDOW), SessionLogLevel::Loud);
     }
 }

@@ -16,7 +16,7 @@ use crate::keeper_link::{KeeperMessage, Link, PreservedEntry};
 /// What a worker begins with.
 #[derive(Debug)]
 pub(crate) struct WorkerInit {
-    pub(crate) door: KeeperClient,
+    pub(crate) keeper_client: KeeperClient,
     /// To the keeper.
     pub(crate) link: Arc<Link>,
     /// To the worker that serves until this one takes over; none: nobody does.
@@ -36,15 +36,15 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
         let _ = rustix::thread::set_name(&name);
     }
     let mut holdings = BTreeMap::new();
-    let (mut words, mut way) = (None, None);
+    let (mut keeper_info, mut way) = (None, None);
     loop {
         let (record, fds) = link.receive()?.context("the keeper has ended")?;
         match record {
             KeeperMessage::Restore { what } => {
-                let (key, holding) = PreservedEntry::read(what, fds)?;
-                holdings.insert(key, holding);
+                let (key, preserved_entry) = PreservedEntry::read(what, fds)?;
+                holdings.insert(key, preserved_entry);
             }
-            KeeperMessage::Keeper(said) => words = Some(said),
+            KeeperMessage::Keeper(said) => keeper_info = Some(said),
             KeeperMessage::TakeOver => way = fds.into_iter().next(),
             KeeperMessage::Begin => break,
             KeeperMessage::Done { .. } | KeeperMessage::Ping => {}
@@ -52,9 +52,9 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
         }
     }
     let link = Arc::new(link);
-    let words = words.context("the keeper did not say who it is")?;
-    let door = KeeperClient::open(Arc::clone(&link), words, holdings, way.is_some());
-    Ok(WorkerInit { door, link, predecessor: way.map(Link::new) })
+    let keeper_info = keeper_info.context("the keeper did not say who it is")?;
+    let keeper_client = KeeperClient::open(Arc::clone(&link), keeper_info, holdings, way.is_some());
+    Ok(WorkerInit { keeper_client, link, predecessor: way.map(Link::new) })
 }
 
 fn take_link() -> io::Result<Link> {
@@ -76,13 +76,13 @@ fn take_link() -> io::Result<Link> {
 /// # Errors
 /// The process can have no more threads.
 pub(crate) fn spawn_keeper_thread(
-    door: &KeeperClient,
+    keeper_client: &KeeperClient,
     link: Arc<Link>,
     end: &StopSignal,
 ) -> io::Result<()> {
-    let (door, end) = (door.clone(), end.clone());
+    let (keeper_client, end) = (keeper_client.clone(), end.clone());
     std::thread::Builder::new()
         .name("keeper".into())
-        .spawn(move || door.run_link(&link, &end))
+        .spawn(move || keeper_client.run_link(&link, &end))
         .map(drop)
 }

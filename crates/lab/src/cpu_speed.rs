@@ -56,13 +56,13 @@ impl CpuPairSpeed {
     /// If this process may not run on one of them.
     pub fn of(cpus: [usize; 2]) -> Result<Self> {
         let best = SpeedSample { speed: [0.0; 2], hop_ns: f64::INFINITY };
-        let mut pace = Self { cpus, best };
+        let mut cpu_pair_speed = Self { cpus, best };
         let start = Instant::now();
         while start.elapsed() < SEARCH {
-            pace.now()?;
+            cpu_pair_speed.now()?;
             std::thread::sleep(EVERY);
         }
-        Ok(pace)
+        Ok(cpu_pair_speed)
     }
 
     /// How fast the slower one of them works while both do, over the best that was seen so far; less if they
@@ -100,17 +100,17 @@ impl CpuPairSpeed {
         self.now()
     }
 
-    fn judge(&mut self, look: SpeedSample) -> f64 {
+    fn judge(&mut self, speed_sample: SpeedSample) -> f64 {
         let mut pace: f64 = 1.0;
-        for (best, now) in self.best.speed.iter_mut().zip(look.speed) {
+        for (best, now) in self.best.speed.iter_mut().zip(speed_sample.speed) {
             *best = best.max(now);
             pace = pace.min(now / *best);
         }
         if pace >= UNDISTURBED {
             // A line within one core is faster still, but then they are one.
-            self.best.hop_ns = self.best.hop_ns.min(look.hop_ns);
+            self.best.hop_ns = self.best.hop_ns.min(speed_sample.hop_ns);
         }
-        let apart = look.hop_ns / self.best.hop_ns;
+        let apart = speed_sample.hop_ns / self.best.hop_ns;
         if apart > FAR { pace.min(FAR / apart * UNDISTURBED) } else { pace }
     }
 }
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn a_pace_is_a_share_of_the_best() {
         let best = SpeedSample { speed: [0.0; 2], hop_ns: f64::INFINITY };
-        let mut pace = CpuPairSpeed { cpus: [0, 1], best };
-        let mut judge = |speed, hop_ns| pace.judge(SpeedSample { speed, hop_ns });
+        let mut cpu_pair_speed = CpuPairSpeed { cpus: [0, 1], best };
+        let mut judge = |speed, hop_ns| cpu_pair_speed.judge(SpeedSample { speed, hop_ns });
         assert_eq!(judge([100.0, 200.0], 60.0), 1.0, "nothing better was seen");
         assert_eq!(judge([200.0, 200.0], 50.0), 1.0);
         assert_eq!(judge([190.0, 200.0], 90.0), 0.95, "a line that takes a little longer");

@@ -95,25 +95,33 @@ mod tests {
 
     #[test]
     fn pieces_that_touch_are_one() {
-        let area = ThreadMapping::private(8192).unwrap();
+        let thread_mapping = ThreadMapping::private(8192).unwrap();
         let mut list = Buffers::with_capacity(4);
-        assert!(list.append_area(&area, 0, 100) && list.append_area(&area, 100, 50));
-        assert!(list.append_area(&area, 4096, 10) && list.append_area(&area, 4106, 0));
+        assert!(
+            list.append_area(&thread_mapping, 0, 100) && list.append_area(&thread_mapping, 100, 50)
+        );
+        assert!(
+            list.append_area(&thread_mapping, 4096, 10)
+                && list.append_area(&thread_mapping, 4106, 0)
+        );
         assert_eq!((list.len(), list.iovecs().len()), (160, 2));
-        assert!(!list.append_area(&area, 8190, 3) && !list.append_area(&area, usize::MAX, 2));
+        assert!(
+            !list.append_area(&thread_mapping, 8190, 3)
+                && !list.append_area(&thread_mapping, usize::MAX, 2)
+        );
         assert_eq!(list.write(&[7; 160]), 160);
         let mut out = [0; 10];
-        assert!(area.read(4096, &mut out));
+        assert!(thread_mapping.read(4096, &mut out));
         assert_eq!(out, [7; 10]);
     }
 
     #[test]
     fn a_piece_that_was_consumed_is_not_made_longer() {
-        let area = ThreadMapping::private(4096).unwrap();
+        let thread_mapping = ThreadMapping::private(4096).unwrap();
         let mut list = Buffers::default();
-        assert!(list.append_area(&area, 0, 4));
+        assert!(list.append_area(&thread_mapping, 0, 4));
         list.advance(4);
-        assert!(area.write(4, b"next") && list.append_area(&area, 4, 4));
+        assert!(thread_mapping.write(4, b"next") && list.append_area(&thread_mapping, 4, 4));
         let mut out = [0; 8];
         assert_eq!((list.len(), list.iovecs().len(), list.peek(&mut out)), (4, 1, 4));
         assert_eq!(&out[..4], b"next");
@@ -121,24 +129,26 @@ mod tests {
 
     #[test]
     fn bytes_move_and_stay_inside() {
-        let (area, other) =
+        let (thread_mapping, other) =
             (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
-        assert!(area.write(0, b"abcdef") && area.move_within(0, 2, 6));
-        assert!(area.copy_to(0, &other, 4088, 8));
+        assert!(thread_mapping.write(0, b"abcdef") && thread_mapping.move_within(0, 2, 6));
+        assert!(thread_mapping.copy_to(0, &other, 4088, 8));
         let mut out = [0; 8];
         assert!(other.read(4088, &mut out));
         assert_eq!(&out, b"ababcdef");
-        assert!(!area.write(4090, b"abcdefg") && !area.read(4096, &mut [0]));
-        assert!(!area.move_within(0, 4090, 7) && !area.copy_to(0, &other, 4089, 8));
+        assert!(!thread_mapping.write(4090, b"abcdefg") && !thread_mapping.read(4096, &mut [0]));
+        assert!(
+            !thread_mapping.move_within(0, 4090, 7) && !thread_mapping.copy_to(0, &other, 4089, 8)
+        );
     }
 
     #[test]
     #[should_panic(expected = "one area")]
     fn a_list_has_one_area() {
-        let (area, other) =
+        let (thread_mapping, other) =
             (ThreadMapping::private(1).unwrap(), ThreadMapping::private(1).unwrap());
         let mut list = Buffers::with_capacity(2);
-        assert!(list.append_area(&area, 0, 1));
+        assert!(list.append_area(&thread_mapping, 0, 1));
         let _ = list.append_area(&other, 0, 1);
     }
 }

@@ -161,12 +161,19 @@ impl Buffers {
     /// # Panics
     /// If the list already holds memory of something else: one list, one pin.
     #[must_use]
-    pub fn append_area(&mut self, area: &ThreadMapping, offset: usize, len: usize) -> bool {
-        let Some(ptr) = area.mapping.at(offset, len) else { return false };
+    pub fn append_area(
+        &mut self,
+        thread_mapping: &ThreadMapping,
+        offset: usize,
+        len: usize,
+    ) -> bool {
+        let Some(ptr) = thread_mapping.mapping.at(offset, len) else { return false };
         let list = self.list();
         match &list.pin {
-            Some(pin) => assert!(Rc::ptr_eq(&area.pin, pin), "one list of buffers has one area"),
-            None => list.pin = Some(area.pin.clone()),
+            Some(pin) => {
+                assert!(Rc::ptr_eq(&thread_mapping.pin, pin), "one list of buffers has one area")
+            }
+            None => list.pin = Some(thread_mapping.pin.clone()),
         }
         // One that has been consumed is not made longer.
         match list.iov.get_mut(list.first..).and_then(|rest| rest.last_mut()) {

@@ -50,24 +50,24 @@ impl Reader<'_> {
 mod tests {
     use crate::{Buffers, ThreadMapping};
 
-    fn list(area: &ThreadMapping, pieces: &[(usize, usize)]) -> Buffers {
+    fn list(thread_mapping: &ThreadMapping, pieces: &[(usize, usize)]) -> Buffers {
         let mut list = Buffers::default();
-        assert!(pieces.iter().all(|(at, len)| list.append_area(area, *at, *len)));
+        assert!(pieces.iter().all(|(at, len)| list.append_area(thread_mapping, *at, *len)));
         list
     }
 
     #[test]
     fn a_list_is_read_on_where_the_last_target_was_full() {
-        let area = ThreadMapping::private(4096).unwrap();
-        assert!(area.write(0, b"abcdefghij"));
-        let source = list(&area, &[(0, 3), (4, 1), (6, 4)]);
+        let thread_mapping = ThreadMapping::private(4096).unwrap();
+        assert!(thread_mapping.write(0, b"abcdefghij"));
+        let source = list(&thread_mapping, &[(0, 3), (4, 1), (6, 4)]);
         let mut reader = source.reader();
         let targets = [&[(100, 2)][..], &[(200, 1), (210, 3)], &[(300, 1), (310, 9)], &[(400, 1)]];
-        let copied = targets.map(|pieces| reader.copy_to(&list(&area, pieces)));
+        let copied = targets.map(|pieces| reader.copy_to(&list(&thread_mapping, pieces)));
         assert_eq!(copied, [2, 4, 2, 0]);
         let read = |at, len| {
             let mut out = vec![0; len];
-            assert!(area.read(at, &mut out));
+            assert!(thread_mapping.read(at, &mut out));
             String::from_utf8(out).unwrap()
         };
         assert_eq!([read(100, 2), read(200, 1), read(210, 3)], ["ab", "c", "egh"]);

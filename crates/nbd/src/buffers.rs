@@ -29,7 +29,7 @@ pub const MEMORY_MAX: usize =
 /// Memory for the data of one request.
 #[derive(Debug)]
 pub(crate) struct RequestBuffer {
-    pub(crate) area: ThreadMapping,
+    pub(crate) thread_mapping: ThreadMapping,
     /// Where the data begins.
     pub(crate) data: usize,
     /// Its pages among the rooms; none for an area of its own.
@@ -40,7 +40,7 @@ impl RequestBuffer {
     /// A list of `len` bytes from byte `from` of the data on.
     pub(crate) fn list(&self, mut list: Buffers, from: usize, len: usize) -> Option<Buffers> {
         list.clear();
-        list.append_area(&self.area, self.data.checked_add(from)?, len).then_some(list)
+        list.append_area(&self.thread_mapping, self.data.checked_add(from)?, len).then_some(list)
     }
 
     /// It has an area of its own: no list may hold it with others.
@@ -61,7 +61,7 @@ pub(crate) enum BufferError {
 /// All memory of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionBuffers {
-    pub(crate) area: ThreadMapping,
+    pub(crate) thread_mapping: ThreadMapping,
     /// Free pages: first and count, in order, never adjacent.
     free: Vec<(usize, usize)>,
     /// A room with an area of its own is out.
@@ -71,8 +71,8 @@ pub(crate) struct ConnectionBuffers {
 impl ConnectionBuffers {
     pub(crate) fn new() -> Result<Self, MemoryError> {
         let fixed = RECEIVE_BYTES + HEADER_BYTES;
-        let area = ThreadMapping::private(fixed + ROOM_BYTES)?;
-        Ok(Self { area, free: vec![(fixed / PAGE, ROOM_BYTES / PAGE)], own: false })
+        let thread_mapping = ThreadMapping::private(fixed + ROOM_BYTES)?;
+        Ok(Self { thread_mapping, free: vec![(fixed / PAGE, ROOM_BYTES / PAGE)], own: false })
     }
 
     /// Room for `len` bytes.
@@ -91,21 +91,25 @@ impl ConnectionBuffers {
             self.free.remove(at);
         }
         let pages = Some((taken, need));
-        Ok(RequestBuffer { area: self.area.clone(), data: (taken + 1) * PAGE, pages })
+        Ok(RequestBuffer {
+            thread_mapping: self.thread_mapping.clone(),
+            data: (taken + 1) * PAGE,
+            pages,
+        })
     }
 
     fn take_own(&mut self, len: usize) -> Result<RequestBuffer, BufferError> {
         if self.own {
             return Err(BufferError::Yet);
         }
-        let area = ThreadMapping::private(len + PAGE).map_err(|_| BufferError::Memory)?;
+        let thread_mapping = ThreadMapping::private(len + PAGE).map_err(|_| BufferError::Memory)?;
         self.own = true;
-        Ok(RequestBuffer { area, data: PAGE, pages: None })
+        Ok(RequestBuffer { thread_mapping, data: PAGE, pages: None })
     }
 
     /// Takes a room back.
-    pub(crate) fn put(&mut self, room: RequestBuffer) {
-        let Some((first, count)) = room.pages else {
+    pub(crate) fn put(&mut self, request_buffer: RequestBuffer) {
+        let Some((first, count)) = request_buffer.pages else {
             self.own = false;
             return;
         };
@@ -136,26 +140,28 @@ impl ConnectionBuffers {
 mod tests {
     use super::*;
 
-    fn all_free(space: &ConnectionBuffers) -> bool {
-        space.free == ConnectionBuffers::new().unwrap().free && !space.own
+    fn all_free(connection_buffers: &ConnectionBuffers) -> bool {
+        connection_buffers.free == ConnectionBuffers::new().unwrap().free && !connection_buffers.own
     }
 
     #[test]
     fn rooms_end_and_come_back() {
-        let mut space = ConnectionBuffers::new().unwrap();
-        let mut rooms = Vec::new();
+        let mut connection_buffers = ConnectionBuffers::new().unwrap();
+        let mut request_buffers = Vec::new();
         let refused = loop {
-            match space.take(1 << 20) {
-                Ok(room) => rooms.push(room),
+            match connection_buffers.take(1 << 20) {
+                Ok(request_buffer) => request_buffers.push(request_buffer),
                 Err(why) => break why,
             }
         };
-        assert!(matches!(refused, BufferError::Yet) && rooms.len() == 3);
-        assert!(space.take(4096).is_ok(), "small ones fit where large ones do not");
-        let own = space.take(MAX_REQUEST_BYTES as usize).unwrap();
-        assert!(own.is_own() && matches!(space.take((1 << 20) + 1), Err(BufferError::Yet)));
-        space.put(own);
-        assert!(space.take((1 << 20) + 1).is_ok());
+        assert!(matches!(refused, BufferError::Yet) && request_buffers.len() == 3);
+        assert!(connection_buffers.take(4096).is_ok(), "small ones fit where large ones do not");
+        let own = connection_buffers.take(MAX_REQUEST_BYTES as usize).unwrap();
+        assert!(
+            own.is_own() && matches!(connection_buffers.take((1 << 20) + 1), Err(BufferError::Yet))
+        );
+        connection_buffers.put(own);
+        assert!(connection_buffers.take((1 << 20) + 1).is_ok());
     }
 
     proptest::proptest! {
@@ -163,22 +169,22 @@ mod tests {
         fn rooms_never_overlap_and_pages_are_never_lost(
             steps in proptest::collection::vec((1usize..100_000, 0usize..20), 1..200),
         ) {
-            let (mut space, mut held) = (ConnectionBuffers::new().unwrap(), Vec::<(RequestBuffer, usize)>::new());
+            let (mut connection_buffers, mut held) = (ConnectionBuffers::new().unwrap(), Vec::<(RequestBuffer, usize)>::new());
             for (len, which) in steps {
                 if which < held.len() {
-                    space.put(held.swap_remove(which).0);
-                } else if let Ok(room) = space.take(len) {
-                    assert!(room.data % PAGE == 0 && room.list(Buffers::default(), 0, len).is_some());
+                    connection_buffers.put(held.swap_remove(which).0);
+                } else if let Ok(request_buffer) = connection_buffers.take(len) {
+                    assert!(request_buffer.data % PAGE == 0 && request_buffer.list(Buffers::default(), 0, len).is_some());
                     for (other, size) in &held {
-                        let apart = room.data + len <= other.data - 64
-                            || other.data + size <= room.data - 64;
+                        let apart = request_buffer.data + len <= other.data - 64
+                            || other.data + size <= request_buffer.data - 64;
                         assert!(apart);
                     }
-                    held.push((room, len));
+                    held.push((request_buffer, len));
                 }
             }
-            held.into_iter().for_each(|(room, _)| space.put(room));
-            assert!(all_free(&space));
+            held.into_iter().for_each(|(request_buffer, _)| connection_buffers.put(request_buffer));
+            assert!(all_free(&connection_buffers));
         }
     }
 }

@@ -68,50 +68,50 @@ mod tests {
     use super::*;
 
     /// A client that comes back after `gap`, `times` times; for how long it was looked for then.
-    fn run(pace: &mut BusyPoll, gap: Duration, times: u32) -> Duration {
+    fn run(busy_poll: &mut BusyPoll, gap: Duration, times: u32) -> Duration {
         let (mut now, mut looked) = (Instant::now(), Duration::ZERO);
         for _ in 0..times {
             let begin = now;
             looked = Duration::ZERO;
-            while looked < gap && pace.looks(now) {
+            while looked < gap && busy_poll.looks(now) {
                 now += Duration::from_micros(1);
                 looked = now - begin;
             }
             now = now.max(begin + gap);
-            pace.received(now);
+            busy_poll.received(now);
         }
         looked
     }
 
     #[test]
     fn fast_clients_are_looked_for_and_slow_ones_are_not() {
-        let mut pace = BusyPoll::default();
+        let mut busy_poll = BusyPoll::default();
         let us = Duration::from_micros;
-        assert_eq!(run(&mut pace, us(5), 1), us(0), "nothing is known yet");
-        assert_eq!(run(&mut pace, us(5), 60), us(5), "found each time");
-        let late = run(&mut pace, Duration::from_secs(1), 1);
+        assert_eq!(run(&mut busy_poll, us(5), 1), us(0), "nothing is known yet");
+        assert_eq!(run(&mut busy_poll, us(5), 60), us(5), "found each time");
+        let late = run(&mut busy_poll, Duration::from_secs(1), 1);
         assert!(late > us(0) && late <= LONGEST, "{late:?}");
-        assert_eq!(run(&mut pace, us(300), 10), us(0), "not worth it");
+        assert_eq!(run(&mut busy_poll, us(300), 10), us(0), "not worth it");
     }
 
     #[test]
     fn a_cpu_that_others_want_is_not_used_for_looking() {
         let us = Duration::from_micros;
-        let mut pace = BusyPoll::default();
-        run(&mut pace, us(5), 60);
+        let mut busy_poll = BusyPoll::default();
+        run(&mut busy_poll, us(5), 60);
         let now = Instant::now();
-        assert!(pace.looks(now), "it is expected");
+        assert!(busy_poll.looks(now), "it is expected");
         // Somebody else had the CPU between two looks.
         let back = now + us(250);
-        assert!(!pace.looks(back));
-        pace.received(back);
+        assert!(!busy_poll.looks(back));
+        busy_poll.received(back);
         let begin = back;
         let mut looks = 0;
         // It comes back as fast as before, for as long as we rest and ten times more.
         for turn in 1..=20 {
             let now = begin + Duration::from_millis(5) * turn;
-            looks += u32::from(pace.looks(now));
-            pace.received(now + us(5));
+            looks += u32::from(busy_poll.looks(now));
+            busy_poll.received(now + us(5));
         }
         assert_eq!(looks, 1, "the last one, when the rest is over");
     }
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn an_idle_client_is_looked_for_once() {
         let us = Duration::from_micros;
-        let mut pace = BusyPoll::default();
-        run(&mut pace, us(5), 60);
+        let mut busy_poll = BusyPoll::default();
+        run(&mut busy_poll, us(5), 60);
         let now = Instant::now();
-        let looks = (0..100_000).filter(|at| pace.looks(now + us(*at))).count();
+        let looks = (0..100_000).filter(|at| busy_poll.looks(now + us(*at))).count();
         assert!(looks <= 40, "{looks}");
     }
 }

@@ -35,8 +35,8 @@ pub(crate) fn start(disk: Arc<dyn Disk>) -> io::Result<Sender<ExtentQuery>> {
 }
 
 fn answer(disk: Arc<dyn Disk>, questions: Receiver<ExtentQuery>) {
-    for question in questions {
-        let ExtentQuery { offset, len, limit, reactor, connection, tag } = question;
+    for extent_query in questions {
+        let ExtentQuery { offset, len, limit, reactor, connection, tag } = extent_query;
         let found: Result<Vec<Extent>, IoError> = disk.extents(offset, len, limit);
         // A connection that has ended meanwhile needs no answer.
         let _ = reactor.send(move |context| {

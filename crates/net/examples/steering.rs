@@ -44,7 +44,7 @@ fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
 struct Path {
     switch: Switch,
     hash: FlowHashCache,
-    spread: QueueSelector,
+    queue_selector: QueueSelector,
     flows: TopFlows,
     drops: Drops,
     room: Vec<u8>,
@@ -64,12 +64,12 @@ impl Path {
             switch.set_port(PortId(1), policy).unwrap();
         }
         switch.learn(PortId(2), 0, mac(2), 0);
-        let mut spread = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
-        spread.set_queues(4);
+        let mut queue_selector = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
+        queue_selector.set_queues(4);
         Self {
             switch,
             hash: FlowHashCache::default(),
-            spread,
+            queue_selector,
             flows: TopFlows::default(),
             drops: Drops::default(),
             room: vec![0; 2048],
@@ -96,9 +96,9 @@ impl Path {
         black_box(self.switch.tagging(port, verdict.vlan, &frame));
         let hash = self.hash.of(&frame);
         let done = self.done;
-        black_box(self.spread.pick(hash, self.now, |_, position| Some(position <= done)));
+        black_box(self.queue_selector.pick(hash, self.now, |_, position| Some(position <= done)));
         self.done += 1;
-        self.spread.sent(hash, self.done, bytes.len() as u64, self.now);
+        self.queue_selector.sent(hash, self.done, bytes.len() as u64, self.now);
         let key = || FlowKey::of(&frame, Some(port));
         self.flows.see(|| hash, bytes.len() as u64, self.now, key);
         if header.finish_for(receiver) == SoftwareOffload::Segment {

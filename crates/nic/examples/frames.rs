@@ -110,8 +110,8 @@ fn locked() -> PortPolicy {
 
 /// Never held: more than any machine copies.
 fn capped() -> PortPolicy {
-    let pace = RateLimiter::new(Rate::bytes(1 << 40), reactor::clock_ns());
-    PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) }
+    let rate_limiter = RateLimiter::new(Rate::bytes(1 << 40), reactor::clock_ns());
+    PortPolicy { rate: Some(Arc::new(rate_limiter)), ..PortPolicy::open(LAN) }
 }
 
 /// A header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
@@ -322,7 +322,7 @@ fn drivers(kind: &Kind) -> [Driver; 2] {
 fn start(
     fabric: &Arc<Fabric>,
     reactor: &Reactor,
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     index: u16,
     (driver, signals): (&Driver, &Signals),
 ) {
@@ -337,7 +337,8 @@ fn start(
         inflight: None,
     };
     let fault: nic::FaultHandler = Arc::new(|_: &str| {});
-    let queue = RunningQueue::start(fabric, reactor.handle(), life, start, fault).unwrap();
+    let queue =
+        RunningQueue::start(fabric, reactor.handle(), port_incarnation, start, fault).unwrap();
     // It is served until the process ends.
     std::mem::forget(queue);
 }

@@ -26,7 +26,7 @@ const IDLE_NS: u64 = 1_000_000_000;
 /// A frame that waits.
 #[derive(Debug)]
 struct Waiting {
-    kept: StoredFrame,
+    stored_frame: StoredFrame,
     header: [u8; HEADER_BYTES],
     since_ns: u64,
 }
@@ -34,7 +34,7 @@ struct Waiting {
 /// The frames that wait, oldest first. It has no memory before the first of them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    store: Option<FrameBuffer>,
+    frame_buffer: Option<FrameBuffer>,
     frames: VecDeque<Waiting>,
     list: Buffers,
     /// Since when the first frame is the first, or nothing waits.
@@ -53,24 +53,24 @@ impl Backlog {
     /// Has a frame wait behind the others; false: there is no room.
     #[cold]
     pub(crate) fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
-        if self.store.is_none() {
-            self.store = FrameBuffer::new(BACKLOG_BYTES).ok();
+        if self.frame_buffer.is_none() {
+            self.frame_buffer = FrameBuffer::new(BACKLOG_BYTES).ok();
             self.frames.reserve(FrameBuffer::FRAMES_MAX);
         }
-        let Some(store) = &mut self.store else { return false };
-        let Some(kept) = store.keep(frame, &mut self.list) else { return false };
+        let Some(frame_buffer) = &mut self.frame_buffer else { return false };
+        let Some(stored_frame) = frame_buffer.keep(frame, &mut self.list) else { return false };
         let EgressFrame { header, since_ns, .. } = *frame;
         if self.frames.is_empty() {
             self.since_ns = since_ns;
         }
-        self.frames.push_back(Waiting { kept, header, since_ns });
+        self.frames.push_back(Waiting { stored_frame, header, since_ns });
         true
     }
 
     /// The frame that has waited for longest.
     pub(crate) fn first(&mut self) -> Option<EgressFrame<'_>> {
-        let (store, first) = (self.store.as_ref()?, self.frames.front()?);
-        store.show(first.kept, HEADER_BYTES, &mut self.list);
+        let (frame_buffer, first) = (self.frame_buffer.as_ref()?, self.frames.front()?);
+        frame_buffer.show(first.stored_frame, HEADER_BYTES, &mut self.list);
         let Waiting { header, since_ns, .. } = *first;
         Some(EgressFrame { header, head: &[], body: &self.list, since_ns })
     }
@@ -92,7 +92,7 @@ impl Backlog {
 
     /// When its memory is to be given back; nothing: it has none, or some frame is in it.
     pub(crate) fn idle_at_ns(&self) -> Option<u64> {
-        let is_idle = self.store.is_some() && self.is_empty();
+        let is_idle = self.frame_buffer.is_some() && self.is_empty();
         is_idle.then(|| self.since_ns.saturating_add(IDLE_NS))
     }
 
@@ -106,8 +106,9 @@ impl Backlog {
     /// That one waits no longer, at `now_ns`.
     pub(crate) fn pass(&mut self, now_ns: u64) {
         self.since_ns = now_ns;
-        if let (Some(store), Some(first)) = (&mut self.store, self.frames.pop_front()) {
-            store.give_back(first.kept.number);
+        if let (Some(frame_buffer), Some(first)) = (&mut self.frame_buffer, self.frames.pop_front())
+        {
+            frame_buffer.give_back(first.stored_frame.number);
         }
     }
 }
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn what_waits_comes_in_order_and_whole() {
         let mut backlog = Backlog::default();
-        assert!(backlog.first().is_none() && backlog.store.is_none());
+        assert!(backlog.first().is_none() && backlog.frame_buffer.is_none());
         let body = Buffers::alloc(3000).unwrap();
         for round in 0..50u8 {
             for number in 0..20u8 {
@@ -145,7 +146,7 @@ mod tests {
         }
         assert_eq!(backlog.idle_at_ns(), Some(7 + IDLE_NS));
         backlog.release();
-        assert!(backlog.store.is_none() && backlog.idle_at_ns().is_none());
+        assert!(backlog.frame_buffer.is_none() && backlog.idle_at_ns().is_none());
     }
 
     #[test]

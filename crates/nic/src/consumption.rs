@@ -99,10 +99,14 @@ impl Default for ConsumptionTracker {
 
 impl ConsumptionTracker {
     /// Frames have gone there. `arrived` tells up to which position frames are in the ring.
-    pub(crate) fn goes(&mut self, arrived: impl FnOnce() -> u64, taken: &ConsumptionCounter) {
+    pub(crate) fn goes(
+        &mut self,
+        arrived: impl FnOnce() -> u64,
+        consumption_counter: &ConsumptionCounter,
+    ) {
         if self.left > 0 {
             self.left -= 1;
-            self.mark(arrived(), taken);
+            self.mark(arrived(), consumption_counter);
         }
     }
 
@@ -112,14 +116,14 @@ impl ConsumptionTracker {
         &mut self,
         position: u64,
         arrived: u64,
-        taken: &ConsumptionCounter,
+        consumption_counter: &ConsumptionCounter,
     ) -> bool {
         if position <= self.done {
             return true;
         }
-        self.mark(arrived, taken);
+        self.mark(arrived, consumption_counter);
         while let Some((at, given)) = self.marks.front().copied() {
-            if !taken.has_passed(given) {
+            if !consumption_counter.has_passed(given) {
                 break;
             }
             self.done = at;
@@ -132,13 +136,13 @@ impl ConsumptionTracker {
     }
 
     /// What has arrived up to here is below what is in the ring now, which is read after that.
-    fn mark(&mut self, arrived: u64, taken: &ConsumptionCounter) {
+    fn mark(&mut self, arrived: u64, consumption_counter: &ConsumptionCounter) {
         let last = self.marks.back().map_or(self.done, |(at, _)| *at);
         if arrived > last {
             if self.marks.len() == MARKS_MAX {
                 self.marks.pop_back();
             }
-            self.marks.push_back((arrived, taken.given()));
+            self.marks.push_back((arrived, consumption_counter.given()));
         }
     }
 }
@@ -149,85 +153,103 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_known_when_the_guest_tells() {
-        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
+        let (consumption_counter, mut consumption_tracker) =
+            (ConsumptionCounter::default(), ConsumptionTracker::default());
         // Two frames of three and four buffers, at positions 100 and 200 of the link; one arrived.
-        taken.gives(3);
-        assert!(!followed.is_done(200, 100, &taken) && taken.is_asked());
-        taken.gives(4);
-        assert!(taken.settles(4), "the second is to be taken");
-        assert!(followed.is_done(100, 200, &taken));
-        assert!(!followed.is_done(200, 200, &taken));
-        assert!(taken.settles(1));
-        assert!(!followed.is_done(200, 200, &taken));
-        assert!(!taken.settles(0) && !taken.is_asked());
-        assert!(followed.is_done(200, 200, &taken));
-        assert!(!taken.is_asked(), "nobody asks for what is known");
+        consumption_counter.gives(3);
+        assert!(
+            !consumption_tracker.is_done(200, 100, &consumption_counter)
+                && consumption_counter.is_asked()
+        );
+        consumption_counter.gives(4);
+        assert!(consumption_counter.settles(4), "the second is to be taken");
+        assert!(consumption_tracker.is_done(100, 200, &consumption_counter));
+        assert!(!consumption_tracker.is_done(200, 200, &consumption_counter));
+        assert!(consumption_counter.settles(1));
+        assert!(!consumption_tracker.is_done(200, 200, &consumption_counter));
+        assert!(!consumption_counter.settles(0) && !consumption_counter.is_asked());
+        assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
+        assert!(!consumption_counter.is_asked(), "nobody asks for what is known");
         // Another hub's frames are in the same ring, and say nothing of ours.
-        taken.gives(5);
-        assert!(followed.is_done(200, 200, &taken));
-        assert!(!followed.is_done(300, 200, &taken), "it is in the link");
+        consumption_counter.gives(5);
+        assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
+        assert!(!consumption_tracker.is_done(300, 200, &consumption_counter), "it is in the link");
     }
 
     #[test]
     fn a_frame_that_has_not_arrived_is_not_taken_with_those_that_have() {
-        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
-        taken.gives(1);
-        taken.settles(0);
-        assert!(!followed.is_done(200, 100, &taken));
-        assert!(followed.is_done(100, 100, &taken));
-        taken.gives(1);
-        assert!(!followed.is_done(200, 200, &taken), "in the ring, and not taken");
-        taken.settles(0);
-        assert!(followed.is_done(200, 200, &taken));
+        let (consumption_counter, mut consumption_tracker) =
+            (ConsumptionCounter::default(), ConsumptionTracker::default());
+        consumption_counter.gives(1);
+        consumption_counter.settles(0);
+        assert!(!consumption_tracker.is_done(200, 100, &consumption_counter));
+        assert!(consumption_tracker.is_done(100, 100, &consumption_counter));
+        consumption_counter.gives(1);
+        assert!(
+            !consumption_tracker.is_done(200, 200, &consumption_counter),
+            "in the ring, and not taken"
+        );
+        consumption_counter.settles(0);
+        assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
     }
 
     /// Each frame is taken after the next one has come, as under a load that never ends: a frame of
     /// one flow is known to be taken although others are always on their way.
     #[test]
     fn marks_are_made_while_others_frames_go_there() {
-        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
-        let is_done = |followed: &mut ConsumptionTracker, at: u64| followed.is_done(at, at, &taken);
-        taken.gives(1);
-        assert!(!is_done(&mut followed, 1));
+        let (consumption_counter, mut consumption_tracker) =
+            (ConsumptionCounter::default(), ConsumptionTracker::default());
+        let is_done = |consumption_tracker: &mut ConsumptionTracker, at: u64| {
+            consumption_tracker.is_done(at, at, &consumption_counter)
+        };
+        consumption_counter.gives(1);
+        assert!(!is_done(&mut consumption_tracker, 1));
         for at in 2..1000 {
-            taken.gives(1);
-            taken.settles(1);
-            followed.goes(|| at, &taken);
-            assert!(followed.marks.len() <= MARKS_MAX);
+            consumption_counter.gives(1);
+            consumption_counter.settles(1);
+            consumption_tracker.goes(|| at, &consumption_counter);
+            assert!(consumption_tracker.marks.len() <= MARKS_MAX);
         }
-        assert!(followed.left > 0 || followed.marks.len() == MARKS_MAX);
-        assert!(followed.is_done(1, 999, &taken));
-        assert!(!is_done(&mut followed, 999));
+        assert!(consumption_tracker.left > 0 || consumption_tracker.marks.len() == MARKS_MAX);
+        assert!(consumption_tracker.is_done(1, 999, &consumption_counter));
+        assert!(!is_done(&mut consumption_tracker, 999));
     }
 
     #[test]
     fn what_waits_has_not_been_taken() {
-        let taken = ConsumptionCounter::default();
-        taken.gives(2);
-        taken.waits();
+        let consumption_counter = ConsumptionCounter::default();
+        consumption_counter.gives(2);
+        consumption_counter.waits();
         // A frame that waits has the position of the one before it.
-        assert!(taken.settles(0), "it is asked again: nothing in the ring is not all");
-        assert!(!taken.has_passed(2) && taken.is_asked());
-        taken.gives(3);
-        taken.waits_no_more();
-        taken.settles(3);
-        assert!(!taken.has_passed(2), "it is in the ring");
-        taken.settles(1);
-        assert!(!taken.has_passed(2));
-        assert!(!taken.settles(0) && taken.has_passed(2));
-        taken.gives(1);
-        taken.settles(1);
-        assert!(taken.has_passed(2) && taken.has_passed(5) && !taken.has_passed(6));
+        assert!(
+            consumption_counter.settles(0),
+            "it is asked again: nothing in the ring is not all"
+        );
+        assert!(!consumption_counter.has_passed(2) && consumption_counter.is_asked());
+        consumption_counter.gives(3);
+        consumption_counter.waits_no_more();
+        consumption_counter.settles(3);
+        assert!(!consumption_counter.has_passed(2), "it is in the ring");
+        consumption_counter.settles(1);
+        assert!(!consumption_counter.has_passed(2));
+        assert!(!consumption_counter.settles(0) && consumption_counter.has_passed(2));
+        consumption_counter.gives(1);
+        consumption_counter.settles(1);
+        assert!(
+            consumption_counter.has_passed(2)
+                && consumption_counter.has_passed(5)
+                && !consumption_counter.has_passed(6)
+        );
     }
 
     #[test]
     fn near_positions_are_those_of_the_ring() {
-        let taken = ConsumptionCounter::default();
-        taken.gives(4);
-        assert!(!taken.has_passed(4) && taken.is_asked());
-        taken.settles(1);
-        assert!(taken.has_passed(3) && !taken.has_passed(4));
-        taken.settles(0);
-        assert!(taken.has_passed(4));
+        let consumption_counter = ConsumptionCounter::default();
+        consumption_counter.gives(4);
+        assert!(!consumption_counter.has_passed(4) && consumption_counter.is_asked());
+        consumption_counter.settles(1);
+        assert!(consumption_counter.has_passed(3) && !consumption_counter.has_passed(4));
+        consumption_counter.settles(0);
+        assert!(consumption_counter.has_passed(4));
     }
 }

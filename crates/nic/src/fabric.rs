@@ -52,14 +52,14 @@ pub(crate) struct HubHandle {
     pub(crate) handle: Handle,
     pub(crate) node: PollerId,
     /// How the hub waits for frames of other reactors.
-    polling: Arc<PollControl>,
+    poll_control: Arc<PollControl>,
 }
 
 /// The hubs of all reactors. They live as long as these.
 #[derive(Debug)]
 pub struct Fabric {
     nodes: Box<[HubHandle]>,
-    ledger: Mutex<PortCounters>,
+    port_counters: Mutex<PortCounters>,
     /// Of the last policy that a port was given.
     term: AtomicU32,
 }
@@ -67,7 +67,7 @@ pub struct Fabric {
 /// How a reactor is woken by others.
 struct HubWaker {
     handle: Handle,
-    door: Arc<ReaderSleep>,
+    reader_sleep: Arc<ReaderSleep>,
     event: Arc<OwnedFd>,
 }
 
@@ -91,18 +91,19 @@ impl Fabric {
         for handle in reactors {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             let event = Arc::new(event.map_err(|errno| FabricError::Os(errno.into()))?);
-            all.push(HubWaker { handle: handle.clone(), door: Arc::default(), event });
+            all.push(HubWaker { handle: handle.clone(), reader_sleep: Arc::default(), event });
         }
         let mut nodes = Vec::new();
-        for (number, (one, ends)) in all.iter().zip(links(&all)?).enumerate() {
+        for (number, (one, hub_links)) in all.iter().zip(links(&all)?).enumerate() {
             let (handle, event) = (one.handle.clone(), one.event.clone());
-            let polling = Arc::<PollControl>::default();
-            let shared = Arc::clone(&polling);
-            let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
-            nodes.push(HubHandle { handle, node, polling });
+            let poll_control = Arc::<PollControl>::default();
+            let shared = Arc::clone(&poll_control);
+            let node =
+                handle.call(move |context| settle(context, number, hub_links, event, shared))?;
+            nodes.push(HubHandle { handle, node, poll_control });
         }
-        let (ledger, term) = (Mutex::default(), AtomicU32::new(0));
-        Ok(Arc::new(Self { nodes: nodes.into(), ledger, term }))
+        let (port_counters, term) = (Mutex::default(), AtomicU32::new(0));
+        Ok(Arc::new(Self { nodes: nodes.into(), port_counters, term }))
     }
 
     /// Makes a network, or changes one.
@@ -110,8 +111,8 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
     pub fn set_network(&self, id: NetworkId, policy: NetworkPolicy) -> Result<(), FabricError> {
-        for at in &self.nodes {
-            at.with(move |hub| hub.set_network(id, policy))??;
+        for hub_handle in &self.nodes {
+            hub_handle.with(move |hub| hub.set_network(id, policy))??;
         }
         Ok(())
     }
@@ -121,8 +122,8 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Stopped`].
     pub fn remove_network(&self, id: NetworkId) -> Result<(), FabricError> {
-        for at in &self.nodes {
-            at.with(move |hub| hub.remove_network(id))?;
+        for hub_handle in &self.nodes {
+            hub_handle.with(move |hub| hub.remove_network(id))?;
         }
         Ok(())
     }
@@ -132,13 +133,13 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
     pub fn set_port(&self, id: PortId, policy: &PortPolicy) -> Result<(), FabricError> {
-        let common = self.ledger().plug(id, self.nodes.len());
+        let shared_port_state = self.ledger().plug(id, self.nodes.len());
         let term = self.term.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        for (at, common) in self.nodes.iter().zip(common) {
-            let (node, policy) = (at.node, policy.clone());
-            let done = at.handle.call(move |context| {
+        for (hub_handle, shared_port_state) in self.nodes.iter().zip(shared_port_state) {
+            let (node, policy) = (hub_handle.node, policy.clone());
+            let done = hub_handle.handle.call(move |context| {
                 let done = in_hub(context, node, |hub| {
-                    hub.set_port(id, policy, common, term).map(|()| hub.senders(id))
+                    hub.set_port(id, policy, shared_port_state, term).map(|()| hub.senders(id))
                 });
                 done.map(|senders| senders.map(|all| look_again(context, all)))
             });
@@ -152,8 +153,8 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Stopped`].
     pub fn remove_port(&self, id: PortId) -> Result<(), FabricError> {
-        for at in &self.nodes {
-            at.with(move |hub| hub.remove_port(id))?;
+        for hub_handle in &self.nodes {
+            hub_handle.with(move |hub| hub.remove_port(id))?;
         }
         self.ledger().unplug(id);
         Ok(())
@@ -166,11 +167,11 @@ impl Fabric {
     pub(crate) fn set_asked(
         &self,
         id: PortId,
-        asked: Option<Arc<ControlSettings>>,
+        control_settings: Option<Arc<ControlSettings>>,
     ) -> Result<(), Stopped> {
-        for at in &self.nodes {
-            let asked = asked.clone();
-            at.with(move |hub| hub.set_asked(id, asked))?;
+        for hub_handle in &self.nodes {
+            let control_settings = control_settings.clone();
+            hub_handle.with(move |hub| hub.set_asked(id, control_settings))?;
         }
         Ok(())
     }
@@ -179,14 +180,15 @@ impl Fabric {
     pub(crate) fn set_control_settings_nowait(
         &self,
         id: PortId,
-        asked: &Arc<ControlSettings>,
-        told: &Arc<PendingAck>,
+        control_settings: &Arc<ControlSettings>,
+        pending_ack: &Arc<PendingAck>,
     ) {
-        for at in &self.nodes {
-            let (asked, told) = (Arc::clone(asked), Arc::clone(told));
-            at.send(move |hub| {
-                hub.set_asked(id, Some(asked));
-                drop(told);
+        for hub_handle in &self.nodes {
+            let (control_settings, pending_ack) =
+                (Arc::clone(control_settings), Arc::clone(pending_ack));
+            hub_handle.send(move |hub| {
+                hub.set_asked(id, Some(control_settings));
+                drop(pending_ack);
             });
         }
     }
@@ -205,9 +207,9 @@ impl Fabric {
     /// for each reactor that sees some of them, and answers soon.
     pub fn top_flows(&self) -> Vec<(PortId, Vec<TopFlow>, u64)> {
         let (tell, told) = mpsc::channel();
-        for at in &self.nodes {
+        for hub_handle in &self.nodes {
             let tell = tell.clone();
-            at.send(move |hub| {
+            hub_handle.send(move |hub| {
                 // Nobody may wait any more.
                 let _ = tell.send(hub.top_flows(clock_ns()));
             });
@@ -230,9 +232,9 @@ impl Fabric {
     /// ports that have a policy of their own do not.
     pub fn set_polling(&self, policy: PollPolicy) {
         // Under the lock, so that of two changes the last one stays.
-        let mut ledger = self.ledger();
-        ledger.set_polling(policy);
-        self.nodes.iter().for_each(|at| at.polling.set(policy));
+        let mut port_counters = self.ledger();
+        port_counters.set_polling(policy);
+        self.nodes.iter().for_each(|hub_handle| hub_handle.poll_control.set(policy));
     }
 
     /// How the queues of a port wait, from their next turn on, whatever is said of all others.
@@ -247,7 +249,7 @@ impl Fabric {
 
     fn ledger(&self) -> MutexGuard<'_, PortCounters> {
         // Every change is a whole step.
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.port_counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reactors, by number.
@@ -257,12 +259,16 @@ impl Fabric {
 
     /// The number of a reactor among these.
     pub(crate) fn number(&self, handle: &Handle) -> Option<usize> {
-        self.nodes.iter().position(|at| at.handle.number() == handle.number())
+        self.nodes.iter().position(|hub_handle| hub_handle.handle.number() == handle.number())
     }
 
     /// All reactors but that of this number.
     pub(crate) fn others(&self, number: usize) -> impl Iterator<Item = &HubHandle> {
-        self.nodes.iter().enumerate().filter(move |(one, _)| *one != number).map(|(_, at)| at)
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(move |(one, _)| *one != number)
+            .map(|(_, hub_handle)| hub_handle)
     }
 }
 
@@ -293,7 +299,8 @@ pub(crate) fn in_hub<R>(
     node: PollerId,
     with: impl FnOnce(&mut Hub) -> R,
 ) -> Option<R> {
-    context.with_poller(node, |node: &mut HubPoller, _| with(&mut node.hub.borrow_mut()))
+    context
+        .with_poller(node, |hub_poller: &mut HubPoller, _| with(&mut hub_poller.hub.borrow_mut()))
 }
 
 /// Queues that hold something for a cap ask anew: it may be another one.
@@ -306,36 +313,36 @@ fn look_again(context: &mut Context<'_>, senders: Vec<PollerId>) {
 
 /// A link from each to each other.
 fn links(all: &[HubWaker]) -> Result<Vec<HubLinks>, FabricError> {
-    let mut ends: Vec<_> = all.iter().map(|_| HubLinks::default()).collect();
+    let mut hub_links: Vec<_> = all.iter().map(|_| HubLinks::default()).collect();
     for from in 0..all.len() {
         for (to, reader) in all.iter().enumerate().filter(|(to, _)| *to != from) {
-            let link = Shared::new(reader.door.clone())?;
-            if let Some(writer) = ends.get_mut(from) {
+            let link = Shared::new(reader.reader_sleep.clone())?;
+            if let Some(writer) = hub_links.get_mut(from) {
                 writer.writers.push((to, link.clone(), reader.event.clone()));
             }
-            if let Some(reader) = ends.get_mut(to) {
+            if let Some(reader) = hub_links.get_mut(to) {
                 reader.readers.push(link);
             }
         }
     }
-    Ok(ends)
+    Ok(hub_links)
 }
 
 /// Gives this reactor its hub.
 fn settle(
     context: &mut Context<'_>,
     number: usize,
-    ends: HubLinks,
+    hub_links: HubLinks,
     event: Arc<OwnedFd>,
-    polling: Arc<PollControl>,
+    poll_control: Arc<PollControl>,
 ) -> PollerId {
     let settled = context.add_poller(Some(event), |context| {
         let mut hub = Hub::new(number);
-        for (other, link, event) in ends.writers {
+        for (other, link, event) in hub_links.writers {
             hub.add_link(other, Writer::new(link), context.open_notifier(event));
         }
-        let readers = ends.readers.into_iter().map(Reader::new).collect();
-        Ok::<_, Infallible>(HubPoller::new(hub, readers, polling))
+        let readers = hub_links.readers.into_iter().map(Reader::new).collect();
+        Ok::<_, Infallible>(HubPoller::new(hub, readers, poll_control))
     });
     let Ok(id) = settled;
     id

@@ -19,8 +19,8 @@ pub struct StoredFrame {
 /// Memory for frames, each whole and with its header before it.
 #[derive(Debug)]
 pub struct FrameBuffer {
-    area: ThreadMapping,
-    room: RingAllocator,
+    thread_mapping: ThreadMapping,
+    ring_allocator: RingAllocator,
 }
 
 impl FrameBuffer {
@@ -32,12 +32,15 @@ impl FrameBuffer {
     /// # Errors
     /// The kernel's refusal.
     pub fn new(bytes: usize) -> Result<Self, MemoryError> {
-        Ok(Self { area: ThreadMapping::private(bytes)?, room: RingAllocator::new(bytes) })
+        Ok(Self {
+            thread_mapping: ThreadMapping::private(bytes)?,
+            ring_allocator: RingAllocator::new(bytes),
+        })
     }
 
     /// All that was kept has been given back.
     pub fn is_empty(&self) -> bool {
-        self.room.is_whole()
+        self.ring_allocator.is_whole()
     }
 
     /// Copies a frame with its header, which `list` is then; nothing: there is no room for it.
@@ -46,32 +49,32 @@ impl FrameBuffer {
     /// If `list` holds memory of something else.
     pub fn keep(&mut self, frame: &EgressFrame<'_>, list: &mut Buffers) -> Option<StoredFrame> {
         let bytes = HEADER_BYTES + frame.bytes();
-        let (at, number) = self.room.take(bytes)?;
+        let (at, number) = self.ring_allocator.take(bytes)?;
         let head = at + HEADER_BYTES;
         list.clear();
         // The area is as large as the room.
-        let _fits = self.area.write(at, &frame.header)
-            && self.area.write(head, frame.head)
-            && list.append_area(&self.area, head + frame.head.len(), frame.body.len());
+        let _fits = self.thread_mapping.write(at, &frame.header)
+            && self.thread_mapping.write(head, frame.head)
+            && list.append_area(&self.thread_mapping, head + frame.head.len(), frame.body.len());
         list.copy_from_buffers(frame.body);
-        let kept = StoredFrame { number, at, bytes };
-        self.show(kept, 0, list);
-        Some(kept)
+        let stored_frame = StoredFrame { number, at, bytes };
+        self.show(stored_frame, 0, list);
+        Some(stored_frame)
     }
 
     /// What was kept, without so many bytes at its front, as `list`.
     ///
     /// # Panics
     /// If `list` holds memory of something else.
-    pub fn show(&self, kept: StoredFrame, skip: usize, list: &mut Buffers) {
-        let StoredFrame { at, bytes, .. } = kept;
+    pub fn show(&self, stored_frame: StoredFrame, skip: usize, list: &mut Buffers) {
+        let StoredFrame { at, bytes, .. } = stored_frame;
         let skip = skip.min(bytes);
         list.clear();
-        let _fits = list.append_area(&self.area, at + skip, bytes - skip);
+        let _fits = list.append_area(&self.thread_mapping, at + skip, bytes - skip);
     }
 
     /// A frame is kept no longer: in any order.
     pub fn give_back(&mut self, number: u64) {
-        self.room.give_back(number);
+        self.ring_allocator.give_back(number);
     }
 }

@@ -22,13 +22,13 @@ pub struct HostQueueParts<P> {
     /// [`Hub::flush`].
     pub inlet: P,
     /// Takes what goes out.
-    pub outlet: Rc<RefCell<dyn FrameSink>>,
+    pub frame_sink: Rc<RefCell<dyn FrameSink>>,
 }
 
 /// A queue of such a port. Dropping it ends it without waiting.
 #[derive(Debug)]
 pub struct HostQueue {
-    seat: QueueRegistration,
+    queue_registration: QueueRegistration,
     id: PollerId,
     running: bool,
 }
@@ -42,7 +42,7 @@ impl HostQueue {
     pub fn new<P, M>(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
-        life: PortIncarnation,
+        port_incarnation: PortIncarnation,
         queue: u16,
         kick: Option<Arc<OwnedFd>>,
         make: M,
@@ -53,27 +53,30 @@ impl HostQueue {
             + Send
             + 'static,
     {
-        let seat = QueueRegistration::new(fabric, reactor, life.port, queue, None);
-        let seat = seat.ok_or(QueueError::Elsewhere)?;
-        let (node, opening) = (seat.node, seat.announcement(life));
+        let queue_registration =
+            QueueRegistration::new(fabric, reactor, port_incarnation.port, queue, None);
+        let queue_registration = queue_registration.ok_or(QueueError::Elsewhere)?;
+        let (node, queue_announcement) =
+            (queue_registration.node, queue_registration.announcement(port_incarnation));
         let made = reactor.call(move |context| {
-            let hub = context.with_poller(node, |node: &mut HubPoller, _| Rc::clone(&node.hub));
+            let hub = context
+                .with_poller(node, |hub_poller: &mut HubPoller, _| Rc::clone(&hub_poller.hub));
             let hub = hub.ok_or(QueueError::Stopped(Stopped))?;
-            let mut outlet = None;
+            let mut frame_sink = None;
             let id = context.add_poller(kick, |context| {
                 let parts = make(context, hub)?;
-                outlet = Some(parts.outlet);
+                frame_sink = Some(parts.frame_sink);
                 Ok::<_, io::Error>(parts.inlet)
             });
             let id = id.map_err(QueueError::Port)?;
-            if let Some(outlet) = outlet {
-                QueueRegistration::open(context, node, opening, outlet);
+            if let Some(frame_sink) = frame_sink {
+                QueueRegistration::open(context, node, queue_announcement, frame_sink);
             }
             Ok::<_, QueueError>(id)
         })?;
-        let attached = Self { seat, id: made?, running: true };
-        attached.seat.publish(life)?;
-        Ok(attached)
+        let host_queue = Self { queue_registration, id: made?, running: true };
+        host_queue.queue_registration.publish(port_incarnation)?;
+        Ok(host_queue)
     }
 
     /// Has the inlet do something on its reactor, and waits for that.
@@ -85,7 +88,10 @@ impl HostQueue {
         with: impl FnOnce(&mut P, &mut Context<'_>) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         let id = self.id;
-        self.seat.reactor.call(move |context| context.with_poller(id, with))?.ok_or(Stopped)
+        self.queue_registration
+            .reactor
+            .call(move |context| context.with_poller(id, with))?
+            .ok_or(Stopped)
     }
 
     /// Gives and takes nothing more.
@@ -95,15 +101,15 @@ impl HostQueue {
     pub fn stop(mut self) -> Result<(), Stopped> {
         self.running = false;
         // Also when another reactor has ended: this one has not.
-        let retired = self.seat.retire();
+        let retired = self.queue_registration.retire();
         let end = self.end();
-        self.seat.reactor.call(end)?;
+        self.queue_registration.reactor.call(end)?;
         retired
     }
 
     /// What ends it on its reactor.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) + Send + use<> {
-        let (id, close) = (self.id, self.seat.close());
+        let (id, close) = (self.id, self.queue_registration.close());
         move |context| {
             close(context);
             context.remove_poller(id);
@@ -114,9 +120,9 @@ impl HostQueue {
 impl Drop for HostQueue {
     fn drop(&mut self) {
         if self.running {
-            self.seat.retire_soon();
+            self.queue_registration.retire_soon();
             // A reactor that has ended has dropped it already.
-            let _ = self.seat.reactor.send(self.end());
+            let _ = self.queue_registration.reactor.send(self.end());
         }
     }
 }

@@ -20,13 +20,13 @@ pub(crate) struct HubPoller {
     links: Vec<Reader>,
     /// Bytes of the frame at hand.
     body: Buffers,
-    polling: Arc<PollControl>,
+    poll_control: Arc<PollControl>,
 }
 
 impl HubPoller {
-    pub(crate) fn new(hub: Hub, links: Vec<Reader>, polling: Arc<PollControl>) -> Self {
+    pub(crate) fn new(hub: Hub, links: Vec<Reader>, poll_control: Arc<PollControl>) -> Self {
         let hub = Rc::new(RefCell::new(hub));
-        Self { hub, links, body: Buffers::with_capacity(1), polling }
+        Self { hub, links, body: Buffers::with_capacity(1), poll_control }
     }
 
     /// Takes a batch of a link; how many there were.
@@ -35,7 +35,7 @@ impl HubPoller {
         while taken < BATCH {
             let Some(record) = link.next(body) else { break };
             match record {
-                LinkRecord::News(news) => hub.learn(news, now_ns),
+                LinkRecord::News(station_update) => hub.learn(station_update, now_ns),
                 LinkRecord::Frame(to, header, since_ns) => {
                     hub.arrive(to, &EgressFrame { header, head: &[], body, since_ns });
                 }
@@ -86,7 +86,7 @@ impl Poller for HubPoller {
     }
 
     fn polling(&self) -> Option<&PollControl> {
-        Some(&self.polling)
+        Some(&self.poll_control)
     }
 
     fn waits_for(&self) -> WaitTarget {

@@ -26,7 +26,7 @@ struct PortCounterSet {
     /// By pair.
     pairs: Vec<Arc<QueueCounts>>,
     /// What reactors send to each queue.
-    shares: Arc<QueueLoads>,
+    queue_loads: Arc<QueueLoads>,
     /// How its queues wait, if not as all do.
     policy: Option<PollPolicy>,
 }
@@ -37,13 +37,13 @@ impl PortCounters {
         let make = || PortCounterSet {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
-            shares: Arc::new(QueueLoads::new(reactors)),
+            queue_loads: Arc::new(QueueLoads::new(reactors)),
             policy: None,
         };
-        let PortCounterSet { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);
+        let PortCounterSet { hubs, queue_loads, .. } = self.ports.entry(id).or_insert_with(make);
         let common = |counts: &Arc<Counts>| {
-            let (counts, shares) = (Arc::clone(counts), Arc::clone(shares));
-            SharedPortState { counts, shares }
+            let (counts, queue_loads) = (Arc::clone(counts), Arc::clone(queue_loads));
+            SharedPortState { counts, queue_loads }
         };
         hubs.iter().map(common).collect()
     }
@@ -59,7 +59,7 @@ impl PortCounters {
         let (at, usual) = (usize::from(pair), self.policy);
         let new = |policy| {
             let counts = Arc::<QueueCounts>::default();
-            counts.polling.set(policy);
+            counts.poll_control.set(policy);
             counts
         };
         let Some(port) = self.ports.get_mut(&id) else { return new(usual) };
@@ -95,7 +95,7 @@ impl PortCounters {
     }
 
     pub(crate) fn moves(&self, id: PortId) -> u64 {
-        self.ports.get(&id).map_or(0, |port| port.shares.moves())
+        self.ports.get(&id).map_or(0, |port| port.queue_loads.moves())
     }
 
     pub(crate) fn queues(&self, id: PortId) -> Vec<PairStats> {
@@ -106,6 +106,6 @@ impl PortCounters {
 
 impl PortCounterSet {
     fn wait(&self, policy: PollPolicy) {
-        self.pairs.iter().for_each(|pair| pair.polling.set(policy));
+        self.pairs.iter().for_each(|pair| pair.poll_control.set(policy));
     }
 }

@@ -73,7 +73,7 @@ pub(crate) struct QueueCounts {
     reactor: AtomicU32,
     served: AtomicBool,
     pub(crate) residence: Histogram,
-    pub(crate) polling: PollControl,
+    pub(crate) poll_control: PollControl,
 }
 
 impl QueueCounts {
@@ -149,7 +149,7 @@ impl QueueCounts {
             waiting: self.waiting.load(Ordering::Relaxed),
             held_since_ns: (held_since > 0).then_some(held_since),
             residence,
-            poll: self.polling.state(),
+            poll: self.poll_control.state(),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct QueueRegistration {
     port: PortId,
     queue: u16,
     /// What the queue tells of what was taken, if it does.
-    taken: Option<Arc<ConsumptionCounter>>,
+    consumption_counter: Option<Arc<ConsumptionCounter>>,
 }
 
 impl QueueRegistration {
@@ -35,36 +35,42 @@ impl QueueRegistration {
         reactor: &Handle,
         port: PortId,
         queue: u16,
-        taken: Option<Arc<ConsumptionCounter>>,
+        consumption_counter: Option<Arc<ConsumptionCounter>>,
     ) -> Option<Self> {
         let number = fabric.number(reactor)?;
         let node = fabric.nodes().get(number)?.node;
         let (fabric, reactor) = (Arc::clone(fabric), reactor.clone());
-        Some(Self { fabric, reactor, node, number, port, queue, taken })
+        Some(Self { fabric, reactor, node, number, port, queue, consumption_counter })
     }
 
     /// What hubs are told of the queue in this life of its port.
-    pub(crate) fn announcement(&self, life: PortIncarnation) -> QueueAnnouncement {
-        let PortIncarnation { port, epoch, takes, .. } = life;
-        QueueAnnouncement { port, queue: self.queue, epoch, takes, taken: self.taken.clone() }
+    pub(crate) fn announcement(&self, port_incarnation: PortIncarnation) -> QueueAnnouncement {
+        let PortIncarnation { port, epoch, takes, .. } = port_incarnation;
+        QueueAnnouncement {
+            port,
+            queue: self.queue,
+            epoch,
+            takes,
+            consumption_counter: self.consumption_counter.clone(),
+        }
     }
 
     /// On its reactor: frames go to this outlet from now on. False: the hub is gone.
     pub(crate) fn open(
         context: &mut Context<'_>,
         node: PollerId,
-        opening: QueueAnnouncement,
-        outlet: Rc<RefCell<dyn FrameSink>>,
+        queue_announcement: QueueAnnouncement,
+        frame_sink: Rc<RefCell<dyn FrameSink>>,
     ) -> bool {
-        in_hub(context, node, |hub| hub.open(opening, outlet)).is_some()
+        in_hub(context, node, |hub| hub.open(queue_announcement, frame_sink)).is_some()
     }
 
     /// Tells all other reactors.
-    pub(crate) fn publish(&self, life: PortIncarnation) -> Result<(), Stopped> {
-        let (number, opening) = (self.number, self.announcement(life));
-        for at in self.fabric.others(number) {
-            let opening = opening.clone();
-            at.with(move |hub| hub.open_there(opening, number))?;
+    pub(crate) fn publish(&self, port_incarnation: PortIncarnation) -> Result<(), Stopped> {
+        let (number, queue_announcement) = (self.number, self.announcement(port_incarnation));
+        for hub_handle in self.fabric.others(number) {
+            let queue_announcement = queue_announcement.clone();
+            hub_handle.with(move |hub| hub.open_there(queue_announcement, number))?;
         }
         Ok(())
     }
@@ -72,8 +78,8 @@ impl QueueRegistration {
     /// No other reactor sends anything there when this returns.
     pub(crate) fn retire(&self) -> Result<(), Stopped> {
         let Self { port, queue, .. } = *self;
-        for at in self.fabric.others(self.number) {
-            at.with(move |hub| hub.close(port, queue))?;
+        for hub_handle in self.fabric.others(self.number) {
+            hub_handle.with(move |hub| hub.close(port, queue))?;
         }
         Ok(())
     }
@@ -81,7 +87,9 @@ impl QueueRegistration {
     /// As [`Self::retire`], without waiting.
     pub(crate) fn retire_soon(&self) {
         let Self { port, queue, .. } = *self;
-        self.fabric.others(self.number).for_each(|at| at.send(move |hub| hub.close(port, queue)));
+        self.fabric
+            .others(self.number)
+            .for_each(|hub_handle| hub_handle.send(move |hub| hub.close(port, queue)));
     }
 
     /// On its reactor: it takes no frames any more.

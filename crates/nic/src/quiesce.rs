@@ -18,16 +18,14 @@ impl Fabric {
     /// # Errors
     /// [`Stopped`]: a reactor has ended.
     pub fn drain(&self) -> Result<(), Stopped> {
-        for at in self.nodes() {
-            let node = at.node;
-            let done = at.handle.call(move |context| {
-                context.with_poller(
-                    node,
-                    |node: &mut HubPoller, context| {
-                        while node.poll(context) == PollOutcome::Busy {}
-                    },
-                )
-            })?;
+        for hub_handle in self.nodes() {
+            let node = hub_handle.node;
+            let done =
+                hub_handle.handle.call(move |context| {
+                    context.with_poller(node, |hub_poller: &mut HubPoller, context| {
+                        while hub_poller.poll(context) == PollOutcome::Busy {}
+                    })
+                })?;
             done.ok_or(Stopped)?;
         }
         Ok(())
@@ -40,8 +38,8 @@ impl Fabric {
     /// [`Stopped`]: a reactor has ended.
     pub fn stations(&self) -> Result<Vec<LearntStation>, Stopped> {
         let mut latest = HashMap::new();
-        for at in self.nodes() {
-            for station in at.with(|hub| hub.stations())? {
+        for hub_handle in self.nodes() {
+            for station in hub_handle.with(|hub| hub.stations())? {
                 let key = (station.network, station.vlan, station.mac);
                 let known = latest.entry(key).or_insert(station);
                 if known.seen_ns < station.seen_ns {
@@ -60,9 +58,11 @@ impl Fabric {
     /// # Errors
     /// [`Stopped`]: a reactor has ended.
     pub fn recall(&self, stations: &Arc<[LearntStation]>) -> Result<(), Stopped> {
-        for at in self.nodes() {
+        for hub_handle in self.nodes() {
             let stations = Arc::clone(stations);
-            at.with(move |hub| stations.iter().for_each(|station| hub.restore_station(station)))?;
+            hub_handle.with(move |hub| {
+                stations.iter().for_each(|station| hub.restore_station(station))
+            })?;
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl InOrderRing {
     #[inline]
     pub(crate) fn push(&mut self, popped: Popped, written: u32) {
         match popped {
-            Popped::Piece(piece) => self.queue.push_piece(piece, written),
+            Popped::Piece(single_buffer) => self.queue.push_piece(single_buffer, written),
             Popped::Chain(chain) => self.queue.push(chain, written),
         }
     }

@@ -63,10 +63,10 @@ impl RingAllocator {
     /// Gives back what was taken under this number.
     pub(crate) fn give_back(&mut self, number: u64) {
         let at = number.checked_sub(self.oldest).and_then(|at| usize::try_from(at).ok());
-        if let Some(place) = at.and_then(|at| self.places.get_mut(at)) {
-            place.is_free = true;
+        if let Some(allocation) = at.and_then(|at| self.places.get_mut(at)) {
+            allocation.is_free = true;
         }
-        while self.places.front().is_some_and(|place| place.is_free) {
+        while self.places.front().is_some_and(|allocation| allocation.is_free) {
             self.places.pop_front();
             self.oldest += 1;
         }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn places_never_overlap_and_all_of_them_come_back() {
         const BYTES: usize = 10_000;
-        let mut room = RingAllocator::new(BYTES);
+        let mut ring_allocator = RingAllocator::new(BYTES);
         let mut state = 1u64;
         let mut random = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -90,7 +90,7 @@ mod tests {
         let (mut full, mut most) = (0, 0);
         for _ in 0..50_000 {
             let bytes = 12 + random(1500);
-            match room.take(bytes) {
+            match ring_allocator.take(bytes) {
                 Some((at, number)) => {
                     let free =
                         |&(from, to, _): &(usize, usize, u64)| at + bytes <= from || to <= at;
@@ -102,25 +102,29 @@ mod tests {
             }
             while !taken.is_empty() && random(2) == 0 {
                 let at = random(taken.len().min(3));
-                room.give_back(taken.remove(at).2);
+                ring_allocator.give_back(taken.remove(at).2);
             }
         }
         assert!(full > 100 && most > 10, "{full} {most}");
-        taken.drain(..).for_each(|(_, _, number)| room.give_back(number));
-        assert_eq!(room.take(BYTES).map(|(at, _)| at), Some(0));
-        assert_eq!(room.take(1), None);
+        taken.drain(..).for_each(|(_, _, number)| ring_allocator.give_back(number));
+        assert_eq!(ring_allocator.take(BYTES).map(|(at, _)| at), Some(0));
+        assert_eq!(ring_allocator.take(1), None);
     }
 
     #[test]
     fn frames_are_counted_too() {
-        let mut room = RingAllocator::new(2 << 20);
-        let numbers: Vec<_> = (0..PLACES_MAX).map(|_| room.take(1).unwrap().1).collect();
-        assert_eq!(room.take(1), None);
+        let mut ring_allocator = RingAllocator::new(2 << 20);
+        let numbers: Vec<_> = (0..PLACES_MAX).map(|_| ring_allocator.take(1).unwrap().1).collect();
+        assert_eq!(ring_allocator.take(1), None);
         // What comes back out of order makes room when all before it have.
-        room.give_back(numbers[1]);
-        room.give_back(numbers[1]);
-        assert_eq!(room.take(1), None);
-        room.give_back(numbers[0]);
-        assert!(room.take(1).is_some() && room.take(1).is_some() && room.take(1).is_none());
+        ring_allocator.give_back(numbers[1]);
+        ring_allocator.give_back(numbers[1]);
+        assert_eq!(ring_allocator.take(1), None);
+        ring_allocator.give_back(numbers[0]);
+        assert!(
+            ring_allocator.take(1).is_some()
+                && ring_allocator.take(1).is_some()
+                && ring_allocator.take(1).is_none()
+        );
     }
 }

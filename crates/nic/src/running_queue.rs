@@ -55,7 +55,7 @@ enum Kind {
 /// A queue being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
-    seat: QueueRegistration,
+    queue_registration: QueueRegistration,
     id: PollerId,
     index: u16,
     kind: Kind,
@@ -71,30 +71,43 @@ impl RunningQueue {
     pub fn start(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
-        life: PortIncarnation,
+        port_incarnation: PortIncarnation,
         start: QueueStart,
         fault: FaultHandler,
     ) -> Result<Self, QueueError> {
         let index = start.index;
         let kind = if index.is_multiple_of(2) { Kind::Receive } else { Kind::Transmit };
-        let (pair, taken) = (index / 2, Arc::<ConsumptionCounter>::default());
-        let seat =
-            QueueRegistration::new(fabric, reactor, life.port, pair, Some(Arc::clone(&taken)));
-        let seat = seat.ok_or(QueueError::Elsewhere)?;
-        let (node, opening) = (seat.node, seat.announcement(life));
-        let counts = fabric.queue(life.port, pair);
-        let queue = Self::begin(seat, kind, index, move |context| match kind {
+        let (pair, consumption_counter) = (index / 2, Arc::<ConsumptionCounter>::default());
+        let queue_registration = QueueRegistration::new(
+            fabric,
+            reactor,
+            port_incarnation.port,
+            pair,
+            Some(Arc::clone(&consumption_counter)),
+        );
+        let queue_registration = queue_registration.ok_or(QueueError::Elsewhere)?;
+        let (node, queue_announcement) =
+            (queue_registration.node, queue_registration.announcement(port_incarnation));
+        let counts = fabric.queue(port_incarnation.port, pair);
+        let queue = Self::begin(queue_registration, kind, index, move |context| match kind {
             Kind::Receive => {
                 let kick = start.kick.clone();
                 let make = |context: &mut Context<'_>| {
-                    Receive::new(life, start, counts, taken, fault, context)
+                    Receive::new(
+                        port_incarnation,
+                        start,
+                        counts,
+                        consumption_counter,
+                        fault,
+                        context,
+                    )
                 };
-                receive(context, node, kick, opening, make)
+                receive(context, node, kick, queue_announcement, make)
             }
-            _ => transmit(context, node, (life, pair), start, counts, fault),
+            _ => transmit(context, node, (port_incarnation, pair), start, counts, fault),
         })?;
         if kind == Kind::Receive {
-            queue.seat.publish(life)?;
+            queue.queue_registration.publish(port_incarnation)?;
         }
         Ok(queue)
     }
@@ -104,27 +117,36 @@ impl RunningQueue {
     /// # Errors
     /// [`QueueError`].
     pub fn start_control(
-        desk: &Arc<ControlQueueState>,
+        control_queue_state: &Arc<ControlQueueState>,
         reactor: &Handle,
         start: QueueStart,
         fault: FaultHandler,
     ) -> Result<Self, QueueError> {
-        let (index, desk, handle) = (start.index, Arc::clone(desk), reactor.clone());
+        let (index, control_queue_state, handle) =
+            (start.index, Arc::clone(control_queue_state), reactor.clone());
         // It takes no frames, so nobody asks which queue of frames it is.
-        let seat = QueueRegistration::new(desk.fabric(), reactor, desk.port(), 0, None);
-        let make = move |context: &mut Context<'_>| control(context, desk, handle, start, fault);
-        Self::begin(seat.ok_or(QueueError::Elsewhere)?, Kind::Control, index, make)
+        let queue_registration = QueueRegistration::new(
+            control_queue_state.fabric(),
+            reactor,
+            control_queue_state.port(),
+            0,
+            None,
+        );
+        let make = move |context: &mut Context<'_>| {
+            control(context, control_queue_state, handle, start, fault)
+        };
+        Self::begin(queue_registration.ok_or(QueueError::Elsewhere)?, Kind::Control, index, make)
     }
 
     fn begin(
-        seat: QueueRegistration,
+        queue_registration: QueueRegistration,
         kind: Kind,
         index: u16,
         make: impl FnOnce(&mut Context<'_>) -> Result<Option<PollerId>, RingError> + Send + 'static,
     ) -> Result<Self, QueueError> {
-        let made = seat.reactor.call(make)?;
+        let made = queue_registration.reactor.call(make)?;
         let id = made.map_err(|source| QueueError::Ring { index, source })?;
-        Ok(Self { seat, id: id.ok_or(Stopped)?, index, kind, running: true })
+        Ok(Self { queue_registration, id: id.ok_or(Stopped)?, index, kind, running: true })
     }
 
     /// Which queue of the port it is.
@@ -144,15 +166,16 @@ impl RunningQueue {
     pub fn stop(mut self) -> Result<u16, Stopped> {
         self.running = false;
         // Also when another reactor has ended: this one has not, and serves the ring.
-        let retired = if self.kind == Kind::Receive { self.seat.retire() } else { Ok(()) };
+        let retired =
+            if self.kind == Kind::Receive { self.queue_registration.retire() } else { Ok(()) };
         let end = self.end();
-        let next = self.seat.reactor.call(end)?.ok_or(Stopped)?;
+        let next = self.queue_registration.reactor.call(end)?.ok_or(Stopped)?;
         retired.map(|()| next)
     }
 
     /// What ends it on its reactor, and tells where a successor goes on.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) -> Option<u16> + Send + use<> {
-        let (id, kind, close) = (self.id, self.kind, self.seat.close());
+        let (id, kind, close) = (self.id, self.kind, self.queue_registration.close());
         move |context| {
             if kind == Kind::Receive {
                 close(context);
@@ -171,7 +194,7 @@ impl RunningQueue {
     /// [`QueueError`].
     pub fn set_memory(&self, table: Arc<Table>) -> Result<(), QueueError> {
         let (id, kind, index) = (self.id, self.kind, self.index);
-        let done = self.seat.reactor.call(move |context| {
+        let done = self.queue_registration.reactor.call(move |context| {
             with_queue(context, kind, id, |queue, _| queue.set_memory(table))
         })?;
         done.ok_or(Stopped)?.map_err(|source| QueueError::Ring { index, source })
@@ -183,7 +206,7 @@ impl RunningQueue {
     /// [`Stopped`].
     pub fn set_call(&self, call: Option<Arc<OwnedFd>>) -> Result<(), Stopped> {
         let (id, kind) = (self.id, self.kind);
-        let done = self.seat.reactor.call(move |context| {
+        let done = self.queue_registration.reactor.call(move |context| {
             with_queue(context, kind, id, |queue, context| queue.set_call(call, context))
         })?;
         done.ok_or(Stopped)
@@ -196,11 +219,11 @@ impl Drop for RunningQueue {
             return;
         }
         if self.kind == Kind::Receive {
-            self.seat.retire_soon();
+            self.queue_registration.retire_soon();
         }
         let end = self.end();
         // A reactor that has ended has dropped the queue already.
-        let _ = self.seat.reactor.send(move |context| {
+        let _ = self.queue_registration.reactor.send(move |context| {
             end(context);
         });
     }
@@ -228,7 +251,7 @@ fn with_queue<R>(
 
 /// This reactor's hub.
 fn hub(context: &mut Context<'_>, node: PollerId) -> Option<Rc<RefCell<Hub>>> {
-    context.with_poller(node, |node: &mut HubPoller, _| Rc::clone(&node.hub))
+    context.with_poller(node, |hub_poller: &mut HubPoller, _| Rc::clone(&hub_poller.hub))
 }
 
 /// Makes a receive queue on this reactor. `None`: the hub is gone.
@@ -236,18 +259,18 @@ fn receive(
     context: &mut Context<'_>,
     node: PollerId,
     kick: Option<Arc<OwnedFd>>,
-    opening: QueueAnnouncement,
+    queue_announcement: QueueAnnouncement,
     make: impl FnOnce(&mut Context<'_>) -> Result<Receive, RingError>,
 ) -> Result<Option<PollerId>, RingError> {
     let Some(hub) = hub(context, node) else { return Ok(None) };
-    let (port, mut outlet) = (opening.port, None);
+    let (port, mut outlet) = (queue_announcement.port, None);
     let id = context.add_poller(kick, |context| {
         let queue = Rc::new(RefCell::new(make(context)?));
         outlet = Some(Rc::clone(&queue));
         Ok::<_, RingError>(ReceivePoller::new(context, queue, hub, port))
     })?;
-    let opened =
-        outlet.is_some_and(|outlet| QueueRegistration::open(context, node, opening, outlet));
+    let opened = outlet
+        .is_some_and(|outlet| QueueRegistration::open(context, node, queue_announcement, outlet));
     Ok(opened.then_some(id))
 }
 
@@ -255,7 +278,7 @@ fn receive(
 fn transmit(
     context: &mut Context<'_>,
     node: PollerId,
-    (life, queue): (PortIncarnation, u16),
+    (port_incarnation, queue): (PortIncarnation, u16),
     mut start: QueueStart,
     counts: Arc<QueueCounts>,
     fault: FaultHandler,
@@ -264,17 +287,17 @@ fn transmit(
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {
-        Transmit::new(life, start, counts, fault, Rc::clone(&hub), kickless, context)
+        Transmit::new(port_incarnation, start, counts, fault, Rc::clone(&hub), kickless, context)
     };
     let id = context.add_poller(kick, make)?;
-    hub.borrow_mut().sends_by(life.port, queue, id);
+    hub.borrow_mut().sends_by(port_incarnation.port, queue, id);
     Ok(Some(id))
 }
 
 /// Makes a control queue on this reactor.
 fn control(
     context: &mut Context<'_>,
-    desk: Arc<ControlQueueState>,
+    control_queue_state: Arc<ControlQueueState>,
     reactor: Handle,
     mut start: QueueStart,
     fault: FaultHandler,
@@ -282,7 +305,7 @@ fn control(
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {
-        ControlQueue::new(desk, start, fault, reactor, kickless, context)
+        ControlQueue::new(control_queue_state, start, fault, reactor, kickless, context)
     };
     context.add_poller(kick, make).map(Some)
 }

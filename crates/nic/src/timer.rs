@@ -13,12 +13,12 @@ pub(crate) struct Timer {
     port: CompletionPort,
     /// When the one that counts goes off, which is its tag as well; 0: none runs.
     alarm: u64,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
 }
 
 impl Timer {
     pub(crate) fn new(context: &mut Context<'_>) -> Self {
-        Self { port: context.open_port(), alarm: 0, done: Vec::with_capacity(1) }
+        Self { port: context.open_port(), alarm: 0, op_completion: Vec::with_capacity(1) }
     }
 
     /// It is to go off.
@@ -39,8 +39,8 @@ impl Timer {
     /// Notices that it went off.
     pub(crate) fn look(&mut self, context: &mut Context<'_>) {
         if self.alarm != 0 {
-            context.reap(&self.port, &mut self.done);
-            if self.done.drain(..).any(|done| done.tag == self.alarm) {
+            context.reap(&self.port, &mut self.op_completion);
+            if self.op_completion.drain(..).any(|op_completion| op_completion.tag == self.alarm) {
                 self.alarm = 0;
             }
         }

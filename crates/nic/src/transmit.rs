@@ -33,7 +33,7 @@ type FramePrefix = [u8; HEADER_BYTES + PREFIX_BYTES];
 pub(crate) struct Transmit {
     ring: InOrderRing,
     hub: Rc<RefCell<Hub>>,
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     /// Nobody kicks: it must look.
     kickless: bool,
     /// Popped, and not passed on; oldest first. Between turns that is what a cap holds, or what others
@@ -47,7 +47,7 @@ pub(crate) struct Transmit {
 
 impl Transmit {
     pub(crate) fn new(
-        life: PortIncarnation,
+        port_incarnation: PortIncarnation,
         start: QueueStart,
         counts: Arc<QueueCounts>,
         fault: FaultHandler,
@@ -55,10 +55,10 @@ impl Transmit {
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
-        let ring = InOrderRing::new(life.port, start, fault, context)?;
+        let ring = InOrderRing::new(port_incarnation.port, start, fault, context)?;
         let timer = Timer::new(context);
         let (popped, body) = (VecDeque::with_capacity(AHEAD), Buffers::with_capacity(1));
-        Ok(Self { ring, hub, life, kickless, popped, body, timer, counts })
+        Ok(Self { ring, hub, port_incarnation, kickless, popped, body, timer, counts })
     }
 
     /// Gives up what was popped and not passed on; returns how much that was.
@@ -89,9 +89,9 @@ impl Transmit {
     fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, first: &mut FramePrefix, now_ns: u64) {
         let bytes = popped.readable();
         match popped {
-            Popped::Piece(piece) => {
+            Popped::Piece(single_buffer) => {
                 let queue = &self.ring.queue;
-                let Some((header, prefix)) = queue.read_piece(piece, first) else {
+                let Some((header, prefix)) = queue.read_piece(single_buffer, first) else {
                     return self.refuse(hub);
                 };
                 let front = HEADER_BYTES + prefix.len();
@@ -99,7 +99,7 @@ impl Transmit {
                     return self.send(hub, header, prefix, &Buffers::default(), now_ns);
                 }
                 // What is copied first is a few bytes.
-                queue.show(piece, front as u32, &mut self.body);
+                queue.show(single_buffer, front as u32, &mut self.body);
                 self.send(hub, header, prefix, &self.body, now_ns);
             }
             Popped::Chain(chain) => {
@@ -125,7 +125,7 @@ impl Transmit {
         let mut next = Some(popped);
         while let Some(mut popped) = next {
             let bytes = popped.readable().saturating_sub(HEADER_BYTES);
-            if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
+            if let Err(at_ns) = hub.may_send(self.port_incarnation.port, bytes, now_ns) {
                 self.timer.set(at_ns, now_ns, context);
                 self.popped.push_front(popped);
                 self.counts.holds(now_ns);
@@ -153,8 +153,8 @@ impl Transmit {
         body: &Buffers,
         now_ns: u64,
     ) {
-        let given = IngressFrame { header, prefix, body, may: &self.life.may };
-        let refused = hub.forward(self.life.port, &given, now_ns);
+        let ingress_frame = IngressFrame { header, prefix, body, may: &self.port_incarnation.may };
+        let refused = hub.forward(self.port_incarnation.port, &ingress_frame, now_ns);
         self.counts.sends(counted(prefix.len() + body.len()), refused);
     }
 
@@ -162,7 +162,7 @@ impl Transmit {
     #[cold]
     fn refuse(&self, hub: &mut Hub) {
         self.counts.sends(0, Some(Reason::ShortHeader));
-        hub.refuse(self.life.port, Reason::ShortHeader);
+        hub.refuse(self.port_incarnation.port, Reason::ShortHeader);
     }
 }
 
@@ -211,7 +211,7 @@ impl Poller for Transmit {
     }
 
     fn polling(&self) -> Option<&PollControl> {
-        Some(&self.counts.polling)
+        Some(&self.counts.poll_control)
     }
 
     fn waits_for(&self) -> WaitTarget {

@@ -27,7 +27,7 @@ pub(crate) struct Clock {
     /// First reading while the present poller is asked.
     poll_began: u64,
     /// Who kept the thread in this turn, and in the one before.
-    kept: LongestTurns,
+    longest_turns: LongestTurns,
     kept_before: LongestTurns,
 }
 
@@ -85,14 +85,14 @@ impl Clock {
         self.before = std::mem::take(&mut self.began);
         self.ended_before = std::mem::take(&mut self.ended);
         self.now = 0;
-        if self.kept.any() || self.kept_before.any() {
-            self.kept_before = std::mem::take(&mut self.kept);
+        if self.longest_turns.any() || self.kept_before.any() {
+            self.kept_before = std::mem::take(&mut self.longest_turns);
         }
     }
 
     pub(crate) fn slept(&mut self) {
         (self.began, self.ended) = (0, 0);
-        self.kept = LongestTurns::default();
+        self.longest_turns = LongestTurns::default();
     }
 
     pub(crate) fn poll_begins(&mut self) {
@@ -103,12 +103,12 @@ impl Clock {
         let began = std::mem::take(&mut self.poll_began);
         let kept = self.now.saturating_sub(began);
         if kept >= KEPT_MIN_NS {
-            self.kept.add(label, kept);
+            self.longest_turns.add(label, kept);
         }
     }
 
     pub(crate) fn longest_other(&self, label: OwnerId) -> Option<(OwnerId, u64)> {
-        let both = [self.kept.other(label), self.kept_before.other(label)];
+        let both = [self.longest_turns.other(label), self.kept_before.other(label)];
         both.into_iter().flatten().max_by_key(|(_, time)| *time)
     }
 }
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn the_two_longest_stay() {
-        let mut kept = LongestTurns::default();
+        let mut longest_turns = LongestTurns::default();
         for (label, ms) in [(1, 5), (2, 9), (3, 7), (1, 1), (4, 2)] {
-            kept.add(label, ms);
+            longest_turns.add(label, ms);
         }
-        assert_eq!(kept.other(9), Some((2, 9)));
-        assert_eq!(kept.other(2), Some((3, 7)));
+        assert_eq!(longest_turns.other(9), Some((2, 9)));
+        assert_eq!(longest_turns.other(2), Some((3, 7)));
     }
 }

@@ -155,15 +155,15 @@ impl Context<'_> {
 
     /// Signals the peer at the end of this turn. Signals that it has not taken are not repeated
     /// without end.
-    pub fn notify(&mut self, bell: &PeerNotifier) {
-        if let Some(send) = bell.0.next() {
-            self.core.ring.signal(&bell.0, send);
+    pub fn notify(&mut self, peer_notifier: &PeerNotifier) {
+        if let Some(send) = peer_notifier.0.next() {
+            self.core.ring.signal(&peer_notifier.0, send);
         }
     }
 
     /// Closes a bell, giving up what the peer has not taken.
-    pub fn close_bell(&mut self, bell: PeerNotifier) {
-        self.core.close_bell(&bell.0);
+    pub fn close_bell(&mut self, peer_notifier: PeerNotifier) {
+        self.core.close_bell(&peer_notifier.0);
     }
 
     /// Hands the kernel what was submitted and rung so far, before somebody else is told

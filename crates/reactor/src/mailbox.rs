@@ -31,7 +31,7 @@ pub(crate) struct Mailbox {
     /// Written once a letter; the reactor watches it like any other eventfd.
     bell: Arc<OwnedFd>,
     pub(crate) counters: ReactorCounters,
-    pub(crate) seat: Arc<SpinRequest>,
+    pub(crate) spin_request: Arc<SpinRequest>,
     /// When the bell was rung last, if the reactor has not looked since.
     rung: AtomicU64,
 }
@@ -41,8 +41,8 @@ impl Mailbox {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (inbox, counters) = (Mutex::default(), ReactorCounters::default());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (seat, rung) = (Arc::default(), AtomicU64::new(0));
-        Ok(Self { number, inbox, bell: Arc::new(bell), counters, seat, rung })
+        let (spin_request, rung) = (Arc::default(), AtomicU64::new(0));
+        Ok(Self { number, inbox, bell: Arc::new(bell), counters, spin_request, rung })
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {

@@ -27,7 +27,7 @@ struct Recorder {
     port: CompletionPort,
     kick: Option<Arc<OwnedFd>>,
     events: SyncSender<String>,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
     kicked: bool,
 }
 
@@ -42,9 +42,9 @@ impl Recorder {
 
 impl Poller for Recorder {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
-        context.reap(&self.port, &mut self.done);
-        for done in self.done.drain(..) {
-            self.events.send(format!("{}: {}", done.tag, done.result)).unwrap();
+        context.reap(&self.port, &mut self.op_completion);
+        for op_completion in self.op_completion.drain(..) {
+            self.events.send(format!("{}: {}", op_completion.tag, op_completion.result)).unwrap();
         }
         if !self.look() {
             return PollOutcome::Idle;
@@ -66,7 +66,13 @@ fn recorder(reactor: &Reactor, kick: Option<Arc<OwnedFd>>) -> (crate::PollerId, 
     let twin = kick.clone();
     let make = |context: &mut Context<'_>| {
         let port = context.open_port();
-        Ok::<_, Stopped>(Recorder { port, kick: twin, events, done: Vec::new(), kicked: false })
+        Ok::<_, Stopped>(Recorder {
+            port,
+            kick: twin,
+            events,
+            op_completion: Vec::new(),
+            kicked: false,
+        })
     };
     let id = reactor.handle().call(move |context| context.add_poller(kick, make));
     (id.unwrap().unwrap(), wait)
@@ -220,7 +226,7 @@ fn the_kernel_here_can_do_what_we_need() {
 
 /// Rings once, and says whether that was heard before its turn was over.
 struct Ringer {
-    bell: crate::PeerNotifier,
+    peer_notifier: crate::PeerNotifier,
     peer: Arc<OwnedFd>,
     heard: Option<SyncSender<bool>>,
 }
@@ -228,7 +234,7 @@ struct Ringer {
 impl Poller for Ringer {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         if let Some(heard) = self.heard.take() {
-            context.notify(&self.bell);
+            context.notify(&self.peer_notifier);
             context.flush_if_alone();
             let _ = heard.send(rustix::io::read(&*self.peer, &mut [0; 8]).is_ok());
         }
@@ -251,7 +257,7 @@ fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
             let (fd, peer) = pair();
             let make = |context: &mut Context<'_>| {
                 Ok::<_, Stopped>(Ringer {
-                    bell: context.open_notifier(fd),
+                    peer_notifier: context.open_notifier(fd),
                     peer,
                     heard: Some(heard),
                 })
@@ -260,7 +266,11 @@ fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
             if others {
                 let (fd, peer) = pair();
                 let idle = |context: &mut Context<'_>| {
-                    Ok::<_, Stopped>(Ringer { bell: context.open_notifier(fd), peer, heard: None })
+                    Ok::<_, Stopped>(Ringer {
+                        peer_notifier: context.open_notifier(fd),
+                        peer,
+                        heard: None,
+                    })
                 };
                 context.add_poller(None, idle).unwrap();
             }
@@ -292,11 +302,14 @@ fn sockets_send_and_receive_whole_lists() {
         .handle()
         .call(move |context| {
             context.with_poller(id, |recorder: &mut Recorder, context| {
-                let area = memory::ThreadMapping::private(4 * piece).unwrap();
+                let thread_mapping = memory::ThreadMapping::private(4 * piece).unwrap();
                 let mut list = Buffers::with_capacity(2);
-                assert!(area.write(0, &vec![3; piece]) && area.write(2 * piece, &vec![4; piece]));
-                assert!(list.append_area(&area, 0, piece));
-                assert!(list.append_area(&area, 2 * piece, piece));
+                assert!(
+                    thread_mapping.write(0, &vec![3; piece])
+                        && thread_mapping.write(2 * piece, &vec![4; piece])
+                );
+                assert!(list.append_area(&thread_mapping, 0, piece));
+                assert!(list.append_area(&thread_mapping, 2 * piece, piece));
                 let socket = File::new(fd);
                 let send = IoOp::Send { socket: socket.clone(), buffers: list };
                 context.submit(&recorder.port, send, 1);

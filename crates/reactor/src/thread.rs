@@ -93,11 +93,11 @@ impl Drop for CloseOnExit {
 }
 
 fn run(mut core: Core) {
-    let mut completed = Vec::with_capacity(REAP_BATCH);
+    let mut cqe = Vec::with_capacity(REAP_BATCH);
     let mut slept = None;
     loop {
-        core.ring.reap(&mut completed);
-        for one in completed.drain(..) {
+        core.ring.reap(&mut cqe);
+        for one in cqe.drain(..) {
             core.deliver(one);
         }
         if core.letters {
@@ -126,17 +126,17 @@ fn run(mut core: Core) {
             core.mailbox.counters.add_syscalls(syscalls);
         }
     }
-    finish(core, completed);
+    finish(core, cqe);
 }
 
 /// Waits until the kernel owns no memory of ours any more.
-fn finish(mut core: Core, mut completed: Vec<crate::ring::Cqe>) {
+fn finish(mut core: Core, mut cqe: Vec<crate::ring::Cqe>) {
     core.mailbox.close();
     core.evict_all();
     while core.in_kernel() > 0 {
         core.ring.sleep();
-        core.ring.reap(&mut completed);
-        for one in completed.drain(..) {
+        core.ring.reap(&mut cqe);
+        for one in cqe.drain(..) {
             core.deliver(one);
         }
     }

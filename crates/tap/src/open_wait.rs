@@ -59,7 +59,7 @@ impl Tap {
     ) -> Result<Self, TapError> {
         let until = Instant::now() + patience;
         // From before the first look on, so that nothing is missed.
-        let news = LinkEvents::listen();
+        let link_events = LinkEvents::listen();
         loop {
             let opened = Self::open(name, queues, origin);
             let passes = match &opened {
@@ -70,7 +70,7 @@ impl Tap {
             if !passes || Instant::now() >= until {
                 return opened;
             }
-            news.wait(until);
+            link_events.wait(until);
         }
     }
 }

@@ -53,14 +53,14 @@ pub struct Queue {
     file: File,
     reads: CompletionPort,
     writes: CompletionPort,
-    area: ThreadMapping,
+    thread_mapping: ThreadMapping,
     /// Places that are free, ready to be read into.
     free: Vec<Frame>,
     came: VecDeque<Frame>,
     sent: VecDeque<Sent>,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
     batch: ReadBatch,
-    skips: SkippedFrames,
+    skipped_frames: SkippedFrames,
     /// Reads in the kernel.
     asked: usize,
     /// There may be something: the device said so, or the end was not seen, since it was asked.
@@ -87,22 +87,22 @@ impl Queue {
     /// # Panics
     /// Outside of a poller.
     pub fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
-        let area = ThreadMapping::private(SLOTS * SLOT_BYTES)?;
+        let thread_mapping = ThreadMapping::private(SLOTS * SLOT_BYTES)?;
         let mut free = Vec::with_capacity(SLOTS);
         for slot in 0..SLOTS as u16 {
-            free.push(whole(&area, Buffers::with_capacity(1), slot));
+            free.push(whole(&thread_mapping, Buffers::with_capacity(1), slot));
         }
         Ok(Self {
             file: File::new(fd),
             reads: context.open_port(),
             writes: context.open_port(),
-            area,
+            thread_mapping,
             free,
             came: VecDeque::with_capacity(SLOTS),
             sent: VecDeque::with_capacity(SLOTS),
-            done: Vec::with_capacity(SLOTS),
+            op_completion: Vec::with_capacity(SLOTS),
             batch: ReadBatch::default(),
-            skips: SkippedFrames::default(),
+            skipped_frames: SkippedFrames::default(),
             asked: 0,
             ready: true,
             direct: false,
@@ -140,7 +140,7 @@ impl Queue {
     /// Frames that the kernel could not hand over, since this was asked last. They are lost, and those
     /// behind them come.
     pub fn take_skipped(&mut self) -> u64 {
-        self.skips.take()
+        self.skipped_frames.take()
     }
 
     /// Looks at what has ended.
@@ -149,15 +149,15 @@ impl Queue {
     /// The queue has failed: told once. What came before is there.
     pub fn reap(&mut self, context: &mut Context<'_>) -> Result<(), QueueError> {
         let mut gone = false;
-        context.reap(&self.writes, &mut self.done);
-        for OpCompletion { tag, result, buffers } in self.done.drain(..) {
+        context.reap(&self.writes, &mut self.op_completion);
+        for OpCompletion { tag, result, buffers } in self.op_completion.drain(..) {
             let outcome = OpCompletion { tag, result, buffers: None }.outcome();
             let outcome = outcome.map(|_| ()).map_err(SendError::of);
             gone |= outcome == Err(SendError::Gone);
             self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
         }
-        context.reap(&self.reads, &mut self.done);
-        if !self.done.is_empty() {
+        context.reap(&self.reads, &mut self.op_completion);
+        if !self.op_completion.is_empty() {
             self.sort()?;
         }
         // Whoever only sends learns of the end so.
@@ -179,16 +179,16 @@ impl Queue {
 
     /// Sorts the reads that have ended, which came in the order in which they were asked for.
     fn sort(&mut self) -> Result<(), QueueError> {
-        let (mut frames, ended, mut failure) = (0, self.done.len(), None);
-        for done in self.done.drain(..) {
-            let outcome = done.outcome();
-            let slot = done.tag as u16;
-            let mut frame = Frame { buffers: done.buffers.unwrap_or_default(), slot };
+        let (mut frames, ended, mut failure) = (0, self.op_completion.len(), None);
+        for op_completion in self.op_completion.drain(..) {
+            let outcome = op_completion.outcome();
+            let slot = op_completion.tag as u16;
+            let mut frame = Frame { buffers: op_completion.buffers.unwrap_or_default(), slot };
             match outcome {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes as usize);
                     self.came.push_back(frame);
-                    self.skips.came();
+                    self.skipped_frames.came();
                     frames += 1;
                 }
                 Err(errno) => {
@@ -197,7 +197,7 @@ impl Queue {
                         self.direct = true;
                         continue;
                     }
-                    match self.skips.judge(errno) {
+                    match self.skipped_frames.judge(errno) {
                         Ok(skipped) => frames += usize::from(skipped),
                         Err(error) => failure = failure.or(Some(error)),
                     }
@@ -224,11 +224,11 @@ impl Queue {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes);
                     self.came.push_back(frame);
-                    self.skips.came();
+                    self.skipped_frames.came();
                 }
                 Err(errno) => {
                     self.free.push(frame);
-                    match self.skips.judge(errno) {
+                    match self.skipped_frames.judge(errno) {
                         Ok(true) => {}
                         Ok(false) => {
                             self.ready = false;
@@ -256,7 +256,7 @@ impl Queue {
     /// Takes a frame's place back.
     pub fn recycle(&mut self, frame: Frame) {
         let Frame { buffers, slot } = frame;
-        self.free.push(whole(&self.area, buffers, slot));
+        self.free.push(whole(&self.thread_mapping, buffers, slot));
     }
 
     /// Asks for frames, if there may be some. The kernel is asked with what else the turn submits.
@@ -292,9 +292,9 @@ impl Queue {
 }
 
 /// A place as a whole, in a list that has room for one piece.
-fn whole(area: &ThreadMapping, mut buffers: Buffers, slot: u16) -> Frame {
+fn whole(thread_mapping: &ThreadMapping, mut buffers: Buffers, slot: u16) -> Frame {
     buffers.clear();
     // The area has room for every slot.
-    let _fits = buffers.append_area(area, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
+    let _fits = buffers.append_area(thread_mapping, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
     Frame { buffers, slot }
 }

@@ -52,31 +52,34 @@ mod tests {
 
     #[test]
     fn only_a_device_that_has_gone_ends_a_queue_at_once() {
-        let mut skips = SkippedFrames::default();
-        assert_eq!(skips.judge(Errno::AGAIN), Ok(false));
+        let mut skipped_frames = SkippedFrames::default();
+        assert_eq!(skipped_frames.judge(Errno::AGAIN), Ok(false));
         for errno in [Errno::INVAL, Errno::FAULT, Errno::NOMEM, Errno::IO, Errno::BADF] {
-            assert_eq!(skips.judge(errno), Ok(true));
+            assert_eq!(skipped_frames.judge(errno), Ok(true));
         }
-        assert_eq!((skips.take(), skips.judge(Errno::BADFD)), (5, Err(QueueError::Gone)));
+        assert_eq!(
+            (skipped_frames.take(), skipped_frames.judge(Errno::BADFD)),
+            (5, Err(QueueError::Gone))
+        );
     }
 
     #[test]
     fn failures_on_end_are_bounded_and_those_between_frames_are_not() {
-        let mut skips = SkippedFrames::default();
+        let mut skipped_frames = SkippedFrames::default();
         for between in 0..4 {
             for _ in 1..RUN_MAX {
-                assert_eq!(skips.judge(Errno::INVAL), Ok(true));
+                assert_eq!(skipped_frames.judge(Errno::INVAL), Ok(true));
             }
             if between % 2 == 0 {
-                skips.came();
+                skipped_frames.came();
             } else {
-                assert_eq!(skips.judge(Errno::AGAIN), Ok(false));
+                assert_eq!(skipped_frames.judge(Errno::AGAIN), Ok(false));
             }
         }
-        assert_eq!(skips.take(), 4 * u64::from(RUN_MAX - 1));
+        assert_eq!(skipped_frames.take(), 4 * u64::from(RUN_MAX - 1));
         for _ in 1..RUN_MAX {
-            assert_eq!(skips.judge(Errno::INVAL), Ok(true));
+            assert_eq!(skipped_frames.judge(Errno::INVAL), Ok(true));
         }
-        assert_eq!(skips.judge(Errno::FAULT), Err(QueueError::Failed(Errno::FAULT)));
+        assert_eq!(skipped_frames.judge(Errno::FAULT), Err(QueueError::Failed(Errno::FAULT)));
     }
 }

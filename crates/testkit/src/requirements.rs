@@ -43,14 +43,17 @@ mod tests {
 
     #[test]
     fn what_nobody_has_allowed_is_an_error_that_names_the_variable() {
-        for need in [HostRequirement::Stalling, HostRequirement::Groups] {
-            if std::env::var_os(need.variable()).is_some_and(|value| value == "1") {
-                need.leave_out("it is away").unwrap();
+        for host_requirement in [HostRequirement::Stalling, HostRequirement::Groups] {
+            if std::env::var_os(host_requirement.variable()).is_some_and(|value| value == "1") {
+                host_requirement.leave_out("it is away").unwrap();
                 continue;
             }
-            let error = need.leave_out("it is away").unwrap_err().to_string();
+            let error = host_requirement.leave_out("it is away").unwrap_err().to_string();
             assert!(error.starts_with("it is away; "), "{error}");
-            assert!(error.contains(&format!("{}=1 leaves", need.variable())), "{error}");
+            assert!(
+                error.contains(&format!("{}=1 leaves", host_requirement.variable())),
+                "{error}"
+            );
         }
     }
 }

@@ -50,16 +50,16 @@ impl DetachedProcess {
 
     /// The opposite of [`Self::words`]; nothing if the words say nothing to become.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
-        let (mut spawn, mut words) = (Self::default(), words.into_iter());
+        let (mut detached_process, mut words) = (Self::default(), words.into_iter());
         loop {
             let word = words.next()?;
             if word == OsStr::new(END) {
-                spawn.command = words.collect();
-                return (!spawn.command.is_empty()).then_some(spawn);
+                detached_process.command = words.collect();
+                return (!detached_process.command.is_empty()).then_some(detached_process);
             } else if word == OsStr::new(GROUP) {
-                spawn.group = Some(words.next()?.into());
+                detached_process.group = Some(words.next()?.into());
             } else if word == OsStr::new(PID_FILE) {
-                spawn.pid_file = Some(words.next()?.into());
+                detached_process.pid_file = Some(words.next()?.into());
             } else {
                 return None;
             }
@@ -105,7 +105,7 @@ impl DetachedProcess {
 /// standard error, where whoever started it looks, and ends.
 pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
     match DetachedProcess::parse(words) {
-        Some(spawn) => spawn.become_it(),
+        Some(detached_process) => detached_process.become_it(),
         None => io::Error::new(io::ErrorKind::InvalidInput, "nothing that can be started is named"),
     }
 }
@@ -128,8 +128,8 @@ mod tests {
         let command = words("qemu -S -- --group x");
         for (group, pid_file) in [(None, None), (Some("/g/cgroup.procs"), Some("/r/pid"))] {
             let (group, pid_file) = (group.map(PathBuf::from), pid_file.map(PathBuf::from));
-            let spawn = DetachedProcess { group, pid_file, command: command.clone() };
-            assert_eq!(DetachedProcess::parse(spawn.words()), Some(spawn));
+            let detached_process = DetachedProcess { group, pid_file, command: command.clone() };
+            assert_eq!(DetachedProcess::parse(detached_process.words()), Some(detached_process));
         }
     }
 

@@ -66,20 +66,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_after_the_other_and_each_for_itself() {
-        let turns = KeyedLocks::<()>::default();
+        let keyed_locks = KeyedLocks::<()>::default();
         let soon = Duration::from_secs(1);
-        let one = turns.of("a").await;
-        assert_eq!((turns.at("a"), turns.at("b")), (1, 0));
-        timeout(soon, turns.of("a")).await.unwrap_err();
-        let other = timeout(soon, turns.of("b")).await.unwrap();
-        let mut busy = turns.busy();
+        let one = keyed_locks.of("a").await;
+        assert_eq!((keyed_locks.at("a"), keyed_locks.at("b")), (1, 0));
+        timeout(soon, keyed_locks.of("a")).await.unwrap_err();
+        let other = timeout(soon, keyed_locks.of("b")).await.unwrap();
+        let mut busy = keyed_locks.busy();
         busy.sort();
         assert_eq!(busy, ["a", "b"]);
         drop(one);
-        drop(timeout(soon, turns.of("a")).await.unwrap());
-        assert_eq!(turns.busy(), ["b"]);
+        drop(timeout(soon, keyed_locks.of("a")).await.unwrap());
+        assert_eq!(keyed_locks.busy(), ["b"]);
         drop(other);
-        drop(turns.of("c").await);
-        assert_eq!(turns.lock().len(), 1, "those that nobody waits for are forgotten");
+        drop(keyed_locks.of("c").await);
+        assert_eq!(keyed_locks.lock().len(), 1, "those that nobody waits for are forgotten");
     }
 }

@@ -68,24 +68,28 @@ pub async fn resolve(
     control: &Path,
     check: bool,
 ) -> Result<RecipeDisks, RecipeDiskError> {
-    let by_id = args.iter().any(|arg| matches!(arg.place, DiskSelector::Id(_)));
+    let by_id = args.iter().any(|arg| matches!(arg.disk_selector, DiskSelector::Id(_)));
     let stats = match by_id {
         true => Some(RpcConnection::connect(control).await?.stats().await?),
         false => None,
     };
-    let wanted: Result<Vec<_>, _> = args.iter().map(|arg| wanted(arg, stats.as_ref())).collect();
-    let fronts = RecipeDisks::new(&wanted?)?;
+    let recipe_disk_request: Result<Vec<_>, _> =
+        args.iter().map(|arg| wanted(arg, stats.as_ref())).collect();
+    let recipe_disks = RecipeDisks::new(&recipe_disk_request?)?;
     if check {
-        fronts.all().iter().try_for_each(|front| look(Path::new(&front.socket)))?;
+        recipe_disks
+            .all()
+            .iter()
+            .try_for_each(|recipe_disk| look(Path::new(&recipe_disk.socket)))?;
     }
-    Ok(fronts)
+    Ok(recipe_disks)
 }
 
 fn wanted(
     arg: &RecipeDiskArg,
     stats: Option<&Stats>,
 ) -> Result<RecipeDiskRequest, RecipeDiskError> {
-    let (socket, queues) = match &arg.place {
+    let (socket, queues) = match &arg.disk_selector {
         DiskSelector::Socket(path) => {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             (absolute, arg.queues.unwrap_or(1))
@@ -125,7 +129,7 @@ fn look(path: &Path) -> Result<(), RecipeDiskError> {
 
 /// What to know before a QEMU that runs as a user of its own is started, as libvirt's does: the
 /// sockets that nobody but root may connect to.
-pub fn only_for_root(fronts: &RecipeDisks) -> Vec<String> {
+pub fn only_for_root(recipe_disks: &RecipeDisks) -> Vec<String> {
     let closed = |path: &&str| {
         // One that cannot be looked at is somebody else's report.
         Path::new(path).metadata().is_ok_and(|socket| {
@@ -134,6 +138,6 @@ pub fn only_for_root(fronts: &RecipeDisks) -> Vec<String> {
             socket.uid() == 0 && !group && !all
         })
     };
-    let sockets = fronts.all().iter().map(|front| front.socket.as_str());
+    let sockets = recipe_disks.all().iter().map(|recipe_disk| recipe_disk.socket.as_str());
     sockets.filter(closed).map(str::to_owned).collect()
 }

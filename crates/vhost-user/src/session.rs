@@ -168,9 +168,9 @@ fn converse(link: &Link, state: &mut State<'_>) -> Result<LoopExit, SessionError
             Woken::Stopped => return Ok(LoopExit::Frozen),
             Woken::Readable | Woken::TimedOut => {}
         }
-        let theirs = link.turn.theirs();
+        let front_end_turn = link.turn.theirs();
         let Some(message) = wire::receive(socket)? else { return Ok(LoopExit::HungUp) };
-        drop(theirs);
+        drop(front_end_turn);
         exchange(link, state, message)?;
     }
 }

@@ -42,7 +42,7 @@ pub struct Queue {
     resubmitted: u16,
     /// Used index at the start.
     started_used: u16,
-    pub(crate) ledger: Option<InflightLog>,
+    pub(crate) inflight_log: Option<InflightLog>,
     spare: Vec<Chain>,
     pub(crate) failed: bool,
 }
@@ -87,9 +87,10 @@ impl Queue {
         let next_used = rings.used_idx();
         let state =
             RingState { size: config.size, used: next_used, avail: doorbell::available(&rings) };
-        let ledger = inflight.map(|inflight| InflightLog::recover(inflight, state)).transpose()?;
-        let resubmitted = ledger.as_ref().map_or(0, InflightLog::heads_to_resubmit);
-        let next_avail = match &ledger {
+        let inflight_log =
+            inflight.map(|inflight| InflightLog::recover(inflight, state)).transpose()?;
+        let resubmitted = inflight_log.as_ref().map_or(0, InflightLog::heads_to_resubmit);
+        let next_avail = match &inflight_log {
             Some(_) => next_used.wrapping_add(resubmitted),
             None => config.next_avail,
         };
@@ -109,7 +110,7 @@ impl Queue {
             in_flight: 0,
             resubmitted,
             started_used: next_used,
-            ledger,
+            inflight_log,
             spare: Vec::new(),
             failed: false,
         };
@@ -181,19 +182,23 @@ impl Queue {
     pub fn continued(&self) -> bool {
         // The index may have gone round. A driver that waits since before has left its wish there.
         let wished = || self.config.event_idx && doorbell::event(&self.rings) != 0;
-        let lived = || self.ledger.as_ref().is_some_and(InflightLog::has_history);
+        let lived = || self.inflight_log.as_ref().is_some_and(InflightLog::has_history);
         self.started_used != 0 || wished() || lived()
     }
 
     /// Chains of a former life that are still to be popped. They count as taken from the ring
     /// ([`Queue::next_avail`]), so a queue that is drained pops these first.
     pub fn recovering(&self) -> bool {
-        !self.failed && self.ledger.as_ref().is_some_and(|ledger| ledger.heads_to_resubmit() > 0)
+        !self.failed
+            && self
+                .inflight_log
+                .as_ref()
+                .is_some_and(|inflight_log| inflight_log.heads_to_resubmit() > 0)
     }
 
     /// The ring or its in-flight region lies in memory that its owner has truncated.
     pub fn faulted(&self) -> bool {
-        self.memory().faulted() || self.ledger.as_ref().is_some_and(InflightLog::faulted)
+        self.memory().faulted() || self.inflight_log.as_ref().is_some_and(InflightLog::faulted)
     }
 
     /// The ring broke the rules and is not served any more.
@@ -214,7 +219,7 @@ impl Queue {
         if self.failed || !self.has_work() {
             return Ok(None);
         }
-        let popped = match self.ledger.as_ref().and_then(InflightLog::next_resubmit) {
+        let popped = match self.inflight_log.as_ref().and_then(InflightLog::next_resubmit) {
             Some(head) => self.pop_again(head),
             None => self.pop_next(),
         };
@@ -239,7 +244,7 @@ impl Queue {
             return 0;
         }
         self.avail_seen = doorbell::available(&self.rings);
-        let again = self.ledger.as_ref().map_or(0, InflightLog::heads_to_resubmit);
+        let again = self.inflight_log.as_ref().map_or(0, InflightLog::heads_to_resubmit);
         let fresh = self.avail_seen.wrapping_sub(self.next_avail);
         if self.called && fresh > 0 {
             self.rings.fetch_answer(self.next_used);
@@ -250,8 +255,8 @@ impl Queue {
     /// Takes a chain of a former life.
     fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
         let chain = self.take(head)?;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.mark_resubmitted();
+        if let Some(inflight_log) = &mut self.inflight_log {
+            inflight_log.mark_resubmitted();
         }
         Ok(chain)
     }
@@ -266,8 +271,8 @@ impl Queue {
         let head = self.rings.avail_entry(self.next_avail);
         self.fetch(self.next_avail);
         let chain = self.take(head)?;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.popped(head);
+        if let Some(inflight_log) = &mut self.inflight_log {
+            inflight_log.popped(head);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(chain)
@@ -322,8 +327,8 @@ impl Queue {
         self.in_flight = self.in_flight.saturating_sub(1);
         // A failed ring keeps what was in flight on record.
         if !self.failed {
-            match &mut self.ledger {
-                Some(ledger) => ledger.pushed(head),
+            match &mut self.inflight_log {
+                Some(inflight_log) => inflight_log.pushed(head),
                 None => free(&mut self.busy, head),
             }
             self.rings.put_used(self.next_used, head, written);
@@ -343,12 +348,12 @@ impl Queue {
         if old == new || self.failed {
             return false;
         }
-        if let Some(ledger) = &self.ledger {
-            ledger.link();
+        if let Some(inflight_log) = &self.inflight_log {
+            inflight_log.link();
         }
         doorbell::show(&self.rings, new);
-        if let Some(ledger) = &mut self.ledger {
-            ledger.batch_published(new).for_each(|head| free(&mut self.busy, head));
+        if let Some(inflight_log) = &mut self.inflight_log {
+            inflight_log.batch_published(new).for_each(|head| free(&mut self.busy, head));
         }
         self.published = new;
         let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
@@ -359,13 +364,13 @@ impl Queue {
     /// Of the `pushed` completions of this queue, how many the driver may not have taken yet: at most so
     /// many. What it tells of that it tells late, so that few of them may be there still. `told` is what was
     /// seen of it before, of this queue.
-    pub fn unconsumed(&self, pushed: u64, told: &mut UsedEventTracker) -> u16 {
+    pub fn unconsumed(&self, pushed: u64, used_event_tracker: &mut UsedEventTracker) -> u16 {
         let unpublished = self.next_used.wrapping_sub(self.published);
         let shown = pushed.saturating_sub(unpublished.into());
         let (size, idx) = (self.config.size, self.published);
         let by_entries = doorbell::unoffered(&self.rings, size, idx);
         let by_event = if self.config.event_idx {
-            told.unconsumed(doorbell::event(&self.rings), idx, shown, size)
+            used_event_tracker.unconsumed(doorbell::event(&self.rings), idx, shown, size)
         } else {
             None
         };

@@ -168,8 +168,8 @@ impl Rings {
         self.load(RingField::UsedIdx, Ordering::Relaxed)
     }
 
-    fn word(&self, word: RingField) -> &AtomicU16 {
-        match word {
+    fn word(&self, ring_field: RingField) -> &AtomicU16 {
+        match ring_field {
             RingField::AvailFlags => self.avail_word(0),
             RingField::AvailIdx => self.avail_word(1),
             RingField::UsedEvent => self.avail_word(2 + usize::from(self.size)),
@@ -183,14 +183,14 @@ impl Rings {
 
 impl RingMemory for Rings {
     #[inline]
-    fn load(&self, word: RingField, order: Ordering) -> u16 {
-        u16::from_le(self.word(word).load(order))
+    fn load(&self, ring_field: RingField, order: Ordering) -> u16 {
+        u16::from_le(self.word(ring_field).load(order))
     }
 
     #[inline]
-    fn store(&self, word: RingField, value: u16, order: Ordering) {
-        self.word(word).store(value.to_le(), order);
-        if word == RingField::UsedIdx {
+    fn store(&self, ring_field: RingField, value: u16, order: Ordering) {
+        self.word(ring_field).store(value.to_le(), order);
+        if ring_field == RingField::UsedIdx {
             stored();
         }
     }

@@ -40,8 +40,8 @@ impl Popped {
     #[inline]
     pub fn readable(&self) -> usize {
         match self {
-            Self::Piece(piece) if piece.writable => 0,
-            Self::Piece(piece) => piece.len as usize,
+            Self::Piece(single_buffer) if single_buffer.writable => 0,
+            Self::Piece(single_buffer) => single_buffer.len as usize,
             Self::Chain(chain) => chain.readable.len(),
         }
     }
@@ -50,7 +50,7 @@ impl Popped {
     #[inline]
     pub fn writable(&self) -> usize {
         match self {
-            Self::Piece(piece) if piece.writable => piece.len as usize,
+            Self::Piece(single_buffer) if single_buffer.writable => single_buffer.len as usize,
             Self::Piece(_) => 0,
             Self::Chain(chain) => chain.writable.len(),
         }
@@ -98,7 +98,7 @@ impl Queue {
         into: &mut VecDeque<Popped>,
     ) -> usize {
         let waiting = self.avail_seen.wrapping_sub(self.next_avail);
-        if waiting > self.config.size || self.ledger.is_some() {
+        if waiting > self.config.size || self.inflight_log.is_some() {
             return 0;
         }
         let most = u16::try_from(most).unwrap_or(u16::MAX).min(waiting);
@@ -107,8 +107,8 @@ impl Queue {
             let at = self.next_avail.wrapping_add(count);
             let head = self.rings.avail_entry(at);
             self.fetch(at);
-            let Some(piece) = self.piece::<N>(head, bytes) else { break };
-            into.push_back(Popped::Piece(piece));
+            let Some(single_buffer) = self.piece::<N>(head, bytes) else { break };
+            into.push_back(Popped::Piece(single_buffer));
             count += 1;
         }
         // They complete in order: each has its place in the used ring already.
@@ -136,11 +136,11 @@ impl Queue {
 
     /// As [`Queue::push`], for a piece.
     #[inline]
-    pub fn push_piece(&mut self, piece: SingleBuffer, written: u32) {
+    pub fn push_piece(&mut self, single_buffer: SingleBuffer, written: u32) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.failed {
-            free(&mut self.busy, piece.head);
-            self.rings.put_used(self.next_used, piece.head, written);
+            free(&mut self.busy, single_buffer.head);
+            self.rings.put_used(self.next_used, single_buffer.head, written);
             self.next_used = self.next_used.wrapping_add(1);
         }
     }
@@ -150,10 +150,11 @@ impl Queue {
     #[inline]
     pub fn read_piece<'a, const N: usize>(
         &self,
-        piece: &SingleBuffer,
+        single_buffer: &SingleBuffer,
         into: &'a mut [u8],
     ) -> Option<(&'a [u8; N], &'a [u8])> {
-        (!piece.writable).then(|| self.view.read_frame((piece.addr, piece.len), into))?
+        (!single_buffer.writable)
+            .then(|| self.view.read_frame((single_buffer.addr, single_buffer.len), into))?
     }
 
     /// Copies a frame to a piece of this queue, as [`memory::View::write_frame`] does. `None`: it does not fit, or
@@ -161,20 +162,20 @@ impl Queue {
     #[inline]
     pub fn write_piece<const N: usize>(
         &self,
-        piece: &SingleBuffer,
+        single_buffer: &SingleBuffer,
         header: &[u8; N],
         head: &[u8],
         body: &Buffers,
     ) -> Option<usize> {
-        let place = (piece.addr, piece.len);
-        piece.writable.then(|| self.view.write_frame(place, header, head, body))?
+        let place = (single_buffer.addr, single_buffer.len);
+        single_buffer.writable.then(|| self.view.write_frame(place, header, head, body))?
     }
 
     /// Makes `list` what of a piece of this queue follows its first `from` bytes.
     #[inline]
-    pub fn show(&self, piece: &SingleBuffer, from: u32, list: &mut Buffers) {
-        let addr = piece.addr.wrapping_add(from.into());
-        list.set_to(&self.view, addr, piece.len.saturating_sub(from));
+    pub fn show(&self, single_buffer: &SingleBuffer, from: u32, list: &mut Buffers) {
+        let addr = single_buffer.addr.wrapping_add(from.into());
+        list.set_to(&self.view, addr, single_buffer.len.saturating_sub(from));
     }
 
     /// The first `bytes` of a request, of which N are the header of a frame, will be read or written soon: brings
@@ -182,8 +183,13 @@ impl Queue {
     #[inline]
     pub fn fetch_more<const N: usize>(&self, popped: &Popped, bytes: usize) {
         match popped {
-            Popped::Piece(piece) => {
-                self.view.fetch_piece::<N>(piece.addr, piece.len, bytes, piece.writable);
+            Popped::Piece(single_buffer) => {
+                self.view.fetch_piece::<N>(
+                    single_buffer.addr,
+                    single_buffer.len,
+                    bytes,
+                    single_buffer.writable,
+                );
             }
             Popped::Chain(chain) => chain.fetch(bytes),
         }

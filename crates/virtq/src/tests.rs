@@ -114,8 +114,8 @@ fn what_the_driver_has_taken_shows_in_what_it_does_next() {
             driver.offer(head);
         });
         driver.publish();
-        let mut told = UsedEventTracker::default();
-        let mut untaken = |queue: &Queue, pushed| queue.unconsumed(pushed, &mut told);
+        let mut used_event_tracker = UsedEventTracker::default();
+        let mut untaken = |queue: &Queue, pushed| queue.unconsumed(pushed, &mut used_event_tracker);
         assert_eq!(untaken(&queue, 0), 0, "all entries are the device's");
         for _ in 0..6 {
             let chain = queue.pop().unwrap().unwrap();

@@ -49,8 +49,9 @@ mod tests {
 
     #[test]
     fn an_event_is_believed_once_it_has_changed() {
-        let mut told = UsedEventTracker::default();
-        let mut look = |event, shown: u64| told.unconsumed(event, shown as u16, shown, SIZE);
+        let mut used_event_tracker = UsedEventTracker::default();
+        let mut look =
+            |event, shown: u64| used_event_tracker.unconsumed(event, shown as u16, shown, SIZE);
         assert_eq!(look(90, 100), None, "nobody knows when it was written");
         assert_eq!(look(110, 120), Some(10));
         assert_eq!(look(110, 200), Some(90));
@@ -62,9 +63,10 @@ mod tests {
 
     #[test]
     fn an_old_event_stays_old_a_lap_later() {
-        let mut told = UsedEventTracker::default();
-        let mut look =
-            |event: u64, shown: u64| told.unconsumed(event as u16, shown as u16, shown, SIZE);
+        let mut used_event_tracker = UsedEventTracker::default();
+        let mut look = |event: u64, shown: u64| {
+            used_event_tracker.unconsumed(event as u16, shown as u16, shown, SIZE)
+        };
         look(90, 100);
         assert_eq!(look(100, 100), Some(0));
         // The driver polls from now on. What is behind the event by 16 bits is ten, and then none.

@@ -42,20 +42,20 @@ impl ArrivalQueue {
         if left == 0 {
             return;
         }
-        let mark = Arrival { left, since_ns, held_ns };
+        let arrival = Arrival { left, since_ns, held_ns };
         if self.waiting == 0 {
-            self.first = mark;
+            self.first = arrival;
         } else {
-            self.look_beside(mark);
+            self.look_beside(arrival);
         }
         self.waiting = waiting;
     }
 
-    fn look_beside(&mut self, mark: Arrival) {
+    fn look_beside(&mut self, arrival: Arrival) {
         let full = self.later.len() >= MARKS_MAX;
         match self.later.back_mut().filter(|_| full) {
-            Some(last) => last.left += mark.left,
-            None => self.later.push_back(mark),
+            Some(last) => last.left += arrival.left,
+            None => self.later.push_back(arrival),
         }
     }
 
@@ -93,8 +93,8 @@ impl ArrivalQueue {
             return (0, 0);
         }
         let all = std::iter::once(&self.first).chain(&self.later);
-        let first = all.into_iter().find(|mark| mark.left > 0);
-        (self.waiting, first.map_or(0, |mark| mark.since_ns))
+        let first = all.into_iter().find(|arrival| arrival.left > 0);
+        (self.waiting, first.map_or(0, |arrival| arrival.since_ns))
     }
 }
 
@@ -103,36 +103,46 @@ mod tests {
     use super::*;
 
     /// When the next one was known, and the cap's total then.
-    fn pop(order: &mut ArrivalQueue) -> Option<(u64, u64)> {
-        let mark = if order.pop() { Some(order.first()) } else { order.pop_later() };
-        mark.map(|mark| (mark.since_ns, mark.held_ns))
+    fn pop(arrival_queue: &mut ArrivalQueue) -> Option<(u64, u64)> {
+        let arrival = if arrival_queue.pop() {
+            Some(arrival_queue.first())
+        } else {
+            arrival_queue.pop_later()
+        };
+        arrival.map(|arrival| (arrival.since_ns, arrival.held_ns))
     }
 
     #[test]
     fn requests_are_known_since_the_look_that_showed_them() {
-        let mut order = ArrivalQueue::default();
-        order.look(3, 100, 0);
-        assert_eq!(order.waiting(), (3, 100));
-        assert_eq!((pop(&mut order), pop(&mut order)), (Some((100, 0)), Some((100, 0))));
-        order.look(2, 200, 7);
-        assert_eq!(order.waiting(), (2, 100));
-        assert_eq!((pop(&mut order), pop(&mut order)), (Some((100, 0)), Some((200, 7))));
-        assert_eq!(order.waiting(), (0, 0));
-        assert_eq!(pop(&mut order), None, "it came while the turn went on");
-        order.look(1, 300, 7);
-        assert_eq!(pop(&mut order), Some((300, 7)));
+        let mut arrival_queue = ArrivalQueue::default();
+        arrival_queue.look(3, 100, 0);
+        assert_eq!(arrival_queue.waiting(), (3, 100));
+        assert_eq!(
+            (pop(&mut arrival_queue), pop(&mut arrival_queue)),
+            (Some((100, 0)), Some((100, 0)))
+        );
+        arrival_queue.look(2, 200, 7);
+        assert_eq!(arrival_queue.waiting(), (2, 100));
+        assert_eq!(
+            (pop(&mut arrival_queue), pop(&mut arrival_queue)),
+            (Some((100, 0)), Some((200, 7)))
+        );
+        assert_eq!(arrival_queue.waiting(), (0, 0));
+        assert_eq!(pop(&mut arrival_queue), None, "it came while the turn went on");
+        arrival_queue.look(1, 300, 7);
+        assert_eq!(pop(&mut arrival_queue), Some((300, 7)));
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut order = ArrivalQueue::default();
+        let mut arrival_queue = ArrivalQueue::default();
         for at in 0..1000 {
-            order.look(at + 1, u64::from(at), 0);
+            arrival_queue.look(at + 1, u64::from(at), 0);
         }
-        assert_eq!(order.later.len(), MARKS_MAX);
+        assert_eq!(arrival_queue.later.len(), MARKS_MAX);
         for _ in 0..1000 {
-            assert!(pop(&mut order).is_some());
+            assert!(pop(&mut arrival_queue).is_some());
         }
-        assert_eq!((order.waiting(), pop(&mut order)), ((0, 0), None));
+        assert_eq!((arrival_queue.waiting(), pop(&mut arrival_queue)), ((0, 0), None));
     }
 }

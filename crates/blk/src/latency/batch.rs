@@ -20,7 +20,7 @@ struct Count {
 /// Requests that were known and popped at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
-    stamps: RequestTimestamps,
+    request_timestamps: RequestTimestamps,
     counts: [Count; OPS],
 }
 
@@ -50,25 +50,25 @@ pub(crate) struct TurnBatch {
 impl TurnBatch {
     /// What this turn pops first has these times.
     #[inline]
-    pub(crate) fn begins(&mut self, stamps: RequestTimestamps) {
-        self.group.stamps = stamps;
+    pub(crate) fn begins(&mut self, request_timestamps: RequestTimestamps) {
+        self.group.request_timestamps = request_timestamps;
     }
 
     /// What is popped from now on has these times.
-    pub(crate) fn goes_on(&mut self, stamps: RequestTimestamps) {
+    pub(crate) fn goes_on(&mut self, request_timestamps: RequestTimestamps) {
         self.mixed = true;
-        if self.group.stamps != stamps {
+        if self.group.request_timestamps != request_timestamps {
             if self.group.counts.iter().any(|count| count.pending + count.inline > 0) {
                 self.groups.push(self.group);
             }
-            self.group = Group { stamps, ..Group::default() };
+            self.group = Group { request_timestamps, ..Group::default() };
         }
     }
 
     /// Times of what is popped now.
     #[inline]
     pub(crate) fn stamps(&self) -> RequestTimestamps {
-        self.group.stamps
+        self.group.request_timestamps
     }
 
     /// A request was popped, and is still on its way.
@@ -90,9 +90,9 @@ impl TurnBatch {
 
     /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
     /// it was submitted.
-    pub(crate) fn ended(&mut self, op: Op, stamps: &RequestTimestamps, reaped: u64) {
+    pub(crate) fn ended(&mut self, op: Op, request_timestamps: &RequestTimestamps, reaped: u64) {
         self.mixed = true;
-        let (known, given) = (stamps.known, stamps.given());
+        let (known, given) = (request_timestamps.known, request_timestamps.given());
         let one = Ended { op, known, given, reaped, count: 1 };
         match self.ended.last_mut() {
             Some(last) if one == (Ended { count: 1, ..*last }) => last.count += 1,
@@ -104,7 +104,7 @@ impl TurnBatch {
     /// a cap.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        !self.mixed && self.group.stamps.held == 0
+        !self.mixed && self.group.request_timestamps.held == 0
     }
 
     /// More that ended as those of this turn.
@@ -145,14 +145,24 @@ impl Group {
             if popped == 0 {
                 continue;
             }
-            stages.record(Stage::Queue, *op, self.stamps.queue(), popped);
-            if self.stamps.held > 0 {
-                stages.record(Stage::Cap, *op, self.stamps.held, popped);
+            stages.record(Stage::Queue, *op, self.request_timestamps.queue(), popped);
+            if self.request_timestamps.held > 0 {
+                stages.record(Stage::Cap, *op, self.request_timestamps.held, popped);
             }
             if inline > 0 {
                 let inline = u64::from(inline);
-                stages.record(Stage::Device, *op, now.saturating_sub(self.stamps.popped), inline);
-                stages.record(Stage::Total, *op, now.saturating_sub(self.stamps.known), inline);
+                stages.record(
+                    Stage::Device,
+                    *op,
+                    now.saturating_sub(self.request_timestamps.popped),
+                    inline,
+                );
+                stages.record(
+                    Stage::Total,
+                    *op,
+                    now.saturating_sub(self.request_timestamps.known),
+                    inline,
+                );
             }
         }
     }

@@ -106,7 +106,7 @@ struct RecordSlot {
 pub(crate) struct FlightRecorder {
     /// Class and stage, offset, length, known, entered.
     oldest: SeqLock<5>,
-    kept: OnceLock<Box<RecordSlot>>,
+    record_slot: OnceLock<Box<RecordSlot>>,
     written: AtomicU64,
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_ring: AtomicU32,
@@ -127,7 +127,7 @@ const IN_DEVICE: u64 = 2;
 
 impl FlightRecorder {
     fn kept(&self) -> &RecordSlot {
-        self.kept.get_or_init(|| {
+        self.record_slot.get_or_init(|| {
             Box::new(RecordSlot {
                 slow: [const { SeqLock::new() }; SLOW_KEPT as usize],
                 minutes: [const { SeqLock::new() }; MINUTES_KEPT as usize],
@@ -169,8 +169,12 @@ impl FlightRecorder {
 
     /// Total time of the slowest request kept for `minute`.
     pub(crate) fn longest_of_minute(&self, minute: u64) -> u64 {
-        let kept = self.kept.get().and_then(|kept| {
-            kept.minutes.get((minute % MINUTES_KEPT) as usize)?.read().map(SlowRequest::from_words)
+        let kept = self.record_slot.get().and_then(|record_slot| {
+            record_slot
+                .minutes
+                .get((minute % MINUTES_KEPT) as usize)?
+                .read()
+                .map(SlowRequest::from_words)
         });
         let record = kept.filter(|one| (one.known_ns + one.total_ns()) / MINUTE_NS == minute);
         record.map_or(0, |one| one.total_ns())
@@ -178,16 +182,16 @@ impl FlightRecorder {
 
     /// Slow requests that are kept, in no order; the slowest of each minute are among them.
     pub(crate) fn records(&self) -> Vec<SlowRequest> {
-        let Some(kept) = self.kept.get() else { return Vec::new() };
-        let all = kept.slow.iter().chain(&kept.minutes);
+        let Some(record_slot) = self.record_slot.get() else { return Vec::new() };
+        let all = record_slot.slow.iter().chain(&record_slot.minutes);
         all.filter_map(SeqLock::read).map(SlowRequest::from_words).collect()
     }
 
     /// Publishes what waits and what is under way.
-    pub(crate) fn show(&self, shown: PublishedState) {
-        self.in_flight.store(shown.in_flight, Ordering::Relaxed);
-        self.in_ring.store(shown.in_ring, Ordering::Relaxed);
-        self.in_ring_since_ns.store(shown.in_ring_since_ns, Ordering::Relaxed);
+    pub(crate) fn show(&self, published_state: PublishedState) {
+        self.in_flight.store(published_state.in_flight, Ordering::Relaxed);
+        self.in_ring.store(published_state.in_ring, Ordering::Relaxed);
+        self.in_ring_since_ns.store(published_state.in_ring_since_ns, Ordering::Relaxed);
     }
 
     /// A turn of the queue has ended.
@@ -207,9 +211,9 @@ impl FlightRecorder {
         offset: u64,
         len: u64,
         known: u64,
-        at: InFlightStage,
+        in_flight_stage: InFlightStage,
     ) {
-        let (stage, entered) = match at {
+        let (stage, entered) = match in_flight_stage {
             InFlightStage::Cap(entered) => (IN_CAP, entered),
             InFlightStage::Device(entered) => (IN_DEVICE, entered),
         };

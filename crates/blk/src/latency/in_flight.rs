@@ -13,7 +13,7 @@ pub(crate) struct InFlight {
     pub(crate) class: Class,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    pub(crate) stamps: RequestTimestamps,
+    pub(crate) request_timestamps: RequestTimestamps,
 }
 
 const NONE: u16 = u16::MAX;

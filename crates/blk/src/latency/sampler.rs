@@ -56,8 +56,8 @@ impl TurnSampler {
 
     /// A turn whose requests were there so long may be left out.
     #[inline]
-    pub(crate) fn may_leave_out(&self, lasted: &TurnDurations) -> bool {
-        self.recent.is_some() && self.left_out < LEFT_OUT && lasted.is_short()
+    pub(crate) fn may_leave_out(&self, turn_durations: &TurnDurations) -> bool {
+        self.recent.is_some() && self.left_out < LEFT_OUT && turn_durations.is_short()
     }
 
     /// A turn with these requests is left out.
@@ -74,15 +74,19 @@ impl TurnSampler {
     /// A turn was timed: what was counted so far gets its times if it was short, and those of the
     /// one before if not. Returns what is to be recorded with it.
     #[inline]
-    pub(crate) fn timed(&mut self, stages: &Stages, lasted: Option<TurnDurations>) -> Counts {
+    pub(crate) fn timed(
+        &mut self,
+        stages: &Stages,
+        turn_durations: Option<TurnDurations>,
+    ) -> Counts {
         let mut with_it = Counts::default();
-        if self.carries && lasted.is_some() {
+        if self.carries && turn_durations.is_some() {
             with_it = std::mem::take(&mut self.counts);
             self.carries = false;
         } else {
             self.put_down(stages);
         }
-        self.recent = lasted;
+        self.recent = turn_durations;
         (self.left_out, self.idle) = (0, 0);
         with_it
     }
@@ -128,58 +132,58 @@ mod tests {
     }
 
     /// Leaves a turn with one read out.
-    fn left_out(streak: &mut TurnSampler) {
-        assert!(streak.may_leave_out(&QUICK));
-        streak.leave_out(&[1, 0, 0, 0]);
+    fn left_out(turn_sampler: &mut TurnSampler) {
+        assert!(turn_sampler.may_leave_out(&QUICK));
+        turn_sampler.leave_out(&[1, 0, 0, 0]);
     }
 
     #[test]
     fn three_of_four_are_left_out_after_one_that_was_short() {
-        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
-        assert!(!streak.may_leave_out(&QUICK), "nothing was timed");
-        assert_eq!(streak.timed(&stages, Some(QUICK)), [0; OPS]);
+        let (mut turn_sampler, stages) = (TurnSampler::default(), Stages::default());
+        assert!(!turn_sampler.may_leave_out(&QUICK), "nothing was timed");
+        assert_eq!(turn_sampler.timed(&stages, Some(QUICK)), [0; OPS]);
         assert!(
-            !streak.may_leave_out(&TurnDurations { queue: SHORT_NS, ..QUICK }),
+            !turn_sampler.may_leave_out(&TurnDurations { queue: SHORT_NS, ..QUICK }),
             "it waited in the ring"
         );
         assert!(
-            !streak.may_leave_out(&TurnDurations { device: SHORT_NS, ..QUICK }),
+            !turn_sampler.may_leave_out(&TurnDurations { device: SHORT_NS, ..QUICK }),
             "it took long"
         );
         for _ in 0..3 {
-            left_out(&mut streak);
+            left_out(&mut turn_sampler);
         }
-        assert!(!streak.may_leave_out(&QUICK));
-        assert_eq!(streak.timed(&stages, Some(QUICK)), [3, 0, 0, 0]);
-        left_out(&mut streak);
-        streak.put_down(&stages);
-        streak.wakes();
-        assert!(!streak.may_leave_out(&QUICK), "it slept");
+        assert!(!turn_sampler.may_leave_out(&QUICK));
+        assert_eq!(turn_sampler.timed(&stages, Some(QUICK)), [3, 0, 0, 0]);
+        left_out(&mut turn_sampler);
+        turn_sampler.put_down(&stages);
+        turn_sampler.wakes();
+        assert!(!turn_sampler.may_leave_out(&QUICK), "it slept");
     }
 
     #[test]
     fn beside_a_turn_that_was_not_short_they_keep_the_times_of_the_one_before() {
-        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
-        streak.timed(&stages, Some(QUICK));
-        left_out(&mut streak);
-        assert_eq!(streak.timed(&stages, None), [0; OPS]);
+        let (mut turn_sampler, stages) = (TurnSampler::default(), Stages::default());
+        turn_sampler.timed(&stages, Some(QUICK));
+        left_out(&mut turn_sampler);
+        assert_eq!(turn_sampler.timed(&stages, None), [0; OPS]);
         assert_eq!(of(&stages, Stage::Queue, Op::Read), (1, 100));
         assert_eq!(of(&stages, Stage::Device, Op::Read), (1, 200));
         assert_eq!(of(&stages, Stage::Total, Op::Read), (1, 300));
-        assert!(!streak.may_leave_out(&QUICK));
+        assert!(!turn_sampler.may_leave_out(&QUICK));
     }
 
     #[test]
     fn a_queue_that_rests_puts_down_what_it_has() {
-        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
-        streak.timed(&stages, Some(QUICK));
-        left_out(&mut streak);
+        let (mut turn_sampler, stages) = (TurnSampler::default(), Stages::default());
+        turn_sampler.timed(&stages, Some(QUICK));
+        left_out(&mut turn_sampler);
         for _ in 1..IDLE_LOOKS {
-            streak.rests(&stages);
+            turn_sampler.rests(&stages);
         }
         assert_eq!(of(&stages, Stage::Total, Op::Read).0, 0);
-        streak.rests(&stages);
-        streak.rests(&stages);
+        turn_sampler.rests(&stages);
+        turn_sampler.rests(&stages);
         assert_eq!(of(&stages, Stage::Total, Op::Read), (1, 300));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Candidate {
     pub(crate) class: Class,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    pub(crate) stamps: RequestTimestamps,
+    pub(crate) request_timestamps: RequestTimestamps,
     /// When the reactor saw its end; 0: it ended where it was submitted.
     pub(crate) reaped: u64,
     pub(crate) failed: bool,
@@ -27,17 +27,17 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// As it stands `now`, when the driver can see it.
     fn record(&self, now: u64, reactor: u32) -> SlowRequest {
-        let Self { class, offset, len, stamps, reaped, failed } = *self;
+        let Self { class, offset, len, request_timestamps, reaped, failed } = *self;
         let seen = if reaped == 0 { now } else { reaped };
-        let device = seen.saturating_sub(stamps.given());
+        let device = seen.saturating_sub(request_timestamps.given());
         let completion = now.saturating_sub(seen);
         SlowRequest {
             class,
             failed,
             offset,
             len,
-            known_ns: stamps.known,
-            stages_ns: [stamps.queue(), stamps.cap(), device, completion],
+            known_ns: request_timestamps.known,
+            stages_ns: [request_timestamps.queue(), request_timestamps.cap(), device, completion],
             reactor,
             others: 0,
             neighbour: None,
@@ -134,7 +134,7 @@ impl SlowFilter {
     fn offer(&mut self, one: &Candidate, stats: (&Stages, &FlightRecorder), now: u64) {
         let (stages, recorder) = stats;
         let reactor = recorder.reactor.load(std::sync::atomic::Ordering::Relaxed);
-        let neighbour = self.neighbour.filter(|(_, _, at)| *at >= one.stamps.known);
+        let neighbour = self.neighbour.filter(|(_, _, at)| *at >= one.request_timestamps.known);
         let record = SlowRequest {
             others: self.many.saturating_sub(1),
             neighbour: neighbour.map(|(label, time, _)| (label, time)),
@@ -167,9 +167,10 @@ mod tests {
     use super::*;
 
     fn known(known: u64) -> Candidate {
-        let stamps = RequestTimestamps { known, popped: known + 5, admitted: known + 5, held: 0 };
+        let request_timestamps =
+            RequestTimestamps { known, popped: known + 5, admitted: known + 5, held: 0 };
         let (class, reaped, failed) = (Class::Write, known + 20, false);
-        Candidate { class, offset: known, len: 512, stamps, reaped, failed }
+        Candidate { class, offset: known, len: 512, request_timestamps, reaped, failed }
     }
 
     #[test]

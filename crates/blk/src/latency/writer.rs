@@ -32,15 +32,15 @@ pub(crate) struct LatencyRecorder {
     began: u64,
     /// This turn has popped something, or its look has shown something.
     seen: bool,
-    order: ArrivalQueue,
+    arrival_queue: ArrivalQueue,
     batch: TurnBatch,
     slow: SlowFilter,
-    streak: TurnSampler,
+    turn_sampler: TurnSampler,
     /// Time for which the cap held the queue, up to `held_since` if it does now.
     held_total: u64,
     held_since: u64,
     /// What readers see now.
-    shown: PublishedState,
+    published_state: PublishedState,
     oldest: u64,
 }
 
@@ -51,13 +51,13 @@ impl LatencyRecorder {
             label,
             began: 0,
             seen: false,
-            order: ArrivalQueue::default(),
+            arrival_queue: ArrivalQueue::default(),
             batch: TurnBatch::default(),
             slow: SlowFilter::default(),
-            streak: TurnSampler::default(),
+            turn_sampler: TurnSampler::default(),
             held_total: 0,
             held_since: 0,
-            shown: PublishedState::default(),
+            published_state: PublishedState::default(),
             oldest: 0,
         }
     }
@@ -71,28 +71,28 @@ impl LatencyRecorder {
 
     /// The queue is about to be asked again, after it slept.
     pub(crate) fn wakes(&mut self) {
-        self.streak.wakes();
+        self.turn_sampler.wakes();
     }
 
     /// The queue was asked, and nothing was there.
     #[inline]
     pub(crate) fn rests(&mut self, stages: &Stages) {
-        self.streak.rests(stages);
+        self.turn_sampler.rests(stages);
     }
 
     /// The queue is about to sleep, or to end: nothing is kept back from readers.
     pub(crate) fn puts_down(&mut self, stages: &Stages) {
-        self.streak.put_down(stages);
+        self.turn_sampler.put_down(stages);
     }
 
     /// Nobody needs the times of this turn.
     #[inline]
-    fn leaves_out(&self, lasted: &TurnDurations, in_flight: u16) -> bool {
-        self.streak.may_leave_out(lasted)
+    fn leaves_out(&self, turn_durations: &TurnDurations, in_flight: u16) -> bool {
+        self.turn_sampler.may_leave_out(turn_durations)
             && self.batch.is_plain()
             && in_flight == 0
-            && self.order.is_empty()
-            && self.shown == PublishedState::default()
+            && self.arrival_queue.is_empty()
+            && self.published_state == PublishedState::default()
     }
 
     /// Time of this batch.
@@ -136,23 +136,23 @@ impl LatencyRecorder {
         }
         let now = self.now(context, recorder);
         let since = context.last_poll_ns().min(now);
-        self.order.look(waiting, since, self.held_by(since));
-        let stamps = self.stamps(self.order.first(), now);
-        self.batch.begins(stamps);
+        self.arrival_queue.look(waiting, since, self.held_by(since));
+        let request_timestamps = self.stamps(self.arrival_queue.first(), now);
+        self.batch.begins(request_timestamps);
         self.seen = true;
     }
 
     /// Of what was shown by `mark` and is popped `now`.
     #[inline]
-    fn stamps(&self, mark: Arrival, now: u64) -> RequestTimestamps {
-        let held = self.held_by(now).saturating_sub(mark.held_ns);
-        RequestTimestamps { known: mark.since_ns, popped: now, admitted: now, held }
+    fn stamps(&self, arrival: Arrival, now: u64) -> RequestTimestamps {
+        let held = self.held_by(now).saturating_sub(arrival.held_ns);
+        RequestTimestamps { known: arrival.since_ns, popped: now, admitted: now, held }
     }
 
     /// A request was popped.
     #[inline]
     pub(crate) fn popped(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
-        if self.on && !self.order.pop() && !(self.seen && self.order.is_empty()) {
+        if self.on && !self.arrival_queue.pop() && !(self.seen && self.arrival_queue.is_empty()) {
             self.popped_later(context, recorder);
         }
         // One that came since the look shares the times of those that the look has shown.
@@ -163,9 +163,9 @@ impl LatencyRecorder {
     fn popped_later(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
         let now = self.now(context, recorder);
         self.seen = true;
-        let mark = self.order.pop_later();
-        let mark = mark.unwrap_or_else(|| Arrival::at(now, self.held_by(now)));
-        self.batch.goes_on(self.stamps(mark, now));
+        let arrival = self.arrival_queue.pop_later();
+        let arrival = arrival.unwrap_or_else(|| Arrival::at(now, self.held_by(now)));
+        self.batch.goes_on(self.stamps(arrival, now));
     }
 
     /// The request that was popped has ended where it was submitted.
@@ -175,9 +175,9 @@ impl LatencyRecorder {
             return;
         }
         self.batch.inline(class.op());
-        let stamps = self.batch.stamps();
-        let one = || Candidate { class, offset, len, stamps, reaped: 0, failed };
-        self.slow.ended(stamps.known, one);
+        let request_timestamps = self.batch.stamps();
+        let one = || Candidate { class, offset, len, request_timestamps, reaped: 0, failed };
+        self.slow.ended(request_timestamps.known, one);
     }
 
     /// The request that was popped is on its way to the disk: what it is to keep.
@@ -204,8 +204,8 @@ impl LatencyRecorder {
         if self.held_since == 0 {
             self.held_since = now;
         }
-        if let Some(stamps) = popped {
-            stamps.admitted = 0;
+        if let Some(request_timestamps) = popped {
+            request_timestamps.admitted = 0;
         }
         recorder.held_by_cap.store(1, Ordering::Relaxed);
     }
@@ -224,9 +224,14 @@ impl LatencyRecorder {
         self.held_total = self.held_by(now);
         self.held_since = 0;
         stats.1.held_by_cap.store(0, Ordering::Relaxed);
-        if let Some((stamps, class)) = popped {
-            stamps.admitted = now;
-            stats.0.record(Stage::Cap, class.op(), now.saturating_sub(stamps.popped), 1);
+        if let Some((request_timestamps, class)) = popped {
+            request_timestamps.admitted = now;
+            stats.0.record(
+                Stage::Cap,
+                class.op(),
+                now.saturating_sub(request_timestamps.popped),
+                1,
+            );
             // It is in another stage now, if it is the oldest.
             self.oldest = 0;
         }
@@ -235,8 +240,8 @@ impl LatencyRecorder {
     /// A request that was held back has ended where it was submitted.
     pub(crate) fn ended_at_once(&mut self, entry: &InFlight, failed: bool) {
         if self.on {
-            self.batch.ended(entry.class.op(), &entry.stamps, 0);
-            self.slow.ended(entry.stamps.known, || candidate(entry, 0, failed));
+            self.batch.ended(entry.class.op(), &entry.request_timestamps, 0);
+            self.slow.ended(entry.request_timestamps.known, || candidate(entry, 0, failed));
         }
     }
 
@@ -253,8 +258,8 @@ impl LatencyRecorder {
             return;
         }
         let now = self.now(context, recorder);
-        self.batch.ended(entry.class.op(), &entry.stamps, now);
-        let known = entry.stamps.known;
+        self.batch.ended(entry.class.op(), &entry.request_timestamps, now);
+        let known = entry.request_timestamps.known;
         self.slow.reaped(known, now.saturating_sub(known), || candidate(entry, now, failed));
     }
 
@@ -280,17 +285,17 @@ impl LatencyRecorder {
         recorder.turn_took(now.saturating_sub(self.began));
         self.began = 0;
         let RequestTimestamps { known, popped, .. } = self.batch.stamps();
-        let lasted = TurnDurations {
+        let turn_durations = TurnDurations {
             queue: popped.saturating_sub(known),
             device: now.saturating_sub(popped),
             total: now.saturating_sub(known),
         };
-        if self.leaves_out(&lasted, in_flight) {
+        if self.leaves_out(&turn_durations, in_flight) {
             self.slow.forget();
-            return self.streak.leave_out(&self.batch.take_plain());
+            return self.turn_sampler.leave_out(&self.batch.take_plain());
         }
-        let short = self.batch.is_plain() && lasted.is_short();
-        let joined = self.streak.timed(stages, short.then_some(lasted));
+        let short = self.batch.is_plain() && turn_durations.is_short();
+        let joined = self.turn_sampler.timed(stages, short.then_some(turn_durations));
         self.batch.joined_by(joined);
         self.batch.record(stages, now);
         self.slow.turn_ends(stats, now);
@@ -299,11 +304,12 @@ impl LatencyRecorder {
 
     #[inline]
     fn show_state(&mut self, recorder: &FlightRecorder, table: &InFlightTable, in_flight: u16) {
-        let (in_ring, in_ring_since_ns) = self.order.waiting();
-        let shown = PublishedState { in_flight: in_flight.into(), in_ring, in_ring_since_ns };
-        if shown != self.shown {
-            self.shown = shown;
-            recorder.show(shown);
+        let (in_ring, in_ring_since_ns) = self.arrival_queue.waiting();
+        let published_state =
+            PublishedState { in_flight: in_flight.into(), in_ring, in_ring_since_ns };
+        if published_state != self.published_state {
+            self.published_state = published_state;
+            recorder.show(published_state);
         }
         match table.oldest() {
             Some(oldest) => self.show_oldest(recorder, oldest),
@@ -316,21 +322,21 @@ impl LatencyRecorder {
     }
 
     fn show_oldest(&mut self, recorder: &FlightRecorder, oldest: &InFlight) {
-        let InFlight { class, offset, bytes, stamps, .. } = oldest;
+        let InFlight { class, offset, bytes, request_timestamps, .. } = oldest;
         // Heads differ where times do not.
-        let mark = stamps.popped ^ (u64::from(oldest.chain.head()) << 48);
+        let mark = request_timestamps.popped ^ (u64::from(oldest.chain.head()) << 48);
         if mark != self.oldest {
             self.oldest = mark;
-            let place = match stamps.admitted {
-                0 => InFlightStage::Cap(stamps.popped),
+            let place = match request_timestamps.admitted {
+                0 => InFlightStage::Cap(request_timestamps.popped),
                 admitted => InFlightStage::Device(admitted),
             };
-            recorder.oldest_is(*class, *offset, *bytes, stamps.known, place);
+            recorder.oldest_is(*class, *offset, *bytes, request_timestamps.known, place);
         }
     }
 }
 
 fn candidate(entry: &InFlight, reaped: u64, failed: bool) -> Candidate {
-    let InFlight { class, offset, bytes: len, stamps, .. } = *entry;
-    Candidate { class, offset, len, stamps, reaped, failed }
+    let InFlight { class, offset, bytes: len, request_timestamps: stamps, .. } = *entry;
+    Candidate { class, offset, len, request_timestamps: stamps, reaped, failed }
 }

@@ -37,9 +37,9 @@ pub(crate) struct BlkQueue {
     /// Nobody kicks: it must look.
     kickless: bool,
     in_flight: InFlightTable,
-    times: LatencyRecorder,
+    latency_recorder: LatencyRecorder,
     /// What the caps hold back: nothing is popped before its turn.
-    capped: ThrottledRequest,
+    throttled_request: ThrottledRequest,
     /// Handed back by the channel: nothing is popped before it is taken.
     held: Option<Request>,
     done: Vec<Completion>,
@@ -77,7 +77,7 @@ impl BlkQueue {
         let epoch = shared.epoch.load(Ordering::Acquire);
         let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
         let in_flight = InFlightTable::new(queue.size());
-        let times = LatencyRecorder::new(shared.record, shared.label);
+        let latency_recorder = LatencyRecorder::new(shared.record, shared.label);
         stats.recorder.starts(context.reactor());
         let mut queue = Self {
             stats,
@@ -92,8 +92,8 @@ impl BlkQueue {
             kickless,
             shared,
             in_flight,
-            times,
-            capped: ThrottledRequest::new(context),
+            latency_recorder,
+            throttled_request: ThrottledRequest::new(context),
             held: None,
             done: Vec::new(),
             moved: 0,
@@ -139,14 +139,14 @@ impl BlkQueue {
     /// Shows the guest what has ended, and calls it if it wants to be called.
     fn publish(&mut self, context: &mut Context<'_>) {
         let wanted = self.queue.publish();
-        let now = self.times.shows(context);
+        let now = self.latency_recorder.shows(context);
         if wanted {
             self.signal(context);
             // The guest wakes up while the rest of the turn is done.
             context.flush_if_alone();
         }
         let stats = (&self.stats.stages, &self.stats.recorder);
-        self.times.shown(now, stats, &self.in_flight, self.queue.in_flight());
+        self.latency_recorder.shown(now, stats, &self.in_flight, self.queue.in_flight());
     }
 
     fn signal(&mut self, context: &mut Context<'_>) {
@@ -199,7 +199,7 @@ fn chain_of(error: &dyn std::error::Error) -> String {
 
 impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
-        self.times.turn_begins();
+        self.latency_recorder.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.submit_batch(context);
         // Also when nothing was found: what was looked at may have been a hole.
@@ -226,19 +226,22 @@ impl Poller for BlkQueue {
         if worked {
             return PollOutcome::Busy;
         }
-        self.times.rests(&self.stats.stages);
+        self.latency_recorder.rests(&self.stats.stages);
         PollOutcome::Idle
     }
 
     fn on_runnable(&mut self) {
-        self.times.wakes();
+        self.latency_recorder.wakes();
         self.queue.suppress();
     }
 
     fn arm(&mut self) -> bool {
-        self.times.puts_down(&self.stats.stages);
+        self.latency_recorder.puts_down(&self.stats.stages);
         // With a request held back, or while stopping, only a completion or a timer brings us on.
-        self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
+        self.held.is_none()
+            && self.throttled_request.is_empty()
+            && !self.stopping
+            && self.queue.arm()
     }
 
     fn on_kick(&mut self, _error: bool) {
@@ -250,11 +253,11 @@ impl Poller for BlkQueue {
     }
 
     fn polling(&self) -> Option<&PollControl> {
-        Some(&self.stats.polling)
+        Some(&self.stats.poll_control)
     }
 
     fn waits_for(&self) -> WaitTarget {
-        let held = self.held.is_some() || !self.capped.is_empty();
+        let held = self.held.is_some() || !self.throttled_request.is_empty();
         if held || self.stopping || self.queue.failed() {
             WaitTarget::Event
         } else if self.queue.in_flight() > 0 {

@@ -29,11 +29,11 @@ pub(crate) struct FinishedRequest {
 #[inline]
 pub(crate) fn complete_to_guest(
     queue: &mut Queue,
-    ended: FinishedRequest,
+    finished_request: FinishedRequest,
     code: u8,
     buffers: Buffers,
 ) {
-    let FinishedRequest { mut chain, status, class, bytes } = ended;
+    let FinishedRequest { mut chain, status, class, bytes } = finished_request;
     status.set(code);
     let written = match (class, code) {
         (Class::Read, S_OK) => bytes as u32 + 1,
@@ -71,11 +71,11 @@ impl BlkQueue {
         taken += usize::from(self.release(context));
         self.moved = 0;
         let waiting = self.queue.waiting();
-        self.times.looked(context, &self.stats.recorder, waiting);
+        self.latency_recorder.looked(context, &self.stats.recorder, waiting);
         while taken < BATCH
             && self.moved < BATCH_BYTES
             && self.held.is_none()
-            && self.capped.is_empty()
+            && self.throttled_request.is_empty()
             && (!self.stopping || self.queue.recovering())
         {
             match self.queue.pop() {
@@ -90,34 +90,46 @@ impl BlkQueue {
 
     /// Parses one chain and starts it.
     fn begin(&mut self, context: &mut Context<'_>, mut chain: Chain) {
-        self.times.popped(context, &self.stats.recorder);
+        self.latency_recorder.popped(context, &self.stats.recorder);
         match self.rules.parse(&mut chain) {
             Parsed::Io { kind, offset, len, data, status } => {
                 let tag = u32::from(chain.head());
                 let class = Class::from(kind);
                 self.moved = self.moved.saturating_add(data.len() as u64);
                 let request = Request { kind, offset, len, buffers: data, tag };
-                let request = match self.capped.admit(context, &self.shared, request) {
+                let request = match self.throttled_request.admit(context, &self.shared, request) {
                     Some(request) => request,
                     None => {
-                        let mut stamps = self.times.pending(class);
-                        self.times.held(context, &self.stats.recorder, Some(&mut stamps));
-                        let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
+                        let mut request_timestamps = self.latency_recorder.pending(class);
+                        self.latency_recorder.held(
+                            context,
+                            &self.stats.recorder,
+                            Some(&mut request_timestamps),
+                        );
+                        let entry = InFlight {
+                            chain,
+                            status,
+                            class,
+                            offset,
+                            bytes: len,
+                            request_timestamps,
+                        };
                         return self.in_flight.insert(entry.chain.head(), entry);
                     }
                 };
                 self.held = match self.channel.submit(context, request) {
                     // What ends at once never enters the table.
                     SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
-                        self.times.inline(class, offset, len, outcome.is_err());
-                        let ended = FinishedRequest { chain, status, class, bytes: len };
-                        return self.complete(ended, outcome, buffers);
+                        self.latency_recorder.inline(class, offset, len, outcome.is_err());
+                        let finished_request = FinishedRequest { chain, status, class, bytes: len };
+                        return self.complete(finished_request, outcome, buffers);
                     }
                     SubmitOutcome::Pending => None,
                     SubmitOutcome::Full(request) => Some(request),
                 };
-                let stamps = self.times.pending(class);
-                let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
+                let request_timestamps = self.latency_recorder.pending(class);
+                let entry =
+                    InFlight { chain, status, class, offset, bytes: len, request_timestamps };
                 self.in_flight.insert(entry.chain.head(), entry);
             }
             Parsed::Id { data, status } => {
@@ -143,13 +155,14 @@ impl BlkQueue {
     /// Submits the request that the caps hold back, if its turn has come; true when it was.
     fn release(&mut self, context: &mut Context<'_>) -> bool {
         // Its turn is taken, so one that goes early at a stop is paid for by those after it.
-        let Some(request) = self.capped.release(context, &self.shared, self.stopping) else {
+        let Some(request) = self.throttled_request.release(context, &self.shared, self.stopping)
+        else {
             return false;
         };
         let stats = (&self.stats.stages, &self.stats.recorder);
         let popped = self.in_flight.get_mut(request.tag);
-        let popped = popped.map(|entry| (&mut entry.stamps, entry.class));
-        self.times.released(context, stats, popped);
+        let popped = popped.map(|entry| (&mut entry.request_timestamps, entry.class));
+        self.latency_recorder.released(context, stats, popped);
         self.submit_again(context, request);
         true
     }
@@ -160,7 +173,7 @@ impl BlkQueue {
             SubmitOutcome::Done(completion) => {
                 if let Some(entry) = self.in_flight.take(completion.tag) {
                     let Completion { outcome, buffers, .. } = completion;
-                    self.times.ended_at_once(&entry, outcome.is_err());
+                    self.latency_recorder.ended_at_once(&entry, outcome.is_err());
                     self.complete(entry.into(), outcome, buffers);
                 }
             }
@@ -176,7 +189,7 @@ impl BlkQueue {
         let any = !done.is_empty();
         for Completion { tag, outcome, buffers } in done.drain(..) {
             let Some(entry) = self.in_flight.take(tag) else { continue };
-            self.times.reaped(context, &self.stats.recorder, &entry, outcome.is_err());
+            self.latency_recorder.reaped(context, &self.stats.recorder, &entry, outcome.is_err());
             self.complete(entry.into(), outcome, buffers);
         }
         self.done = done;
@@ -185,8 +198,13 @@ impl BlkQueue {
 
     /// Writes the status and gives the chain back.
     #[inline]
-    fn complete(&mut self, ended: FinishedRequest, outcome: Result<(), IoError>, buffers: Buffers) {
-        let FinishedRequest { chain, status, class, bytes } = ended;
+    fn complete(
+        &mut self,
+        finished_request: FinishedRequest,
+        outcome: Result<(), IoError>,
+        buffers: Buffers,
+    ) {
+        let FinishedRequest { chain, status, class, bytes } = finished_request;
         if self.zombie {
             // Its memory may be another request's by now; the ring has failed and takes nothing.
             return self.queue.push(chain, 0);

@@ -39,10 +39,10 @@ impl BlkQueue {
         self.zombie = true;
         self.channel.abandon();
         self.queue.fail();
-        for bell in [self.call.take(), self.err.take()].into_iter().flatten() {
-            context.close_bell(bell);
+        for peer_notifier in [self.call.take(), self.err.take()].into_iter().flatten() {
+            context.close_bell(peer_notifier);
         }
-        let waiting = self.held.take().or_else(|| self.capped.take());
+        let waiting = self.held.take().or_else(|| self.throttled_request.take());
         if let Some(request) = waiting
             && let Some(entry) = self.in_flight.take(request.tag)
         {
@@ -59,7 +59,7 @@ impl BlkQueue {
     /// Writes no more records, once.
     pub(super) fn end_records(&mut self) {
         if !std::mem::replace(&mut self.silent, true) {
-            self.times.puts_down(&self.stats.stages);
+            self.latency_recorder.puts_down(&self.stats.stages);
             self.stats.recorder.ends();
         }
     }

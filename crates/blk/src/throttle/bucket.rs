@@ -130,14 +130,15 @@ impl Bucket {
     }
 
     /// Takes what `cost` units need and returns the number of the first token.
-    pub(crate) fn take(&self, line: &RefillCurve, now: u64, cost: u64) -> u64 {
+    pub(crate) fn take(&self, refill_curve: &RefillCurve, now: u64, cost: u64) -> u64 {
         // No request is that large.
-        let tokens = cost.div_ceil(line.rate.grain).min(CAPACITY_MAX);
-        let oldest = line.oldest(now);
+        let tokens = cost.div_ceil(refill_curve.rate.grain).min(CAPACITY_MAX);
+        let oldest = refill_curve.oldest(now);
         let mut next = self.next();
         loop {
             // What wraps is meant to.
-            let first = line.base.wrapping_add(line.distance(next).max(oldest) as u64);
+            let first =
+                refill_curve.base.wrapping_add(refill_curve.distance(next).max(oldest) as u64);
             let then = first.wrapping_add(tokens);
             // Only the number itself is shared: no other memory depends on its order.
             match self.0.compare_exchange_weak(next, then, Ordering::Relaxed, Ordering::Relaxed) {

@@ -124,9 +124,9 @@ impl Throttle {
         let mut settings = self.settings();
         settings.caps = caps;
         let all = settings.lines.iter_mut().zip(rates(caps)).zip(&self.buckets);
-        for ((line, rate), bucket) in all {
-            *line = rate.map(|rate| match line {
-                Some(line) => line.bend(rate, now),
+        for ((refill_curve, rate), bucket) in all {
+            *refill_curve = rate.map(|rate| match refill_curve {
+                Some(refill_curve) => refill_curve.bend(rate, now),
                 None => RefillCurve::full(rate, now, bucket),
             });
         }
@@ -138,8 +138,10 @@ impl Throttle {
     pub(crate) fn saved(&self, now: u64) -> TokenBalance {
         let settings = self.settings();
         let mut saved = TokenBalance::default();
-        for ((saved, line), bucket) in saved.iter_mut().zip(&settings.lines).zip(&self.buckets) {
-            *saved = line.map_or(0, |line| line.saved(bucket, now));
+        for ((saved, refill_curve), bucket) in
+            saved.iter_mut().zip(&settings.lines).zip(&self.buckets)
+        {
+            *saved = refill_curve.map_or(0, |refill_curve| refill_curve.saved(bucket, now));
         }
         saved
     }
@@ -147,8 +149,11 @@ impl Throttle {
     /// So much is saved up, or owed, from now on; no more than fits.
     pub(crate) fn refill(&self, saved: TokenBalance, now: u64) {
         let mut settings = self.settings();
-        for ((line, saved), bucket) in settings.lines.iter_mut().zip(saved).zip(&self.buckets) {
-            *line = line.map(|line| line.refilled(saved, now, bucket));
+        for ((refill_curve, saved), bucket) in
+            settings.lines.iter_mut().zip(saved).zip(&self.buckets)
+        {
+            *refill_curve =
+                refill_curve.map(|refill_curve| refill_curve.refilled(saved, now, bucket));
         }
         drop(settings);
         self.epoch.fetch_add(1, Ordering::Release);
@@ -203,16 +208,21 @@ impl QueueThrottle {
         let mut ticket = Ticket::default();
         let costs = [requests, requests, bytes, bytes];
         let all = ticket.iter_mut().zip(&self.lines).zip(&throttle.buckets).zip(costs);
-        for (((first, line), bucket), cost) in all {
-            *first = line.as_ref().filter(|_| cost > 0).map(|line| bucket.take(line, now, cost));
+        for (((first, refill_curve), bucket), cost) in all {
+            *first = refill_curve
+                .as_ref()
+                .filter(|_| cost > 0)
+                .map(|refill_curve| bucket.take(refill_curve, now, cost));
         }
         Some(TokenGrant(ticket))
     }
 
     /// When a turn comes, in nanoseconds, as the caps are now.
-    pub(crate) fn due(&self, turn: &TokenGrant) -> u64 {
-        let each = turn.0.iter().zip(&self.lines);
-        each.filter_map(|(first, line)| Some(line.as_ref()?.due((*first)?))).max().unwrap_or(0)
+    pub(crate) fn due(&self, token_grant: &TokenGrant) -> u64 {
+        let each = token_grant.0.iter().zip(&self.lines);
+        each.filter_map(|(first, refill_curve)| Some(refill_curve.as_ref()?.due((*first)?)))
+            .max()
+            .unwrap_or(0)
     }
 }
 

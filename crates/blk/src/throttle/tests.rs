@@ -23,14 +23,14 @@ impl Guests {
     /// Serves requests of `len` bytes until `end`; how many passed, by queue.
     fn run(&mut self, kind: RequestKind, len: u64, end: u64) -> Vec<u64> {
         let mut passed = vec![0; self.queues.len()];
-        for (gate, turn) in &mut self.queues {
-            gate.refresh(&self.throttle);
-            let take = || gate.ticket(&self.throttle, kind, len, self.now).unwrap();
-            turn.get_or_insert_with(take);
+        for (queue_throttle, token_grant) in &mut self.queues {
+            queue_throttle.refresh(&self.throttle);
+            let take = || queue_throttle.ticket(&self.throttle, kind, len, self.now).unwrap();
+            token_grant.get_or_insert_with(take);
         }
         loop {
-            let due = |(gate, turn): &(QueueThrottle, Option<TokenGrant>)| {
-                gate.due(turn.as_ref().unwrap())
+            let due = |(queue_throttle, token_grant): &(QueueThrottle, Option<TokenGrant>)| {
+                queue_throttle.due(token_grant.as_ref().unwrap())
             };
             let all = self.queues.iter().map(due).enumerate();
             let (next, when) = all.min_by_key(|(_, due)| *due).unwrap();
@@ -41,8 +41,8 @@ impl Guests {
             }
             self.now = when;
             passed[next] += 1;
-            let (gate, turn) = &mut self.queues[next];
-            *turn = gate.ticket(&self.throttle, kind, len, self.now);
+            let (queue_throttle, token_grant) = &mut self.queues[next];
+            *token_grant = queue_throttle.ticket(&self.throttle, kind, len, self.now);
         }
     }
 }
@@ -135,22 +135,23 @@ fn rewriting_the_caps_every_second_starves_nobody_and_gives_nothing_away() {
 fn what_waits_goes_on_when_the_cap_is_lifted() {
     let throttle = Throttle::default();
     throttle.set(requests(1, None), 0);
-    let mut gate = QueueThrottle::default();
-    assert!(gate.refresh(&throttle) && !gate.refresh(&throttle));
-    let turns: Vec<_> = (0..100).map(|_| gate.ticket(&throttle, WRITE, 512, 0).unwrap()).collect();
-    assert_eq!(gate.due(&turns[99]), 99 * SECOND);
+    let mut queue_throttle = QueueThrottle::default();
+    assert!(queue_throttle.refresh(&throttle) && !queue_throttle.refresh(&throttle));
+    let turns: Vec<_> =
+        (0..100).map(|_| queue_throttle.ticket(&throttle, WRITE, 512, 0).unwrap()).collect();
+    assert_eq!(queue_throttle.due(&turns[99]), 99 * SECOND);
     throttle.set(requests(100, None), SECOND);
-    gate.refresh(&throttle);
-    assert!(gate.due(&turns[99]) < 2 * SECOND);
+    queue_throttle.refresh(&throttle);
+    assert!(queue_throttle.due(&turns[99]) < 2 * SECOND);
     throttle.set(Caps::default(), SECOND);
-    gate.refresh(&throttle);
-    assert_eq!(gate.due(&turns[99]), 0);
-    assert!(gate.ticket(&throttle, WRITE, 512, SECOND).is_none());
+    queue_throttle.refresh(&throttle);
+    assert_eq!(queue_throttle.due(&turns[99]), 0);
+    assert!(queue_throttle.ticket(&throttle, WRITE, 512, SECOND).is_none());
     // Capped again, nobody pays for what was not capped.
     throttle.set(requests(1, None), 2 * SECOND);
-    gate.refresh(&throttle);
-    let turn = gate.ticket(&throttle, WRITE, 512, 2 * SECOND).unwrap();
-    assert!(gate.due(&turn) <= 2 * SECOND);
+    queue_throttle.refresh(&throttle);
+    let token_grant = queue_throttle.ticket(&throttle, WRITE, 512, 2 * SECOND).unwrap();
+    assert!(queue_throttle.due(&token_grant) <= 2 * SECOND);
 }
 
 #[test]
@@ -165,11 +166,11 @@ fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
     let mut zeroes = Guests::new(caps, 1);
     let passed = zeroes.run(RequestKind::Discard, 1 << 30, 100 * SECOND)[0];
     assert!((1000..=1002).contains(&passed), "{passed}");
-    let (throttle, mut gate) = (Throttle::default(), QueueThrottle::default());
+    let (throttle, mut queue_throttle) = (Throttle::default(), QueueThrottle::default());
     throttle.set(caps, 0);
-    gate.refresh(&throttle);
+    queue_throttle.refresh(&throttle);
     assert!(
-        gate.ticket(&throttle, RequestKind::Flush, 0, 0).is_none(),
+        queue_throttle.ticket(&throttle, RequestKind::Flush, 0, 0).is_none(),
         "a flush is never held back"
     );
 }
@@ -178,15 +179,16 @@ fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
 fn several_threads_take_from_one_bucket_and_the_sum_is_the_rate() {
     let throttle = Throttle::default();
     throttle.set(requests(1, None), 0);
-    let last = |gate: &QueueThrottle| {
-        let take = |_| gate.due(&gate.ticket(&throttle, WRITE, 512, 0).unwrap());
+    let last = |queue_throttle: &QueueThrottle| {
+        let take =
+            |_| queue_throttle.due(&queue_throttle.ticket(&throttle, WRITE, 512, 0).unwrap());
         (0..1000).map(take).max().unwrap()
     };
     let all = std::thread::scope(|scope| {
         let thread = || {
-            let mut gate = QueueThrottle::default();
-            gate.refresh(&throttle);
-            last(&gate)
+            let mut queue_throttle = QueueThrottle::default();
+            queue_throttle.refresh(&throttle);
+            last(&queue_throttle)
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(thread)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
@@ -206,11 +208,11 @@ fn extreme_caps_leave_nothing_behind() {
         guests.now += 1_000_000;
         let caps = [most, requests(1000, None), bytes(1 << 20), Caps::default()];
         guests.throttle.set(caps[round as usize % 4], guests.now);
-        let (gate, turn) = &mut guests.queues[0];
-        gate.refresh(&guests.throttle);
-        *turn = gate.ticket(&guests.throttle, WRITE, 512, guests.now);
+        let (queue_throttle, token_grant) = &mut guests.queues[0];
+        queue_throttle.refresh(&guests.throttle);
+        *token_grant = queue_throttle.ticket(&guests.throttle, WRITE, 512, guests.now);
     }
-    guests.queues.iter_mut().for_each(|(_, turn)| *turn = None);
+    guests.queues.iter_mut().for_each(|(_, token_grant)| *token_grant = None);
     guests.throttle.set(requests(1000, None), guests.now);
     let from = guests.now;
     let passed: u64 = guests.run(WRITE, 4096, from + 100 * SECOND).iter().sum();

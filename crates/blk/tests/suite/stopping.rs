@@ -161,14 +161,14 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     }
     guest.publish();
     hanging.wait_for(&guest.reactor, 3);
-    let stopping = guest.queue.take().unwrap().begin_stop().unwrap();
-    let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
-    let DrainOutcome::Stuck(zombie) = ended else { panic!("{ended:?}") };
-    assert_eq!(zombie.requests(), 3);
+    let draining_queue = guest.queue.take().unwrap().begin_stop().unwrap();
+    let ended = draining_queue.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
+    let DrainOutcome::Stuck(abandoned_queue) = ended else { panic!("{ended:?}") };
+    assert_eq!(abandoned_queue.requests(), 3);
     assert!(hanging.abandoned(), "the disk would go on with its steps");
     // The storage answers: the queue ends, and nobody hears of what it did.
     hanging.open();
-    zombie.wait();
+    abandoned_queue.wait();
     assert_eq!(guest.driver.used_idx(), 0);
     assert!((0..3).all(|slot| guest.status(slot) == 0xff), "the guest's memory is left alone");
     // A successor finds all of them on record.

@@ -47,7 +47,7 @@ impl Doctor {
             ringway_io: binaries::ours(RINGWAY_IO).ok(),
             kvm: "/dev/kvm".into(),
             kernel: self.kernel.or_else(guest_kernel),
-            memory: ProbeCache::of_user(),
+            probe_cache: ProbeCache::of_user(),
             launcher: launcher()?,
             path: self.path,
         };

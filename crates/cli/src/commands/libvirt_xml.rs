@@ -78,11 +78,11 @@ pub(crate) struct LibvirtXml {
 
 impl LibvirtXml {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let fronts = resolve(&self.disks, &self.control, !self.no_check).await?;
-        let text = self.text(&fronts)?;
+        let recipe_disks = resolve(&self.disks, &self.control, !self.no_check).await?;
+        let text = self.text(&recipe_disks)?;
         std::io::stdout().lock().write_all(text.as_bytes())?;
         if !self.qemu && !self.cloud_hypervisor {
-            for socket in only_for_root(&fronts) {
+            for socket in only_for_root(&recipe_disks) {
                 eprintln!(
                     "ringway: only root may connect to {socket}, and libvirt's QEMU usually runs \
                      as another user: serve it with --socket-group kvm --socket-mode 660"
@@ -92,24 +92,24 @@ impl LibvirtXml {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text(&self, fronts: &RecipeDisks) -> anyhow::Result<String> {
+    fn text(&self, recipe_disks: &RecipeDisks) -> anyhow::Result<String> {
         model::machine::validate_memory(self.memory)?;
         if self.qemu {
-            return Ok(flags::for_shell(&flags::qemu(fronts, self.memory)));
+            return Ok(flags::for_shell(&flags::qemu(recipe_disks, self.memory)));
         }
         if self.cloud_hypervisor {
-            return Ok(flags::for_shell(&flags::cloud_hypervisor(fronts, self.memory)));
+            return Ok(flags::for_shell(&flags::cloud_hypervisor(recipe_disks, self.memory)));
         }
         if self.attach {
-            let [front] = fronts.all() else {
+            let [recipe_disk] = recipe_disks.all() else {
                 let problem = "virsh attach-device takes one disk at a time; give --attach one";
                 return Err(SpecError { field: "--attach", problem: problem.into() }.into());
             };
-            return Ok(libvirt::device(front)?);
+            return Ok(libvirt::device(recipe_disk)?);
         }
         match &self.domain {
-            None => Ok(libvirt::snippet(fronts)?),
-            Some(name) => Ok(libvirt::domain(&self.guest(name)?, fronts)?),
+            None => Ok(libvirt::snippet(recipe_disks)?),
+            Some(name) => Ok(libvirt::domain(&self.guest(name)?, recipe_disks)?),
         }
     }
 

@@ -64,7 +64,7 @@ impl Command {
             Self::Doctor(doctor) => block_on(doctor.execute()),
             Self::Lab(lab) => lab.execute(),
             Self::Man(man) => man.execute(whole()),
-            Self::Bound(bound) => bound.execute(),
+            Self::Bound(die_with_parent) => die_with_parent.execute(),
         }
     }
 }

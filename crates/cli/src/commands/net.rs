@@ -121,11 +121,11 @@ impl Net {
 
 async fn create(networks: &Networks, options: Create) -> anyhow::Result<ExitCode> {
     let Create { name, nat, dhcp, subnet } = options;
-    let made = networks.create(&NetworkRequest { name, subnet, nat, dhcp }).await?;
-    if made.forwards_now {
+    let created_network = networks.create(&NetworkRequest { name, subnet, nat, dhcp }).await?;
+    if created_network.forwards_now {
         eprintln!("IPv4 forwarding was off, and is on now (net.ipv4.ip_forward); it stays on");
     }
-    let (spec, (first, last)) = (&made.spec, made.spec.subnet.guests());
+    let (spec, (first, last)) = (&created_network.spec, created_network.spec.subnet.guests());
     let mut output = std::io::stdout().lock();
     writeln!(output, "bridge   {}", spec.name.bridge())?;
     writeln!(output, "uplink   {}", spec.name.tap())?;

@@ -88,26 +88,27 @@ impl Run {
         }
         let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
         let verbose = self.verbose;
-        let mut note = |note: RunEvent| match note {
+        let mut note = |run_event: RunEvent| match run_event {
             RunEvent::Accel(_) | RunEvent::TryingKvm | RunEvent::Trouble(_) => {
-                eprintln!("ringway: {note}")
+                eprintln!("ringway: {run_event}")
             }
-            _ if verbose => eprintln!("ringway: {note}"),
+            _ if verbose => eprintln!("ringway: {run_event}"),
             _ => {}
         };
         let result = run(&spec, &host, console, interrupt.first(), &mut note).await;
         drop(keyboard);
-        let finished = result?;
+        let run_report = result?;
         if self.stats {
-            match &finished.stats {
+            match &run_report.stats {
                 Some(stats) => {
-                    let table = table::disks(stats, &finished.activity, table::id_and_backend);
+                    let table =
+                        table::disks(stats, &run_report.busy_tracker, table::id_and_backend);
                     eprintln!("{table}");
                 }
                 None => eprintln!("ringway: there are no counts: ringway-io could not be asked"),
             }
         }
-        Ok(exit_code(finished.outcome, self.timeout))
+        Ok(exit_code(run_report.outcome, self.timeout))
     }
 }
 

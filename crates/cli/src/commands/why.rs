@@ -115,7 +115,7 @@ fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     if let Some(past) = &verdict.past {
         text += &format!("{past}\n");
     }
-    if let Some(how) = process.began.as_ref().and_then(|began| began.told()) {
+    if let Some(how) = process.began.as_ref().and_then(|worker_start| worker_start.told()) {
         let up = duration(process.uptime_seconds);
         text += &format!("It has been served for {up} by process {}, {how}.\n", process.pid);
     }
@@ -179,7 +179,7 @@ fn queues(all: &[QueueStats]) -> comfy_table::Table {
 
 /// Since when counts are counted: a worker that took a disk over begins anew.
 fn since(process: &Stats) -> &'static str {
-    let first = |began: &WorkerStart| began.how == StartReason::Start;
+    let first = |worker_start: &WorkerStart| worker_start.how == StartReason::Start;
     if process.began.as_ref().is_none_or(first) {
         "Since attach"
     } else {

@@ -66,10 +66,10 @@ pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
             let names = commands::all().into_iter().map(|(name, _)| name);
             names.chain(["help".to_owned(), "completion".to_owned()]).collect()
         }
-        Some(found) => match last.split_once('=') {
-            None => help::parameters(&found),
+        Some(resolved_command) => match last.split_once('=') {
+            None => help::parameters(&resolved_command),
             Some((name, _)) => {
-                let values = values(arguments, &found, name);
+                let values = values(arguments, &resolved_command, name);
                 values.into_iter().map(|value| format!("{name}={value}")).collect()
             }
         },
@@ -78,8 +78,8 @@ pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
 }
 
 /// What can stand after `name=`.
-fn values(arguments: &Arguments, found: &ResolvedCommand, name: &str) -> Vec<String> {
-    let of_class = found.class().and_then(class);
+fn values(arguments: &Arguments, resolved_command: &ResolvedCommand, name: &str) -> Vec<String> {
+    let of_class = resolved_command.class().and_then(class);
     if name == "class" {
         return KINDS.iter().map(|kind| kind.name.to_owned()).collect();
     }
@@ -88,13 +88,13 @@ fn values(arguments: &Arguments, found: &ResolvedCommand, name: &str) -> Vec<Str
         return columns.into_iter().map(|column| column.name.into_owned()).collect();
     }
     let (class, field) = match name {
-        "uuid" => (found.class(), "uuid"),
-        "vm" | "name-label" => (found.class(), "name_label"),
+        "uuid" => (resolved_command.class(), "uuid"),
+        "vm" | "name-label" => (resolved_command.class(), "name_label"),
         "host" => (Some("host"), "name_label"),
         "template" | "template-name-label" => (Some("VM"), "name_label"),
         name => (UUIDS.iter().find(|(param, _)| *param == name).map(|(_, class)| *class), "uuid"),
     };
-    let only = match found {
+    let only = match resolved_command {
         ResolvedCommand::Generic(kind, _) => {
             object_types::find(kind.name).map_or(&[] as &[_], |kind| kind.only)
         }

@@ -126,8 +126,8 @@ fn address(arguments: &Arguments, trust: fn(PathBuf) -> KnownServers) -> Address
     if arguments.plain.unwrap_or(local) {
         return Address::Plain(host.to_owned(), arguments.port.unwrap_or(PORTS.1));
     }
-    let trust = trust(home().unwrap_or_default().join(".xe-trust"));
-    Address::Tls(host.to_owned(), arguments.port.unwrap_or(PORTS.0), trust)
+    let known_servers = trust(home().unwrap_or_default().join(".xe-trust"));
+    Address::Tls(host.to_owned(), arguments.port.unwrap_or(PORTS.0), known_servers)
 }
 
 /// The first that is there; the daemon's if none is, so that its name is told.

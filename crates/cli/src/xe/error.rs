@@ -135,9 +135,9 @@ mod tests {
                 "Error: h:443 answers with the HTTP status 404: is that ringwayd?\n",
             ),
         ];
-        for (failure, text) in cases {
-            assert_eq!(failure.errors(), text);
-            assert_eq!(format!("{:?}", failure.code()), format!("{:?}", ExitCode::FAILURE));
+        for (xe_error, text) in cases {
+            assert_eq!(xe_error.errors(), text);
+            assert_eq!(format!("{:?}", xe_error.code()), format!("{:?}", ExitCode::FAILURE));
         }
         assert_eq!(format!("{:?}", XeError::Usage.code()), format!("{:?}", ExitCode::SUCCESS));
         let source = std::io::Error::other("no such file");

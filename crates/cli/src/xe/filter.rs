@@ -13,7 +13,7 @@ pub(crate) struct Filter(Vec<Test>);
 #[derive(Debug)]
 struct Test {
     column: Column,
-    what: FilterTest,
+    filter_test: FilterTest,
     value: String,
 }
 
@@ -51,7 +51,7 @@ impl Filter {
     pub(crate) fn expression(&self) -> Option<String> {
         let plain = |test: &&Test| {
             let exact = matches!(test.column.field, "uuid" | "name_label") && test.is_own();
-            exact && matches!(test.what, FilterTest::Text) && !test.value.contains('"')
+            exact && matches!(test.filter_test, FilterTest::Text) && !test.value.contains('"')
         };
         let terms = self.0.iter().filter(plain);
         let terms: Vec<_> = terms
@@ -84,7 +84,7 @@ impl Test {
                 text == self.value
             }
         };
-        match &self.what {
+        match &self.filter_test {
             FilterTest::Text => equal(&self.column.text(record, tables)),
             FilterTest::Member(key) => {
                 let members = self.column.members(record, tables);
@@ -100,10 +100,10 @@ impl Test {
 fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, XeError> {
     let value = value.to_owned();
     if let Some(column) = columns.iter().find(|column| column.is(name)) {
-        return Ok(Test { column: column.clone(), what: FilterTest::Text, value });
+        return Ok(Test { column: column.clone(), filter_test: FilterTest::Text, value });
     }
     let (column, key) = member(name, columns)?;
-    let what = match column.ty() {
+    let filter_test = match column.ty() {
         xenapi::table::Type::Map(..) => FilterTest::Member(key.to_owned()),
         _ if key == "contains" => FilterTest::Contains,
         _ => {
@@ -111,7 +111,7 @@ fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, XeError> {
             return Err(XeError::error(format!("'{name}' is a set: use {name}:contains={value}")));
         }
     };
-    Ok(Test { column: column.clone(), what, value })
+    Ok(Test { column: column.clone(), filter_test, value })
 }
 
 /// The map or set that a name begins with, and what follows a colon, or, as of old, a dash.

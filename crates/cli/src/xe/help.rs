@@ -36,8 +36,10 @@ pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, XeError> {
     }
     let all = params.flag("all")?;
     let commands = commands::all().into_iter();
-    let names: Vec<_> =
-        commands.filter(|(_, found)| all || found.is_common()).map(|(name, _)| name).collect();
+    let names: Vec<_> = commands
+        .filter(|(_, resolved_command)| all || resolved_command.is_common())
+        .map(|(name, _)| name)
+        .collect();
     if minimal {
         return Ok(Printed::Values(names));
     }
@@ -46,13 +48,13 @@ pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, XeError> {
 }
 
 fn of_one(name: &str) -> Result<Vec<(String, String)>, XeError> {
-    let found = commands::find(name).ok_or_else(|| XeError::unknown(name))?;
+    let resolved_command = commands::find(name).ok_or_else(|| XeError::unknown(name))?;
     let line = |heading: &str, text: String| (heading.to_owned(), text);
     Ok(vec![
         line("command name", name.to_owned()),
-        line("reqd params", found.required().join(", ")),
-        line("optional params", found.optional().join(", ")),
-        line("description", found.help()),
+        line("reqd params", resolved_command.required().join(", ")),
+        line("optional params", resolved_command.optional().join(", ")),
+        line("description", resolved_command.help()),
     ])
 }
 
@@ -77,9 +79,9 @@ fn in_lines(names: &[String]) -> String {
 }
 
 /// The parameters of a command as words to be completed.
-pub(crate) fn parameters(found: &ResolvedCommand) -> Vec<String> {
-    let required = found.required().iter().map(|name| (*name).to_owned());
-    let names = required.chain(found.optional()).filter(|name| !name.starts_with('<'));
+pub(crate) fn parameters(resolved_command: &ResolvedCommand) -> Vec<String> {
+    let required = resolved_command.required().iter().map(|name| (*name).to_owned());
+    let names = required.chain(resolved_command.optional()).filter(|name| !name.starts_with('<'));
     names
         .map(|name| if name.starts_with("--") || name.ends_with(':') { name } else { name + "=" })
         .collect()

@@ -61,13 +61,13 @@ fn main() -> ExitCode {
             connect::join_control(&arguments);
             (execute(&arguments), arguments.minimal)
         }
-        Err(failure) => (Err(failure), false),
+        Err(xe_error) => (Err(xe_error), false),
     };
     match done {
         Ok(printed) => print(&printed.text(minimal)),
-        Err(failure) => {
-            eprint!("{}", failure.errors());
-            failure.code()
+        Err(xe_error) => {
+            eprint!("{}", xe_error.errors());
+            xe_error.code()
         }
     }
 }
@@ -89,7 +89,7 @@ fn execute(arguments: &Arguments) -> Result<Printed, XeError> {
         ResolvedCommand::Written(command) => command.run.run(&mut xe, params),
         ResolvedCommand::Generic(kind, verb) => verb.run(&mut xe, kind, params),
     };
-    let done = done.map_err(|failure| failure.explained(&mut xe));
+    let done = done.map_err(|xe_error| xe_error.explained(&mut xe));
     xe.leave();
     done
 }

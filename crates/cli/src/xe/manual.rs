@@ -51,13 +51,14 @@ Words with commas between them that follow those that are typed.
 /// `xe man`: the page, in the language of manual pages.
 pub(crate) fn page() -> Printed {
     let mut text = format!("{HEAD}{}.fi\n.SH COMMANDS\n", escaped(USAGE));
-    for (name, found) in commands::all() {
-        let params = found.required().iter().map(|name| format!("{name}=")).collect::<Vec<_>>();
+    for (name, resolved_command) in commands::all() {
+        let params =
+            resolved_command.required().iter().map(|name| format!("{name}=")).collect::<Vec<_>>();
         text.push_str(&format!(".TP\n.B {}\n", escaped(&name)));
         if !params.is_empty() {
             text.push_str(&format!("Needs {}. ", escaped(&params.join(", "))));
         }
-        text.push_str(&escaped(&found.help()));
+        text.push_str(&escaped(&resolved_command.help()));
         text.push('\n');
     }
     Printed::Text(text + TAIL)

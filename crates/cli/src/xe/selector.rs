@@ -73,24 +73,24 @@ impl Selected {
 pub(crate) fn select(
     xe: &mut XeSession,
     params: &Params,
-    who: &SelectorType,
+    selector_type: &SelectorType,
     own: &[&str],
 ) -> Result<Vec<Selected>, XeError> {
-    let Some(class) = class(who.class) else { return Ok(Vec::new()) };
+    let Some(class) = class(selector_type.class) else { return Ok(Vec::new()) };
     let columns = columns::of(class);
-    let named = params.get(who.param);
-    let others = params.others(own).into_iter().filter(|(name, _)| *name != who.param);
+    let named = params.get(selector_type.param);
+    let others = params.others(own).into_iter().filter(|(name, _)| *name != selector_type.param);
     let others: Vec<_> = others.collect();
-    known(&others, &columns, who)?;
+    known(&others, &columns, selector_type)?;
     let filter = Filter::read(&others, &columns)?;
-    let never = who.never.iter().map(|pair| Filter::read(&[*pair], &columns));
+    let never = selector_type.never.iter().map(|pair| Filter::read(&[*pair], &columns));
     let never: Vec<Filter> = never.collect::<Result<_, _>>()?;
     xe.read(&filter.needs())?;
     let by_name = named
         .filter(|name| !name.contains('"'))
         .map(|name| format!("(field \"uuid\"=\"{name}\") or (field \"name_label\"=\"{name}\")"));
     let expression = by_name.or_else(|| filter.expression()).unwrap_or_else(|| "true".to_owned());
-    let records = xe.client().records_where(who.class, &expression)?;
+    let records = xe.client().records_where(selector_type.class, &expression)?;
     let meant = |record: &Record| {
         let is_named = named
             .is_none_or(|name| record.text("uuid") == name || record.text("name_label") == name);
@@ -104,13 +104,17 @@ pub(crate) fn select(
 
 /// Parameters that are columns: what a command does not know is not taken for a wish that nothing
 /// has.
-fn known(params: &[(&str, &str)], columns: &[Column], who: &SelectorType) -> Result<(), XeError> {
+fn known(
+    params: &[(&str, &str)],
+    columns: &[Column],
+    selector_type: &SelectorType,
+) -> Result<(), XeError> {
     for (name, _) in params {
         if crate::filter::member(name, columns).is_err() && !columns.iter().any(|c| c.is(name)) {
             return Err(XeError::error(format!(
                 "'{name}' is neither a parameter of this command nor a field by which {} are \
                  selected",
-                who.many
+                selector_type.many
             )));
         }
     }
@@ -121,17 +125,17 @@ fn known(params: &[(&str, &str)], columns: &[Column], who: &SelectorType) -> Res
 pub(crate) fn one(
     xe: &mut XeSession,
     params: &Params,
-    who: &SelectorType,
+    selector_type: &SelectorType,
     own: &[&str],
 ) -> Result<Selected, XeError> {
-    let mut found = select(xe, params, who, own)?;
+    let mut found = select(xe, params, selector_type, own)?;
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(one),
         (Some(_), false) => Err(XeError::error(format!(
             "{}. Operation can only be performed on one at a time",
-            who.several
+            selector_type.several
         ))),
-        (None, _) => Err(none(who)),
+        (None, _) => Err(none(selector_type)),
     }
 }
 
@@ -139,23 +143,23 @@ pub(crate) fn one(
 pub(crate) fn some(
     xe: &mut XeSession,
     params: &Params,
-    who: &SelectorType,
+    selector_type: &SelectorType,
     own: &[&str],
 ) -> Result<Vec<Selected>, XeError> {
-    let found = select(xe, params, who, own)?;
+    let found = select(xe, params, selector_type, own)?;
     match found.len() {
-        0 => Err(none(who)),
+        0 => Err(none(selector_type)),
         1 => Ok(found),
         _ if params.flag("multiple")? => Ok(found),
         _ => Err(XeError::error(format!(
             "{}. --multiple required to complete the operation",
-            who.several
+            selector_type.several
         ))),
     }
 }
 
-fn none(who: &SelectorType) -> XeError {
-    XeError::error(format!("No matching {} found", who.many))
+fn none(selector_type: &SelectorType) -> XeError {
+    XeError::error(format!("No matching {} found", selector_type.many))
 }
 
 /// Does the same to each of them, at the same time where the server makes tasks of it.
@@ -164,17 +168,17 @@ pub(crate) fn together(
     all: Vec<Selected>,
     mut begin: impl FnMut(&mut XeSession, &Selected) -> Result<PendingCall, XeError>,
 ) -> Result<Vec<Value>, XeError> {
-    let (mut begun, mut ended) = (VecDeque::new(), Vec::new());
-    let end = |xe: &mut XeSession, begun: Result<PendingCall, XeError>| {
-        begun.and_then(|begun| xe.end(begun))
+    let (mut pending_call, mut ended) = (VecDeque::new(), Vec::new());
+    let end = |xe: &mut XeSession, pending_call: Result<PendingCall, XeError>| {
+        pending_call.and_then(|pending_call| xe.end(pending_call))
     };
     for one in &all {
-        if begun.len() == BEGUN_MAX {
-            ended.extend(begun.pop_front().map(|first| end(xe, first)));
+        if pending_call.len() == BEGUN_MAX {
+            ended.extend(pending_call.pop_front().map(|first| end(xe, first)));
         }
-        begun.push_back(begin(xe, one));
+        pending_call.push_back(begin(xe, one));
     }
-    ended.extend(begun.into_iter().map(|rest| end(xe, rest)));
+    ended.extend(pending_call.into_iter().map(|rest| end(xe, rest)));
     gather(xe, &all, ended)
 }
 
@@ -199,9 +203,9 @@ fn gather<T>(
     for (one, done) in all.iter().zip(done) {
         match done {
             Ok(result) => results.push(result),
-            Err(failure) if alone => return Err(failure),
-            Err(failure) => {
-                let why = failure.explained(xe).errors();
+            Err(xe_error) if alone => return Err(xe_error),
+            Err(xe_error) => {
+                let why = xe_error.explained(xe).errors();
                 failures.push((one.record.text("uuid").to_owned(), why));
             }
         }

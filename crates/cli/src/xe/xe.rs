@@ -68,8 +68,8 @@ impl XeSession {
     }
 
     /// Waits until what was begun is done.
-    pub(crate) fn end(&mut self, begun: PendingCall) -> Result<Value, XeError> {
-        Ok(self.client.end(begun, OPERATION_DEADLINE)?)
+    pub(crate) fn end(&mut self, pending_call: PendingCall) -> Result<Value, XeError> {
+        Ok(self.client.end(pending_call, OPERATION_DEADLINE)?)
     }
 
     /// Calls what answers a reference, and tells the UUID of what it made.

@@ -35,16 +35,16 @@ pub(super) struct Affected {
 /// Whose gates read what this change has touched.
 pub(super) fn affected(tx: &Tx<'_>) -> Affected {
     let (view, mut all) = (tx.view(), Affected::default());
-    for touched in tx.touched() {
-        match touched.class() {
-            "VM" => all.of_vm(&view, touched),
-            "VM_guest_metrics" => all.of_guest(&view, touched),
-            "VBD" => all.of_vbd(&view, touched),
-            "VDI" => all.of_vdi(&view, touched),
-            "SR" => all.of_sr(&view, touched),
-            "PBD" => all.of_pbd(&view, touched),
-            "VIF" => all.of_vif(touched),
-            "host" => all.of_host(touched),
+    for write_record in tx.touched() {
+        match write_record.class() {
+            "VM" => all.of_vm(&view, write_record),
+            "VM_guest_metrics" => all.of_guest(&view, write_record),
+            "VBD" => all.of_vbd(&view, write_record),
+            "VDI" => all.of_vdi(&view, write_record),
+            "SR" => all.of_sr(&view, write_record),
+            "PBD" => all.of_pbd(&view, write_record),
+            "VIF" => all.of_vif(write_record),
+            "host" => all.of_host(write_record),
             _ => {}
         }
     }
@@ -57,10 +57,10 @@ fn is_one<F: Into<FieldIx> + Copy>(field: FieldIx, of: &[F]) -> bool {
 }
 
 impl Affected {
-    fn of_vm(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_vm(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use vm::Field as F;
-        let machine = touched.reference();
-        match touched {
+        let machine = write_record.reference();
+        match write_record {
             WriteRecord::Set(field, ..) => {
                 let devices =
                     [F::power_state, F::current_operations, F::is_control_domain, F::guest_metrics];
@@ -89,7 +89,7 @@ impl Affected {
             }
             WriteRecord::Gathered(..) => {}
         }
-        if let WriteRecord::Set(field, _, was) = touched
+        if let WriteRecord::Set(field, _, was) = write_record
             && is_one(field, &[F::power_state])
         {
             let suspended = Value::text(PowerState::Suspended.name());
@@ -114,15 +114,15 @@ impl Affected {
         }
     }
 
-    fn of_guest(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_guest(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use guest::Field as F;
         let said =
             [F::other, F::can_use_hotplug_vbd, F::can_use_hotplug_vif, F::PV_drivers_detected];
-        if matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &said)) {
+        if matches!(write_record, WriteRecord::Set(field, ..) if !is_one(field, &said)) {
             return;
         }
         let Some(class) = class("VM") else { return };
-        let metrics = touched.reference().value();
+        let metrics = write_record.reference().value();
         let of = |machine: &&Object| machine.get(vm::Field::guest_metrics.into()) == Some(&metrics);
         for machine in view.all(class).filter(of) {
             self.vms.insert(machine.reference().clone());
@@ -130,12 +130,12 @@ impl Affected {
         }
     }
 
-    fn of_vbd(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_vbd(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use vbd::Field as F;
-        let slot = touched.reference();
+        let slot = write_record.reference();
         let disk = reference(view, slot, F::VDI);
         let writes = access(view, slot) == Access::Rw;
-        match touched {
+        match write_record {
             WriteRecord::Set(field, _, was) => {
                 let own = [F::r#type, F::unpluggable, F::empty, F::VM];
                 let used = [F::mode, F::currently_attached, F::current_operations, F::VDI, F::VM];
@@ -177,10 +177,10 @@ impl Affected {
         self.vbds.extend(slots.filter(|slot| writes || access(view, slot) == Access::Rw));
     }
 
-    fn of_vdi(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_vdi(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use vdi::Field as F;
-        let disk = touched.reference();
-        match touched {
+        let disk = write_record.reference();
+        match write_record {
             WriteRecord::Set(field, _, was) => {
                 let read = [F::sharable, F::read_only, F::missing, F::current_operations, F::SR];
                 if is_one(field, &read) {
@@ -203,23 +203,23 @@ impl Affected {
         self.vbds.extend(references(view, disk, vdi::Field::VBDs));
     }
 
-    fn of_sr(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_sr(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use sr::Field as F;
-        let disks: Vec<Ref> = match touched {
+        let disks: Vec<Ref> = match write_record {
             WriteRecord::Set(field, ..) if !is_one(field, &[F::current_operations]) => return,
             WriteRecord::Set(..) | WriteRecord::Gathered(..) => Vec::new(),
             WriteRecord::Made(_, sr) => references(view, sr, F::VDIs).collect(),
             WriteRecord::Gone(object) => members(object, F::VDIs).collect(),
         };
-        self.srs.insert(touched.reference().clone());
+        self.srs.insert(write_record.reference().clone());
         disks.iter().for_each(|disk| self.disk(view, disk));
     }
 
-    fn of_pbd(&mut self, view: &View<'_>, touched: WriteRecord<'_>) {
+    fn of_pbd(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use pbd::Field as F;
-        let pbd = touched.reference();
+        let pbd = write_record.reference();
         let mut named = vec![reference(view, pbd, F::SR)];
-        match touched {
+        match write_record {
             WriteRecord::Set(field, _, Value::Str(before)) if is_one(field, &[F::SR]) => {
                 named.push(Ref::from(before.as_str()));
             }
@@ -239,18 +239,18 @@ impl Affected {
         }
     }
 
-    fn of_vif(&mut self, touched: WriteRecord<'_>) {
+    fn of_vif(&mut self, write_record: WriteRecord<'_>) {
         use vif::Field as F;
         let read = [F::currently_attached, F::current_operations, F::VM];
-        if !matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &read)) {
-            self.vifs.insert(touched.reference().clone());
+        if !matches!(write_record, WriteRecord::Set(field, ..) if !is_one(field, &read)) {
+            self.vifs.insert(write_record.reference().clone());
         }
     }
 
-    fn of_host(&mut self, touched: WriteRecord<'_>) {
-        if !matches!(touched, WriteRecord::Set(field, ..) if !is_one(field, &[host::Field::enabled]))
+    fn of_host(&mut self, write_record: WriteRecord<'_>) {
+        if !matches!(write_record, WriteRecord::Set(field, ..) if !is_one(field, &[host::Field::enabled]))
         {
-            self.hosts.insert(touched.reference().clone());
+            self.hosts.insert(write_record.reference().clone());
         }
     }
 }

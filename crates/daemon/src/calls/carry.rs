@@ -43,14 +43,14 @@ pub(crate) struct VmOpRequest {
     /// Asked when its turn has come.
     pub(crate) gate: Precheck,
     /// What the machine is owed from then on.
-    pub(crate) owes: Option<PendingOpIntent>,
+    pub(crate) pending_op_intent: Option<PendingOpIntent>,
 }
 
 impl VmOpRequest {
     /// An operation that nobody is told of, which may always begin and is owed to nobody.
     pub(crate) fn quiet(vm: VmId, op: MachineOp) -> Self {
         let gate: Precheck = Arc::new(|_| Ok(()));
-        Self { vm, op, marks: Vec::new(), look: no_look(), gate, owes: None }
+        Self { vm, op, marks: Vec::new(), look: no_look(), gate, pending_op_intent: None }
     }
 }
 
@@ -125,22 +125,28 @@ impl OpCaller {
 /// # Errors
 /// Why it was not done.
 pub(crate) async fn run_vm_op(
-    house: &AppState,
+    app: &AppState,
     caller: &OpCaller,
-    work: &VmOpRequest,
+    vm_op_request: &VmOpRequest,
 ) -> Result<(), OpError> {
-    let end = Instant::now() + house.settings.queue_deadline;
-    let mut changed = house.db.changed();
+    let end = Instant::now() + app.settings.queue_deadline;
+    let mut changed = app.db.changed();
     loop {
         changed.mark_unchanged();
         let current: OngoingOpSlot = Arc::default();
-        let ran = house.machines.run(work.vm, work.op, job(house, caller, work, &current)).await;
+        let ran = app
+            .machines
+            .run(vm_op_request.vm, vm_op_request.op, job(app, caller, vm_op_request, &current))
+            .await;
         // From here on it is not under way, whoever waits for that.
         current.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if work.owes.is_some_and(|owes| !(owes.stays && ran.is_ok())) {
+        if vm_op_request
+            .pending_op_intent
+            .is_some_and(|pending_op_intent| !(pending_op_intent.stays && ran.is_ok()))
+        {
             // Of a machine that is gone nothing is owed.
-            let _ = house.db.write_observed(|tx| {
-                let machine = tx.view().by_uuid(&vm::CLASS, &work.vm.to_string())?.clone();
+            let _ = app.db.write_observed(|tx| {
+                let machine = tx.view().by_uuid(&vm::CLASS, &vm_op_request.vm.to_string())?.clone();
                 owed::over(tx, &machine, &caller.key)
             });
         }
@@ -159,24 +165,26 @@ pub(crate) async fn run_vm_op(
 type OngoingOpSlot = Arc<Mutex<Option<CurrentOps>>>;
 
 fn job(
-    house: &AppState,
+    app: &AppState,
     caller: &OpCaller,
-    work: &VmOpRequest,
+    vm_op_request: &VmOpRequest,
     current: &OngoingOpSlot,
 ) -> OpHooks {
-    let (db, key, begun) = (house.db.clone(), caller.key.clone(), current.clone());
-    let (look, check, marks) = (work.look.clone(), work.gate.clone(), work.marks.clone());
-    let (vm, owes) = (work.vm, work.owes);
+    let (db, key, begun) = (app.db.clone(), caller.key.clone(), current.clone());
+    let (look, check, marks) =
+        (vm_op_request.look.clone(), vm_op_request.gate.clone(), vm_op_request.marks.clone());
+    let (vm, pending_op_intent) = (vm_op_request.vm, vm_op_request.pending_op_intent);
     let gate = move || {
         look()?;
         let now = CurrentOps::begin(&db, &key, &marks, |tx| {
             check(tx)?;
-            owes.map_or(Ok(()), |owes| owe(tx, vm, owes, &key))
+            pending_op_intent
+                .map_or(Ok(()), |pending_op_intent| owe(tx, vm, pending_op_intent, &key))
         })?;
         *begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         Ok(())
     };
-    let (waiter, begun) = (house.durable.waiter(), current.clone());
+    let (waiter, begun) = (app.persistence.waiter(), current.clone());
     let noted = move || -> BoxFuture<'static, ()> {
         let now = begun.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(CurrentOps::has_told));
@@ -190,9 +198,14 @@ fn job(
     OpHooks { gate: Box::new(gate), noted: Box::new(noted), progress, cancel }
 }
 
-fn owe(tx: &mut Tx<'_>, vm: VmId, owes: PendingOpIntent, by: &str) -> Result<(), Refusal> {
+fn owe(
+    tx: &mut Tx<'_>,
+    vm: VmId,
+    pending_op_intent: PendingOpIntent,
+    by: &str,
+) -> Result<(), Refusal> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string()).map_err(gone)?.clone();
-    owed::begin(tx, &machine, owes, by).map_err(gone)
+    owed::begin(tx, &machine, pending_op_intent, by).map_err(gone)
 }
 
 /// The machine that a record is of.

@@ -20,16 +20,16 @@ fn from(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
         let classes: Vec<String> =
             args.set("classes").iter().map(|class| text(class).to_owned()).collect();
         let (token, timeout_s) = (args.text("token"), args.float("timeout"));
-        events::from(&ctx.house.db, &ctx.session.reference, &classes, token, timeout_s).await
+        events::from(&ctx.app.db, &ctx.session.reference, &classes, token, timeout_s).await
     })
 }
 
 fn inject(ctx: &Ctx, args: &Args) -> CallResult {
-    events::inject(&ctx.house.db, args.text("class"), &args.reference("ref"))
+    events::inject(&ctx.app.db, args.text("class"), &args.reference("ref"))
 }
 
 fn current_id(ctx: &Ctx, _: &Args) -> CallResult {
-    Ok(events::current(&ctx.house.db))
+    Ok(events::current(&ctx.app.db))
 }
 
 /// What `from` has taken the place of.

@@ -68,7 +68,7 @@ fn blank(ctx: &Ctx, name: &str, args: &Args) -> Vec<(xenapi::table::FieldIx, Val
         (blob::Field::name_label.into(), Value::text(name)),
         (blob::Field::mime_type.into(), args.value("mime_type").clone()),
         (blob::Field::public.into(), args.value("public").clone()),
-        (blob::Field::last_updated.into(), Value::Date(ctx.house.clock.date())),
+        (blob::Field::last_updated.into(), Value::Date(ctx.app.clock.date())),
     ]
 }
 

@@ -39,11 +39,11 @@ pub(super) const HOOKS: &[Hook] = &[
 ];
 
 /// Sets what the host's record has, when the daemon starts.
-pub(crate) fn begin(house: &Arc<AppState>) {
-    let host = house.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
+pub(crate) fn begin(app: &Arc<AppState>) {
+    let host = app.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
     if let Some(host) = host {
-        limits::apply(house, &host);
-        slices::apply(house, &host);
+        limits::apply(app, &host);
+        slices::apply(app, &host);
     }
 }
 
@@ -100,11 +100,11 @@ fn residents(view: &View<'_>, it: &Ref) -> Vec<Ref> {
 
 /// The host keeps UTC.
 fn time(ctx: &Ctx, _: &Args) -> CallResult {
-    Ok(Value::Date(ctx.house.clock.date()))
+    Ok(Value::Date(ctx.app.clock.date()))
 }
 
 fn free_memory(ctx: &Ctx, _: &Args) -> CallResult {
-    let free = ctx.house.drivers.memory.read().available;
+    let free = ctx.app.drivers.memory.read().available;
     Ok(Value::Int(i64::try_from(free).unwrap_or(i64::MAX)))
 }
 

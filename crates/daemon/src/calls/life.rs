@@ -31,7 +31,7 @@ use crate::trial::TestApp;
 
 /// A house whose storage is connected, and the host under it.
 pub(crate) struct SimulatedHost {
-    pub(crate) trial: TestApp,
+    pub(crate) test_app: TestApp,
     pub(crate) sim: Arc<Sim>,
 }
 
@@ -68,43 +68,43 @@ pub(crate) fn life<T>(run: impl Future<Output = T>) -> T {
 
 impl SimulatedHost {
     pub(crate) async fn new() -> Self {
-        let trial = TestApp::new().await;
-        let sim = trial.sim.clone();
-        let world = Self { trial, sim };
-        world.begin(BOOT).await;
-        world
+        let test_app = TestApp::new().await;
+        let sim = test_app.sim.clone();
+        let sim_host = Self { test_app, sim };
+        sim_host.begin(BOOT).await;
+        sim_host
     }
 
     /// Ends when everything is stored, also what was only noted: what comes after it is lost by an
     /// end.
     pub(crate) async fn stored(&self) {
-        self.trial.house.durable.wait_attempt().await.unwrap();
+        self.test_app.app.persistence.wait_attempt().await.unwrap();
     }
 
     /// The daemon is killed: what is not stored by now never is. Its life ends with its runtime.
     pub(crate) fn killed(&self) {
-        self.trial.house.durable.abandon();
+        self.test_app.app.persistence.abandon();
     }
 
     /// The daemon starts again with what was stored, on the host that is there now.
     pub(crate) async fn again(self, boot: &str) -> Self {
-        let world = self.opened().await;
-        world.begin(boot).await;
-        world
+        let sim_host = self.opened().await;
+        sim_host.begin(boot).await;
+        sim_host
     }
 
     /// The same, before it looks at what is there.
     pub(crate) async fn opened(self) -> Self {
-        let TestApp { house, hands, store, .. } = self.trial;
+        let TestApp { app, hands, store, .. } = self.test_app;
         // Its store is let go of before it is opened again.
-        drop(house);
-        let trial = TestApp::of(hands, store, self.sim.clone()).await;
-        Self { trial, sim: self.sim }
+        drop(app);
+        let test_app = TestApp::of(hands, store, self.sim.clone()).await;
+        Self { test_app, sim: self.sim }
     }
 
     pub(crate) async fn begin(&self, boot: &str) {
-        let found = self.trial.house.machines.discover().await.unwrap();
-        reconcile::begin(&self.trial.house, &found, boot).await;
+        let domain_info = self.test_app.app.machines.discover().await.unwrap();
+        reconcile::begin(&self.test_app.app, &domain_info, boot).await;
     }
 
     /// A machine of the template for installation media, without its disk.
@@ -134,7 +134,7 @@ impl SimulatedHost {
     }
 
     pub(crate) fn place(&self) -> Ref {
-        self.trial.house.db.read(|view| view.all(&sr::CLASS).next().unwrap().reference().clone())
+        self.test_app.app.db.read(|view| view.all(&sr::CLASS).next().unwrap().reference().clone())
     }
 
     /// What a disk is made of.
@@ -182,7 +182,7 @@ impl SimulatedHost {
         method: &str,
         params: impl IntoIterator<Item = Value>,
     ) -> Value {
-        self.trial.call(method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
+        self.test_app.call(method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
     pub(crate) async fn done(&self, method: &str, params: impl IntoIterator<Item = Value>) {
@@ -198,14 +198,14 @@ impl SimulatedHost {
         method: &str,
         params: impl IntoIterator<Item = Value>,
     ) -> Vec<String> {
-        match self.trial.call(method, params).await {
+        match self.test_app.call(method, params).await {
             Err(error) => error.details(),
             Ok(answer) => panic!("{method} is not refused: {answer:?}"),
         }
     }
 
     pub(crate) fn get(&self, of: &Ref, field: impl Into<FieldIx>) -> Value {
-        self.trial.house.db.read(|view| view.get(of, field).unwrap().clone())
+        self.test_app.app.db.read(|view| view.get(of, field).unwrap().clone())
     }
 
     pub(crate) fn power(&self, machine: &Ref) -> String {
@@ -213,12 +213,12 @@ impl SimulatedHost {
     }
 
     pub(crate) fn id(&self, machine: &Ref) -> VmId {
-        let db = &self.trial.house.db;
+        let db = &self.test_app.app.db;
         VmId(db.read(|view| uuid(view, machine, vm::Field::uuid)).unwrap())
     }
 
     pub(crate) fn slots(&self, machine: &Ref) -> Vec<Ref> {
-        let db = &self.trial.house.db;
+        let db = &self.test_app.app.db;
         db.read(|view| references(view, machine, vm::Field::VBDs)).unwrap()
     }
 
@@ -228,12 +228,12 @@ impl SimulatedHost {
 
     /// What the machine is owed, as it is recorded.
     pub(crate) fn owed(&self, machine: &Ref) -> Option<PendingOp> {
-        self.trial.house.db.read(|view| owed::of(view, machine))
+        self.test_app.app.db.read(|view| owed::of(view, machine))
     }
 
     /// Ends when this is true of the records; they are looked at when they change.
     pub(crate) async fn until(&self, is: impl Fn(&Self) -> bool) {
-        let mut changed = self.trial.house.db.changed();
+        let mut changed = self.test_app.app.db.changed();
         while !is(self) {
             changed.changed().await.unwrap();
         }
@@ -241,7 +241,7 @@ impl SimulatedHost {
 
     /// Messages by name, the oldest first.
     pub(crate) fn messages(&self) -> Vec<String> {
-        self.trial.house.db.read(|view| {
+        self.test_app.app.db.read(|view| {
             let all = view.all(&xenapi::table::message::CLASS);
             let field = xenapi::table::message::Field::name;
             all.map(|one| text(one.get(field.into()).unwrap()).to_owned()).collect()

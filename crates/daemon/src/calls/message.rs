@@ -41,22 +41,22 @@ pub(crate) struct MessageDraft<'a> {
 /// As the database.
 pub(crate) fn write(
     tx: &mut Tx<'_>,
-    note: &MessageDraft<'_>,
+    message_draft: &MessageDraft<'_>,
     now: Date,
 ) -> Result<crate::db::Ref, ApiError> {
     let oldest = tx.view().all(&message::CLASS).next().map(|one| one.reference().clone());
     if let Some(oldest) = oldest.filter(|_| tx.view().count(&message::CLASS) >= MESSAGES_MAX) {
         tx.destroy(&message::CLASS, &oldest)?;
     }
-    let mut body = note.body.to_owned();
+    let mut body = message_draft.body.to_owned();
     body.truncate(body.floor_char_boundary(BODY_BYTES_MAX));
     tx.create(
         &message::CLASS,
         vec![
-            (message::Field::name.into(), Value::text(note.name)),
-            (message::Field::priority.into(), Value::Int(note.priority)),
-            (message::Field::cls.into(), Value::text(note.cls)),
-            (message::Field::obj_uuid.into(), Value::text(note.uuid)),
+            (message::Field::name.into(), Value::text(message_draft.name)),
+            (message::Field::priority.into(), Value::Int(message_draft.priority)),
+            (message::Field::cls.into(), Value::text(message_draft.cls)),
+            (message::Field::obj_uuid.into(), Value::text(message_draft.uuid)),
             (message::Field::timestamp.into(), Value::Date(now)),
             (message::Field::body.into(), Value::Str(body)),
         ],
@@ -64,20 +64,20 @@ pub(crate) fn write(
 }
 
 /// Notes something that has come about by itself. One that cannot be noted is lost.
-pub(crate) fn create_message(db: &Db, note: &MessageDraft<'_>, now: Date) {
-    let _ = db.write_observed(|tx| write(tx, note, now));
+pub(crate) fn create_message(db: &Db, message_draft: &MessageDraft<'_>, now: Date) {
+    let _ = db.write_observed(|tx| write(tx, message_draft, now));
 }
 
 fn create(ctx: &Ctx, args: &Args) -> CallResult {
-    let note = MessageDraft {
+    let message_draft = MessageDraft {
         name: args.text("name"),
         priority: args.int("priority"),
         cls: args.text("cls"),
         uuid: args.text("obj_uuid"),
         body: args.text("body"),
     };
-    let now = ctx.house.clock.date();
-    ctx.change(|tx| write(tx, &note, now)).map(|made| made.value())
+    let now = ctx.app.clock.date();
+    ctx.change(|tx| write(tx, &message_draft, now)).map(|made| made.value())
 }
 
 fn destroy_many(ctx: &Ctx, args: &Args) -> CallResult {

@@ -88,7 +88,7 @@ async fn destroy(ctx: Ctx, args: Args) -> CallResult {
     if let Some(bridge) = bridge {
         // Nobody is in it any more. One that somebody else has made stays, and so does one that cannot be
         // removed now, which is empty.
-        let _ = timeout(BRIDGE_DEADLINE, ctx.house.drivers.net.remove_bridge(&bridge)).await;
+        let _ = timeout(BRIDGE_DEADLINE, ctx.app.drivers.net.remove_bridge(&bridge)).await;
     }
     Ok(nothing())
 }

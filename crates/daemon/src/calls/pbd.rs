@@ -85,20 +85,20 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let (storage, config) = ctx.read(|view| {
         let place = reference(view, &connection, pbd::Field::SR)?;
         let config: Config = pairs(view, &connection, pbd::Field::device_config)?;
-        Ok::<_, ApiError>((ctx.house.storage.of(view, &place)?, config))
+        Ok::<_, ApiError>((ctx.app.storage.of(view, &place)?, config))
     })?;
     let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
     if ctx.read(|view| reached(view, &connection, op))? {
         return Ok(nothing());
     }
     let space = storage.attach(&config).await?;
-    ctx.house.db.write_observed(|tx| {
+    ctx.app.db.write_observed(|tx| {
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;
         storage::measured(tx, &storage.sr, space)
     })?;
-    storage.tidy(&ctx.house).await;
+    storage.tidy(&ctx.app).await;
     // It is connected, whether it tells its disks now or when it is asked again.
-    let _ = storage::scan(&ctx.house, &storage).await;
+    let _ = storage::scan(&ctx.app, &storage).await;
     drop(under_way);
     Ok(nothing())
 }
@@ -107,7 +107,7 @@ async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let connection = args.object();
     let storage = ctx.read(|view| {
         let place = reference(view, &connection, pbd::Field::SR)?;
-        ctx.house.storage.of(view, &place)
+        ctx.app.storage.of(view, &place)
     })?;
     if ctx.read(|view| reached(view, &connection, op))? {
         return Ok(nothing());
@@ -122,7 +122,7 @@ async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
         None => let_go(&ctx, &storage).await,
     };
     if ended.is_err() {
-        ctx.house.db.write_observed(|tx| attached(tx, true))?;
+        ctx.app.db.write_observed(|tx| attached(tx, true))?;
     }
     drop(under_way);
     ended.map(|()| nothing())

@@ -31,13 +31,13 @@ pub(super) const CALLS: super::Calls = &[
 /// Makes a record and a network for each card that has none, and sees what has become of the others.
 /// None is plugged: nobody has asked for that.
 async fn scan(ctx: Ctx, args: Args) -> CallResult {
-    let (host, cards) = (args.object(), cards(&ctx.house).await?);
-    let now = ctx.house.clock.date();
+    let (host, host_nics) = (args.object(), cards(&ctx.app).await?);
+    let now = ctx.app.clock.date();
     ctx.change(|tx| {
-        for card in &cards {
-            match known(&tx.view(), &host, &card.name) {
-                Some(pif) => found(tx, &pif, card, now)?,
-                None if card.physical => drop(make(tx, &host, card, true, now)?),
+        for host_nic in &host_nics {
+            match known(&tx.view(), &host, &host_nic.name) {
+                Some(pif) => found(tx, &pif, host_nic, now)?,
+                None if host_nic.physical => drop(make(tx, &host, host_nic, true, now)?),
                 None => {}
             }
         }
@@ -53,15 +53,15 @@ async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     if device.is_empty() && mac.is_empty() {
         return Err(none());
     }
-    let is = |card: &HostNic| {
-        (device.is_empty() || card.name == device)
-            && (mac.is_empty() || card.mac.eq_ignore_ascii_case(mac))
+    let is = |host_nic: &HostNic| {
+        (device.is_empty() || host_nic.name == device)
+            && (mac.is_empty() || host_nic.mac.eq_ignore_ascii_case(mac))
     };
-    let card = cards(&ctx.house).await?.into_iter().find(is).ok_or_else(none)?;
-    let (managed, now) = (args.flag("managed"), ctx.house.clock.date());
-    let made = ctx.change(|tx| match known(&tx.view(), &host, &card.name) {
-        Some(_) => Err(codes::duplicate_pif_device_name(&card.name)),
-        None => make(tx, &host, &card, managed, now),
+    let host_nic = cards(&ctx.app).await?.into_iter().find(is).ok_or_else(none)?;
+    let (managed, now) = (args.flag("managed"), ctx.app.clock.date());
+    let made = ctx.change(|tx| match known(&tx.view(), &host, &host_nic.name) {
+        Some(_) => Err(codes::duplicate_pif_device_name(&host_nic.name)),
+        None => make(tx, &host, &host_nic, managed, now),
     })?;
     Ok(made.value())
 }
@@ -83,40 +83,45 @@ fn forget(ctx: &Ctx, args: &Args) -> CallResult {
 
 async fn plug(ctx: Ctx, args: Args) -> CallResult {
     let pif = args.object();
-    let _turn = turn(&ctx.house, &pif).await?;
+    let _turn = turn(&ctx.app, &pif).await?;
     ctx.read(|view| managed(view, &pif))?;
-    let place = ctx.read(|view| PifTarget::of(view, &pif))?;
-    join(&ctx.house, &place).await.map_err(|why| failed(&why))?;
+    let pif_target = ctx.read(|view| PifTarget::of(view, &pif))?;
+    join(&ctx.app, &pif_target).await.map_err(|why| failed(&why))?;
     let noted = ctx.change(|tx| set_attached(tx, &pif, true));
     if let Err(error) = noted {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
-        let _left = ctx.house.drivers.net.leave(&place.device, &place.bridge).await;
+        let _left = ctx.app.drivers.net.leave(&pif_target.device, &pif_target.bridge).await;
         return Err(error);
     }
-    seen(&ctx.house, &pif).await;
+    seen(&ctx.app, &pif).await;
     Ok(nothing())
 }
 
 async fn unplug(ctx: Ctx, args: Args) -> CallResult {
     let pif = args.object();
-    let _turn = turn(&ctx.house, &pif).await?;
-    let place = ctx.read(|view| {
+    let _turn = turn(&ctx.app, &pif).await?;
+    let pif_target = ctx.read(|view| {
         managed(view, &pif)?;
         if flag(view, &pif, pif::Field::disallow_unplug)? {
             return Err(codes::pif_does_not_allow_unplug(pif.as_str()));
         }
         PifTarget::of(view, &pif)
     })?;
-    ctx.house.drivers.net.leave(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
+    ctx.app
+        .drivers
+        .net
+        .leave(&pif_target.device, &pif_target.bridge)
+        .await
+        .map_err(|why| failed(&why))?;
     ctx.change(|tx| set_attached(tx, &pif, false))?;
-    seen(&ctx.house, &pif).await;
+    seen(&ctx.app, &pif).await;
     Ok(nothing())
 }
 
 /// One after the other for each.
-async fn turn(house: &AppState, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
-    let id = house.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
-    Ok(house.machines.lock_settings(&id.to_string()).await)
+async fn turn(app: &AppState, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
+    let id = app.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
+    Ok(app.machines.lock_settings(&id.to_string()).await)
 }
 
 /// Whoever has it managed by somebody else does not want it touched.
@@ -153,27 +158,27 @@ fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiErr
 }
 
 /// Brings it into its bridge, which is made where it is not there.
-async fn join(house: &AppState, place: &PifTarget) -> Result<(), NetError> {
-    let net = &house.drivers.net;
-    net.create_bridge(&place.bridge, place.mtu).await?;
-    net.join(&place.device, &place.bridge).await
+async fn join(app: &AppState, pif_target: &PifTarget) -> Result<(), NetError> {
+    let net = &app.drivers.net;
+    net.create_bridge(&pif_target.bridge, pif_target.mtu).await?;
+    net.join(&pif_target.device, &pif_target.bridge).await
 }
 
 /// Notes what the kernel shows of it now; nothing where it is gone.
-async fn seen(house: &AppState, pif: &Ref) {
-    let Ok(cards) = cards(house).await else { return };
-    let now = house.clock.date();
-    let _gone = house.db.write_observed(|tx| {
+async fn seen(app: &AppState, pif: &Ref) {
+    let Ok(host_nics) = cards(app).await else { return };
+    let now = app.clock.date();
+    let _gone = app.db.write_observed(|tx| {
         let device = text(&tx.view(), pif, pif::Field::device)?.to_owned();
-        cards
+        host_nics
             .iter()
-            .find(|card| card.name == device)
-            .map_or(Ok(()), |card| found(tx, pif, card, now))
+            .find(|host_nic| host_nic.name == device)
+            .map_or(Ok(()), |host_nic| found(tx, pif, host_nic, now))
     });
 }
 
-async fn cards(house: &AppState) -> Result<Vec<HostNic>, ApiError> {
-    house.drivers.net.cards().await.map_err(|why| failed(&why))
+async fn cards(app: &AppState) -> Result<Vec<HostNic>, ApiError> {
+    app.drivers.net.cards().await.map_err(|why| failed(&why))
 }
 
 fn failed(why: &NetError) -> ApiError {

@@ -25,9 +25,9 @@ pub(super) const CALLS: super::Calls = &[
 ];
 
 /// The call that is made without a session.
-pub(crate) async fn login(house: &Arc<AppState>, args: &Args, peer: &Peer) -> CallResult {
+pub(crate) async fn login(app: &Arc<AppState>, args: &Args, peer: &Peer) -> CallResult {
     let (user, password) = (args.text("uname"), args.text("pwd"));
-    let made = house.sessions.login(house, user, password, peer, args.text("originator")).await?;
+    let made = app.sessions.login(app, user, password, peer, args.text("originator")).await?;
     Ok(made.value())
 }
 
@@ -36,8 +36,8 @@ fn logout(ctx: &Ctx, _: &Args) -> CallResult {
 }
 
 fn end(ctx: &Ctx, session: &Ref) -> CallResult {
-    ctx.house.sessions.logout(&ctx.house, session)?;
-    tasks::end_orphaned(&ctx.house);
+    ctx.app.sessions.logout(&ctx.app, session)?;
+    tasks::end_orphaned(&ctx.app);
     Ok(nothing())
 }
 
@@ -47,8 +47,8 @@ fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
             return Err(codes::not_local_superuser("only root's password is kept here"));
         }
         let (old, new) = (args.text("old_pwd"), args.text("new_pwd"));
-        ctx.house.sessions.change_password(&ctx.house, &ctx.session, old, new).await?;
-        tasks::end_orphaned(&ctx.house);
+        ctx.app.sessions.change_password(&ctx.app, &ctx.session, old, new).await?;
+        tasks::end_orphaned(&ctx.app);
         Ok(nothing())
     })
 }

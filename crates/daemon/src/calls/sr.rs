@@ -42,14 +42,14 @@ fn set(ctx: &Ctx, args: &Args, field: sr::Field) -> CallResult {
 }
 
 fn supported_types(ctx: &Ctx, _: &Args) -> CallResult {
-    Ok(Value::Set(ctx.house.storage.kinds().map(Value::text).collect()))
+    Ok(Value::Set(ctx.app.storage.kinds().map(Value::text).collect()))
 }
 
 /// Whether the operation may begin, before there is a task.
 pub(super) fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError> {
     let place = args.object();
     let (checked, about) = ctx.read(|view| (check(view, &place, op), about(view, &place, op)));
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
 /// Whether an operation of an SR may begin.
@@ -86,15 +86,15 @@ pub(super) async fn begin(
         check(&tx.view(), place, op)?;
         first(tx).map_err(gone)
     };
-    let (key, deadline) = (OpCaller::of(ctx).key, ctx.house.settings.queue_deadline);
-    let begun = CurrentOps::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
-    begun.map_err(|why| refused(&ctx.house.db, why, &ctx.read(|view| about(view, place, op))))
+    let (key, deadline) = (OpCaller::of(ctx).key, ctx.app.settings.queue_deadline);
+    let begun = CurrentOps::wait(&ctx.app.db, &key, &marks, deadline, gate).await;
+    begun.map_err(|why| refused(&ctx.app.db, why, &ctx.read(|view| about(view, place, op))))
 }
 
 async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
-    let storage = ctx.read(|view| ctx.house.storage.of(view, &args.object()))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, &args.object()))?;
     let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
-    storage::scan(&ctx.house, &storage).await?;
+    storage::scan(&ctx.app, &storage).await?;
     drop(under_way);
     Ok(nothing())
 }
@@ -104,7 +104,7 @@ async fn end(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let under_way = begin(&ctx, &place, op, |_| Ok(())).await?;
     let (held, storage, config) = ctx.read(|view| {
         let config = storage::connection(view, &place).map(|(_, config)| config);
-        (held(&ctx, view, &place), ctx.house.storage.of(view, &place), config)
+        (held(&ctx, view, &place), ctx.app.storage.of(view, &place), config)
     });
     if let Some(held) = held {
         return Err(codes::vdi_in_use(held.as_str(), op.name()));
@@ -127,14 +127,14 @@ pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
     let disks = references(view, place, sr::Field::VDIs).unwrap_or_default();
     disks.into_iter().find(|disk| {
         let id = uuid(view, disk, vdi::Field::uuid);
-        id.is_ok_and(|id| ctx.house.machines.volume_users(VdiId(id)))
+        id.is_ok_and(|id| ctx.app.machines.volume_users(VdiId(id)))
     })
 }
 
 /// Disconnects an SR of which nothing is in use.
 pub(super) async fn let_go(ctx: &Ctx, storage: &SrHandle) -> Result<(), ApiError> {
     // Who served its disks may hang with the storage, which keeps nobody from letting go of that.
-    if let Err(error) = ctx.house.drivers.io.end(storage.id).await {
+    if let Err(error) = ctx.app.drivers.io.end(storage.id).await {
         tracing::warn!("what served the disks of {} goes on: {error}", storage.id);
     }
     storage.detach().await

@@ -43,27 +43,29 @@ pub(super) struct LiveSettings<S> {
 /// # Errors
 /// Why it is not in force.
 pub(super) async fn apply<S>(
-    house: &Arc<AppState>,
+    app: &Arc<AppState>,
     device: &Ref,
     kind: LiveSettings<S>,
 ) -> Result<(), String> {
-    let asked = house.db.read(|view| {
+    let asked = app.db.read(|view| {
         let id = uuid(view, device, kind.uuid)?;
         Ok::<_, ApiError>((id, view.generation()))
     });
     let Ok((id, since)) = asked else { return Ok(()) };
-    let mut told = house.machines.lock_settings(&id.to_string()).await;
-    if let Some(told) = told.as_ref().filter(|told| told.at >= since) {
-        return told.failure.clone().map_or(Ok(()), Err);
+    let mut told = app.machines.lock_settings(&id.to_string()).await;
+    if let Some(applied_settings) =
+        told.as_ref().filter(|applied_settings| applied_settings.at >= since)
+    {
+        return applied_settings.failure.clone().map_or(Ok(()), Err);
     }
-    let read = house.db.read(|view| {
+    let read = app.db.read(|view| {
         let settings = (kind.read)(view, device)?;
         let settings = is_served(view, device, &kind)?.then_some(settings);
         Ok::<_, ApiError>((view.generation(), settings))
     });
     let Ok((at, settings)) = read else { return Ok(()) };
     let failure = match settings {
-        Some(settings) => (kind.tell)(Arc::clone(house), settings).await.err(),
+        Some(settings) => (kind.tell)(Arc::clone(app), settings).await.err(),
         None => None,
     };
     let failure = failure.map(|error| match error {
@@ -71,7 +73,7 @@ pub(super) async fn apply<S>(
         DatapathError::Late { .. } => format!("it may not be in force yet: {}", sentence(&error)),
         _ => format!("it is not in force: {}", sentence(&error)),
     });
-    note(house, device, kind.status, failure.as_deref());
+    note(app, device, kind.status, failure.as_deref());
     *told = Some(AppliedSettings { at, failure: failure.clone() });
     failure.map_or(Ok(()), Err)
 }
@@ -89,8 +91,8 @@ fn is_served<S>(view: &View<'_>, device: &Ref, kind: &LiveSettings<S>) -> Result
         || is_busy(&machine, vm::Field::current_operations.into())?)
 }
 
-fn note(house: &AppState, device: &Ref, [code, detail]: [FieldIx; 2], failure: Option<&str>) {
-    let noted = house.db.write_observed(|tx| {
+fn note(app: &AppState, device: &Ref, [code, detail]: [FieldIx; 2], failure: Option<&str>) {
+    let noted = app.db.write_observed(|tx| {
         tx.set(device, code, Value::Int(i64::from(failure.is_some())))?;
         tx.set(device, detail, Value::text(failure.unwrap_or_default()))
     });

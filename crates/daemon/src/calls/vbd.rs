@@ -47,7 +47,7 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VbdOp) -> Result<(), ApiError> {
     let (checked, about) = ctx.read(|view| {
         (check(view, &slot, op, disk.as_ref()), about(view, &slot, op, disk.as_ref()))
     });
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
 async fn device(ctx: Ctx, args: Args, op: VbdOp) -> CallResult {
@@ -56,12 +56,12 @@ async fn device(ctx: Ctx, args: Args, op: VbdOp) -> CallResult {
     if medium_at_rest(&ctx, &slot, op, disk.as_ref(), &about)? {
         return Ok(nothing());
     }
-    let work = ctx.read(|view| work(view, &slot, op, disk.clone()))?;
-    let ended = run_vm_op(&ctx.house, &OpCaller::of(&ctx), &work).await;
+    let vm_op_request = ctx.read(|view| work(view, &slot, op, disk.clone()))?;
+    let ended = run_vm_op(&ctx.app, &OpCaller::of(&ctx), &vm_op_request).await;
     if ended.is_err() && op == VbdOp::Insert {
         not_inserted(&ctx, &slot);
     }
-    ended.map_err(|error| failed(&ctx.house.db, error, &about))?;
+    ended.map_err(|error| failed(&ctx.app.db, error, &about))?;
     Ok(nothing())
 }
 
@@ -146,13 +146,13 @@ fn work(
         marks,
         look: no_look(),
         gate,
-        owes: None,
+        pending_op_intent: None,
     })
 }
 
 /// A medium that did not get into its drive is not in it.
 fn not_inserted(ctx: &Ctx, slot: &Ref) {
-    let noted = ctx.house.db.write_observed(|tx| {
+    let noted = ctx.app.db.write_observed(|tx| {
         if flag(&tx.view(), slot, vbd::Field::currently_attached)? {
             return Ok(());
         }

@@ -81,7 +81,7 @@ fn set_on_boot(ctx: &Ctx, args: &Args) -> CallResult {
 fn may_begin(ctx: &Ctx, args: &Args, op: VdiOp) -> Result<(), ApiError> {
     let disk = args.object();
     let (checked, about) = ctx.read(|view| (check(view, &disk, op), About::vdi(view, &disk, op)));
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
 fn check(view: &View<'_>, disk: &Ref, op: VdiOp) -> Result<(), Refusal> {
@@ -123,16 +123,15 @@ async fn begin(
         of_sr.map_or(Ok(()), |op| check_sr(&view, &disk.place, op))
     };
     let key = OpCaller::of(ctx).key;
-    let begun =
-        CurrentOps::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
+    let begun = CurrentOps::wait(&ctx.app.db, &key, &marks, ctx.app.settings.queue_deadline, gate);
     let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
-    begun.await.map_err(|why| refused(&ctx.house.db, why, &about))
+    begun.await.map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
 /// Keeps machines from the disk. The records may say that none has it, while one that hangs still
 /// does.
 fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, ApiError> {
-    let taken = ctx.house.machines.lock_volume(disk.id);
+    let taken = ctx.app.machines.lock_volume(disk.id);
     taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
 }
 

@@ -45,7 +45,7 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VifOp) -> Result<(), ApiError> {
     let device = args.object();
     let (checked, about) =
         ctx.read(|view| (check(view, &device, op), About::vif(view, &device, op)));
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
 fn check(view: &View<'_>, device: &Ref, op: VifOp) -> Result<(), Refusal> {
@@ -60,10 +60,10 @@ async fn device(ctx: Ctx, args: Args, op: VifOp) -> CallResult {
 }
 
 async fn plugged(ctx: &Ctx, device: &Ref, op: VifOp) -> Result<(), ApiError> {
-    let work = ctx.read(|view| work(view, device, op))?;
+    let vm_op_request = ctx.read(|view| work(view, device, op))?;
     let about = ctx.read(|view| About::vif(view, device, op));
-    let ended = run_vm_op(&ctx.house, &OpCaller::of(ctx), &work).await;
-    ended.map_err(|error| failed(&ctx.house.db, error, &about))
+    let ended = run_vm_op(&ctx.app, &OpCaller::of(ctx), &vm_op_request).await;
+    ended.map_err(|error| failed(&ctx.app.db, error, &about))
 }
 
 fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<VmOpRequest, ApiError> {
@@ -80,7 +80,7 @@ fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<VmOpRequest, ApiErro
         marks,
         look: no_look(),
         gate,
-        owes: None,
+        pending_op_intent: None,
     })
 }
 

@@ -58,7 +58,7 @@ pub(super) use queries::CALLS as ASKED;
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     let machine = args.object();
     let checked = ctx.read(|view| check(view, &machine, op));
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &About::vm(&machine, op)))
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &About::vm(&machine, op)))
 }
 
 fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {

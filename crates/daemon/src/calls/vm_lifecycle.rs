@@ -66,7 +66,7 @@ handlers! {
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     let machine = args.object();
     let checked = ctx.read(|view| check(view, &machine, op));
-    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &About::vm(&machine, op)))?;
+    at_once(checked).map_err(|why| refused(&ctx.app.db, why, &About::vm(&machine, op)))?;
     if makes_domain(op) { bootable_here(ctx, &machine) } else { Ok(()) }
 }
 
@@ -77,7 +77,7 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
 pub(super) fn bootable_here(ctx: &Ctx, machine: &Ref) -> Result<(), ApiError> {
     ctx.read(enabled)?;
     let vm = ctx.read(|view| id_of(view, machine))?;
-    match bootable(&ctx.house.db, vm, &ctx.house.settings.boot) {
+    match bootable(&ctx.app.db, vm, &ctx.app.settings.boot) {
         Err(why) => Err(codes::bootloader_failed(machine.as_str(), why)),
         Ok(_) => ctx.read(|view| {
             // An operation of a disk is no obstacle: it is waited for.
@@ -103,7 +103,7 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
             OpError::Refused(why) if makes_domain(op) => refused_disk(&ctx, &machine, why),
             _ => None,
         };
-        failed(&ctx.house.db, error, &of_disk.unwrap_or(about))
+        failed(&ctx.app.db, error, &of_disk.unwrap_or(about))
     })?;
     Ok(nothing())
 }
@@ -133,8 +133,8 @@ fn plan_of(op: VmOp, paused: bool) -> Option<MachineOp> {
 }
 
 async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), OpError> {
-    let work = work(&ctx.house, machine, op, plan)?;
-    run_vm_op(&ctx.house, &OpCaller::of(ctx), &work).await
+    let vm_op_request = work(&ctx.app, machine, op, plan)?;
+    run_vm_op(&ctx.app, &OpCaller::of(ctx), &vm_op_request).await
 }
 
 /// An operation of a machine, for whoever begins it.
@@ -142,12 +142,12 @@ async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), 
 /// # Errors
 /// The machine is gone.
 pub(crate) fn work(
-    house: &AppState,
+    app: &AppState,
     machine: &Ref,
     op: VmOp,
     plan: MachineOp,
 ) -> Result<VmOpRequest, OpError> {
-    let vm = house.db.read(|view| id_of(view, machine));
+    let vm = app.db.read(|view| id_of(view, machine));
     let vm = vm.map_err(|error| OpError::Refused(gone(error)))?;
     let of = machine.clone();
     let gate: Precheck = Arc::new(move |tx| {
@@ -158,7 +158,7 @@ pub(crate) fn work(
         disks(&tx.view(), &of, |checked| checked).map_err(|(_, refusal)| refusal)
     });
     let look: SlowPrecheck = if makes_domain(op) {
-        let (db, places) = (house.db.clone(), house.settings.boot.clone());
+        let (db, places) = (app.db.clone(), app.settings.boot.clone());
         Arc::new(move || bootable(&db, vm, &places).map(drop).map_err(Refusal::NotAllowed))
     } else {
         no_look()
@@ -166,8 +166,8 @@ pub(crate) fn work(
     let field = vm::Field::current_operations.into();
     let marks = vec![CurrentOp { of: machine.clone(), field, op: op.name() }];
     // Whoever has asked for a start asks again if its daemon died; an end is not taken back.
-    let owes = owed::ends(op).then(|| PendingOpIntent::this(op));
-    Ok(VmOpRequest { vm, op: plan, marks, look, gate, owes })
+    let pending_op_intent = owed::ends(op).then(|| PendingOpIntent::this(op));
+    Ok(VmOpRequest { vm, op: plan, marks, look, gate, pending_op_intent })
 }
 
 /// Cleanly if the guest does it, else by force.

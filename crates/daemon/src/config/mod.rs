@@ -128,35 +128,35 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 fn resolve(options: Options, text: &str) -> Result<DaemonConfig, String> {
-    let written: ConfigFile = toml::from_str(text).map_err(|error| error.to_string())?;
+    let config_file: ConfigFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let own_state = options.state.is_some();
-    let moved = options.run.is_none() && written.run.is_none() && own_state;
+    let moved = options.run.is_none() && config_file.run.is_none() && own_state;
     // Processes that are started elsewhere are told of it.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let state = absolute(options.state.or(written.state).unwrap_or_else(|| USUAL_STATE.into()));
-    let run = options.run.or(written.run).map(absolute);
+    let state = absolute(options.state.or(config_file.state).unwrap_or_else(|| USUAL_STATE.into()));
+    let run = options.run.or(config_file.run).map(absolute);
     let run = run.unwrap_or_else(|| if moved { state.join("run") } else { USUAL_RUN.into() });
-    let socket = options.socket.or(written.socket).unwrap_or_else(|| run.join(SOCKET_NAME));
+    let socket = options.socket.or(config_file.socket).unwrap_or_else(|| run.join(SOCKET_NAME));
     let is_usual = socket == Path::new(USUAL_RUN).join(SOCKET_NAME);
     let known = is_usual.then(|| PathBuf::from(XAPI));
     let listen = Some(options.listen).filter(|given| !given.is_empty());
-    let boot = written.boot.directories;
+    let boot = config_file.boot.directories;
     let deadlines = Deadlines {
-        storage: within("limits.attach-deadline-s", written.limits.attach_deadline_s)?
+        storage: within("limits.attach-deadline-s", config_file.limits.attach_deadline_s)?
             .unwrap_or(Deadlines::default().storage),
         ..Deadlines::default()
     };
-    let queue = within("limits.queue-deadline-s", written.limits.queue_deadline_s)?;
+    let queue = within("limits.queue-deadline-s", config_file.limits.queue_deadline_s)?;
     Ok(DaemonConfig {
-        listen: listen.or(written.listen).unwrap_or_else(usual_listen),
-        hypervisor: options.hypervisor.or(written.hypervisor).unwrap_or_default(),
-        password_file: options.password_file.or(written.password_file),
+        listen: listen.or(config_file.listen).unwrap_or_else(usual_listen),
+        hypervisor: options.hypervisor.or(config_file.hypervisor).unwrap_or_default(),
+        password_file: options.password_file.or(config_file.password_file),
         boot: boot.unwrap_or_else(|| USUAL_BOOT.map(PathBuf::from).to_vec()),
-        limits: limits(&written.limits, &sizes())?,
+        limits: limits(&config_file.limits, &sizes())?,
         deadlines,
         queue: queue.unwrap_or(USUAL_QUEUE),
-        product: product(written.identity)?,
-        slices: slices(options.slices, written.slices, own_state.then_some(state.as_path()))?,
+        product: product(config_file.identity)?,
+        slices: slices(options.slices, config_file.slices, own_state.then_some(state.as_path()))?,
         state,
         run,
         socket,

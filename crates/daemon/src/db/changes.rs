@@ -110,13 +110,14 @@ impl<'a> ChangesSince<'a> {
     fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
         let (class, since, told) = (self.class, self.since, self.tables.published_generation());
         // Who knows nothing knows of nothing that could go.
-        let ends = (since > 0).then(|| self.tables.ends.from(class.name, self.first()));
+        let ends = (since > 0).then(|| self.tables.tombstones.from(class.name, self.first()));
         let gone = ends.into_iter().flatten();
-        let gone =
-            gone.filter(move |((generation, _), gone)| *generation <= told && gone.made <= since);
-        gone.map(move |(when, gone)| Change::Gone {
+        let gone = gone.filter(move |((generation, _), tombstone)| {
+            *generation <= told && tombstone.made <= since
+        });
+        gone.map(move |(when, tombstone)| Change::Gone {
             class,
-            reference: &gone.reference,
+            reference: &tombstone.reference,
             when: *when,
         })
     }
@@ -133,7 +134,7 @@ pub(super) fn count(tables: &Tables, class: &'static Class) -> usize {
     let later = table.changed.range(after..);
     let made = |reference: &Ref| table.get(reference.as_str()).map(Object::made);
     let hidden = later.filter(|(_, reference)| made(reference) >= Some(after.0)).count();
-    let gone = tables.ends.from(class.name, after);
-    let still = gone.filter(|(_, gone)| gone.made < after.0).count();
+    let gone = tables.tombstones.from(class.name, after);
+    let still = gone.filter(|(_, tombstone)| tombstone.made < after.0).count();
     table.by_age.len().saturating_sub(hidden).saturating_add(still)
 }

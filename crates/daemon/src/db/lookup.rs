@@ -57,11 +57,11 @@ impl ClassIndex {
     /// An object has this value.
     pub(super) fn insert(
         &mut self,
-        by: IndexedField,
+        indexed_field: IndexedField,
         (age, reference): (u64, &Ref),
         value: &Value,
     ) {
-        match (by, value) {
+        match (indexed_field, value) {
             (IndexedField::Uuid, Value::Str(text)) => {
                 self.by_uuid.insert(text.to_ascii_lowercase(), reference.clone());
             }
@@ -77,8 +77,8 @@ impl ClassIndex {
     }
 
     /// It has it no more.
-    pub(super) fn remove(&mut self, by: IndexedField, age: u64, value: &Value) {
-        match (by, value) {
+    pub(super) fn remove(&mut self, indexed_field: IndexedField, age: u64, value: &Value) {
+        match (indexed_field, value) {
             (IndexedField::Uuid, Value::Str(text)) => {
                 self.by_uuid.remove(&text.to_ascii_lowercase());
             }

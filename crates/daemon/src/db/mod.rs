@@ -174,16 +174,16 @@ impl Db {
     /// What is to be stored now: everything that has changed since it was taken last.
     pub(crate) fn take(&self, all: bool) -> WriteBatch {
         let mut tables = self.writing();
-        let taken = tables.pending.take(all);
+        let write_batch = tables.pending.take(all);
         // Nobody changes anything between the taking and the look.
         let tables = RwLockWriteGuard::downgrade(tables);
-        taken.looked_up(&tables)
+        write_batch.looked_up(&tables)
     }
 
     /// What was taken is stored.
-    pub(crate) fn stored(&self, taken: &WriteBatch) {
+    pub(crate) fn stored(&self, write_batch: &WriteBatch) {
         let mut tables = self.writing();
-        if tables.pending.mark_committed(taken.generation()) {
+        if tables.pending.mark_committed(write_batch.generation()) {
             let generation = tables.generation;
             self.inner.changed.send_replace(generation);
         }
@@ -196,14 +196,14 @@ impl Db {
 
     /// What was taken cannot be stored: all that was asked for and is not stored is taken back, but
     /// what is used since, and the rest waits. The generations of what was taken back.
-    pub(crate) fn failed(&self, taken: WriteBatch) -> Vec<u64> {
+    pub(crate) fn failed(&self, write_batch: WriteBatch) -> Vec<u64> {
         let mut tables = self.writing();
-        let reverses = tables.pending.give_back(taken);
+        let reverses = tables.pending.give_back(write_batch);
         let mut generations = Vec::new();
         let mut tx = Tx::begin(&mut tables, self.inner.random, false);
         // What was asked for last goes first.
-        for (generation, reverse) in reverses.into_iter().rev() {
-            if reverse.apply(&mut tx) {
+        for (generation, rollback) in reverses.into_iter().rev() {
+            if rollback.apply(&mut tx) {
                 generations.push(generation);
             }
         }

@@ -66,8 +66,8 @@ impl PendingWrites {
 
     /// What was taken could not be stored. How all changes are taken back that were asked for, the
     /// first one first.
-    pub(super) fn give_back(&mut self, taken: WriteBatch) -> Vec<(u64, Rollback)> {
-        for (key, reference) in taken.keys {
+    pub(super) fn give_back(&mut self, write_batch: WriteBatch) -> Vec<(u64, Rollback)> {
+        for (key, reference) in write_batch.keys {
             self.rows.entry(key).or_insert(reference);
         }
         self.hidden.clear();
@@ -123,8 +123,8 @@ pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Und
 }
 
 /// A change that was asked for is not stored yet, and this is how it is taken back.
-pub(super) fn add_uncommitted(tables: &mut Tables, generation: u64, reverse: Rollback) {
-    tables.pending.unsettled.insert(generation, reverse);
+pub(super) fn add_uncommitted(tables: &mut Tables, generation: u64, rollback: Rollback) {
+    tables.pending.unsettled.insert(generation, rollback);
 }
 
 fn is_volatile(class: &str, at: usize) -> bool {
@@ -142,7 +142,8 @@ fn row(tables: &Tables, done: &Undo) -> Option<(&'static Class, String)> {
             tables.get(class, reference.as_str())?
         }
     };
-    (object.class.kept == RecordStorage::State).then(|| (object.class, object.uuid().to_owned()))
+    (object.class.record_storage == RecordStorage::State)
+        .then(|| (object.class, object.uuid().to_owned()))
 }
 
 /// What was taken to be stored.

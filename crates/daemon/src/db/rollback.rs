@@ -17,7 +17,7 @@ use super::{Object, Ref, Tx, View, back_references};
 /// What a change has done, as far as it can be taken back later.
 #[derive(Debug, Default)]
 pub(super) struct Rollback {
-    made: Vec<CreatedObject>,
+    created_object: Vec<CreatedObject>,
     /// Field, object, what it held before, what it holds.
     sets: Vec<(FieldIx, Ref, Value, Value)>,
     destroyed: Vec<Object>,
@@ -57,7 +57,11 @@ impl Rollback {
         if self.destroyed.len() == before
             && let Some(object) = tables.get(class.name, reference.as_str())
         {
-            self.made.push(CreatedObject { class, left: Arc::clone(&object.fields), reference });
+            self.created_object.push(CreatedObject {
+                class,
+                left: Arc::clone(&object.fields),
+                reference,
+            });
         }
     }
 
@@ -81,7 +85,7 @@ impl Rollback {
     /// Takes back what is still as it was left; false: something that was made is used since, and
     /// all of it stays. Changes after it have been taken back already.
     pub(super) fn apply(self, tx: &mut Tx<'_>) -> bool {
-        if self.made.iter().any(|made| made.is_used(&tx.view())) {
+        if self.created_object.iter().any(|created_object| created_object.is_used(&tx.view())) {
             return false;
         }
         for object in self.destroyed {
@@ -93,7 +97,7 @@ impl Rollback {
                 let _ = tx.set(&reference, field, was);
             }
         }
-        for CreatedObject { class, reference, .. } in self.made {
+        for CreatedObject { class, reference, .. } in self.created_object {
             // Gone already: that is what is wanted.
             let _ = tx.destroy(class, &reference);
         }

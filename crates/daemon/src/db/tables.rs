@@ -18,7 +18,7 @@ pub(super) struct Tables {
     pub(super) generation: u64,
     ages: u64,
     /// What is there no more.
-    pub(super) ends: Tombstones,
+    pub(super) tombstones: Tombstones,
     /// What is to be stored.
     pub(super) pending: PendingWrites,
 }
@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) by_age: BTreeMap<u64, Ref>,
     /// What there is, by the generation in which it was changed last, then by age.
     pub(super) changed: BTreeMap<(u64, u64), Ref>,
-    pub(super) lookup: ClassIndex,
+    pub(super) class_index: ClassIndex,
 }
 
 impl Table {
@@ -46,7 +46,7 @@ impl Tables {
             tables: tables.collect(),
             generation,
             ages: 0,
-            ends: Tombstones::default(),
+            tombstones: Tombstones::default(),
             pending: PendingWrites::default(),
         }
     }
@@ -72,9 +72,9 @@ impl Tables {
     pub(super) fn put(&mut self, object: Object) {
         let Some(table) = self.tables.get_mut(object.class.name) else { return };
         let (age, reference) = (object.age, object.reference.clone());
-        for (by, at) in IndexedField::all(object.class) {
+        for (indexed_field, at) in IndexedField::all(object.class) {
             if let Some(value) = object.fields.get(at) {
-                table.lookup.insert(by, (age, &reference), value);
+                table.class_index.insert(indexed_field, (age, &reference), value);
             }
         }
         table.by_age.insert(age, reference.clone());
@@ -89,9 +89,9 @@ impl Tables {
     pub(super) fn take(&mut self, class: &str, reference: &Ref) -> Option<Object> {
         let table = self.tables.get_mut(class)?;
         let object = table.objects.remove(reference)?;
-        for (by, at) in IndexedField::all(object.class) {
+        for (indexed_field, at) in IndexedField::all(object.class) {
             if let Some(value) = object.fields.get(at) {
-                table.lookup.remove(by, object.age, value);
+                table.class_index.remove(indexed_field, object.age, value);
             }
         }
         table.by_age.remove(&object.age);
@@ -101,15 +101,15 @@ impl Tables {
 
     /// Puts a value into a field; what was there.
     pub(super) fn set(&mut self, field: FieldIx, reference: &Ref, value: Value) -> Option<Value> {
-        let Table { objects, lookup, .. } = self.tables.get_mut(field.class())?;
+        let Table { objects, class_index, .. } = self.tables.get_mut(field.class())?;
         let object = objects.get_mut(reference)?;
         let was = object.put(field.at(), value)?;
-        if let Some(by) =
+        if let Some(indexed_field) =
             object.class.fields.get(field.at()).and_then(|field| IndexedField::of(field.name))
         {
-            lookup.remove(by, object.age, &was);
+            class_index.remove(indexed_field, object.age, &was);
             if let Some(is) = object.fields.get(field.at()) {
-                lookup.insert(by, (object.age, reference), is);
+                class_index.insert(indexed_field, (object.age, reference), is);
             }
         }
         Some(was)
@@ -133,9 +133,14 @@ impl Tables {
     }
 
     /// An object went in this generation.
-    pub(super) fn add_tombstone(&mut self, class: &'static str, gone: Tombstone, generation: u64) {
+    pub(super) fn add_tombstone(
+        &mut self,
+        class: &'static str,
+        tombstone: Tombstone,
+        generation: u64,
+    ) {
         let when = (generation, self.next_age());
-        self.ends.add(class, when, gone);
+        self.tombstones.add(class, when, tombstone);
     }
 
     /// The last generation that is told: that of the last change, or the one before the first that

@@ -34,8 +34,8 @@ impl Default for Tombstones {
 
 impl Tombstones {
     /// An object went, later than all before.
-    pub(super) fn add(&mut self, class: &'static str, when: DeletionStamp, gone: Tombstone) {
-        self.classes.entry(class).or_default().insert(when, gone);
+    pub(super) fn add(&mut self, class: &'static str, when: DeletionStamp, tombstone: Tombstone) {
+        self.classes.entry(class).or_default().insert(when, tombstone);
         self.order.push_back((when, class));
         if self.order.len() > self.most
             && let Some((when, class)) = self.order.pop_front()
@@ -49,7 +49,7 @@ impl Tombstones {
     pub(super) fn remove(&mut self, class: &str, reference: &Ref) {
         let Some(ends) = self.classes.get_mut(class) else { return };
         // What comes back has most often gone just now.
-        let found = ends.iter().rev().find(|(_, gone)| gone.reference == *reference);
+        let found = ends.iter().rev().find(|(_, tombstone)| tombstone.reference == *reference);
         let Some(when) = found.map(|(when, _)| *when) else { return };
         ends.remove(&when);
         if let Ok(at) = self.order.binary_search_by_key(&when, |(when, _)| *when) {
@@ -71,31 +71,36 @@ impl Tombstones {
 mod tests {
     use super::*;
 
-    fn all(ends: &Tombstones) -> Vec<(&'static str, String)> {
+    fn all(tombstones: &Tombstones) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         for class in ["VM", "VDI"] {
-            all.extend(ends.from(class, (0, 0)).map(|(when, gone)| (*when, class, gone)));
+            all.extend(
+                tombstones.from(class, (0, 0)).map(|(when, tombstone)| (*when, class, tombstone)),
+            );
         }
         all.sort_by_key(|(when, ..)| *when);
         let kept = all.iter().map(|(when, class, _)| (*when, *class));
-        assert_eq!(kept.collect::<Vec<_>>(), Vec::from(ends.order.clone()), "two books");
-        all.into_iter().map(|(_, class, gone)| (class, gone.reference.to_string())).collect()
+        assert_eq!(kept.collect::<Vec<_>>(), Vec::from(tombstones.order.clone()), "two books");
+        all.into_iter()
+            .map(|(_, class, tombstone)| (class, tombstone.reference.to_string()))
+            .collect()
     }
 
     #[test]
     fn the_first_ones_are_forgotten_whatever_their_class() {
-        let mut ends = Tombstones { most: 3, ..Tombstones::default() };
+        let mut tombstones = Tombstones { most: 3, ..Tombstones::default() };
         for (number, class) in ["VM", "VDI", "VDI", "VM", "VDI"].into_iter().enumerate() {
-            let gone = Tombstone { reference: Ref::from(number.to_string().as_str()), made: 1 };
-            ends.add(class, (number as u64 / 2, number as u64), gone);
+            let tombstone =
+                Tombstone { reference: Ref::from(number.to_string().as_str()), made: 1 };
+            tombstones.add(class, (number as u64 / 2, number as u64), tombstone);
         }
         let is = |class: &'static str, number: &str| (class, number.to_owned());
-        assert_eq!(all(&ends), [is("VDI", "2"), is("VM", "3"), is("VDI", "4")]);
-        assert_eq!(ends.from("VDI", (2, 0)).count(), 1);
-        ends.remove("VM", &Ref::from("2"));
-        ends.remove("VDI", &Ref::from("0"));
-        assert_eq!(all(&ends).len(), 3, "there is none such");
-        ends.remove("VDI", &Ref::from("2"));
-        assert_eq!(all(&ends), [is("VM", "3"), is("VDI", "4")]);
+        assert_eq!(all(&tombstones), [is("VDI", "2"), is("VM", "3"), is("VDI", "4")]);
+        assert_eq!(tombstones.from("VDI", (2, 0)).count(), 1);
+        tombstones.remove("VM", &Ref::from("2"));
+        tombstones.remove("VDI", &Ref::from("0"));
+        assert_eq!(all(&tombstones).len(), 3, "there is none such");
+        tombstones.remove("VDI", &Ref::from("2"));
+        assert_eq!(all(&tombstones), [is("VM", "3"), is("VDI", "4")]);
     }
 }

@@ -199,7 +199,7 @@ impl<'a> Tx<'a> {
         }
         let links = back_references::links(class, &object.fields);
         (object.made, object.changed) = (0, 0);
-        self.tables.ends.remove(class.name, &object.reference);
+        self.tables.tombstones.remove(class.name, &object.reference);
         self.put(object, links);
     }
 
@@ -221,15 +221,15 @@ impl<'a> Tx<'a> {
                 // One that nobody has seen leaves nothing.
                 && *made > 0
             {
-                let gone = Tombstone { reference: reference.clone(), made: *made };
-                self.tables.add_tombstone(class.name, gone, generation);
+                let tombstone = Tombstone { reference: reference.clone(), made: *made };
+                self.tables.add_tombstone(class.name, tombstone, generation);
             }
         }
         let asked = self.asked;
         if self.tables.pending.storing && pending_writes::add(self.tables, asked, generation, &undo)
         {
-            let reverse = Rollback::of(self.tables, undo);
-            pending_writes::add_uncommitted(self.tables, generation, reverse);
+            let rollback = Rollback::of(self.tables, undo);
+            pending_writes::add_uncommitted(self.tables, generation, rollback);
         }
         Some(generation)
     }

@@ -66,7 +66,7 @@ impl<'a> View<'a> {
     /// Those that are attached, the oldest first: of a class with `currently_attached`.
     pub fn attached(&self, class: &'static Class) -> impl Iterator<Item = &'a Ref> {
         let table = self.tables.table(class.name);
-        table.into_iter().flat_map(|table| table.lookup.attached())
+        table.into_iter().flat_map(|table| table.class_index.attached())
     }
 
     /// The one with this UUID, which may be written in capitals.
@@ -75,14 +75,14 @@ impl<'a> View<'a> {
     /// `UUID_INVALID`: there is none.
     pub fn by_uuid(&self, class: &'static Class, uuid: &str) -> Result<&'a Ref, ApiError> {
         let table = self.tables.table(class.name);
-        let found = table.and_then(|table| table.lookup.by_uuid(&uuid.to_ascii_lowercase()));
+        let found = table.and_then(|table| table.class_index.by_uuid(&uuid.to_ascii_lowercase()));
         found.ok_or_else(|| codes::uuid_invalid(class.name, uuid))
     }
 
     /// Those with this name, the oldest first.
     pub fn by_name(&self, class: &'static Class, name: &str) -> impl Iterator<Item = &'a Ref> {
         let table = self.tables.table(class.name);
-        table.into_iter().flat_map(move |table| table.lookup.by_name(name))
+        table.into_iter().flat_map(move |table| table.class_index.by_name(name))
     }
 
     /// All of an object.

@@ -169,7 +169,7 @@ pub(super) fn plain(value: Value, ty: &Type) -> Value {
 pub(super) fn named(view: &View<'_>, value: &Value, ty: &Type) -> Result<(), ApiError> {
     match (value, ty) {
         (Value::Str(text), Type::Ref(name)) => match class(name) {
-            Some(of) if text != NULL_REF && of.kept != RecordStorage::Nowhere => {
+            Some(of) if text != NULL_REF && of.record_storage != RecordStorage::Nowhere => {
                 view.object(of, &Ref::from(text.as_str())).map(drop)
             }
             _ => Ok(()),

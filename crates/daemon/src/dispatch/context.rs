@@ -24,7 +24,7 @@ type AfterCommit = JoinHandle<Result<(), ApiError>>;
 #[derive(Clone, Debug)]
 pub struct Ctx {
     /// Everything.
-    pub house: Arc<AppState>,
+    pub app: Arc<AppState>,
     /// Who calls.
     pub session: Session,
     /// The task by which it is carried out, if it is a task.
@@ -39,9 +39,9 @@ pub struct Ctx {
 
 impl Ctx {
     /// For a call of this session.
-    pub fn new(house: &Arc<AppState>, session: Session, method: Method) -> Self {
+    pub fn new(app: &Arc<AppState>, session: Session, method: Method) -> Self {
         let (changed, after) = Default::default();
-        Self { house: house.clone(), session, task: None, method, changed, after }
+        Self { app: app.clone(), session, task: None, method, changed, after }
     }
 
     /// The same call, as one of this method.
@@ -56,7 +56,7 @@ impl Ctx {
 
     /// Looks at the records.
     pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
-        self.house.db.read(look)
+        self.app.db.read(look)
     }
 
     /// Changes the records. The call is answered after that is stored.
@@ -68,7 +68,7 @@ impl Ctx {
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let mut generation = None;
-        let made = self.house.db.change(|tx| {
+        let made = self.app.db.change(|tx| {
             let made = make(tx)?;
             if tx.touched().next().is_some() {
                 generation = Some(tx.generation());
@@ -103,9 +103,9 @@ impl Ctx {
     pub async fn stored(&self) -> Result<(), ApiError> {
         let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for generation in changed {
-            self.house.wait_persisted(generation).await?;
+            self.app.wait_persisted(generation).await?;
         }
-        self.house.durable.wait_attempt().await
+        self.app.persistence.wait_attempt().await
     }
 
     /// Does something when all that this call has changed until now is stored or taken back. A short

@@ -48,7 +48,7 @@ struct PermitCounts {
 /// A place that is held until it is dropped.
 #[derive(Debug)]
 pub struct CallPermit {
-    places: CallLimiter,
+    call_limiter: CallLimiter,
     session: Ref,
 }
 
@@ -59,14 +59,14 @@ impl CallLimiter {
     /// `TOO_MANY_PENDING_TASKS`: there is none left. Nobody waits for one: the caller knows best
     /// whether it still wants what it asked for.
     pub fn take(&self, session: &Ref) -> Result<CallPermit, ApiError> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_session = taken.by_session.get(session).copied().unwrap_or_default();
-        if taken.in_all >= MAX_PENDING || of_session >= MAX_PENDING_OF_SESSION {
+        let mut permit_counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_session = permit_counts.by_session.get(session).copied().unwrap_or_default();
+        if permit_counts.in_all >= MAX_PENDING || of_session >= MAX_PENDING_OF_SESSION {
             return Err(codes::too_many_pending_tasks());
         }
-        taken.in_all += 1;
-        taken.by_session.insert(session.clone(), of_session + 1);
-        Ok(CallPermit { places: self.clone(), session: session.clone() })
+        permit_counts.in_all += 1;
+        permit_counts.by_session.insert(session.clone(), of_session + 1);
+        Ok(CallPermit { call_limiter: self.clone(), session: session.clone() })
     }
 
     /// How many are taken.
@@ -77,12 +77,12 @@ impl CallLimiter {
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.in_all = taken.in_all.saturating_sub(1);
-        if let Some(count) = taken.by_session.get_mut(&self.session) {
+        let mut permit_counts = self.call_limiter.0.lock().unwrap_or_else(PoisonError::into_inner);
+        permit_counts.in_all = permit_counts.in_all.saturating_sub(1);
+        if let Some(count) = permit_counts.by_session.get_mut(&self.session) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                taken.by_session.remove(&self.session);
+                permit_counts.by_session.remove(&self.session);
             }
         }
     }
@@ -94,30 +94,33 @@ mod tests {
 
     #[test]
     fn one_session_does_not_take_all() {
-        let places = CallLimiter::default();
+        let call_limiter = CallLimiter::default();
         let (one, other) = (Ref::from("one"), Ref::from("other"));
         let mut held: Vec<CallPermit> = Vec::new();
-        while let Ok(place) = places.take(&one) {
-            held.push(place);
+        while let Ok(call_permit) = call_limiter.take(&one) {
+            held.push(call_permit);
         }
         assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
-        assert_eq!(places.take(&one).unwrap_err().details(), ["TOO_MANY_PENDING_TASKS"]);
-        let others = places.take(&other).unwrap();
+        assert_eq!(call_limiter.take(&one).unwrap_err().details(), ["TOO_MANY_PENDING_TASKS"]);
+        let others = call_limiter.take(&other).unwrap();
         held.pop();
-        held.push(places.take(&one).unwrap());
+        held.push(call_limiter.take(&one).unwrap());
         drop((held, others));
-        assert_eq!(places.taken(), 0);
-        assert!(places.0.lock().unwrap().by_session.is_empty(), "nothing is kept of who is gone");
+        assert_eq!(call_limiter.taken(), 0);
+        assert!(
+            call_limiter.0.lock().unwrap().by_session.is_empty(),
+            "nothing is kept of who is gone"
+        );
     }
 
     #[test]
     fn all_sessions_together_have_a_bound() {
-        let places = CallLimiter::default();
+        let call_limiter = CallLimiter::default();
         let session = |number: usize| Ref::from(format!("{}", number / 400).as_str());
         let held: Vec<CallPermit> =
-            (0..MAX_PENDING).map(|number| places.take(&session(number)).unwrap()).collect();
-        assert!(places.take(&Ref::from("new")).is_err());
+            (0..MAX_PENDING).map(|number| call_limiter.take(&session(number)).unwrap()).collect();
+        assert!(call_limiter.take(&Ref::from("new")).is_err());
         drop(held);
-        assert!(places.take(&Ref::from("new")).is_ok());
+        assert!(call_limiter.take(&Ref::from("new")).is_ok());
     }
 }

@@ -59,7 +59,7 @@ pub struct Peer {
     /// The program, as it names itself in HTTP.
     pub user_agent: Option<String>,
     /// The session of the connection, if it comes through the Unix socket.
-    pub own: Option<Arc<ConnectionSession>>,
+    pub connection_session: Option<Arc<ConnectionSession>>,
 }
 
 /// What a call answers.
@@ -99,7 +99,7 @@ pub struct Hook {
 ///
 /// # Errors
 /// What the API answers instead of a result.
-pub async fn dispatch(house: &Arc<AppState>, call: Call, peer: &Peer) -> CallResult {
+pub async fn dispatch(app: &Arc<AppState>, call: Call, peer: &Peer) -> CallResult {
     let Call { method: name, mut params, .. } = call;
     let resolved = resolve(&name);
     if let Some((method, _)) = resolved
@@ -108,15 +108,15 @@ pub async fn dispatch(house: &Arc<AppState>, call: Call, peer: &Peer) -> CallRes
         let args = Args::read(&method, &name, params)?;
         return match method {
             Method::ListMethods => Ok(list_methods()),
-            _ => calls::session::login(house, &args, peer).await,
+            _ => calls::session::login(app, &args, peer).await,
         };
     }
-    let session = session(house, &mut params, peer)?;
+    let session = session(app, &mut params, peer)?;
     let Some((method, asynchronous)) = resolved else { return Err(codes::method_unknown(name)) };
     let args = Args::read(&method, &name, params)?;
     permitted(&session, &method)?;
-    house.db.read(|view| args.check(view))?;
-    let ctx = Ctx::new(house, session, method);
+    app.db.read(|view| args.check(view))?;
+    let ctx = Ctx::new(app, session, method);
     match calls::find(&ctx.name()) {
         Some(handler) => run_handler(ctx, args, handler, asynchronous).await,
         None => run_handler(ctx, args, Handler::Short(generic::answer), asynchronous).await,
@@ -129,10 +129,10 @@ pub(crate) fn list_methods() -> Value {
 }
 
 /// Takes the session off the parameters. One that is not there, or no text, is none.
-fn session(house: &AppState, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
+fn session(app: &AppState, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
     match (!params.is_empty()).then(|| params.remove(0)) {
-        Some(Value::Str(named)) => house.sessions.named(&house.db, &named, peer),
-        _ => house.sessions.find(&house.db, ""),
+        Some(Value::Str(named)) => app.sessions.named(&app.db, &named, peer),
+        _ => app.sessions.find(&app.db, ""),
     }
 }
 
@@ -149,7 +149,7 @@ async fn run_handler(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool)
     if let Handler::Gated(gate, _) | Handler::Cancellable(gate, _) = handler {
         gate(&ctx, &args)?;
     }
-    let (run, cancels) = match handler {
+    let (run, cancellable) = match handler {
         Handler::Short(run) if asynchronous => {
             let run = move |ctx: Ctx, args: Args| -> BoxFuture<'static, CallResult> {
                 Box::pin(async move {
@@ -164,7 +164,7 @@ async fn run_handler(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool)
         Handler::Cancellable(_, run) => (run, Cancellable::Taken),
     };
     match ctx.method.kind() {
-        _ if asynchronous => tasks::begin(ctx, cancels, move |ctx| run(ctx, args)).await,
+        _ if asynchronous => tasks::begin(ctx, cancellable, move |ctx| run(ctx, args)).await,
         // Ends with its caller: it has begun nothing.
         MessageKind::Waits => run(ctx, args).await,
         _ => long(ctx, args, run).await,
@@ -175,7 +175,7 @@ async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> CallResult) -> Ca
     if reads(&ctx.method) {
         return run(ctx, args);
     }
-    let turn = ctx.house.writes.turn().await;
+    let turn = ctx.app.writes.turn().await;
     let answer = run(ctx, args);
     ctx.stored().await?;
     drop(turn);
@@ -189,11 +189,11 @@ async fn long(
     args: Args,
     run: fn(Ctx, Args) -> BoxFuture<'static, CallResult>,
 ) -> CallResult {
-    let place = ctx.house.places.take(&ctx.session.reference)?;
+    let call_permit = ctx.app.call_limiter.take(&ctx.session.reference)?;
     let carried = tokio::spawn(async move {
         let answer = run(ctx.clone(), args).await;
         let stored = ctx.stored().await;
-        drop(place);
+        drop(call_permit);
         stored.and(answer)
     });
     carried.await.unwrap_or_else(|_| Err(broke_off()))

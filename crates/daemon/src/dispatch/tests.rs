@@ -26,11 +26,11 @@ fn map(pairs: &[(&str, Value)]) -> Value {
 
 #[tokio::test]
 async fn the_first_thing_that_is_wrong_is_the_answer() {
-    let trial = TestApp::new().await;
+    let test_app = TestApp::new().await;
     let raw = async |method: &str, params: Vec<Value>| {
-        trial.raw(method, params).await.unwrap_err().details()
+        test_app.raw(method, params).await.unwrap_err().details()
     };
-    let (session, no) = (trial.session.value(), Value::text("OpaqueRef:no"));
+    let (session, no) = (test_app.session.value(), Value::text("OpaqueRef:no"));
     assert_eq!(raw("VM.nonsense", vec![no.clone()]).await, ["SESSION_INVALID", "OpaqueRef:no"]);
     assert_eq!(raw("VM.get_all", vec![]).await, ["SESSION_INVALID", ""]);
     assert_eq!(raw("VM.get_all", vec![Value::Int(1)]).await, ["SESSION_INVALID", ""]);
@@ -54,12 +54,12 @@ async fn the_first_thing_that_is_wrong_is_the_answer() {
 
 #[tokio::test]
 async fn only_an_empty_session_is_that_of_the_connection() {
-    let trial = TestApp::new().await;
-    let own = Some(Arc::new(ConnectionSession::default()));
-    let peer = Peer { from: Origin::Unix, user_agent: None, own };
+    let test_app = TestApp::new().await;
+    let connection_session = Some(Arc::new(ConnectionSession::default()));
+    let peer = Peer { from: Origin::Unix, user_agent: None, connection_session };
     let ask = async |params: Vec<Value>| {
         let call = Call { method: "VM.get_all".into(), params, dialect: Dialect::Xml };
-        dispatch(&trial.house, call, &peer).await
+        dispatch(&test_app.app, call, &peer).await
     };
     assert!(ask(vec![Value::text("")]).await.is_ok());
     let others = [Value::Null, Value::Int(0), Value::Bool(false), map(&[]), Value::text(NULL_REF)];
@@ -71,10 +71,10 @@ async fn only_an_empty_session_is_that_of_the_connection() {
 
 #[tokio::test]
 async fn login_takes_two_to_four_parameters() {
-    let trial = TestApp::new().await;
+    let test_app = TestApp::new().await;
     let login = async |count: usize| {
         let params = ["root", "", "1.0", "test", "more"].map(Value::text);
-        trial.raw("session.login_with_password", params[..count].to_vec()).await
+        test_app.raw("session.login_with_password", params[..count].to_vec()).await
     };
     for count in 2..=4 {
         assert!(login(count).await.is_ok(), "{count}");
@@ -86,30 +86,30 @@ async fn login_takes_two_to_four_parameters() {
 
 #[tokio::test]
 async fn names_of_calls_are_told_without_a_session() {
-    let trial = TestApp::new().await;
-    let Value::Set(names) = trial.raw("system.listMethods", Vec::new()).await.unwrap() else {
+    let test_app = TestApp::new().await;
+    let Value::Set(names) = test_app.raw("system.listMethods", Vec::new()).await.unwrap() else {
         panic!("no set")
     };
     assert!(names.contains(&Value::text("VM.get_all_records")));
-    let again = trial.call("host.list_methods", []).await.unwrap();
+    let again = test_app.call("host.list_methods", []).await.unwrap();
     assert_eq!(again, Value::Set(names));
 }
 
-fn host_of(trial: &TestApp) -> Value {
-    trial.house.db.read(|view| the(view, &host::CLASS)).value()
+fn host_of(test_app: &TestApp) -> Value {
+    test_app.app.db.read(|view| the(view, &host::CLASS)).value()
 }
 
 #[tokio::test]
 async fn a_session_that_has_ended_is_none() {
-    let trial = TestApp::new().await;
-    assert_eq!(trial.call("session.logout", []).await, Ok(Value::text("")));
-    let refused = trial.refused("VM.get_all", []).await;
-    assert_eq!(refused, ["SESSION_INVALID", trial.session.as_str()]);
+    let test_app = TestApp::new().await;
+    assert_eq!(test_app.call("session.logout", []).await, Ok(Value::text("")));
+    let refused = test_app.refused("VM.get_all", []).await;
+    assert_eq!(refused, ["SESSION_INVALID", test_app.session.as_str()]);
 }
 
 #[tokio::test]
 async fn roles_are_asked() {
-    let trial = TestApp::new().await;
+    let test_app = TestApp::new().await;
     for (method, least) in [
         ("VM.get_all", Role::ReadOnly),
         ("VM.start", Role::VmOperator),
@@ -119,7 +119,7 @@ async fn roles_are_asked() {
         ("host.call_plugin", Role::PoolAdmin),
     ] {
         for role in Role::ALL {
-            let ctx = trial.ctx_of("somebody", role, method);
+            let ctx = test_app.ctx_of("somebody", role, method);
             let may = permitted(&ctx.session, &ctx.method);
             assert_eq!(may.is_ok(), role >= least, "{method} {role}");
             if let Err(error) = may {
@@ -132,119 +132,119 @@ async fn roles_are_asked() {
 
 #[tokio::test]
 async fn records_are_listed_and_found() {
-    let trial = TestApp::new().await;
-    let all = trial.call("VM.get_all", []).await.unwrap();
+    let test_app = TestApp::new().await;
+    let all = test_app.call("VM.get_all", []).await.unwrap();
     let Value::Set(all) = all else { panic!("no set") };
     assert_eq!(all.len(), 3, "the control domain and two templates");
-    let records = trial.call("VM.get_all_records", []).await.unwrap();
+    let records = test_app.call("VM.get_all_records", []).await.unwrap();
     let Value::Map(records) = records else { panic!("no map") };
     assert_eq!(records.len(), 3);
     let expr = Value::text("field \"is_control_domain\" = \"true\"");
-    let found = trial.call("VM.get_all_records_where", [expr]).await.unwrap();
+    let found = test_app.call("VM.get_all_records_where", [expr]).await.unwrap();
     let Value::Map(found) = found else { panic!("no map") };
     let (it, record) = found.first_key_value().unwrap();
     assert_eq!((found.len(), records.get(it)), (1, Some(record)));
     let it = Value::text(it.as_str());
-    assert_eq!(&trial.call("VM.get_record", [it.clone()]).await.unwrap(), record);
-    let uuid = trial.call("VM.get_uuid", [it.clone()]).await.unwrap();
+    assert_eq!(&test_app.call("VM.get_record", [it.clone()]).await.unwrap(), record);
+    let uuid = test_app.call("VM.get_uuid", [it.clone()]).await.unwrap();
     let upper = Value::text(text(&uuid).to_uppercase());
-    assert_eq!(trial.call("VM.get_by_uuid", [upper]).await, Ok(it.clone()));
-    let name = trial.call("VM.get_name_label", [it.clone()]).await.unwrap();
-    assert_eq!(trial.call("VM.get_by_name_label", [name]).await, Ok(Value::Set(vec![it])));
-    let none = trial.refused("VM.get_by_uuid", [Value::text("x")]).await;
+    assert_eq!(test_app.call("VM.get_by_uuid", [upper]).await, Ok(it.clone()));
+    let name = test_app.call("VM.get_name_label", [it.clone()]).await.unwrap();
+    assert_eq!(test_app.call("VM.get_by_name_label", [name]).await, Ok(Value::Set(vec![it])));
+    let none = test_app.refused("VM.get_by_uuid", [Value::text("x")]).await;
     assert_eq!(none, ["UUID_INVALID", "VM", "x"]);
-    let bad = trial.refused("VM.get_all_records_where", [Value::text("field")]).await;
+    let bad = test_app.refused("VM.get_all_records_where", [Value::text("field")]).await;
     assert_eq!(bad[..2], words(&["INVALID_VALUE", "expr"]));
 }
 
 #[tokio::test]
 async fn fields_are_written() {
-    let trial = TestApp::new().await;
-    let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
+    let test_app = TestApp::new().await;
+    let pool = test_app.app.db.read(|view| the(view, &pool::CLASS)).value();
     let set = Value::text("named");
-    let done = trial.call("pool.set_name_label", [pool.clone(), set.clone()]).await;
+    let done = test_app.call("pool.set_name_label", [pool.clone(), set.clone()]).await;
     assert_eq!(done, Ok(Value::text("")));
-    assert_eq!(trial.call("pool.get_name_label", [pool.clone()]).await, Ok(set));
+    assert_eq!(test_app.call("pool.get_name_label", [pool.clone()]).await, Ok(set));
     let key = |key: &str| [pool.clone(), Value::text(key), Value::text("v")];
-    trial.call("pool.add_to_other_config", key("k")).await.unwrap();
-    let uuid = trial.call("pool.get_uuid", [pool.clone()]).await.unwrap();
-    let twice = trial.refused("pool.add_to_other_config", key("k")).await;
+    test_app.call("pool.add_to_other_config", key("k")).await.unwrap();
+    let uuid = test_app.call("pool.get_uuid", [pool.clone()]).await.unwrap();
+    let twice = test_app.refused("pool.add_to_other_config", key("k")).await;
     assert_eq!(twice, ["MAP_DUPLICATE_KEY", "pool", "other_config", text(&uuid), "k"]);
     let remove = || [pool.clone(), Value::text("k")];
     for _ in 0..2 {
-        trial.call("pool.remove_from_other_config", remove()).await.unwrap();
+        test_app.call("pool.remove_from_other_config", remove()).await.unwrap();
     }
-    trial.call("pool.add_to_other_config", key("k")).await.unwrap();
+    test_app.call("pool.add_to_other_config", key("k")).await.unwrap();
     for tag in ["a", "b", "a"] {
-        trial.call("pool.add_tags", [pool.clone(), Value::text(tag)]).await.unwrap();
+        test_app.call("pool.add_tags", [pool.clone(), Value::text(tag)]).await.unwrap();
     }
-    trial.call("pool.remove_tags", [pool.clone(), Value::text("b")]).await.unwrap();
-    let tags = trial.call("pool.get_tags", [pool.clone()]).await;
+    test_app.call("pool.remove_tags", [pool.clone(), Value::text("b")]).await.unwrap();
+    let tags = test_app.call("pool.get_tags", [pool.clone()]).await;
     assert_eq!(tags, Ok(Value::Set(vec![Value::text("a")])));
     let unknown = [pool.clone(), Value::text("OpaqueRef:none")];
-    let stale = trial.refused("pool.set_default_SR", unknown).await;
+    let stale = test_app.refused("pool.set_default_SR", unknown).await;
     assert_eq!(stale, ["HANDLE_INVALID", "SR", "OpaqueRef:none"]);
-    trial.call("pool.set_default_SR", [pool.clone(), Value::text("")]).await.unwrap();
-    let null = trial.call("pool.get_default_SR", [pool]).await;
+    test_app.call("pool.set_default_SR", [pool.clone(), Value::text("")]).await.unwrap();
+    let null = test_app.call("pool.get_default_SR", [pool]).await;
     assert_eq!(null, Ok(Value::text(NULL_REF)));
 }
 
 #[tokio::test]
 async fn what_clients_keep_has_a_bound() {
-    let trial = TestApp::new().await;
-    let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
+    let test_app = TestApp::new().await;
+    let pool = test_app.app.db.read(|view| the(view, &pool::CLASS)).value();
     let of = |count: usize| {
         let members = (0..count).map(|key| (key.to_string(), Value::text("")));
         [pool.clone(), Value::Map(members.collect())]
     };
-    trial.call("pool.set_other_config", of(MAX_MEMBERS)).await.unwrap();
-    let refused = trial.refused("pool.set_other_config", of(MAX_MEMBERS + 1)).await;
+    test_app.call("pool.set_other_config", of(MAX_MEMBERS)).await.unwrap();
+    let refused = test_app.refused("pool.set_other_config", of(MAX_MEMBERS + 1)).await;
     assert_eq!(refused[..2], words(&["VALUE_NOT_SUPPORTED", "other_config"]));
     let more = [pool.clone(), Value::text("more"), Value::text("")];
-    assert_eq!(trial.refused("pool.add_to_other_config", more).await[0], "VALUE_NOT_SUPPORTED");
-    let kept = trial.call("pool.get_other_config", [pool]).await.unwrap();
+    assert_eq!(test_app.refused("pool.add_to_other_config", more).await[0], "VALUE_NOT_SUPPORTED");
+    let kept = test_app.call("pool.get_other_config", [pool]).await.unwrap();
     assert!(matches!(kept, Value::Map(kept) if kept.len() == MAX_MEMBERS));
 }
 
 #[tokio::test]
 async fn records_that_are_only_kept() {
-    let trial = TestApp::new().await;
+    let test_app = TestApp::new().await;
     let given = map(&[
         ("value", Value::text("v")),
         ("uuid", Value::text("mine")),
         ("later", Value::Int(1)),
     ]);
-    let made = trial.made("secret.create", [given]).await;
-    let record = trial.call("secret.get_record", [made.value()]).await.unwrap();
+    let made = test_app.made("secret.create", [given]).await;
+    let record = test_app.call("secret.get_record", [made.value()]).await.unwrap();
     let Value::Map(record) = record.plain() else { panic!("no record") };
     assert_eq!(record.get("value"), Some(&Value::text("v")));
     assert_ne!(record.get("uuid"), Some(&Value::text("mine")), "only the server gives UUIDs");
-    let missing = trial.refused("secret.create", [map(&[])]).await;
+    let missing = test_app.refused("secret.create", [map(&[])]).await;
     assert_eq!(missing, ["FIELD_TYPE_ERROR", "value"]);
-    trial.call("secret.destroy", [made.value()]).await.unwrap();
-    let gone = trial.refused("secret.destroy", [made.value()]).await;
+    test_app.call("secret.destroy", [made.value()]).await.unwrap();
+    let gone = test_app.refused("secret.destroy", [made.value()]).await;
     assert_eq!(gone, ["HANDLE_INVALID", "secret", made.as_str()]);
-    assert_eq!(trial.house.db.read(|view| view.count(&secret::CLASS)), 0);
+    assert_eq!(test_app.app.db.read(|view| view.count(&secret::CLASS)), 0);
 }
 
 #[tokio::test]
 async fn what_nobody_carries_out_is_said() {
-    let trial = TestApp::new().await;
-    let refused = trial.refused("host.dmesg", [host_of(&trial)]).await;
+    let test_app = TestApp::new().await;
+    let refused = test_app.refused("host.dmesg", [host_of(&test_app)]).await;
     assert_eq!(refused, ["NOT_IMPLEMENTED", "host.dmesg"]);
 }
 
 #[tokio::test]
 async fn a_write_waits_for_its_turn_and_a_read_for_nobody() {
-    let trial = TestApp::new().await;
-    let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
+    let test_app = TestApp::new().await;
+    let network = test_app.app.db.read(|view| the(view, &network::CLASS)).value();
     let mut turns = Vec::new();
     for _ in 0..super::limits::MAX_WRITES {
-        turns.push(trial.house.writes.turn().await.unwrap());
+        turns.push(test_app.app.writes.turn().await.unwrap());
     }
-    let write = trial.call("network.set_name_label", [network.clone(), Value::text("n")]);
+    let write = test_app.call("network.set_name_label", [network.clone(), Value::text("n")]);
     let mut write = std::pin::pin!(write);
-    let read = trial.call("network.get_name_label", [network.clone()]);
+    let read = test_app.call("network.get_name_label", [network.clone()]);
     tokio::select! {
         biased;
         _ = &mut write => panic!("there was no turn"),
@@ -252,7 +252,7 @@ async fn a_write_waits_for_its_turn_and_a_read_for_nobody() {
     }
     turns.pop();
     write.await.unwrap();
-    let name = trial.call("network.get_name_label", [network]).await;
+    let name = test_app.call("network.get_name_label", [network]).await;
     assert_eq!(name, Ok(Value::text("n")));
 }
 
@@ -279,30 +279,30 @@ fn parameters_are_what_the_message_says() {
 
 #[tokio::test]
 async fn what_cannot_be_stored_has_not_been_done() {
-    let trial = TestApp::new().await;
-    let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
+    let test_app = TestApp::new().await;
+    let network = test_app.app.db.read(|view| the(view, &network::CLASS)).value();
     let name = async |name: &str| {
-        trial.call("network.set_name_label", [network.clone(), Value::text(name)]).await
+        test_app.call("network.set_name_label", [network.clone(), Value::text(name)]).await
     };
-    trial.store.set_room(Some(0));
+    test_app.store.set_room(Some(0));
     assert_eq!(name("n").await.unwrap_err().code, "OUT_OF_SPACE");
-    let kept = trial.call("network.get_name_label", [network.clone()]).await;
+    let kept = test_app.call("network.get_name_label", [network.clone()]).await;
     assert_eq!(kept, Ok(Value::text("Internal network")));
-    trial.store.set_room(None);
+    test_app.store.set_room(None);
     name("n").await.unwrap();
-    assert_eq!(trial.call("network.get_name_label", [network]).await, Ok(Value::text("n")));
+    assert_eq!(test_app.call("network.get_name_label", [network]).await, Ok(Value::text("n")));
 }
 
 /// A later change may find room where an earlier one found none.
 #[tokio::test]
 async fn a_call_of_several_changes_is_told_of_each_that_is_not_stored() {
-    let trial = TestApp::new().await;
-    let ctx = trial.ctx_of("root", Role::PoolAdmin, "network.create");
+    let test_app = TestApp::new().await;
+    let ctx = test_app.ctx_of("root", Role::PoolAdmin, "network.create");
     let make = || ctx.change(|tx| tx.create(&network::CLASS, Vec::new()));
-    trial.store.set_room(Some(0));
+    test_app.store.set_room(Some(0));
     make().unwrap();
     assert_eq!(ctx.stored().await.unwrap_err().code, "OUT_OF_SPACE");
-    trial.store.set_room(None);
+    test_app.store.set_room(None);
     make().unwrap();
     assert_eq!(ctx.stored().await.unwrap_err().code, "OUT_OF_SPACE");
 }

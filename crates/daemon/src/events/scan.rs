@@ -52,7 +52,7 @@ fn counts(view: &View<'_>) -> Value {
         let count = view.count_published(class);
         Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
     };
-    let kept = classes().iter().filter(|class| class.kept != RecordStorage::Nowhere);
+    let kept = classes().iter().filter(|class| class.record_storage != RecordStorage::Nowhere);
     Value::Map(kept.map(|class| (class.name.to_ascii_lowercase(), count(class))).collect())
 }
 

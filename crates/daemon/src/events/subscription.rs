@@ -58,8 +58,8 @@ impl Subscription {
     /// Wants an object of a class, or all.
     fn want(&mut self, class: &'static Class, object: Option<Ref>) {
         let nothing = || ClassFilter { class, objects: Some(HashSet::new()) };
-        let wanted = self.wanted.entry(class.name).or_insert_with(nothing);
-        match (&mut wanted.objects, object) {
+        let class_filter = self.wanted.entry(class.name).or_insert_with(nothing);
+        match (&mut class_filter.objects, object) {
             (Some(objects), Some(object)) => drop(objects.insert(object)),
             (all, None) => *all = None,
             (None, Some(_)) => {}

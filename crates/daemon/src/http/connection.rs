@@ -30,7 +30,7 @@ const AGENT_CHARS_MAX: usize = 128;
 /// What every connection of a server has in common.
 #[derive(Clone, Debug)]
 pub(super) struct ServerContext {
-    pub(super) answers: Arc<dyn ApiHandler>,
+    pub(super) api_handler: Arc<dyn ApiHandler>,
     pub(super) head_deadline: Duration,
     pub(super) consoles: Arc<Semaphore>,
     pub(super) stop: watch::Receiver<bool>,
@@ -41,43 +41,45 @@ pub(super) struct ServerContext {
 pub(super) struct Caller {
     pub(super) from: Origin,
     /// The session of the connection, if it may have one.
-    pub(super) own: Option<Arc<ConnectionSession>>,
+    pub(super) connection_session: Option<Arc<ConnectionSession>>,
 }
 
 impl Caller {
     /// Who asks with these headers.
     pub(super) fn asks(self, headers: &HeaderMap) -> Peer {
-        let Self { from, own } = self;
+        let Self { from, connection_session: own } = self;
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let user_agent = agent.map(|text| text.chars().take(AGENT_CHARS_MAX).collect());
-        Peer { from, user_agent, own }
+        Peer { from, user_agent, connection_session: own }
     }
 }
 
 /// A connection with a session of its own, which ends with it.
 struct SessionGuard {
-    own: Arc<ConnectionSession>,
-    answers: Arc<dyn ApiHandler>,
+    connection_session: Arc<ConnectionSession>,
+    api_handler: Arc<dyn ApiHandler>,
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.answers.connection_closed(&self.own);
+        self.api_handler.connection_closed(&self.connection_session);
     }
 }
 
 /// Serves a connection until either side ends it.
-pub(super) async fn serve<S>(stream: S, from: Origin, common: ServerContext)
+pub(super) async fn serve<S>(stream: S, from: Origin, server_context: ServerContext)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (head_deadline, mut stop) = (common.head_deadline, common.stop.clone());
-    let own = (from == Origin::Unix).then(|| Arc::new(ConnectionSession::default()));
-    let answers = Arc::clone(&common.answers);
-    let _stay = own.clone().map(|own| SessionGuard { own, answers });
-    let caller = Caller { from, own };
+    let (head_deadline, mut stop) = (server_context.head_deadline, server_context.stop.clone());
+    let connection_session = (from == Origin::Unix).then(|| Arc::new(ConnectionSession::default()));
+    let api_handler = Arc::clone(&server_context.api_handler);
+    let _stay = connection_session
+        .clone()
+        .map(|connection_session| SessionGuard { connection_session, api_handler });
+    let caller = Caller { from, connection_session };
     let service =
-        service_fn(move |request| routes::answer(request, caller.clone(), common.clone()));
+        service_fn(move |request| routes::answer(request, caller.clone(), server_context.clone()));
     let io = TokioIo::new(StallTimeout::new(stream, WRITE_PATIENCE));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -50,13 +50,13 @@ pub enum ConsoleError {
 pub(super) async fn console(
     request: Request<Incoming>,
     caller: Caller,
-    answers: &dyn ApiHandler,
+    api_handler: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 ) -> Response<ResponseBody> {
-    let wanted = wanted(request.uri().query().unwrap_or_default(), request.headers());
+    let console_request = wanted(request.uri().query().unwrap_or_default(), request.headers());
     let peer = caller.asks(request.headers());
-    match open(wanted, peer, answers, consoles).await {
+    match open(console_request, peer, api_handler, consoles).await {
         Ok((line, held)) => {
             tokio::spawn(carry(on(request), line, held, stop, false));
             text(StatusCode::OK, "application/octet-stream", String::new())
@@ -69,7 +69,7 @@ pub(super) async fn console(
 pub(super) async fn socket(
     request: Request<Incoming>,
     caller: Caller,
-    answers: &dyn ApiHandler,
+    api_handler: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 ) -> Response<ResponseBody> {
@@ -77,9 +77,9 @@ pub(super) async fn socket(
         return refused(StatusCode::UPGRADE_REQUIRED, "Ask for a WebSocket of version 13.");
     };
     // A browser shows its cookies whichever page asks: the session is in the query, or nowhere.
-    let wanted = wanted(request.uri().query().unwrap_or_default(), &HeaderMap::new());
+    let console_request = wanted(request.uri().query().unwrap_or_default(), &HeaderMap::new());
     let peer = caller.asks(request.headers());
-    let (line, held) = match open(wanted, peer, answers, consoles).await {
+    let (line, held) = match open(console_request, peer, api_handler, consoles).await {
         Ok(open) => open,
         Err(refusal) => return refusal,
     };
@@ -101,12 +101,12 @@ pub(super) async fn socket(
 
 /// The line that is wanted with a place for it, or why there is none.
 async fn open(
-    wanted: Option<ConsoleRequest>,
+    console_request: Option<ConsoleRequest>,
     peer: Peer,
-    answers: &dyn ApiHandler,
+    api_handler: &dyn ApiHandler,
     consoles: &Arc<Semaphore>,
 ) -> Result<(UnixStream, OwnedSemaphorePermit), Response<ResponseBody>> {
-    let Some(wanted) = wanted else {
+    let Some(console_request) = console_request else {
         let why = "Say whose console it is: ref=... or uuid=...";
         return Err(refused(StatusCode::BAD_REQUEST, why));
     };
@@ -114,7 +114,7 @@ async fn open(
         let why = "Too many consoles are open. Close one.";
         return Err(refused(StatusCode::SERVICE_UNAVAILABLE, why));
     };
-    let refusal = match answers.console(wanted, peer).await {
+    let refusal = match api_handler.console(console_request, peer).await {
         Ok(line) => return Ok((line, place)),
         Err(ConsoleError::Denied) => {
             refused(StatusCode::UNAUTHORIZED, "Log in first, as somebody who may use consoles.")
@@ -162,13 +162,13 @@ async fn carry(
 
 /// What a request asks for, if it does.
 fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
-    let mut wanted = ConsoleRequest::default();
+    let mut console_request = ConsoleRequest::default();
     for pair in query.split('&') {
         let Some((name, value)) = pair.split_once('=') else { continue };
         match name {
-            "session_id" => wanted.session = word(value)?,
-            "ref" => wanted.reference = Some(word(value)?),
-            "uuid" => wanted.uuid = Some(word(value)?),
+            "session_id" => console_request.session = word(value)?,
+            "ref" => console_request.reference = Some(word(value)?),
+            "uuid" => console_request.uuid = Some(word(value)?),
             _ => {}
         }
     }
@@ -176,10 +176,11 @@ fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
     let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
     for cookie in cookies.flat_map(|cookie| cookie.split(';')) {
         if let Some(session) = cookie.trim().strip_prefix("session_id=") {
-            wanted.session = word(session)?;
+            console_request.session = word(session)?;
         }
     }
-    (wanted.reference.is_some() || wanted.uuid.is_some()).then_some(wanted)
+    (console_request.reference.is_some() || console_request.uuid.is_some())
+        .then_some(console_request)
 }
 
 /// A word of a URL. References have nothing in them but a colon that may be written otherwise.

@@ -35,7 +35,7 @@ pub(super) struct ConnectionLimiter {
 /// One more connection of a source, until it is dropped.
 #[derive(Debug)]
 pub(super) struct SourcePermit {
-    places: ConnectionLimiter,
+    connection_limiter: ConnectionLimiter,
     source: ClientSource,
 }
 
@@ -72,7 +72,7 @@ impl ConnectionLimiter {
             return None;
         }
         *held += 1;
-        Some(SourcePermit { places: self.clone(), source })
+        Some(SourcePermit { connection_limiter: self.clone(), source })
     }
 
     fn sources(&self) -> MutexGuard<'_, BTreeMap<ClientSource, usize>> {
@@ -82,7 +82,7 @@ impl ConnectionLimiter {
 
 impl Drop for SourcePermit {
     fn drop(&mut self) {
-        let mut sources = self.places.sources();
+        let mut sources = self.connection_limiter.sources();
         let Some(held) = sources.get_mut(&self.source) else { return };
         *held = held.saturating_sub(1);
         if *held == 0 {
@@ -100,43 +100,45 @@ mod tests {
     use super::*;
 
     /// What is there without waiting.
-    fn now(places: &ConnectionLimiter, tcp: bool) -> Option<ConnectionPermit> {
+    fn now(connection_limiter: &ConnectionLimiter, tcp: bool) -> Option<ConnectionPermit> {
         let mut context = Context::from_waker(Waker::noop());
-        match pin!(places.take(tcp)).as_mut().poll(&mut context) {
-            std::task::Poll::Ready(place) => place,
+        match pin!(connection_limiter.take(tcp)).as_mut().poll(&mut context) {
+            std::task::Poll::Ready(connection_permit) => connection_permit,
             std::task::Poll::Pending => None,
         }
     }
 
     #[test]
     fn tcp_leaves_places_to_the_unix_socket() {
-        let places = ConnectionLimiter::new(5, 2, 5);
-        let mut tcp: Vec<_> = (0..3).map(|_| now(&places, true).unwrap()).collect();
-        assert!(now(&places, true).is_none());
-        let unix: Vec<_> = (0..2).map(|_| now(&places, false).unwrap()).collect();
-        assert!(now(&places, false).is_none());
+        let connection_limiter = ConnectionLimiter::new(5, 2, 5);
+        let mut tcp: Vec<_> = (0..3).map(|_| now(&connection_limiter, true).unwrap()).collect();
+        assert!(now(&connection_limiter, true).is_none());
+        let unix: Vec<_> = (0..2).map(|_| now(&connection_limiter, false).unwrap()).collect();
+        assert!(now(&connection_limiter, false).is_none());
         tcp.pop();
-        assert!(now(&places, true).is_some());
+        assert!(now(&connection_limiter, true).is_some());
         drop((tcp, unix));
-        let unix: Vec<_> = (0..5).map_while(|_| now(&places, false)).collect();
+        let unix: Vec<_> = (0..5).map_while(|_| now(&connection_limiter, false)).collect();
         assert_eq!(unix.len(), 5, "what TCP leaves, the Unix socket may take");
-        assert!(now(&places, true).is_none());
+        assert!(now(&connection_limiter, true).is_none());
     }
 
     #[test]
     fn a_source_has_a_bound_and_another_has_its_own() {
-        let places = ConnectionLimiter::new(9, 2, 2);
+        let connection_limiter = ConnectionLimiter::new(9, 2, 2);
         let [one, other] = [1, 2].map(|last| ClientSource::Address([10, 0, 0, last].into()));
-        let held = [places.hold(one).unwrap(), places.hold(one).unwrap()];
-        assert!(places.hold(one).is_none());
-        assert!(places.hold(other).is_some());
-        let unix: Vec<_> = (0..5).map_while(|_| places.hold(ClientSource::Unix)).collect();
+        let source_permit =
+            [connection_limiter.hold(one).unwrap(), connection_limiter.hold(one).unwrap()];
+        assert!(connection_limiter.hold(one).is_none());
+        assert!(connection_limiter.hold(other).is_some());
+        let unix: Vec<_> =
+            (0..5).map_while(|_| connection_limiter.hold(ClientSource::Unix)).collect();
         assert_eq!(unix.len(), 5);
-        let [first, second] = held;
+        let [first, second] = source_permit;
         drop(first);
-        let again = places.hold(one).unwrap();
-        assert!(places.hold(one).is_none());
+        let again = connection_limiter.hold(one).unwrap();
+        assert!(connection_limiter.hold(one).is_none());
         drop((second, again, unix));
-        assert!(places.sources().is_empty(), "nothing is remembered of who has gone");
+        assert!(connection_limiter.sources().is_empty(), "nothing is remembered of who has gone");
     }
 }

@@ -96,14 +96,14 @@ impl ApiListener {
     /// Waits for somebody to come; from where, and how that one is served.
     pub(super) async fn accept(
         &self,
-        common: ServerContext,
+        server_context: ServerContext,
     ) -> io::Result<(Origin, Pin<Box<dyn Future<Output = ()> + Send>>)> {
         Ok(match self {
             Self::Plain(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 let from = Origin::Tcp(address);
-                (from, Box::pin(serve(stream, from, common)))
+                (from, Box::pin(serve(stream, from, server_context)))
             }
             Self::Tls(listener, config) => {
                 let (stream, address) = listener.accept().await?;
@@ -112,7 +112,7 @@ impl ApiListener {
                     (TlsAcceptor::from(Arc::clone(config)), Origin::Tcp(address));
                 let served = async move {
                     match timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => serve(stream, from, common).await,
+                        Ok(Ok(stream)) => serve(stream, from, server_context).await,
                         Ok(Err(error)) => tracing::debug!("{address}: no TLS: {error}"),
                         Err(_late) => tracing::debug!("{address}: no TLS in time"),
                     }
@@ -121,7 +121,7 @@ impl ApiListener {
             }
             Self::Unix(door) => {
                 let stream = door.accept().await?;
-                (Origin::Unix, Box::pin(serve(stream, Origin::Unix, common)))
+                (Origin::Unix, Box::pin(serve(stream, Origin::Unix, server_context)))
             }
         })
     }

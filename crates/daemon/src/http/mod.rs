@@ -55,11 +55,11 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>>;
     /// A connection has ended that had this session of its own.
-    fn connection_closed(&self, own: &ConnectionSession);
+    fn connection_closed(&self, connection_session: &ConnectionSession);
     /// Opens the serial line of a machine.
     fn console(
         &self,
-        wanted: ConsoleRequest,
+        console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
     /// What is counted and measured, as OpenMetrics has it.

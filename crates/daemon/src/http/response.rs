@@ -107,14 +107,14 @@ mod tests {
 
     use super::*;
 
-    fn chunks(mut answer: ResponseBody) -> Vec<Bytes> {
+    fn chunks(mut response_body: ResponseBody) -> Vec<Bytes> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         let mut chunks = Vec::new();
-        while let Poll::Ready(Some(frame)) = Pin::new(&mut answer).poll_frame(&mut context) {
+        while let Poll::Ready(Some(frame)) = Pin::new(&mut response_body).poll_frame(&mut context) {
             chunks.push(frame.unwrap().into_data().unwrap());
-            assert_eq!(answer.size_hint().exact(), Some(answer.bytes_left));
+            assert_eq!(response_body.size_hint().exact(), Some(response_body.bytes_left));
         }
-        assert!(answer.is_end_stream());
+        assert!(response_body.is_end_stream());
         chunks
     }
 
@@ -129,16 +129,16 @@ mod tests {
 
     #[test]
     fn short_pieces_go_together() {
-        let (text, answer) = answer(&[10; 1000]);
-        let chunks = chunks(answer);
+        let (text, response_body) = answer(&[10; 1000]);
+        let chunks = chunks(response_body);
         assert_eq!(chunks.concat(), text.as_bytes());
         assert_eq!(chunks.len(), 1 + text.len() / CHUNK_BYTES);
     }
 
     #[test]
     fn a_long_piece_goes_alone() {
-        let (text, answer) = answer(&[10, ALONE_BYTES, 10]);
-        let chunks = chunks(answer);
+        let (text, response_body) = answer(&[10, ALONE_BYTES, 10]);
+        let chunks = chunks(response_body);
         assert_eq!(chunks.concat(), text.as_bytes());
         assert_eq!(chunks.len(), 3);
     }

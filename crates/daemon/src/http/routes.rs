@@ -34,25 +34,27 @@ impl std::error::Error for Closed {}
 pub(super) async fn answer(
     request: Request<Incoming>,
     caller: Caller,
-    common: ServerContext,
+    server_context: ServerContext,
 ) -> Result<Response<ResponseBody>, Closed> {
-    let ServerContext { answers, consoles, stop, .. } = common;
+    let ServerContext { api_handler, consoles, stop, .. } = server_context;
     if caller.from == Origin::Unix && request.headers().contains_key(header::ORIGIN) {
         return Ok(page());
     }
     let path = request.uri().path();
     match (request.method(), Encoding::of_path(path)) {
-        (&Method::POST, Some(encoding)) => rpc(encoding, request, &*answers, caller, stop).await,
+        (&Method::POST, Some(encoding)) => {
+            rpc(encoding, request, &*api_handler, caller, stop).await
+        }
         (_, Some(_)) => Ok(other_method("POST")),
         (&Method::GET, None) if path == METRICS => {
-            Ok(text(StatusCode::OK, OPENMETRICS, answers.metrics()))
+            Ok(text(StatusCode::OK, OPENMETRICS, api_handler.metrics()))
         }
         (_, None) if path == METRICS => Ok(other_method("GET")),
         (&Method::CONNECT, None) if path == console::PATH => {
-            Ok(console::console(request, caller, &*answers, &consoles, stop).await)
+            Ok(console::console(request, caller, &*api_handler, &consoles, stop).await)
         }
         (&Method::GET, None) if path == console::PATH => {
-            Ok(console::socket(request, caller, &*answers, &consoles, stop).await)
+            Ok(console::socket(request, caller, &*api_handler, &consoles, stop).await)
         }
         (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
         (_, None) => Ok(absent()),

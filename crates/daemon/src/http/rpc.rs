@@ -36,7 +36,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(super) async fn rpc(
     encoding: Encoding,
     request: Request<Incoming>,
-    answers: &dyn ApiHandler,
+    api_handler: &dyn ApiHandler,
     caller: Caller,
     stop: watch::Receiver<bool>,
 ) -> Result<Response<ResponseBody>, Closed> {
@@ -57,9 +57,9 @@ pub(super) async fn rpc(
     let peer = caller.asks(&head.headers);
     let frame =
         Call { method: call.method.clone(), params: Vec::new(), dialect: call.dialect.clone() };
-    let outcome = outcome(answers, call, peer, stop).await?;
-    let answer = ResponseBody::of(envelope::answer(&frame, &outcome));
-    let mut response = Response::new(answer);
+    let outcome = outcome(api_handler, call, peer, stop).await?;
+    let response_body = ResponseBody::of(envelope::answer(&frame, &outcome));
+    let mut response = Response::new(response_body);
     let kind = HeaderValue::from_static(frame.dialect.encoding().content_type());
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     let took = format!("call;dur={:.3}", began.elapsed().as_secs_f64() * 1e3);
@@ -72,14 +72,14 @@ pub(super) async fn rpc(
 /// How a call ends. What only waits is cut off when the server stops; a mistake in a call ends it
 /// alone.
 async fn outcome(
-    answers: &dyn ApiHandler,
+    api_handler: &dyn ApiHandler,
     call: Call,
     peer: Peer,
     mut stop: watch::Receiver<bool>,
 ) -> Result<Result<Value, ApiError>, Closed> {
     let waits =
         resolve(&call.method).is_some_and(|(method, _)| method.kind() == MessageKind::Waits);
-    let mut call = answers.call(call, peer);
+    let mut call = api_handler.call(call, peer);
     let ended = poll_fn(move |context| {
         let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
         polled.unwrap_or_else(|_panic| {

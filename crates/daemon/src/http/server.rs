@@ -26,23 +26,24 @@ pub struct Server {
 
 impl Server {
     /// Serves these doors; what comes in is carried out by `answers`.
-    pub fn begin(doors: Vec<ApiListener>, answers: &Arc<dyn ApiHandler>) -> Self {
-        Self::patient(doors, answers, HEAD_DEADLINE, &ConnectionLimiter::default())
+    pub fn begin(api_listeners: Vec<ApiListener>, api_handler: &Arc<dyn ApiHandler>) -> Self {
+        Self::patient(api_listeners, api_handler, HEAD_DEADLINE, &ConnectionLimiter::default())
     }
 
     pub(super) fn patient(
-        doors: Vec<ApiListener>,
-        answers: &Arc<dyn ApiHandler>,
+        api_listeners: Vec<ApiListener>,
+        api_handler: &Arc<dyn ApiHandler>,
         head_deadline: Duration,
-        places: &ConnectionLimiter,
+        connection_limiter: &ConnectionLimiter,
     ) -> Self {
         let stop = watch::Sender::new(false);
         let consoles = Arc::new(Semaphore::new(console::OPEN_MAX));
         let mut tasks = JoinSet::new();
-        for door in doors {
-            let (answers, consoles) = (Arc::clone(answers), Arc::clone(&consoles));
-            let common = ServerContext { answers, head_deadline, consoles, stop: stop.subscribe() };
-            tasks.spawn(serve(door, common, places.clone()));
+        for api_listener in api_listeners {
+            let (api_handler, consoles) = (Arc::clone(api_handler), Arc::clone(&consoles));
+            let server_context =
+                ServerContext { api_handler, head_deadline, consoles, stop: stop.subscribe() };
+            tasks.spawn(serve(api_listener, server_context, connection_limiter.clone()));
         }
         Self { stop, doors: tasks }
     }
@@ -55,15 +56,19 @@ impl Server {
 }
 
 /// Accepts who comes through a door until the server stops; then the door is closed first.
-async fn serve(door: ApiListener, common: ServerContext, places: ConnectionLimiter) {
-    let mut stop = common.stop.clone();
+async fn serve(
+    api_listener: ApiListener,
+    server_context: ServerContext,
+    connection_limiter: ConnectionLimiter,
+) {
+    let mut stop = server_context.stop.clone();
     let mut connections = JoinSet::new();
     loop {
         let coming = async {
-            let place = places.take(door.is_tcp()).await;
-            (place, door.accept(common.clone()).await)
+            let connection_permit = connection_limiter.take(api_listener.is_tcp()).await;
+            (connection_permit, api_listener.accept(server_context.clone()).await)
         };
-        let (place, coming) = tokio::select! {
+        let (connection_permit, coming) = tokio::select! {
             () = stopped(&mut stop) => break,
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 tell(ended);
@@ -73,19 +78,19 @@ async fn serve(door: ApiListener, common: ServerContext, places: ConnectionLimit
         };
         match coming {
             Ok((from, connection)) => {
-                let Some(held) = places.hold(from.into()) else {
+                let Some(source_permit) = connection_limiter.hold(from.into()) else {
                     tracing::debug!("{from:?} has too many connections");
                     continue;
                 };
                 connections.spawn(async move {
                     connection.await;
-                    drop((held, place));
+                    drop((source_permit, connection_permit));
                 });
             }
-            Err(error) => refused(&door, &error).await,
+            Err(error) => refused(&api_listener, &error).await,
         }
     }
-    drop(door);
+    drop(api_listener);
     let ending = async { while connections.join_next().await.map(tell).is_some() {} };
     if timeout(STOP_DEADLINE, ending).await.is_err() {
         connections.shutdown().await;
@@ -101,7 +106,7 @@ fn tell(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Nobody could be accepted. If that was the fault of who came, the next one is.
-async fn refused(door: &ApiListener, error: &io::Error) {
+async fn refused(api_listener: &ApiListener, error: &io::Error) {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected,
     };
@@ -110,6 +115,6 @@ async fn refused(door: &ApiListener, error: &io::Error) {
     {
         return;
     }
-    tracing::warn!("nobody can be accepted at {door}: {error}");
+    tracing::warn!("nobody can be accepted at {api_listener}: {error}");
     sleep(PAUSE).await;
 }

@@ -64,7 +64,7 @@ pub(super) fn read(contents: Contents) -> Result<StoredState, OpenError> {
 /// its rows alone.
 fn class_of(key: &Key) -> Option<&'static Class> {
     let name = key.table.strip_prefix(OBJECTS)?;
-    class(name).filter(|class| class.kept == RecordStorage::State)
+    class(name).filter(|class| class.record_storage == RecordStorage::State)
 }
 
 /// No two have a reference or a place, and none is of the future.

@@ -70,7 +70,7 @@ struct Shared {
     failed: Mutex<BTreeMap<u64, ApiError>>,
     /// The last generation of a batch that was stored, or could not be.
     tried: AtomicU64,
-    end: Mutex<Option<WriterStop>>,
+    writer_stop: Mutex<Option<WriterStop>>,
 }
 
 /// How the thread that stores shall end.
@@ -103,14 +103,19 @@ impl Persistence {
         (random, follow): (Random, DeriveHook),
         now: Date,
     ) -> Result<(Db, Self), OpenError> {
-        let before = load::read(store.load()?)?;
+        let stored_state = load::read(store.load()?)?;
         let (wake, woken) = sync_channel(1);
-        let db = Db::loaded(before.generation, before.objects, wake.clone(), (random, follow));
+        let db = Db::loaded(
+            stored_state.generation,
+            stored_state.objects,
+            wake.clone(),
+            (random, follow),
+        );
         let db = db.map_err(OpenError::Follows)?;
         let shared = Arc::new(Shared::default());
         let (told, settled) = watch::channel(());
         let mut writer = Writer::new(db.clone(), store, shared.clone(), (woken, told));
-        writer.begin(reserved, before.ceiling, before.repeated)?;
+        writer.begin(reserved, stored_state.ceiling, stored_state.repeated)?;
         db.write_observed(|tx| load::end_tasks(tx, now)).map_err(OpenError::Follows)?;
         let thread = std::thread::Builder::new().name("state".to_owned());
         let thread = thread.spawn(move || writer.run()).map_err(OpenError::Thread)?;
@@ -173,7 +178,7 @@ impl Persistence {
 
     fn end(&self, how: WriterStop) -> Result<(), CloseError> {
         let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
-        *lock(&self.waiter.shared.end) = Some(how);
+        *lock(&self.waiter.shared.writer_stop) = Some(how);
         // Full: it has been woken and has not looked yet.
         let _ = self.waiter.wake.try_send(());
         // It panicked, and has told where.
@@ -215,7 +220,7 @@ impl Shared {
     }
 
     fn end(&self) -> Option<WriterStop> {
-        *lock(&self.end)
+        *lock(&self.writer_stop)
     }
 }
 

@@ -96,27 +96,27 @@ impl Writer {
 
     /// Stores what there is; all, with the mark of a clean end, or what cannot wait for that.
     fn write(&mut self, clean: bool) -> Result<(), StoreError> {
-        let (taken, changes) = self.take(clean);
-        let ceiling = self.next_ceiling(taken.generation(), clean);
+        let (write_batch, changes) = self.take(clean);
+        let ceiling = self.next_ceiling(write_batch.generation(), clean);
         if changes.is_empty() && ceiling == self.ceiling && !clean {
-            self.tried(taken.generation());
+            self.tried(write_batch.generation());
             return Ok(());
         }
         self.left_out.retain(|key| !changes.contains_key(key));
         let batch = Batch {
             changes,
-            generation: taken.generation(),
+            generation: write_batch.generation(),
             ceiling,
             clean: clean && self.left_out.is_empty(),
-            spare: clean || !taken.grows(),
+            spare: clean || !write_batch.grows(),
         };
-        let (committed, generation) = (self.store.commit(&batch), taken.generation());
+        let (committed, generation) = (self.store.commit(&batch), write_batch.generation());
         match &committed {
             Ok(()) => {
                 if self.failing.take().is_some() {
                     tracing::info!("changes are stored again");
                 }
-                self.db.stored(&taken);
+                self.db.stored(&write_batch);
                 self.has_reserved(ceiling);
             }
             Err(error) => {
@@ -127,7 +127,7 @@ impl Writer {
                     );
                 }
                 self.failing = Some(why);
-                self.shared.fail(|| self.db.failed(taken), &told(error));
+                self.shared.fail(|| self.db.failed(write_batch), &told(error));
             }
         }
         self.tried(generation);
@@ -143,8 +143,8 @@ impl Writer {
     /// What is to be stored, without what no store takes.
     fn take(&mut self, all: bool) -> (WriteBatch, Changes) {
         loop {
-            let taken = self.db.take(all);
-            let changes = changes(&taken);
+            let write_batch = self.db.take(all);
+            let changes = changes(&write_batch);
             let unfit = |value: &Option<Vec<u8>>| {
                 value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX)
             };
@@ -154,23 +154,23 @@ impl Writer {
                 .map(|(key, _)| key.clone())
                 .collect();
             if unfit.is_empty() {
-                return (taken, changes);
+                return (write_batch, changes);
             }
-            self.leave_out(taken, unfit);
+            self.leave_out(write_batch, unfit);
         }
     }
 
     /// Nobody knows which of those who asked have made these rows so large: all are told.
-    fn leave_out(&mut self, mut taken: WriteBatch, unfit: Vec<Key>) {
+    fn leave_out(&mut self, mut write_batch: WriteBatch, unfit: Vec<Key>) {
         for key in &unfit {
             tracing::error!(
                 "`{key}` is too large and stays as it is stored until it changes again"
             );
-            taken.leave_out(|class, uuid| load::key(class, uuid) == *key);
+            write_batch.leave_out(|class, uuid| load::key(class, uuid) == *key);
         }
         let why = codes::internal("a record became too large to be stored: the log says which");
         self.left_out.extend(unfit);
-        self.shared.fail(|| self.db.failed(taken), &why);
+        self.shared.fail(|| self.db.failed(write_batch), &why);
         self.told.send_replace(());
     }
 
@@ -186,8 +186,8 @@ impl Writer {
     }
 }
 
-fn changes(taken: &WriteBatch) -> Changes {
-    let rows = taken.rows().iter();
+fn changes(write_batch: &WriteBatch) -> Changes {
+    let rows = write_batch.rows().iter();
     rows.map(|row| (load::key(row.class, &row.uuid), row.row.as_ref().map(row::write))).collect()
 }
 

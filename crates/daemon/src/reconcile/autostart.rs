@@ -17,8 +17,8 @@ const BOOT_ID: &str = "boot_id";
 /// Whether the host has gone on running since the daemon last started. From now on this boot is
 /// the one to compare with; and in the same change, so that no death of a daemon comes in between,
 /// those machines are owed a start for which it is set. What was owed before went with the host.
-pub(super) fn same_boot(house: &AppState, boot: &str) -> bool {
-    let compared = house.db.write_observed(|tx| {
+pub(super) fn same_boot(app: &AppState, boot: &str) -> bool {
+    let compared = app.db.write_observed(|tx| {
         let view = tx.view();
         let Some(host) = view.all(&host::CLASS).next().map(|host| host.reference().clone()) else {
             return Ok(true);
@@ -27,20 +27,20 @@ pub(super) fn same_boot(house: &AppState, boot: &str) -> bool {
         let same = config.get(BOOT_ID).is_some_and(|known| known == boot);
         tx.set_key(&host, host::Field::other_config, BOOT_ID, Some(Value::text(boot)))?;
         if !same {
-            owe_starts(tx, house)?;
+            owe_starts(tx, app)?;
         }
         Ok(same)
     });
     compared.unwrap_or(true)
 }
 
-fn owe_starts(tx: &mut Tx<'_>, house: &AppState) -> Result<(), ApiError> {
+fn owe_starts(tx: &mut Tx<'_>, app: &AppState) -> Result<(), ApiError> {
     let machines: Vec<Ref> = tx.view().all(&vm::CLASS).map(Object::reference).cloned().collect();
     for machine in machines {
         owed::forget(tx, &machine)?;
     }
     for machine in chosen(&tx.view())? {
-        owed::begin(tx, &machine, PendingOpIntent::this(VmOp::Start), house.new_ref().as_str())?;
+        owed::begin(tx, &machine, PendingOpIntent::this(VmOp::Start), app.new_ref().as_str())?;
     }
     Ok(())
 }

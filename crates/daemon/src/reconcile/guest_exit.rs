@@ -35,14 +35,14 @@ struct ExitedGuest {
 }
 
 /// Does what is set for a guest that has ended like this, unless somebody has asked for its end.
-pub(super) async fn ended(house: &Arc<AppState>, vm: VmId, domid: Domid, exit: DomainExit) {
-    let Ok(it) = read(&house.db, vm, house.clock.date()) else { return };
+pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: DomainExit) {
+    let Ok(it) = read(&app.db, vm, app.clock.date()) else { return };
     let mut then = next(exit, &it.after);
     let delay = restart_delay(exit, it.ran);
     if then == ExitAction::Restart
-        && let Err(why) = bootable(&house.db, vm, &house.settings.boot)
+        && let Err(why) = bootable(&app.db, vm, &app.settings.boot)
     {
-        tell(house, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
+        tell(app, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
         then = ExitAction::Halt;
     }
     let waits = then == ExitAction::Restart && !delay.is_zero();
@@ -53,7 +53,7 @@ pub(super) async fn ended(house: &Arc<AppState>, vm: VmId, domid: Domid, exit: D
         ExitAction::Restart if waits => halt,
         ExitAction::Restart | ExitAction::Keep => MachineOp::AfterExit(exit),
     };
-    let owes = match then {
+    let pending_op_intent = match then {
         ExitAction::Halt => Some(PendingOpIntent::this(VmOp::HardShutdown)),
         ExitAction::Restart if waits => {
             Some(PendingOpIntent { stays: true, ..PendingOpIntent::this(VmOp::Start) })
@@ -61,23 +61,24 @@ pub(super) async fn ended(house: &Arc<AppState>, vm: VmId, domid: Domid, exit: D
         ExitAction::Restart => Some(PendingOpIntent::this(VmOp::HardReboot)),
         ExitAction::Keep => None,
     };
-    let work = VmOpRequest { owes, ..work(house, &it, domid, (exit, then), op) };
+    let vm_op_request =
+        VmOpRequest { pending_op_intent, ..work(app, &it, domid, (exit, then), op) };
     let caller = OpCaller::nobody();
-    match run_vm_op(house, &caller, &work).await {
-        Ok(()) if waits => restart(house, &it, delay, &caller.key).await,
+    match run_vm_op(app, &caller, &vm_op_request).await {
+        Ok(()) if waits => restart(app, &it, delay, &caller.key).await,
         Ok(()) => {}
-        Err(error) => failed(house, &it, &error),
+        Err(error) => failed(app, &it, &error),
     }
 }
 
 /// Tells why an end was not followed, unless somebody else does.
-fn failed(house: &AppState, it: &ExitedGuest, error: &OpError) {
+fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
     match error {
         OpError::Cancelled => {}
         OpError::Refused(why) if is_dealt_with(why) => {
             tracing::debug!(vm = %it.vm, ?why, "somebody else deals with this end");
         }
-        error => tell(house, it, "VM_END_FAILED", &sentence(error)),
+        error => tell(app, it, "VM_END_FAILED", &sentence(error)),
     }
 }
 
@@ -103,7 +104,7 @@ fn read(db: &Db, vm: VmId, now: Date) -> Result<ExitedGuest, ApiError> {
 }
 
 fn work(
-    house: &AppState,
+    app: &AppState,
     it: &ExitedGuest,
     domid: Domid,
     (exit, then): (DomainExit, ExitAction),
@@ -121,11 +122,12 @@ fn work(
         ExitAction::Keep => "the machine is kept as it is, to be looked at",
     };
     let body = format!("The guest of `{}` {what}; {follows}.", it.name);
-    let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), house.clock.date());
+    let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), app.clock.date());
     let gate: Precheck = Arc::new(move |tx| {
         is_still(tx, &of, domid)?;
-        let note = MessageDraft { name: word, priority, cls: "VM", uuid: &uuid, body: &body };
-        write(tx, &note, now).map(drop).map_err(gone)
+        let message_draft =
+            MessageDraft { name: word, priority, cls: "VM", uuid: &uuid, body: &body };
+        write(tx, &message_draft, now).map(drop).map_err(gone)
     });
     let field = vm::Field::current_operations.into();
     let mark = |op: VmOp| vec![CurrentOp { of: it.machine.clone(), field, op: op.name() }];
@@ -134,7 +136,7 @@ fn work(
         ExitAction::Restart => mark(VmOp::HardReboot),
         ExitAction::Keep => Vec::new(),
     };
-    VmOpRequest { vm: it.vm, op, marks, look: no_look(), gate, owes: None }
+    VmOpRequest { vm: it.vm, op, marks, look: no_look(), gate, pending_op_intent: None }
 }
 
 /// The domain that has ended is the machine's: what somebody asked for meanwhile has not ended it.
@@ -143,7 +145,7 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
     let now = int(&view, machine, vm::Field::domid).map_err(gone)?;
     let power = machine_config::power(&view, machine).map_err(gone)?;
     // As a daemon before this one has begun it, or has told it.
-    if owed::of(&view, machine).is_some_and(|owed| owed.domid == Some(domid)) {
+    if owed::of(&view, machine).is_some_and(|pending_op| pending_op.domid == Some(domid)) {
         return Err(Refusal::NotAllowed("an operation ends this domain".into()));
     }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
@@ -154,19 +156,19 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
 }
 
 /// Starts the machine again after a while, unless somebody wants something else by then.
-async fn restart(house: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
+async fn restart(app: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
     sleep(delay).await;
-    match start(house, &it.machine, by).await {
+    match start(app, &it.machine, by).await {
         Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
-        Err(error) => tell(house, it, "VM_RESTART_FAILED", &sentence(&error)),
+        Err(error) => tell(app, it, "VM_RESTART_FAILED", &sentence(&error)),
     }
 }
 
-fn tell(house: &AppState, it: &ExitedGuest, name: &str, why: &str) {
+fn tell(app: &AppState, it: &ExitedGuest, name: &str, why: &str) {
     let uuid = it.vm.to_string();
     let body = format!("After the end of the guest of `{}`: {why}", it.name);
-    let note = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
-    create_message(&house.db, &note, house.clock.date());
+    let message_draft = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
+    create_message(&app.db, &message_draft, app.clock.date());
 }
 
 #[cfg(test)]

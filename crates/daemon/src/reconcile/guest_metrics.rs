@@ -35,26 +35,25 @@ pub(super) enum GuestPoll {
 }
 
 /// Records what a guest's agent tells, if it has one, else what is seen of it.
-pub(super) async fn update_guest_metrics(house: &AppState, vm: VmId) -> GuestPoll {
-    if is_started(house, vm) != Some(true) {
+pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll {
+    if is_started(app, vm) != Some(true) {
         return GuestPoll::Start;
     }
-    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
-    let (is_silent, now) = (told.is_none(), Value::Date(house.clock.date()));
-    let noted =
-        house.db.write_observed(|tx| record(tx, vm, &house.drivers.net, told.flatten(), now));
+    let told = timeout(GUEST_DEADLINE, app.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
+    let (is_silent, now) = (told.is_none(), Value::Date(app.clock.date()));
+    let noted = app.db.write_observed(|tx| record(tx, vm, &app.drivers.net, told.flatten(), now));
     // A machine that is gone meanwhile tells nothing.
     match noted {
         Ok(GuestPoll::Nothing) if is_silent => GuestPoll::Something,
-        Ok(left) => left,
+        Ok(guest_poll) => guest_poll,
         Err(_) => GuestPoll::Nothing,
     }
 }
 
 /// Whether a machine is recorded to run; `None`: it does not, and nothing is under way that could start
 /// it.
-pub(super) fn is_started(house: &AppState, vm: VmId) -> Option<bool> {
-    let seen = house.db.read(|view| {
+pub(super) fn is_started(app: &AppState, vm: VmId) -> Option<bool> {
+    let seen = app.db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
         let is_idle = view.get(machine, vm::Field::current_operations)? == &map(BTreeMap::new())
             && owed::of(view, machine).is_none();

@@ -27,7 +27,7 @@ pub(super) struct GuestPoller(Mutex<HashMap<VmId, Sender<()>>>);
 
 impl GuestPoller {
     /// Something of a guest is new. Called within a runtime.
-    pub(super) fn ask(self: &Arc<Self>, house: &Arc<AppState>, vm: VmId) {
+    pub(super) fn ask(self: &Arc<Self>, app: &Arc<AppState>, vm: VmId) {
         let mut all = self.lock();
         // Where one word waits it is for this as well. One that has panicked is followed by another.
         if let Some(tell) = all.get(&vm)
@@ -37,17 +37,17 @@ impl GuestPoller {
         }
         let (tell, news) = channel(1);
         all.insert(vm, tell);
-        let (guests, house) = (self.clone(), house.clone());
-        tokio::spawn(async move { guests.follow(&house, vm, news).await });
+        let (guests, app) = (self.clone(), app.clone());
+        tokio::spawn(async move { guests.follow(&app, vm, news).await });
     }
 
-    async fn follow(&self, house: &AppState, vm: VmId, mut news: Receiver<()>) {
+    async fn follow(&self, app: &AppState, vm: VmId, mut news: Receiver<()>) {
         let mut waits = AGAIN_MS.into_iter();
         loop {
-            let wait = match guest_metrics::update_guest_metrics(house, vm).await {
+            let wait = match guest_metrics::update_guest_metrics(app, vm).await {
                 GuestPoll::Nothing => None,
                 GuestPoll::Something => waits.next(),
-                GuestPoll::Start if started(house, vm).await => continue,
+                GuestPoll::Start if started(app, vm).await => continue,
                 GuestPoll::Start => None,
             };
             let is_new = match wait {
@@ -78,10 +78,10 @@ impl GuestPoller {
 }
 
 /// Waits until a machine is recorded to run; false: it does not, and nobody starts it.
-async fn started(house: &AppState, vm: VmId) -> bool {
-    let mut changed = house.db.changed();
+async fn started(app: &AppState, vm: VmId) -> bool {
+    let mut changed = app.db.changed();
     loop {
-        match guest_metrics::is_started(house, vm) {
+        match guest_metrics::is_started(app, vm) {
             Some(false) => {}
             started => return started.is_some(),
         }

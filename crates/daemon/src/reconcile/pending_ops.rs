@@ -29,27 +29,27 @@ const RESTART_FAILED: &str = "VM_RESTART_FAILED";
 const END_FAILED: &str = "VM_END_FAILED";
 
 /// Goes on with what was begun on a machine; nothing is left of it then but a start.
-pub(super) async fn go_on(house: &AppState, vm: VmId, machine: &Ref, owed: &PendingOp) {
-    if house.db.read(|view| owes_start(view, machine)).is_some() {
-        return settle(house, vm).await;
+pub(super) async fn go_on(app: &AppState, vm: VmId, machine: &Ref, pending_op: &PendingOp) {
+    if app.db.read(|view| owes_start(view, machine)).is_some() {
+        return settle(app, vm).await;
     }
-    match rest(owed, house.machines.domain(vm)) {
-        Some(op) if owed.tries < TRIES => match begin(house, machine, op, owed).await {
+    match rest(pending_op, app.machines.domain(vm)) {
+        Some(op) if pending_op.tries < TRIES => match begin(app, machine, op, pending_op).await {
             // A shutdown by force has come since.
             Ok(()) | Err(OpError::Cancelled) => {}
-            Err(error) => tell(house, machine, name(owed.op), &sentence(&error)),
+            Err(error) => tell(app, machine, name(pending_op.op), &sentence(&error)),
         },
-        Some(_) => tell(house, machine, name(owed.op), &given_up(owed)),
+        Some(_) => tell(app, machine, name(pending_op.op), &given_up(pending_op)),
         None => {}
     }
     // Where that has done its part, this finds nothing to do.
-    settle(house, vm).await;
-    let _ = house.db.write_observed(|tx| owed::over(tx, machine, &owed.by));
+    settle(app, vm).await;
+    let _ = app.db.write_observed(|tx| owed::over(tx, machine, &pending_op.by));
 }
 
 /// What is left to do, by what is there.
-fn rest(owed: &PendingOp, seen: DomainState) -> Option<MachineOp> {
-    let (clean, by_force) = match owed.op {
+fn rest(pending_op: &PendingOp, seen: DomainState) -> Option<MachineOp> {
+    let (clean, by_force) = match pending_op.op {
         VmOp::CleanShutdown => (Some(MachineOp::CleanShutdown), MachineOp::Reset),
         VmOp::CleanReboot => (Some(MachineOp::CleanReboot), MachineOp::HardReboot),
         op if reboots(op) => (None, MachineOp::HardReboot),
@@ -57,11 +57,11 @@ fn rest(owed: &PendingOp, seen: DomainState) -> Option<MachineOp> {
         // It comes later.
         _ => return None,
     };
-    let is_before = |domid: Domid| owed.domid == Some(domid);
+    let is_before = |domid: Domid| pending_op.domid == Some(domid);
     match (seen, clean) {
         // The guest of the new domain runs, and nobody has said so.
         (DomainState::There { domid, run: RunState::Running }, _)
-            if reboots(owed.op) && !is_before(domid) =>
+            if reboots(pending_op.op) && !is_before(domid) =>
         {
             None
         }
@@ -77,15 +77,19 @@ fn rest(owed: &PendingOp, seen: DomainState) -> Option<MachineOp> {
 
 /// One more try.
 async fn begin(
-    house: &AppState,
+    app: &AppState,
     machine: &Ref,
     op: MachineOp,
-    owed: &PendingOp,
+    pending_op: &PendingOp,
 ) -> Result<(), OpError> {
-    let work = vm_lifecycle::work(house, machine, owed.op, op)?;
-    let owes = PendingOpIntent { op: owed.op, tries: owed.tries.saturating_add(1), stays: false };
-    let work = VmOpRequest { owes: Some(owes), ..work };
-    run_vm_op(house, &OpCaller::again(owed.by.clone()), &work).await
+    let vm_op_request = vm_lifecycle::work(app, machine, pending_op.op, op)?;
+    let pending_op_intent = PendingOpIntent {
+        op: pending_op.op,
+        tries: pending_op.tries.saturating_add(1),
+        stays: false,
+    };
+    let vm_op_request = VmOpRequest { pending_op_intent: Some(pending_op_intent), ..vm_op_request };
+    run_vm_op(app, &OpCaller::again(pending_op.by.clone()), &vm_op_request).await
 }
 
 /// Starts a machine that is owed that by this one. If it is not any more, somebody wants something
@@ -93,16 +97,17 @@ async fn begin(
 ///
 /// # Errors
 /// As of every start; nothing is owed then.
-pub(super) async fn start(house: &AppState, machine: &Ref, by: &str) -> Result<(), OpError> {
-    let owed = house.db.read(|view| owed::of(view, machine)).filter(|owed| owed.by == by);
-    let Some(owed) = owed else { return Ok(()) };
+pub(super) async fn start(app: &AppState, machine: &Ref, by: &str) -> Result<(), OpError> {
+    let pending_op =
+        app.db.read(|view| owed::of(view, machine)).filter(|pending_op| pending_op.by == by);
+    let Some(pending_op) = pending_op else { return Ok(()) };
     let op = MachineOp::Start { paused: false };
-    begin(house, machine, op, &PendingOp { op: VmOp::Start, ..owed }).await
+    begin(app, machine, op, &PendingOp { op: VmOp::Start, ..pending_op }).await
 }
 
 /// Machines that are owed a start, as of now.
-pub(super) fn starts(house: &AppState) -> Vec<(Ref, PendingOp)> {
-    house.db.read(|view| {
+pub(super) fn starts(app: &AppState) -> Vec<(Ref, PendingOp)> {
+    app.db.read(|view| {
         let machines = view.all(&vm::CLASS).map(Object::reference);
         machines.filter_map(|machine| Some((machine.clone(), owes_start(view, machine)?))).collect()
     })
@@ -110,26 +115,22 @@ pub(super) fn starts(house: &AppState) -> Vec<(Ref, PendingOp)> {
 
 /// A reboot that had failed by then is owed its second half.
 fn owes_start(view: &View<'_>, machine: &Ref) -> Option<PendingOp> {
-    let owed = owed::of(view, machine)?;
+    let pending_op = owed::of(view, machine)?;
     let is_down = || machine_config::power(view, machine) == Ok(PowerState::Halted);
-    (owed.op == VmOp::Start || reboots(owed.op) && is_down()).then_some(owed)
+    (pending_op.op == VmOp::Start || reboots(pending_op.op) && is_down()).then_some(pending_op)
 }
 
 /// Starts them. Nobody waits for that.
-pub(super) fn begin_starts(
-    house: &Arc<AppState>,
-    machines: Vec<(Ref, PendingOp)>,
-    same_boot: bool,
-) {
+pub(super) fn begin_starts(app: &Arc<AppState>, machines: Vec<(Ref, PendingOp)>, same_boot: bool) {
     let name = if same_boot { RESTART_FAILED } else { START_FAILED };
-    for (machine, owed) in machines {
-        let house = house.clone();
+    for (machine, pending_op) in machines {
+        let app = app.clone();
         tokio::spawn(async move {
-            if owed.tries >= TRIES {
-                tell(&house, &machine, name, &given_up(&owed));
-                let _ = house.db.write_observed(|tx| owed::over(tx, &machine, &owed.by));
-            } else if let Err(error) = start(&house, &machine, &owed.by).await {
-                tell(&house, &machine, name, &sentence(&error));
+            if pending_op.tries >= TRIES {
+                tell(&app, &machine, name, &given_up(&pending_op));
+                let _ = app.db.write_observed(|tx| owed::over(tx, &machine, &pending_op.by));
+            } else if let Err(error) = start(&app, &machine, &pending_op.by).await {
+                tell(&app, &machine, name, &sentence(&error));
             }
         });
     }
@@ -139,12 +140,12 @@ fn name(op: VmOp) -> &'static str {
     if reboots(op) { RESTART_FAILED } else { END_FAILED }
 }
 
-fn given_up(owed: &PendingOp) -> String {
-    format!("{} daemons have ended with it, and no further one tries", owed.tries)
+fn given_up(pending_op: &PendingOp) -> String {
+    format!("{} daemons have ended with it, and no further one tries", pending_op.tries)
 }
 
-fn tell(house: &AppState, machine: &Ref, name: &str, why: &str) {
-    let uuid = house.db.read(|view| text(view, machine, vm::Field::uuid).map(str::to_owned));
+fn tell(app: &AppState, machine: &Ref, name: &str, why: &str) {
+    let uuid = app.db.read(|view| text(view, machine, vm::Field::uuid).map(str::to_owned));
     let Ok(uuid) = uuid else { return };
     let what = match name {
         START_FAILED => "was not started with its host",
@@ -152,6 +153,6 @@ fn tell(house: &AppState, machine: &Ref, name: &str, why: &str) {
         _ => "was not brought to its end",
     };
     let body = format!("The machine {what}: {why}");
-    let note = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
-    create_message(&house.db, &note, house.clock.date());
+    let message_draft = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
+    create_message(&app.db, &message_draft, app.clock.date());
 }

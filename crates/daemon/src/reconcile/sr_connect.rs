@@ -14,54 +14,54 @@ use crate::records::fields::{pairs, reference, text};
 use crate::storage::{self, SrHandle};
 
 /// Connects every SR, each by itself.
-pub(super) fn all(house: &Arc<AppState>) -> JoinSet<()> {
+pub(super) fn all(app: &Arc<AppState>) -> JoinSet<()> {
     let connections: Vec<Ref> =
-        house.db.read(|view| view.all(&pbd::CLASS).map(Object::reference).cloned().collect());
+        app.db.read(|view| view.all(&pbd::CLASS).map(Object::reference).cloned().collect());
     let mut all = JoinSet::new();
     for connection in connections {
-        let house = house.clone();
+        let app = app.clone();
         all.spawn(async move {
-            if let Err(error) = connect(&house, &connection).await {
-                failed(&house, &connection, &error);
+            if let Err(error) = connect(&app, &connection).await {
+                failed(&app, &connection, &error);
             }
         });
     }
     all
 }
 
-async fn connect(house: &AppState, connection: &Ref) -> Result<(), ApiError> {
-    let (storage, config): (SrHandle, Config) = house.db.read(|view| {
+async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
+    let (storage, config): (SrHandle, Config) = app.db.read(|view| {
         let place = reference(view, connection, pbd::Field::SR)?;
         Ok::<_, ApiError>((
-            house.storage.of(view, &place)?,
+            app.storage.of(view, &place)?,
             pairs(view, connection, pbd::Field::device_config)?,
         ))
     })?;
     let space = storage.attach(&config).await?;
-    house.db.write_observed(|tx| {
+    app.db.write_observed(|tx| {
         tx.set(connection, pbd::Field::currently_attached, Value::Bool(true))?;
         storage::measured(tx, &storage.sr, space)
     })?;
-    storage.tidy(house).await;
+    storage.tidy(app).await;
     // It is connected, whether it tells its disks now or when it is asked again.
-    if let Err(error) = storage::scan(house, &storage).await {
-        tell_scan(house, &storage, &error);
+    if let Err(error) = storage::scan(app, &storage).await {
+        tell_scan(app, &storage, &error);
     }
     Ok(())
 }
 
 /// What is recorded of its disks is what was known before.
-fn tell_scan(house: &AppState, storage: &SrHandle, error: &ApiError) {
+fn tell_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
     let body = format!("What is in it is not known anew: {error}. Mend that, then scan it.");
     let (name, cls, uuid) = ("SR_SCAN_FAILED_ON_SERVER_START", "SR", storage.id.to_string());
     tracing::warn!(sr = %storage.id, "{body}");
-    let note = MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body };
-    create_message(&house.db, &note, house.clock.date());
+    let message_draft = MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body };
+    create_message(&app.db, &message_draft, app.clock.date());
 }
 
 /// It is not connected, and somebody should know.
-fn failed(house: &AppState, connection: &Ref, error: &ApiError) {
-    let noted = house.db.write_observed(|tx| {
+fn failed(app: &AppState, connection: &Ref, error: &ApiError) {
+    let noted = app.db.write_observed(|tx| {
         tx.set(connection, pbd::Field::currently_attached, Value::Bool(false))?;
         let place = reference(&tx.view(), connection, pbd::Field::SR)?;
         text(&tx.view(), &place, sr::Field::uuid).map(str::to_owned)
@@ -69,6 +69,6 @@ fn failed(house: &AppState, connection: &Ref, error: &ApiError) {
     let Ok(uuid) = noted else { return };
     let body = format!("The host is not connected to it: {error}. Mend that, then plug its PBD.");
     let (name, cls) = ("PBD_PLUG_FAILED_ON_SERVER_START", "SR");
-    let note = MessageDraft { name, priority: 2, cls, uuid: &uuid, body: &body };
-    create_message(&house.db, &note, house.clock.date());
+    let message_draft = MessageDraft { name, priority: 2, cls, uuid: &uuid, body: &body };
+    create_message(&app.db, &message_draft, app.clock.date());
 }

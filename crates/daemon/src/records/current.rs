@@ -56,9 +56,14 @@ impl CurrentOps {
                 return Err(why);
             }
             told = tx.touched().next().is_some();
-            for mark in with_slots(&tx.view(), marks)? {
-                tx.set_key(&mark.of, mark.field, key, Some(Value::text(mark.op)))?;
-                marked.push((mark.of, mark.field));
+            for current_op in with_slots(&tx.view(), marks)? {
+                tx.set_key(
+                    &current_op.of,
+                    current_op.field,
+                    key,
+                    Some(Value::text(current_op.op)),
+                )?;
+                marked.push((current_op.of, current_op.field));
             }
             Ok(())
         });
@@ -106,10 +111,11 @@ impl CurrentOps {
 fn with_slots(view: &View<'_>, marks: &[CurrentOp]) -> Result<Vec<CurrentOp>, ApiError> {
     let mut all = marks.to_vec();
     let field = vm::Field::current_operations.into();
-    let takes =
-        |mark: &&CurrentOp| mark.field == field && VmOp::parse(mark.op).is_some_and(makes_domain);
-    for mark in marks.iter().filter(takes) {
-        let slots = references(view, &mark.of, vm::Field::VBDs)?;
+    let takes = |current_op: &&CurrentOp| {
+        current_op.field == field && VmOp::parse(current_op.op).is_some_and(makes_domain)
+    };
+    for current_op in marks.iter().filter(takes) {
+        let slots = references(view, &current_op.of, vm::Field::VBDs)?;
         let (field, op) = (vbd::Field::current_operations.into(), VbdOp::Attach.name());
         all.extend(slots.into_iter().map(|of| CurrentOp { of, field, op }));
     }

@@ -26,8 +26,8 @@ const MTU: u32 = 1500;
 /// A machine and how it wants to boot, which has not been looked for. Its `boot` is empty firmware
 /// until then: a machine is shut down whatever has become of its kernel.
 pub(super) struct MachineConfig {
-    pub(super) recorded: MachineRecord,
-    pub(super) asked: BootRequest,
+    pub(super) machine_record: MachineRecord,
+    pub(super) boot_request: BootRequest,
     pub(super) bootable: Bootable,
 }
 
@@ -39,8 +39,8 @@ pub(super) fn read(
     let mut disks = disks(view, machine)?;
     let mut vifs = vifs(view, machine)?;
     let bootable = bootable(view, &disks, &vifs)?;
-    let asked = BootRequest::read(view, machine)?;
-    for (index, from) in (0..).zip(asked.order(&bootable).unwrap_or_default()) {
+    let boot_request = BootRequest::read(view, machine)?;
+    for (index, from) in (0..).zip(boot_request.order(&bootable).unwrap_or_default()) {
         match from {
             BootFrom::Disk(vbd) | BootFrom::Cd(vbd) => {
                 let found = disks.iter_mut().find(|disk| disk.vbd == vbd);
@@ -62,8 +62,8 @@ pub(super) fn read(
     let power = power(view, machine)?;
     let after = after(view, machine)?;
     let followed = owed::of(view, machine).is_none();
-    let recorded = MachineRecord { power, spec, disks, vifs, after, followed, deadlines };
-    Ok(MachineConfig { recorded, asked, bootable })
+    let machine_record = MachineRecord { power, spec, disks, vifs, after, followed, deadlines };
+    Ok(MachineConfig { machine_record, boot_request, bootable })
 }
 
 /// Every machine that could have something on the host.

@@ -80,15 +80,15 @@ pub fn first_domid(db: &Db) -> Domid {
 /// # Errors
 /// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
 pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootDirs) -> Result<MachineRecord, String> {
-    let read = db.read(|view| {
+    let machine_config = db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
         machine_config::read(view, machine, Deadlines::default())
     });
-    let machine_config::MachineConfig { mut recorded, asked, bootable } =
-        read.map_err(|error| error.to_string())?;
-    recorded.spec.boot = asked.boot(&bootable, places)?;
-    recorded.spec.validate().map_err(|error| error.to_string())?;
-    Ok(recorded)
+    let machine_config::MachineConfig { mut machine_record, boot_request: asked, bootable } =
+        machine_config.map_err(|error| error.to_string())?;
+    machine_record.spec.boot = asked.boot(&bootable, places)?;
+    machine_record.spec.validate().map_err(|error| error.to_string())?;
+    Ok(machine_record)
 }
 
 impl Records for DbRecords {
@@ -97,17 +97,19 @@ impl Records for DbRecords {
     }
 
     fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal> {
-        let read = self.db.read(|view| {
+        let machine_config = self.db.read(|view| {
             let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
             machine_config::read(view, machine, self.deadlines)
         });
-        let read = read.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
-        let machine_config::MachineConfig { mut recorded, asked, bootable } = read;
+        let machine_config =
+            machine_config.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
+        let machine_config::MachineConfig { mut machine_record, boot_request: asked, bootable } =
+            machine_config;
         // Whoever starts it has asked before whether it can boot. Whoever ends it need not care.
         if let Ok(boot) = asked.boot(&bootable, &self.boot) {
-            recorded.spec.boot = boot;
+            machine_record.spec.boot = boot;
         }
-        Ok(recorded)
+        Ok(machine_record)
     }
 
     fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)> {

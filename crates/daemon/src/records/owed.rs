@@ -60,8 +60,8 @@ impl PendingOp {
         let (op, tries, domid, by) = (words.next()?, words.next()?, words.next()?, words.next()?);
         let op = VmOp::parse(op).filter(|op| *op == VmOp::Start || ends(*op))?;
         let domid = u32::try_from(domid.parse::<i64>().ok()?).ok().map(Domid);
-        let owed = Self { op, tries: tries.parse().ok()?, domid, by: by.to_owned() };
-        words.next().is_none().then_some(owed)
+        let pending_op = Self { op, tries: tries.parse().ok()?, domid, by: by.to_owned() };
+        words.next().is_none().then_some(pending_op)
     }
 
     fn text(&self) -> String {
@@ -98,14 +98,19 @@ pub(crate) fn of(view: &View<'_>, machine: &Ref) -> Option<PendingOp> {
 pub(crate) fn begin(
     tx: &mut Tx<'_>,
     machine: &Ref,
-    owes: PendingOpIntent,
+    pending_op_intent: PendingOpIntent,
     by: &str,
 ) -> Result<(), ApiError> {
     // Where it has none any more, an earlier try has ended it.
-    let before = of(&tx.view(), machine).filter(|owed| owed.by == by);
-    let domid = domid(&tx.view(), machine)?.or(before.and_then(|owed| owed.domid));
-    let owed = PendingOp { op: owes.op, tries: owes.tries, domid, by: by.to_owned() };
-    set(tx, machine, Some(Value::Str(owed.text())))
+    let before = of(&tx.view(), machine).filter(|pending_op| pending_op.by == by);
+    let domid = domid(&tx.view(), machine)?.or(before.and_then(|pending_op| pending_op.domid));
+    let pending_op = PendingOp {
+        op: pending_op_intent.op,
+        tries: pending_op_intent.tries,
+        domid,
+        by: by.to_owned(),
+    };
+    set(tx, machine, Some(Value::Str(pending_op.text())))
 }
 
 /// A machine is owed nothing more, if it was by this one.
@@ -114,7 +119,7 @@ pub(crate) fn begin(
 /// The machine is gone.
 pub(crate) fn over(tx: &mut Tx<'_>, machine: &Ref, by: &str) -> Result<(), ApiError> {
     match of(&tx.view(), machine) {
-        Some(owed) if owed.by == by => forget(tx, machine),
+        Some(pending_op) if pending_op.by == by => forget(tx, machine),
         _ => Ok(()),
     }
 }
@@ -132,10 +137,10 @@ pub(crate) fn forget(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
 /// # Errors
 /// The machine is gone.
 pub(super) fn became(tx: &mut Tx<'_>, machine: &Ref, power: PowerState) -> Result<(), ApiError> {
-    let Some(owed) = of(&tx.view(), machine) else { return Ok(()) };
-    let has_another = owed.domid != domid(&tx.view(), machine)?;
+    let Some(pending_op) = of(&tx.view(), machine) else { return Ok(()) };
+    let has_another = pending_op.domid != domid(&tx.view(), machine)?;
     let is_up = matches!(power, PowerState::Running | PowerState::Paused);
-    let is_done = match owed.op {
+    let is_done = match pending_op.op {
         VmOp::Start => is_up,
         op if reboots(op) => is_up && has_another,
         _ => !is_up,
@@ -158,10 +163,10 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
         for op in VmOp::ALL {
-            let owed =
+            let pending_op =
                 PendingOp { op: *op, tries: 2, domid: Some(Domid(17)), by: "OpaqueRef:a".into() };
             let known = *op == VmOp::Start || ends(*op);
-            assert_eq!(PendingOp::parse(&owed.text()), known.then_some(owed), "{op:?}");
+            assert_eq!(PendingOp::parse(&pending_op.text()), known.then_some(pending_op), "{op:?}");
         }
         let start = PendingOp { op: VmOp::Start, tries: 0, domid: None, by: "x".into() };
         assert_eq!(start.text(), "start 0 -1 x");

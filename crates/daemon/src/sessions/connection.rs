@@ -27,9 +27,9 @@ impl Sessions {
     /// # Errors
     /// `SESSION_INVALID`, and that of the database.
     pub fn named(&self, db: &Db, name: &str, peer: &Peer) -> Result<Session, ApiError> {
-        match &peer.own {
-            Some(own) if name.is_empty() => {
-                self.own(db, own, peer.user_agent.as_deref().unwrap_or_default())
+        match &peer.connection_session {
+            Some(connection_session) if name.is_empty() => {
+                self.own(db, connection_session, peer.user_agent.as_deref().unwrap_or_default())
             }
             _ => self.find(db, name),
         }
@@ -43,10 +43,10 @@ impl Sessions {
     pub(super) fn own(
         &self,
         db: &Db,
-        own: &ConnectionSession,
+        connection_session: &ConnectionSession,
         originator: &str,
     ) -> Result<Session, ApiError> {
-        let mut reference = own.reference();
+        let mut reference = connection_session.reference();
         if let Some(reference) = &*reference
             && let Ok(session) = self.find(db, reference.as_str())
         {
@@ -59,8 +59,8 @@ impl Sessions {
     }
 
     /// The connection has ended, and its session with it. False if it had none any more.
-    pub fn left(&self, db: &Db, own: &ConnectionSession) -> bool {
-        let reference = own.reference().take();
+    pub fn left(&self, db: &Db, connection_session: &ConnectionSession) -> bool {
+        let reference = connection_session.reference().take();
         reference.is_some_and(|reference| self.end(db, &reference).is_ok())
     }
 }

@@ -95,7 +95,7 @@ pub struct Sessions {
     /// Whoever changes passwords, or looks at what has changed.
     changing: tokio::sync::Mutex<()>,
     throttle: LoginThrottle,
-    live: Mutex<SessionTable>,
+    session_table: Mutex<SessionTable>,
 }
 
 impl Sessions {
@@ -108,7 +108,7 @@ impl Sessions {
             changes: AtomicU64::new(0),
             changing: Default::default(),
             throttle: LoginThrottle::default(),
-            live: Mutex::default(),
+            session_table: Mutex::default(),
         }
     }
 
@@ -136,22 +136,22 @@ impl Sessions {
     /// `SESSION_AUTHENTICATION_FAILED`, which takes a while.
     pub async fn login(
         &self,
-        house: &AppState,
+        app: &AppState,
         user: &str,
         password: &str,
         peer: &Peer,
         originator: &str,
     ) -> Result<Ref, ApiError> {
         let seen = self.changes.load(Ordering::SeqCst);
-        let admitted = self.admitted(user, password, peer.from).await?;
+        let authenticated_user = self.admitted(user, password, peer.from).await?;
         let originator = match originator {
             "" => peer.user_agent.as_deref().unwrap_or_default(),
             given => given,
         };
-        let begun = self.begin(&house.db, admitted, originator)?;
+        let begun = self.begin(&app.db, authenticated_user, originator)?;
         if self.changes.load(Ordering::SeqCst) != seen {
             // Whoever looked at the sessions then did not see this one.
-            self.end_unstamped(&house.db).await;
+            self.end_unstamped(&app.db).await;
         }
         Ok(begun)
     }
@@ -250,8 +250,8 @@ impl Sessions {
     ///
     /// # Errors
     /// `SESSION_INVALID`: there is none.
-    pub fn logout(&self, house: &AppState, session: &Ref) -> Result<(), ApiError> {
-        self.end(&house.db, session)
+    pub fn logout(&self, app: &AppState, session: &Ref) -> Result<(), ApiError> {
+        self.end(&app.db, session)
     }
 
     fn end(&self, db: &Db, session: &Ref) -> Result<(), ApiError> {
@@ -272,7 +272,7 @@ impl Sessions {
     }
 
     fn live(&self) -> MutexGuard<'_, SessionTable> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.session_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,18 +15,18 @@ use crate::dispatch::Origin;
 use crate::tasks;
 
 /// Ends sessions when the file of passwords changes, for as long as the house stands.
-pub(crate) fn watch(house: &Arc<AppState>) {
-    let Users::File(path) = &*house.sessions.users else { return };
+pub(crate) fn watch(app: &Arc<AppState>) {
+    let Users::File(path) = &*app.sessions.users else { return };
     let watch = FileWatch::of(path);
-    let house = Arc::clone(house);
+    let app = Arc::clone(app);
     tokio::spawn(async move {
         let watching = async {
             let mut watch = watch?;
             loop {
                 watch.changed().await?;
-                house.sessions.changes.fetch_add(1, Ordering::SeqCst);
-                if house.sessions.end_unstamped(&house.db).await {
-                    tasks::end_orphaned(&house);
+                app.sessions.changes.fetch_add(1, Ordering::SeqCst);
+                if app.sessions.end_unstamped(&app.db).await {
+                    tasks::end_orphaned(&app);
                 }
             }
         };
@@ -70,7 +70,7 @@ impl Sessions {
     /// `SESSION_AUTHENTICATION_FAILED`, which takes a while, and `CHANGE_PASSWORD_REJECTED`.
     pub async fn change_password(
         &self,
-        house: &AppState,
+        app: &AppState,
         session: &Session,
         old: &str,
         new: &str,
@@ -79,7 +79,7 @@ impl Sessions {
             self.admitted(ROOT, old, session.from).await?;
         }
         let one_at_a_time = self.changing.lock().await;
-        self.users.change_root(new).await.map_err(|unchanged| match unchanged {
+        self.users.change_root(new).await.map_err(|password_rejected| match password_rejected {
             PasswordRejected::Rejected(why) => codes::change_password_rejected(why),
             PasswordRejected::Failed(error) => {
                 tracing::error!("the password stays as it was: {}", chain(&error));
@@ -93,7 +93,7 @@ impl Sessions {
         let ended = self.live().remove_where(others);
         drop(one_at_a_time);
         tracing::info!("root has another password; {} of root's sessions have ended", ended.len());
-        forget(&house.db, ended);
+        forget(&app.db, ended);
         Ok(())
     }
 }

@@ -35,8 +35,8 @@ fn room() -> Room {
 impl Room {
     fn begin(&self, name: &str) -> Ref {
         let identity = Identity { name: name.to_owned(), role: Role::ReadOnly };
-        let admitted = AuthenticatedUser { identity, from: tcp(), stamp: None };
-        self.sessions.begin(&self.db, admitted, "test").unwrap()
+        let authenticated_user = AuthenticatedUser { identity, from: tcp(), stamp: None };
+        self.sessions.begin(&self.db, authenticated_user, "test").unwrap()
     }
 
     fn records(&self) -> usize {
@@ -74,9 +74,9 @@ fn a_session_is_a_record_until_it_ends() {
 
 #[test]
 fn a_connection_has_one_session_until_it_ends() {
-    let (room, own) = (room(), ConnectionSession::default());
-    assert!(!room.sessions.left(&room.db, &own), "nothing was called");
-    let find = || room.sessions.own(&room.db, &own, "xe").unwrap();
+    let (room, connection_session) = (room(), ConnectionSession::default());
+    assert!(!room.sessions.left(&room.db, &connection_session), "nothing was called");
+    let find = || room.sessions.own(&room.db, &connection_session, "xe").unwrap();
     let session = find();
     assert_eq!((session.user.as_str(), session.role, session.root), (ROOT, Role::PoolAdmin, true));
     assert_eq!(session.from, Origin::Unix);
@@ -86,10 +86,10 @@ fn a_connection_has_one_session_until_it_ends() {
     room.sessions.end(&room.db, &session.reference).unwrap();
     let anew = find();
     assert_ne!(anew.reference, session.reference);
-    assert!(room.sessions.left(&room.db, &own));
+    assert!(room.sessions.left(&room.db, &connection_session));
     assert_eq!(room.records(), 0);
     assert!(room.find(&anew.reference).is_err());
-    assert!(!room.sessions.left(&room.db, &own));
+    assert!(!room.sessions.left(&room.db, &connection_session));
 }
 
 #[test]
@@ -186,8 +186,8 @@ async fn who_hangs_up_has_waited_all_the_same() {
 
 impl Room {
     async fn log_in(&self, user: &str, password: &str) -> Ref {
-        let admitted = self.sessions.admitted(user, password, tcp()).await.unwrap();
-        self.sessions.begin(&self.db, admitted, "test").unwrap()
+        let authenticated_user = self.sessions.admitted(user, password, tcp()).await.unwrap();
+        self.sessions.begin(&self.db, authenticated_user, "test").unwrap()
     }
 }
 

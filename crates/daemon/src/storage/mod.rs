@@ -82,8 +82,8 @@ impl Storage {
     /// There is no driver for it, or the place cannot be looked at.
     pub(crate) async fn probe(&self, kind: &str, config: &Config) -> Result<Vec<SrId>, ApiError> {
         let nobody = SrId(Uuid::default());
-        let place = self.place(Ref::of(nobody.0), nobody, kind)?;
-        place.within("a look for storage", place.driver.probe(config)).await
+        let sr_handle = self.place(Ref::of(nobody.0), nobody, kind)?;
+        sr_handle.within("a look for storage", sr_handle.driver.probe(config)).await
     }
 }
 
@@ -105,8 +105,8 @@ impl SrHandle {
 
     /// Lets go of what a daemon before this one has left attached. What cannot be let go of is in
     /// nobody's way: who wants the volume finds it attached.
-    pub(crate) async fn tidy(&self, house: &AppState) {
-        let tidied = house.machines.detach_leftovers(self.id, self.driver.kind());
+    pub(crate) async fn tidy(&self, app: &AppState) {
+        let tidied = app.machines.detach_leftovers(self.id, self.driver.kind());
         if let Err(error) = self.deadline("the end of what is left", tidied).await {
             tracing::warn!(sr = %self.id, "something may be left attached: {error}");
         }

@@ -21,13 +21,13 @@ const NAMED_MAX: usize = 10;
 ///
 /// # Errors
 /// As the storage has it.
-pub(crate) async fn scan(house: &AppState, storage: &SrHandle) -> Result<(), ApiError> {
+pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiError> {
     let scanned = storage.scan().await;
-    let now = house.clock.date();
-    house.db.write_observed(|tx| match &scanned {
+    let now = app.clock.date();
+    app.db.write_observed(|tx| match &scanned {
         Ok((space, volumes)) => {
-            let strays = found(tx, &storage.sr, *space, volumes)?;
-            tell(tx, storage, &strays, now)
+            let duplicate_volumes = found(tx, &storage.sr, *space, volumes)?;
+            tell(tx, storage, &duplicate_volumes, now)
         }
         Err(SrError::Vanished { .. }) => {
             let (connection, _) = super::connection(&tx.view(), &storage.sr)?;
@@ -49,21 +49,24 @@ pub(crate) struct DuplicateVolume {
 fn tell(
     tx: &mut Tx<'_>,
     storage: &SrHandle,
-    strays: &[DuplicateVolume],
+    duplicate_volumes: &[DuplicateVolume],
     now: Date,
 ) -> Result<(), ApiError> {
-    if strays.is_empty() {
+    if duplicate_volumes.is_empty() {
         return Ok(());
     }
     let view = tx.view();
-    let place =
-        |stray: &DuplicateVolume| text(&view, &stray.of, sr::Field::uuid).unwrap_or_default();
-    let named = strays.iter().take(NAMED_MAX);
-    let named = named.map(|stray| format!("{} of {}", stray.volume, place(stray)));
+    let place = |duplicate_volume: &DuplicateVolume| {
+        text(&view, &duplicate_volume.of, sr::Field::uuid).unwrap_or_default()
+    };
+    let named = duplicate_volumes.iter().take(NAMED_MAX);
+    let named = named.map(|duplicate_volume| {
+        format!("{} of {}", duplicate_volume.volume, place(duplicate_volume))
+    });
     let body = format!(
         "{} volumes have the UUID of a disk of another storage repository and are passed over: \
          {}. Remove such a copy, or name it by a UUID of its own.",
-        strays.len(),
+        duplicate_volumes.len(),
         named.collect::<Vec<_>>().join(", ")
     );
     let (uuid, name, cls) = (storage.id.to_string(), "SR_VOLUMES_PASSED_OVER", "SR");
@@ -103,12 +106,12 @@ pub(crate) fn found(
         }
         sum = sum.saturating_add(bytes(&tx.view(), &disk, vdi::Field::virtual_size)?);
     }
-    let mut strays = Vec::new();
+    let mut duplicate_volumes = Vec::new();
     for volume in there.into_values() {
         let name = volume.vdi.to_string();
         if let Ok(other) = tx.view().by_uuid(&vdi::CLASS, &name).cloned() {
             let of = reference(&tx.view(), &other, vdi::Field::SR)?;
-            strays.push(DuplicateVolume { volume: volume.vdi.0, of });
+            duplicate_volumes.push(DuplicateVolume { volume: volume.vdi.0, of });
             continue;
         }
         let disk = tx.create(
@@ -127,7 +130,7 @@ pub(crate) fn found(
     }
     tx.set(place, sr::Field::virtual_allocation, size(sum))?;
     measured(tx, place, space)?;
-    Ok(strays)
+    Ok(duplicate_volumes)
 }
 
 /// Records how large an SR is and what is taken of it.

@@ -32,11 +32,11 @@ impl Tasks {
 }
 
 /// Forgets what is to be forgotten now; when the next one is.
-pub(super) fn collect(house: &AppState) -> Option<Instant> {
-    let (overdue, next) = house.tasks.overdue(house.clock.now());
+pub(super) fn collect(app: &AppState) -> Option<Instant> {
+    let (overdue, next) = app.tasks.overdue(app.clock.now());
     if !overdue.is_empty() {
         // One that is gone already is no reason to keep the others.
-        let forgotten = house.db.write_observed(|tx| {
+        let forgotten = app.db.write_observed(|tx| {
             for it in &overdue {
                 let _ = tx.destroy(&task::CLASS, it);
             }
@@ -48,10 +48,10 @@ pub(super) fn collect(house: &AppState) -> Option<Instant> {
 }
 
 /// Forgets tasks in time, for as long as the house stands.
-pub async fn expire_loop(house: Arc<AppState>) {
+pub async fn expire_loop(app: Arc<AppState>) {
     loop {
-        let next = collect(&house);
-        let ended = house.tasks.ended.notified();
+        let next = collect(&app);
+        let ended = app.tasks.ended.notified();
         match next {
             Some(next) => {
                 let due = tokio::time::sleep_until(next.into());

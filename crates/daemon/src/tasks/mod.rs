@@ -86,10 +86,10 @@ impl Tasks {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, it: &Ref, user: &str, live: RunningTask) {
+    fn enter(&self, it: &Ref, user: &str, running_task: RunningTask) {
         let mut inner = self.inner();
         inner.owners.insert(it.clone(), user.into());
-        inner.live.insert(it.clone(), live);
+        inner.live.insert(it.clone(), running_task);
     }
 
     /// There is no such task after all.
@@ -101,16 +101,16 @@ impl Tasks {
 }
 
 /// Takes over the tasks that a restart has left, all of which have ended.
-pub fn take_over(house: &AppState) {
+pub fn take_over(app: &AppState) {
     let left: Vec<Ref> =
-        house.db.read(|view| view.all(&task::CLASS).map(|task| task.reference().clone()).collect());
+        app.db.read(|view| view.all(&task::CLASS).map(|task| task.reference().clone()).collect());
     // How far they are is not stored.
-    let _ = house.db.write_observed(|tx| {
+    let _ = app.db.write_observed(|tx| {
         left.iter().try_for_each(|it| tx.set(it, task::Field::progress, Value::Float(1.0)))
     });
-    let now = house.clock.now();
-    house.tasks.inner().ended.extend(left.into_iter().map(|it| (now, it)));
-    house.tasks.ended.notify_one();
+    let now = app.clock.now();
+    app.tasks.inner().ended.extend(left.into_iter().map(|it| (now, it)));
+    app.tasks.ended.notify_one();
 }
 
 /// Makes a task that its client carries out.
@@ -118,16 +118,17 @@ pub fn take_over(house: &AppState) {
 /// # Errors
 /// `TOO_MANY_PENDING_TASKS`, `OUT_OF_SPACE`.
 pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, ApiError> {
-    let tasks = &ctx.house.tasks;
+    let tasks = &ctx.app.tasks;
     let session = ctx.session.reference.clone();
-    let place = tasks.theirs.take(&session).or_else(|_| {
-        end_orphaned(&ctx.house);
+    let call_permit = tasks.theirs.take(&session).or_else(|_| {
+        end_orphaned(&ctx.app);
         tasks.theirs.take(&session)
     })?;
-    let live = RunningTask { cancel: None, doomed: false, session, _place: Arc::new(place) };
+    let running_task =
+        RunningTask { cancel: None, doomed: false, session, _place: Arc::new(call_permit) };
     let it = ctx.change(|tx| {
-        let it = record::make(tx, &ctx.house, label, description)?;
-        tasks.enter(&it, &ctx.session.user, live);
+        let it = record::make(tx, &ctx.app, label, description)?;
+        tasks.enter(&it, &ctx.session.user, running_task);
         Ok(it)
     })?;
     if let Err(error) = ctx.stored().await {
@@ -145,11 +146,11 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
 pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.cancel/any")?;
     ctx.read(|view| view.object(&task::CLASS, it).map(drop))?;
-    let live = ctx.house.tasks.inner().live.get(it).map(|live| live.cancel.clone());
+    let live = ctx.app.tasks.inner().live.get(it).map(|running_task| running_task.cancel.clone());
     let cancel = match live {
         // It has ended, or is ending.
         None => return Ok(()),
-        Some(None) => return end(&ctx.house, it, &Err(codes::task_cancelled(it.as_str()))),
+        Some(None) => return end(&ctx.app, it, &Err(codes::task_cancelled(it.as_str()))),
         Some(Some(cancel)) => cancel,
     };
     ctx.change(|tx| {
@@ -175,16 +176,18 @@ pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
 pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.destroy/any")?;
     {
-        let mut inner = ctx.house.tasks.inner();
-        if let Some(live) = inner.live.get_mut(it).filter(|live| live.cancel.is_some()) {
-            live.doomed = true;
+        let mut inner = ctx.app.tasks.inner();
+        if let Some(running_task) =
+            inner.live.get_mut(it).filter(|running_task| running_task.cancel.is_some())
+        {
+            running_task.doomed = true;
             return Ok(());
         }
         inner.live.remove(it);
         inner.ended.retain(|(_, ended)| ended != it);
         inner.owners.remove(it);
     }
-    ctx.house.db.write_observed(|tx| tx.destroy(&task::CLASS, it))
+    ctx.app.db.write_observed(|tx| tx.destroy(&task::CLASS, it))
 }
 
 /// A task of a client's own, to which that client may say what has become of it.
@@ -194,8 +197,8 @@ pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
 /// out, or it has ended.
 pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.set_status/any")?;
-    let inner = ctx.house.tasks.inner();
-    if inner.live.get(it).is_some_and(|live| live.cancel.is_none()) {
+    let inner = ctx.app.tasks.inner();
+    if inner.live.get(it).is_some_and(|running_task| running_task.cancel.is_none()) {
         return Ok(());
     }
     Err(codes::operation_not_allowed("only a task that its client carries out is told how it is"))
@@ -208,7 +211,7 @@ pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
 pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
     client_task(ctx, it)?;
     if status.ended() {
-        return finish(&ctx.house, it, |tx| record::set_ended(tx, &ctx.house, it, status));
+        return finish(&ctx.app, it, |tx| record::set_ended(tx, &ctx.app, it, status));
     }
     ctx.change(|tx| {
         if record::status(&tx.view(), it)?.may_become(status) {
@@ -220,58 +223,58 @@ pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
 
 /// A task has ended like this.
 pub(crate) fn end(
-    house: &AppState,
+    app: &AppState,
     it: &Ref,
     answer: &Result<Value, ApiError>,
 ) -> Result<(), ApiError> {
-    finish(house, it, |tx| record::end(tx, house, it, answer))
+    finish(app, it, |tx| record::end(tx, app, it, answer))
 }
 
 fn finish(
-    house: &AppState,
+    app: &AppState,
     it: &Ref,
     write: impl FnOnce(&mut crate::db::Tx<'_>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let doomed = {
-        let mut inner = house.tasks.inner();
-        let Some(live) = inner.live.remove(it) else {
+        let mut inner = app.tasks.inner();
+        let Some(running_task) = inner.live.remove(it) else {
             // Somebody else has ended it, or it is gone.
             return Ok(());
         };
-        let doomed = live.doomed;
+        let doomed = running_task.doomed;
         if doomed {
             inner.owners.remove(it);
         } else {
-            inner.ended.push_back((house.clock.now(), it.clone()));
+            inner.ended.push_back((app.clock.now(), it.clone()));
         }
         doomed
     };
     // It has ended, whether that can be stored or not.
-    house.db.write_observed(|tx| {
+    app.db.write_observed(|tx| {
         write(tx)?;
         if doomed { tx.destroy(&task::CLASS, it) } else { Ok(()) }
     })?;
-    house.tasks.ended.notify_one();
+    app.tasks.ended.notify_one();
     Ok(())
 }
 
 /// Ends tasks that were carried out by clients whose sessions have ended: nobody will say any more
 /// what becomes of them.
-pub fn end_orphaned(house: &AppState) {
+pub fn end_orphaned(app: &AppState) {
     let theirs: Vec<(Ref, Ref)> = {
-        let inner = house.tasks.inner();
-        let theirs = inner.live.iter().filter(|(_, live)| live.cancel.is_none());
-        theirs.map(|(it, live)| (it.clone(), live.session.clone())).collect()
+        let inner = app.tasks.inner();
+        let theirs = inner.live.iter().filter(|(_, running_task)| running_task.cancel.is_none());
+        theirs.map(|(it, running_task)| (it.clone(), running_task.session.clone())).collect()
     };
-    let gone = |session: &Ref| house.db.read(|view| view.object(&session::CLASS, session).is_err());
+    let gone = |session: &Ref| app.db.read(|view| view.object(&session::CLASS, session).is_err());
     for (it, _) in theirs.iter().filter(|(_, session)| gone(session)) {
         // One that is gone meanwhile needs no end.
-        let _ = end(house, it, &Err(codes::task_cancelled(it.as_str())));
+        let _ = end(app, it, &Err(codes::task_cancelled(it.as_str())));
     }
 }
 
 fn own(ctx: &Ctx, it: &Ref, permission: &str) -> Result<(), ApiError> {
-    let owner = ctx.house.tasks.inner().owners.get(it).cloned();
+    let owner = ctx.app.tasks.inner().owners.get(it).cloned();
     if owner.is_some_and(|owner| *owner == *ctx.session.user)
         || ctx.session.role >= Role::PoolOperator
     {

@@ -20,7 +20,7 @@ pub fn result_text(value: &Value) -> String {
 
 pub(super) fn make(
     tx: &mut Tx<'_>,
-    house: &AppState,
+    app: &AppState,
     label: &str,
     description: &str,
 ) -> Result<Ref, ApiError> {
@@ -28,7 +28,7 @@ pub(super) fn make(
     let fields = vec![
         (task::Field::name_label.into(), Value::text(label)),
         (task::Field::name_description.into(), Value::text(description)),
-        (task::Field::created.into(), Value::Date(house.clock.date())),
+        (task::Field::created.into(), Value::Date(app.clock.date())),
         (task::Field::resident_on.into(), host.unwrap_or_else(|| Value::text(NULL_REF))),
         (task::Field::r#type.into(), Value::text("<none/>")),
     ];
@@ -44,7 +44,7 @@ pub(super) fn status(view: &View<'_>, it: &Ref) -> Result<Status, ApiError> {
 /// It has ended like this, unless it had ended before.
 pub(super) fn end(
     tx: &mut Tx<'_>,
-    house: &AppState,
+    app: &AppState,
     it: &Ref,
     answer: &Result<Value, ApiError>,
 ) -> Result<(), ApiError> {
@@ -62,7 +62,7 @@ pub(super) fn end(
     match fits {
         Ok(text) => {
             tx.set(it, task::Field::result, Value::Str(text))?;
-            set_ended(tx, house, it, Status::Success)
+            set_ended(tx, app, it, Status::Success)
         }
         Err(error) => {
             let cancelled = codes::task_cancelled("").code == error.code;
@@ -70,7 +70,7 @@ pub(super) fn end(
             // Whoever was cancelled does not know by which task.
             let own = cancelled.then(|| codes::task_cancelled(it.as_str()));
             fail(tx, it, own.as_ref().unwrap_or(&error))?;
-            set_ended(tx, house, it, status)
+            set_ended(tx, app, it, status)
         }
     }
 }
@@ -88,7 +88,7 @@ fn cut(mut detail: String) -> String {
 /// It has this status and all that goes with it, unless it had ended before.
 pub(super) fn set_ended(
     tx: &mut Tx<'_>,
-    house: &AppState,
+    app: &AppState,
     it: &Ref,
     to: Status,
 ) -> Result<(), ApiError> {
@@ -98,6 +98,6 @@ pub(super) fn set_ended(
     tx.set(it, task::Field::allowed_operations, Value::Set(Vec::new()))?;
     tx.set(it, task::Field::current_operations, Value::Map(Default::default()))?;
     tx.set(it, task::Field::progress, Value::Float(1.0))?;
-    tx.set(it, task::Field::finished, Value::Date(house.clock.date()))?;
+    tx.set(it, task::Field::finished, Value::Date(app.clock.date()))?;
     tx.set(it, task::Field::status, Value::text(to.name()))
 }

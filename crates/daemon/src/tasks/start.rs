@@ -20,7 +20,7 @@ const PROGRESS_STEP: f64 = 0.01;
 /// The task by which a call is carried out, for who carries it out.
 #[derive(Clone, Debug)]
 pub struct TaskHandle {
-    house: Arc<AppState>,
+    app: Arc<AppState>,
     reference: Ref,
     cancel: CancelToken,
 }
@@ -39,7 +39,7 @@ impl TaskHandle {
     /// Says how far it is, from 0 to 1. It does not go back.
     pub fn progress(&self, part: f64) {
         let part = part.clamp(0.0, 1.0);
-        let told = self.house.db.write_observed(|tx| {
+        let told = self.app.db.write_observed(|tx| {
             let was = match tx.view().get(&self.reference, task::Field::progress)? {
                 Value::Float(was) => *was,
                 _ => 0.0,
@@ -57,7 +57,7 @@ impl TaskHandle {
     pub fn no_cancel(&self) {
         let none = Value::Set(Vec::new());
         let told = self
-            .house
+            .app
             .db
             .write_observed(|tx| tx.set(&self.reference, task::Field::allowed_operations, none));
         drop(told);
@@ -82,43 +82,43 @@ pub enum Cancellable {
 /// `TOO_MANY_PENDING_TASKS`.
 pub async fn begin(
     ctx: Ctx,
-    cancels: Cancellable,
+    cancellable: Cancellable,
     run: impl FnOnce(Ctx) -> BoxFuture<'static, CallResult> + Send + 'static,
 ) -> CallResult {
-    let place = Arc::new(ctx.house.places.take(&ctx.session.reference)?);
+    let call_permit = Arc::new(ctx.app.call_limiter.take(&ctx.session.reference)?);
     // What was begun goes on when its caller goes away.
-    let entered = tokio::spawn(enter(ctx, place, cancels, run));
+    let entered = tokio::spawn(enter(ctx, call_permit, cancellable, run));
     entered.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
 }
 
 /// Makes and stores the record, and begins.
 async fn enter(
     mut ctx: Ctx,
-    place: Arc<CallPermit>,
-    cancels: Cancellable,
+    call_permit: Arc<CallPermit>,
+    cancellable: Cancellable,
     run: impl FnOnce(Ctx) -> BoxFuture<'static, CallResult> + Send + 'static,
 ) -> CallResult {
-    let house = ctx.house.clone();
+    let app = ctx.app.clone();
     let cancel = CancelToken::new();
     let make = |tx: &mut Tx<'_>| {
-        let it = record::make(tx, &house, &format!("Async.{}", ctx.name()), "")?;
-        if cancels == Cancellable::Taken {
+        let it = record::make(tx, &app, &format!("Async.{}", ctx.name()), "")?;
+        if cancellable == Cancellable::Taken {
             let cancel = Value::Set(vec![Value::text("cancel")]);
             tx.set(&it, task::Field::allowed_operations, cancel)?;
         }
         let session = ctx.session.reference.clone();
-        let (cancel, place) = (Some(cancel.clone()), place.clone());
-        let live = RunningTask { cancel, doomed: false, session, _place: place };
-        house.tasks.enter(&it, &ctx.session.user, live);
+        let (cancel, call_permit) = (Some(cancel.clone()), call_permit.clone());
+        let running_task = RunningTask { cancel, doomed: false, session, _place: call_permit };
+        app.tasks.enter(&it, &ctx.session.user, running_task);
         Ok((it, tx.generation()))
     };
-    let (mut it, generation) = house.db.change(make)?;
-    if house.wait_persisted(generation).await.is_err() {
-        house.tasks.leave(&it);
-        (it, _) = house.db.write_observed(make)?;
+    let (mut it, generation) = app.db.change(make)?;
+    if app.wait_persisted(generation).await.is_err() {
+        app.tasks.leave(&it);
+        (it, _) = app.db.write_observed(make)?;
     }
-    drop(place);
-    ctx.task = Some(TaskHandle { house: house.clone(), reference: it.clone(), cancel });
+    drop(call_permit);
+    ctx.task = Some(TaskHandle { app: app.clone(), reference: it.clone(), cancel });
     let run = run(ctx.clone());
     let carried = tokio::spawn(async move {
         let answer = run.await;
@@ -129,7 +129,7 @@ async fn enter(
         let broken = || Err(codes::internal("a call broke off; the log says where"));
         let answer = carried.await.unwrap_or_else(|_| broken());
         // It is gone only if somebody destroyed its record in another way.
-        let _ = end(&house, &ends, &answer);
+        let _ = end(&app, &ends, &answer);
     });
     Ok(it.value())
 }

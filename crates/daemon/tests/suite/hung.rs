@@ -154,9 +154,9 @@ impl Host {
         let stops = self.hung.iter().map(|machine| vec![Value::text(machine.as_str())]).collect();
         for (method, all) in [("VM.start", starts), ("VM.hard_shutdown", stops)] {
             let begin = |params: &Vec<Value>| self.client.begin(method, params).unwrap();
-            let begun: Vec<_> = all.iter().map(begin).collect();
-            for begun in begun {
-                self.client.end(begun, LONG).unwrap();
+            let pending_call: Vec<_> = all.iter().map(begin).collect();
+            for pending_call in pending_call {
+                self.client.end(pending_call, LONG).unwrap();
             }
         }
     }
@@ -168,15 +168,15 @@ impl Host {
         let began = Instant::now();
         let mut caller = self.daemon.client().unwrap();
         let starts = self.hung.iter().map(|machine| start(machine));
-        let begun: Vec<_> =
+        let pending_call: Vec<_> =
             starts.map(|params| caller.begin("VM.start", &params).unwrap()).collect();
         self.third_starts("at once");
         let short = self.short_calls();
         assert!(short < SHORT_P99, "{short:?}");
         std::thread::sleep((STUCK + STUCK / 4).saturating_sub(began.elapsed()));
         self.third_starts("when all is stuck");
-        for (begun, machine) in begun.into_iter().zip(&self.hung) {
-            let error = caller.end(begun, LONG).unwrap_err();
+        for (pending_call, machine) in pending_call.into_iter().zip(&self.hung) {
+            let error = caller.end(pending_call, LONG).unwrap_err();
             let ClientError::Api(error) = error else { panic!("{error}") };
             let [class, device] = &error.params[..] else { panic!("{error:?}") };
             assert_eq!((&*error.code, &**class), ("DEVICE_ATTACH_TIMEOUT", "VBD"));

@@ -31,7 +31,7 @@ pub(crate) struct FileChannel {
     file: File,
     port: CompletionPort,
     shared: Arc<Shared>,
-    inspected: ImageInfo,
+    image_info: ImageInfo,
     buffered: bool,
     on_full: OnFull,
     giving_up: bool,
@@ -40,14 +40,14 @@ pub(crate) struct FileChannel {
     budget: u64,
     pool: BouncePool,
     /// Requests in the kernel, found by the operation's tag.
-    work: Vec<Option<FileRequest>>,
+    file_request: Vec<Option<FileRequest>>,
     free: Vec<usize>,
     /// Requests that wait for room.
     stalled: VecDeque<FileRequest>,
     /// Zeroes that wait for a bounce buffer.
     starved: VecDeque<FileRequest>,
     timer_set: bool,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
     /// Ended outside of [`Channel::reap`]; handed out by it.
     ended: Vec<Completion>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct FileChannel {
 impl FileChannel {
     pub(crate) fn new(
         options: &FileOptions,
-        inspected: ImageInfo,
+        image_info: ImageInfo,
         file: Arc<OwnedFd>,
         shared: Arc<Shared>,
         context: &mut Context<'_>,
@@ -64,19 +64,19 @@ impl FileChannel {
             file: File::new(file),
             port: context.open_port(),
             shared,
-            inspected,
+            image_info,
             buffered: !options.direct,
             on_full: options.on_full,
             giving_up: false,
             abandoned: false,
             budget: INLINE_BUDGET,
             pool: BouncePool::default(),
-            work: Vec::new(),
+            file_request: Vec::new(),
             free: Vec::new(),
             stalled: VecDeque::new(),
             starved: VecDeque::new(),
             timer_set: false,
-            done: Vec::new(),
+            op_completion: Vec::new(),
             ended: Vec::new(),
         }
     }
@@ -116,7 +116,7 @@ impl FileChannel {
                 }
             }
             RequestKind::Read | RequestKind::Write { .. } => {
-                let ImageInfo { memory_align, length_align, .. } = self.inspected;
+                let ImageInfo { memory_align, length_align, .. } = self.image_info;
                 if request.buffers.is_aligned(memory_align, length_align) {
                     return Ok(IoMethod::Whole);
                 }
@@ -132,45 +132,50 @@ impl FileChannel {
         Ok(IoMethod::Fill { zeroes })
     }
 
-    fn start(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
-        let op = work.op(&self.file, self.buffered);
+    fn start(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+        let op = file_request.op(&self.file, self.buffered);
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.work.push(None);
-            self.work.len() - 1
+            self.file_request.push(None);
+            self.file_request.len() - 1
         });
-        if let Some(place) = self.work.get_mut(slot) {
-            *place = Some(work);
+        if let Some(place) = self.file_request.get_mut(slot) {
+            *place = Some(file_request);
         }
         context.submit(&self.port, op, slot as u64);
     }
 
-    fn finish(&mut self, work: FileRequest, outcome: Result<(), IoError>) {
-        let buffers = match work.way {
+    fn finish(&mut self, file_request: FileRequest, outcome: Result<(), IoError>) {
+        let buffers = match file_request.io_method {
             IoMethod::Bounced { guest, bounce } => {
                 self.pool.put(bounce);
                 guest
             }
             IoMethod::Fill { zeroes } => {
                 self.pool.put(zeroes);
-                work.buffers
+                file_request.buffers
             }
-            _ => work.buffers,
+            _ => file_request.buffers,
         };
-        self.ended.push(Completion { tag: work.tag, outcome, buffers });
+        self.ended.push(Completion { tag: file_request.tag, outcome, buffers });
     }
 
-    fn advance(&mut self, context: &mut Context<'_>, done: OpCompletion) {
-        if done.tag == TIMER {
+    fn advance(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
+        if op_completion.tag == TIMER {
             self.timer_set = false;
             return self.retry(context);
         }
-        let Ok(slot) = usize::try_from(done.tag) else { return };
-        let Some(mut work) = self.work.get_mut(slot).and_then(Option::take) else { return };
+        let Ok(slot) = usize::try_from(op_completion.tag) else { return };
+        let Some(mut file_request) = self.file_request.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
         self.free.push(slot);
-        let syncs = matches!(work.way, IoMethod::Sync);
+        let syncs = matches!(file_request.io_method, IoMethod::Sync);
         // A flush touches no buffers, and its failure is the disk's, whoever asked for it.
-        let step =
-            if self.abandoned && !syncs { StepOutcome::End(CANCELED) } else { work.step(done) };
+        let step = if self.abandoned && !syncs {
+            StepOutcome::End(CANCELED)
+        } else {
+            file_request.step(op_completion)
+        };
         if syncs && matches!(step, StepOutcome::End(Err(_))) {
             self.shared.lost.store(true, Ordering::Relaxed);
             tracing::error!(
@@ -178,50 +183,52 @@ impl FileChannel {
             );
         }
         match step {
-            _ if self.abandoned => self.finish(work, CANCELED),
-            StepOutcome::Again => self.start(context, work),
-            StepOutcome::End(outcome) => self.finish(work, outcome),
-            StepOutcome::Full => self.stall(context, work),
-            StepOutcome::OtherWay => self.other_way(context, work),
+            _ if self.abandoned => self.finish(file_request, CANCELED),
+            StepOutcome::Again => self.start(context, file_request),
+            StepOutcome::End(outcome) => self.finish(file_request, outcome),
+            StepOutcome::Full => self.stall(context, file_request),
+            StepOutcome::OtherWay => self.other_way(context, file_request),
         }
     }
 
     /// The file system refused a fallocate: remember it, and take the next way.
-    fn other_way(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
-        let zeroes = matches!(work.kind, RequestKind::WriteZeroes { .. });
-        if matches!(work.way, IoMethod::Punch) {
+    fn other_way(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+        let zeroes = matches!(file_request.kind, RequestKind::WriteZeroes { .. });
+        if matches!(file_request.io_method, IoMethod::Punch) {
             if !zeroes {
-                return self.finish(work, Ok(()));
+                return self.finish(file_request, Ok(()));
             }
             self.shared.no_punch.store(true, Ordering::Relaxed);
-            work.way = IoMethod::ZeroRange;
-            return self.start(context, work);
+            file_request.io_method = IoMethod::ZeroRange;
+            return self.start(context, file_request);
         }
         self.shared.no_zero_range.store(true, Ordering::Relaxed);
-        self.begin_fill(context, work);
+        self.begin_fill(context, file_request);
     }
 
     /// Writes zeroes plainly, now or when a buffer is free.
-    fn begin_fill(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
+    fn begin_fill(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         match self.fill() {
-            Ok(way) => {
-                work.way = way;
-                self.start(context, work);
+            Ok(io_method) => {
+                file_request.io_method = io_method;
+                self.start(context, file_request);
             }
-            Err(NoBuffer::Busy) => self.starved.push_back(work),
-            Err(NoBuffer::NoMemory) => self.finish(work, Err(IoError::Storage(Errno::NOMEM))),
+            Err(NoBuffer::Busy) => self.starved.push_back(file_request),
+            Err(NoBuffer::NoMemory) => {
+                self.finish(file_request, Err(IoError::Storage(Errno::NOMEM)))
+            }
         }
     }
 
-    fn stall(&mut self, context: &mut Context<'_>, work: FileRequest) {
+    fn stall(&mut self, context: &mut Context<'_>, file_request: FileRequest) {
         if self.on_full == OnFull::Error || self.giving_up {
-            return self.finish(work, Err(IoError::Full));
+            return self.finish(file_request, Err(IoError::Full));
         }
         if self.stalled.is_empty() {
             tracing::warn!("storage is full: writes wait until there is room");
         }
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        self.stalled.push_back(work);
+        self.stalled.push_back(file_request);
         self.set_timer(context);
     }
 
@@ -234,9 +241,9 @@ impl FileChannel {
 
     /// Starts everything again that waits for room.
     fn retry(&mut self, context: &mut Context<'_>) {
-        for work in std::mem::take(&mut self.stalled) {
+        for file_request in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.start(context, work);
+            self.start(context, file_request);
         }
     }
 }
@@ -252,37 +259,37 @@ impl Channel for FileChannel {
         if request.kind == RequestKind::Flush && self.shared.lost.load(Ordering::Relaxed) {
             return SubmitOutcome::Done(request.complete(Err(IoError::Storage(Errno::IO))));
         }
-        let way = match self.way(&mut request) {
-            Ok(way) => way,
+        let io_method = match self.way(&mut request) {
+            Ok(io_method) => io_method,
             Err(NoBuffer::Busy) => return SubmitOutcome::Full(request),
             Err(NoBuffer::NoMemory) => {
                 return SubmitOutcome::Done(request.complete(Err(IoError::Storage(Errno::NOMEM))));
             }
         };
         let Request { kind, offset, len, buffers, tag } = request;
-        self.start(context, FileRequest { tag, kind, offset, left: len, buffers, way });
+        self.start(context, FileRequest { tag, kind, offset, left: len, buffers, io_method });
         SubmitOutcome::Pending
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
         self.budget = INLINE_BUDGET;
-        let mut done = std::mem::take(&mut self.done);
-        context.reap(&self.port, &mut done);
-        for one in done.drain(..) {
+        let mut op_completion = std::mem::take(&mut self.op_completion);
+        context.reap(&self.port, &mut op_completion);
+        for one in op_completion.drain(..) {
             self.advance(context, one);
         }
-        self.done = done;
-        for work in std::mem::take(&mut self.starved) {
-            self.begin_fill(context, work);
+        self.op_completion = op_completion;
+        for file_request in std::mem::take(&mut self.starved) {
+            self.begin_fill(context, file_request);
         }
         out.append(&mut self.ended);
     }
 
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
         self.giving_up = true;
-        for work in std::mem::take(&mut self.stalled) {
+        for file_request in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.finish(work, Err(IoError::Full));
+            self.finish(file_request, Err(IoError::Full));
         }
     }
 
@@ -290,8 +297,8 @@ impl Channel for FileChannel {
         self.abandoned = true;
         let stalled = std::mem::take(&mut self.stalled);
         self.shared.waiting.fetch_sub(stalled.len() as u64, Ordering::Relaxed);
-        for work in stalled.into_iter().chain(std::mem::take(&mut self.starved)) {
-            self.finish(work, CANCELED);
+        for file_request in stalled.into_iter().chain(std::mem::take(&mut self.starved)) {
+            self.finish(file_request, CANCELED);
         }
     }
 }

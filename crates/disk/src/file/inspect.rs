@@ -108,8 +108,8 @@ pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Imag
     if size == 0 {
         return Err(DiskError::Empty { path: path.clone() });
     }
-    let inspected = examine(options, fd.as_fd(), device, size)?;
-    Ok((fd, inspected))
+    let image_info = examine(options, fd.as_fd(), device, size)?;
+    Ok((fd, image_info))
 }
 
 /// The image that somebody has opened by these options; `size` bytes of it are the guest's.

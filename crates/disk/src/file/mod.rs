@@ -68,7 +68,7 @@ pub(crate) struct Shared {
 pub struct FileDisk {
     options: FileOptions,
     file: Arc<OwnedFd>,
-    inspected: ImageInfo,
+    image_info: ImageInfo,
     size: AtomicU64,
     lock: Mutex<Option<ImageLock>>,
     fence: Option<Mutex<Fence>>,
@@ -90,8 +90,8 @@ impl FileDisk {
     /// # Errors
     /// As [`Self::open`]. One that is smaller now is opened as it is.
     pub fn reopen(options: FileOptions, size: u64) -> Result<Self, DiskError> {
-        let (file, inspected) = inspect::open(&options, size)?;
-        Ok(Self::with(options, file, inspected, false))
+        let (file, image_info) = inspect::open(&options, size)?;
+        Ok(Self::with(options, file, image_info, false))
     }
 
     /// Goes on with an image that another process has opened by the same options and hands over
@@ -106,15 +106,15 @@ impl FileDisk {
         size: u64,
         lost: bool,
     ) -> Result<Self, DiskError> {
-        let inspected = inspect::inspect_fd(&options, file.as_fd(), size)?;
-        Ok(Self::with(options, file, inspected, lost))
+        let image_info = inspect::inspect_fd(&options, file.as_fd(), size)?;
+        Ok(Self::with(options, file, image_info, lost))
     }
 
-    fn with(options: FileOptions, file: OwnedFd, inspected: ImageInfo, lost: bool) -> Self {
-        let size = AtomicU64::new(inspected.size);
+    fn with(options: FileOptions, file: OwnedFd, image_info: ImageInfo, lost: bool) -> Self {
+        let size = AtomicU64::new(image_info.size);
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
-        Self { options, file: Arc::new(file), inspected, size, lock, fence: None, shared }
+        Self { options, file: Arc::new(file), image_info, size, lock, fence: None, shared }
     }
 
     /// What another process needs to go on with it: the open file, and whether a flush has failed.
@@ -157,7 +157,7 @@ impl Disk for FileDisk {
     fn geometry(&self) -> Geometry {
         Geometry {
             size: self.size.load(Ordering::Relaxed),
-            block_size: self.inspected.block_size,
+            block_size: self.image_info.block_size,
             read_only: self.options.read_only,
             discard: true,
         }
@@ -165,7 +165,7 @@ impl Disk for FileDisk {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (file, shared) = (self.file.clone(), self.shared.clone());
-        Box::new(channel::FileChannel::new(&self.options, self.inspected, file, shared, context))
+        Box::new(channel::FileChannel::new(&self.options, self.image_info, file, shared, context))
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
@@ -231,7 +231,7 @@ impl Disk for FileDisk {
         };
         check_growth(now, target)?;
         if target > found {
-            if self.inspected.device {
+            if self.image_info.device {
                 let problem = format!("the device has {found} bytes; grow the device first");
                 return Err(DiskError::Resize { problem });
             }
@@ -255,7 +255,7 @@ impl Disk for FileDisk {
 
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
         self.geometry().check_inside(offset, len)?;
-        extents::map(self.file.as_fd(), offset, len, self.inspected.block_size.into(), limit)
+        extents::map(self.file.as_fd(), offset, len, self.image_info.block_size.into(), limit)
     }
 
     fn zeroes_fast(&self, unmap: bool) -> bool {

@@ -51,7 +51,7 @@ pub(crate) struct FileRequest {
     pub(crate) left: u64,
     /// Buffers between two steps.
     pub(crate) buffers: Buffers,
-    pub(crate) way: IoMethod,
+    pub(crate) io_method: IoMethod,
 }
 
 /// What a step led to.
@@ -85,7 +85,7 @@ impl FileRequest {
     pub(crate) fn op(&mut self, file: &File, worker: bool) -> IoOp {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
-        match &self.way {
+        match &self.io_method {
             IoMethod::Sync => IoOp::Sync { file },
             IoMethod::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
             IoMethod::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
@@ -112,17 +112,17 @@ impl FileRequest {
     }
 
     /// Takes the result of the last operation.
-    pub(crate) fn step(&mut self, done: OpCompletion) -> StepOutcome {
-        let outcome = done.outcome();
-        let buffers = done.buffers.unwrap_or_default();
+    pub(crate) fn step(&mut self, op_completion: OpCompletion) -> StepOutcome {
+        let outcome = op_completion.outcome();
+        let buffers = op_completion.buffers.unwrap_or_default();
         let moved = match outcome {
             Ok(bytes) => u64::from(bytes),
             Err(errno) => return self.failed(errno, buffers),
         };
         let durable = self.durable();
-        match &mut self.way {
+        match &mut self.io_method {
             IoMethod::Punch | IoMethod::ZeroRange if durable => {
-                self.way = IoMethod::Sync;
+                self.io_method = IoMethod::Sync;
                 return StepOutcome::Again;
             }
             IoMethod::Sync | IoMethod::Punch | IoMethod::ZeroRange => {
@@ -153,15 +153,17 @@ impl FileRequest {
     }
 
     fn failed(&mut self, errno: Errno, buffers: Buffers) -> StepOutcome {
-        if matches!(self.way, IoMethod::Whole) {
+        if matches!(self.io_method, IoMethod::Whole) {
             self.buffers = buffers;
         }
         match errno {
             Errno::AGAIN | Errno::INTR => StepOutcome::Again,
             // A failed flush has lost data: asked again, the kernel would say that all is well.
-            Errno::NOSPC | Errno::DQUOT if !matches!(self.way, IoMethod::Sync) => StepOutcome::Full,
+            Errno::NOSPC | Errno::DQUOT if !matches!(self.io_method, IoMethod::Sync) => {
+                StepOutcome::Full
+            }
             Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
-                if matches!(self.way, IoMethod::Punch | IoMethod::ZeroRange) =>
+                if matches!(self.io_method, IoMethod::Punch | IoMethod::ZeroRange) =>
             {
                 StepOutcome::OtherWay
             }
@@ -174,10 +176,11 @@ impl FileRequest {
 mod tests {
     use super::*;
 
-    fn step(way: IoMethod, kind: RequestKind, errno: Errno) -> StepOutcome {
+    fn step(io_method: IoMethod, kind: RequestKind, errno: Errno) -> StepOutcome {
         let buffers = Buffers::default();
-        let mut work = FileRequest { tag: 0, kind, offset: 0, left: 4096, buffers, way };
-        work.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
+        let mut file_request =
+            FileRequest { tag: 0, kind, offset: 0, left: 4096, buffers, io_method };
+        file_request.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(crate) struct CallContext<'a> {
 
 /// Carries out the call in a line.
 pub(crate) fn answer(
-    table: &Arc<DiskRegistry>,
-    caller: &CallContext<'_>,
+    disk_registry: &Arc<DiskRegistry>,
+    call_context: &CallContext<'_>,
     line: &[u8],
 ) -> (Response, AfterReply) {
     let (id, call) = parse(line);
@@ -50,11 +50,11 @@ pub(crate) fn answer(
         _ => AfterReply::GoOn,
     };
     let outcome = match call {
-        Ok(Call::KeeperAdopt) => adopt(table, caller).map(|(value, link)| {
+        Ok(Call::KeeperAdopt) => adopt(disk_registry, call_context).map(|(value, link)| {
             after = AfterReply::Give(link);
             value
         }),
-        call => call.and_then(|call| carry_out(caller.server, table, call)),
+        call => call.and_then(|call| carry_out(call_context.server, disk_registry, call)),
     };
     let after = if outcome.is_ok() { after } else { AfterReply::GoOn };
     if let Err(error) = &outcome {
@@ -96,64 +96,67 @@ pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
 }
 
 fn adopt(
-    table: &Arc<DiskRegistry>,
-    caller: &CallContext<'_>,
+    disk_registry: &Arc<DiskRegistry>,
+    call_context: &CallContext<'_>,
 ) -> Result<(Value, OwnedFd), RpcError> {
-    if !caller.is_us {
+    if !call_context.is_us {
         let message = "only the user that this process runs as may keep it".into();
         return Err(RpcError { code: code::FAILED, message });
     }
     // The keeper that an upgrade counts on must be the one that began it.
-    table.refuse_while_upgrading()?;
-    let (words, link) = table.door().adopt(caller.end).map_err(crate::error::failed)?;
-    let KeeperInfo { restarts, last_exit, .. } = words;
+    disk_registry.refuse_while_upgrading()?;
+    let (keeper_info, link) =
+        disk_registry.door().adopt(call_context.end).map_err(crate::error::failed)?;
+    let KeeperInfo { restarts, last_exit, .. } = keeper_info;
     let adopted = Adopted { pid: std::process::id(), restarts, last_exit };
     Ok((value(adopted)?, link))
 }
 
 fn carry_out(
     server: &ControlServer,
-    table: &Arc<DiskRegistry>,
+    disk_registry: &Arc<DiskRegistry>,
     call: Call,
 ) -> Result<Value, RpcError> {
     match call {
-        Call::DiskAttach(spec) => value(table.attach(spec)?),
-        Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
-        Call::DiskDeactivate(disk) => value(table.deactivate(&disk.id)?),
-        Call::DiskPause(disk) => value(table.pause(&disk.id)?),
-        Call::DiskResume(disk) => value(table.resume(&disk.id)?),
+        Call::DiskAttach(spec) => value(disk_registry.attach(spec)?),
+        Call::DiskActivate(disk) => value(disk_registry.activate(&disk.id)?),
+        Call::DiskDeactivate(disk) => value(disk_registry.deactivate(&disk.id)?),
+        Call::DiskPause(disk) => value(disk_registry.pause(&disk.id)?),
+        Call::DiskResume(disk) => value(disk_registry.resume(&disk.id)?),
         Call::DiskDetach(disk) => {
-            table.detach(&disk.id)?;
+            disk_registry.detach(&disk.id)?;
             Ok(Value::Object(Default::default()))
         }
-        Call::DiskExport(spec) => value(table.export(&spec)?),
-        Call::DiskUnexport(which) => value(table.unexport(&which.id, which.socket.as_deref())?),
-        Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
-        Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
-        Call::DiskPoll(set) => value(table.poll(&set.id, set.change)?),
-        Call::PollDefaults(change) => value(table.set_poll_defaults(change)?),
-        Call::NicAttach(spec) => value(table.attach_nic(spec)?),
+        Call::DiskExport(spec) => value(disk_registry.export(&spec)?),
+        Call::DiskUnexport(which) => {
+            value(disk_registry.unexport(&which.id, which.socket.as_deref())?)
+        }
+        Call::DiskResize(resize) => value(disk_registry.resize(&resize.id, resize.size)?),
+        Call::DiskCaps(set) => value(disk_registry.caps(&set.id, set.caps)?),
+        Call::DiskPoll(set) => value(disk_registry.poll(&set.id, set.change)?),
+        Call::PollDefaults(change) => value(disk_registry.set_poll_defaults(change)?),
+        Call::NicAttach(spec) => value(disk_registry.attach_nic(spec)?),
         Call::NicDetach(nic) => {
-            table.detach_nic(&nic.id)?;
+            disk_registry.detach_nic(&nic.id)?;
             Ok(Value::Object(Default::default()))
         }
-        Call::NicPoll(set) => value(table.poll_nic(&set.id, set.change)?),
+        Call::NicPoll(set) => value(disk_registry.poll_nic(&set.id, set.change)?),
         Call::NicLimits(set) => {
-            table.limit_nic(&set.id, set.limits)?;
+            disk_registry.limit_nic(&set.id, set.limits)?;
             Ok(Value::Object(Default::default()))
         }
         Call::NetworkUplink(spec) => {
-            table.uplink(&spec)?;
+            disk_registry.uplink(&spec)?;
             Ok(Value::Object(Default::default()))
         }
-        Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
-        Call::Metrics => metrics(table),
+        Call::Stats(query) => value::<Stats>(disk_registry.stats(query.id.as_deref())?),
+        Call::Metrics => metrics(disk_registry),
         Call::Upgrade(upgrade) => {
-            value(handover::upgrade(server, table, upgrade.binary.as_deref())?)
+            value(handover::upgrade(server, disk_registry, upgrade.binary.as_deref())?)
         }
         Call::Shutdown => {
-            table.refuse_while_upgrading()?;
-            table.shut_down();
+            disk_registry.refuse_while_upgrading()?;
+            disk_registry.shut_down();
             Ok(Value::Object(Default::default()))
         }
         // Its answer is more than a value.
@@ -161,8 +164,8 @@ fn carry_out(
     }
 }
 
-fn metrics(table: &Arc<DiskRegistry>) -> Result<Value, RpcError> {
-    let openmetrics = table.metrics();
+fn metrics(disk_registry: &Arc<DiskRegistry>) -> Result<Value, RpcError> {
+    let openmetrics = disk_registry.metrics();
     // Quotes and line ends take two bytes each on the wire.
     if openmetrics.len() > MAX_LINE_BYTES / 2 {
         let message = "the page is too long for one answer; scrape it (--metrics)".into();

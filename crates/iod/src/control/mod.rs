@@ -40,8 +40,8 @@ const PARTING_GRACE: Duration = Duration::from_secs(5);
 /// Serves callers until it is stopped.
 #[derive(Debug)]
 pub struct ControlServer {
-    table: Arc<DiskRegistry>,
-    callers: Mutex<ClientSet>,
+    disk_registry: Arc<DiskRegistry>,
+    client_set: Mutex<ClientSet>,
     /// A caller's thread is about to end.
     left: Condvar,
     gate: AcceptGate,
@@ -76,17 +76,17 @@ impl ControlServer {
     /// # Errors
     /// The process may open no more descriptors.
     pub(crate) fn new(
-        table: Arc<DiskRegistry>,
+        disk_registry: Arc<DiskRegistry>,
         end: StopSignal,
         scrapers: Arc<AcceptGate>,
     ) -> io::Result<Arc<Self>> {
-        let (callers, left, gate) = (Mutex::default(), Condvar::new(), AcceptGate::new()?);
-        Ok(Arc::new(Self { table, callers, left, gate, scrapers, end }))
+        let (client_set, left, gate) = (Mutex::default(), Condvar::new(), AcceptGate::new()?);
+        Ok(Arc::new(Self { disk_registry, client_set, left, gate, scrapers, end }))
     }
 
     fn callers(&self) -> MutexGuard<'_, ClientSet> {
         // Additions and removals of whole entries: a panic elsewhere leaves them whole.
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.client_set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes callers from `listener` until [`Self::stop`]; then lets those that are here finish
@@ -122,8 +122,8 @@ impl ControlServer {
     }
 
     fn take_callers(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
-        while let Some(taking) = self.gate.enter() {
-            while let Some(stream) = listener.accept(taking.wake())? {
+        while let Some(accept_permit) = self.gate.enter() {
+            while let Some(stream) = listener.accept(accept_permit.wake())? {
                 if let Err(error) = self.admit(stream) {
                     tracing::warn!("caller turned away: {error}");
                 }
@@ -137,33 +137,33 @@ impl ControlServer {
     fn part(&self) {
         let until = Instant::now() + PARTING_GRACE;
         self.scrapers.stop();
-        let mut callers = self.callers();
-        callers.parting = true;
-        for caller in callers.open.values().filter(|caller| caller.answered) {
+        let mut client_set = self.callers();
+        client_set.parting = true;
+        for caller in client_set.open.values().filter(|caller| caller.answered) {
             // Lines that have come are still read. Fails only where the other side has closed.
             let _ = caller.stream.shutdown(Shutdown::Read);
         }
-        let others = |callers: &mut ClientSet| callers.open.len() > 1;
-        drop(self.left.wait_timeout_while(callers, PARTING_GRACE, others));
+        let others = |client_set: &mut ClientSet| client_set.open.len() > 1;
+        drop(self.left.wait_timeout_while(client_set, PARTING_GRACE, others));
         self.scrapers.served(until);
     }
 
     fn let_go(&self) {
-        let shut = |callers: &ClientSet, how| {
-            for caller in callers.open.values() {
+        let shut = |client_set: &ClientSet, how| {
+            for caller in client_set.open.values() {
                 // Fails only where the other side has closed already.
                 let _ = caller.stream.shutdown(how);
             }
         };
-        let callers = self.callers();
+        let client_set = self.callers();
         // No more lines; answers still go out.
-        shut(&callers, Shutdown::Read);
-        let here = |callers: &mut ClientSet| !callers.open.is_empty();
-        let waited = self.left.wait_timeout_while(callers, ANSWER_GRACE, here);
-        let (mut callers, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        shut(&callers, Shutdown::Both);
-        let gone = std::mem::take(&mut *callers);
-        drop(callers);
+        shut(&client_set, Shutdown::Read);
+        let here = |client_set: &mut ClientSet| !client_set.open.is_empty();
+        let waited = self.left.wait_timeout_while(client_set, ANSWER_GRACE, here);
+        let (mut client_set, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        shut(&client_set, Shutdown::Both);
+        let gone = std::mem::take(&mut *client_set);
+        drop(client_set);
         let open = gone.open.into_values().map(|caller| caller.thread);
         for thread in open.chain(gone.ended) {
             let _ = thread.join();
@@ -171,46 +171,47 @@ impl ControlServer {
     }
 
     fn admit(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
-        let mut callers = self.callers();
-        for thread in callers.ended.drain(..) {
+        let mut client_set = self.callers();
+        for thread in client_set.ended.drain(..) {
             let _ = thread.join();
         }
-        if callers.open.len() >= MAX_CALLERS {
-            drop(callers);
+        if client_set.open.len() >= MAX_CALLERS {
+            drop(client_set);
             let message = format!("{MAX_CALLERS} callers are connected; close one and try again");
             return send(&stream, &refusal(code::FAILED, message));
         }
-        let (stream, key) = (Arc::new(stream), callers.next);
-        callers.next += 1;
+        let (stream, key) = (Arc::new(stream), client_set.next);
+        client_set.next += 1;
         let (server, line) = (Arc::clone(self), Arc::clone(&stream));
         // It takes the lock when it ends, so its entry is there by then.
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Err(error) = server.serve(key, &line) {
                 tracing::debug!("caller lost: {error}");
             }
-            let mut callers = server.callers();
-            if let Some(caller) = callers.open.remove(&key) {
-                callers.ended.push(caller.thread);
+            let mut client_set = server.callers();
+            if let Some(caller) = client_set.open.remove(&key) {
+                client_set.ended.push(caller.thread);
             }
             server.left.notify_all();
         })?;
-        callers.open.insert(key, Open { stream, thread, answered: false });
+        client_set.open.insert(key, Open { stream, thread, answered: false });
         Ok(())
     }
 
     /// A caller has been answered; true: another process answers it from here on.
     fn was_last_answer(&self, key: u64) -> bool {
-        let mut callers = self.callers();
-        if let Some(caller) = callers.open.get_mut(&key) {
+        let mut client_set = self.callers();
+        if let Some(caller) = client_set.open.get_mut(&key) {
             caller.answered = true;
         }
-        callers.parting
+        client_set.parting
     }
 
     fn serve(&self, key: u64, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let peer = sockopt::socket_peercred(stream)?;
-        let caller = CallContext { is_us: peer.uid == geteuid(), end: &self.end, server: self };
+        let call_context =
+            CallContext { is_us: peer.uid == geteuid(), end: &self.end, server: self };
         loop {
             let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
                 Line::Whole(line) => line,
@@ -223,7 +224,7 @@ impl ControlServer {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let (response, after) = answer(&self.table, &caller, &line);
+            let (response, after) = answer(&self.disk_registry, &call_context, &line);
             if let AfterReply::HandedOver = after {
                 // One that reads nothing must not keep this process, which serves nobody else.
                 stream.set_write_timeout(Some(ANSWER_GRACE))?;

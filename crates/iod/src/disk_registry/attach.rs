@@ -22,51 +22,52 @@ impl DiskRegistry {
         let id = spec.id.clone();
         let goal = if spec.activate { StableState::Active } else { StableState::Attached };
         self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
-        let attached = ServedDisk::open(spec, Arc::clone(&self.pool)).and_then(|export| {
-            self.show(&id, &export);
-            self.serve_new(&export).map(|()| export)
+        let attached = ServedDisk::open(spec, Arc::clone(&self.pool)).and_then(|served_disk| {
+            self.show(&id, &served_disk);
+            self.serve_new(&served_disk).map(|()| served_disk)
         });
         self.end(&mut self.disks(), &id, attached.is_ok());
-        attached.map(|export| reply(&export)).map_err(failed)
+        attached.map(|served_disk| reply(&served_disk)).map_err(failed)
     }
 
     /// From here on a disk that is being attached can be looked at.
-    pub(super) fn show(&self, id: &str, export: &Arc<ServedDisk>) {
+    pub(super) fn show(&self, id: &str, served_disk: &Arc<ServedDisk>) {
         let mut disks = self.disks();
         let (closing, polling) = (disks.closing, disks.poll.spec());
         if let Some(entry) = disks.by_id.get_mut(id) {
-            export.set_poll_defaults(polling);
-            entry.export = Some(Arc::clone(export));
+            served_disk.set_poll_defaults(polling);
+            entry.served_disk = Some(Arc::clone(served_disk));
             entry.refused = None;
             if closing {
-                export.disconnect_front_end();
+                served_disk.disconnect_front_end();
             }
         }
     }
 
     /// Activates a new disk if its spec says so, listens, has it held and serves it. A failure
     /// leaves nothing behind.
-    fn serve_new(&self, export: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
-        if export.spec().activate {
-            self.join_fence(export);
-            export.activate_in_time().inspect_err(|_| self.leave_fence(export))?;
+    fn serve_new(&self, served_disk: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
+        if served_disk.spec().activate {
+            self.join_fence(served_disk);
+            served_disk.activate_in_time().inspect_err(|_| self.leave_fence(served_disk))?;
         }
-        let serving = self.announce(export).and_then(|()| export.listen());
-        let serving = serving.and_then(|()| self.hold(export));
-        let serving = serving.and_then(|()| export.serve(export.source(), None));
+        let serving = self.announce(served_disk).and_then(|()| served_disk.listen());
+        let serving = serving.and_then(|()| self.hold(served_disk));
+        let serving = serving.and_then(|()| served_disk.serve(served_disk.source(), None));
         if serving.is_err() {
             // Nothing was written, so there is nothing to flush.
-            let _ = export.detach();
-            self.forget(&export.spec().id);
+            let _ = served_disk.detach();
+            self.forget(&served_disk.spec().id);
         }
         serving
     }
 
     /// Has it held that there will be files of a socket: a worker that dies before it can have the
     /// socket held leaves them to its successor, which removes them.
-    fn announce(&self, export: &ServedDisk) -> Result<(), ServedDiskError> {
-        let held = PreservedDisk { leaving: true, active: false, ..export.to_preserved() };
-        Ok(self.door.preserve_disk(&held, PreservedFds::default())?)
+    fn announce(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
+        let preserved_disk =
+            PreservedDisk { leaving: true, active: false, ..served_disk.to_preserved() };
+        Ok(self.keeper_client.preserve_disk(&preserved_disk, PreservedFds::default())?)
     }
 
     fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
@@ -79,8 +80,13 @@ impl DiskRegistry {
         let others = disks.by_id.values().map(|entry| entry.queues);
         let exported = disks.exported_files().saturating_add(self.nics.files());
         check_open_files(self.open_files, others, exported, spec.queues).map_err(failed)?;
-        let entry =
-            DiskEntry { phase, queues: spec.queues, export: None, refused: None, unheld: false };
+        let entry = DiskEntry {
+            phase,
+            queues: spec.queues,
+            served_disk: None,
+            refused: None,
+            unheld: false,
+        };
         disks.by_id.insert(spec.id.clone(), entry);
         Ok(())
     }

@@ -24,20 +24,20 @@ impl DiskRegistry {
     fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
         let mut given_up = false;
         let closing = disks.closing;
-        let (export, before) = loop {
+        let (served_disk, before) = loop {
             let Some(entry) = disks.by_id.get_mut(id) else {
                 // It was being attached, and that has ended.
                 return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
             };
-            match (entry.phase.begin(Verb::Detach), &entry.export) {
-                (Ok(VerbDecision::Work(phase)), export) => {
+            match (entry.phase.begin(Verb::Detach), &entry.served_disk) {
+                (Ok(VerbDecision::Work(phase)), served_disk) => {
                     let before = std::mem::replace(&mut entry.phase, phase);
-                    break (export.clone(), before);
+                    break (served_disk.clone(), before);
                 }
                 (Ok(VerbDecision::Nothing), _) => return Ok(()),
                 // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
-                (Err(_), Some(export)) if given_up || export.fence_since().is_some() => {
-                    export.disconnect_front_end();
+                (Err(_), Some(served_disk)) if given_up || served_disk.fence_since().is_some() => {
+                    served_disk.disconnect_front_end();
                     given_up = true;
                 }
                 (Err(_), None) if given_up => {}
@@ -46,7 +46,7 @@ impl DiskRegistry {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         };
         drop(disks);
-        match self.begin_leaving(id, export.as_ref()) {
+        match self.begin_leaving(id, served_disk.as_ref()) {
             Ok(()) => {}
             // All is to end, and the keeper with it.
             Err(error) if closing => {
@@ -57,15 +57,15 @@ impl DiskRegistry {
                 if let Some(entry) = self.disks().by_id.get_mut(id) {
                     entry.phase = before;
                     // A keeper that was late may yet hold it: the next verb says how it is.
-                    entry.unheld = export.is_some();
+                    entry.unheld = served_disk.is_some();
                 }
                 self.ended.notify_all();
                 return Err(failed(error));
             }
         }
-        let outcome = match &export {
-            Some(export) => {
-                let detached = export.detach();
+        let outcome = match &served_disk {
+            Some(served_disk) => {
+                let detached = served_disk.detach();
                 self.forget(id);
                 detached
             }
@@ -80,19 +80,20 @@ impl DiskRegistry {
     fn begin_leaving(
         &self,
         id: &str,
-        export: Option<&Arc<ServedDisk>>,
+        served_disk: Option<&Arc<ServedDisk>>,
     ) -> Result<(), ServedDiskError> {
-        let now = export.map(|export| {
-            let held = PreservedDisk { leaving: true, ..export.to_preserved() };
-            export
-                .preserved_fds()
-                .map_err(PreserveError::from)
-                .and_then(|kept| self.door.preserve_disk(&held, kept))
+        let now = served_disk.map(|served_disk| {
+            let preserved_disk = PreservedDisk { leaving: true, ..served_disk.to_preserved() };
+            served_disk.preserved_fds().map_err(PreserveError::from).and_then(|preserved_fds| {
+                self.keeper_client.preserve_disk(&preserved_disk, preserved_fds)
+            })
         });
         match now {
             Some(Ok(())) => Ok(()),
             // What is held of it already is enough for that, and takes no descriptors.
-            Some(Err(PreserveError::Os(_))) | None => Ok(self.door.preserve_detaching(id)?),
+            Some(Err(PreserveError::Os(_))) | None => {
+                Ok(self.keeper_client.preserve_detaching(id)?)
+            }
             Some(Err(error)) => Err(error.into()),
         }
     }
@@ -107,8 +108,8 @@ impl DiskRegistry {
         let ids: Vec<_> = disks.by_id.keys().cloned().collect();
         for entry in disks.by_id.values() {
             // All of them drain from now on, whoever is waited for first.
-            if let Some(export) = &entry.export {
-                export.disconnect_front_end();
+            if let Some(served_disk) = &entry.served_disk {
+                served_disk.disconnect_front_end();
             }
         }
         drop(disks);

@@ -15,19 +15,20 @@ impl DiskRegistry {
     /// its last I/O has ended, before anybody may take the disk for detached.
     pub(super) fn finish_detach(
         &self,
-        held: &PreservedDisk,
+        preserved_disk: &PreservedDisk,
         patience: FencePatience,
     ) -> Result<(), ServedDiskError> {
-        let id = &held.spec.id;
+        let id = &preserved_disk.spec.id;
         // A client that wrote had the lock as a guest has.
-        if held.active || held.is_exported_for_writing() {
-            match ServedDisk::restore(held, self.kept(id)?, Arc::clone(&self.pool)) {
-                Ok(export) => {
-                    self.show(id, &export);
-                    self.join_fence(&export);
-                    let flushed = patience.activate(&export).and_then(|()| export.deactivate());
-                    self.leave_fence(&export);
-                    export.release_keep_files();
+        if preserved_disk.active || preserved_disk.is_exported_for_writing() {
+            match ServedDisk::restore(preserved_disk, self.kept(id)?, Arc::clone(&self.pool)) {
+                Ok(served_disk) => {
+                    self.show(id, &served_disk);
+                    self.join_fence(&served_disk);
+                    let flushed =
+                        patience.activate(&served_disk).and_then(|()| served_disk.deactivate());
+                    self.leave_fence(&served_disk);
+                    served_disk.release_keep_files();
                     flushed?;
                 }
                 Err(error) if error.is_passing() => return Err(error),
@@ -56,9 +57,13 @@ impl DiskRegistry {
 
     /// Removes what an attach has left that was cut off before it could have its socket held.
     fn sweep(&self, id: &str) {
-        let held = self.door.disks().into_iter().find(|found| found.held().spec.id == id);
-        let Some(PreservedDiskRecord::Known(held)) = held else { return };
-        if let Err(error) = Listener::sweep(&held.spec.socket) {
+        let held = self
+            .keeper_client
+            .disks()
+            .into_iter()
+            .find(|preserved_disk_record| preserved_disk_record.held().spec.id == id);
+        let Some(PreservedDiskRecord::Known(preserved_disk)) = held else { return };
+        if let Err(error) = Listener::sweep(&preserved_disk.spec.socket) {
             // Somebody else's by now, or never made.
             tracing::info!(disk = id, "its socket is left alone: {}", error_chain(&error));
         }

@@ -14,11 +14,12 @@ use crate::served_disk::ServedDisk;
 impl Disks {
     /// Open files that all exports may take, also those of disks that wait to be had again.
     pub(super) fn exported_files(&self) -> u64 {
-        let specs = self.by_id.values().flat_map(|entry| match (&entry.export, &entry.refused) {
-            (Some(export), _) => export.export_specs(),
-            (None, Some(refused)) => refused.held.exports.clone(),
-            (None, None) => Vec::new(),
-        });
+        let specs =
+            self.by_id.values().flat_map(|entry| match (&entry.served_disk, &entry.refused) {
+                (Some(served_disk), _) => served_disk.export_specs(),
+                (None, Some(refused)) => refused.preserved_disk.exports.clone(),
+                (None, None) => Vec::new(),
+            });
         specs.map(|spec| of_export(spec.limit())).fold(0, u64::saturating_add)
     }
 }
@@ -35,7 +36,7 @@ impl DiskRegistry {
         let queues = disks.by_id.values().map(|entry| entry.queues);
         let exported = disks.exported_files().saturating_add(self.nics.files());
         check_connections(self.open_files, queues, exported, spec.limit()).map_err(failed)?;
-        let offer = |export: &std::sync::Arc<ServedDisk>| export.export(spec);
+        let offer = |served_disk: &std::sync::Arc<ServedDisk>| served_disk.export(spec);
         let reply = self.run_verb(disks, &spec.id, Verb::Export, offer)?;
         let mut geometry = reply.geometry;
         geometry.read_only |= spec.read_only;
@@ -48,6 +49,6 @@ impl DiskRegistry {
     /// No such disk or export, a verb at work, or a flush that failed; the export is gone all the
     /// same.
     pub fn unexport(&self, id: &str, socket: Option<&Path>) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Unexport, |export| export.unexport(socket))
+        self.verb(id, Verb::Unexport, |served_disk| served_disk.unexport(socket))
     }
 }

@@ -22,28 +22,28 @@ pub(super) struct OrphanedFenceWait {
 /// Disk, socket and image: what a fence is told by.
 type Of = (String, PathBuf, Backend);
 
-fn of(export: &ServedDisk) -> Of {
-    let spec = export.spec();
+fn of(served_disk: &ServedDisk) -> Of {
+    let spec = served_disk.spec();
     (spec.id.clone(), spec.socket.clone(), spec.backend.clone())
 }
 
 impl DiskRegistry {
     /// Before a disk is activated: if a former attempt at it is still waited for, it joins that.
-    pub(super) fn join_fence(&self, export: &ServedDisk) {
+    pub(super) fn join_fence(&self, served_disk: &ServedDisk) {
         let mut disks = self.disks();
         disks.waits.retain(|left| !left.waiter.is_over());
-        let of = of(export);
+        let of = of(served_disk);
         if let Some(left) = disks.waits.iter().find(|left| left.of == of) {
-            export.adopt_fence_wait(Arc::clone(&left.waiter));
+            served_disk.adopt_fence_wait(Arc::clone(&left.waiter));
         }
     }
 
     /// After an attempt that came to nothing: what is left of it is for the next one to join.
-    pub(super) fn leave_fence(&self, export: &ServedDisk) {
-        let Some(waiter) = export.waiter().filter(|waiter| !waiter.is_over()) else { return };
+    pub(super) fn leave_fence(&self, served_disk: &ServedDisk) {
+        let Some(waiter) = served_disk.waiter().filter(|waiter| !waiter.is_over()) else { return };
         let mut disks = self.disks();
         if !disks.waits.iter().any(|left| Arc::ptr_eq(&left.waiter, &waiter)) {
-            disks.waits.push(OrphanedFenceWait { of: of(export), waiter });
+            disks.waits.push(OrphanedFenceWait { of: of(served_disk), waiter });
         }
     }
 }

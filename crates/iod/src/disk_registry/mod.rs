@@ -45,7 +45,7 @@ pub struct DiskRegistry {
     started: Instant,
     /// Open files that the process may have.
     open_files: u64,
-    door: KeeperClient,
+    keeper_client: KeeperClient,
     nics: NicRegistry,
     disks: Mutex<Disks>,
     /// A verb has ended.
@@ -69,7 +69,7 @@ struct DiskEntry {
     phase: Phase,
     queues: u16,
     /// Absent while it is being opened, and where it cannot be.
-    export: Option<Arc<ServedDisk>>,
+    served_disk: Option<Arc<ServedDisk>>,
     /// Held, and not to be had again as it was.
     refused: Option<Arc<RefusedDisk>>,
     /// What is held of it is older than it is: a verb did what it was to do, and could not have
@@ -86,19 +86,24 @@ impl DiskRegistry {
 
     /// The same under a keeper, who is told of all disks. They are polled like this where nothing
     /// else is set or held.
-    pub fn with(pool: Arc<Pool>, open_files: u64, door: KeeperClient, polling: PollSpec) -> Self {
-        let poll = Defaults::found(polling, &door);
+    pub fn with(
+        pool: Arc<Pool>,
+        open_files: u64,
+        keeper_client: KeeperClient,
+        polling: PollSpec,
+    ) -> Self {
+        let poll = Defaults::found(polling, &keeper_client);
         let spec = poll.spec();
         let disks = Mutex::new(Disks { poll, ..Disks::default() });
         let ended = Condvar::new();
-        let nics = NicRegistry::new(Arc::clone(&pool), door.clone());
+        let nics = NicRegistry::new(Arc::clone(&pool), keeper_client.clone());
         nics.set_poll_defaults(spec);
-        Self { pool, started: Instant::now(), open_files, door, nics, disks, ended }
+        Self { pool, started: Instant::now(), open_files, keeper_client, nics, disks, ended }
     }
 
     /// The way to the keeper.
     pub(crate) fn door(&self) -> &KeeperClient {
-        &self.door
+        &self.keeper_client
     }
 
     /// The NICs of the process.
@@ -112,15 +117,15 @@ impl DiskRegistry {
     }
 
     /// Has a disk held as it is now.
-    fn hold(&self, export: &ServedDisk) -> Result<(), ServedDiskError> {
-        let kept = export.preserved_fds();
-        let kept =
-            kept.map_err(|source| ServedDiskError::Os { action: "share sockets", source })?;
-        Ok(self.door.preserve_disk(&export.to_preserved(), kept)?)
+    fn hold(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
+        let preserved_fds = served_disk.preserved_fds();
+        let preserved_fds = preserved_fds
+            .map_err(|source| ServedDiskError::Os { action: "share sockets", source })?;
+        Ok(self.keeper_client.preserve_disk(&served_disk.to_preserved(), preserved_fds)?)
     }
 
     fn forget(&self, id: &str) {
-        if let Err(error) = self.door.forget(id) {
+        if let Err(error) = self.keeper_client.forget(id) {
             let cause = crate::error::error_chain(&error);
             tracing::error!(disk = id, "a new worker would look what is left of it: {cause}");
         }
@@ -154,14 +159,15 @@ impl DiskRegistry {
         if let Some(id) = id.filter(|id| !there(id)) {
             return Err(no_such_disk(id));
         }
-        let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        let served_disks: Vec<_> =
+            disks.by_id.values().filter_map(|one| one.served_disk.clone()).collect();
         let refused: Vec<_> = disks.by_id.values().filter_map(|one| one.refused.clone()).collect();
         let defaults = disks.poll.in_force();
         drop(disks);
         let wanted = |one: &str| id.is_none_or(|id| one == id);
         let detail = if id.is_some() { StatsDetail::Everything } else { StatsDetail::Counts };
-        let mut stats = stats::process(self.started, &self.pool, &exports, wanted, detail);
-        let refused = refused.iter().filter(|disk| wanted(&disk.held.spec.id));
+        let mut stats = stats::process(self.started, &self.pool, &served_disks, wanted, detail);
+        let refused = refused.iter().filter(|disk| wanted(&disk.preserved_disk.spec.id));
         stats.disks.extend(refused.map(|disk| stats::refused(disk)));
         stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
         stats.nics = self.nics.stats(wanted);
@@ -169,9 +175,10 @@ impl DiskRegistry {
         if id.is_none() {
             stats.networks = self.nics.network_stats();
         }
-        let adopted = self.door.adopted();
-        stats.keeper = self.door.keeper().map(|words| stats::keeper(words, adopted));
-        stats.began = self.door.start_info();
+        let adopted = self.keeper_client.adopted();
+        stats.keeper =
+            self.keeper_client.keeper().map(|keeper_info| stats::keeper(keeper_info, adopted));
+        stats.began = self.keeper_client.start_info();
         stats.poll_defaults = Some(defaults);
         Ok(stats)
     }
@@ -179,26 +186,29 @@ impl DiskRegistry {
     /// What all of it has done, in the text format of OpenMetrics.
     pub fn metrics(&self) -> String {
         let disks = self.disks();
-        let exports = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        let served_disks = disks.by_id.values().filter_map(|one| one.served_disk.clone()).collect();
         drop(disks);
         // Without an id there is none that can be missing.
         let stats = self.told(None, StatsDetail::Everything);
         let residences = self.nics.residences();
-        stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports, residences }))
+        stats.map_or_else(
+            |_| String::new(),
+            |stats| page(&Source { stats, served_disks, residences }),
+        )
     }
 }
 
-fn reply(export: &ServedDisk) -> DiskReply {
-    let geometry = reported(export.geometry());
-    DiskReply { id: export.spec().id.clone(), state: state(export), geometry }
+fn reply(served_disk: &ServedDisk) -> DiskReply {
+    let geometry = reported(served_disk.geometry());
+    DiskReply { id: served_disk.spec().id.clone(), state: state(served_disk), geometry }
 }
 
 /// A disk's state as it is reported.
-pub(crate) fn state(export: &ServedDisk) -> DiskState {
-    if export.stuck().is_some() {
+pub(crate) fn state(served_disk: &ServedDisk) -> DiskState {
+    if served_disk.stuck().is_some() {
         return DiskState::Stuck;
     }
-    match (export.is_active(), export.is_paused(), export.waiting()) {
+    match (served_disk.is_active(), served_disk.is_paused(), served_disk.waiting()) {
         (false, ..) => DiskState::Attached,
         (true, true, _) => DiskState::Paused,
         (true, false, 0) => DiskState::Active,

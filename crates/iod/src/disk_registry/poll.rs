@@ -31,8 +31,8 @@ pub(super) struct Defaults {
 
 impl Defaults {
     /// As the program was started, and as it was held since.
-    pub(super) fn found(started: PollSpec, door: &KeeperClient) -> Self {
-        Self { started, set: held(door), busy: false, unheld: false }
+    pub(super) fn found(started: PollSpec, keeper_client: &KeeperClient) -> Self {
+        Self { started, set: held(keeper_client), busy: false, unheld: false }
     }
 
     /// For disks.
@@ -55,8 +55,10 @@ impl Defaults {
 }
 
 /// What is held. What is not understood, because a newer program has left it, is not done.
-fn held(door: &KeeperClient) -> PollSpec {
-    let Some(Ok(PreservedEntry { data, .. })) = door.entry(KEY) else { return PollSpec::default() };
+fn held(keeper_client: &KeeperClient) -> PollSpec {
+    let Some(Ok(PreservedEntry { data, .. })) = keeper_client.entry(KEY) else {
+        return PollSpec::default();
+    };
     serde_json::from_value(data).unwrap_or_else(|error| {
         tracing::warn!("what is held of polling is not understood, so it is as started: {error}");
         PollSpec::default()
@@ -93,8 +95,8 @@ impl DiskRegistry {
         disks.poll.set = set;
         let process = disks.poll.spec();
         // Under the lock, so that one which comes meanwhile misses nothing.
-        for export in disks.by_id.values().filter_map(|entry| entry.export.as_ref()) {
-            export.set_poll_defaults(process);
+        for served_disk in disks.by_id.values().filter_map(|entry| entry.served_disk.as_ref()) {
+            served_disk.set_poll_defaults(process);
         }
         self.nics.set_poll_defaults(process);
         Ok(disks.poll.in_force())
@@ -102,10 +104,10 @@ impl DiskRegistry {
 
     fn hold_poll(&self, set: PollSpec) -> Result<(), PreserveError> {
         if set == PollSpec::default() {
-            self.door.forget_key(KEY)
+            self.keeper_client.forget_key(KEY)
         } else {
             let data = serde_json::to_value(set).unwrap_or(Value::Null);
-            self.door.preserve(KEY, PreservedEntry { data, ..PreservedEntry::default() })
+            self.keeper_client.preserve(KEY, PreservedEntry { data, ..PreservedEntry::default() })
         }
     }
 }

@@ -30,10 +30,10 @@ pub(super) enum FencePatience {
 
 impl FencePatience {
     /// Activates a disk as a worker before us had it.
-    pub(super) fn activate(self, export: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
+    pub(super) fn activate(self, served_disk: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
         match self {
-            Self::Endless => export.activate(),
-            Self::UntilDeadline => export.activate_in_time(),
+            Self::Endless => served_disk.activate(),
+            Self::UntilDeadline => served_disk.activate_in_time(),
         }
     }
 }
@@ -42,7 +42,7 @@ impl FencePatience {
 #[derive(Debug)]
 pub(crate) struct RefusedDisk {
     /// As it was.
-    pub(crate) held: PreservedDisk,
+    pub(crate) preserved_disk: PreservedDisk,
     /// Why it is not so any more, and what can be done.
     pub(crate) reason: String,
     /// What is held is not understood: it is not tried again.
@@ -59,55 +59,61 @@ impl DiskRegistry {
         if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
             tracing::error!("no uplink is brought back: {error}");
         }
-        for found in self.door.disks() {
-            if self.disks().by_id.contains_key(&found.held().spec.id) {
+        for preserved_disk_record in self.keeper_client.disks() {
+            if self.disks().by_id.contains_key(&preserved_disk_record.held().spec.id) {
                 // Taken over from a worker that served it.
                 continue;
             }
-            let held = match found {
-                PreservedDiskRecord::Known(held) => held,
-                PreservedDiskRecord::Novel { held, reason } => {
-                    self.show_novel(held, reason);
+            let preserved_disk = match preserved_disk_record {
+                PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
+                PreservedDiskRecord::Novel { preserved_disk, reason } => {
+                    self.show_novel(preserved_disk, reason);
                     continue;
                 }
             };
-            let phase = Phase::Busy(Verb::Restore, goal(&held));
-            let (id, queues) = (held.spec.id.clone(), held.spec.queues);
+            let phase = Phase::Busy(Verb::Restore, goal(&preserved_disk));
+            let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
             // Storage that hangs is seen from here on.
             let reason = BEING_OPENED.into();
-            let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason, novel: false }));
-            let entry = DiskEntry { phase, queues, export: None, refused, unheld: false };
+            let refused = Some(Arc::new(RefusedDisk {
+                preserved_disk: preserved_disk.clone(),
+                reason,
+                novel: false,
+            }));
+            let entry = DiskEntry { phase, queues, served_disk: None, refused, unheld: false };
             self.disks().by_id.insert(id.clone(), entry);
-            let (table, twin) = (Arc::clone(self), held.clone());
-            let work = move || table.bring_back_at_last(twin);
+            let (disk_registry, twin) = (Arc::clone(self), preserved_disk.clone());
+            let work = move || disk_registry.bring_back_at_last(twin);
             let thread = std::thread::Builder::new().name("restore".into()).spawn(work);
             if let Err(source) = thread {
                 let error = ServedDiskError::Os { action: "start a thread for this disk", source };
                 tracing::error!(disk = id, "its guest waits: {}", error_chain(&error));
-                let _ = self.settle(held, Err(error));
+                let _ = self.settle(preserved_disk, Err(error));
             }
         }
     }
 
     /// Shows a disk that is not understood.
-    fn show_novel(&self, held: PreservedDisk, reason: String) {
-        let (id, queues) = (held.spec.id.clone(), held.spec.queues);
+    fn show_novel(&self, preserved_disk: PreservedDisk, reason: String) {
+        let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
         tracing::error!(disk = id, "its guest waits: {reason}");
-        let refused = Some(Arc::new(RefusedDisk { held, reason, novel: true }));
+        let refused = Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: true }));
         let phase = Phase::At(StableState::Refused);
-        let entry = DiskEntry { phase, queues, export: None, refused, unheld: false };
+        let entry = DiskEntry { phase, queues, served_disk: None, refused, unheld: false };
         self.disks().by_id.insert(id, entry);
     }
 
     /// Brings a disk back. What ends by itself is waited for: an outage that took the worker with
     /// it must not last longer for that.
-    fn bring_back_at_last(&self, held: PreservedDisk) {
-        let id = held.spec.id.clone();
-        let mut next = Some(held);
+    fn bring_back_at_last(&self, preserved_disk: PreservedDisk) {
+        let id = preserved_disk.spec.id.clone();
+        let mut next = Some(preserved_disk);
         let mut pause = FIRST_RETRY;
-        while let Some(held) = next.take() {
-            let spec = held.spec.clone();
-            let Err(error) = self.bring_back(held, FencePatience::Endless) else { return };
+        while let Some(preserved_disk) = next.take() {
+            let spec = preserved_disk.spec.clone();
+            let Err(error) = self.bring_back(preserved_disk, FencePatience::Endless) else {
+                return;
+            };
             tracing::error!(disk = id, "its guest waits: {}", error_chain(&error));
             if !error.is_passing() {
                 return;
@@ -121,10 +127,10 @@ impl DiskRegistry {
 
     /// Brings a refused disk back when what keeps it away has passed.
     pub(super) fn bring_back_later(self: &Arc<Self>, id: String) {
-        let (table, name) = (Arc::clone(self), id.clone());
+        let (disk_registry, name) = (Arc::clone(self), id.clone());
         let work = move || {
-            if let Some(held) = table.once_more(&id, FIRST_RETRY) {
-                table.bring_back_at_last(held);
+            if let Some(preserved_disk) = disk_registry.once_more(&id, FIRST_RETRY) {
+                disk_registry.bring_back_at_last(preserved_disk);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
@@ -150,14 +156,14 @@ impl DiskRegistry {
             return None;
         }
         let entry = disks.by_id.get_mut(id)?;
-        let held = entry.refused.as_ref()?.held.clone();
+        let preserved_disk = entry.refused.as_ref()?.preserved_disk.clone();
         match entry.phase {
             Phase::At(StableState::Refused) => {
-                entry.phase = Phase::Busy(Verb::Restore, goal(&held))
+                entry.phase = Phase::Busy(Verb::Restore, goal(&preserved_disk))
             }
             _ => return None,
         }
-        Some(held)
+        Some(preserved_disk)
     }
 
     /// A disk is to be active and may be one that was refused: perhaps its image is back. `None`:
@@ -172,64 +178,71 @@ impl DiskRegistry {
         if refused.novel {
             return Some(Err(wrong_state(&refused.reason)));
         }
-        let exported = refused.held.is_exported_for_writing();
-        let held = match exported {
+        let exported = refused.preserved_disk.is_exported_for_writing();
+        let preserved_disk = match exported {
             // It comes back as it was, and as such it is not activated.
-            true => refused.held.clone(),
-            false => PreservedDisk { active: true, paused: false, ..refused.held.clone() },
+            true => refused.preserved_disk.clone(),
+            false => {
+                PreservedDisk { active: true, paused: false, ..refused.preserved_disk.clone() }
+            }
         };
         match phase.begin(Verb::Activate) {
             Err(refused) => return Some(Err(refusal(refused))),
             Ok(VerbDecision::Nothing) => return None,
             Ok(VerbDecision::Work(phase)) => {
                 if let Some(entry) = disks.by_id.get_mut(id) {
-                    let back = Phase::Busy(Verb::Restore, goal(&held));
+                    let back = Phase::Busy(Verb::Restore, goal(&preserved_disk));
                     entry.phase = if exported { back } else { phase };
                 }
             }
         }
         drop(disks);
-        let brought = self.bring_back(held, FencePatience::UntilDeadline);
-        let brought =
-            brought.and_then(|export| export.ok_or(ServedDiskError::Gone)).map_err(failed);
-        Some(brought.and_then(|export| {
+        let brought = self.bring_back(preserved_disk, FencePatience::UntilDeadline);
+        let brought = brought
+            .and_then(|served_disk| served_disk.ok_or(ServedDiskError::Gone))
+            .map_err(failed);
+        Some(brought.and_then(|served_disk| {
             if exported {
-                export.refuse_writable().map_err(wrong_state)?;
+                served_disk.refuse_writable().map_err(wrong_state)?;
             }
-            Ok(reply(&export))
+            Ok(reply(&served_disk))
         }))
     }
 
     /// Brings a disk back, or ends its detach; `None`: it is detached.
     fn bring_back(
         &self,
-        held: PreservedDisk,
+        preserved_disk: PreservedDisk,
         patience: FencePatience,
     ) -> Result<Option<Arc<ServedDisk>>, ServedDiskError> {
-        let brought = if held.leaving {
-            self.finish_detach(&held, patience).map(|()| None)
+        let brought = if preserved_disk.leaving {
+            self.finish_detach(&preserved_disk, patience).map(|()| None)
         } else {
-            self.serve_held(&held, patience).map(Some)
+            self.serve_held(&preserved_disk, patience).map(Some)
         };
-        self.settle(held, brought)
+        self.settle(preserved_disk, brought)
     }
 
     /// Writes down how it went.
     fn settle(
         &self,
-        held: PreservedDisk,
+        preserved_disk: PreservedDisk,
         brought: Result<Option<Arc<ServedDisk>>, ServedDiskError>,
     ) -> Result<Option<Arc<ServedDisk>>, ServedDiskError> {
-        let id = held.spec.id.clone();
+        let id = preserved_disk.spec.id.clone();
         let mut disks = self.disks();
         if let Ok(None) = &brought {
             disks.by_id.remove(&id);
         } else if let Some(entry) = disks.by_id.get_mut(&id) {
-            (entry.export, entry.refused) = match &brought {
-                Ok(export) => (export.clone(), None),
+            (entry.served_disk, entry.refused) = match &brought {
+                Ok(served_disk) => (served_disk.clone(), None),
                 Err(error) => (
                     None,
-                    Some(Arc::new(RefusedDisk { held, reason: error_chain(error), novel: false })),
+                    Some(Arc::new(RefusedDisk {
+                        preserved_disk,
+                        reason: error_chain(error),
+                        novel: false,
+                    })),
                 ),
             };
         }
@@ -239,31 +252,32 @@ impl DiskRegistry {
 
     fn serve_held(
         &self,
-        held: &PreservedDisk,
+        preserved_disk: &PreservedDisk,
         patience: FencePatience,
     ) -> Result<Arc<ServedDisk>, ServedDiskError> {
-        let id = &held.spec.id;
-        let mut kept = self.kept(id)?;
-        let sockets = std::mem::take(&mut kept.exports);
-        let export = ServedDisk::restore(held, kept, Arc::clone(&self.pool))?;
-        self.show(id, &export);
-        self.join_fence(&export);
-        let serving = if held.active { patience.activate(&export) } else { Ok(()) };
+        let id = &preserved_disk.spec.id;
+        let mut preserved_fds = self.kept(id)?;
+        let sockets = std::mem::take(&mut preserved_fds.exports);
+        let served_disk =
+            ServedDisk::restore(preserved_disk, preserved_fds, Arc::clone(&self.pool))?;
+        self.show(id, &served_disk);
+        self.join_fence(&served_disk);
+        let serving = if preserved_disk.active { patience.activate(&served_disk) } else { Ok(()) };
         let in_time = matches!(patience, FencePatience::UntilDeadline);
-        let serving =
-            serving.and_then(|()| export.restore_exports(&held.exports, sockets, in_time));
+        let serving = serving
+            .and_then(|()| served_disk.restore_exports(&preserved_disk.exports, sockets, in_time));
         // Nobody is let in before the disk is as its guest left it.
-        let serving = serving.and_then(|()| self.hold(&export));
-        let serving = serving.and_then(|()| export.serve(export.source(), None));
+        let serving = serving.and_then(|()| self.hold(&served_disk));
+        let serving = serving.and_then(|()| served_disk.serve(served_disk.source(), None));
         match serving {
             Ok(()) => {
                 tracing::info!(disk = id, "taken over");
-                Ok(export)
+                Ok(served_disk)
             }
             Err(error) => {
-                self.leave_fence(&export);
+                self.leave_fence(&served_disk);
                 // The socket is held on: front-ends wait in its backlog.
-                export.release_keep_files();
+                served_disk.release_keep_files();
                 Err(error)
             }
         }
@@ -271,14 +285,15 @@ impl DiskRegistry {
 
     pub(super) fn kept(&self, id: &str) -> Result<PreservedFds, ServedDiskError> {
         let os = |source| ServedDiskError::Os { action: "share sockets", source };
-        let holding = self.door.disk(id).ok_or(ServedDiskError::Gone)?.map_err(os)?;
-        Ok(PreservedFds::from(holding))
+        let preserved_entry =
+            self.keeper_client.disk(id).ok_or(ServedDiskError::Gone)?.map_err(os)?;
+        Ok(PreservedFds::from(preserved_entry))
     }
 }
 
 /// Where a disk is to rest when it is there again.
-fn goal(held: &PreservedDisk) -> StableState {
-    match held {
+fn goal(preserved_disk: &PreservedDisk) -> StableState {
+    match preserved_disk {
         PreservedDisk { leaving: true, .. } | PreservedDisk { active: false, .. } => {
             StableState::Attached
         }

@@ -22,11 +22,15 @@ use crate::pool::{Pool, PoolSize};
 fn table(holdings: BTreeMap<String, PreservedEntry>) -> (Arc<DiskRegistry>, Link) {
     let (link, theirs) = Link::pair().unwrap();
     let link = Arc::new(link);
-    let door = KeeperClient::open(Arc::clone(&link), KeeperInfo::default(), holdings, false);
-    let (attending, end) = (door.clone(), StopSignal::new().unwrap());
+    let keeper_client =
+        KeeperClient::open(Arc::clone(&link), KeeperInfo::default(), holdings, false);
+    let (attending, end) = (keeper_client.clone(), StopSignal::new().unwrap());
     std::thread::spawn(move || attending.run_link(&link, &end));
     let pool = Arc::new(Pool::start(PoolSize::asked(1)).unwrap());
-    (Arc::new(DiskRegistry::with(pool, 1 << 20, door, PollSpec::default())), Link::new(theirs))
+    (
+        Arc::new(DiskRegistry::with(pool, 1 << 20, keeper_client, PollSpec::default())),
+        Link::new(theirs),
+    )
 }
 
 /// Hears one thing, and says how that went.
@@ -64,30 +68,30 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
         let sockets = vec![listener.parts().unwrap()];
         listener.leave();
         let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
-        let (table, keeper) = table([("disk/d".to_owned(), held)].into());
-        table.restore();
-        let shown = table.stats(Some("d")).unwrap().disks.remove(0);
+        let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
+        disk_registry.restore();
+        let shown = disk_registry.stats(Some("d")).unwrap().disks.remove(0);
         let reason = shown.refused.unwrap();
         assert!(shown.state == DiskState::Refused && shown.novel);
         assert!(reason.contains(why) && reason.contains("or detach"), "{reason}");
         // Half of it is not served, whoever asks.
-        let error = table.activate("d").unwrap_err();
+        let error = disk_registry.activate("d").unwrap_err();
         assert_eq!((error.code, error.message), (code::WRONG_STATE, reason));
-        assert_eq!(table.pause("d").unwrap_err().code, code::WRONG_STATE);
+        assert_eq!(disk_registry.pause("d").unwrap_err().code, code::WRONG_STATE);
         assert!(folder.path().join("s").exists(), "its guest waits");
         let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
-        table.detach("d").unwrap();
+        disk_registry.detach("d").unwrap();
         let [left, forgotten] = keeper.join().unwrap();
         assert_eq!((left.unwrap()["leaving"].as_bool().unwrap_or(true), forgotten), (true, None));
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
-        assert!(table.stats(Some("d")).is_err());
+        assert!(disk_registry.stats(Some("d")).is_err());
     }
 }
 
 #[test]
 fn a_detach_that_cannot_be_held_is_none() {
     let folder = tempfile::tempdir().unwrap();
-    let (table, keeper) = table(BTreeMap::new());
+    let (disk_registry, keeper) = table(BTreeMap::new());
     let keeper = std::thread::spawn(move || {
         answer(&keeper, None);
         answer(&keeper, None);
@@ -99,12 +103,12 @@ fn a_detach_that_cannot_be_held_is_none() {
         answer(&keeper, Some("not this either"));
         last
     });
-    table.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
-    let error = table.detach("d").unwrap_err();
+    disk_registry.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
+    let error = disk_registry.detach("d").unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
-    assert_eq!(table.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);
-    table.activate("d").unwrap();
-    table.detach("d").unwrap();
+    assert_eq!(disk_registry.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);
+    disk_registry.activate("d").unwrap();
+    disk_registry.detach("d").unwrap();
     assert_eq!(keeper.join().unwrap().unwrap()["leaving"], true);
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }

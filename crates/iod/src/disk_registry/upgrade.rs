@@ -62,7 +62,7 @@ impl DiskRegistry {
         }
         self.nics.begin_upgrade()?;
         disks.upgrading = true;
-        Ok(disks.by_id.values().filter_map(|entry| entry.export.clone()).collect())
+        Ok(disks.by_id.values().filter_map(|entry| entry.served_disk.clone()).collect())
     }
 
     /// Nothing came of it.
@@ -99,18 +99,18 @@ impl DiskRegistry {
     pub(crate) fn take_over(self: &Arc<Self>, arrived: HandoverState) {
         // One that waits for its storage must not hold up a frame.
         self.nics.take_over(arrived.nics);
-        for ReceivedDisk { held, taken } in arrived.disks {
-            let (id, queues) = (held.spec.id.clone(), held.spec.queues);
-            let export = Arc::clone(&taken.export);
-            let (phase, refused) = (Phase::At(rest(&held)), None);
-            let shown = Some(Arc::clone(&export));
-            let entry = DiskEntry { phase, queues, export: shown, refused, unheld: false };
+        for ReceivedDisk { preserved_disk, incoming_disk } in arrived.disks {
+            let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
+            let served_disk = Arc::clone(&incoming_disk.served_disk);
+            let (phase, refused) = (Phase::At(rest(&preserved_disk)), None);
+            let shown = Some(Arc::clone(&served_disk));
+            let entry = DiskEntry { phase, queues, served_disk: shown, refused, unheld: false };
             let mut disks = self.disks();
-            export.set_poll_defaults(disks.poll.spec());
+            served_disk.set_poll_defaults(disks.poll.spec());
             disks.by_id.insert(id, entry);
             drop(disks);
-            if let Err(error) = taken.take_over() {
-                self.mark_refused(&export, held, &error);
+            if let Err(error) = incoming_disk.take_over() {
+                self.mark_refused(&served_disk, preserved_disk, &error);
             }
         }
     }
@@ -119,18 +119,18 @@ impl DiskRegistry {
     /// again if that may help. Its front-end is sent away and waits in the backlog.
     pub(crate) fn mark_refused(
         self: &Arc<Self>,
-        export: &Arc<ServedDisk>,
-        held: PreservedDisk,
+        served_disk: &Arc<ServedDisk>,
+        preserved_disk: PreservedDisk,
         error: &ServedDiskError,
     ) {
-        let (id, reason) = (held.spec.id.clone(), error_chain(error));
+        let (id, reason) = (preserved_disk.spec.id.clone(), error_chain(error));
         tracing::error!(disk = id, "its guest waits: {reason}");
         // Its socket stays.
-        export.release_keep_files();
+        served_disk.release_keep_files();
         if let Some(entry) = self.disks().by_id.get_mut(&id) {
             entry.phase = Phase::At(StableState::Refused);
-            (entry.export, entry.refused) =
-                (None, Some(Arc::new(RefusedDisk { held, reason, novel: false })));
+            (entry.served_disk, entry.refused) =
+                (None, Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: false })));
         }
         if error.is_passing() {
             self.bring_back_later(id);
@@ -138,8 +138,8 @@ impl DiskRegistry {
     }
 }
 
-fn rest(held: &PreservedDisk) -> StableState {
-    match held {
+fn rest(preserved_disk: &PreservedDisk) -> StableState {
+    match preserved_disk {
         PreservedDisk { active: false, .. } => StableState::Attached,
         PreservedDisk { paused: true, .. } => StableState::Paused,
         PreservedDisk { .. } => StableState::Active,

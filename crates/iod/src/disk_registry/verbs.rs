@@ -44,7 +44,7 @@ impl DiskRegistry {
     /// # Errors
     /// No such disk, a verb at work, a disk that is not active.
     pub fn resume(&self, id: &str) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Resume, |export| export.resume())
+        self.verb(id, Verb::Resume, |served_disk| served_disk.resume())
     }
 
     /// Takes a new size and tells the guest.
@@ -52,7 +52,7 @@ impl DiskRegistry {
     /// # Errors
     /// No such disk, a verb at work, a disk that is not active, or a size that the disk cannot have.
     pub fn resize(&self, id: &str, size: Option<u64>) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Resize, |export| export.resize(size))
+        self.verb(id, Verb::Resize, |served_disk| served_disk.resize(size))
     }
 
     /// Caps what the guest may do with a disk from now on.
@@ -60,8 +60,8 @@ impl DiskRegistry {
     /// # Errors
     /// No such disk, or a verb at work.
     pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Caps, |export| {
-            export.set_caps(caps);
+        self.verb(id, Verb::Caps, |served_disk| {
+            served_disk.set_caps(caps);
             Ok(())
         })
     }
@@ -71,8 +71,8 @@ impl DiskRegistry {
     /// # Errors
     /// No such disk, or a verb at work.
     pub fn poll(&self, id: &str, change: PollChange) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Poll, |export| {
-            export.set_poll(change);
+        self.verb(id, Verb::Poll, |served_disk| {
+            served_disk.set_poll(change);
             Ok(())
         })
     }
@@ -97,26 +97,29 @@ impl DiskRegistry {
         work: impl FnOnce(&Arc<ServedDisk>) -> Result<(), ServedDiskError>,
     ) -> Result<DiskReply, RpcError> {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
-        let begin = entry.phase.begin(verb).map_err(refusal)?;
-        let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
+        let verb_decision = entry.phase.begin(verb).map_err(refusal)?;
+        let served_disk = entry.served_disk.clone().ok_or_else(|| no_such_disk(id))?;
         // Asked again because it could not be held: that is left to be done.
-        let again = begin == VerbDecision::Nothing && entry.unheld;
-        let phase = match (begin, entry.phase) {
+        let again = verb_decision == VerbDecision::Nothing && entry.unheld;
+        let phase = match (verb_decision, entry.phase) {
             (VerbDecision::Work(phase), _) => phase,
-            (VerbDecision::Nothing, Phase::At(rest)) if again => Phase::Busy(verb, rest),
+            (VerbDecision::Nothing, Phase::At(stable_state)) if again => {
+                Phase::Busy(verb, stable_state)
+            }
             (VerbDecision::Nothing, _) => {
                 drop(disks);
                 // It is where it was to be, but what was left with the storage may still be
                 // written.
-                let free = export.refuse_stuck(verb.method());
-                return free.map(|()| reply(&export)).map_err(failed);
+                let free = served_disk.refuse_stuck(verb.method());
+                return free.map(|()| reply(&served_disk)).map_err(failed);
             }
         };
         entry.phase = phase;
         drop(disks);
-        let worked = if again { export.refuse_stuck(verb.method()) } else { work(&export) };
+        let worked =
+            if again { served_disk.refuse_stuck(verb.method()) } else { work(&served_disk) };
         // What a verb took away it has taken away, even if it failed.
-        let held = self.hold(&export);
+        let held = self.hold(&served_disk);
         let mut disks = self.disks();
         if let Some(entry) = disks.by_id.get_mut(id) {
             entry.unheld = held.is_err();
@@ -124,7 +127,7 @@ impl DiskRegistry {
         // Where the disk rests is what has been done to it, whoever knows of that.
         self.end(&mut disks, id, worked.is_ok());
         drop(disks);
-        worked.and(held).map(|()| reply(&export)).map_err(|error| match error {
+        worked.and(held).map(|()| reply(&served_disk)).map_err(|error| match error {
             ServedDiskError::Nbd(refused) => wrong_state(refused),
             error => failed(error),
         })

@@ -30,8 +30,8 @@ pub(crate) struct HandoverState {
 /// A disk that has come over, and what is held of it.
 #[derive(Debug)]
 pub(crate) struct ReceivedDisk {
-    pub(crate) held: PreservedDisk,
-    pub(crate) taken: IncomingDisk,
+    pub(crate) preserved_disk: PreservedDisk,
+    pub(crate) incoming_disk: IncomingDisk,
 }
 
 /// Takes everything over by `way`. When this returns, the other worker serves nothing any more and
@@ -42,7 +42,7 @@ pub(crate) struct ReceivedDisk {
 /// that is not its own.
 pub(crate) fn take(
     way: &Link,
-    door: &KeeperClient,
+    keeper_client: &KeeperClient,
     pool: &Arc<Pool>,
     nics: &NicRegistry,
 ) -> anyhow::Result<HandoverState> {
@@ -53,7 +53,7 @@ pub(crate) fn take(
     let hello = DestinationMessage::Hello { pid, version, oldest, newest, disks, nics: of_nics };
     send_message(way, deadline, &hello, &[])?;
     let answer = || Instant::now() + CONFIRM_DEADLINE;
-    let arrived = match receive(way).and_then(|all| arrange(all, door, pool, nics)) {
+    let arrived = match receive(way).and_then(|all| arrange(all, keeper_client, pool, nics)) {
         Ok(arrived) => arrived,
         Err(error) => {
             let why = format!("{error:#}");
@@ -95,7 +95,7 @@ struct ReceivedMessages {
 }
 
 fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
-    let mut said = ReceivedMessages::default();
+    let mut received_messages = ReceivedMessages::default();
     loop {
         // The other worker drains first, for as long as it likes.
         let (record, fds) = receive_message(way, None)?;
@@ -103,16 +103,16 @@ fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
         let (disk, nic) = (("disk", DISK_FORMATS), ("NIC", NIC_FORMATS));
         match record {
             SourceMessage::Disk { descriptors } => {
-                said.disks.push(hear_record(way, deadline, disk, descriptors, fds)?);
+                received_messages.disks.push(hear_record(way, deadline, disk, descriptors, fds)?);
             }
             SourceMessage::Network { descriptors } => {
-                said.networks.push(hear_record(way, deadline, nic, descriptors, fds)?);
+                received_messages.networks.push(hear_record(way, deadline, nic, descriptors, fds)?);
             }
             SourceMessage::Nic { descriptors } => {
-                said.nics.push(hear_record(way, deadline, nic, descriptors, fds)?);
+                received_messages.nics.push(hear_record(way, deadline, nic, descriptors, fds)?);
             }
-            SourceMessage::End { disks, nics } if (disks, nics) == said.counts() => {
-                return Ok(said);
+            SourceMessage::End { disks, nics } if (disks, nics) == received_messages.counts() => {
+                return Ok(received_messages);
             }
             other => return Err(HandoverError::Odd(format!("{other:?}")).into()),
         }
@@ -127,39 +127,47 @@ impl ReceivedMessages {
 }
 
 fn arrange(
-    said: ReceivedMessages,
-    door: &KeeperClient,
+    received_messages: ReceivedMessages,
+    keeper_client: &KeeperClient,
     pool: &Arc<Pool>,
     nics: &NicRegistry,
 ) -> anyhow::Result<HandoverState> {
-    let disks = arrange_disks(said.disks, door, pool)?;
-    Ok(HandoverState { disks, nics: nics.prepare(said.networks, said.nics)? })
+    let disks = arrange_disks(received_messages.disks, keeper_client, pool)?;
+    Ok(HandoverState {
+        disks,
+        nics: nics.prepare(received_messages.networks, received_messages.nics)?,
+    })
 }
 
 fn arrange_disks(
     disks: Vec<(DiskHandoverState, Vec<OwnedFd>)>,
-    door: &KeeperClient,
+    keeper_client: &KeeperClient,
     pool: &Arc<Pool>,
 ) -> anyhow::Result<Vec<ReceivedDisk>> {
-    let all = door.disks();
-    let mut arrived = Vec::with_capacity(disks.len());
+    let all = keeper_client.disks();
+    let mut received_disk = Vec::with_capacity(disks.len());
     for (disk, fds) in disks {
         let id = disk.id.clone();
-        let found = all.iter().find(|found| found.held().spec.id == id).cloned();
-        let held = match found.with_context(|| format!("disk {id:?} is not held"))? {
-            PreservedDiskRecord::Known(held) => held,
-            PreservedDiskRecord::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
-        };
-        let holding = door.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
-        let taken = ServedDisk::from_handover_state(
-            held.clone(),
-            PreservedFds::from(holding),
+        let preserved_disk_record = all
+            .iter()
+            .find(|preserved_disk_record| preserved_disk_record.held().spec.id == id)
+            .cloned();
+        let preserved_disk =
+            match preserved_disk_record.with_context(|| format!("disk {id:?} is not held"))? {
+                PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
+                PreservedDiskRecord::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
+            };
+        let preserved_entry =
+            keeper_client.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
+        let incoming_disk = ServedDisk::from_handover_state(
+            preserved_disk.clone(),
+            PreservedFds::from(preserved_entry),
             disk,
             fds,
             Arc::clone(pool),
         );
-        let taken = taken.with_context(|| format!("disk {id:?}"))?;
-        arrived.push(ReceivedDisk { held, taken });
+        let incoming_disk = incoming_disk.with_context(|| format!("disk {id:?}"))?;
+        received_disk.push(ReceivedDisk { preserved_disk, incoming_disk });
     }
-    Ok(arrived)
+    Ok(received_disk)
 }

@@ -71,19 +71,20 @@ type DiskQuiesceResult = (Arc<ServedDisk>, Result<QuiescedDisk, ServedDiskError>
 /// Everything goes on as it was.
 pub(crate) fn upgrade(
     server: &ControlServer,
-    table: &Arc<DiskRegistry>,
+    disk_registry: &Arc<DiskRegistry>,
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, RpcError> {
-    let exports = table.begin_upgrade()?;
-    let handed = may_be_given(&exports).and_then(|()| hand_over(server, table, &exports, binary));
+    let served_disks = disk_registry.begin_upgrade()?;
+    let handed = may_be_given(&served_disks)
+        .and_then(|()| hand_over(server, disk_registry, &served_disks, binary));
     match handed {
         Ok(reply) => {
-            table.handed_over();
+            disk_registry.handed_over();
             tracing::info!(pid = reply.pid, paused_ms = reply.paused_ms, "handed over");
             Ok(reply)
         }
         Err(error) => {
-            table.end_upgrade();
+            disk_registry.end_upgrade();
             let message =
                 format!("not upgraded, everything goes on as before: {}", error_chain(&error));
             tracing::error!("{message}");
@@ -92,10 +93,10 @@ pub(crate) fn upgrade(
     }
 }
 
-fn may_be_given(exports: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
-    exports.iter().try_for_each(|export| {
-        export.check_can_quiesce().map_err(|source| {
-            let id = export.spec().id.clone();
+fn may_be_given(served_disks: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
+    served_disks.iter().try_for_each(|served_disk| {
+        served_disk.check_can_quiesce().map_err(|source| {
+            let id = served_disk.spec().id.clone();
             HandoverAborted::Disk { id, source }
         })
     })
@@ -103,18 +104,18 @@ fn may_be_given(exports: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
 
 fn hand_over(
     server: &ControlServer,
-    table: &Arc<DiskRegistry>,
-    exports: &[Arc<ServedDisk>],
+    disk_registry: &Arc<DiskRegistry>,
+    served_disks: &[Arc<ServedDisk>],
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, HandoverAborted> {
     let (way, theirs) = Link::pair()?;
-    table.door().start_successor(binary, theirs.as_fd())?;
+    disk_registry.door().start_successor(binary, theirs.as_fd())?;
     drop(theirs);
-    let given = give(server, table, exports, &way);
+    let given = give(server, disk_registry, served_disks, &way);
     if given.is_err() {
         // From here on no word can reach it, so that it serves nothing, whatever keeps it alive.
         drop(way);
-        if let Err(error) = table.door().abandon() {
+        if let Err(error) = disk_registry.door().abandon() {
             tracing::error!("the new worker may still be there: {}", error_chain(&error));
         }
     }
@@ -123,24 +124,25 @@ fn hand_over(
 
 fn give(
     server: &ControlServer,
-    table: &Arc<DiskRegistry>,
-    exports: &[Arc<ServedDisk>],
+    disk_registry: &Arc<DiskRegistry>,
+    served_disks: &[Arc<ServedDisk>],
     way: &Link,
 ) -> Result<UpgradeReply, HandoverAborted> {
-    let Destination { pid, version, formats } = greeted(way, table.nics().has_any())?;
-    settle(exports, table);
+    let Destination { pid, version, formats } = greeted(way, disk_registry.nics().has_any())?;
+    settle(served_disks, disk_registry);
     let began = Instant::now();
-    let stands = QuiescedDevices::begin(exports, table, began + DRAIN_DEADLINE);
-    let outcome = give_all(&stands, table, way, formats).and_then(|()| {
-        table.door().yield_to_successor()?;
+    let quiesced_devices =
+        QuiescedDevices::begin(served_disks, disk_registry, began + DRAIN_DEADLINE);
+    let outcome = give_all(&quiesced_devices, disk_registry, way, formats).and_then(|()| {
+        disk_registry.door().yield_to_successor()?;
         // Whoever comes from here on is answered by the other one.
         server.pause_accept()?;
-        exports.iter().try_for_each(|export| export.shut_exports())?;
+        served_disks.iter().try_for_each(|served_disk| served_disk.shut_exports())?;
         Ok(send_message(way, Instant::now() + CONFIRM_DEADLINE, &SourceMessage::Go, &[])?)
     });
     if let Err(error) = outcome {
-        go_on(table, stands);
-        exports.iter().for_each(|export| export.open_exports());
+        go_on(disk_registry, quiesced_devices);
+        served_disks.iter().for_each(|served_disk| served_disk.open_exports());
         server.open();
         return Err(reason(way, error));
     }
@@ -149,20 +151,20 @@ fn give(
     // left of connections is closed: should this process be unable to end, because a thread of it
     // sleeps in storage that hangs, front-ends still see the end of the one that serves them. All
     // else is the other's too, and goes without a destructor.
-    table.door().retire();
-    for (export, still) in stands.disks {
-        export.close_handed_over(still.ok());
+    disk_registry.door().retire();
+    for (served_disk, quiesced_disk) in quiesced_devices.disks {
+        served_disk.close_handed_over(quiesced_disk.ok());
     }
-    let nics = stands.nics.len() as u64;
-    table.nics().part(stands.nics);
-    Ok(UpgradeReply { pid, version, disks: exports.len() as u64, nics, paused_ms })
+    let nics = quiesced_devices.nics.len() as u64;
+    disk_registry.nics().part(quiesced_devices.nics);
+    Ok(UpgradeReply { pid, version, disks: served_disks.len() as u64, nics, paused_ms })
 }
 
 /// Has all front-ends end their messages while everybody is served.
-fn settle(exports: &[Arc<ServedDisk>], table: &DiskRegistry) {
+fn settle(served_disks: &[Arc<ServedDisk>], disk_registry: &DiskRegistry) {
     let until = Instant::now() + GRACE;
-    table.nics().settle(until);
-    exports.iter().for_each(|export| export.wait_message_boundary(until));
+    disk_registry.nics().settle(until);
+    served_disks.iter().for_each(|served_disk| served_disk.wait_message_boundary(until));
 }
 
 /// All that stands still, or why not.
@@ -174,12 +176,16 @@ struct QuiescedDevices {
 
 impl QuiescedDevices {
     /// Disks first: they wait for storage, and NICs for next to nobody.
-    fn begin(exports: &[Arc<ServedDisk>], table: &DiskRegistry, deadline: Instant) -> Self {
-        let disks = stand_still(exports, deadline);
-        if disks.iter().any(|(_, still)| still.is_err()) {
+    fn begin(
+        served_disks: &[Arc<ServedDisk>],
+        disk_registry: &DiskRegistry,
+        deadline: Instant,
+    ) -> Self {
+        let disks = stand_still(served_disks, deadline);
+        if disks.iter().any(|(_, quiesced_disk)| quiesced_disk.is_err()) {
             return Self { disks, nics: QuiescedNics::default(), rested: Ok(()) };
         }
-        let (nics, rested) = table.nics().stand_still(deadline);
+        let (nics, rested) = disk_registry.nics().stand_still(deadline);
         Self { disks, nics, rested }
     }
 }
@@ -235,16 +241,16 @@ fn reason(way: &Link, error: HandoverAborted) -> HandoverAborted {
     error
 }
 
-fn stand_still(exports: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQuiesceResult> {
-    let next = Mutex::new(exports.iter());
-    let stands = Mutex::new(Vec::with_capacity(exports.len()));
+fn stand_still(served_disks: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQuiesceResult> {
+    let next = Mutex::new(served_disks.iter());
+    let stands = Mutex::new(Vec::with_capacity(served_disks.len()));
     std::thread::scope(|scope| {
-        for _ in 0..exports.len().min(TOGETHER) {
+        for _ in 0..served_disks.len().min(TOGETHER) {
             scope.spawn(|| {
                 loop {
-                    let export = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    let Some(export) = export else { break };
-                    let stand = (Arc::clone(export), export.quiesce(deadline));
+                    let served_disk = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(served_disk) = served_disk else { break };
+                    let stand = (Arc::clone(served_disk), served_disk.quiesce(deadline));
                     stands.lock().unwrap_or_else(PoisonError::into_inner).push(stand);
                 }
             });
@@ -254,28 +260,31 @@ fn stand_still(exports: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQuiesc
 }
 
 fn give_all(
-    stands: &QuiescedDevices,
-    table: &DiskRegistry,
+    quiesced_devices: &QuiescedDevices,
+    disk_registry: &DiskRegistry,
     way: &Link,
     formats: DiskFormats,
 ) -> Result<(), HandoverAborted> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
-    for (export, still) in &stands.disks {
-        if let Err(error) = still {
-            let (id, reason) = (export.spec().id.clone(), error_chain(error));
+    for (served_disk, quiesced_disk) in &quiesced_devices.disks {
+        if let Err(error) = quiesced_disk {
+            let (id, reason) = (served_disk.spec().id.clone(), error_chain(error));
             return Err(HandoverAborted::Disk { id, source: ServedDiskError::NoStand { reason } });
         }
     }
-    stands.rested.clone().map_err(HandoverAborted::Restless)?;
-    for (export, still) in &stands.disks {
-        let Ok(still) = still else { continue };
-        let written = export.to_handover_state(still, formats);
-        let id = export.spec().id.clone();
+    quiesced_devices.rested.clone().map_err(HandoverAborted::Restless)?;
+    for (served_disk, quiesced_disk) in &quiesced_devices.disks {
+        let Ok(quiesced_disk) = quiesced_disk else { continue };
+        let written = served_disk.to_handover_state(quiesced_disk, formats);
+        let id = served_disk.spec().id.clone();
         let (disk, fds) = written.map_err(|source| HandoverAborted::Disk { id, source })?;
         say_disk(way, deadline, &disk, &fds)?;
     }
-    give_nics(&stands.nics, table, way, formats.session, deadline)?;
-    let end = SourceMessage::End { disks: stands.disks.len(), nics: stands.nics.len() };
+    give_nics(&quiesced_devices.nics, disk_registry, way, formats.session, deadline)?;
+    let end = SourceMessage::End {
+        disks: quiesced_devices.disks.len(),
+        nics: quiesced_devices.nics.len(),
+    };
     send_message(way, deadline, &end, &[])?;
     match receive_message(way, Some(deadline))?.0 {
         DestinationMessage::Ready => Ok(()),
@@ -288,12 +297,12 @@ fn give_all(
 
 fn give_nics(
     all: &QuiescedNics,
-    table: &DiskRegistry,
+    disk_registry: &DiskRegistry,
     way: &Link,
     session: u32,
     deadline: Instant,
 ) -> Result<(), HandoverAborted> {
-    let written = table.nics().written(all, session)?;
+    let written = disk_registry.nics().written(all, session)?;
     for (network, fds) in &written.networks {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let word = SourceMessage::Network { descriptors: fds.len() };
@@ -307,13 +316,13 @@ fn give_nics(
 }
 
 /// As if nothing had happened.
-fn go_on(table: &Arc<DiskRegistry>, stands: QuiescedDevices) {
-    table.nics().go_on(stands.nics);
-    for (export, still) in stands.disks {
-        let Ok(still) = still else { continue };
-        let held = export.to_preserved();
-        if let Err(error) = export.unquiesce(still) {
-            table.mark_refused(&export, held, &error);
+fn go_on(disk_registry: &Arc<DiskRegistry>, quiesced_devices: QuiescedDevices) {
+    disk_registry.nics().go_on(quiesced_devices.nics);
+    for (served_disk, quiesced_disk) in quiesced_devices.disks {
+        let Ok(quiesced_disk) = quiesced_disk else { continue };
+        let preserved_disk = served_disk.to_preserved();
+        if let Err(error) = served_disk.unquiesce(quiesced_disk) {
+            disk_registry.mark_refused(&served_disk, preserved_disk, &error);
         }
     }
 }

@@ -143,12 +143,12 @@ mod tests {
     /// A socket that is held.
     fn hold(folder: &Path, link: &Link) {
         let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
-        let holding = PreservedEntry {
+        let preserved_entry = PreservedEntry {
             sockets: vec![listener.parts().unwrap()],
             ..PreservedEntry::default()
         };
         listener.leave();
-        let (what, fds) = holding.written("disk/s");
+        let (what, fds) = preserved_entry.written("disk/s");
         link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds).unwrap();
     }
 

@@ -76,7 +76,7 @@ pub struct Keeper {
     setup: KeeperConfig,
     store: Store,
     worker: Option<Worker>,
-    heir: Option<Successor>,
+    successor: Option<Successor>,
     /// Have handed over, or were killed before they took over.
     retired: Vec<Worker>,
     /// Where the worker's program is, if it was upgraded.
@@ -91,7 +91,7 @@ pub struct Keeper {
     /// Told to end.
     ending: bool,
     /// How long the worker's end is waited for.
-    end_by: Option<StopDeadline>,
+    stop_deadline: Option<StopDeadline>,
     restarts: u64,
     last_exit: Option<String>,
 }
@@ -108,12 +108,12 @@ impl Keeper {
         let backoff = Backoff::new(setup.pause_max);
         let (store, worker, start_at) = (Store::default(), None, None);
         let (served, ending, restarts, last_exit) = (false, false, 0, None);
-        let (heir, retired, file, unproven) = (None, Vec::new(), None, None);
+        let (successor, retired, file, unproven) = (None, Vec::new(), None, None);
         Self {
             setup,
             store,
             worker,
-            heir,
+            successor,
             retired,
             file,
             unproven,
@@ -121,15 +121,15 @@ impl Keeper {
             start_at,
             served,
             ending,
-            end_by: None,
+            stop_deadline: None,
             restarts,
             last_exit,
         }
     }
 
     /// Holds something of the keeper's own for all workers.
-    pub(crate) fn insert(&mut self, key: &str, holding: PreservedEntry) {
-        self.store.insert(key, holding);
+    pub(crate) fn insert(&mut self, key: &str, preserved_entry: PreservedEntry) {
+        self.store.insert(key, preserved_entry);
     }
 
     /// Takes over the worker that serves behind `control` without a keeper.

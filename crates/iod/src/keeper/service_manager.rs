@@ -182,11 +182,11 @@ mod tests {
         let start = Instant::now();
         let mut watchdog = Watchdog::new(Duration::from_secs(10), start);
         let mut at = |seconds, answered: bool| {
-            let due = watchdog.due(start + Duration::from_secs(seconds));
+            let watchdog_action = watchdog.due(start + Duration::from_secs(seconds));
             if answered {
                 watchdog.asked = false;
             }
-            due
+            watchdog_action
         };
         assert_eq!(
             [at(2, true), at(3, true), at(5, true)],

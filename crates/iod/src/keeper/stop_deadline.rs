@@ -36,15 +36,15 @@ impl Keeper {
     /// It is left behind.
     pub(super) fn enforce_stop_deadline(&mut self) -> anyhow::Result<()> {
         let Some(worker) = self.worker.as_mut().filter(|one| self.ending || one.ending) else {
-            self.end_by = None;
+            self.stop_deadline = None;
             return Ok(());
         };
         let (now, pid) = (Instant::now(), worker.pid());
         let longest = self.store.longest_stop() + GRACE;
-        match *self.end_by.get_or_insert(StopDeadline::Kill(now + longest)) {
-            end_by
+        match *self.stop_deadline.get_or_insert(StopDeadline::Kill(now + longest)) {
+            stop_deadline
                 if worker.is_unkillable(now)
-                    || matches!(end_by, StopDeadline::Leave(at) if at <= now) =>
+                    || matches!(stop_deadline, StopDeadline::Leave(at) if at <= now) =>
             {
                 anyhow::bail!(
                     "process {pid} cannot end and is left behind: its storage hangs; it has its \
@@ -54,7 +54,7 @@ impl Keeper {
             StopDeadline::Kill(at) if at <= now => {
                 tracing::error!(pid, "killing the worker, its end takes too long");
                 worker.kill();
-                self.end_by = Some(StopDeadline::Leave(now + END_DEADLINE));
+                self.stop_deadline = Some(StopDeadline::Leave(now + END_DEADLINE));
             }
             StopDeadline::Kill(_) | StopDeadline::Leave(_) => {}
         }

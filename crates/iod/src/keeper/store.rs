@@ -25,17 +25,18 @@ impl Store {
         what: PreservedEntryData,
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        let (key, holding) = PreservedEntry::read(what, fds).map_err(|error| error.to_string())?;
+        let (key, preserved_entry) =
+            PreservedEntry::read(what, fds).map_err(|error| error.to_string())?;
         if self.by_key.len() >= MAX_HELD && !self.by_key.contains_key(&key) {
             return Err(format!("{MAX_HELD} disks are held, and no more can be"));
         }
-        self.by_key.insert(key, holding);
+        self.by_key.insert(key, preserved_entry);
         Ok(())
     }
 
     /// Holds something of the keeper's own.
-    pub(super) fn insert(&mut self, key: &str, holding: PreservedEntry) {
-        self.by_key.insert(key.into(), holding);
+    pub(super) fn insert(&mut self, key: &str, preserved_entry: PreservedEntry) {
+        self.by_key.insert(key.into(), preserved_entry);
     }
 
     /// Closes our side; the worker has removed what is to be removed.
@@ -53,7 +54,7 @@ impl Store {
 
     /// How long the end of all that is held may take.
     pub(super) fn longest_stop(&self) -> Duration {
-        let longest = self.by_key.values().map(|holding| holding.stop_ms).max();
+        let longest = self.by_key.values().map(|preserved_entry| preserved_entry.stop_ms).max();
         Duration::from_millis(longest.unwrap_or(0))
     }
 

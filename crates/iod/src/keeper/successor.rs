@@ -70,7 +70,7 @@ impl Keeper {
         binary: Option<PathBuf>,
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        match &self.heir {
+        match &self.successor {
             Some(Successor { worker, abandoned: Some(_), .. }) => {
                 return Err(format!(
                     "the new worker of the last upgrade (process {}) was killed and has not ended \
@@ -92,21 +92,23 @@ impl Keeper {
         worker.queue_message(QueuedMessage::TakeOver(way));
         worker.queue_message(QueuedMessage::Record(KeeperMessage::Begin));
         tracing::info!(pid = worker.pid(), file = %file.display(), "a new worker is started");
-        self.heir = Some(Successor { worker, file, named: false, abandoned: None });
+        self.successor = Some(Successor { worker, file, named: false, abandoned: None });
         Ok(())
     }
 
     pub(super) fn name_heir(&mut self) -> Result<(), String> {
-        let heir = self.heir.as_mut().filter(|heir| heir.abandoned.is_none());
-        heir.map(|heir| heir.named = true).ok_or_else(|| "the new worker has ended".into())
+        let successor = self.successor.as_mut().filter(|successor| successor.abandoned.is_none());
+        successor
+            .map(|successor| successor.named = true)
+            .ok_or_else(|| "the new worker has ended".into())
     }
 
     /// Kills the heir; `seq` is answered when it has ended.
     pub(super) fn abandon(&mut self, seq: u64) {
-        match &mut self.heir {
-            Some(heir) => {
-                heir.abandoned = Some(seq);
-                heir.worker.kill();
+        match &mut self.successor {
+            Some(successor) => {
+                successor.abandoned = Some(seq);
+                successor.worker.kill();
             }
             None => self.say(QueuedMessage::Record(KeeperMessage::Done { seq, problem: None })),
         }
@@ -115,31 +117,34 @@ impl Keeper {
     /// Takes care of the heir and of those that have retired; true: it is the worker now.
     pub(super) fn poll_successor(&mut self, (told, ended): (bool, bool)) -> bool {
         let promoted = (told || ended) && self.hear_heir();
-        if ended && let Some(mut heir) = self.heir.take() {
+        if ended && let Some(mut successor) = self.successor.take() {
             // Its own child, so there is a status.
-            let how = heir.worker.reap().map_or_else(|error| error.to_string(), words);
-            tracing::warn!(pid = heir.worker.pid(), "the new worker {how} and took nothing over");
-            if let Some(seq) = heir.abandoned {
+            let how = successor.worker.reap().map_or_else(|error| error.to_string(), words);
+            tracing::warn!(
+                pid = successor.worker.pid(),
+                "the new worker {how} and took nothing over"
+            );
+            if let Some(seq) = successor.abandoned {
                 self.say(QueuedMessage::Record(KeeperMessage::Done { seq, problem: None }));
             }
         }
-        if let Some(heir) = &mut self.heir
-            && let Err(error) = heir.worker.flush_messages(&self.store)
+        if let Some(successor) = &mut self.successor
+            && let Err(error) = successor.worker.flush_messages(&self.store)
         {
             tracing::error!("killing the new worker, it cannot be told what is held: {error}");
-            heir.worker.silent = true;
-            heir.worker.kill();
+            successor.worker.silent = true;
+            successor.worker.kill();
         }
         self.reap_abandoned();
         promoted
     }
 
     fn hear_heir(&mut self) -> bool {
-        let Some(heir) = &mut self.heir else { return false };
-        match heir.worker.receive() {
+        let Some(successor) = &mut self.successor else { return false };
+        match successor.worker.receive() {
             Ok(None) => {}
-            Ok(Some((WorkerMessage::Ready, _))) if heir.named => {
-                heir.worker.ready = true;
+            Ok(Some((WorkerMessage::Ready, _))) if successor.named => {
+                successor.worker.ready = true;
                 self.promote();
                 self.confirm_binary();
                 return true;
@@ -147,13 +152,13 @@ impl Keeper {
             Ok(Some((WorkerMessage::Pong, _))) => {}
             Ok(Some(_)) => {
                 tracing::error!("killing the new worker, it speaks before it serves");
-                heir.worker.kill();
-                heir.worker.silent = true;
+                successor.worker.kill();
+                successor.worker.silent = true;
             }
             Err(error) => {
                 tracing::error!("killing the new worker, it cannot be understood: {error}");
-                heir.worker.kill();
-                heir.worker.silent = true;
+                successor.worker.kill();
+                successor.worker.silent = true;
             }
         }
         false
@@ -163,7 +168,7 @@ impl Keeper {
     /// left of the former one may take long to end; true: the heir is the worker now.
     pub(super) fn succeeded(&mut self) -> bool {
         let silent = self.worker.as_ref().is_some_and(|worker| worker.silent);
-        let named = self.heir.as_ref().is_some_and(|heir| heir.named);
+        let named = self.successor.as_ref().is_some_and(|successor| successor.named);
         if silent && named {
             self.promote();
         }
@@ -172,7 +177,7 @@ impl Keeper {
 
     /// The heir serves, or is to: it is the worker from now on.
     fn promote(&mut self) {
-        let Some(Successor { mut worker, file, .. }) = self.heir.take() else { return };
+        let Some(Successor { mut worker, file, .. }) = self.successor.take() else { return };
         worker.ready_by = Some(Instant::now() + READY_DEADLINE);
         tracing::info!(pid = worker.pid(), file = %file.display(), "the new worker takes over");
         if self.ending {
@@ -201,7 +206,7 @@ impl Keeper {
 
     /// The worker is no more: the heir in its place, if that may serve already.
     pub(super) fn promote_successor(&mut self) -> Option<Worker> {
-        if !self.heir.as_ref().is_some_and(|heir| heir.named) {
+        if !self.successor.as_ref().is_some_and(|successor| successor.named) {
             self.end_heir();
             return None;
         }
@@ -211,20 +216,20 @@ impl Keeper {
 
     /// All is to end.
     pub(super) fn stop_heir(&mut self) {
-        match &mut self.heir {
-            Some(heir) if heir.named => {
-                heir.worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop))
+        match &mut self.successor {
+            Some(successor) if successor.named => {
+                successor.worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop))
             }
-            Some(heir) => heir.worker.kill(),
+            Some(successor) => successor.worker.kill(),
             None => {}
         }
     }
 
     /// Ends the heir. Its end is not waited for: it may sleep in storage that hangs.
     pub(super) fn end_heir(&mut self) {
-        if let Some(mut heir) = self.heir.take() {
-            heir.worker.kill();
-            self.retired.push(heir.worker);
+        if let Some(mut successor) = self.successor.take() {
+            successor.worker.kill();
+            self.retired.push(successor.worker);
         }
     }
 }

@@ -26,7 +26,7 @@ impl Keeper {
     /// Sleeps until something has happened.
     pub(super) fn wait(&self) -> io::Result<WakeReasons> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
-        let heir = self.heir.as_ref().map(|heir| &heir.worker);
+        let heir = self.successor.as_ref().map(|successor| &successor.worker);
         // Of each worker, its end and what it says: two places.
         for worker in self.worker.iter().chain(heir) {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
@@ -40,7 +40,8 @@ impl Keeper {
         for worker in &self.retired {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
         }
-        let next = [self.start_at, self.setup.manager.next(), self.end_by.map(StopDeadline::at)];
+        let next =
+            [self.start_at, self.setup.manager.next(), self.stop_deadline.map(StopDeadline::at)];
         let of_worker = self.worker.iter().flat_map(|one| [Some(one.look_at), one.undead_at()]);
         let of_both = self.worker.iter().chain(heir).map(Worker::next);
         let next = next.into_iter().chain(of_worker).chain(of_both).flatten().min();

@@ -32,7 +32,7 @@ pub(super) struct Worker {
     child: Option<Child>,
     link: Link,
     /// What it has not been told yet, because the link was full.
-    unsaid: VecDeque<QueuedMessage>,
+    queued_message: VecDeque<QueuedMessage>,
     pub(super) since: Instant,
     /// It serves.
     pub(super) ready: bool,
@@ -98,13 +98,13 @@ impl Worker {
         // The keeper never sleeps but in its poll.
         rustix::io::ioctl_fionbio(&link, true)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let (unsaid, since) = (VecDeque::new(), Instant::now());
+        let (queued_message, since) = (VecDeque::new(), Instant::now());
         Ok(Self {
             pid,
             pidfd,
             child,
             link,
-            unsaid,
+            queued_message,
             since,
             ready: false,
             ending: false,
@@ -136,12 +136,12 @@ impl Worker {
     }
 
     pub(super) fn queue_message(&mut self, what: QueuedMessage) {
-        self.unsaid.push_back(what);
+        self.queued_message.push_back(what);
     }
 
     /// There is something that could not be said yet, and can be as soon as the link has room.
     pub(super) fn has_unsaid(&self) -> bool {
-        !self.unsaid.is_empty() && !self.silent && self.crowded.is_none()
+        !self.queued_message.is_empty() && !self.silent && self.crowded.is_none()
     }
 
     /// When something is to be done about it that no event tells of.
@@ -158,14 +158,14 @@ impl Worker {
             return Ok(());
         }
         self.crowded = None;
-        while let Some(next) = self.unsaid.front() {
+        while let Some(next) = self.queued_message.front() {
             let sent = match next {
                 QueuedMessage::Record(record) => self.link.send(record, &[]),
                 QueuedMessage::TakeOver(fd) => {
                     self.link.send(&KeeperMessage::TakeOver, &[fd.as_fd()])
                 }
-                QueuedMessage::Restore(key) => store.get(key).map_or(Ok(()), |holding| {
-                    let (what, fds) = holding.written(key);
+                QueuedMessage::Restore(key) => store.get(key).map_or(Ok(()), |preserved_entry| {
+                    let (what, fds) = preserved_entry.written(key);
                     self.link.send(&KeeperMessage::Restore { what }, &fds)
                 }),
             };
@@ -180,7 +180,7 @@ impl Worker {
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(error),
             }
-            self.unsaid.pop_front();
+            self.queued_message.pop_front();
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Keeper {
             let done = |seq, problem| QueuedMessage::Record(KeeperMessage::Done { seq, problem });
             match record {
                 WorkerMessage::Hold { seq, what } => {
-                    let fds = fds.map_err(|lacking| lacking.to_string());
+                    let fds = fds.map_err(|missing_fds| missing_fds.to_string());
                     let problem = fds.and_then(|fds| self.store.hold(what, fds)).err();
                     if let Some(problem) = &problem {
                         tracing::error!("something is not held: {problem}");
@@ -49,7 +49,7 @@ impl Keeper {
                 }
                 WorkerMessage::Pong => self.setup.manager.well(),
                 WorkerMessage::Succeed { seq, binary } => {
-                    let fds = fds.map_err(|lacking| lacking.to_string());
+                    let fds = fds.map_err(|missing_fds| missing_fds.to_string());
                     let problem = fds.and_then(|fds| self.succeed(binary, fds)).err();
                     self.say(done(seq, problem));
                 }

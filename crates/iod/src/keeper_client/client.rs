@@ -35,10 +35,10 @@ pub(super) struct State {
     /// A new keeper is being told everything; until then nothing goes to it but that.
     pub(super) adopting: bool,
     /// Of the keeper, or of the last one when `introduced` is not set.
-    pub(super) words: Option<KeeperInfo>,
+    pub(super) keeper_info: Option<KeeperInfo>,
     pub(super) introduced: bool,
     /// How this process came to serve.
-    pub(super) began: Option<WorkerStart>,
+    pub(super) worker_start: Option<WorkerStart>,
     /// When the keeper found it serving.
     pub(super) adopted: Option<Instant>,
     /// Everything that is held, for a keeper that comes later.
@@ -64,13 +64,20 @@ impl KeeperClient {
     /// The way to the keeper at the other end of `link`, with what it has given back.
     pub(crate) fn open(
         link: Arc<Link>,
-        words: KeeperInfo,
+        keeper_info: KeeperInfo,
         holdings: BTreeMap<String, PreservedEntry>,
         upgraded: bool,
     ) -> Self {
-        let began = Some(start_info(&words, upgraded));
-        let (link, words) = (Some(link), Some(words));
-        let state = State { link, words, introduced: true, began, holdings, ..State::default() };
+        let worker_start = Some(start_info(&keeper_info, upgraded));
+        let (link, keeper_info) = (Some(link), Some(keeper_info));
+        let state = State {
+            link,
+            keeper_info,
+            introduced: true,
+            worker_start,
+            holdings,
+            ..State::default()
+        };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), answered: Condvar::new() }) }
     }
 
@@ -85,15 +92,15 @@ impl KeeperClient {
     /// The keeper does not hold it; what it held before is unchanged.
     pub fn preserve_disk(
         &self,
-        held: &PreservedDisk,
-        kept: PreservedFds,
+        preserved_disk: &PreservedDisk,
+        preserved_fds: PreservedFds,
     ) -> Result<(), PreserveError> {
-        let data = serde_json::to_value(held)?;
-        let PreservedFds { listener, memory, exports } = kept;
+        let data = serde_json::to_value(preserved_disk)?;
+        let PreservedFds { listener, memory, exports } = preserved_fds;
         let sockets = listener.into_iter().chain(exports).collect();
-        let stop_ms = held.spec.stop_deadline_ms;
+        let stop_ms = preserved_disk.spec.stop_deadline_ms;
         self.replace(
-            key(&held.spec.id),
+            key(&preserved_disk.spec.id),
             PreservedEntry { sockets, data, fds: memory.into_iter().collect(), stop_ms },
         )
     }
@@ -102,20 +109,24 @@ impl KeeperClient {
     ///
     /// # Errors
     /// The keeper does not hold it.
-    pub(crate) fn preserve(&self, key: &str, holding: PreservedEntry) -> Result<(), PreserveError> {
-        self.replace(key.into(), holding)
+    pub(crate) fn preserve(
+        &self,
+        key: &str,
+        preserved_entry: PreservedEntry,
+    ) -> Result<(), PreserveError> {
+        self.replace(key.into(), preserved_entry)
     }
 
     pub(super) fn replace(
         &self,
         key: String,
-        holding: PreservedEntry,
+        preserved_entry: PreservedEntry,
     ) -> Result<(), PreserveError> {
         let mut state = self.exchange(|link, seq| {
-            let (what, fds) = holding.written(&key);
+            let (what, fds) = preserved_entry.written(&key);
             link.send(&WorkerMessage::Hold { seq, what }, &fds)
         })?;
-        state.holdings.insert(key, holding);
+        state.holdings.insert(key, preserved_entry);
         Ok(())
     }
 
@@ -154,15 +165,15 @@ impl KeeperClient {
     /// As [`Self::leave`].
     pub(crate) fn leave_key(&self, key: &str) -> Result<(), PreserveError> {
         let mut state = self.exchange_with(|state, link, seq| match state.holdings.get(key) {
-            Some(holding) => {
-                let (mut what, fds) = holding.written(key);
+            Some(preserved_entry) => {
+                let (mut what, fds) = preserved_entry.written(key);
                 what.mark_detaching();
                 link.send(&WorkerMessage::Hold { seq, what }, &fds)
             }
             None => link.send(&WorkerMessage::Forget { seq, key: key.into() }, &[]),
         })?;
-        if let Some(holding) = state.holdings.get_mut(key) {
-            holding.mark_detaching();
+        if let Some(preserved_entry) = state.holdings.get_mut(key) {
+            preserved_entry.mark_detaching();
         }
         Ok(())
     }
@@ -203,7 +214,7 @@ impl KeeperClient {
                 Some(None) => return Ok(state),
                 Some(Some(why)) => return Err(PreserveError::Refused(why)),
                 None if open(&state) => {
-                    let pid = state.words.as_ref().map_or(0, |words| words.pid);
+                    let pid = state.keeper_info.as_ref().map_or(0, |keeper_info| keeper_info.pid);
                     return Err(PreserveError::Late { pid });
                 }
                 None => {}
@@ -284,7 +295,7 @@ impl KeeperClient {
     /// Who keeps this process, if anybody does.
     pub(crate) fn keeper(&self) -> Option<KeeperInfo> {
         let state = self.state();
-        state.link.as_ref().and(state.words.clone()).filter(|_| state.introduced)
+        state.link.as_ref().and(state.keeper_info.clone()).filter(|_| state.introduced)
     }
 
     /// What is held for this key, with descriptors of its own.
@@ -299,21 +310,24 @@ impl KeeperClient {
 
     /// The disk of a program that has but one, with what goes with it.
     pub(crate) fn only_disk(&self) -> Option<io::Result<(PreservedDisk, PreservedFds)>> {
-        let held = match self.disks().into_iter().next()? {
-            PreservedDiskRecord::Known(held) => held,
+        let preserved_disk = match self.disks().into_iter().next()? {
+            PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
             PreservedDiskRecord::Novel { reason, .. } => {
                 return Some(Err(io::Error::other(reason)));
             }
         };
-        let holding = self.disk(&held.spec.id)?;
-        Some(holding.map(|holding| (held, PreservedFds::from(holding))))
+        let preserved_entry = self.disk(&preserved_disk.spec.id)?;
+        Some(
+            preserved_entry
+                .map(|preserved_entry| (preserved_disk, PreservedFds::from(preserved_entry))),
+        )
     }
 
     /// All disks that are held.
     pub(crate) fn disks(&self) -> Vec<PreservedDiskRecord> {
         let state = self.state();
-        let read = |(key, holding): (&String, &PreservedEntry)| {
-            key.strip_prefix(DISK).map(|id| PreservedDiskRecord::read(id, &holding.data))
+        let read = |(key, preserved_entry): (&String, &PreservedEntry)| {
+            key.strip_prefix(DISK).map(|id| PreservedDiskRecord::read(id, &preserved_entry.data))
         };
         state.holdings.iter().filter_map(read).collect()
     }

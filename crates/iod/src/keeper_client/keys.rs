@@ -13,9 +13,9 @@ impl KeeperClient {
     /// Words of all that is held under keys that begin with `prefix`, by the rest of the key.
     pub(crate) fn held_under(&self, prefix: &str) -> Vec<(String, Value)> {
         let state = self.state();
-        let rest = state.holdings.iter().filter_map(|(key, holding)| {
+        let rest = state.holdings.iter().filter_map(|(key, preserved_entry)| {
             let rest = key.strip_prefix(prefix)?;
-            Some((rest.to_owned(), holding.data.clone()))
+            Some((rest.to_owned(), preserved_entry.data.clone()))
         });
         rest.collect()
     }

@@ -33,7 +33,7 @@ impl KeeperClient {
         if state.retired {
             return;
         }
-        if state.words.as_ref().is_some_and(|words| words.die_together) {
+        if state.keeper_info.as_ref().is_some_and(|keeper_info| keeper_info.die_together) {
             end.stop();
         } else {
             let advice = if state.holdings.contains_key(CONTROL) {
@@ -60,7 +60,7 @@ impl KeeperClient {
         }
         if let Some(link) = state.link.clone() {
             if !link.is_closed()? {
-                let pid = state.words.as_ref().map_or(0, |words| words.pid);
+                let pid = state.keeper_info.as_ref().map_or(0, |keeper_info| keeper_info.pid);
                 return Err(PreserveError::Kept { pid });
             }
             state.on_keeper_lost(&link);
@@ -68,15 +68,15 @@ impl KeeperClient {
         }
         let (link, theirs) = Link::pair()?;
         link.limit_waits(SAY_DEADLINE)?;
-        let (door, end) = (self.clone(), end.clone());
+        let (keeper_client, end) = (self.clone(), end.clone());
         let work = move || {
-            if let Some(link) = door.tell_everything(link) {
-                door.run_link(&link, &end);
+            if let Some(link) = keeper_client.tell_everything(link) {
+                keeper_client.run_link(&link, &end);
             }
         };
         std::thread::Builder::new().name("keeper".into()).spawn(work)?;
         state.adopting = true;
-        Ok((state.words.clone().unwrap_or_default(), theirs))
+        Ok((state.keeper_info.clone().unwrap_or_default(), theirs))
     }
 
     /// Tells a new keeper everything that is held. From then on verbs go to it: what changes
@@ -87,8 +87,8 @@ impl KeeperClient {
         let mut state = self.state();
         state.adopting = false;
         let mut told = Ok(());
-        for (key, holding) in &state.holdings {
-            let (what, fds) = holding.written(key);
+        for (key, preserved_entry) in &state.holdings {
+            let (what, fds) = preserved_entry.written(key);
             // Its answer is not waited for; no call has this number.
             told =
                 told.and_then(|()| link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds));
@@ -114,9 +114,9 @@ impl KeeperClient {
                 }
                 self.shared.answered.notify_all();
             }
-            KeeperMessage::Keeper(words) => {
+            KeeperMessage::Keeper(keeper_info) => {
                 let mut state = self.state();
-                (state.words, state.introduced) = (Some(words), true);
+                (state.keeper_info, state.introduced) = (Some(keeper_info), true);
                 state.adopted = Some(Instant::now());
                 drop(state);
                 // It has been told everything by now.

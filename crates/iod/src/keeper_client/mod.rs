@@ -107,8 +107,8 @@ pub struct PreservedFds {
 }
 
 impl From<PreservedEntry> for PreservedFds {
-    fn from(holding: PreservedEntry) -> Self {
-        let PreservedEntry { sockets, fds, .. } = holding;
+    fn from(preserved_entry: PreservedEntry) -> Self {
+        let PreservedEntry { sockets, fds, .. } = preserved_entry;
         let mut sockets = sockets.into_iter();
         let listener = sockets.next();
         Self { listener, memory: fds.into_iter().next(), exports: sockets.collect() }

@@ -16,7 +16,7 @@ pub(crate) enum PreservedDiskRecord {
     /// It was written by a newer program, or is broken: nothing is done to it but to forget it.
     Novel {
         /// As much of it as is understood, to be shown.
-        held: PreservedDisk,
+        preserved_disk: PreservedDisk,
         /// Why it is not brought back, and what can be done.
         reason: String,
     },
@@ -29,7 +29,7 @@ impl PreservedDiskRecord {
         let reason = match format {
             Some(format) if format <= HELD_FORMAT.into() => {
                 match serde_json::from_value(data.clone()) {
-                    Ok(held) => return Self::Known(held),
+                    Ok(preserved_disk) => return Self::Known(preserved_disk),
                     Err(error) => format!("what is held of it cannot be understood: {error}"),
                 }
             }
@@ -41,13 +41,13 @@ impl PreservedDiskRecord {
         let reason = format!(
             "{reason}; upgrade to the version that wrote it (ringway-io upgrade), or detach the disk"
         );
-        Self::Novel { held: glimpse(id, data), reason }
+        Self::Novel { preserved_disk: glimpse(id, data), reason }
     }
 
     /// What is to be known of it.
     pub(crate) fn held(&self) -> &PreservedDisk {
         match self {
-            Self::Known(held) | Self::Novel { held, .. } => held,
+            Self::Known(preserved_disk) | Self::Novel { preserved_disk, .. } => preserved_disk,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::keeper_link::KeeperInfo;
 impl KeeperClient {
     /// How this process came to serve; nobody knows where there never was a keeper.
     pub(crate) fn start_info(&self) -> Option<WorkerStart> {
-        self.state().began.clone()
+        self.state().worker_start.clone()
     }
 
     /// How long ago the keeper found this process serving, if it did not start it.
@@ -20,8 +20,8 @@ impl KeeperClient {
 }
 
 /// In place of whom a process serves from now on.
-pub(super) fn start_info(words: &KeeperInfo, upgraded: bool) -> WorkerStart {
-    let (how, after) = match words {
+pub(super) fn start_info(keeper_info: &KeeperInfo, upgraded: bool) -> WorkerStart {
+    let (how, after) = match keeper_info {
         _ if upgraded => (StartReason::Upgrade, None),
         KeeperInfo { restarts: 0, .. } => (StartReason::Start, None),
         KeeperInfo { last_exit, .. } => (StartReason::Restart, last_exit.clone()),

@@ -58,18 +58,18 @@ impl PreservedEntry {
     /// # Errors
     /// Descriptors are missing.
     pub(crate) fn read(
-        mut written: PreservedEntryData,
+        mut preserved_entry_data: PreservedEntryData,
         fds: Vec<OwnedFd>,
     ) -> io::Result<(String, Self)> {
         let mut fds = fds.into_iter();
         let missing = || io::Error::other("a record came without its descriptors");
         let mut sockets = Vec::new();
-        for SocketFile { path, identity } in std::mem::take(&mut written.sockets) {
+        for SocketFile { path, identity } in std::mem::take(&mut preserved_entry_data.sockets) {
             let socket = fds.next().ok_or_else(missing)?;
             let lock = fds.next().ok_or_else(missing)?;
             sockets.push(ListenerParts { path, identity, socket, lock });
         }
-        let PreservedEntryData { key, data, stop_ms, .. } = written;
+        let PreservedEntryData { key, data, stop_ms, .. } = preserved_entry_data;
         Ok((key, Self { sockets, data, fds: fds.collect(), stop_ms }))
     }
 

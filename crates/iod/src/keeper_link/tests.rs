@@ -16,16 +16,16 @@ fn a_holding_arrives_whole_and_can_be_removed() {
     listener.leave();
     let data = serde_json::json!({"a": [1, 2]});
     let fds = vec![std::fs::File::open("/dev/null").unwrap().into()];
-    let holding = PreservedEntry { sockets, data: data.clone(), fds, stop_ms: 5 };
+    let preserved_entry = PreservedEntry { sockets, data: data.clone(), fds, stop_ms: 5 };
 
     let (one, two) = Link::pair().unwrap();
     let two = Link::new(two);
-    let twin = holding.try_clone().unwrap();
+    let twin = preserved_entry.try_clone().unwrap();
     let (what, fds) = twin.written("d");
     one.send(&WorkerMessage::Hold { seq: 7, what }, &fds).unwrap();
     let (record, fds) = two.receive().unwrap().unwrap();
     let WorkerMessage::Hold { seq: 7, what } = record else { panic!("{record:?}") };
-    drop((holding, twin));
+    drop((preserved_entry, twin));
     let (key, found) = PreservedEntry::read(what, fds).unwrap();
     assert_eq!((key.as_str(), &found.data, found.fds.len()), ("d", &data, 1));
     assert_eq!(found.stop_ms, 5);

@@ -163,9 +163,11 @@ impl Phase {
             (Verb::Activate, Self::At(StableState::Refused)) => {
                 Ok(VerbDecision::Work(Self::Busy(Verb::Restore, StableState::Active)))
             }
-            (Verb::Detach, Self::At(rest)) => Ok(VerbDecision::Work(Self::Busy(verb, rest))),
+            (Verb::Detach, Self::At(stable_state)) => {
+                Ok(VerbDecision::Work(Self::Busy(verb, stable_state)))
+            }
             (_, Self::At(StableState::Refused)) => Err(VerbRefused::NotOpen),
-            (_, Self::At(rest)) => Ok(VerbDecision::Work(Self::Busy(verb, rest))),
+            (_, Self::At(stable_state)) => Ok(VerbDecision::Work(Self::Busy(verb, stable_state))),
         }
     }
 
@@ -175,7 +177,7 @@ impl Phase {
     /// reported, and the lock is released all the same; a drain that did not end in time is
     /// reported, and nothing is served all the same.
     pub fn end(self, succeeded: bool) -> Option<Self> {
-        let Self::Busy(verb, rest) = self else { return Some(self) };
+        let Self::Busy(verb, stable_state) = self else { return Some(self) };
         match (verb, succeeded) {
             (Verb::Detach, _) | (Verb::Attach, false) => None,
             (Verb::Deactivate, _) => Some(Self::At(StableState::Attached)),
@@ -185,7 +187,7 @@ impl Phase {
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
             | (Verb::Resize | Verb::Caps | Verb::Poll | Verb::Export | Verb::Unexport, _) => {
-                Some(Self::At(rest))
+                Some(Self::At(stable_state))
             }
         }
     }

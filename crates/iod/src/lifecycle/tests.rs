@@ -13,7 +13,7 @@ const RESTS: [StableState; 4] = [Attached, Active, Paused, StableState::Refused]
 
 #[test]
 fn every_verb_in_every_phase() {
-    let work = |verb, rest| Ok(VerbDecision::Work(Phase::Busy(verb, rest)));
+    let work = |verb, stable_state| Ok(VerbDecision::Work(Phase::Busy(verb, stable_state)));
     let inactive = |verb| Err(super::VerbRefused::Inactive(VerbText(verb)));
     let cases = [
         (Attached, Attach, Err(Exists)),
@@ -54,18 +54,19 @@ fn every_verb_in_every_phase() {
         (StableState::Refused, Restore, Err(Exists)),
     ];
     // Exports are offered and ended wherever the disk is open, and so is polling changed.
-    let open = [Attached, Active, Paused]
-        .map(|rest| [Export, Unexport, Poll].map(|verb| (rest, verb, work(verb, rest))));
+    let open = [Attached, Active, Paused].map(|stable_state| {
+        [Export, Unexport, Poll].map(|verb| (stable_state, verb, work(verb, stable_state)))
+    });
     let shut = [Export, Unexport, Poll].map(|verb| (StableState::Refused, verb, Err(NotOpen)));
     let exports = open.into_iter().flatten().chain(shut);
     let cases: Vec<_> = cases.into_iter().chain(exports).collect();
     assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
-    for (rest, verb, expected) in cases {
-        assert_eq!(Phase::At(rest).begin(verb), expected, "{verb:?} when {rest:?}");
+    for (stable_state, verb, expected) in cases {
+        assert_eq!(Phase::At(stable_state).begin(verb), expected, "{verb:?} when {stable_state:?}");
     }
     for at_work in VERBS {
-        for rest in RESTS {
-            let phase = Phase::Busy(at_work, rest);
+        for stable_state in RESTS {
+            let phase = Phase::Busy(at_work, stable_state);
             assert_eq!(phase.begin(Attach), Err(Exists));
             for verb in
                 [Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport, Detach]
@@ -79,8 +80,8 @@ fn every_verb_in_every_phase() {
 
 #[test]
 fn every_end() {
-    let at = |rest| Some(Phase::At(rest));
-    for (verb, rest, success, failure) in [
+    let at = |stable_state| Some(Phase::At(stable_state));
+    for (verb, stable_state, success, failure) in [
         (Attach, Attached, at(Attached), None),
         (Attach, Active, at(Active), None),
         (Activate, Attached, at(Active), at(Attached)),
@@ -104,14 +105,14 @@ fn every_end() {
         (Detach, Active, None, None),
         (Detach, Paused, None, None),
     ] {
-        let phase = Phase::Busy(verb, rest);
-        assert_eq!(phase.end(true), success, "{verb:?} from {rest:?}");
-        assert_eq!(phase.end(false), failure, "{verb:?} from {rest:?}");
+        let phase = Phase::Busy(verb, stable_state);
+        assert_eq!(phase.end(true), success, "{verb:?} from {stable_state:?}");
+        assert_eq!(phase.end(false), failure, "{verb:?} from {stable_state:?}");
     }
     // At rest there is nothing to end.
-    for rest in RESTS {
-        assert_eq!(Phase::At(rest).end(true), at(rest));
-        assert_eq!(Phase::At(rest).end(false), at(rest));
+    for stable_state in RESTS {
+        assert_eq!(Phase::At(stable_state).end(true), at(stable_state));
+        assert_eq!(Phase::At(stable_state).end(false), at(stable_state));
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Source {
     /// Counts.
     pub(crate) stats: Stats,
     /// Disks with their histograms.
-    pub(crate) exports: Vec<Arc<ServedDisk>>,
+    pub(crate) served_disks: Vec<Arc<ServedDisk>>,
     /// Histograms of NICs.
     pub(crate) residences: Vec<Residence>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Source {
 /// The page.
 pub(crate) fn page(source: &Source) -> String {
     let mut page = Page::default();
-    let since = source.stats.began.as_ref().map(|began| began.unix_seconds);
+    let since = source.stats.began.as_ref().map(|worker_start| worker_start.unix_seconds);
     process(&mut page, &source.stats);
     reactors(&mut page, &source.stats.reactors, since);
     polling::reactors(&mut page, &source.stats.reactors, since);
@@ -56,7 +56,7 @@ pub(crate) fn page(source: &Source) -> String {
     counters(&mut page, &source.stats.disks);
     gauges(&mut page, &source.stats.disks);
     polling::disks(&mut page, &source.stats.disks);
-    durations(&mut page, &source.exports);
+    durations(&mut page, &source.served_disks);
     ports::nics(&mut page, &source.stats.ports, &source.residences);
     page.end()
 }
@@ -234,20 +234,25 @@ fn gauges(page: &mut Page, disks: &[DiskStats]) {
     }
 }
 
-fn durations(page: &mut Page, exports: &[Arc<ServedDisk>]) {
+fn durations(page: &mut Page, served_disks: &[Arc<ServedDisk>]) {
     let help = "Time of requests by kind and stage: queue (in the ring), cap, device (with the \
                 storage), completion (back to the guest), and total.";
     let name = "ringway_disk_request_duration_seconds";
     let mut family = page.family(name, MetricType::Histogram, Some("seconds"), help);
-    for export in exports {
+    for served_disk in served_disks {
         let pairs = Stage::ALL.into_iter().flat_map(|one| Op::ALL.map(|kind| (one, kind)));
         for (one, kind) in pairs {
-            let Some(all) = export.device().durations(one, kind) else { continue };
-            let (disk, kind, one) = (&export.spec().id, op(kind).name(), stage(one).name());
+            let Some(all) = served_disk.device().durations(one, kind) else { continue };
+            let (disk, kind, one) = (&served_disk.spec().id, op(kind).name(), stage(one).name());
             let labels = [("disk", disk.as_str()), ("op", kind), ("stage", one)];
             let buckets = BOUNDS.iter().map(|ns| (*ns as f64 / 1e9, all.count_up_to(*ns)));
             let sums = (all.count(), all.sum_ns() as f64 / 1e9);
-            family.histogram(&labels, buckets, sums, Some(unix_seconds(export.device().made())));
+            family.histogram(
+                &labels,
+                buckets,
+                sums,
+                Some(unix_seconds(served_disk.device().made())),
+            );
         }
     }
 }

@@ -23,11 +23,11 @@ const METRICS: &str = "metrics";
 /// Somebody else has it, or it is not ours to have.
 pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, PreservedEntry)> {
     let socket = bind(address)?;
-    let holding = held(&socket, address).context("cannot hold the socket of --metrics")?;
+    let preserved_entry = held(&socket, address).context("cannot hold the socket of --metrics")?;
     if let Socket::Unix(listener) = socket {
         listener.leave();
     }
-    Ok((METRICS, holding))
+    Ok((METRICS, preserved_entry))
 }
 
 fn held(socket: &Socket, address: &Address) -> std::io::Result<PreservedEntry> {
@@ -47,15 +47,15 @@ fn held(socket: &Socket, address: &Address) -> std::io::Result<PreservedEntry> {
 /// Somebody else has it, or it is not ours to have.
 pub(crate) fn take(
     address: &Address,
-    door: &KeeperClient,
+    keeper_client: &KeeperClient,
     predecessor: Option<&Link>,
     enough: &StopSignal,
 ) -> anyhow::Result<Option<Socket>> {
-    match door.entry(METRICS).transpose()? {
-        Some(holding) if holding.data["address"] == address.to_string() => {
-            return Ok(Some(found(holding)?));
+    match keeper_client.entry(METRICS).transpose()? {
+        Some(preserved_entry) if preserved_entry.data["address"] == address.to_string() => {
+            return Ok(Some(found(preserved_entry)?));
         }
-        Some(_) => drop_preserved(door)?,
+        Some(_) => drop_preserved(keeper_client)?,
         None => {}
     }
     // A worker of a former version has it until it has ended.
@@ -65,7 +65,7 @@ pub(crate) fn take(
         return Ok(None);
     }
     let socket = bind(address)?;
-    door.preserve(METRICS, held(&socket, address)?)?;
+    keeper_client.preserve(METRICS, held(&socket, address)?)?;
     Ok(Some(socket))
 }
 
@@ -73,16 +73,17 @@ pub(crate) fn take(
 ///
 /// # Errors
 /// The keeper does not answer.
-pub(crate) fn drop_preserved(door: &KeeperClient) -> anyhow::Result<()> {
-    if let Some(holding) = door.entry(METRICS).transpose()? {
-        holding.remove();
-        door.forget_key(METRICS)?;
+pub(crate) fn drop_preserved(keeper_client: &KeeperClient) -> anyhow::Result<()> {
+    if let Some(preserved_entry) = keeper_client.entry(METRICS).transpose()? {
+        preserved_entry.remove();
+        keeper_client.forget_key(METRICS)?;
     }
     Ok(())
 }
 
-fn found(holding: PreservedEntry) -> anyhow::Result<Socket> {
-    let (socket, fd) = (holding.sockets.into_iter().next(), holding.fds.into_iter().next());
+fn found(preserved_entry: PreservedEntry) -> anyhow::Result<Socket> {
+    let (socket, fd) =
+        (preserved_entry.sockets.into_iter().next(), preserved_entry.fds.into_iter().next());
     match (socket, fd) {
         (Some(parts), _) => Ok(Socket::Unix(Listener::adopt(parts)?)),
         (None, Some(fd)) => Ok(Socket::Tcp(TcpListener::from(fd))),

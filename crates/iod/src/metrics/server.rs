@@ -67,15 +67,17 @@ pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
 /// Serves scrapers until the gate is stopped. Whoever comes when as many are connected as may be
 /// waits in the backlog: each of them has but so much time.
 pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
-    while let Some(taking) = gate.enter() {
-        while taking.has_room(CONNECTIONS_MAX) {
-            match accept(socket, taking.wake()) {
+    while let Some(accept_permit) = gate.enter() {
+        while accept_permit.has_room(CONNECTIONS_MAX) {
+            match accept(socket, accept_permit.wake()) {
                 Ok(Some(stream)) => begin(stream, gate, scraped),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!("cannot take a scraper: {error}");
-                    if !matches!(taking.wake().wait(None, Some(ACCEPT_PAUSE)), Ok(Woken::TimedOut))
-                    {
+                    if !matches!(
+                        accept_permit.wake().wait(None, Some(ACCEPT_PAUSE)),
+                        Ok(Woken::TimedOut)
+                    ) {
                         break;
                     }
                 }
@@ -86,12 +88,12 @@ pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHan
 
 /// Answers on a thread of its own.
 fn begin(stream: Stream, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
-    let (scraped, visitor) = (Arc::clone(scraped), gate.admit());
+    let (scraped, connection_guard) = (Arc::clone(scraped), gate.admit());
     let work = move || {
         if let Err(error) = answer(stream, &scraped) {
             tracing::debug!("scraper lost: {error}");
         }
-        drop(visitor);
+        drop(connection_guard);
     };
     if let Err(error) = std::thread::Builder::new().name("metrics".into()).spawn(work) {
         tracing::warn!("cannot serve a scraper: {error}");

@@ -37,9 +37,9 @@ impl NicRegistry {
         }
         let started = self.start(&spec);
         let mut state = self.state();
-        let reply = started.map(|(nic, serving)| {
+        let reply = started.map(|(nic, nic_session_thread)| {
             let reply = reply(&spec, &nic);
-            state.serve(&spec.id, nic, serving);
+            state.serve(&spec.id, nic, nic_session_thread);
             reply
         });
         if reply.is_err() {
@@ -82,12 +82,12 @@ impl NicRegistry {
     fn start(&self, spec: &NicSpec) -> Result<(Arc<ServedNic>, NicSessionThread), NicsError> {
         let nic = self.plug(spec)?;
         let serving = self.announce(spec).map_err(NicsError::from);
-        let serving = serving.and_then(|()| self.listen(spec, &nic));
-        if serving.is_err() {
+        let nic_session_thread = serving.and_then(|()| self.listen(spec, &nic));
+        if nic_session_thread.is_err() {
             self.unplug(spec, &nic);
             self.forget(&spec.id);
         }
-        Ok((nic, serving?))
+        Ok((nic, nic_session_thread?))
     }
 
     fn listen(&self, spec: &NicSpec, nic: &Arc<ServedNic>) -> Result<NicSessionThread, NicsError> {
@@ -100,8 +100,8 @@ impl NicRegistry {
     /// A port of its network.
     pub(super) fn plug(&self, spec: &NicSpec) -> Result<Arc<ServedNic>, NicsError> {
         let mut networks = self.networks();
-        let (lan, port) = networks.join(&spec.network, spec.mtu)?;
-        let nic = made(spec, &lan, port);
+        let (switch_network, port) = networks.join(&spec.network, spec.mtu)?;
+        let nic = made(spec, &switch_network, port);
         if nic.is_err() {
             networks.leave(&spec.network, port);
         }
@@ -121,13 +121,14 @@ impl NicRegistry {
 impl NicEntry {
     /// One that is being attached.
     pub(super) fn new(spec: NicSpec) -> Self {
-        Self { spec, busy: Some("attached"), nic: None, serving: None, refused: None }
+        Self { spec, busy: Some("attached"), nic: None, nic_session_thread: None, refused: None }
     }
 
     /// It is there.
-    pub(super) fn serve(&mut self, nic: Arc<ServedNic>, serving: NicSessionThread) {
+    pub(super) fn serve(&mut self, nic: Arc<ServedNic>, nic_session_thread: NicSessionThread) {
         self.spec = resolved(&self.spec, &nic);
-        (self.nic, self.serving, self.busy) = (Some(nic), Some(serving), None);
+        (self.nic, self.nic_session_thread, self.busy) =
+            (Some(nic), Some(nic_session_thread), None);
     }
 
     /// It is what is asked for.
@@ -150,27 +151,30 @@ pub(super) fn reply(spec: &NicSpec, nic: &ServedNic) -> NicReply {
 
 fn made(
     spec: &NicSpec,
-    lan: &Arc<SwitchNetwork>,
+    switch_network: &Arc<SwitchNetwork>,
     port: PortId,
 ) -> Result<Arc<ServedNic>, NicsError> {
     let spec = served_nic::NicConfig {
         port,
-        policy: policy(spec, lan)?,
+        policy: policy(spec, switch_network)?,
         socket: spec.socket.clone(),
         pairs: spec.queues,
         multiqueue: spec.mq,
         mac: Mac(spec.mac.bytes()),
         poll: spec.polling(),
     };
-    Ok(ServedNic::new(lan, spec)?)
+    Ok(ServedNic::new(switch_network, spec)?)
 }
 
 /// What its port may do.
-pub(super) fn policy(spec: &NicSpec, lan: &SwitchNetwork) -> Result<PortPolicy, NicsError> {
+pub(super) fn policy(
+    spec: &NicSpec,
+    switch_network: &SwitchNetwork,
+) -> Result<PortPolicy, NicsError> {
     let vlan = spec.vlan.map(VlanId::try_from).transpose()?.map_or(Vlan::Trunk, Vlan::Access);
     let pace = |rate| Arc::new(RateLimiter::new(in_bytes(rate), reactor::clock_ns()));
     let (rate, flood) = (spec.rate.map(pace), flood_limit(spec.flood));
-    let policy = PortPolicy { vlan, rate, flood, ..lan.policy() };
+    let policy = PortPolicy { vlan, rate, flood, ..switch_network.policy() };
     Ok(match &spec.locked {
         _ if spec.disabled => PortPolicy { locking: LockingMode::Disabled, ..policy },
         Some(Locked { ipv4, ipv6 }) => policy.locked(Mac(spec.mac.bytes()), ipv4, ipv6)?,

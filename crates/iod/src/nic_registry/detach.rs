@@ -44,9 +44,10 @@ impl NicRegistry {
                 return Err(failed(error));
             }
         }
-        let serving = self.state().by_id.get_mut(id).and_then(|entry| entry.serving.take());
-        match (nic, serving) {
-            (Some(nic), Some(serving)) => self.end(id, &nic, serving),
+        let nic_session_thread =
+            self.state().by_id.get_mut(id).and_then(|entry| entry.nic_session_thread.take());
+        match (nic, nic_session_thread) {
+            (Some(nic), Some(nic_session_thread)) => self.end(id, &nic, nic_session_thread),
             _ => self.sweep(id),
         }
         self.forget(id);
@@ -66,10 +67,10 @@ impl NicRegistry {
         Ok(())
     }
 
-    fn end(&self, id: &str, nic: &Arc<ServedNic>, serving: NicSessionThread) {
+    fn end(&self, id: &str, nic: &Arc<ServedNic>, nic_session_thread: NicSessionThread) {
         nic.hang_up();
         // The socket's files go with its thread.
-        if let Err(error) = serving.wait() {
+        if let Err(error) = nic_session_thread.wait() {
             tracing::warn!(nic = id, "no front-end could come any more: {}", error_chain(&error));
         }
         nic.log_counts();

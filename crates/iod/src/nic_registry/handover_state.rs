@@ -64,8 +64,8 @@ impl NicRegistry {
     ) -> Result<NicsHandoverState<'a>, WriteError> {
         let mut written = NicsHandoverState::default();
         let now_ns = clock_ns();
-        for QuiescedNicEntry { id, nic, still } in &all.0 {
-            let (session, fds) = still.written(session)?;
+        for QuiescedNicEntry { id, nic, quiesced_nic } in &all.0 {
+            let (session, fds) = quiesced_nic.written(session)?;
             let (version, id, owed_ns) = (NIC_FORMAT, id.clone(), nic.owed_ns(now_ns));
             written.nics.push((NicHandoverState { version, id, session, owed_ns }, fds));
         }
@@ -78,14 +78,14 @@ impl NicRegistry {
         all: &QuiescedNics,
         now_ns: u64,
     ) -> Result<Vec<(NetworkHandoverState, Vec<OwnedFd>)>, WriteError> {
-        let Some(lan) = all.lan() else { return Ok(Vec::new()) };
+        let Some(switch_network) = all.lan() else { return Ok(Vec::new()) };
         let mut stations: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for station in lan.stations()? {
+        for station in switch_network.stations()? {
             stations.entry(station.network).or_default().push(station);
         }
         let mut written = Vec::new();
         for (name, network) in self.networks().iter() {
-            let number = network.lan.number();
+            let number = network.switch_network.number();
             let here = all.0.iter().filter(|one| one.nic.lan().number() == number);
             let nics: Vec<_> = here.clone().map(|one| one.id.clone()).collect();
             let uplink =

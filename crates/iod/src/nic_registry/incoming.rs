@@ -26,7 +26,7 @@ pub(crate) struct IncomingNics(Vec<IncomingNicEntry>);
 struct IncomingNicEntry {
     spec: NicSpec,
     nic: Arc<ServedNic>,
-    taken: IncomingNic,
+    incoming_nic: IncomingNic,
 }
 
 impl NicRegistry {
@@ -60,8 +60,8 @@ impl NicRegistry {
     ) -> anyhow::Result<IncomingNicEntry> {
         let (spec, listener) = self.held_nic(&written.id)?;
         let nic = self.plug(&spec)?;
-        let taken = nic.take(written.session, written.owed_ns, fds, listener)?;
-        Ok(IncomingNicEntry { spec, nic, taken })
+        let incoming_nic = nic.take(written.session, written.owed_ns, fds, listener)?;
+        Ok(IncomingNicEntry { spec, nic, incoming_nic })
     }
 
     fn take_network(
@@ -81,26 +81,32 @@ impl NicRegistry {
             ports.push(networks.adopt_uplink(&name, &tap, fds)?);
             self.count_uplinks(&networks);
         }
-        let lan = networks.lan(&name).context("no NIC is in it")?;
+        let switch_network = networks.lan(&name).context("no NIC is in it")?;
         let now_ns = clock_ns();
         let station = |StationState(place, vlan, mac, silent_ms): StationState| {
             let seen_ns = now_ns.saturating_sub(silent_ms.saturating_mul(MILLISECOND_NS));
             let port = *ports.get(usize::from(place))?;
-            Some(LearntStation { network: lan.number(), port, vlan, mac: Mac(mac), seen_ns })
+            Some(LearntStation {
+                network: switch_network.number(),
+                port,
+                vlan,
+                mac: Mac(mac),
+                seen_ns,
+            })
         };
         let stations: Option<Arc<[LearntStation]>> = stations.into_iter().map(station).collect();
-        lan.restore_stations(&stations.context("a station that is nowhere")?)?;
+        switch_network.restore_stations(&stations.context("a station that is nowhere")?)?;
         Ok(())
     }
 
     /// Goes on with them: the other process never will.
     pub(crate) fn take_over(&self, taken: IncomingNics) {
         let mut still = Vec::new();
-        for IncomingNicEntry { spec, nic, taken } in taken.0 {
+        for IncomingNicEntry { spec, nic, incoming_nic: taken } in taken.0 {
             let id = spec.id.clone();
             self.state().by_id.insert(id.clone(), NicEntry::new(spec.clone()));
             match taken.take_ownership() {
-                Ok(one) => still.push(QuiescedNicEntry { id, nic, still: one }),
+                Ok(one) => still.push(QuiescedNicEntry { id, nic, quiesced_nic: one }),
                 Err(error) => {
                     self.unplug(&spec, &nic);
                     self.state().refuse(&id, &error_chain(&error));
@@ -120,9 +126,9 @@ impl Networks {
         tap: &str,
         queues: Vec<OwnedFd>,
     ) -> anyhow::Result<PortId> {
-        let lan = Arc::clone(self.lan(name).context("no NIC is in it")?);
+        let switch_network = Arc::clone(self.lan(name).context("no NIC is in it")?);
         let port = self.free_port()?;
-        let uplink = Uplink::adopt(&lan, port, tap, queues)?;
+        let uplink = Uplink::adopt(&switch_network, port, tap, queues)?;
         self.insert_uplink(name, port, uplink);
         Ok(port)
     }

@@ -59,7 +59,7 @@ pub(crate) use upgrade::QuiescedNics;
 /// All NICs by id.
 #[derive(Debug)]
 pub(crate) struct NicRegistry {
-    door: KeeperClient,
+    keeper_client: KeeperClient,
     networks: Mutex<Networks>,
     state: Mutex<State>,
     /// A verb has ended.
@@ -87,17 +87,17 @@ struct NicEntry {
     busy: Option<&'static str>,
     /// Absent while it is being attached, and where it cannot be served.
     nic: Option<Arc<ServedNic>>,
-    serving: Option<NicSessionThread>,
+    nic_session_thread: Option<NicSessionThread>,
     /// Held, and not to be had again as it was.
     refused: Option<String>,
 }
 
 impl NicRegistry {
     /// None, on the reactors of `pool`; the keeper behind `door` is told of all that come.
-    pub(crate) fn new(pool: Arc<Pool>, door: KeeperClient) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, keeper_client: KeeperClient) -> Self {
         let networks = Mutex::new(Networks::new(pool));
         let (state, ended) = (Mutex::default(), Condvar::new());
-        Self { door, networks, state, ended, uplink_files: AtomicU64::new(0) }
+        Self { keeper_client, networks, state, ended, uplink_files: AtomicU64::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

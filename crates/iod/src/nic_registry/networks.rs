@@ -26,7 +26,7 @@ pub(super) struct Networks {
 
 #[derive(Debug)]
 pub(super) struct Network {
-    pub(super) lan: Arc<SwitchNetwork>,
+    pub(super) switch_network: Arc<SwitchNetwork>,
     pub(super) nics: usize,
     pub(super) uplink: Option<Uplink>,
 }
@@ -43,7 +43,7 @@ impl Networks {
 
     /// A network of this name.
     pub(super) fn lan(&self, name: &str) -> Option<&Arc<SwitchNetwork>> {
-        self.by_name.get(name).map(|network| &network.lan)
+        self.by_name.get(name).map(|network| &network.switch_network)
     }
 
     /// Uplinks, by the names of their networks.
@@ -67,24 +67,25 @@ impl Networks {
         mtu: Option<u16>,
     ) -> Result<(Arc<SwitchNetwork>, PortId), NicsError> {
         let port = self.free_port()?;
-        let lan = match self.by_name.get_mut(name) {
+        let switch_network = match self.by_name.get_mut(name) {
             Some(network) => {
-                let has = network.lan.mtu();
+                let has = network.switch_network.mtu();
                 if mtu.is_some_and(|mtu| mtu != has) {
                     return Err(NicsError::Mtu { network: name.into(), has });
                 }
                 network.nics += 1;
-                Arc::clone(&network.lan)
+                Arc::clone(&network.switch_network)
             }
             None => {
-                let lan = self.make(mtu.unwrap_or(DEFAULT_MTU))?;
-                let network = Network { lan: Arc::clone(&lan), nics: 1, uplink: None };
+                let switch_network = self.make(mtu.unwrap_or(DEFAULT_MTU))?;
+                let network =
+                    Network { switch_network: Arc::clone(&switch_network), nics: 1, uplink: None };
                 self.by_name.insert(name.into(), network);
-                lan
+                switch_network
             }
         };
         self.ports.insert(port);
-        Ok((lan, port))
+        Ok((switch_network, port))
     }
 
     /// A NIC is unplugged from a network. The last takes the network with it, and the uplink of that;
@@ -96,7 +97,7 @@ impl Networks {
         if network.nics > 0 {
             return false;
         }
-        if let Some(Network { lan, uplink, .. }) = self.by_name.remove(name) {
+        if let Some(Network { switch_network: lan, uplink, .. }) = self.by_name.remove(name) {
             self.take_away(uplink);
             lan.remove();
         }
@@ -112,7 +113,7 @@ impl Networks {
     pub(super) fn set_uplink(&mut self, name: &str, tap: Option<&str>) -> Result<(), NicsError> {
         let no_network = || NicsError::NoSuchNetwork(name.into());
         let network = self.by_name.get_mut(name).ok_or_else(no_network)?;
-        let lan = Arc::clone(&network.lan);
+        let switch_network = Arc::clone(&network.switch_network);
         if let Some(uplink) = &network.uplink
             && let (Some(tap), None) = (tap, uplink.failed())
         {
@@ -128,7 +129,7 @@ impl Networks {
         }
         let port = self.free_port()?;
         // Others are served by this thread too. Who asks can ask again.
-        let uplink = Uplink::open(&lan, port, tap, Duration::ZERO)?;
+        let uplink = Uplink::open(&switch_network, port, tap, Duration::ZERO)?;
         self.insert_uplink(name, port, uplink);
         Ok(())
     }
@@ -163,7 +164,7 @@ impl Networks {
 
     fn make(&mut self, mtu: u16) -> Result<Arc<SwitchNetwork>, NicsError> {
         let taken: BTreeSet<_> =
-            self.by_name.values().map(|network| network.lan.number()).collect();
+            self.by_name.values().map(|network| network.switch_network.number()).collect();
         let mut all = (0..NETWORKS_MAX as u16).map(NetworkId);
         let number = all.find(|number| !taken.contains(number)).ok_or(NicsError::NoNetwork)?;
         let fabric = match &self.fabric {

@@ -57,12 +57,17 @@ impl NicRegistry {
 
 impl State {
     /// A NIC is there.
-    pub(super) fn serve(&mut self, id: &str, nic: Arc<ServedNic>, serving: NicSessionThread) {
+    pub(super) fn serve(
+        &mut self,
+        id: &str,
+        nic: Arc<ServedNic>,
+        nic_session_thread: NicSessionThread,
+    ) {
         // Under the lock, so that it misses nothing that is said of all.
         nic.lan().set_polling(policy(self.polling.resolve()));
         nic.set_poll_defaults(self.polling);
         if let Some(entry) = self.by_id.get_mut(id) {
-            entry.serve(nic, serving);
+            entry.serve(nic, nic_session_thread);
         }
     }
 }

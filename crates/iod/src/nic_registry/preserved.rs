@@ -75,27 +75,27 @@ impl NicRegistry {
     ) -> Result<(), PreserveError> {
         let held = PreservedNic { format: FORMAT, spec: spec.clone(), leaving };
         let data = serde_json::to_value(held)?;
-        self.door.preserve(&key(&spec.id), PreservedEntry { data, ..what })
+        self.keeper_client.preserve(&key(&spec.id), PreservedEntry { data, ..what })
     }
 
     /// Has it held that something else is asked of a NIC that is held.
     pub(super) fn hold_changed(&self, spec: &NicSpec) -> Result<(), PreserveError> {
-        let holding = self.door.entry(&key(&spec.id)).transpose()?;
-        self.hold_with(spec, false, holding.unwrap_or_default())
+        let preserved_entry = self.keeper_client.entry(&key(&spec.id)).transpose()?;
+        self.hold_with(spec, false, preserved_entry.unwrap_or_default())
     }
 
     /// Something is held of a NIC of this id.
     pub(super) fn is_held(&self, id: &str) -> bool {
-        self.door.holds(&key(id))
+        self.keeper_client.holds(&key(id))
     }
 
     /// Has it held that a NIC is being detached: no worker serves it again.
     pub(super) fn begin_leaving(&self, id: &str) -> Result<(), PreserveError> {
-        self.door.leave_key(&key(id))
+        self.keeper_client.leave_key(&key(id))
     }
 
     pub(super) fn forget(&self, id: &str) {
-        if let Err(error) = self.door.forget_key(&key(id)) {
+        if let Err(error) = self.keeper_client.forget_key(&key(id)) {
             tracing::error!(
                 nic = id,
                 "a new worker would look what is left: {}",
@@ -108,36 +108,38 @@ impl NicRegistry {
     pub(super) fn hold_uplink(&self, spec: &UplinkSpec) -> Result<(), NicsError> {
         let key = format!("{UPLINK}{}", spec.network);
         if spec.tap.is_none() {
-            return Ok(self.door.forget_key(&key)?);
+            return Ok(self.keeper_client.forget_key(&key)?);
         }
         let held = PreservedUplink { format: FORMAT, spec: spec.clone() };
         let data = serde_json::to_value(held).map_err(PreserveError::from)?;
-        Ok(self.door.preserve(&key, PreservedEntry { data, ..PreservedEntry::default() })?)
+        Ok(self
+            .keeper_client
+            .preserve(&key, PreservedEntry { data, ..PreservedEntry::default() })?)
     }
 
     /// The network is gone.
     pub(super) fn forget_uplink(&self, network: &str) {
-        if let Err(error) = self.door.forget_key(&format!("{UPLINK}{network}")) {
+        if let Err(error) = self.keeper_client.forget_key(&format!("{UPLINK}{network}")) {
             tracing::error!(network, "its uplink is held on: {}", error_chain(&error));
         }
     }
 
     /// Removes the socket of a NIC that is not served.
     pub(super) fn sweep(&self, id: &str) {
-        let Some(Ok(holding)) = self.door.entry(&key(id)) else { return };
-        if holding.sockets.is_empty()
-            && let Ok(held) = read::<PreservedNic>(&holding.data)
+        let Some(Ok(preserved_entry)) = self.keeper_client.entry(&key(id)) else { return };
+        if preserved_entry.sockets.is_empty()
+            && let Ok(held) = read::<PreservedNic>(&preserved_entry.data)
             && let Err(error) = Listener::sweep(&held.spec.socket)
         {
             // Somebody else's by now, or never made.
             tracing::info!(nic = id, "its socket is left alone: {}", error_chain(&error));
         }
-        holding.remove();
+        preserved_entry.remove();
     }
 
     /// Brings back every NIC that is held, before callers come.
     pub(crate) fn restore(&self) {
-        for (id, data) in self.door.held_under(NIC) {
+        for (id, data) in self.keeper_client.held_under(NIC) {
             if self.has(&id) {
                 // Taken over from a worker that served it.
                 continue;
@@ -160,7 +162,7 @@ impl NicRegistry {
     pub(crate) fn restore_uplinks(&self) {
         let mut pause = FIRST_RETRY;
         loop {
-            let tried = self.door.held_under(UPLINK).into_iter();
+            let tried = self.keeper_client.held_under(UPLINK).into_iter();
             let left =
                 tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
             if left == 0 {
@@ -193,7 +195,7 @@ impl NicRegistry {
             return false;
         }
         // Somebody may have said meanwhile that there is to be none.
-        if !self.door.holds(&format!("{UPLINK}{network}")) {
+        if !self.keeper_client.holds(&format!("{UPLINK}{network}")) {
             return true;
         }
         match self.set_uplink(&mut networks, &held.spec) {
@@ -217,8 +219,8 @@ impl NicRegistry {
         let mut state = self.state();
         state.by_id.insert(id.clone(), NicEntry::new(spec));
         match served {
-            Ok((nic, serving)) => {
-                state.serve(&id, nic, serving);
+            Ok((nic, nic_session_thread)) => {
+                state.serve(&id, nic, nic_session_thread);
                 tracing::info!(nic = id, "taken over");
             }
             Err(error) => state.refuse(&id, &error_chain(&error)),
@@ -230,8 +232,8 @@ impl NicRegistry {
     /// # Errors
     /// It is not held, or what is held is not understood.
     pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, ListenerParts)> {
-        let holding = self.door.entry(&key(id)).context("it is not held")??;
-        let held = read::<PreservedNic>(&holding.data).map_err(anyhow::Error::msg)?;
+        let preserved_entry = self.keeper_client.entry(&key(id)).context("it is not held")??;
+        let held = read::<PreservedNic>(&preserved_entry.data).map_err(anyhow::Error::msg)?;
         anyhow::ensure!(!held.leaving, "it is being detached");
         Ok((held.spec, self.held_socket(id)?))
     }
@@ -239,21 +241,22 @@ impl NicRegistry {
     fn held_socket(&self, id: &str) -> Result<ListenerParts, NicError> {
         let share = |source| NicError::Os { action: "share its socket", source };
         let gone = || share(io::Error::other("it is not held"));
-        let holding = self.door.entry(&key(id)).ok_or_else(gone)?.map_err(share)?;
-        holding.sockets.into_iter().next().ok_or_else(gone)
+        let preserved_entry =
+            self.keeper_client.entry(&key(id)).ok_or_else(gone)?.map_err(share)?;
+        preserved_entry.sockets.into_iter().next().ok_or_else(gone)
     }
 
     fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<ServedNic>, NicSessionThread), NicsError> {
         let parts = self.held_socket(&spec.id)?;
         let nic = self.plug(spec)?;
         // The socket stays if it cannot be served: front-ends wait in its backlog.
-        let serving = Listener::adopt(parts)
+        let nic_session_thread = Listener::adopt(parts)
             .map_err(NicsError::from)
             .and_then(|listener| Ok(nic.serve(SocketRole::Listen(Arc::new(listener)), None)?));
-        if serving.is_err() {
+        if nic_session_thread.is_err() {
             self.unplug(spec, &nic);
         }
-        Ok((nic, serving?))
+        Ok((nic, nic_session_thread?))
     }
 }
 
@@ -262,7 +265,7 @@ impl State {
     pub(super) fn refuse(&mut self, id: &str, reason: &str) {
         tracing::error!(nic = id, "its guest waits: {reason}");
         if let Some(entry) = self.by_id.get_mut(id) {
-            (entry.nic, entry.serving) = (None, None);
+            (entry.nic, entry.nic_session_thread) = (None, None);
             (entry.busy, entry.refused) = (None, Some(reason.into()));
         }
     }

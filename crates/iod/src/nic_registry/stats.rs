@@ -27,13 +27,14 @@ impl NicRegistry {
         wanted: impl Fn(&str) -> bool,
         detail: StatsDetail,
     ) -> Vec<PortStats> {
-        let Some((lan, all)) = self.plugged(&wanted) else { return Vec::new() };
-        ports(&lan, &all, wanted, detail)
+        let Some((switch_network, all)) = self.plugged(&wanted) else { return Vec::new() };
+        ports(&switch_network, &all, wanted, detail)
     }
 
     /// How long frames for them took.
     pub(crate) fn residences(&self) -> Vec<Residence> {
-        self.plugged(|_| true).map_or_else(Vec::new, |(lan, all)| residences(&lan, &all))
+        self.plugged(|_| true)
+            .map_or_else(Vec::new, |(switch_network, all)| residences(&switch_network, &all))
     }
 
     /// Who is at all ports, and one of their networks; nothing unless a NIC is `wanted`.
@@ -45,21 +46,21 @@ impl NicRegistry {
         let entries =
             || state.by_id.iter().filter_map(|(id, entry)| Some((id, entry.nic.as_ref()?)));
         let (_, nic) = entries().find(|(id, _)| wanted(id))?;
-        let lan = Arc::clone(nic.lan());
+        let switch_network = Arc::clone(nic.lan());
         let mut all: Vec<_> = entries().map(|(id, nic)| PortOwner::nic(id, nic)).collect();
         drop(state);
         let networks = self.networks();
         let uplinks = networks.iter().filter_map(|(_, network)| network.uplink.as_ref());
         uplinks.for_each(|uplink| PortOwner::add_host(&mut all, uplink));
         drop(networks);
-        Some((lan, all))
+        Some((switch_network, all))
     }
 
     /// All networks, by name. Waits while an uplink comes or goes.
     pub(crate) fn network_stats(&self) -> Vec<NetworkStats> {
         let told = |(name, network): (&String, &Network)| NetworkStats {
             name: name.clone(),
-            mtu: network.lan.mtu(),
+            mtu: network.switch_network.mtu(),
             nics: network.nics as u64,
             uplink: network.uplink.as_ref().map(|uplink| UplinkStats {
                 tap: uplink.name().into(),

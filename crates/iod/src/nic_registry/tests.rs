@@ -153,6 +153,6 @@ fn ports_and_networks_are_bounded_and_come_back() {
     let refused = networks.join("more", None).unwrap_err();
     assert!(refused.to_string().contains("256 networks"), "{refused}");
     // The port that was tried for is free again.
-    let (lan, port) = networks.join(&name(0), None).unwrap();
-    assert_eq!((lan.number().0, usize::from(port.0)), (0, NETWORKS_MAX));
+    let (switch_network, port) = networks.join(&name(0), None).unwrap();
+    assert_eq!((switch_network.number().0, usize::from(port.0)), (0, NETWORKS_MAX));
 }

@@ -26,7 +26,7 @@ pub(crate) struct QuiescedNics(pub(super) Vec<QuiescedNicEntry>);
 pub(super) struct QuiescedNicEntry {
     pub(super) id: String,
     pub(super) nic: Arc<ServedNic>,
-    pub(super) still: QuiescedNic,
+    pub(super) quiesced_nic: QuiescedNic,
 }
 
 impl NicRegistry {
@@ -75,10 +75,10 @@ impl NicRegistry {
     /// A device of an uplink does not end what it was given by `deadline`, or a reactor has ended.
     pub(crate) fn stand_still(&self, deadline: Instant) -> (QuiescedNics, Result<(), RpcError>) {
         let mut all = self.freeze();
-        all.0.iter_mut().for_each(|one| one.still.drain_tx());
+        all.0.iter_mut().for_each(|one| one.quiesced_nic.drain_tx());
         let rested = self.uplinks(|uplink| uplink.begin_quiesce(deadline));
         let rested = rested.and_then(|()| all.drain());
-        all.0.iter_mut().for_each(|one| one.still.drain_rx());
+        all.0.iter_mut().for_each(|one| one.quiesced_nic.drain_rx());
         let rested = rested.and_then(|()| self.uplinks(|uplink| uplink.finish_quiesce(deadline)));
         (all, rested.map_err(RpcError::from))
     }
@@ -88,16 +88,18 @@ impl NicRegistry {
         let mut state = self.state();
         let mut servings = Vec::new();
         for (id, entry) in &mut state.by_id {
-            if let (Some(nic), Some(serving)) = (&entry.nic, entry.serving.take()) {
+            if let (Some(nic), Some(nic_session_thread)) =
+                (&entry.nic, entry.nic_session_thread.take())
+            {
                 nic.freeze();
-                servings.push((id.clone(), Arc::clone(nic), serving));
+                servings.push((id.clone(), Arc::clone(nic), nic_session_thread));
             }
         }
         drop(state);
         let asked = Instant::now();
-        let still = servings.into_iter().filter_map(|(id, nic, serving)| {
-            let still = serving.wait_quiesced(&nic, asked)?;
-            Some(QuiescedNicEntry { id, nic, still })
+        let still = servings.into_iter().filter_map(|(id, nic, nic_session_thread)| {
+            let quiesced_nic = nic_session_thread.wait_quiesced(&nic, asked)?;
+            Some(QuiescedNicEntry { id, nic, quiesced_nic })
         });
         QuiescedNics(still.collect())
     }
@@ -114,12 +116,12 @@ impl NicRegistry {
     /// Goes on where all of them stand, as if nothing had happened.
     pub(crate) fn go_on(&self, still: QuiescedNics) {
         self.each_uplink("is not in it", |uplink| uplink.attach());
-        let muster = Arc::new(StartBarrier::default());
+        let start_barrier = Arc::new(StartBarrier::default());
         // Nobody is complete before the last of them has begun.
-        let begun = muster.expect();
-        for QuiescedNicEntry { id, nic, still } in still.0 {
-            match nic.go_on(still, &muster) {
-                Ok(serving) => self.state().serve(&id, nic, serving),
+        let begun = start_barrier.expect();
+        for QuiescedNicEntry { id, nic, quiesced_nic } in still.0 {
+            match nic.go_on(quiesced_nic, &start_barrier) {
+                Ok(nic_session_thread) => self.state().serve(&id, nic, nic_session_thread),
                 Err(error) => self.give_up(&id, &nic, &error_chain(&error)),
             }
         }
@@ -148,7 +150,7 @@ impl NicRegistry {
 
     /// Another process serves all this: closes what is left of it here.
     pub(crate) fn part(&self, still: QuiescedNics) {
-        still.0.into_iter().for_each(|one| one.still.part());
+        still.0.into_iter().for_each(|one| one.quiesced_nic.part());
         self.networks().uplinks_mut().for_each(|(_, uplink)| uplink.part());
     }
 }
@@ -165,6 +167,6 @@ impl QuiescedNics {
     }
 
     fn drain(&self) -> Result<(), NicsError> {
-        self.lan().map_or(Ok(()), |lan| Ok(lan.drain()?))
+        self.lan().map_or(Ok(()), |switch_network| Ok(switch_network.drain()?))
     }
 }

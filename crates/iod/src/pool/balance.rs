@@ -27,28 +27,30 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
 impl Shared {
     /// Waits until something has come or gone, and then for a moment; false: the pool is gone.
     fn settled(&self) -> bool {
-        let wait = self.noted.wait_while(lock(&self.board), |board| !board.note && !board.over);
-        let mut board = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
-        board.loads.read(reactor::clock_ns());
+        let wait = self
+            .noted
+            .wait_while(lock(&self.placements), |placements| !placements.note && !placements.over);
+        let mut placements = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
+        placements.loads.read(reactor::clock_ns());
         let until = Instant::now() + SETTLE;
         loop {
-            if board.over {
+            if placements.over {
                 return false;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                board.loads.read(reactor::clock_ns());
+                placements.loads.read(reactor::clock_ns());
                 // What came last is not measured yet: it is looked at once more.
-                board.note = board.loads.unmeasured();
+                placements.note = placements.loads.unmeasured();
                 return true;
             }
-            let wait = self.noted.wait_timeout(board, left);
-            board = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            let wait = self.noted.wait_timeout(placements, left);
+            placements = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
     }
 
     fn balance(self: &Arc<Self>) {
-        let moves = lock(&self.board).loads.find_imbalance();
+        let moves = lock(&self.placements).loads.find_imbalance();
         for (id, to) in moves {
             let moved = self.relocate(id, to);
             tracing::debug!(place = id, to, moved, "reactors were not evenly busy");

@@ -36,7 +36,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Shared {
     handles: Vec<Handle>,
-    board: Mutex<Placements>,
+    placements: Mutex<Placements>,
     noted: Condvar,
 }
 
@@ -66,13 +66,13 @@ pub(crate) struct PlacedQueue {
     /// Nanoseconds that it has been busy for; absent where nobody counts them.
     pub(crate) busy_ns: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     /// Who can move it.
-    pub(crate) tenant: Option<Weak<dyn QueueMover>>,
+    pub(crate) queue_mover: Option<Weak<dyn QueueMover>>,
 }
 
 impl PlacedQueue {
     /// One who cannot be moved and whose load nobody counts.
     fn of_nobody() -> Self {
-        Self { label: 0, busy_ns: None, tenant: None }
+        Self { label: 0, busy_ns: None, queue_mover: None }
     }
 }
 
@@ -92,7 +92,7 @@ impl load::LoadSource for PlacedQueue {
     }
 
     fn can_move(&self) -> bool {
-        self.tenant.is_some()
+        self.queue_mover.is_some()
     }
 }
 
@@ -104,9 +104,9 @@ pub struct ReactorLease {
     shared: Arc<Shared>,
 }
 
-fn lock(board: &Mutex<Placements>) -> MutexGuard<'_, Placements> {
+fn lock(placements: &Mutex<Placements>) -> MutexGuard<'_, Placements> {
     // Every change is a whole step: a panic elsewhere leaves it whole.
-    board.lock().unwrap_or_else(PoisonError::into_inner)
+    placements.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
@@ -119,8 +119,8 @@ impl Pool {
         let reactors = reactors.collect::<Result<Vec<_>, _>>()?;
         let handles: Vec<_> = reactors.iter().map(|one| one.handle().clone()).collect();
         let loads = ReactorLoads::new(handles.len());
-        let board = Mutex::new(Placements { loads, ..Placements::default() });
-        let shared = Arc::new(Shared { handles, board, noted: Condvar::new() });
+        let placements = Mutex::new(Placements { loads, ..Placements::default() });
+        let shared = Arc::new(Shared { handles, placements, noted: Condvar::new() });
         if reactors.len() > 1 {
             balance::start(&shared)?;
         }
@@ -143,23 +143,23 @@ impl Pool {
     }
 
     /// A place on the least loaded reactor.
-    pub(crate) fn place_lodger(&self, lodger: PlacedQueue) -> ReactorLease {
-        self.place_among(self.reactors.len(), lodger)
+    pub(crate) fn place_lodger(&self, placed_queue: PlacedQueue) -> ReactorLease {
+        self.place_among(self.reactors.len(), placed_queue)
     }
 
-    fn place_among(&self, first: usize, lodger: PlacedQueue) -> ReactorLease {
-        let mut board = lock(&self.shared.board);
-        board.loads.read(reactor::clock_ns());
-        let at = board.loads.least(first, lodger.label);
-        let id = board.loads.add(at, lodger, reactor::clock_ns());
-        drop(board);
+    fn place_among(&self, first: usize, placed_queue: PlacedQueue) -> ReactorLease {
+        let mut placements = lock(&self.shared.placements);
+        placements.loads.read(reactor::clock_ns());
+        let at = placements.loads.least(first, placed_queue.label);
+        let id = placements.loads.add(at, placed_queue, reactor::clock_ns());
+        drop(placements);
         self.shared.note();
         self.shared.at(at, id)
     }
 
     /// Each reactor, with the places taken on it.
     pub fn reactors(&self) -> Vec<(&Handle, usize)> {
-        let counts = lock(&self.shared.board).loads.counts();
+        let counts = lock(&self.shared.placements).loads.counts();
         self.reactors.iter().map(Reactor::handle).zip(counts).collect()
     }
 
@@ -171,21 +171,21 @@ impl Pool {
 
     /// Queues that were moved from one reactor to another.
     pub fn moves(&self) -> u64 {
-        lock(&self.shared.board).moves
+        lock(&self.shared.placements).moves
     }
 
     /// Has everything on the reactor of this number move to the next one; returns how many have.
     #[cfg(test)]
     pub(crate) fn shift(&self, from: usize) -> usize {
         let to = (from + 1) % self.shared.handles.len();
-        let ids = lock(&self.shared.board).loads.on(from);
+        let ids = lock(&self.shared.placements).loads.on(from);
         ids.into_iter().filter(|id| self.shared.relocate(*id, to)).count()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.shared.board).over = true;
+        lock(&self.shared.placements).over = true;
         self.shared.noted.notify_all();
     }
 }
@@ -199,24 +199,27 @@ impl Shared {
     /// Tells the balancer that something has come or gone.
     fn note(&self) {
         if self.handles.len() > 1 {
-            lock(&self.board).note = true;
+            lock(&self.placements).note = true;
             self.noted.notify_all();
         }
     }
 
     /// Moves what is in a place; false: it is gone, or cannot be moved now.
     fn relocate(self: &Arc<Self>, id: u64, to: usize) -> bool {
-        let (tenant, twin) = {
-            let mut board = lock(&self.board);
-            let Some(lodger) = board.loads.get(id) else { return false };
-            let Some(tenant) = lodger.tenant.as_ref().and_then(Weak::upgrade) else { return false };
-            (tenant, board.loads.add_move_target(id, to))
+        let (queue_mover, twin) = {
+            let mut placements = lock(&self.placements);
+            let Some(placed_queue) = placements.loads.get(id) else { return false };
+            let Some(queue_mover) = placed_queue.queue_mover.as_ref().and_then(Weak::upgrade)
+            else {
+                return false;
+            };
+            (queue_mover, placements.loads.add_move_target(id, to))
         };
         let Some(twin) = twin else { return false };
-        let moved = tenant.move_lodger(id, self.at(to, twin));
-        let mut board = lock(&self.board);
-        board.loads.moved([id, twin]);
-        board.moves += u64::from(moved);
+        let moved = queue_mover.move_lodger(id, self.at(to, twin));
+        let mut placements = lock(&self.placements);
+        placements.loads.moved([id, twin]);
+        placements.moves += u64::from(moved);
         moved
     }
 }
@@ -236,7 +239,7 @@ impl ReactorLease {
 impl Drop for ReactorLease {
     fn drop(&mut self) {
         // What lived there may hold places itself.
-        let gone = lock(&self.shared.board).loads.remove(self.id);
+        let gone = lock(&self.shared.placements).loads.remove(self.id);
         if gone.is_some_and(|(_, event)| event) {
             self.shared.note();
         }

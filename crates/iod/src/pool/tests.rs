@@ -33,7 +33,11 @@ fn switches_have_half_of_the_reactors_that_a_host_gets() {
         assert_eq!((pool.reactors().len(), pool.of_networks().len()), (all, first));
         let places: Vec<_> = (0..all * 2).map(|_| pool.place_in_networks()).collect();
         let of_networks: Vec<_> = pool.of_networks().iter().map(|one| one.number()).collect();
-        assert!(places.iter().all(|place| of_networks.contains(&place.handle().number())));
+        assert!(
+            places
+                .iter()
+                .all(|reactor_lease| of_networks.contains(&reactor_lease.handle().number()))
+        );
         let used = pool.reactors().iter().filter(|(_, queues)| *queues > 0).count();
         assert_eq!(used, first, "all of them are used");
     }
@@ -191,14 +195,14 @@ fn what_cannot_move_or_would_not_help_stays() {
 /// Counts who is asked to move, and lets go of its place like a queue that moves.
 #[derive(Debug, Default)]
 struct Movable {
-    place: Mutex<Option<ReactorLease>>,
+    reactor_lease: Mutex<Option<ReactorLease>>,
 }
 
 impl QueueMover for Movable {
     fn move_lodger(&self, from: u64, to: ReactorLease) -> bool {
-        let mut place = self.place.lock().unwrap();
-        assert_eq!(place.as_ref().map(ReactorLease::id), Some(from));
-        *place = Some(to);
+        let mut reactor_lease = self.reactor_lease.lock().unwrap();
+        assert_eq!(reactor_lease.as_ref().map(ReactorLease::id), Some(from));
+        *reactor_lease = Some(to);
         true
     }
 }
@@ -209,12 +213,12 @@ fn come(pool: &Pool) -> Vec<Arc<Movable>> {
     let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
     for (tenant, at) in tenants.iter().zip(0..) {
         let weak = Arc::downgrade(tenant);
-        let place = pool.place_lodger(PlacedQueue {
+        let reactor_lease = pool.place_lodger(PlacedQueue {
             label: 1,
             busy_ns: if at % 2 == 0 { Some(clock.clone()) } else { Some(Arc::new(|| 0)) },
-            tenant: Some(weak),
+            queue_mover: Some(weak),
         });
-        *tenant.place.lock().unwrap() = Some(place);
+        *tenant.reactor_lease.lock().unwrap() = Some(reactor_lease);
     }
     tenants
 }
@@ -240,7 +244,7 @@ fn what_is_busy_moves_when_something_comes_and_only_then() {
 #[test]
 fn what_comes_just_before_the_decision_is_measured_and_moves_too() {
     let pool = Pool::start(PoolSize::asked(2)).unwrap();
-    let idle = PlacedQueue { label: 2, busy_ns: Some(Arc::new(|| 0)), tenant: None };
+    let idle = PlacedQueue { label: 2, busy_ns: Some(Arc::new(|| 0)), queue_mover: None };
     let _idle = pool.place_lodger(idle);
     // Those that are busy are all on the second reactor, and nothing comes after them.
     std::thread::sleep(Duration::from_millis(200));
@@ -262,5 +266,5 @@ fn what_comes_is_measured_by_the_next_reading_unless_nobody_counts() {
     assert!(!scene.loads.unmeasured());
     let pool = Pool::start(PoolSize::asked(2)).unwrap();
     let _place = pool.place();
-    assert!(!lock(&pool.shared.board).loads.unmeasured());
+    assert!(!lock(&pool.shared.placements).loads.unmeasured());
 }

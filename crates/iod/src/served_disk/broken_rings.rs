@@ -30,20 +30,20 @@ fn moves(_: &Arc<ServedDisk>, pool: &Pool) {
     });
 }
 
-fn pauses(export: &Arc<ServedDisk>, _: &Pool) {
-    export.pause().unwrap();
-    export.resume().unwrap();
+fn pauses(served_disk: &Arc<ServedDisk>, _: &Pool) {
+    served_disk.pause().unwrap();
+    served_disk.resume().unwrap();
 }
 
-fn is_deactivated(export: &Arc<ServedDisk>, _: &Pool) {
-    export.deactivate().unwrap();
-    export.activate().unwrap();
+fn is_deactivated(served_disk: &Arc<ServedDisk>, _: &Pool) {
+    served_disk.deactivate().unwrap();
+    served_disk.activate().unwrap();
 }
 
 /// As in an upgrade that comes to nothing; one that does not goes on from the same state.
-fn stands_still(export: &Arc<ServedDisk>, _: &Pool) {
-    let still = export.quiesce(Instant::now() + FAR).unwrap();
-    export.unquiesce(still).unwrap();
+fn stands_still(served_disk: &Arc<ServedDisk>, _: &Pool) {
+    let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
+    served_disk.unquiesce(quiesced_disk).unwrap();
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn one_stays_broken_until_its_front_end_starts_it_anew() {
     let all: [RingRestartCause; 4] = [moves, pauses, is_deactivated, stands_still];
     for (number, happen) in all.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
-        let (export, pool) = serve(folder.path(), REACTORS, json!({}));
+        let (served_disk, pool) = serve(folder.path(), REACTORS, json!({}));
         let setup = Setup { queues: 2, ..Setup::default() };
         let mut guest = Guest::start(&folder.path().join("s"), &setup).unwrap();
         assert_eq!(written(&mut guest, 0), status::OK);
@@ -63,7 +63,7 @@ fn one_stays_broken_until_its_front_end_starts_it_anew() {
         // What it offers now is fine, but the device has said that the ring is not served.
         guest.queues[0].ring.set_avail_idx(&guest.memory, offered).unwrap();
         let pending = guest.submit(0, &Request::write(0, &[2; 512])).unwrap();
-        happen(&export, &pool);
+        happen(&served_disk, &pool);
         guest.kick(0).unwrap();
         assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "{number}");
         // Its neighbour does not notice.
@@ -72,9 +72,9 @@ fn one_stays_broken_until_its_front_end_starts_it_anew() {
         guest.start_queue(0, offered).unwrap();
         guest.kick(0).unwrap();
         assert_eq!(guest.finish(0, &pending).unwrap().status, status::OK);
-        happen(&export, &pool);
+        happen(&served_disk, &pool);
         assert_eq!(written(&mut guest, 0), status::OK);
         drop(guest);
-        export.detach().unwrap();
+        served_disk.detach().unwrap();
     }
 }

@@ -109,7 +109,7 @@ fn os(source: std::io::Error) -> ServedDiskError {
 impl ServedDisk {
     /// Since when it has waited for the I/O of a dead process, if it does.
     pub fn fence_since(&self) -> Option<Instant> {
-        *lock(&self.board.fence)
+        *lock(&self.disk_status.fence)
     }
 
     /// Waits until the kernel has ended all I/O of a process before us, or of this disk in a life
@@ -127,9 +127,9 @@ impl ServedDisk {
         let since = Instant::now();
         loop {
             let waiter = self.join_waiter().map_err(os)?;
-            *lock(&self.board.fence) = Some(since);
+            *lock(&self.disk_status.fence) = Some(since);
             let woken = self.wait_over(&waiter.over, since, deadline);
-            *lock(&self.board.fence) = None;
+            *lock(&self.disk_status.fence) = None;
             if let Some(outcome) = self.waited(&waiter, woken, since)? {
                 return Ok(outcome?);
             }

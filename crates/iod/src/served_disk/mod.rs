@@ -69,7 +69,7 @@ pub struct ServedDisk {
     exports: Mutex<Vec<NbdExport>>,
     queues: Arc<NotifyMutex<StartedRings>>,
     front_end: Mutex<FrontEnd>,
-    board: DiskStatus,
+    disk_status: DiskStatus,
     /// As they were asked for last.
     caps: Mutex<Option<Caps>>,
     poll: Mutex<PollOverrides>,
@@ -78,7 +78,7 @@ pub struct ServedDisk {
     /// Waits for the I/O of a dead process.
     waiter: Mutex<Option<Arc<fence::FenceWaiter>>>,
     /// What is left with storage that hangs.
-    left: Mutex<AbandonedIo>,
+    abandoned_io: Mutex<AbandonedIo>,
     /// Ends the control thread between sessions.
     stop: Mutex<StopSignal>,
     /// The control thread ends because the disk is to stand still.
@@ -129,12 +129,12 @@ impl ServedDisk {
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
         let Opened { disk, memory, image, identity } = opened;
-        let (caps, asked) = (spec.caps, PollOverrides::of(spec.polling()));
+        let (caps, poll_overrides) = (spec.caps, PollOverrides::of(spec.polling()));
         let options = DeviceOptions {
             id: spec.id.clone(),
             queues: spec.queues,
             serial: spec.serial.clone().unwrap_or_default(),
-            poll: asked.policy(),
+            poll: poll_overrides.policy(),
             record: spec.record,
         };
         let device = Arc::new(BlkDevice::new(Arc::clone(&disk), &options));
@@ -152,12 +152,12 @@ impl ServedDisk {
             listener: Mutex::new(listener),
             device,
             front_end: Mutex::default(),
-            board: DiskStatus::default(),
+            disk_status: DiskStatus::default(),
             caps: Mutex::new(caps),
-            poll: Mutex::new(asked),
+            poll: Mutex::new(poll_overrides),
             ending: Mutex::default(),
             waiter: Mutex::default(),
-            left: Mutex::default(),
+            abandoned_io: Mutex::default(),
             stop,
             still: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -221,27 +221,27 @@ impl ServedDisk {
 
     /// The lock is held, and rings are served unless the disk is paused.
     pub fn is_active(&self) -> bool {
-        self.board.active.load(Ordering::Acquire)
+        self.disk_status.active.load(Ordering::Acquire)
     }
 
     /// The lock is held and rings are not served.
     pub fn is_paused(&self) -> bool {
-        self.board.paused.load(Ordering::Acquire)
+        self.disk_status.paused.load(Ordering::Acquire)
     }
 
     /// A front-end is connected.
     pub fn is_connected(&self) -> bool {
-        self.board.connected.load(Ordering::Acquire)
+        self.disk_status.connected.load(Ordering::Acquire)
     }
 
     /// Rings that the front-end has started.
     pub fn queues_started(&self) -> u16 {
-        self.board.queues_started.load(Ordering::Acquire)
+        self.disk_status.queues_started.load(Ordering::Acquire)
     }
 
     /// Virtio features that the front-end has acknowledged.
     pub fn features(&self) -> u64 {
-        self.board.features.load(Ordering::Acquire)
+        self.disk_status.features.load(Ordering::Acquire)
     }
 
     /// Requests that wait for room on the storage.

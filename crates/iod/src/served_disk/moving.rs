@@ -28,11 +28,11 @@ pub(super) fn serve(folder: &Path, reactors: usize, extra: Value) -> (Arc<Served
     }
     let spec: DiskSpec = serde_json::from_value(spec).unwrap();
     let pool = Arc::new(Pool::start(PoolSize::asked(reactors)).unwrap());
-    let export = ServedDisk::open(spec, Arc::clone(&pool)).unwrap();
-    export.listen().unwrap();
-    export.activate().unwrap();
-    export.serve(export.source(), None).unwrap();
-    (export, pool)
+    let served_disk = ServedDisk::open(spec, Arc::clone(&pool)).unwrap();
+    served_disk.listen().unwrap();
+    served_disk.activate().unwrap();
+    served_disk.serve(served_disk.source(), None).unwrap();
+    (served_disk, pool)
 }
 
 /// Moves queues one after the other until told otherwise, and `least` times at least.
@@ -72,14 +72,14 @@ fn moved(
 ) {
     const REACTORS: usize = 3;
     let folder = tempfile::tempdir().unwrap();
-    let (export, pool) = serve(folder.path(), REACTORS, extra);
+    let (served_disk, pool) = serve(folder.path(), REACTORS, extra);
     let mut guest = ReconnectingGuest::connect(&folder.path().join("s"), shape).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stirring = scope.spawn(|| stir(&pool, REACTORS, least, &over));
         while pool.moves() < least && !stirring.is_finished() {
             assert_eq!(guest.run(Instant::now() + SPELL).unwrap(), End::Time);
-            happen(&export, &mut guest);
+            happen(&served_disk, &mut guest);
         }
         guest.finish().unwrap();
         over.store(true, Ordering::Relaxed);
@@ -89,7 +89,7 @@ fn moved(
     // Everything has one home in the end.
     places(&pool, 2);
     drop(guest);
-    export.detach().unwrap();
+    served_disk.detach().unwrap();
     places(&pool, 0);
 }
 
@@ -127,7 +127,7 @@ fn queues_of_a_file_move_with_requests_in_the_kernel() {
 #[test]
 fn queues_move_while_their_machine_stops_goes_on_and_starts_anew() {
     let mut turn = 0;
-    moved(json!({"poll": "always"}), shape(4, true), least(), |export, guest| {
+    moved(json!({"poll": "always"}), shape(4, true), least(), |served_disk, guest| {
         turn += 1;
         match turn % 4 {
             0 => {
@@ -139,8 +139,8 @@ fn queues_move_while_their_machine_stops_goes_on_and_starts_anew() {
                 guest.reconnect().unwrap();
             }
             2 => {
-                export.pause().unwrap();
-                export.resume().unwrap();
+                served_disk.pause().unwrap();
+                served_disk.resume().unwrap();
             }
             _ => {}
         }
@@ -212,7 +212,7 @@ fn queues_move_under_a_driver_that_keeps_no_record() {
     const REACTORS: usize = 2;
     for (poll, event_idx) in [("off", true), ("off", false), ("always", true), ("always", false)] {
         let folder = tempfile::tempdir().unwrap();
-        let (export, pool) = serve(folder.path(), REACTORS, json!({"poll": poll}));
+        let (served_disk, pool) = serve(folder.path(), REACTORS, json!({"poll": poll}));
         let options = Options { queues: 2, slots: SLOTS, event_idx, ..Options::default() };
         let queues = Driver::connect(&folder.path().join("s"), &options).unwrap().queues;
         std::thread::scope(|scope| {
@@ -226,6 +226,6 @@ fn queues_move_under_a_driver_that_keeps_no_record() {
             }
             stir(pool, REACTORS, least(), &AtomicBool::new(true));
         });
-        export.detach().unwrap();
+        served_disk.detach().unwrap();
     }
 }

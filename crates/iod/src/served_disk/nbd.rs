@@ -80,18 +80,18 @@ pub(super) struct NbdExport {
 
 impl NbdExport {
     fn start(
-        export: &ServedDisk,
+        served_disk: &ServedDisk,
         spec: &ExportSpec,
         listener: Arc<Listener>,
         pool: Arc<Pool>,
     ) -> io::Result<Self> {
         let options = Options {
             name: spec.id.clone(),
-            description: export.backend_text(),
+            description: served_disk.backend_text(),
             read_only: spec.read_only,
             connections: spec.limit().into(),
         };
-        let server = Arc::new(NbdServer::new(Arc::clone(&export.disk), options)?);
+        let server = Arc::new(NbdServer::new(Arc::clone(&served_disk.disk), options)?);
         let gate = Arc::new(AcceptGate::new()?);
         let twins = (Arc::clone(&server), Arc::clone(&listener), Arc::clone(&gate));
         let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
@@ -151,13 +151,13 @@ impl Drop for NbdExport {
 /// Gives each client to a reactor.
 fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
     let path = listener.path().display();
-    while let Some(taking) = gate.enter() {
+    while let Some(accept_permit) = gate.enter() {
         loop {
-            match listener.accept(taking.wake()) {
+            match listener.accept(accept_permit.wake()) {
                 Ok(Some(stream)) => {
-                    let place = pool.place();
-                    let reactor = place.handle().clone();
-                    if let Err(error) = server.accept(stream.into(), &reactor, place) {
+                    let reactor_lease = pool.place();
+                    let reactor = reactor_lease.handle().clone();
+                    if let Err(error) = server.accept(stream.into(), &reactor, reactor_lease) {
                         tracing::warn!(socket = %path, "client turned away: {error}");
                     }
                 }

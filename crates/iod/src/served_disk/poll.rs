@@ -73,20 +73,20 @@ impl ServedDisk {
 
     /// Waits otherwise from now on. Never waits for storage.
     pub fn set_poll(&self, change: PollChange) {
-        self.ask_poll(|asked| asked.change(change));
+        self.ask_poll(|poll_overrides| poll_overrides.change(change));
     }
 
     /// Where nothing is asked of this disk, this is.
     pub fn set_poll_defaults(&self, process: PollSpec) {
-        self.ask_poll(|asked| asked.set_process(process));
+        self.ask_poll(|poll_overrides| poll_overrides.set_process(process));
     }
 
     fn ask_poll(&self, change: impl FnOnce(&mut PollOverrides)) {
-        let mut asked = lock(&self.poll);
-        change(&mut asked);
+        let mut poll_overrides = lock(&self.poll);
+        change(&mut poll_overrides);
         // Under the lock, so that of two changes the last one stays.
-        self.device.set_poll(asked.policy());
-        drop(asked);
+        self.device.set_poll(poll_overrides.policy());
+        drop(poll_overrides);
         self.look_again();
     }
 }

@@ -194,23 +194,23 @@ impl StartedRings {
 
     /// Waits until the turn that each ring is in has ended.
     pub(crate) fn wait_turns(&self) {
-        for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
+        for running_ring in self.slots.iter().filter_map(|slot| slot.running_ring.as_ref()) {
             // A reactor that has ended has no turn.
-            let _ = served.queue.wait_turn();
+            let _ = running_ring.queue.wait_turn();
         }
     }
 
     /// Caps or polling have changed: what waits looks again.
     fn look_again(&self) {
-        for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
-            served.queue.recheck_throttle();
+        for running_ring in self.slots.iter().filter_map(|slot| slot.running_ring.as_ref()) {
+            running_ring.queue.recheck_throttle();
         }
     }
 
     pub(crate) fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), QueueError> {
         for slot in &mut self.slots {
-            if let Some(served) = &slot.served {
-                served.queue.set_memory(Arc::clone(table))?;
+            if let Some(running_ring) = &slot.running_ring {
+                running_ring.queue.set_memory(Arc::clone(table))?;
             }
             slot.start.table = Arc::clone(table);
         }
@@ -225,8 +225,8 @@ impl StartedRings {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.start.index == index) else {
             return Ok(());
         };
-        if let Some(served) = &slot.served {
-            served.queue.set_call(call.clone())?;
+        if let Some(running_ring) = &slot.running_ring {
+            running_ring.queue.set_call(call.clone())?;
         }
         slot.start.call = call;
         Ok(())
@@ -245,7 +245,7 @@ fn placed<'a>(
         pool.place_lodger(PlacedQueue {
             label: device.label(),
             busy_ns: Some(Arc::new(move || counted.busy_ns(index))),
-            tenant: Some(me.clone()),
+            queue_mover: Some(me.clone()),
         })
     }
 }

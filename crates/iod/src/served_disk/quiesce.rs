@@ -170,11 +170,14 @@ impl ServedDisk {
     ///
     /// # Errors
     /// The process can have no more threads or descriptors.
-    pub(crate) fn unquiesce(self: &Arc<Self>, still: QuiescedDisk) -> Result<(), ServedDiskError> {
+    pub(crate) fn unquiesce(
+        self: &Arc<Self>,
+        quiesced_disk: QuiescedDisk,
+    ) -> Result<(), ServedDiskError> {
         *lock(&self.stop) = StopSignal::new().map_err(signal)?;
         self.still.store(false, Ordering::Release);
         let serving = self.is_active() && !self.is_paused();
-        let restored = still.session.map(|state| self.resumed(*state)).transpose();
+        let restored = quiesced_disk.session.map(|state| self.resumed(*state)).transpose();
         {
             let mut queues = self.queues.lock();
             // A session starts its rings anew; without one, there are none.
@@ -183,24 +186,24 @@ impl ServedDisk {
         let session = restored.unwrap_or_else(|error| {
             let cause = crate::error::error_chain(&error);
             tracing::error!(disk = self.spec.id, "front-end sent away: {cause}");
-            self.board.connected.store(false, Ordering::Release);
+            self.disk_status.connected.store(false, Ordering::Release);
             None
         });
         self.serve_on(self.source(), None, session)
     }
 
     fn resumed(self: &Arc<Self>, state: SessionState) -> Result<Session, ServedDiskError> {
-        let (session, told) = (SessionHandle::default(), SessionLogLevel::Loud);
+        let (session, session_log_level) = (SessionHandle::default(), SessionLogLevel::Loud);
         Ok(Session::restore(
             state,
-            &DiskSessionBackend { export: self, session, told, first: true },
+            &DiskSessionBackend { served_disk: self, session, session_log_level, first: true },
         )?)
     }
 
     /// Another process goes on with it: closes what is left here of the connections of its
     /// front-end and its NBD clients.
-    pub(crate) fn close_handed_over(&self, still: Option<QuiescedDisk>) {
-        drop(still);
+    pub(crate) fn close_handed_over(&self, quiesced_disk: Option<QuiescedDisk>) {
+        drop(quiesced_disk);
         self.hang_up_exports();
         *lock(&self.front_end) = FrontEnd::default();
     }
@@ -211,13 +214,13 @@ impl ServedDisk {
     /// A format that is not known.
     pub(crate) fn to_handover_state<'a>(
         &'a self,
-        still: &'a QuiescedDisk,
+        quiesced_disk: &'a QuiescedDisk,
         formats: DiskFormats,
     ) -> Result<(DiskHandoverState, Vec<BorrowedFd<'a>>), ServedDiskError> {
         let geometry = self.geometry();
         let image = self.image.as_ref().map(|disk| disk.handover());
         let mut fds: Vec<_> = image.map(|(file, _)| file.as_fd()).into_iter().collect();
-        let session = match &still.session {
+        let session = match &quiesced_disk.session {
             Some(state) => {
                 let (data, more) = state.encode(formats.session)?;
                 fds.extend(more);
@@ -244,8 +247,8 @@ impl ServedDisk {
     /// # Errors
     /// What came does not fit together, or not to what is held.
     pub(crate) fn from_handover_state(
-        held: PreservedDisk,
-        kept: PreservedFds,
+        preserved_disk: PreservedDisk,
+        preserved_fds: PreservedFds,
         written: DiskHandoverState,
         fds: Vec<OwnedFd>,
         pool: Arc<Pool>,
@@ -254,43 +257,43 @@ impl ServedDisk {
             written;
         // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
         // NBD exports go to `IncomingDisk`, and `IncomingDisk::take_over` brings the exports back.
-        let PreservedFds { listener, memory, exports: sockets } = kept;
+        let PreservedFds { listener, memory, exports: sockets } = preserved_fds;
         let mut fds = fds.into_iter();
         let opened = if image {
             let image = fds.next().ok_or(ServedDiskError::Gone)?;
-            crate::open_disk::adopt(&held.spec, image, (size, block_size), lost)?
+            crate::open_disk::adopt(&preserved_disk.spec, image, (size, block_size), lost)?
         } else {
-            crate::open_disk::open(&held.spec, memory)?
+            crate::open_disk::open(&preserved_disk.spec, memory)?
         };
         if opened.disk.geometry().size != size {
             opened.disk.resize(Some(size))?;
         }
-        let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // An upgrade gives nobody a new burst.
-        export.device.set_saved(saved.unwrap_or_default());
-        export.board.paused.store(held.paused, Ordering::Release);
+        served_disk.device.set_saved(saved.unwrap_or_default());
+        served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         let fds = fds.collect();
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
         if let Some(state) = &state {
-            let (session, told) = (SessionHandle::default(), SessionLogLevel::Loud);
+            let (session, session_log_level) = (SessionHandle::default(), SessionLogLevel::Loud);
             state.check_compatible(&DiskSessionBackend {
-                export: &export,
+                served_disk: &served_disk,
                 session,
-                told,
+                session_log_level,
                 first: true,
             })?;
         }
-        let still = QuiescedDisk { session: state.map(Box::new) };
-        let PreservedDisk { active, exports, .. } = held;
-        Ok(IncomingDisk { export, still, listener, active, exports, sockets })
+        let quiesced_disk = QuiescedDisk { session: state.map(Box::new) };
+        let PreservedDisk { active, exports, .. } = preserved_disk;
+        Ok(IncomingDisk { served_disk, quiesced_disk, listener, active, exports, sockets })
     }
 }
 
 /// A disk of another process, ready to be gone on with.
 #[derive(Debug)]
 pub(crate) struct IncomingDisk {
-    pub(crate) export: Arc<ServedDisk>,
-    still: QuiescedDisk,
+    pub(crate) served_disk: Arc<ServedDisk>,
+    quiesced_disk: QuiescedDisk,
     /// Where front-ends connect. No listener yet: one that is dropped removes its files.
     listener: Option<ListenerParts>,
     active: bool,
@@ -305,16 +308,16 @@ impl IncomingDisk {
     /// # Errors
     /// The image cannot be locked, or the process can have no more threads or descriptors.
     pub(crate) fn take_over(self) -> Result<(), ServedDiskError> {
-        let Self { export, still, listener, active, exports, sockets } = self;
+        let Self { served_disk, quiesced_disk, listener, active, exports, sockets } = self;
         let listener = listener.map(Listener::adopt).transpose()?;
-        *lock(&export.listener) = listener.map(Arc::new);
+        *lock(&served_disk.listener) = listener.map(Arc::new);
         if active {
             // By the same open file the lock is ours already.
-            export.disk.activate()?;
-            export.board.active.store(true, Ordering::Release);
+            served_disk.disk.activate()?;
+            served_disk.disk_status.active.store(true, Ordering::Release);
         }
-        export.unquiesce(still)?;
+        served_disk.unquiesce(quiesced_disk)?;
         // None of them writes: that is refused before a disk stands still.
-        export.restore_exports(&exports, sockets, false)
+        served_disk.restore_exports(&exports, sockets, false)
     }
 }

@@ -45,20 +45,20 @@ impl ServedDisk {
     /// # Errors
     /// The image is gone, another one, or smaller than guests believe.
     pub fn restore(
-        held: &PreservedDisk,
-        kept: PreservedFds,
+        preserved_disk: &PreservedDisk,
+        preserved_fds: PreservedFds,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ServedDiskError> {
-        let PreservedFds { listener, memory, .. } = kept;
-        let opened = Self::open_disk(&held.spec, memory, held.size)?;
-        check(held, &opened)?;
-        let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        let PreservedFds { listener, memory, .. } = preserved_fds;
+        let opened = Self::open_disk(&preserved_disk.spec, memory, preserved_disk.size)?;
+        check(preserved_disk, &opened)?;
+        let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // Nobody knows what was used before: nothing is gained by the death of a process.
-        export.device.set_saved(TokenBalance::default());
+        served_disk.device.set_saved(TokenBalance::default());
         // Last of all: a listener that is dropped takes its files with it.
-        *lock(&export.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
-        export.board.paused.store(held.paused, Ordering::Release);
-        Ok(export)
+        *lock(&served_disk.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
+        served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
+        Ok(served_disk)
     }
 
     /// Releases the lock and closes the socket of a disk that is not served, and leaves its files:
@@ -76,16 +76,16 @@ impl ServedDisk {
 }
 
 /// It is the image that guests know.
-fn check(held: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
+fn check(preserved_disk: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
     let found = opened.identity.map(Identity::from);
-    if let Backend::File(path) = &held.spec.backend
-        && held.identity.is_some()
-        && held.identity != found
+    if let Backend::File(path) = &preserved_disk.spec.backend
+        && preserved_disk.identity.is_some()
+        && preserved_disk.identity != found
     {
         return Err(ServedDiskError::Replaced { path: path.clone() });
     }
     let found = opened.disk.geometry().size;
-    match held.size {
+    match preserved_disk.size {
         Some(size) if found < size => Err(ServedDiskError::Shrunk { found, size }),
         _ => Ok(()),
     }

@@ -18,9 +18,9 @@ const UNRECORDED: &str = "the front-end keeps no record of requests in flight: i
 
 /// One session's hold on a disk.
 pub(super) struct DiskSessionBackend<'a> {
-    pub(super) export: &'a Arc<ServedDisk>,
+    pub(super) served_disk: &'a Arc<ServedDisk>,
     pub(super) session: SessionHandle,
-    pub(super) told: SessionLogLevel,
+    pub(super) session_log_level: SessionLogLevel,
     /// None of its rings has been started yet.
     pub(super) first: bool,
 }
@@ -28,17 +28,17 @@ pub(super) struct DiskSessionBackend<'a> {
 impl DiskSessionBackend<'_> {
     fn count(&self, queues: usize) {
         let count = u16::try_from(queues).unwrap_or(u16::MAX);
-        self.export.board.queues_started.store(count, Ordering::Release);
+        self.served_disk.disk_status.queues_started.store(count, Ordering::Release);
     }
 }
 
 impl Backend for DiskSessionBackend<'_> {
     fn queue_count(&self) -> u16 {
-        self.export.device.queues()
+        self.served_disk.device.queues()
     }
 
     fn features(&self) -> u64 {
-        self.export.device.features()
+        self.served_disk.device.features()
     }
 
     fn withheld_features(&self) -> u64 {
@@ -46,12 +46,12 @@ impl Backend for DiskSessionBackend<'_> {
     }
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
-        self.export.board.features.store(features, Ordering::Release);
+        self.served_disk.disk_status.features.store(features, Ordering::Release);
         Ok(())
     }
 
     fn read_config(&self, offset: u32, out: &mut [u8]) {
-        self.export.device.read_config(offset, out);
+        self.served_disk.device.read_config(offset, out);
     }
 
     fn write_config(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
@@ -60,17 +60,17 @@ impl Backend for DiskSessionBackend<'_> {
 
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
         if std::mem::take(&mut self.first) && start.inflight.is_none() {
-            self.export.log_session(self.told, UNRECORDED);
+            self.served_disk.log_session(self.session_log_level, UNRECORDED);
         }
-        let mut queues = self.export.queues.lock();
+        let mut queues = self.served_disk.queues.lock();
         queues.start(start, self.session.clone())?;
         self.count(queues.len());
         Ok(())
     }
 
     fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16 {
-        let (verb, deadline) = (self.export.ending_verb(), self.export.deadline());
-        let mut queues = self.export.queues.lock();
+        let (verb, deadline) = (self.served_disk.ending_verb(), self.served_disk.deadline());
+        let mut queues = self.served_disk.queues.lock();
         let mut left = AbandonedQueues::default();
         if verb.is_some() {
             // All of them end, so all of them drain at the same time.
@@ -80,7 +80,7 @@ impl Backend for DiskSessionBackend<'_> {
         left.join(ring_left);
         self.count(queues.len());
         drop(queues);
-        self.export.abandon_queues(left, verb.unwrap_or("stop of a ring by its front-end"));
+        self.served_disk.abandon_queues(left, verb.unwrap_or("stop of a ring by its front-end"));
         if owed && cause == StopCause::Change {
             // The records are all that is left of its requests, and what they are about changes.
             self.session.close();
@@ -90,23 +90,23 @@ impl Backend for DiskSessionBackend<'_> {
     }
 
     fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), BackendError> {
-        Ok(self.export.queues.lock().set_memory(table)?)
+        Ok(self.served_disk.queues.lock().set_memory(table)?)
     }
 
     fn set_call(&mut self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), BackendError> {
-        Ok(self.export.queues.lock().set_call(index, call)?)
+        Ok(self.served_disk.queues.lock().set_call(index, call)?)
     }
 
     fn set_channel(&mut self, channel: BackendChannel) {
-        lock(&self.export.front_end).channel = Some(channel);
+        lock(&self.served_disk.front_end).channel = Some(channel);
     }
 
     fn reset(&mut self) {
-        self.export.board.features.store(0, Ordering::Release);
+        self.served_disk.disk_status.features.store(0, Ordering::Release);
     }
 
     fn disconnected(&mut self) {
-        lock(&self.export.front_end).channel = None;
-        self.export.board.features.store(0, Ordering::Release);
+        lock(&self.served_disk.front_end).channel = None;
+        self.served_disk.disk_status.features.store(0, Ordering::Release);
     }
 }

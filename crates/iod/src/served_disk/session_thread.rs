@@ -63,15 +63,15 @@ impl ServedDisk {
         ended: Option<StopSignal>,
         session: Option<Session>,
     ) -> Result<(), ServedDiskError> {
-        let export = Arc::clone(self);
+        let served_disk = Arc::clone(self);
         let (stop, done) = (lock(&self.stop).clone(), StopSignal::new().map_err(signal)?);
         let gone = done.clone();
         let work = move || {
-            let served = export.serve_all(source, &stop, session);
+            let served = served_disk.serve_all(source, &stop, session);
             match (&served, ended) {
                 (_, Some(ended)) => ended.stop(),
                 (Err(error), None) => {
-                    let disk = &export.spec.id;
+                    let disk = &served_disk.spec.id;
                     let cause = crate::error::error_chain(error);
                     tracing::error!(disk, "no front-end can come any more: {cause}");
                 }
@@ -103,20 +103,20 @@ impl ServedDisk {
         stop: &StopSignal,
         session: Option<Session>,
     ) -> Result<(), SocketError> {
-        let mut visits = SessionLogLimiter::default();
+        let mut session_log_limiter = SessionLogLimiter::default();
         if let Some(session) = session {
             self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected");
         }
         match source {
-            SocketRole::Connected(stream) => self.session(stream, stop, &mut visits),
+            SocketRole::Connected(stream) => self.session(stream, stop, &mut session_log_limiter),
             SocketRole::Listen(listener) => {
                 while let Some(stream) = listener.accept(stop)? {
-                    self.session(stream, stop, &mut visits);
+                    self.session(stream, stop, &mut session_log_limiter);
                 }
             }
             SocketRole::Connect(path) => {
                 while let Some(stream) = connect(&path, stop)? {
-                    self.session(stream, stop, &mut visits);
+                    self.session(stream, stop, &mut session_log_limiter);
                     if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
@@ -130,21 +130,21 @@ impl ServedDisk {
         self: &Arc<Self>,
         stream: UnixStream,
         stop: &StopSignal,
-        visits: &mut SessionLogLimiter,
+        session_log_limiter: &mut SessionLogLimiter,
     ) {
-        let told = visits.begin(Instant::now());
+        let session_log_level = session_log_limiter.begin(Instant::now());
         match Session::new(stream) {
             Ok(mut session) => {
-                if told == SessionLogLevel::Quiet {
+                if session_log_level == SessionLogLevel::Quiet {
                     session.log_refusals_at_debug();
                 }
-                self.converse(session, stop, told, "front-end connected");
+                self.converse(session, stop, session_log_level, "front-end connected");
             }
             Err(error) => {
                 tracing::warn!(disk = self.spec.id, "front-end turned away: {error}");
             }
         }
-        if told == SessionLogLevel::Last {
+        if session_log_level == SessionLogLevel::Last {
             let more = "front-ends come and go; until a minute is over, level debug tells more";
             tracing::warn!(disk = self.spec.id, "{more}");
         }
@@ -154,7 +154,7 @@ impl ServedDisk {
         self: &Arc<Self>,
         session: Session,
         stop: &StopSignal,
-        told: SessionLogLevel,
+        session_log_level: SessionLogLevel,
         hello: &str,
     ) {
         let handle = session.handle();
@@ -163,10 +163,15 @@ impl ServedDisk {
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.is_quiescing() { handle.freeze() } else { handle.close() }
         }
-        self.board.connected.store(true, Ordering::Release);
-        self.log_session(told, hello);
-        let mut glue = DiskSessionBackend { export: self, session: handle, told, first: true };
-        let end = session.run(&mut glue);
+        self.disk_status.connected.store(true, Ordering::Release);
+        self.log_session(session_log_level, hello);
+        let mut disk_session_backend = DiskSessionBackend {
+            served_disk: self,
+            session: handle,
+            session_log_level,
+            first: true,
+        };
+        let end = session.run(&mut disk_session_backend);
         lock(&self.front_end).session = None;
         let disk = &self.spec.id;
         let end = match end {
@@ -178,10 +183,10 @@ impl ServedDisk {
             Ok(SessionEnd::Closed) => Ok("front-end sent away"),
             Err(error) => Err(crate::error::error_chain(&error)),
         };
-        self.board.connected.store(false, Ordering::Release);
+        self.disk_status.connected.store(false, Ordering::Release);
         match end {
-            Ok(how) => self.log_session(told, how),
-            Err(cause) if told == SessionLogLevel::Quiet => {
+            Ok(how) => self.log_session(session_log_level, how),
+            Err(cause) if session_log_level == SessionLogLevel::Quiet => {
                 tracing::debug!(disk, "front-end sent away: {cause}");
             }
             Err(cause) => tracing::warn!(disk, "front-end sent away: {cause}"),
@@ -189,8 +194,8 @@ impl ServedDisk {
     }
 
     /// Says something about a front-end, unless there is too much of that.
-    pub(super) fn log_session(&self, told: SessionLogLevel, what: &str) {
-        match told {
+    pub(super) fn log_session(&self, session_log_level: SessionLogLevel, what: &str) {
+        match session_log_level {
             SessionLogLevel::Loud | SessionLogLevel::Last => {
                 tracing::info!(disk = self.spec.id, "{what}")
             }

@@ -15,10 +15,10 @@ const FAR: Duration = Duration::from_secs(60);
 #[test]
 fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    let (export, _pool) = serve(folder.path(), 1, json!({}));
-    let rings = export.queues.lock();
+    let (served_disk, _pool) = serve(folder.path(), 1, json!({}));
+    let rings = served_disk.queues.lock();
     let (told, tell) = channel();
-    let twin = Arc::clone(&export);
+    let twin = Arc::clone(&served_disk);
     let standing = std::thread::spawn(move || {
         let outcome = twin.quiesce(Instant::now() + Duration::from_millis(20)).map(drop);
         told.send(outcome).unwrap();
@@ -28,21 +28,21 @@ fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
     drop(rings);
     standing.join().unwrap();
-    let still = export.quiesce(Instant::now() + FAR).unwrap();
-    export.unquiesce(still).unwrap();
-    export.detach().unwrap();
+    let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
+    served_disk.unquiesce(quiesced_disk).unwrap();
+    served_disk.detach().unwrap();
 }
 
 #[test]
 fn one_whose_storage_got_stuck_meanwhile_does_not_stand_still() {
     let folder = tempfile::tempdir().unwrap();
-    let (export, _pool) = serve(folder.path(), 1, json!({}));
+    let (served_disk, _pool) = serve(folder.path(), 1, json!({}));
     // As a stop does when it gives up, before anybody else can have the rings.
-    export.queues.lock().mark_stuck();
-    let outcome = export.quiesce(Instant::now() + FAR).map(drop);
+    served_disk.queues.lock().mark_stuck();
+    let outcome = served_disk.quiesce(Instant::now() + FAR).map(drop);
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
-    export.queues.lock().clear_stuck();
-    let still = export.quiesce(Instant::now() + FAR).unwrap();
-    export.unquiesce(still).unwrap();
-    export.detach().unwrap();
+    served_disk.queues.lock().clear_stuck();
+    let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
+    served_disk.unquiesce(quiesced_disk).unwrap();
+    served_disk.detach().unwrap();
 }

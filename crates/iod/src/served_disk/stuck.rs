@@ -73,7 +73,7 @@ impl ServedDisk {
 
     /// Storage has not ended what it was given when somebody waited for it.
     pub fn stuck(&self) -> Option<StuckStorage> {
-        lock(&self.board.stuck).clone()
+        lock(&self.disk_status.stuck).clone()
     }
 
     /// Where the bytes are, for people.
@@ -122,7 +122,7 @@ impl ServedDisk {
     }
 
     pub(super) fn mark_stuck(&self, verb: &'static str, requests: u64) {
-        let mut slot = lock(&self.board.stuck);
+        let mut slot = lock(&self.disk_status.stuck);
         let stuck = slot.get_or_insert(StuckStorage { since: Instant::now(), requests: 0, verb });
         stuck.requests += requests;
         let (disk, place) = (&self.spec.id, self.backend_text());
@@ -131,11 +131,11 @@ impl ServedDisk {
 
     /// Waits on a thread of its own until the kernel is done, then goes on where the disk was.
     pub(super) fn clean_up_after(self: &Arc<Self>, wait: impl FnOnce() + Send + 'static) {
-        let export = Arc::clone(self);
-        lock(&self.left).waits += 1;
+        let served_disk = Arc::clone(self);
+        lock(&self.abandoned_io).waits += 1;
         let work = move || {
             wait();
-            export.storage_is_back();
+            served_disk.storage_is_back();
         };
         if let Err(error) = std::thread::Builder::new().name("stuck".into()).spawn(work) {
             // Then it stays stuck until it is detached, which is safe.
@@ -145,17 +145,17 @@ impl ServedDisk {
 
     fn storage_is_back(self: &Arc<Self>) {
         loop {
-            let mut left = lock(&self.left);
-            if left.waits > 1 || !left.release {
-                left.waits -= 1;
-                if left.waits > 0 {
+            let mut abandoned_io = lock(&self.abandoned_io);
+            if abandoned_io.waits > 1 || !abandoned_io.release {
+                abandoned_io.waits -= 1;
+                if abandoned_io.waits > 0 {
                     return;
                 }
                 break;
             }
             // Still one wait, so that whoever asks for a release now is heard.
-            left.release = false;
-            drop(left);
+            abandoned_io.release = false;
+            drop(abandoned_io);
             if let Err(error) = self.disk.deactivate() {
                 let cause = crate::error::error_chain(&error);
                 tracing::error!(disk = self.spec.id, "released after it was stuck: {cause}");
@@ -164,16 +164,16 @@ impl ServedDisk {
         // A change of size may have come late.
         self.device.resized();
         let mut queues = self.queues.lock();
-        *lock(&self.board.stuck) = None;
+        *lock(&self.disk_status.stuck) = None;
         queues.clear_stuck();
         tracing::info!(disk = self.spec.id, "storage answers again: {}", self.backend_text());
     }
 
     /// Has the lock released when the storage has ended what is left with it; false: nothing is.
     pub(super) fn release_late(&self) -> bool {
-        let mut left = lock(&self.left);
-        left.release |= left.waits > 0;
-        left.waits > 0
+        let mut abandoned_io = lock(&self.abandoned_io);
+        abandoned_io.release |= abandoned_io.waits > 0;
+        abandoned_io.waits > 0
     }
 
     /// Flushes and releases the lock until `deadline`; or has that done when the storage answers.
@@ -202,10 +202,10 @@ impl ServedDisk {
     ) -> Result<R, ServedDiskError> {
         match run_with_deadline(deadline, work) {
             Ok(outcome) => Ok(outcome?),
-            Err(late) => {
+            Err(overdue_work) => {
                 self.queues.lock().mark_stuck();
                 self.mark_stuck(verb, 0);
-                self.clean_up_after(move || log_late(late, verb));
+                self.clean_up_after(move || log_late(overdue_work, verb));
                 Err(self.stuck_error(verb, what.into()))
             }
         }
@@ -220,8 +220,8 @@ pub(super) fn backend_text(spec: &DiskSpec) -> String {
     }
 }
 
-fn log_late<R>(late: OverdueWork<Result<R, DiskError>>, verb: &'static str) {
-    if let Some(Err(error)) = late.wait() {
+fn log_late<R>(overdue_work: OverdueWork<Result<R, DiskError>>, verb: &'static str) {
+    if let Some(Err(error)) = overdue_work.wait() {
         tracing::error!("{verb}, long after its deadline: {}", crate::error::error_chain(&error));
     }
 }

@@ -28,7 +28,7 @@ impl ServedDisk {
         self.refuse_writable()?;
         self.take_lock("disk.activate", deadline)?;
         let mut queues = self.queues.lock();
-        self.board.active.store(true, Ordering::Release);
+        self.disk_status.active.store(true, Ordering::Release);
         if !self.is_paused() {
             queues.serve();
         }
@@ -68,7 +68,7 @@ impl ServedDisk {
     pub fn pause(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.pause")?;
         let mut queues = self.queues.lock();
-        self.board.paused.store(true, Ordering::Release);
+        self.disk_status.paused.store(true, Ordering::Release);
         let left = queues.drain_all(self.deadline());
         drop(queues);
         let requests = left.requests();
@@ -86,7 +86,7 @@ impl ServedDisk {
     pub fn resume(&self) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.resume")?;
         let mut queues = self.queues.lock();
-        self.board.paused.store(false, Ordering::Release);
+        self.disk_status.paused.store(false, Ordering::Release);
         if self.is_active() {
             queues.serve();
         }
@@ -105,8 +105,8 @@ impl ServedDisk {
         let deadline = self.deadline();
         let mut queues = self.queues.lock();
         let left = queues.drain_all(deadline);
-        self.board.active.store(false, Ordering::Release);
-        self.board.paused.store(false, Ordering::Release);
+        self.disk_status.active.store(false, Ordering::Release);
+        self.disk_status.paused.store(false, Ordering::Release);
         drop(queues);
         self.abandon_queues(left, verb);
         self.release(deadline, verb)

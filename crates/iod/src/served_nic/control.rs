@@ -41,12 +41,16 @@ impl NetControl {
     ///
     /// # Errors
     /// The socket is not to be had, or the process can have no more threads or descriptors.
-    pub fn start(path: &Path, access: &Access, told: Arc<SwitchReporter>) -> anyhow::Result<Self> {
+    pub fn start(
+        path: &Path,
+        access: &Access,
+        switch_reporter: Arc<SwitchReporter>,
+    ) -> anyhow::Result<Self> {
         let stop = StopSignal::new().context("cannot make a signal")?;
         let listener = Listener::bind(path, access).context("--control")?;
         let end = stop.clone();
         let thread = std::thread::Builder::new().name("control".into());
-        let thread = thread.spawn(move || take_callers(&listener, &end, &told));
+        let thread = thread.spawn(move || take_callers(&listener, &end, &switch_reporter));
         Ok(Self { stop, thread: Some(thread.context("cannot start a control thread")?) })
     }
 }
@@ -61,7 +65,7 @@ impl Drop for NetControl {
     }
 }
 
-fn take_callers(listener: &Listener, stop: &StopSignal, told: &Arc<SwitchReporter>) {
+fn take_callers(listener: &Listener, stop: &StopSignal, switch_reporter: &Arc<SwitchReporter>) {
     let mut callers: Vec<Caller> = Vec::new();
     loop {
         let stream = match listener.accept(stop) {
@@ -74,7 +78,7 @@ fn take_callers(listener: &Listener, stop: &StopSignal, told: &Arc<SwitchReporte
         };
         callers.retain(|caller| !caller.thread.is_finished());
         let admitted = if callers.len() < CALLERS_MAX {
-            admit(stream, told).map(|caller| callers.push(caller))
+            admit(stream, switch_reporter).map(|caller| callers.push(caller))
         } else {
             let message = format!("{CALLERS_MAX} callers are connected; close one and try again");
             send(&stream, &refusal(code::FAILED, message))
@@ -90,12 +94,12 @@ fn take_callers(listener: &Listener, stop: &StopSignal, told: &Arc<SwitchReporte
     }
 }
 
-fn admit(stream: UnixStream, told: &Arc<SwitchReporter>) -> io::Result<Caller> {
+fn admit(stream: UnixStream, switch_reporter: &Arc<SwitchReporter>) -> io::Result<Caller> {
     stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
-    let (stream, told) = (Arc::new(stream), Arc::clone(told));
+    let (stream, switch_reporter) = (Arc::new(stream), Arc::clone(switch_reporter));
     let line = Arc::clone(&stream);
     let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
-        if let Err(error) = serve(&line, &told) {
+        if let Err(error) = serve(&line, &switch_reporter) {
             tracing::debug!("caller lost: {error}");
         }
         // The other end of the descriptor stays until the next one comes.
@@ -104,12 +108,12 @@ fn admit(stream: UnixStream, told: &Arc<SwitchReporter>) -> io::Result<Caller> {
     Ok(Caller { stream, thread })
 }
 
-fn serve(stream: &UnixStream, told: &SwitchReporter) -> io::Result<()> {
+fn serve(stream: &UnixStream, switch_reporter: &SwitchReporter) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         match lines::read(&mut reader, MAX_LINE_BYTES)? {
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
-            Line::Whole(line) => send(stream, &answer(told, &line))?,
+            Line::Whole(line) => send(stream, &answer(switch_reporter, &line))?,
             Line::End => return Ok(()),
             Line::TooLong => {
                 let message = format!("line is longer than {MAX_LINE_BYTES} bytes");
@@ -119,16 +123,16 @@ fn serve(stream: &UnixStream, told: &SwitchReporter) -> io::Result<()> {
     }
 }
 
-fn answer(told: &SwitchReporter, line: &[u8]) -> Response {
+fn answer(switch_reporter: &SwitchReporter, line: &[u8]) -> Response {
     let (id, call) = parse(line);
-    Response::new(id, call.and_then(|call| carry_out(told, call)))
+    Response::new(id, call.and_then(|call| carry_out(switch_reporter, call)))
 }
 
-fn carry_out(told: &SwitchReporter, call: Call) -> Result<Value, RpcError> {
+fn carry_out(switch_reporter: &SwitchReporter, call: Call) -> Result<Value, RpcError> {
     let refuse = |code, message| Err(RpcError { code, message });
     match call {
         Call::Stats(query) => {
-            let mut stats = told.stats();
+            let mut stats = switch_reporter.stats();
             if let Some(id) = query.id {
                 stats.ports.retain(|port| port.id == id);
                 if stats.ports.is_empty() {
@@ -138,7 +142,7 @@ fn carry_out(told: &SwitchReporter, call: Call) -> Result<Value, RpcError> {
             serde_json::to_value(stats).map_err(crate::error::failed)
         }
         Call::Metrics => {
-            let openmetrics = told.metrics();
+            let openmetrics = switch_reporter.metrics();
             serde_json::to_value(MetricsReply { openmetrics }).map_err(crate::error::failed)
         }
         _ => {

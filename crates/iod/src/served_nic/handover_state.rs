@@ -57,11 +57,11 @@ impl QuiescedNic {
         &self,
         format: u32,
     ) -> Result<(Option<NicSessionState>, Vec<BorrowedFd<'_>>), WriteError> {
-        let Some(FrozenSession { state, asked, .. }) = &self.frozen else {
+        let Some(FrozenSession { state, control_settings, .. }) = &self.frozen else {
             return Ok((None, Vec::new()));
         };
         let (state, fds) = state.encode(format)?;
-        let asked = asked.as_ref().map(written);
+        let asked = control_settings.as_ref().map(written);
         Ok((Some(NicSessionState { state, asked }), fds))
     }
 }
@@ -77,7 +77,7 @@ pub(crate) struct IncomingNic {
 impl ServedNic {
     /// Time that what it sent is ahead of its cap at `now_ns`, in nanoseconds.
     pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
-        self.allowed().now.rate.as_ref().map_or(0, |pace| pace.debt_ns(now_ns))
+        self.allowed().now.rate.as_ref().map_or(0, |rate_limiter| rate_limiter.debt_ns(now_ns))
     }
 
     /// Takes what another process has written of it, and the socket that is held.
@@ -92,8 +92,8 @@ impl ServedNic {
         listener: ListenerParts,
     ) -> anyhow::Result<IncomingNic> {
         // An upgrade gives nobody a new burst.
-        if let Some(pace) = &self.allowed().now.rate {
-            pace.charge(owed_ns, clock_ns());
+        if let Some(rate_limiter) = &self.allowed().now.rate {
+            rate_limiter.charge(owed_ns, clock_ns());
         }
         let Some(NicSessionState { state, asked }) = session else {
             anyhow::ensure!(fds.is_empty(), "descriptors of no session");
@@ -101,9 +101,9 @@ impl ServedNic {
         };
         let state = Box::new(SessionState::decode(state, fds)?);
         state.check_compatible(&NicSessionBackend::new(self, SessionHandle::default()))?;
-        let asked = asked.map(|asked| read(asked, self.pairs())).transpose()?;
+        let control_settings = asked.map(|asked| read(asked, self.pairs())).transpose()?;
         Ok(IncomingNic {
-            frozen: Some(FrozenSession { state, queues: Vec::new(), asked }),
+            frozen: Some(FrozenSession { state, queues: Vec::new(), control_settings }),
             listener,
         })
     }
@@ -120,15 +120,15 @@ impl IncomingNic {
     }
 }
 
-fn written(asked: &ControlSettings) -> ControlSettingsState {
+fn written(control_settings: &ControlSettings) -> ControlSettingsState {
     let mut written = ControlSettingsState {
-        pairs: asked.pairs(),
+        pairs: control_settings.pairs(),
         promiscuous: false,
         all_multicast: false,
-        address: asked.address().0,
+        address: control_settings.address().0,
         table: Vec::new(),
     };
-    for command in asked.commands() {
+    for command in control_settings.commands() {
         match command {
             Command::Promiscuous(on) => written.promiscuous = on,
             Command::AllMulticast(on) => written.all_multicast = on,
@@ -143,7 +143,8 @@ fn written(asked: &ControlSettings) -> ControlSettingsState {
 fn read(written: ControlSettingsState, most: u16) -> anyhow::Result<ControlSettings> {
     let ControlSettingsState { pairs, promiscuous, all_multicast, address, table } = written;
     let address = Some(Mac(address)).filter(|mac| mac.is_station());
-    let mut asked = ControlSettings::nothing(address.context("an address that is no station's")?);
+    let mut control_settings =
+        ControlSettings::nothing(address.context("an address that is no station's")?);
     anyhow::ensure!((1..=most).contains(&pairs), "{pairs} pairs of queues");
     anyhow::ensure!(table.len() <= ADDRESSES_MAX, "a filter of {} addresses", table.len());
     let table = table.into_iter().map(Mac).collect();
@@ -153,8 +154,8 @@ fn read(written: ControlSettingsState, most: u16) -> anyhow::Result<ControlSetti
         Command::Table(table),
         Command::Pairs(pairs),
     ];
-    all.into_iter().for_each(|command| asked.apply(command));
-    Ok(asked)
+    all.into_iter().for_each(|command| control_settings.apply(command));
+    Ok(control_settings)
 }
 
 #[cfg(test)]
@@ -163,13 +164,17 @@ mod tests {
 
     #[test]
     fn what_a_driver_asked_for_is_the_same_on_the_other_side() {
-        let mut asked = ControlSettings::nothing(Mac([2, 0, 0, 0, 0, 1]));
+        let mut control_settings = ControlSettings::nothing(Mac([2, 0, 0, 0, 0, 1]));
         let group = Mac([0x33, 0x33, 0, 0, 0, 1]);
         let table = Command::Table(vec![group, Mac([2, 0, 0, 0, 0, 9])]);
         for command in [table, Command::Promiscuous(false), Command::Pairs(3)] {
-            asked.apply(command);
-            let text = serde_json::to_string(&written(&asked)).unwrap();
-            assert_eq!(read(serde_json::from_str(&text).unwrap(), 4).unwrap(), asked, "{text}");
+            control_settings.apply(command);
+            let text = serde_json::to_string(&written(&control_settings)).unwrap();
+            assert_eq!(
+                read(serde_json::from_str(&text).unwrap(), 4).unwrap(),
+                control_settings,
+                "{text}"
+            );
         }
         let wrong: [fn(&mut ControlSettingsState); 4] = [
             |it| it.pairs = 0,
@@ -178,7 +183,7 @@ mod tests {
             |it| it.table = vec![[2; 6]; ADDRESSES_MAX + 1],
         ];
         for change in wrong {
-            let mut other = written(&asked);
+            let mut other = written(&control_settings);
             change(&mut other);
             assert!(read(other, 4).is_err());
         }

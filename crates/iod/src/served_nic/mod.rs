@@ -226,9 +226,9 @@ struct NicPermissions {
 /// One NIC.
 #[derive(Debug)]
 pub struct ServedNic {
-    lan: Arc<SwitchNetwork>,
+    switch_network: Arc<SwitchNetwork>,
     spec: NicConfig,
-    offer: OfferedFeatures,
+    offered_features: OfferedFeatures,
     config: Config,
     /// The front-end that is connected now, if any.
     session: Mutex<Option<SessionHandle>>,
@@ -238,7 +238,7 @@ pub struct ServedNic {
     still: AtomicBool,
     frozen: Mutex<Option<FrozenSession>>,
     poll: Mutex<PollOverrides>,
-    allowed: Mutex<NicPermissions>,
+    nic_permissions: Mutex<NicPermissions>,
     made: SystemTime,
 }
 
@@ -247,28 +247,48 @@ impl ServedNic {
     ///
     /// # Errors
     /// The network takes no more ports, or there are no descriptors.
-    pub fn new(lan: &Arc<SwitchNetwork>, spec: NicConfig) -> Result<Arc<Self>, NicError> {
+    pub fn new(
+        switch_network: &Arc<SwitchNetwork>,
+        spec: NicConfig,
+    ) -> Result<Arc<Self>, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
         let stop = Mutex::new(StopSignal::new().map_err(make)?);
-        lan.fabric.set_port(spec.port, &spec.policy).inspect_err(|_| lan.unplug(spec.port))?;
+        switch_network
+            .fabric
+            .set_port(spec.port, &spec.policy)
+            .inspect_err(|_| switch_network.unplug(spec.port))?;
         let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
         let control = spec.multiqueue;
-        let offer = OfferedFeatures { offloads: true, mergeable: true, pairs, control, mtu: true };
-        let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
-        let (lan, session) = (Arc::clone(lan), Mutex::default());
+        let offered_features =
+            OfferedFeatures { offloads: true, mergeable: true, pairs, control, mtu: true };
+        let config =
+            Config { mac: spec.mac, link: true, announce: false, pairs, mtu: switch_network.mtu };
+        let (switch_network, session) = (Arc::clone(switch_network), Mutex::default());
         let (poll, made) = (Mutex::new(PollOverrides::of(spec.poll)), SystemTime::now());
         let (still, frozen) = (AtomicBool::new(false), Mutex::default());
-        let allowed = NicPermissions { now: spec.policy.clone(), last: spec.policy.clone() };
-        let allowed = Mutex::new(allowed);
-        let nic =
-            Self { lan, spec, offer, config, session, stop, still, frozen, poll, allowed, made };
+        let nic_permissions =
+            NicPermissions { now: spec.policy.clone(), last: spec.policy.clone() };
+        let nic_permissions = Mutex::new(nic_permissions);
+        let nic = Self {
+            switch_network,
+            spec,
+            offered_features,
+            config,
+            session,
+            stop,
+            still,
+            frozen,
+            poll,
+            nic_permissions,
+            made,
+        };
         nic.ask_poll(|_| ());
         Ok(Arc::new(nic))
     }
 
     /// Says what it has sent and got.
     pub fn log_counts(&self) {
-        log_counts(self.spec.socket.display(), &self.lan.fabric.counts(self.spec.port));
+        log_counts(self.spec.socket.display(), &self.switch_network.fabric.counts(self.spec.port));
     }
 
     /// Sends the front-end away and takes no other one; does not wait.
@@ -284,13 +304,13 @@ impl ServedNic {
     /// # Errors
     /// [`NicError::Fabric`]: a reactor has ended.
     pub fn limit(&self, policy: PortPolicy) -> Result<(), NicError> {
-        let mut allowed = self.allowed();
-        let now = policy.following(&allowed.last, reactor::clock_ns());
-        let rate = now.rate.clone().or_else(|| allowed.last.rate.take());
-        let flood = now.flood.clone().or_else(|| allowed.last.flood.take());
-        allowed.last = PortPolicy { rate, flood, ..now.clone() };
-        allowed.now = now;
-        Ok(self.lan.fabric.set_port(self.spec.port, &allowed.now)?)
+        let mut nic_permissions = self.allowed();
+        let now = policy.following(&nic_permissions.last, reactor::clock_ns());
+        let rate = now.rate.clone().or_else(|| nic_permissions.last.rate.take());
+        let flood = now.flood.clone().or_else(|| nic_permissions.last.flood.take());
+        nic_permissions.last = PortPolicy { rate, flood, ..now.clone() };
+        nic_permissions.now = now;
+        Ok(self.switch_network.fabric.set_port(self.spec.port, &nic_permissions.now)?)
     }
 
     /// Its port.
@@ -300,12 +320,12 @@ impl ServedNic {
 
     /// Its network.
     pub fn lan(&self) -> &Arc<SwitchNetwork> {
-        &self.lan
+        &self.switch_network
     }
 
     /// Pairs of queues that its driver may use.
     pub fn pairs(&self) -> u16 {
-        self.offer.pairs
+        self.offered_features.pairs
     }
 
     /// A front-end is connected.
@@ -315,7 +335,7 @@ impl ServedNic {
 
     /// Takes it out of its network. Its control thread has ended.
     pub fn unplug(&self) {
-        self.lan.unplug(self.spec.port);
+        self.switch_network.unplug(self.spec.port);
     }
 
     fn session(&self) -> MutexGuard<'_, Option<SessionHandle>> {
@@ -327,7 +347,7 @@ impl ServedNic {
     }
 
     fn allowed(&self) -> MutexGuard<'_, NicPermissions> {
-        lock(&self.allowed)
+        lock(&self.nic_permissions)
     }
 
     fn frozen(&self) -> MutexGuard<'_, Option<FrozenSession>> {

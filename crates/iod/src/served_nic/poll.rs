@@ -21,19 +21,19 @@ impl ServedNic {
 
     /// Waits otherwise from now on.
     pub(crate) fn set_poll(&self, change: PollChange) {
-        self.ask_poll(|asked| asked.change(change));
+        self.ask_poll(|poll_overrides| poll_overrides.change(change));
     }
 
     /// Where nothing is asked of this NIC, this is.
     pub(crate) fn set_poll_defaults(&self, process: PollSpec) {
-        self.ask_poll(|asked| asked.set_process(process));
+        self.ask_poll(|poll_overrides| poll_overrides.set_process(process));
     }
 
     pub(super) fn ask_poll(&self, change: impl FnOnce(&mut PollOverrides)) {
-        let mut asked = self.asked();
-        change(&mut asked);
+        let mut poll_overrides = self.asked();
+        change(&mut poll_overrides);
         // Under the lock, so that of two changes the last one stays.
-        self.lan.fabric.set_port_polling(self.spec.port, asked.policy());
+        self.switch_network.fabric.set_port_polling(self.spec.port, poll_overrides.policy());
     }
 
     fn asked(&self) -> MutexGuard<'_, PollOverrides> {

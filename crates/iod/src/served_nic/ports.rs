@@ -55,28 +55,28 @@ fn apart(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
 
 /// What those of `all` do that are `wanted`. Any network of their switch will do.
 pub(crate) fn ports(
-    lan: &SwitchNetwork,
+    switch_network: &SwitchNetwork,
     all: &[PortOwner],
     wanted: impl Fn(&str) -> bool,
     detail: StatsDetail,
 ) -> Vec<PortStats> {
-    let numbers = lan.pool.reactors().into_iter().zip(0..);
+    let numbers = switch_network.pool.reactors().into_iter().zip(0..);
     let told: Vec<_> = all.iter().filter(|one| wanted(&one.id)).collect();
-    let teller = PortReporter {
-        lan,
+    let port_reporter = PortReporter {
+        switch_network,
         detail,
         numbers: numbers.map(|((one, _), at)| (one.number(), at)).collect(),
         names: all.iter().map(|one| (one.port, one.id.as_str())).collect(),
-        flows: Flows::of(lan.fabric.top_flows()),
+        flows: Flows::of(switch_network.fabric.top_flows()),
         most: if told.len() > PORTS_IN_FULL { 1 } else { FLOWS_TOLD },
     };
-    told.into_iter().map(|one| teller.port(one)).collect()
+    told.into_iter().map(|one| port_reporter.port(one)).collect()
 }
 
 /// How long frames for them took.
-pub(crate) fn residences(lan: &SwitchNetwork, all: &[PortOwner]) -> Vec<Residence> {
+pub(crate) fn residences(switch_network: &SwitchNetwork, all: &[PortOwner]) -> Vec<Residence> {
     let of_port = |one: &PortOwner| {
-        let queues = lan.fabric.queues(one.port).into_iter();
+        let queues = switch_network.fabric.queues(one.port).into_iter();
         let (nic, since) = (one.id.clone(), stats::unix_seconds(one.since));
         let one = move |(queue, state): (u16, PairStats)| Residence {
             nic: nic.clone(),
@@ -91,7 +91,7 @@ pub(crate) fn residences(lan: &SwitchNetwork, all: &[PortOwner]) -> Vec<Residenc
 
 /// What is told of ports, and by which names.
 struct PortReporter<'a> {
-    lan: &'a SwitchNetwork,
+    switch_network: &'a SwitchNetwork,
     detail: StatsDetail,
     /// Places in the list of reactors by their number.
     numbers: HashMap<u32, u32>,
@@ -103,7 +103,7 @@ struct PortReporter<'a> {
 
 impl PortReporter<'_> {
     fn port(&self, PortOwner { id, port, nic, since }: &PortOwner) -> PortStats {
-        let fabric = &self.lan.fabric;
+        let fabric = &self.switch_network.fabric;
         let (counts, queues) = (fabric.counts(*port), fabric.queues(*port));
         let drops = |lost: &dyn Fn(Reason) -> u64| {
             let all = Reason::ALL.iter().map(|reason| (reason.name().to_owned(), lost(*reason)));

@@ -30,16 +30,16 @@ pub(crate) struct FrozenSession {
     /// Those that are still served.
     pub(super) queues: Vec<RunningQueue>,
     /// What its driver has asked for over its control queue, if it has one.
-    pub(super) asked: Option<ControlSettings>,
+    pub(super) control_settings: Option<ControlSettings>,
 }
 
 /// A session that goes on.
 #[derive(Debug)]
 pub(super) struct ResumedSession {
     pub(super) session: Session,
-    pub(super) asked: Option<ControlSettings>,
+    pub(super) control_settings: Option<ControlSettings>,
     /// It is there when it has a ring to receive by.
-    pub(super) arrival: BarrierTicket,
+    pub(super) barrier_ticket: BarrierTicket,
 }
 
 /// A NIC that stands still, until somebody goes on with it.
@@ -80,24 +80,32 @@ impl ServedNic {
     /// The process can have no more threads or descriptors.
     pub(crate) fn go_on(
         self: &Arc<Self>,
-        still: QuiescedNic,
-        muster: &Arc<StartBarrier>,
+        quiesced_nic: QuiescedNic,
+        start_barrier: &Arc<StartBarrier>,
     ) -> Result<NicSessionThread, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
         *self.stop() = StopSignal::new().map_err(make)?;
         self.still.store(false, Ordering::Release);
-        let QuiescedNic { frozen, listener } = still;
-        let session = frozen.and_then(|frozen| self.resumed(frozen, muster));
+        let QuiescedNic { frozen, listener } = quiesced_nic;
+        let session = frozen.and_then(|frozen| self.resumed(frozen, start_barrier));
         self.serve_on(SocketRole::Listen(listener), None, session)
     }
 
     /// The session, unless it cannot go on: its front-end is sent away then.
-    fn resumed(&self, frozen: FrozenSession, muster: &Arc<StartBarrier>) -> Option<ResumedSession> {
-        let FrozenSession { state, queues: _, asked } = frozen;
+    fn resumed(
+        &self,
+        frozen: FrozenSession,
+        start_barrier: &Arc<StartBarrier>,
+    ) -> Option<ResumedSession> {
+        let FrozenSession { state, queues: _, control_settings: asked } = frozen;
         let session =
             Session::restore(*state, &NicSessionBackend::new(self, SessionHandle::default()));
-        let arrival = muster.expect();
-        let resumed = session.map(|session| ResumedSession { session, asked, arrival });
+        let barrier_ticket = start_barrier.expect();
+        let resumed = session.map(|session| ResumedSession {
+            session,
+            control_settings: asked,
+            barrier_ticket,
+        });
         resumed
             .inspect_err(|error| {
                 let (nic, cause) = (self.spec.socket.display(), crate::error::error_chain(error));

@@ -21,10 +21,10 @@ impl NetMetrics {
     ///
     /// # Errors
     /// The address is not to be had, or the process can have no more threads or descriptors.
-    pub fn start(address: &Address, told: Arc<SwitchReporter>) -> anyhow::Result<Self> {
+    pub fn start(address: &Address, switch_reporter: Arc<SwitchReporter>) -> anyhow::Result<Self> {
         let gate = Arc::new(AcceptGate::new().context("cannot make a signal")?);
         let socket = metrics::bind(address)?;
-        let scraped: ScrapeHandler = Arc::new(move || told.metrics());
+        let scraped: ScrapeHandler = Arc::new(move || switch_reporter.metrics());
         let doors = Arc::clone(&gate);
         let thread = std::thread::Builder::new().name("metrics".into());
         let thread = thread.spawn(move || metrics::serve(&socket, &doors, &scraped));

@@ -95,21 +95,24 @@ impl ServedNic {
         stop: &StopSignal,
         session: Option<ResumedSession>,
     ) -> Result<(), SocketError> {
-        let mut visits = SessionLogLimiter::default();
-        if let Some(ResumedSession { session, asked, arrival }) = session {
-            let glue = |handle| NicSessionBackend::new(self, handle).resuming(asked, Some(arrival));
+        let mut session_log_limiter = SessionLogLimiter::default();
+        if let Some(ResumedSession { session, control_settings, barrier_ticket }) = session {
+            let glue = |handle| {
+                NicSessionBackend::new(self, handle)
+                    .resuming(control_settings, Some(barrier_ticket))
+            };
             self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected", glue);
         }
         match source {
-            SocketRole::Connected(stream) => self.visit(stream, stop, &mut visits),
+            SocketRole::Connected(stream) => self.visit(stream, stop, &mut session_log_limiter),
             SocketRole::Listen(listener) => {
                 while let Some(stream) = listener.accept(stop)? {
-                    self.visit(stream, stop, &mut visits);
+                    self.visit(stream, stop, &mut session_log_limiter);
                 }
             }
             SocketRole::Connect(path) => {
                 while let Some(stream) = connect(&path, stop)? {
-                    self.visit(stream, stop, &mut visits);
+                    self.visit(stream, stop, &mut session_log_limiter);
                     if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
@@ -119,8 +122,13 @@ impl ServedNic {
         Ok(())
     }
 
-    fn visit(&self, stream: UnixStream, stop: &StopSignal, visits: &mut SessionLogLimiter) {
-        let told = visits.begin(Instant::now());
+    fn visit(
+        &self,
+        stream: UnixStream,
+        stop: &StopSignal,
+        session_log_limiter: &mut SessionLogLimiter,
+    ) {
+        let session_log_level = session_log_limiter.begin(Instant::now());
         let mut session = match Session::new(stream) {
             Ok(session) => session,
             Err(error) => {
@@ -128,14 +136,14 @@ impl ServedNic {
                 return tracing::warn!(%nic, "front-end turned away: {error}");
             }
         };
-        if told == SessionLogLevel::Quiet {
+        if session_log_level == SessionLogLevel::Quiet {
             session.log_refusals_at_debug();
         }
-        self.converse(session, stop, told, "front-end connected", |handle| {
+        self.converse(session, stop, session_log_level, "front-end connected", |handle| {
             NicSessionBackend::new(self, handle)
         });
-        if told == SessionLogLevel::Last {
-            self.tell(told, "front-ends come and go; level debug tells more");
+        if session_log_level == SessionLogLevel::Last {
+            self.tell(session_log_level, "front-ends come and go; level debug tells more");
         }
     }
 
@@ -143,7 +151,7 @@ impl ServedNic {
         &'a self,
         session: Session,
         stop: &StopSignal,
-        told: SessionLogLevel,
+        session_log_level: SessionLogLevel,
         hello: &str,
         glue: impl FnOnce(SessionHandle) -> NicSessionBackend<'a>,
     ) {
@@ -154,20 +162,20 @@ impl ServedNic {
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.still.load(Ordering::Acquire) { handle.freeze() } else { handle.close() }
         }
-        self.tell(told, hello);
-        let mut glue = glue(handle);
-        let end = session.run(&mut glue);
+        self.tell(session_log_level, hello);
+        let mut nic_session_backend = glue(handle);
+        let end = session.run(&mut nic_session_backend);
         *self.session() = None;
         match end {
             Ok(SessionEnd::Frozen(state)) => {
-                let (queues, asked) = glue.freeze();
-                *self.frozen() = Some(FrozenSession { state, queues, asked });
+                let (queues, control_settings) = nic_session_backend.freeze();
+                *self.frozen() = Some(FrozenSession { state, queues, control_settings });
             }
-            Ok(SessionEnd::HungUp) => self.tell(told, "front-end left"),
-            Ok(SessionEnd::Closed) => self.tell(told, "front-end sent away"),
+            Ok(SessionEnd::HungUp) => self.tell(session_log_level, "front-end left"),
+            Ok(SessionEnd::Closed) => self.tell(session_log_level, "front-end sent away"),
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
-                match told {
+                match session_log_level {
                     SessionLogLevel::Quiet => tracing::debug!(%nic, "front-end sent away: {cause}"),
                     _ => tracing::warn!(%nic, "front-end sent away: {cause}"),
                 }
@@ -176,9 +184,9 @@ impl ServedNic {
     }
 
     /// Says something about a front-end, unless there is too much of that.
-    fn tell(&self, told: SessionLogLevel, what: &str) {
+    fn tell(&self, session_log_level: SessionLogLevel, what: &str) {
         let nic = self.spec.socket.display();
-        match told {
+        match session_log_level {
             SessionLogLevel::Loud | SessionLogLevel::Last => tracing::info!(%nic, "{what}"),
             SessionLogLevel::Quiet => tracing::debug!(%nic, "{what}"),
         }

@@ -19,17 +19,17 @@ use crate::pool::ReactorLease;
 
 /// What holds since the driver has accepted features, until it does so again.
 struct NegotiatedState {
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     features: AcceptedFeatures,
-    roles: QueueLayout,
+    queue_layout: QueueLayout,
     /// From the first start of the control queue on. A front-end that has negotiated one and does
     /// not hand us its ring answers it itself: which rings it starts is all that counts then.
-    desk: Option<Arc<ControlQueueState>>,
+    control_queue_state: Option<Arc<ControlQueueState>>,
 }
 
 impl NegotiatedState {
     fn terms(&self) -> ControlFeatures {
-        ControlFeatures { features: self.features, pairs: self.roles.pairs() }
+        ControlFeatures { features: self.features, pairs: self.queue_layout.pairs() }
     }
 }
 
@@ -37,87 +37,118 @@ impl NegotiatedState {
 pub(super) struct NicSessionBackend<'a> {
     nic: &'a ServedNic,
     session: SessionHandle,
-    driver: Option<NegotiatedState>,
+    negotiated_state: Option<NegotiatedState>,
     queues: Vec<RunningQueue>,
     /// By pair: where its queues are served, while one of them is.
     places: Vec<Option<ReactorLease>>,
     /// Front-ends take its end for the end of the device.
     channel: Option<BackendChannel>,
     /// What the driver of a session that goes on had asked for, until it is known here.
-    asked: Option<ControlSettings>,
+    control_settings: Option<ControlSettings>,
     /// The session goes on, and is there when it has a ring to receive by.
-    arrival: Option<BarrierTicket>,
+    barrier_ticket: Option<BarrierTicket>,
 }
 
 impl<'a> NicSessionBackend<'a> {
     pub(super) fn new(nic: &'a ServedNic, session: SessionHandle) -> Self {
-        let places = (0..nic.offer.pairs).map(|_| None).collect();
+        let places = (0..nic.offered_features.pairs).map(|_| None).collect();
         let (queues, channel) = (Vec::new(), None);
-        Self { nic, session, driver: None, queues, places, channel, asked: None, arrival: None }
+        Self {
+            nic,
+            session,
+            negotiated_state: None,
+            queues,
+            places,
+            channel,
+            control_settings: None,
+            barrier_ticket: None,
+        }
     }
 
     /// For a session that goes on.
     pub(super) fn resuming(
         self,
-        asked: Option<ControlSettings>,
-        arrival: Option<BarrierTicket>,
+        control_settings: Option<ControlSettings>,
+        barrier_ticket: Option<BarrierTicket>,
     ) -> Self {
-        Self { asked, arrival, ..self }
+        Self { control_settings, barrier_ticket, ..self }
     }
 
     /// The session stands still: its queues, which are served on, and what its driver has asked for.
     pub(super) fn freeze(self) -> (Vec<RunningQueue>, Option<ControlSettings>) {
-        let desk = self.driver.and_then(|driver| driver.desk);
-        (self.queues, desk.map(|desk| desk.all_asked()))
+        let control_queue_state =
+            self.negotiated_state.and_then(|negotiated_state| negotiated_state.control_queue_state);
+        (
+            self.queues,
+            control_queue_state.map(|control_queue_state| control_queue_state.all_asked()),
+        )
     }
 
     /// The driver is gone, or is another one. All queues are stopped.
     fn forget_driver(&mut self) {
-        let desk = self.driver.take().and_then(|driver| driver.desk);
-        if let Some(Err(error)) = desk.map(|desk| desk.close()) {
+        let control_queue_state = self
+            .negotiated_state
+            .take()
+            .and_then(|negotiated_state| negotiated_state.control_queue_state);
+        if let Some(Err(error)) =
+            control_queue_state.map(|control_queue_state| control_queue_state.close())
+        {
             tracing::error!("what the driver asked for is left: {error}");
         }
     }
 
     /// What the driver asks for: nothing yet, at the first start of the control queue.
     fn desk(&mut self) -> Result<Arc<ControlQueueState>, BackendError> {
-        let driver = self.driver.as_mut().ok_or("no features were accepted")?;
-        if let Some(desk) = &driver.desk {
-            return Ok(Arc::clone(desk));
+        let negotiated_state = self.negotiated_state.as_mut().ok_or("no features were accepted")?;
+        if let Some(control_queue_state) = &negotiated_state.control_queue_state {
+            return Ok(Arc::clone(control_queue_state));
         }
-        let desk = ControlQueueState::open(
-            &self.nic.lan.fabric,
-            driver.life.port(),
-            driver.terms(),
+        let control_queue_state = ControlQueueState::open(
+            &self.nic.switch_network.fabric,
+            negotiated_state.port_incarnation.port(),
+            negotiated_state.terms(),
             self.nic.config.mac,
         )?;
-        driver.desk = Some(Arc::clone(&desk));
-        Ok(desk)
+        negotiated_state.control_queue_state = Some(Arc::clone(&control_queue_state));
+        Ok(control_queue_state)
     }
 
     /// What a driver had asked for when its session stood still is asked for again.
     fn resume_desk(&mut self) -> Result<(), BackendError> {
-        let (Some(asked), Some(driver)) = (self.asked.take(), self.driver.as_mut()) else {
+        let (Some(control_settings), Some(negotiated_state)) =
+            (self.control_settings.take(), self.negotiated_state.as_mut())
+        else {
             return Ok(());
         };
-        let (fabric, port) = (&self.nic.lan.fabric, driver.life.port());
-        driver.desk = Some(ControlQueueState::resume(fabric, port, driver.terms(), asked)?);
+        let (fabric, port) =
+            (&self.nic.switch_network.fabric, negotiated_state.port_incarnation.port());
+        negotiated_state.control_queue_state = Some(ControlQueueState::resume(
+            fabric,
+            port,
+            negotiated_state.terms(),
+            control_settings,
+        )?);
         Ok(())
     }
 
     /// A command now and then is no load: it takes no place of its own.
     fn control_reactor(&self) -> Handle {
-        let place = self.places.iter().flatten().next();
-        place.map_or_else(
-            || self.nic.lan.pool.place_in_networks().handle().clone(),
+        let reactor_lease = self.places.iter().flatten().next();
+        reactor_lease.map_or_else(
+            || self.nic.switch_network.pool.place_in_networks().handle().clone(),
             |at| at.handle().clone(),
         )
     }
 
     /// A reactor for a pair. All of a pair is on the same one.
     fn reactor(&mut self, pair: u16) -> Option<Handle> {
-        let place = self.places.get_mut(usize::from(pair))?;
-        Some(place.get_or_insert_with(|| self.nic.lan.pool.place_in_networks()).handle().clone())
+        let reactor_lease = self.places.get_mut(usize::from(pair))?;
+        Some(
+            reactor_lease
+                .get_or_insert_with(|| self.nic.switch_network.pool.place_in_networks())
+                .handle()
+                .clone(),
+        )
     }
 
     fn running(&self, index: u16) -> Option<usize> {
@@ -127,11 +158,11 @@ impl<'a> NicSessionBackend<'a> {
 
 impl Backend for NicSessionBackend<'_> {
     fn queue_count(&self) -> u16 {
-        self.nic.offer.queues()
+        self.nic.offered_features.queues()
     }
 
     fn features(&self) -> u64 {
-        self.nic.offer.bits()
+        self.nic.offered_features.bits()
     }
 
     /// QEMU before 8.0 adds each region once for each pair, which contradicts itself. Tables of 8
@@ -142,19 +173,28 @@ impl Backend for NicSessionBackend<'_> {
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
         self.forget_driver();
-        let features: AcceptedFeatures = self.nic.offer.accept(features)?;
+        let features: AcceptedFeatures = self.nic.offered_features.accept(features)?;
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());
         }
-        let life = PortIncarnation::driver(self.nic.spec.port, features);
-        let roles = self.nic.offer.roles(features);
-        self.driver = Some(NegotiatedState { life, features, roles, desk: None });
+        let port_incarnation = PortIncarnation::driver(self.nic.spec.port, features);
+        let queue_layout = self.nic.offered_features.roles(features);
+        self.negotiated_state = Some(NegotiatedState {
+            port_incarnation,
+            features,
+            queue_layout,
+            control_queue_state: None,
+        });
         self.resume_desk()
     }
 
     fn read_config(&self, offset: u32, out: &mut [u8]) {
-        let desk = self.driver.as_ref().and_then(|driver| driver.desk.as_ref());
-        let mac = desk.map_or(self.nic.config.mac, |desk| desk.address());
+        let control_queue_state = self
+            .negotiated_state
+            .as_ref()
+            .and_then(|negotiated_state| negotiated_state.control_queue_state.as_ref());
+        let mac = control_queue_state
+            .map_or(self.nic.config.mac, |control_queue_state| control_queue_state.address());
         let space = Config { mac, ..self.nic.config }.bytes();
         let from = space.get(offset as usize..).unwrap_or_default();
         out.iter_mut().zip(from).for_each(|(place, byte)| *place = *byte);
@@ -165,13 +205,13 @@ impl Backend for NicSessionBackend<'_> {
     }
 
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
-        let driver = self.driver.as_ref().ok_or("no features were accepted")?;
-        let role = driver.roles.of(start.index).ok_or("no such queue")?;
+        let negotiated_state = self.negotiated_state.as_ref().ok_or("no features were accepted")?;
+        let role = negotiated_state.queue_layout.of(start.index).ok_or("no such queue")?;
         // Rings start in their order: the first of the session receives, and has been started.
         if start.index > 0
-            && let Some(arrival) = self.arrival.take()
+            && let Some(barrier_ticket) = self.barrier_ticket.take()
         {
-            arrival.join();
+            barrier_ticket.join();
         }
         let session = self.session.clone();
         let fault: FaultHandler = Arc::new(move |why: &str| {
@@ -180,13 +220,24 @@ impl Backend for NicSessionBackend<'_> {
         });
         let queue = match role {
             QueueRole::Pair(pair) => {
-                let life = driver.life;
+                let port_incarnation = negotiated_state.port_incarnation;
                 let reactor = self.reactor(pair).ok_or("no such queue")?;
-                RunningQueue::start(&self.nic.lan.fabric, &reactor, life, start, fault)?
+                RunningQueue::start(
+                    &self.nic.switch_network.fabric,
+                    &reactor,
+                    port_incarnation,
+                    start,
+                    fault,
+                )?
             }
             QueueRole::Control => {
-                let desk = self.desk()?;
-                RunningQueue::start_control(&desk, &self.control_reactor(), start, fault)?
+                let control_queue_state = self.desk()?;
+                RunningQueue::start_control(
+                    &control_queue_state,
+                    &self.control_reactor(),
+                    start,
+                    fault,
+                )?
             }
         };
         self.queues.push(queue);
@@ -199,13 +250,16 @@ impl Backend for NicSessionBackend<'_> {
             tracing::error!(queue = index, "position of the ring lost: {error}");
             0
         });
-        let role = self.driver.as_ref().and_then(|driver| driver.roles.of(index));
+        let role = self
+            .negotiated_state
+            .as_ref()
+            .and_then(|negotiated_state| negotiated_state.queue_layout.of(index));
         // `index ^ 1` is the other queue of the pair.
         if let Some(QueueRole::Pair(pair)) = role
             && self.running(index ^ 1).is_none()
-            && let Some(place) = self.places.get_mut(usize::from(pair))
+            && let Some(reactor_lease) = self.places.get_mut(usize::from(pair))
         {
-            *place = None;
+            *reactor_lease = None;
         }
         next
     }

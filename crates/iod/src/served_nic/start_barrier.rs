@@ -35,9 +35,9 @@ impl StartBarrier {
 impl BarrierTicket {
     /// Is there, and waits for the others.
     pub(crate) fn join(self) {
-        let muster = Arc::clone(&self.0);
+        let start_barrier = Arc::clone(&self.0);
         drop(self);
-        muster.wait();
+        start_barrier.wait();
     }
 }
 
@@ -56,9 +56,9 @@ mod tests {
 
     #[test]
     fn nobody_goes_on_before_all_are_there() {
-        let (muster, there) = (Arc::new(StartBarrier::default()), AtomicUsize::new(0));
-        muster.wait();
-        let all: Vec<_> = (0..8).map(|_| muster.expect()).collect();
+        let (start_barrier, there) = (Arc::new(StartBarrier::default()), AtomicUsize::new(0));
+        start_barrier.wait();
+        let all: Vec<_> = (0..8).map(|_| start_barrier.expect()).collect();
         std::thread::scope(|scope| {
             let there = &there;
             for (number, one) in all.into_iter().enumerate() {
@@ -74,13 +74,13 @@ mod tests {
                 });
             }
         });
-        muster.wait();
+        start_barrier.wait();
     }
 
     #[test]
     fn one_that_never_comes_holds_up_nobody_for_long() {
-        let muster = Arc::new(StartBarrier::default());
-        let _late = muster.expect();
-        muster.expect().join();
+        let start_barrier = Arc::new(StartBarrier::default());
+        let _late = start_barrier.expect();
+        start_barrier.expect().join();
     }
 }

@@ -14,7 +14,7 @@ use crate::stats::{self, StatsDetail};
 /// A switch, and who is at its ports.
 #[derive(Debug)]
 pub struct SwitchReporter {
-    lan: Arc<SwitchNetwork>,
+    switch_network: Arc<SwitchNetwork>,
     all: Vec<PortOwner>,
     polling: EffectivePolling,
     started: (Instant, SystemTime),
@@ -23,7 +23,7 @@ pub struct SwitchReporter {
 impl SwitchReporter {
     /// Of a switch with these NICs, and perhaps the host at a device, whose queues wait like this.
     pub fn new(
-        lan: &Arc<SwitchNetwork>,
+        switch_network: &Arc<SwitchNetwork>,
         nics: &[Arc<ServedNic>],
         host: Option<&Uplink>,
         polling: EffectivePolling,
@@ -33,14 +33,14 @@ impl SwitchReporter {
         let mut all: Vec<_> = all.collect();
         host.into_iter().for_each(|uplink| PortOwner::add_host(&mut all, uplink));
         let started = (Instant::now(), SystemTime::now());
-        Arc::new(Self { lan: Arc::clone(lan), all, polling, started })
+        Arc::new(Self { switch_network: Arc::clone(switch_network), all, polling, started })
     }
 
     /// Everything.
     pub(crate) fn stats(&self) -> Stats {
-        let pool = &self.lan.pool;
+        let pool = &self.switch_network.pool;
         let mut all = stats::process(self.started.0, pool, &[], |_| false, StatsDetail::Counts);
-        all.ports = ports(&self.lan, &self.all, |_| true, StatsDetail::Everything);
+        all.ports = ports(&self.switch_network, &self.all, |_| true, StatsDetail::Everything);
         all.poll_defaults = Some(self.polling);
         all
     }
@@ -48,7 +48,7 @@ impl SwitchReporter {
     /// The page that a scraper gets.
     pub(crate) fn metrics(&self) -> String {
         let since = stats::unix_seconds(self.started.1);
-        metrics::ports_page(&self.stats(), &residences(&self.lan, &self.all), since)
+        metrics::ports_page(&self.stats(), &residences(&self.switch_network, &self.all), since)
     }
 }
 

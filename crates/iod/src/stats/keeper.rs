@@ -8,7 +8,9 @@ use crate::disk_registry::RefusedDisk;
 use crate::keeper_link::KeeperInfo;
 
 /// A disk that does nothing, and why.
-pub(crate) fn refused(RefusedDisk { held, reason, novel }: &RefusedDisk) -> DiskStats {
+pub(crate) fn refused(
+    RefusedDisk { preserved_disk: held, reason, novel }: &RefusedDisk,
+) -> DiskStats {
     let spec = &held.spec;
     let size_bytes = held.size.unwrap_or(0);
     DiskStats {
@@ -31,8 +33,8 @@ pub(crate) fn refused(RefusedDisk { held, reason, novel }: &RefusedDisk) -> Disk
 }
 
 /// The keeper.
-pub(crate) fn keeper(words: KeeperInfo, adopted: Option<Duration>) -> KeeperStats {
-    let KeeperInfo { pid, restarts, last_exit, .. } = words;
+pub(crate) fn keeper(keeper_info: KeeperInfo, adopted: Option<Duration>) -> KeeperStats {
+    let KeeperInfo { pid, restarts, last_exit, .. } = keeper_info;
     let adopted_seconds_ago = adopted.map(|ago| ago.as_secs_f64());
     KeeperStats { pid, restarts, last_exit, adopted_seconds_ago }
 }

@@ -33,11 +33,11 @@ pub(crate) enum StatsDetail {
 pub(crate) fn process(
     started: Instant,
     pool: &Pool,
-    exports: &[Arc<ServedDisk>],
+    served_disks: &[Arc<ServedDisk>],
     wanted: impl Fn(&str) -> bool,
     detail: StatsDetail,
 ) -> Stats {
-    let names = names(pool, exports);
+    let names = names(pool, served_disks);
     let reactors = pool.reactors().into_iter().map(|(handle, queues)| {
         let counters = handle.counters();
         ReactorStats {
@@ -50,7 +50,7 @@ pub(crate) fn process(
             serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
-    let told = exports.iter().filter(|export| wanted(&export.spec().id));
+    let told = served_disks.iter().filter(|served_disk| wanted(&served_disk.spec().id));
     Stats {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -59,7 +59,7 @@ pub(crate) fn process(
         reactors: reactors.collect(),
         reactors_why: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
-        disks: told.map(|export| disk(export, &names, detail)).collect(),
+        disks: told.map(|served_disk| disk(served_disk, &names, detail)).collect(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
@@ -68,38 +68,38 @@ pub(crate) fn process(
     }
 }
 
-fn names(pool: &Pool, exports: &[Arc<ServedDisk>]) -> Names {
-    let disks = exports.iter().map(|one| (one.device().label(), one.spec().id.clone()));
+fn names(pool: &Pool, served_disks: &[Arc<ServedDisk>]) -> Names {
+    let disks = served_disks.iter().map(|one| (one.device().label(), one.spec().id.clone()));
     let reactors = pool.reactors().into_iter().zip(0..).map(|((one, _), at)| (one.number(), at));
     Names { disks: disks.collect(), reactors: reactors.collect() }
 }
 
-fn disk(export: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
-    let (spec, device) = (export.spec(), export.device());
+fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
+    let (spec, device) = (served_disk.spec(), served_disk.device());
     let (stats, sums) = (device.stats(), requests::sums(device, names));
     let everything = detail == StatsDetail::Everything;
     DiskStats {
         id: spec.id.clone(),
-        state: state(export),
+        state: state(served_disk),
         socket: spec.socket.display().to_string(),
         backend: spec.backend.clone(),
-        geometry: reported(export.geometry()),
+        geometry: reported(served_disk.geometry()),
         cache: spec.cache,
-        poll: export.polling().mode,
+        poll: served_disk.polling().mode,
         queues: spec.queues,
-        queues_started: export.queues_started(),
-        connected: export.is_connected(),
-        features: export.features(),
-        alert: alert(export),
-        caps: export.caps(),
-        stuck: export.stuck().map(|stuck| model::report::Stuck {
+        queues_started: served_disk.queues_started(),
+        connected: served_disk.is_connected(),
+        features: served_disk.features(),
+        alert: alert(served_disk),
+        caps: served_disk.caps(),
+        stuck: served_disk.stuck().map(|stuck| model::report::Stuck {
             since_seconds: stuck.since.elapsed().as_secs_f64(),
             requests: stuck.requests,
             verb: stuck.verb.into(),
         }),
         refused: None,
         novel: false,
-        fence: export
+        fence: served_disk
             .fence_since()
             .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),
         counting_since_unix_seconds: Some(unix_seconds(device.made())),
@@ -110,12 +110,12 @@ fn disk(export: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
         calls: stats.calls,
         resubmitted: stats.resubmitted,
         latency: requests::latency(&stats.latency),
-        polling: Some(polling::of(export)),
-        feature_names: features::names(export.features()),
+        polling: Some(polling::of(served_disk)),
+        feature_names: features::names(served_disk.features()),
         serial: spec.serial.clone(),
         recorded: spec.record,
-        locked: export.is_active(),
-        exports: export.export_stats(),
+        locked: served_disk.is_active(),
+        exports: served_disk.export_stats(),
         in_flight: sums.in_flight,
         in_rings: sums.in_rings,
         held_by_cap: sums.held_by_cap,
@@ -130,9 +130,9 @@ fn disk(export: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
 }
 
 /// Why requests wait, and what ends it.
-fn alert(export: &ServedDisk) -> Option<String> {
-    let (waiting, place) = (export.waiting(), export.backend_text());
-    if let Some(StuckStorage { since, requests, verb }) = export.stuck() {
+fn alert(served_disk: &ServedDisk) -> Option<String> {
+    let (waiting, place) = (served_disk.waiting(), served_disk.backend_text());
+    if let Some(StuckStorage { since, requests, verb }) = served_disk.stuck() {
         let seconds = since.elapsed().as_secs();
         return Some(format!(
             "the storage of {place} hangs: {requests} requests were left with it {seconds} s ago \

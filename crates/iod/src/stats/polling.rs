@@ -8,10 +8,15 @@ use super::microseconds;
 use crate::served_disk::ServedDisk;
 
 /// What is in force for a disk, and what it has cost and brought.
-pub(super) fn of(export: &ServedDisk) -> PollStats {
-    let state = export.device().poll_state();
-    let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
-    PollStats { set: export.polling(), queues: waits(&state, served), refused: refusals(&state) }
+pub(super) fn of(served_disk: &ServedDisk) -> PollStats {
+    let state = served_disk.device().poll_state();
+    let served =
+        served_disk.queues_started() > 0 && served_disk.is_active() && !served_disk.is_paused();
+    PollStats {
+        set: served_disk.polling(),
+        queues: waits(&state, served),
+        refused: refusals(&state),
+    }
 }
 
 /// What one queue does, and what that has cost and brought.

@@ -15,23 +15,24 @@ const DISKS: usize = 16;
 fn no_disk_survives_whatever_callers_do_meanwhile() {
     for _ in 0..testkit::rounds(20, 300) {
         let folder = tempfile::tempdir().unwrap();
-        let table = DiskRegistry::new(Arc::new(Pool::start(PoolSize::asked(1)).unwrap()), 1 << 20);
+        let disk_registry =
+            DiskRegistry::new(Arc::new(Pool::start(PoolSize::asked(1)).unwrap()), 1 << 20);
         let ids: Vec<_> = (0..DISKS).map(|number| format!("d{number}")).collect();
         for id in &ids {
             let spec = json!({"id": id, "socket": folder.path().join(id),
                 "backend": {"memory": 4096}});
-            table.attach(serde_json::from_value::<DiskSpec>(spec).unwrap()).unwrap();
+            disk_registry.attach(serde_json::from_value::<DiskSpec>(spec).unwrap()).unwrap();
         }
         let (started, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             for id in &ids {
-                let (table, started) = (&table, started.clone());
+                let (disk_registry, started) = (&disk_registry, started.clone());
                 scope.spawn(move || {
                     for turn in 0u64.. {
                         let outcome = match turn % 3 {
-                            0 => table.deactivate(id),
-                            1 => table.activate(id),
-                            _ => table.resize(id, None),
+                            0 => disk_registry.deactivate(id),
+                            1 => disk_registry.activate(id),
+                            _ => disk_registry.resize(id, None),
                         };
                         // From the first refusal on, nothing is taken any more.
                         if let Err(error) = outcome {
@@ -46,9 +47,9 @@ fn no_disk_survives_whatever_callers_do_meanwhile() {
                 });
             }
             ids.iter().for_each(|_| begun.recv().unwrap());
-            table.shut_down();
+            disk_registry.shut_down();
         });
-        assert_eq!(table.stats(None).unwrap().disks, []);
+        assert_eq!(disk_registry.stats(None).unwrap().disks, []);
         let left: Vec<_> = folder.path().read_dir().unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }

@@ -162,8 +162,13 @@ fn hostile_front_ends_end_only_their_own_session() {
     let [socket, b] = ["a", "b"].map(|name| folder.path().join(name));
     for bad in Hostile::ALL {
         let mut frontend = Frontend::connect(&socket).unwrap();
-        let taken = bad.send(&mut frontend).unwrap_or_else(|error| panic!("{bad:?}: {error}"));
-        assert_eq!(taken == HostileOutcome::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
+        let hostile_outcome =
+            bad.send(&mut frontend).unwrap_or_else(|error| panic!("{bad:?}: {error}"));
+        assert_eq!(
+            hostile_outcome == HostileOutcome::Closed,
+            bad.breaks_framing(),
+            "{bad:?}: {hostile_outcome:?}"
+        );
         drop(frontend);
         let mut all = guest(&b, 2 * PAIRS + 1, 0);
         assert_eq!(used(&mut guest(&socket, 2, 0), &mut all), 1, "{bad:?}");

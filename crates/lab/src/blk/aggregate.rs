@@ -47,8 +47,10 @@ impl Experiment for StorageAggregate {
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
         let versions = versions(&[QSD], (!options.control).then_some("ringway-io"))?;
         let systems = systems(options);
-        let names: Vec<String> =
-            systems.iter().map(|(maker, n)| name(*maker, *n, options.control)).collect();
+        let names: Vec<String> = systems
+            .iter()
+            .map(|(backend_kind, n)| name(*backend_kind, *n, options.control))
+            .collect();
         let cell = |(id, title): &(&str, &str)| CellPlan {
             id: (*id).to_owned(),
             title: format!("{title}: {CLIENTS} clients, 4 KiB sequential, depth 1, all asleep"),
@@ -88,12 +90,15 @@ impl Experiment for StorageAggregate {
 /// Every process with every number of threads; a quick run takes the ends.
 fn systems(options: &Options) -> Vec<(BackendKind, u16)> {
     let counts: &[u16] = if options.quick { &[1, 4, 16] } else { &REACTORS };
-    MAKERS.into_iter().flat_map(|maker| counts.iter().map(move |n| (maker, *n))).collect()
+    MAKERS
+        .into_iter()
+        .flat_map(|backend_kind| counts.iter().map(move |n| (backend_kind, *n)))
+        .collect()
 }
 
-fn name(maker: BackendKind, threads: u16, control: bool) -> String {
+fn name(backend_kind: BackendKind, threads: u16, control: bool) -> String {
     let ours = format!("ringway-io --reactors {threads}");
-    match maker {
+    match backend_kind {
         BackendKind::Ringway if control => format!("qsd in the place of {ours}"),
         BackendKind::Ringway => ours,
         BackendKind::Daemon => format!("qsd, iothreads: {threads}"),
@@ -103,7 +108,7 @@ fn name(maker: BackendKind, threads: u16, control: bool) -> String {
 fn comparisons(cell: &str, systems: &[(BackendKind, u16)], control: bool) -> Vec<Comparison> {
     let ours: Vec<u16> = systems
         .iter()
-        .filter(|(maker, _)| *maker == BackendKind::Ringway)
+        .filter(|(backend_kind, _)| *backend_kind == BackendKind::Ringway)
         .map(|(_, n)| *n)
         .collect();
     let of = |n: u16, peers: Vec<String>| Comparison {
@@ -130,16 +135,20 @@ fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -
     let mut counts: Vec<u16> = systems.iter().map(|(_, n)| *n).collect();
     counts.sort_unstable();
     counts.dedup();
-    let line = |maker: BackendKind, cell: &str| SeriesPlan {
-        name: if maker == BackendKind::Ringway { "ringway-io" } else { "qemu-storage-daemon" }
-            .into(),
+    let line = |backend_kind: BackendKind, cell: &str| SeriesPlan {
+        name: if backend_kind == BackendKind::Ringway {
+            "ringway-io"
+        } else {
+            "qemu-storage-daemon"
+        }
+        .into(),
         points: counts
             .iter()
             .enumerate()
             .map(|(step, n)| PointPlan {
                 step,
                 cell: cell.to_owned(),
-                system: name(maker, *n, control),
+                system: name(backend_kind, *n, control),
             })
             .collect(),
     };
@@ -149,7 +158,7 @@ fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -
         steps: counts.iter().map(u16::to_string).collect(),
         metric: metric.into(),
         log: metric == "p99_us",
-        series: MAKERS.map(|maker| line(maker, id)).into(),
+        series: MAKERS.map(|backend_kind| line(backend_kind, id)).into(),
     };
     let metrics = ["iops", "p99_us", "backend_cpus"];
     PlotPlan {
@@ -175,8 +184,8 @@ impl Prepared for Ready {
     }
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
-        let (maker, threads) = self.systems[system];
-        let maker = if self.control { BackendKind::Daemon } else { maker };
+        let (backend_kind, threads) = self.systems[system];
+        let backend_kind = if self.control { BackendKind::Daemon } else { backend_kind };
         let cached = self.plan.cells[cell].id == "cached";
         if cached {
             self.images.iter().try_for_each(|path| image::warm(path))?;
@@ -184,14 +193,15 @@ impl Prepared for Ready {
         let image = |path: &PathBuf| cached.then(|| path.clone());
         let disk = |path| Disk { queues: 1, image: image(path), words: Vec::new() };
         let disks: Vec<Disk> = self.images.iter().map(disk).collect();
-        let fleet = Fleet::start(maker, &disks, Some(threads))?;
+        let fleet = Fleet::start(backend_kind, &disks, Some(threads))?;
         let (pattern, wait) = (Pattern::Sequential, Wait::Sleep);
         let load = Load { pattern, wait, sample_every: 4, ..Load::default() };
-        let mut seats = Vec::new();
+        let mut client_queues = Vec::new();
         for number in 0..disks.len() {
-            seats.extend(client::seats(&fleet.socket(number), load, 1, None)?);
+            client_queues.extend(client::seats(&fleet.socket(number), load, 1, None)?);
         }
-        client::measure_all(seats, load, self.window, || fleet.time_s()).map(|(sample, _)| sample)
+        client::measure_all(client_queues, load, self.window, || fleet.time_s())
+            .map(|(sample, _)| sample)
     }
 }
 

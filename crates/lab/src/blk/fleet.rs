@@ -61,9 +61,13 @@ pub(super) struct Reactors {
 impl Fleet {
     /// Starts a process that serves all disks; `threads` are its reactors or iothreads, if not its
     /// default.
-    pub(super) fn start(maker: BackendKind, disks: &[Disk], threads: Option<u16>) -> Result<Self> {
+    pub(super) fn start(
+        backend_kind: BackendKind,
+        disks: &[Disk],
+        threads: Option<u16>,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
-        let process = match maker {
+        let process = match backend_kind {
             BackendKind::Ringway => Running::Ringway(ringway(dir.path(), disks, threads)?),
             BackendKind::Daemon => {
                 Running::Daemon(daemon(dir.path(), disks, threads.unwrap_or(1))?)

@@ -22,7 +22,7 @@ use crate::in_process::InProcessServer;
 /// A running loopback device, one client long.
 #[derive(Debug)]
 pub struct Loopback {
-    inside: InProcessServer,
+    in_process_server: InProcessServer,
     _dir: TempDir,
 }
 
@@ -34,12 +34,13 @@ impl Loopback {
     pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
-        let inside = InProcessServer::start("loopback", socket, cpu, move |listener, stop| {
-            let (stream, _) = listener.accept().context("nobody came")?;
-            let connection = Connection::from_stream(stream)?;
-            Session { connection, bytes, ring: Ring::default() }.serve(stop)
-        })?;
-        Ok(Self { inside, _dir: dir })
+        let in_process_server =
+            InProcessServer::start("loopback", socket, cpu, move |listener, stop| {
+                let (stream, _) = listener.accept().context("nobody came")?;
+                let connection = Connection::from_stream(stream)?;
+                Session { connection, bytes, ring: Ring::default() }.serve(stop)
+            })?;
+        Ok(Self { in_process_server, _dir: dir })
     }
 
     /// CPU time of the device's thread, in seconds.
@@ -47,13 +48,13 @@ impl Loopback {
     /// # Errors
     /// If the device has ended.
     pub fn time_s(&self) -> Result<f64> {
-        self.inside.time_s()
+        self.in_process_server.time_s()
     }
 
     /// The socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
-        self.inside.socket()
+        self.in_process_server.socket()
     }
 
     /// Ends the device.
@@ -61,7 +62,7 @@ impl Loopback {
     /// # Errors
     /// What went wrong in it.
     pub fn finish(self) -> Result<()> {
-        self.inside.finish()
+        self.in_process_server.finish()
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Peer {
     pid: u32,
     process: Pid,
     /// Out only if a sample failed.
-    seat: Option<ClientQueue>,
+    client_queue: Option<ClientQueue>,
     /// CPUs that its threads may use, as the kernel lists them.
     cpus: String,
 }
@@ -85,11 +85,12 @@ impl Peer {
         let driver = client::connect(socket, options)
             .with_context(|| format!("--peer {name}: {} does not serve", socket.display()))?;
         let disk_bytes = driver.disk.bytes;
-        let seat = ClientQueue { queue: driver.into_queue()?, disk_bytes, cpu: None };
+        let client_queue = ClientQueue { queue: driver.into_queue()?, disk_bytes, cpu: None };
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let cpus = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
         let cpus = cpus.unwrap_or("unknown").trim().to_owned();
-        let peer = Self { name: name.clone(), pid: *pid, process, seat: Some(seat), cpus };
+        let peer =
+            Self { name: name.clone(), pid: *pid, process, client_queue: Some(client_queue), cpus };
         peer.signal(Signal::STOP)?;
         Ok(peer)
     }
@@ -123,14 +124,16 @@ impl Peer {
     pub fn measure(&mut self, load: Load, window: Window, client_cpu: usize) -> Result<Sample> {
         let (name, pid) = (self.name.clone(), self.pid);
         ensure!(load.depth <= SLOTS && load.bytes <= SLOT_BYTES, "{name}: too large a load");
-        let seat = self.seat.take().with_context(|| format!("{name}: has failed before"))?;
-        let small = seat.disk_bytes / (load.bytes as u64) < u64::from(load.depth);
-        ensure!(!small, "{name}: its disk of {} bytes is too small", seat.disk_bytes);
-        let seats = vec![ClientQueue { cpu: Some(client_cpu), ..seat }];
+        let client_queue =
+            self.client_queue.take().with_context(|| format!("{name}: has failed before"))?;
+        let small = client_queue.disk_bytes / (load.bytes as u64) < u64::from(load.depth);
+        ensure!(!small, "{name}: its disk of {} bytes is too small", client_queue.disk_bytes);
+        let client_queues = vec![ClientQueue { cpu: Some(client_cpu), ..client_queue }];
         self.signal(Signal::CONT)?;
-        let measured = client::measure_all(seats, load, window, || cpu::process_time_s(pid));
-        let (sample, mut seats) = measured.with_context(|| format!("--peer {name}"))?;
-        self.seat = seats.pop();
+        let measured =
+            client::measure_all(client_queues, load, window, || cpu::process_time_s(pid));
+        let (sample, mut client_queues) = measured.with_context(|| format!("--peer {name}"))?;
+        self.client_queue = client_queues.pop();
         self.signal(Signal::STOP)?;
         Ok(sample)
     }

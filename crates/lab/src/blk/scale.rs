@@ -160,9 +160,9 @@ impl Prepared for Ready {
             }
         };
         let load = Load { depth: DEPTH, wait: Wait::Sleep, sample_every: 16, ..Load::default() };
-        let seats = client::seats(backend.socket(), load, queues, None)?;
+        let client_queues = client::seats(backend.socket(), load, queues, None)?;
         let time = || cpu::process_time_s(backend.process.id());
-        client::measure_all(seats, load, self.window, time).map(|(sample, _)| sample)
+        client::measure_all(client_queues, load, self.window, time).map(|(sample, _)| sample)
     }
 }
 

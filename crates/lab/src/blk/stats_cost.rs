@@ -178,9 +178,9 @@ impl Serving {
         let fleet = cpu::started_on(placement.backend, start)?;
         let load = case.load();
         let burst = |place: usize| {
-            let mut seats = client::seats(&fleet.socket(place), load, 1, None)?;
-            ensure!(seats.len() == 1, "a disk with one queue has {}", seats.len());
-            Ok(Burst::new(seats.remove(0), load))
+            let mut client_queues = client::seats(&fleet.socket(place), load, 1, None)?;
+            ensure!(client_queues.len() == 1, "a disk with one queue has {}", client_queues.len());
+            Ok(Burst::new(client_queues.remove(0), load))
         };
         let bursts = [burst(places[0])?, burst(places[1])?];
         let seen = Seen::now(&fleet, cpu::thread_time_s())?;

@@ -57,9 +57,9 @@ impl Host {
         let began = Instant::now();
         let begun =
             machines.iter().map(|machine| self.client.begin(method, &params(method, machine)));
-        let begun = begun.collect::<Result<Vec<_>, _>>()?;
-        for begun in begun {
-            self.client.end(begun, DEADLINE)?;
+        let pending_call = begun.collect::<Result<Vec<_>, _>>()?;
+        for pending_call in pending_call {
+            self.client.end(pending_call, DEADLINE)?;
         }
         Ok(began.elapsed())
     }

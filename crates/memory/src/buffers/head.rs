@@ -10,14 +10,14 @@ impl Buffers {
     /// # Panics
     /// If the list has such a head already.
     #[must_use]
-    pub fn put_head(&mut self, area: &ThreadMapping, offset: usize, len: usize) -> bool {
-        let Some(ptr) = area.mapping.at(offset, len) else { return false };
+    pub fn put_head(&mut self, thread_mapping: &ThreadMapping, offset: usize, len: usize) -> bool {
+        let Some(ptr) = thread_mapping.mapping.at(offset, len) else { return false };
         let list = self.list();
         assert!(list.head.is_none(), "one list of buffers has one head");
         if len == 0 {
             return true;
         }
-        list.head = Some(area.pin.clone());
+        list.head = Some(thread_mapping.pin.clone());
         let piece = libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len };
         list.bytes += len;
         // A header that was taken off the front has left its place.
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     #[should_panic(expected = "one head")]
     fn a_list_has_one_head() {
-        let area = ThreadMapping::private(4096).unwrap();
+        let thread_mapping = ThreadMapping::private(4096).unwrap();
         let mut list = Buffers::default();
-        assert!(list.put_head(&area, 0, 1));
-        let _ = list.put_head(&area, 0, 1);
+        assert!(list.put_head(&thread_mapping, 0, 1));
+        let _ = list.put_head(&thread_mapping, 0, 1);
     }
 }

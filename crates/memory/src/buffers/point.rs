@@ -70,10 +70,13 @@ mod tests {
 
     #[test]
     fn every_line_of_the_first_piece_comes_closer_and_no_other() {
-        let area = ThreadMapping::private(ROOM).unwrap();
+        let thread_mapping = ThreadMapping::private(ROOM).unwrap();
         let lines = |at: usize, len: usize, bytes: usize| -> Vec<usize> {
             let mut list = Buffers::default();
-            assert!(list.append_area(&area, at, len) && list.append_area(&area, 3000, 10));
+            assert!(
+                list.append_area(&thread_mapping, at, len)
+                    && list.append_area(&thread_mapping, 3000, 10)
+            );
             let start = list.iovecs()[0].iov_base as usize - at;
             let mut seen = vec![];
             list.first_lines(bytes, |ptr| seen.push((ptr.as_ptr() as usize - start) / 64));

@@ -105,14 +105,14 @@ pub struct LaneMarks {
 #[derive(Debug)]
 struct Waiting {
     vm: VmId,
-    lane: FaultDomain,
+    fault_domain: FaultDomain,
     begun: bool,
 }
 
 #[derive(Debug)]
 struct Running {
     vm: VmId,
-    lane: FaultDomain,
+    fault_domain: FaultDomain,
     since: Duration,
     host: bool,
 }
@@ -148,30 +148,30 @@ impl Admission {
 
     /// A step could run. `begun`: it goes on with a chain of device steps that has begun.
     pub fn ready(&mut self, key: StepKey, vm: VmId, slots: Slots, begun: bool) {
-        let Some(lane) = slots.lane() else { return self.free.push_back(key) };
-        self.lanes.entry(lane).or_default().push(vm, key, begun);
-        self.waiting.insert(key, Waiting { vm, lane, begun });
+        let Some(fault_domain) = slots.lane() else { return self.free.push_back(key) };
+        self.lanes.entry(fault_domain).or_default().push(vm, key, begun);
+        self.waiting.insert(key, Waiting { vm, fault_domain, begun });
     }
 
     /// A step is over, whether it ran or was cancelled or too late while it waited. A key that is
     /// not known holds nothing, so nothing follows.
     pub fn done(&mut self, key: StepKey, now: Duration) {
         self.free.retain(|one| *one != key);
-        if let Some(Waiting { vm, lane, begun }) = self.waiting.remove(&key) {
-            if let Some(queue) = self.lanes.get_mut(&lane) {
+        if let Some(Waiting { vm, fault_domain, begun }) = self.waiting.remove(&key) {
+            if let Some(queue) = self.lanes.get_mut(&fault_domain) {
                 queue.remove(vm, key, begun);
             }
-            self.drop_if_idle(lane);
+            self.drop_if_idle(fault_domain);
         }
         if let Some(mut step) = self.running.remove(&key) {
             let in_time = self.give_back(key, &mut step);
-            if let Some(queue) = self.lanes.get_mut(&step.lane) {
+            if let Some(queue) = self.lanes.get_mut(&step.fault_domain) {
                 queue.alive |= in_time;
                 queue.moved = now;
                 queue.running = queue.running.saturating_sub(1);
                 queue.stuck = queue.stuck.saturating_sub(u16::from(!in_time));
             }
-            self.drop_if_idle(step.lane);
+            self.drop_if_idle(step.fault_domain);
         }
     }
 
@@ -194,16 +194,17 @@ impl Admission {
     /// Since when nothing has ended in the lane of a step that runs or waits, if a step is stuck
     /// there. Nothing of a lane that is merely busy: whoever waits there has its turn to come.
     pub fn hung_since(&self, key: StepKey) -> Option<Duration> {
-        let waiting = self.waiting.get(&key).map(|step| step.lane);
-        let lane = waiting.or_else(|| self.running.get(&key).map(|step| step.lane))?;
-        self.lanes.get(&lane).filter(|queue| queue.stuck > 0).map(|queue| queue.moved)
+        let waiting = self.waiting.get(&key).map(|step| step.fault_domain);
+        let fault_domain =
+            waiting.or_else(|| self.running.get(&key).map(|step| step.fault_domain))?;
+        self.lanes.get(&fault_domain).filter(|queue| queue.stuck > 0).map(|queue| queue.moved)
     }
 
     /// What is held, and what was held at most.
     pub fn marks(&self) -> SlotUsage {
-        let lane = |(lane, queue): (&FaultDomain, &Queue)| {
+        let lane = |(fault_domain, queue): (&FaultDomain, &Queue)| {
             let Queue { running, stuck, waiting, .. } = *queue;
-            (*lane, LaneMarks { running, stuck, waiting })
+            (*fault_domain, LaneMarks { running, stuck, waiting })
         };
         SlotUsage {
             host: self.host,
@@ -216,10 +217,12 @@ impl Admission {
 
     fn begin_one(&mut self, now: Duration) -> Option<StepKey> {
         let room = |vm| self.machines.get(&vm).is_none_or(|held| *held < self.limits.machine);
-        let (lane, vm, begun) = in_turn(&self.lanes, self.last)
+        let (fault_domain, vm, begun) = in_turn(&self.lanes, self.last)
             .filter(|(_, queue)| self.has_room(queue))
-            .find_map(|(lane, queue)| queue.first(room).map(|(vm, begun)| (*lane, vm, begun)))?;
-        let queue = self.lanes.get_mut(&lane)?;
+            .find_map(|(fault_domain, queue)| {
+                queue.first(room).map(|(vm, begun)| (*fault_domain, vm, begun))
+            })?;
+        let queue = self.lanes.get_mut(&fault_domain)?;
         let key = queue.take(vm, begun)?;
         let host = queue.stuck == 0;
         queue.running += 1;
@@ -230,10 +233,10 @@ impl Admission {
         self.host_high = self.host_high.max(self.host);
         self.machine_high = self.machine_high.max(*held);
         self.lane_high = self.lane_high.max(queue.running);
-        self.last = Some(lane);
+        self.last = Some(fault_domain);
         self.waiting.remove(&key);
         self.young.insert((now, key));
-        self.running.insert(key, Running { vm, lane, since: now, host });
+        self.running.insert(key, Running { vm, fault_domain, since: now, host });
         Some(key)
     }
 
@@ -254,7 +257,7 @@ impl Admission {
             }
             let Some(mut step) = self.running.remove(&key) else { return };
             self.give_back(key, &mut step);
-            if let Some(queue) = self.lanes.get_mut(&step.lane) {
+            if let Some(queue) = self.lanes.get_mut(&step.fault_domain) {
                 queue.stuck += 1;
                 queue.alive = false;
             }
@@ -275,16 +278,16 @@ impl Admission {
         }
         if std::mem::take(&mut step.host) {
             self.host = self.host.saturating_sub(1);
-            if let Some(queue) = self.lanes.get_mut(&step.lane) {
+            if let Some(queue) = self.lanes.get_mut(&step.fault_domain) {
                 queue.host = queue.host.saturating_sub(1);
             }
         }
         true
     }
 
-    fn drop_if_idle(&mut self, lane: FaultDomain) {
-        if self.lanes.get(&lane).is_some_and(Queue::is_idle) {
-            self.lanes.remove(&lane);
+    fn drop_if_idle(&mut self, fault_domain: FaultDomain) {
+        if self.lanes.get(&fault_domain).is_some_and(Queue::is_idle) {
+            self.lanes.remove(&fault_domain);
         }
     }
 }

@@ -42,10 +42,10 @@ fn a_machine_has_ten_an_sr_twelve_and_the_host_sixteen() {
     assert_eq!(one.next(NOW).len(), 2);
     flood(&mut one, 600, 50, 5, on(4));
     assert_eq!(one.next(NOW), []);
-    let marks = one.marks();
-    assert_eq!((marks.host, marks.host_high), (16, 16));
-    assert_eq!((marks.machine_high, marks.lane_high), (10, 12));
-    let first = marks.lanes[&FaultDomain::Sr(SrId(uuid(1)))];
+    let slot_usage = one.marks();
+    assert_eq!((slot_usage.host, slot_usage.host_high), (16, 16));
+    assert_eq!((slot_usage.machine_high, slot_usage.lane_high), (10, 12));
+    let first = slot_usage.lanes[&FaultDomain::Sr(SrId(uuid(1)))];
     assert_eq!(first, LaneMarks { running: 12, stuck: 0, waiting: 293 });
 }
 
@@ -100,8 +100,8 @@ fn what_is_stuck_gives_its_place_back_and_keeps_its_sr() {
     assert_eq!(one.wake_at(), Some(ms(2000)));
     assert_eq!(one.next(ms(1999)), []);
     assert_eq!(one.next(ms(2000)).len(), 2);
-    let marks = one.marks();
-    assert_eq!(marks.host, 0, "new steps of a hung SR take no host slot");
+    let slot_usage = one.marks();
+    assert_eq!(slot_usage.host, 0, "new steps of a hung SR take no host slot");
     assert_eq!(one.next(ms(9000)), [], "twelve hang, and no more");
     assert_eq!(one.wake_at(), None);
     // It comes back: everything is as before.
@@ -246,7 +246,7 @@ struct Ledger {
 struct Entry {
     key: StepKey,
     vm: VmId,
-    lane: FaultDomain,
+    fault_domain: FaultDomain,
     begun: bool,
     runs: Option<Run>,
 }
@@ -265,14 +265,14 @@ impl Ledger {
 
     fn may_begin(&self, step: &Entry) -> bool {
         let StepLimits { host, machine, sr, .. } = self.limits;
-        let lane = |one: &Entry| one.lane == step.lane;
+        let lane = |one: &Entry| one.fault_domain == step.fault_domain;
         let all = self.count(|_, run| run.host && !run.stuck);
         let kept = self.limits.reserve.min(host / 4);
         let of_lane = self.count(|one, run| lane(one) && run.host && !run.stuck);
         let room = if all < host.saturating_sub(kept) {
             true
         } else {
-            all < host && (of_lane < kept.div_ceil(2) || self.alive.contains(&step.lane))
+            all < host && (of_lane < kept.div_ceil(2) || self.alive.contains(&step.fault_domain))
         };
         self.count(|one, run| one.vm == step.vm && !run.stuck) < machine
             && self.count(|one, _| lane(one)) < sr
@@ -286,7 +286,7 @@ impl Ledger {
                 && now - run.since >= self.limits.stuck
             {
                 run.stuck = true;
-                self.alive.remove(&step.lane);
+                self.alive.remove(&step.fault_domain);
             }
         }
     }
@@ -294,10 +294,10 @@ impl Ledger {
     fn end(&mut self, at: usize) -> StepKey {
         let step = self.steps.remove(at);
         if step.runs.is_some_and(|run| !run.stuck) {
-            self.alive.insert(step.lane);
+            self.alive.insert(step.fault_domain);
         }
-        if !self.steps.iter().any(|one| one.lane == step.lane) {
-            self.alive.remove(&step.lane);
+        if !self.steps.iter().any(|one| one.fault_domain == step.fault_domain) {
+            self.alive.remove(&step.fault_domain);
         }
         step.key
     }
@@ -307,10 +307,10 @@ impl Ledger {
         let step = &self.steps[at];
         assert!(step.runs.is_none(), "{key:?} began twice");
         assert!(self.may_begin(step), "{key:?} passes a limit");
-        let before = |one: &&Entry| one.vm == step.vm && one.lane == step.lane;
+        let before = |one: &&Entry| one.vm == step.vm && one.fault_domain == step.fault_domain;
         let first = self.steps.iter().filter(before).find(|one| one.runs.is_none() && one.begun);
         assert!(step.begun || first.is_none(), "{key:?} is new, and a begun one waits");
-        let host = self.count(|one, run| one.lane == step.lane && run.stuck) == 0;
+        let host = self.count(|one, run| one.fault_domain == step.fault_domain && run.stuck) == 0;
         self.steps[at].runs = Some(Run { since: now, host, stuck: false });
     }
 }
@@ -358,8 +358,8 @@ proptest! {
                     let slots = if lane == 0 { Slots::Network } else { on(lane) };
                     admission.ready(StepKey(number), vm(machine), slots, begun);
                     let (key, vm) = (StepKey(number), vm(machine));
-                    let lane = slots.lane().unwrap();
-                    ledger.steps.push(Entry { key, vm, lane, begun, runs: None });
+                    let fault_domain = slots.lane().unwrap();
+                    ledger.steps.push(Entry { key, vm, fault_domain, begun, runs: None });
                 }
                 Event::Done(which) if !ledger.steps.is_empty() => {
                     let at = which.index(ledger.steps.len());

@@ -173,10 +173,9 @@ fn restarted(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         _ => return None,
     };
     // One that was attached since has no former process.
-    let attached_since = disk
-        .counting_since_unix_seconds
-        .zip(process.began.as_ref())
-        .is_some_and(|(counting, began)| counting - began.unix_seconds > TAKEN_OVER_SECONDS);
+    let attached_since = disk.counting_since_unix_seconds.zip(process.began.as_ref()).is_some_and(
+        |(counting, worker_start)| counting - worker_start.unix_seconds > TAKEN_OVER_SECONDS,
+    );
     if uptime > RESTARTED_SECONDS || (attached_since && disk.resubmitted == 0) {
         return None;
     }

@@ -229,7 +229,8 @@ fn states() -> Vec<Row> {
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
                 case.now.uptime_seconds = 14.0;
                 case.now.began = began(StartReason::Restart);
-                let since = case.now.began.as_ref().map(|began| began.unix_seconds + 10.0);
+                let since =
+                    case.now.began.as_ref().map(|worker_start| worker_start.unix_seconds + 10.0);
                 case.disk().counting_since_unix_seconds = since;
             }),
             "",

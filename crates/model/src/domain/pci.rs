@@ -77,7 +77,7 @@ impl PciSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSlot {
     /// Where.
-    pub place: PciSlot,
+    pub pci_slot: PciSlot,
     /// Most queues; the machine's CPUs bound them as well.
     pub most_queues: u16,
     /// MSI-X vectors: `None` for as many as QEMU gives, 0 for a shared line.
@@ -100,7 +100,7 @@ pub fn bridges() -> impl Iterator<Item = (Bus, PciSlot)> {
 
 /// The place of a disk, or `None` past [`MAX_DISKS`].
 pub fn disk(userdevice: u8) -> Option<DiskSlot> {
-    let place = match userdevice.checked_sub(ROOT_DISKS) {
+    let pci_slot = match userdevice.checked_sub(ROOT_DISKS) {
         None => PciSlot::root(FIRST_DISK_SLOT + userdevice),
         Some(behind) => {
             PciSlot { bus: Bus::Bridge(behind / BRIDGE_DISKS), slot: 1 + behind % BRIDGE_DISKS }
@@ -109,7 +109,7 @@ pub fn disk(userdevice: u8) -> Option<DiskSlot> {
     // By the number, not by how many there are: a neighbour that comes or goes changes nothing.
     let (most_queues, vectors) =
         if userdevice < MSIX_DISKS { (crate::spec::MAX_QUEUES, None) } else { (1, Some(0)) };
-    (userdevice < MAX_DISKS).then_some(DiskSlot { place, most_queues, vectors })
+    (userdevice < MAX_DISKS).then_some(DiskSlot { pci_slot, most_queues, vectors })
 }
 
 /// The place of an interface, or `None` past [`MAX_VIFS`].
@@ -124,22 +124,25 @@ mod tests {
     use super::*;
 
     fn shown(userdevice: u8) -> String {
-        let place = disk(userdevice).unwrap().place;
-        format!("{} {}", place.bus, place.slot)
+        let pci_slot = disk(userdevice).unwrap().pci_slot;
+        format!("{} {}", pci_slot.bus, pci_slot.slot)
     }
 
     #[test]
     fn all_places_differ_and_none_is_past_the_end() {
         let fixed = [DISPLAY, AGENT_PORT, AHCI, RANDOM, PciSlot::root(0), PciSlot::root(1)];
-        let disks = (0..MAX_DISKS).map(|number| disk(number).unwrap().place);
+        let disks = (0..MAX_DISKS).map(|number| disk(number).unwrap().pci_slot);
         let vifs = (0..MAX_VIFS).map(|number| vif(number).unwrap());
-        let bridges = bridges().map(|(_, place)| place);
+        let bridges = bridges().map(|(_, pci_slot)| pci_slot);
         let all: Vec<_> = fixed.into_iter().chain(disks).chain(vifs).chain(bridges).collect();
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
         assert_eq!(all.len(), 6 + 255 + 7 + 8);
-        for place in all {
-            assert!(place.slot < 32, "{place:?}");
-            assert!(place.bus == Bus::Root || place.slot > 0, "{place:?}: the bridge's own");
+        for pci_slot in all {
+            assert!(pci_slot.slot < 32, "{pci_slot:?}");
+            assert!(
+                pci_slot.bus == Bus::Root || pci_slot.slot > 0,
+                "{pci_slot:?}: the bridge's own"
+            );
         }
         assert_eq!((disk(255), vif(7)), (None, None));
     }
@@ -147,7 +150,7 @@ mod tests {
     #[test]
     fn every_bus_exists() {
         let there: BTreeSet<_> = bridges().map(|(bus, _)| bus).chain([Bus::Root]).collect();
-        let used: BTreeSet<_> = (0..MAX_DISKS).map(|one| disk(one).unwrap().place.bus).collect();
+        let used: BTreeSet<_> = (0..MAX_DISKS).map(|one| disk(one).unwrap().pci_slot.bus).collect();
         assert_eq!(there, used);
     }
 

@@ -120,28 +120,29 @@ impl<'a> PlanBuilder<'a> {
     /// Takes down what is there of a machine: its domain, then each device by itself.
     pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> TeardownSteps {
         let state = self.state;
-        let mut cleared = TeardownSteps { domain: after, ..TeardownSteps::default() };
+        let mut teardown_steps = TeardownSteps { domain: after, ..TeardownSteps::default() };
         if let DomainState::There { .. } = state.domain {
             let step = self.step(StepAction::DomainKill, after);
-            cleared.domain = Some(self.add(Step { cancel: kill, then: gone(state), ..step }));
+            teardown_steps.domain =
+                Some(self.add(Step { cancel: kill, then: gone(state), ..step }));
         }
         if state.domain != DomainState::Absent {
-            let step = self.step(StepAction::DomainForget, cleared.domain);
+            let step = self.step(StepAction::DomainForget, teardown_steps.domain);
             let step = Step { cancel: Cancel::Never, then: gone(state), ..step };
-            cleared.forgotten = Some(self.add(step));
+            teardown_steps.forgotten = Some(self.add(step));
         }
         for disk in &state.slow_first() {
             let Some(medium) = disk.medium else { continue };
             let way = (disk.volume, VolumeState::Detached);
-            if let Some((_, last)) = self.volume(disk, medium, way, cleared.domain).last() {
-                cleared.disks.insert(disk.vbd, *last);
+            if let Some((_, last)) = self.volume(disk, medium, way, teardown_steps.domain).last() {
+                teardown_steps.disks.insert(disk.vbd, *last);
             }
         }
         for vif in state.vifs.iter().filter(|vif| vif.created) {
-            let last = self.vif_destroy(vif.vif, cleared.domain);
-            cleared.vifs.insert(vif.vif, last);
+            let last = self.vif_destroy(vif.vif, teardown_steps.domain);
+            teardown_steps.vifs.insert(vif.vif, last);
         }
-        cleared
+        teardown_steps
     }
 
     pub(super) fn vif_create(&mut self, vif: VifId, after: Option<StepId>) -> StepId {

@@ -46,12 +46,12 @@ pub(super) fn vif(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
     if seen.plugged {
         return Err(Refusal::AlreadyAttached);
     }
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     // What a failure left is made anew: it may be of another network.
-    let gone = seen.created.then(|| draft.vif_destroy(vif, None));
-    let end = draft.vif_create(vif, gone);
-    draft.vif_plug(vif, [end]);
-    Ok(draft.finish())
+    let gone = seen.created.then(|| plan_builder.vif_destroy(vif, None));
+    let end = plan_builder.vif_create(vif, gone);
+    plan_builder.vif_plug(vif, [end]);
+    Ok(plan_builder.finish())
 }
 
 pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
@@ -60,20 +60,20 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
     if !seen.plugged && !seen.created {
         return Err(Refusal::AlreadyDetached);
     }
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     let then = vec![Effect::Vif(vif, false)];
     let out = if seen.plugged {
         let if_failed = vec![Effect::Vif(vif, true)];
-        let step = draft.step(StepAction::VifUnplug(vif), None);
-        draft.add(Step { then, if_failed, ..step })
+        let step = plan_builder.step(StepAction::VifUnplug(vif), None);
+        plan_builder.add(Step { then, if_failed, ..step })
     } else {
         // The guest has let go of it by itself.
-        draft.record(then, None)
+        plan_builder.record(then, None)
     };
     if seen.created {
-        draft.vif_destroy(vif, Some(out));
+        plan_builder.vif_destroy(vif, Some(out));
     }
-    Ok(draft.finish())
+    Ok(plan_builder.finish())
 }
 
 /// Makes a slot's volume ready and gives it to the guest.
@@ -87,40 +87,40 @@ fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
     if disk.access == Access::Rw && state.disks.iter().any(reads) {
         return Err(Refusal::VdiInUse);
     }
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     // What a failure has left is not used: nobody knows whether it serves, or for what access.
-    let left = draft.volume(disk, medium, (disk.volume, VolumeState::Detached), None);
+    let left = plan_builder.volume(disk, medium, (disk.volume, VolumeState::Detached), None);
     let left = left.last().map(|(_, id)| *id);
     let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
-    let way = draft.volume(disk, medium, way, left);
+    let way = plan_builder.volume(disk, medium, way, left);
     let active = way.last().map(|(_, id)| *id);
-    give(&mut draft, disk, medium, None, (attached(&way), active));
-    Ok(draft.finish())
+    give(&mut plan_builder, disk, medium, None, (attached(&way), active));
+    Ok(plan_builder.finish())
 }
 
 /// Takes a slot's volume from the guest and lets go of it.
 fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) -> Plan {
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     let vbd = disk.vbd;
     let drive = disk.kind == VbdKind::Cd;
     let verb = if drive { StepAction::VbdEject(vbd) } else { StepAction::VbdUnplug(vbd) };
     let then = vec![Effect::Plugged(vbd, false)];
     let out = if disk.plugged {
         let if_failed = vec![Effect::Plugged(vbd, true)];
-        let step = draft.step(verb, None);
-        draft.add(Step { then, if_failed, ..step })
+        let step = plan_builder.step(verb, None);
+        plan_builder.add(Step { then, if_failed, ..step })
     } else {
         // The guest has let go of it by itself.
-        draft.record(then, None)
+        plan_builder.record(then, None)
     };
     // By force the volume does not wait for the guest, which has a dead disk until it lets go.
     let after = (!force).then_some(out);
     let way = (disk.volume, VolumeState::Detached);
-    let last = draft.volume(disk, medium, way, after).last().map(|(_, id)| *id).or(after);
+    let last = plan_builder.volume(disk, medium, way, after).last().map(|(_, id)| *id).or(after);
     if drive {
-        draft.record(vec![Effect::Medium(vbd, None)], last);
+        plan_builder.record(vec![Effect::Medium(vbd, None)], last);
     }
-    draft.finish()
+    plan_builder.finish()
 }
 
 /// A disk that can come and go; `instead` is what is done with a drive.

@@ -7,16 +7,16 @@ use super::stop::ask;
 use super::{Cancel, GuestRequest, MachineState, Plan};
 
 pub(super) fn hard(state: &MachineState) -> Plan {
-    let mut draft = PlanBuilder::new(state);
-    let cleared = draft.clear(None, Cancel::Before);
-    build_domain(&mut draft, &cleared, false);
-    draft.finish()
+    let mut plan_builder = PlanBuilder::new(state);
+    let teardown_steps = plan_builder.clear(None, Cancel::Before);
+    build_domain(&mut plan_builder, &teardown_steps, false);
+    plan_builder.finish()
 }
 
 pub(super) fn clean(state: &MachineState) -> Plan {
-    let mut draft = PlanBuilder::new(state);
-    let ended = ask(&mut draft, GuestRequest::Reboot);
-    let cleared = draft.clear(ended, Cancel::Never);
-    build_domain(&mut draft, &cleared, false);
-    draft.finish()
+    let mut plan_builder = PlanBuilder::new(state);
+    let ended = ask(&mut plan_builder, GuestRequest::Reboot);
+    let teardown_steps = plan_builder.clear(ended, Cancel::Never);
+    build_domain(&mut plan_builder, &teardown_steps, false);
+    plan_builder.finish()
 }

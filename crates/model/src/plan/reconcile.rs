@@ -24,20 +24,20 @@ use crate::vm::PowerState;
 use crate::vm::exits::{self, ExitAction};
 
 pub(super) fn reconcile(state: &MachineState) -> Plan {
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     match stays(state) {
-        Some((domid, power)) => keep(&mut draft, domid, power),
+        Some((domid, power)) => keep(&mut plan_builder, domid, power),
         None => {
-            let cleared = draft.clear(None, Cancel::Never);
+            let teardown_steps = plan_builder.clear(None, Cancel::Never);
             let power = match state.power {
                 PowerState::Suspended => PowerState::Suspended,
                 _ => PowerState::Halted,
             };
             let truth = [Effect::Power(power)].into_iter().chain(gone(state));
-            draft.record(truth.collect(), cleared.domain);
+            plan_builder.record(truth.collect(), teardown_steps.domain);
         }
     }
-    draft.finish()
+    plan_builder.finish()
 }
 
 /// The domain that stays, and the power state to record for it.
@@ -57,29 +57,29 @@ fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
     Some((domid, power))
 }
 
-fn keep(draft: &mut PlanBuilder<'_>, domid: Domid, power: PowerState) {
-    let state = draft.state;
+fn keep(plan_builder: &mut PlanBuilder<'_>, domid: Domid, power: PowerState) {
+    let state = plan_builder.state;
     let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
     // Nobody knows what a guest has whose domain does not answer: what is recorded stays.
     if matches!(state.domain, DomainState::There { run: RunState::Silent, .. }) {
-        draft.record(truth.to_vec(), None);
+        plan_builder.record(truth.to_vec(), None);
         return;
     }
     let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, disk.plugged));
     let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, vif.plugged));
-    draft.record(truth.into_iter().chain(disks).chain(vifs).collect(), None);
+    plan_builder.record(truth.into_iter().chain(disks).chain(vifs).collect(), None);
     for disk in &state.disks {
         let Some(medium) = disk.medium else { continue };
         let access = disk.volume.access().unwrap_or(disk.access);
         let goal =
             if disk.plugged { VolumeState::Activated(access) } else { VolumeState::Detached };
-        let way = draft.volume(disk, medium, (disk.volume, goal), None);
+        let way = plan_builder.volume(disk, medium, (disk.volume, goal), None);
         if disk.kind == VbdKind::Cd && !disk.plugged {
             let last = way.last().map(|(_, id)| *id);
-            draft.record(vec![Effect::Medium(disk.vbd, None)], last);
+            plan_builder.record(vec![Effect::Medium(disk.vbd, None)], last);
         }
     }
     for vif in state.vifs.iter().filter(|vif| vif.created && !vif.plugged) {
-        draft.vif_destroy(vif.vif, None);
+        plan_builder.vif_destroy(vif.vif, None);
     }
 }

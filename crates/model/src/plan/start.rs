@@ -11,58 +11,63 @@ use crate::vdi::automaton::{Access, VolumeOp, VolumeState};
 use crate::vm::PowerState;
 
 pub(super) fn start(state: &MachineState, paused: bool) -> Plan {
-    let mut draft = PlanBuilder::new(state);
+    let mut plan_builder = PlanBuilder::new(state);
     // A failure may have left something. Nothing of it is used: it may be for reading where
     // writing is wanted now. Normally there is nothing, and this adds no step.
-    let cleared = draft.clear(None, Cancel::Before);
-    build_domain(&mut draft, &cleared, paused);
-    draft.finish()
+    let teardown_steps = plan_builder.clear(None, Cancel::Before);
+    build_domain(&mut plan_builder, &teardown_steps, paused);
+    plan_builder.finish()
 }
 
 pub(super) fn unpause(state: &MachineState) -> Plan {
-    let mut draft = PlanBuilder::new(state);
-    run(&mut draft, Vec::new());
-    draft.finish()
+    let mut plan_builder = PlanBuilder::new(state);
+    run(&mut plan_builder, Vec::new());
+    plan_builder.finish()
 }
 
 /// Makes a domain with all that belongs to the machine.
-pub(super) fn build_domain(draft: &mut PlanBuilder<'_>, cleared: &TeardownSteps, paused: bool) {
-    let state = draft.state;
+pub(super) fn build_domain(
+    plan_builder: &mut PlanBuilder<'_>,
+    teardown_steps: &TeardownSteps,
+    paused: bool,
+) {
+    let state = plan_builder.state;
     let disks = in_order(state);
     let memory = StepAction::TakeMemory(state.spec.host_bytes(disks.len()));
-    let memory = draft.step(memory, cleared.domain.into_iter().chain(cleared.forgotten));
-    let memory = draft.add(memory);
-    let create = draft.step(StepAction::DomainCreate(state.fresh), [memory]);
+    let memory = plan_builder
+        .step(memory, teardown_steps.domain.into_iter().chain(teardown_steps.forgotten));
+    let memory = plan_builder.add(memory);
+    let create = plan_builder.step(StepAction::DomainCreate(state.fresh), [memory]);
     let then = vec![Effect::Domid(Some(state.fresh))];
-    let create = draft.add(Step { then, ..create });
+    let create = plan_builder.add(Step { then, ..create });
     let mut all = vec![create];
     let mut written: BTreeMap<VdiId, Vec<StepId>> = BTreeMap::new();
     for (disk, medium) in disks {
         // A volume that is attached for reading is not attached for writing: its writers come
         // first, and all that had it before have let go.
         let writers = written.entry(medium.vdi).or_default();
-        let mut before = cleared.of_volume(state, medium.vdi);
+        let mut before = teardown_steps.of_volume(state, medium.vdi);
         if disk.access == Access::Ro {
             before.extend(writers.iter());
         }
         let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
-        let way = draft.volume(&disk, medium, way, before);
+        let way = plan_builder.volume(&disk, medium, way, before);
         let attach = attached(&way);
         if disk.access == Access::Rw {
             writers.extend(attach);
         }
         let active = way.last().map(|(_, id)| *id);
         all.extend(active);
-        all.push(give(draft, &disk, medium, Some(create), (attach, active)));
+        all.push(give(plan_builder, &disk, medium, Some(create), (attach, active)));
     }
     for vif in &state.vifs {
-        let end = draft.vif_create(vif.vif, cleared.vifs.get(&vif.vif).copied());
-        all.push(draft.vif_plug(vif.vif, [create, end]));
+        let end = plan_builder.vif_create(vif.vif, teardown_steps.vifs.get(&vif.vif).copied());
+        all.push(plan_builder.vif_plug(vif.vif, [create, end]));
     }
     if paused {
-        draft.record(vec![Effect::Power(PowerState::Paused)], all);
+        plan_builder.record(vec![Effect::Power(PowerState::Paused)], all);
     } else {
-        run(draft, all);
+        run(plan_builder, all);
     }
 }
 
@@ -74,7 +79,7 @@ pub(super) fn attached(way: &[(VolumeOp, StepId)]) -> Option<StepId> {
 /// Gives a disk to the domain, or puts the medium into the drive. An attached volume tells the
 /// disk's configuration, so a disk does not wait for its activate; a drive reads at once.
 pub(super) fn give(
-    draft: &mut PlanBuilder<'_>,
+    plan_builder: &mut PlanBuilder<'_>,
     disk: &DiskState,
     medium: Medium,
     domain: Option<StepId>,
@@ -88,8 +93,8 @@ pub(super) fn give(
         }
         _ => (StepAction::VbdPlug(disk.vbd), attach, vec![plugged]),
     };
-    let step = draft.step(verb, domain.into_iter().chain(ready));
-    draft.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
+    let step = plan_builder.step(verb, domain.into_iter().chain(ready));
+    plan_builder.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
 }
 
 /// Slots with something in them, the slow ones first, then by position; those that only read what
@@ -106,8 +111,8 @@ fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
     disks
 }
 
-fn run(draft: &mut PlanBuilder<'_>, after: Vec<StepId>) {
+fn run(plan_builder: &mut PlanBuilder<'_>, after: Vec<StepId>) {
     let then = vec![Effect::Power(PowerState::Running)];
-    let step = draft.step(StepAction::DomainRun, after);
-    draft.add(Step { then, ..step });
+    let step = plan_builder.step(StepAction::DomainRun, after);
+    plan_builder.add(Step { then, ..step });
 }

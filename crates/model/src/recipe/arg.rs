@@ -22,7 +22,7 @@ pub enum DiskSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeDiskArg {
     /// Where it is.
-    pub place: DiskSelector,
+    pub disk_selector: DiskSelector,
     /// Queues, if they were given.
     pub queues: Option<u16>,
     /// Name in the machine.
@@ -36,7 +36,7 @@ impl FromStr for RecipeDiskArg {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let mut parts = split_commas(text).into_iter();
-        let place = match parts.next().unwrap_or_default() {
+        let disk_selector = match parts.next().unwrap_or_default() {
             path if path.contains('/') => DiskSelector::Socket(path.into()),
             id if validate_id(&id).is_ok() => DiskSelector::Id(id),
             other => {
@@ -46,7 +46,7 @@ impl FromStr for RecipeDiskArg {
                 return refuse("disk", problem);
             }
         };
-        let mut arg = Self { place, queues: None, target: None, boot: None };
+        let mut arg = Self { disk_selector, queues: None, target: None, boot: None };
         for option in parts {
             match option.split_once('=') {
                 Some(("queues", count)) => arg.queues = Some(number("queues", count)?),
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn sockets_have_a_slash_and_ids_have_none() {
-        let place = |text: &str| text.parse::<RecipeDiskArg>().unwrap().place;
+        let place = |text: &str| text.parse::<RecipeDiskArg>().unwrap().disk_selector;
         assert_eq!(place("/run/a.sock"), DiskSelector::Socket("/run/a.sock".into()));
         assert_eq!(place("./d1"), DiskSelector::Socket("./d1".into()));
         assert_eq!(place("/run/a,,b"), DiskSelector::Socket("/run/a,b".into()));
@@ -79,7 +79,7 @@ mod tests {
     fn options_are_taken() {
         let arg: RecipeDiskArg = "d1,queues=4,target=vdc,boot=1".parse().unwrap();
         let expected = RecipeDiskArg {
-            place: DiskSelector::Id("d1".into()),
+            disk_selector: DiskSelector::Id("d1".into()),
             queues: Some(4),
             target: Some("vdc".into()),
             boot: Some(1),

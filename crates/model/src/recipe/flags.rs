@@ -6,7 +6,7 @@ use super::{RECONNECT_SECONDS, RecipeDisk, RecipeDisks};
 const CLOUD_HYPERVISOR_RING: u32 = 128;
 
 /// Arguments of QEMU, option and value in turn: the guest's memory and each disk.
-pub fn qemu(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
+pub fn qemu(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words = vec![
         "-m".into(),
@@ -16,10 +16,10 @@ pub fn qemu(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
         "-machine".into(),
         "memory-backend=ringway-memory".into(),
     ];
-    for front in fronts.all() {
-        let RecipeDisk { target, queues, boot, .. } = front;
+    for recipe_disk in recipe_disks.all() {
+        let RecipeDisk { target, queues, boot, .. } = recipe_disk;
         // A comma ends a value; a doubled one stands for itself.
-        let path = front.socket.replace(',', ",,");
+        let path = recipe_disk.socket.replace(',', ",,");
         let boot = boot.map(|place| format!(",bootindex={place}")).unwrap_or_default();
         words.push("-chardev".into());
         words.push(format!("socket,id=ringway-{target},path={path},reconnect={RECONNECT_SECONDS}"));
@@ -32,16 +32,16 @@ pub fn qemu(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
 }
 
 /// Arguments of Cloud Hypervisor, option and value in turn. It has no boot order.
-pub fn cloud_hypervisor(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
+pub fn cloud_hypervisor(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words =
         vec!["--memory".into(), format!("size={mebibytes}M,shared=on"), "--disk".into()];
-    words.extend(fronts.all().iter().map(|front| {
-        let RecipeDisk { target, queues, .. } = front;
+    words.extend(recipe_disks.all().iter().map(|recipe_disk| {
+        let RecipeDisk { target, queues, .. } = recipe_disk;
         // Commas and the like are kept together by quotes.
-        let path = match front.socket.contains([',', '[', ']', '"']) {
-            true => format!("\"{}\"", front.socket),
-            false => front.socket.clone(),
+        let path = match recipe_disk.socket.contains([',', '[', ']', '"']) {
+            true => format!("\"{}\"", recipe_disk.socket),
+            false => recipe_disk.socket.clone(),
         };
         format!(
             "vhost_user=on,socket={path},id={target},num_queues={queues},\

@@ -18,13 +18,13 @@ const SPOILT: [char; 3] = ['\'', '<', '&'];
 ///
 /// # Errors
 /// Field `socket`: a path that libvirt spoils.
-pub fn snippet(fronts: &RecipeDisks) -> Result<String, SpecError> {
-    check(fronts.all())?;
+pub fn snippet(recipe_disks: &RecipeDisks) -> Result<String, SpecError> {
+    check(recipe_disks.all())?;
     let mut xml = Xml::default();
     xml.remark("below <domain>: the disks map the memory of the guest");
     memory(&mut xml);
     xml.remark("below <devices>");
-    fronts.all().iter().for_each(|front| disk(&mut xml, front));
+    recipe_disks.all().iter().for_each(|recipe_disk| disk(&mut xml, recipe_disk));
     Ok(xml.finish())
 }
 
@@ -32,10 +32,10 @@ pub fn snippet(fronts: &RecipeDisks) -> Result<String, SpecError> {
 ///
 /// # Errors
 /// Field `socket`: a path that libvirt spoils.
-pub fn device(front: &RecipeDisk) -> Result<String, SpecError> {
-    check(std::slice::from_ref(front))?;
+pub fn device(recipe_disk: &RecipeDisk) -> Result<String, SpecError> {
+    check(std::slice::from_ref(recipe_disk))?;
     let mut xml = Xml::default();
-    disk(&mut xml, front);
+    disk(&mut xml, recipe_disk);
     Ok(xml.finish())
 }
 
@@ -43,9 +43,9 @@ pub fn device(front: &RecipeDisk) -> Result<String, SpecError> {
 ///
 /// # Errors
 /// As [`Guest::validate`], and field `socket`: a path that libvirt spoils.
-pub fn domain(guest: &Guest, fronts: &RecipeDisks) -> Result<String, SpecError> {
+pub fn domain(guest: &Guest, recipe_disks: &RecipeDisks) -> Result<String, SpecError> {
     guest.validate()?;
-    check(fronts.all())?;
+    check(recipe_disks.all())?;
     let kind = match guest.accel {
         Accel::Kvm => "kvm",
         Accel::Tcg => "qemu",
@@ -73,13 +73,13 @@ pub fn domain(guest: &Guest, fronts: &RecipeDisks) -> Result<String, SpecError> 
         if guest.accel == Accel::Kvm {
             xml.empty("cpu", &[("mode", "host-passthrough")]);
         }
-        xml.element("devices", &[], |xml| devices(xml, fronts));
+        xml.element("devices", &[], |xml| devices(xml, recipe_disks));
     });
     Ok(xml.finish())
 }
 
 fn check(fronts: &[RecipeDisk]) -> Result<(), SpecError> {
-    match fronts.iter().find(|front| front.socket.contains(SPOILT)) {
+    match fronts.iter().find(|recipe_disk| recipe_disk.socket.contains(SPOILT)) {
         None => Ok(()),
         Some(RecipeDisk { socket, .. }) => {
             let problem = format!(
@@ -97,10 +97,10 @@ fn memory(xml: &mut Xml) {
     });
 }
 
-fn devices(xml: &mut Xml, fronts: &RecipeDisks) {
-    fronts.all().iter().for_each(|front| disk(xml, front));
+fn devices(xml: &mut Xml, recipe_disks: &RecipeDisks) {
+    recipe_disks.all().iter().for_each(|recipe_disk| disk(xml, recipe_disk));
     // One port a disk, and some more. Index 0 is the root that the ports hang on.
-    for index in 1..=fronts.all().len() + FREE_PORTS {
+    for index in 1..=recipe_disks.all().len() + FREE_PORTS {
         let (index, model) = (index.to_string(), "pcie-root-port");
         xml.empty("controller", &[("type", "pci"), ("index", &index), ("model", model)]);
     }
@@ -111,18 +111,18 @@ fn devices(xml: &mut Xml, fronts: &RecipeDisks) {
     xml.empty("memballoon", &[("model", "none")]);
 }
 
-fn disk(xml: &mut Xml, front: &RecipeDisk) {
-    let queues = front.queues.to_string();
+fn disk(xml: &mut Xml, recipe_disk: &RecipeDisk) {
+    let queues = recipe_disk.queues.to_string();
     let timeout = RECONNECT_SECONDS.to_string();
     xml.element("disk", &[("type", "vhostuser"), ("device", "disk")], |xml| {
         // Without a number QEMU takes one queue a CPU, and refuses to start when the backend has
         // fewer.
         xml.empty("driver", &[("name", "qemu"), ("type", "raw"), ("queues", &queues)]);
-        xml.element("source", &[("type", "unix"), ("path", &front.socket)], |xml| {
+        xml.element("source", &[("type", "unix"), ("path", &recipe_disk.socket)], |xml| {
             xml.empty("reconnect", &[("enabled", "yes"), ("timeout", &timeout)]);
         });
-        xml.empty("target", &[("dev", &front.target), ("bus", "virtio")]);
-        if let Some(place) = front.boot {
+        xml.empty("target", &[("dev", &recipe_disk.target), ("bus", "virtio")]);
+        if let Some(place) = recipe_disk.boot {
             xml.empty("boot", &[("order", &place.to_string())]);
         }
     });
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn paths_that_libvirt_spoils_are_refused() {
         for path in ["/it's", "/a<b", "/a&b"] {
-            let fronts = RecipeDisks::new(&[wanted(path)]).unwrap();
-            assert_eq!(snippet(&fronts).unwrap_err().field, "socket");
-            assert_eq!(device(&fronts.all()[0]).unwrap_err().field, "socket");
-            assert_eq!(domain(&guest(), &fronts).unwrap_err().field, "socket");
+            let recipe_disks = RecipeDisks::new(&[wanted(path)]).unwrap();
+            assert_eq!(snippet(&recipe_disks).unwrap_err().field, "socket");
+            assert_eq!(device(&recipe_disks.all()[0]).unwrap_err().field, "socket");
+            assert_eq!(domain(&guest(), &recipe_disks).unwrap_err().field, "socket");
         }
     }
 

@@ -63,13 +63,13 @@ impl RecipeDisks {
     ///
     /// # Errors
     /// The first thing that no machine could have.
-    pub fn new(wanted: &[RecipeDiskRequest]) -> Result<Self, SpecError> {
-        if wanted.is_empty() || wanted.len() > MAX_FRONTS {
-            let problem = format!("{} disks; give 1 to {MAX_FRONTS}", wanted.len());
+    pub fn new(recipe_disk_request: &[RecipeDiskRequest]) -> Result<Self, SpecError> {
+        if recipe_disk_request.is_empty() || recipe_disk_request.len() > MAX_FRONTS {
+            let problem = format!("{} disks; give 1 to {MAX_FRONTS}", recipe_disk_request.len());
             return refuse("disk", problem);
         }
         let mut targets = BTreeSet::new();
-        for target in wanted.iter().filter_map(|disk| disk.target.as_deref()) {
+        for target in recipe_disk_request.iter().filter_map(|disk| disk.target.as_deref()) {
             if !targets.insert(target.to_owned()) {
                 return refuse("target", format!("{target} is given twice"));
             }
@@ -77,7 +77,7 @@ impl RecipeDisks {
         let (mut sockets, mut places) = (BTreeSet::new(), BTreeSet::new());
         let mut names = names();
         let mut fronts = Vec::new();
-        for disk in wanted {
+        for disk in recipe_disk_request {
             let socket = socket(&disk.socket)?;
             if !sockets.insert(socket.clone()) {
                 return refuse("socket", format!("{socket} is given twice; it serves one machine"));

@@ -12,8 +12,9 @@ pub(super) fn guest() -> Guest {
 fn names_are_given_in_order_and_around_those_taken() {
     let mut disks: Vec<_> = (0..30).map(|n| wanted(&format!("/s{n}"))).collect();
     disks[3].target = Some("vda".into());
-    let fronts = RecipeDisks::new(&disks).unwrap();
-    let targets: Vec<_> = fronts.all().iter().map(|front| front.target.as_str()).collect();
+    let recipe_disks = RecipeDisks::new(&disks).unwrap();
+    let targets: Vec<_> =
+        recipe_disks.all().iter().map(|recipe_disk| recipe_disk.target.as_str()).collect();
     assert_eq!(targets[..5], ["vdb", "vdc", "vdd", "vda", "vde"]);
     assert_eq!(targets[26..], ["vdaa", "vdab", "vdac", "vdad"]);
     assert_eq!(names().count(), MAX_FRONTS);

@@ -53,14 +53,14 @@ pub struct VifSettings<'a> {
 
 /// What it may do. As in XenServer a rate that makes no sense is none; what is no address is not
 /// allowed.
-pub fn limits(asked: &VifSettings<'_>) -> NicLimits {
-    let rate = rate(asked.algorithm, asked.params).unwrap_or_default();
-    let flood = flood(asked.flood).unwrap_or_default();
+pub fn limits(vif_settings: &VifSettings<'_>) -> NicLimits {
+    let rate = rate(vif_settings.algorithm, vif_settings.params).unwrap_or_default();
+    let flood = flood(vif_settings.flood).unwrap_or_default();
     let open = NicLimits { rate, flood, ..NicLimits::default() };
-    let (ipv4, ipv6) = (addresses(asked.ipv4), addresses(asked.ipv6));
-    match asked.mode {
+    let (ipv4, ipv6) = (addresses(vif_settings.ipv4), addresses(vif_settings.ipv6));
+    match vif_settings.mode {
         LockingMode::Disabled => NicLimits { disabled: true, ..open },
-        LockingMode::NetworkDefault => NicLimits { disabled: asked.closed, ..open },
+        LockingMode::NetworkDefault => NicLimits { disabled: vif_settings.closed, ..open },
         LockingMode::Unlocked => open,
         LockingMode::Locked => NicLimits { locked: Some(Locked { ipv4, ipv6 }), ..open },
     }
@@ -71,11 +71,11 @@ pub fn limits(asked: &VifSettings<'_>) -> NicLimits {
 /// # Errors
 /// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed`, `ipv6_allowed` and
 /// `other_config`: what is not known or cannot be kept.
-pub fn check_limits(asked: &VifSettings<'_>) -> Result<(), SpecError> {
-    rate(asked.algorithm, asked.params)?;
-    flood(asked.flood)?;
-    all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", asked.ipv4)?;
-    all_addresses::<std::net::Ipv6Addr>("ipv6_allowed", asked.ipv6)
+pub fn check_limits(vif_settings: &VifSettings<'_>) -> Result<(), SpecError> {
+    rate(vif_settings.algorithm, vif_settings.params)?;
+    flood(vif_settings.flood)?;
+    all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", vif_settings.ipv4)?;
+    all_addresses::<std::net::Ipv6Addr>("ipv6_allowed", vif_settings.ipv6)
 }
 
 fn flood(asked: Option<&str>) -> Result<Option<u32>, SpecError> {
@@ -195,18 +195,22 @@ mod tests {
             let mode = LockingMode::parse(mode).unwrap();
             let (algorithm, params) = ("", &none);
             let flood = None;
-            let asked =
+            let vif_settings =
                 VifSettings { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6, flood };
-            let limits = limits(&asked);
-            assert_eq!((limits.disabled, limits.locked.is_some()), (disabled, locked), "{asked:?}");
+            let limits = limits(&vif_settings);
+            assert_eq!(
+                (limits.disabled, limits.locked.is_some()),
+                (disabled, locked),
+                "{vif_settings:?}"
+            );
             if let Some(Locked { ipv4, ipv6 }) = limits.locked {
                 assert_eq!((ipv4.len(), ipv6.len()), (1, 1), "what is no address allows nothing");
             }
-            assert_eq!(check_limits(&asked).unwrap_err().field, "ipv4_allowed");
+            assert_eq!(check_limits(&vif_settings).unwrap_err().field, "ipv4_allowed");
             let many = vec!["fd00::1".to_owned(); MAX_LOCKED + 1];
-            let asked = VifSettings { ipv4: &[], ipv6: &many, ..asked };
-            assert_eq!(check_limits(&asked).unwrap_err().field, "ipv6_allowed");
-            assert_eq!(check_limits(&VifSettings { ipv6: &v6, ..asked }), Ok(()));
+            let vif_settings = VifSettings { ipv4: &[], ipv6: &many, ..vif_settings };
+            assert_eq!(check_limits(&vif_settings).unwrap_err().field, "ipv6_allowed");
+            assert_eq!(check_limits(&VifSettings { ipv6: &v6, ..vif_settings }), Ok(()));
         }
     }
 }

@@ -55,10 +55,10 @@ impl Input {
 
 impl Connection {
     /// A receive has ended.
-    pub(super) fn received(&mut self, context: &mut Context<'_>, done: OpCompletion) {
+    pub(super) fn received(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let target = self.input.receiving.take();
-        let outcome = done.outcome();
-        if let Some(mut list) = done.buffers {
+        let outcome = op_completion.outcome();
+        if let Some(mut list) = op_completion.buffers {
             list.clear();
             self.input.list = list;
         }
@@ -89,7 +89,7 @@ impl Connection {
         self.counts.looks += 1;
         match outcome {
             Ok(count) if count > 0 => {
-                self.pace.received(context.now());
+                self.busy_poll.received(context.now());
                 self.got(Some(target), count);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -107,7 +107,7 @@ impl Connection {
     pub(super) fn expects(&mut self, context: &mut Context<'_>) -> bool {
         // While the disk is at work, its completion is what comes next.
         let free = self.at_disk == 0 && matches!(self.phase, Phase::Serving);
-        free && !self.is_stalled() && self.pace.looks(context.now())
+        free && !self.is_stalled() && self.busy_poll.looks(context.now())
     }
 
     /// What is there waits already.
@@ -134,11 +134,11 @@ impl Connection {
         }
         // One option fits with its header.
         let mut bytes = vec![0; self.input.held().min(OPTION_BYTES_MAX + 64)];
-        if !self.space.area.read(self.input.start, &mut bytes) {
+        if !self.connection_buffers.thread_mapping.read(self.input.start, &mut bytes) {
             return false;
         }
         let mut answer = Vec::new();
-        let step = negotiation.step(&self.offer, &bytes, &mut answer);
+        let step = negotiation.step(&self.export_info, &bytes, &mut answer);
         let (structured, allocation) = (negotiation.structured, negotiation.allocation);
         if !answer.is_empty() {
             self.reply(Reply::Bytes(answer));
@@ -177,12 +177,12 @@ impl Connection {
         let mut bytes = [0; REQUEST_BYTES];
         if self.is_full()
             || self.input.held() < REQUEST_BYTES
-            || !self.space.area.read(self.input.start, &mut bytes)
+            || !self.connection_buffers.thread_mapping.read(self.input.start, &mut bytes)
         {
             return false;
         }
         let Some(header) = Header::parse(&bytes) else {
-            tracing::info!(export = self.offer.name, "client sent away: that was no request");
+            tracing::info!(export = self.export_info.name, "client sent away: that was no request");
             self.close(context);
             return false;
         };
@@ -216,9 +216,14 @@ impl Connection {
         let Some(data) = &mut self.input.data else { return false };
         let count = (self.input.end - self.input.start).min(data.len - data.got);
         let active = self.active.get(data.tag as usize).and_then(Option::as_ref);
-        if let Some(room) = active.and_then(|active| active.room.as_ref()) {
-            let to = room.data + data.got;
-            let fits = self.space.area.copy_to(self.input.start, &room.area, to, count);
+        if let Some(request_buffer) = active.and_then(|active| active.request_buffer.as_ref()) {
+            let to = request_buffer.data + data.got;
+            let fits = self.connection_buffers.thread_mapping.copy_to(
+                self.input.start,
+                &request_buffer.thread_mapping,
+                to,
+                count,
+            );
             debug_assert!(fits, "the room was made for this data");
         }
         self.input.start += count;
@@ -254,7 +259,7 @@ impl Connection {
 
     fn rest_of(&self, data: Data, list: Buffers) -> Option<Buffers> {
         let active = self.active.get(data.tag as usize)?.as_ref()?;
-        active.room.as_ref()?.list(list, data.got, data.len - data.got)
+        active.request_buffer.as_ref()?.list(list, data.got, data.len - data.got)
     }
 
     fn rest_of_buffer(&mut self, mut list: Buffers) -> Option<Buffers> {
@@ -263,11 +268,13 @@ impl Connection {
         }
         let held = self.input.held();
         if self.input.start > 0 {
-            let moved = self.space.area.move_within(self.input.start, 0, held);
+            let moved =
+                self.connection_buffers.thread_mapping.move_within(self.input.start, 0, held);
             debug_assert!(moved, "what is held is inside");
             (self.input.start, self.input.end) = (0, held);
         }
         list.clear();
-        list.append_area(&self.space.area, held, RECEIVE_BYTES - held).then_some(list)
+        list.append_area(&self.connection_buffers.thread_mapping, held, RECEIVE_BYTES - held)
+            .then_some(list)
     }
 }

@@ -70,7 +70,7 @@ struct ActiveRequest {
     len: u32,
     /// Bytes of the room before what was asked for: a read that begins inside of a block.
     before: usize,
-    room: Option<RequestBuffer>,
+    request_buffer: Option<RequestBuffer>,
     /// A trim that is done, and made durable now.
     flushing: bool,
 }
@@ -83,17 +83,17 @@ pub(crate) struct Connection {
     reactor: Handle,
     id: PollerId,
     questions: Sender<ExtentQuery>,
-    offer: ExportInfo,
+    export_info: ExportInfo,
     limits: Limits,
     /// Whatever is read is zero.
     nothing_stored: bool,
     phase: Phase,
     /// It got as far as choosing an export.
     served: bool,
-    space: ConnectionBuffers,
+    connection_buffers: ConnectionBuffers,
     input: Input,
     output: Output,
-    pace: BusyPoll,
+    busy_poll: BusyPoll,
     /// What comes next is looked for; otherwise the kernel tells when it is there.
     looking: bool,
     active: Vec<Option<ActiveRequest>>,
@@ -104,7 +104,7 @@ pub(crate) struct Connection {
     held: Option<Request>,
     /// Lists to use again.
     lists: Vec<Buffers>,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
     completed: Vec<Completion>,
     counts: Counts,
     member: Membership,
@@ -121,9 +121,9 @@ impl Connection {
         keep: Box<dyn Any + Send>,
     ) -> Result<Self, MemoryError> {
         let shared = &member.shared;
-        let offer = shared.offer();
+        let export_info = shared.offer();
         let mut geometry = shared.disk.geometry();
-        (geometry.size, geometry.read_only) = (offer.size, offer.read_only);
+        (geometry.size, geometry.read_only) = (export_info.size, export_info.read_only);
         let (holes_fast, zeroes_fast) = (true, true);
         let limits =
             Limits { geometry, structured: false, allocation: false, holes_fast, zeroes_fast };
@@ -142,21 +142,21 @@ impl Connection {
             id,
             questions,
             nothing_stored: shared.disk.reads_zeroes(),
-            offer,
+            export_info,
             limits,
             phase: Phase::Negotiating(Negotiation::default()),
             served: false,
-            space: ConnectionBuffers::new()?,
+            connection_buffers: ConnectionBuffers::new()?,
             input: Input::default(),
             output: Output::greeting(),
-            pace: BusyPoll::default(),
+            busy_poll: BusyPoll::default(),
             looking: false,
             active: Vec::new(),
             free: Vec::new(),
             at_disk: 0,
             held: None,
             lists: Vec::new(),
-            done: Vec::new(),
+            op_completion: Vec::new(),
             completed: Vec::new(),
             counts: Counts::default(),
             member,
@@ -206,8 +206,15 @@ impl Connection {
     /// Takes a request whose command was found to be fine; false: there is no room for it yet.
     fn begin(&mut self, context: &mut Context<'_>, header: &Header, command: Command) -> bool {
         let Header { cookie, offset, len, .. } = *header;
-        let mut active =
-            ActiveRequest { cookie, command, offset, len, before: 0, room: None, flushing: false };
+        let mut active = ActiveRequest {
+            cookie,
+            command,
+            offset,
+            len,
+            before: 0,
+            request_buffer: None,
+            flushing: false,
+        };
         match command {
             // Only a structured reply can say so.
             Command::Read if self.limits.structured && self.nothing_stored => {
@@ -245,8 +252,8 @@ impl Connection {
                 let (reactor, connection) = (self.reactor.clone(), self.id);
                 let (tag, limit) = (self.insert(active), if one { 1 } else { EXTENTS_MAX });
                 let len = len.into();
-                let question = ExtentQuery { offset, len, limit, reactor, connection, tag };
-                if self.questions.send(question).is_err() {
+                let extent_query = ExtentQuery { offset, len, limit, reactor, connection, tag };
+                if self.questions.send(extent_query).is_err() {
                     self.extents_found(tag, Err(IoError::Unsupported));
                 }
             }
@@ -262,8 +269,8 @@ impl Connection {
         // A part of a block is cut out of the whole one.
         let (from, to) = (first - first % block, end.next_multiple_of(block));
         active.before = (first - from) as usize;
-        let room = match self.space.take((to - from) as usize) {
-            Ok(room) => room,
+        let request_buffer = match self.connection_buffers.take((to - from) as usize) {
+            Ok(request_buffer) => request_buffer,
             Err(BufferError::Yet) => return false,
             Err(BufferError::Memory) => {
                 let why = Refusal { error: error::NOMEM, message: "out of memory" };
@@ -272,15 +279,15 @@ impl Connection {
             }
         };
         if active.command != Command::Read {
-            active.room = Some(room);
+            active.request_buffer = Some(request_buffer);
             let len = active.len as usize;
             let tag = self.insert(active);
             self.input.await_data(tag, len);
             return true;
         }
         let list = self.lists.pop().unwrap_or_default();
-        let list = room.list(list, 0, (to - from) as usize).unwrap_or_default();
-        active.room = Some(room);
+        let list = request_buffer.list(list, 0, (to - from) as usize).unwrap_or_default();
+        active.request_buffer = Some(request_buffer);
         let tag = self.insert(active);
         self.submit(context, tag, RequestKind::Read, from, to - from, list);
         true
@@ -290,10 +297,10 @@ impl Connection {
     fn write(&mut self, context: &mut Context<'_>, tag: u32) {
         let list = self.lists.pop().unwrap_or_default();
         let Some(Some(active)) = self.active.get(tag as usize) else { return };
-        let Some(room) = &active.room else { return };
+        let Some(request_buffer) = &active.request_buffer else { return };
         let Command::Write { durable } = active.command else { return };
         let (offset, len) = (active.offset, active.len);
-        let list = room.list(list, 0, len as usize).unwrap_or_default();
+        let list = request_buffer.list(list, 0, len as usize).unwrap_or_default();
         self.submit(context, tag, RequestKind::Write { durable }, offset, len.into(), list);
     }
 
@@ -335,9 +342,9 @@ impl Connection {
         }
         let Some(mut active) = self.remove(tag) else { return };
         if let Err(failure) = outcome {
-            tracing::debug!(export = self.offer.name, %failure, "request failed");
+            tracing::debug!(export = self.export_info.name, %failure, "request failed");
             self.refuse(&active, refusal(failure));
-            self.give_back(active.room.take());
+            self.give_back(active.request_buffer.take());
             return;
         }
         if active.command == (Command::Trim { durable: true }) && !active.flushing {
@@ -345,14 +352,14 @@ impl Connection {
             let tag = self.insert(active);
             return self.submit(context, tag, RequestKind::Flush, 0, 0, Buffers::default());
         }
-        let ActiveRequest { cookie, command, offset, len, before, room, .. } = active;
+        let ActiveRequest { cookie, command, offset, len, before, request_buffer, .. } = active;
         self.count(command, len);
-        match (command, room) {
-            (Command::Read, Some(room)) => {
-                self.reply(Reply::Data { cookie, offset, len, before, room });
+        match (command, request_buffer) {
+            (Command::Read, Some(request_buffer)) => {
+                self.reply(Reply::Data { cookie, offset, len, before, request_buffer });
             }
-            (_, room) => {
-                self.give_back(room);
+            (_, request_buffer) => {
+                self.give_back(request_buffer);
                 self.reply(Reply::Simple { cookie, error: 0 });
             }
         }
@@ -372,9 +379,9 @@ impl Connection {
         }
     }
 
-    fn give_back(&mut self, room: Option<RequestBuffer>) {
-        if let Some(room) = room {
-            self.space.put(room);
+    fn give_back(&mut self, request_buffer: Option<RequestBuffer>) {
+        if let Some(request_buffer) = request_buffer {
+            self.connection_buffers.put(request_buffer);
         }
     }
 
@@ -406,7 +413,9 @@ impl Connection {
     fn reply(&mut self, reply: Reply) {
         match (&self.phase, reply) {
             // Nobody is there any more.
-            (Phase::Closed, Reply::Data { room, .. }) => self.space.put(room),
+            (Phase::Closed, Reply::Data { request_buffer, .. }) => {
+                self.connection_buffers.put(request_buffer)
+            }
             (Phase::Closed, _) => {}
             (_, reply) => self.output.replies.push_back(reply),
         }
@@ -414,26 +423,26 @@ impl Connection {
 
     /// Takes what has ended on the socket.
     fn reap_socket(&mut self, context: &mut Context<'_>) {
-        let mut done = std::mem::take(&mut self.done);
-        context.reap(&self.port, &mut done);
-        for one in done.drain(..) {
+        let mut op_completion = std::mem::take(&mut self.op_completion);
+        context.reap(&self.port, &mut op_completion);
+        for one in op_completion.drain(..) {
             match one.tag {
                 RECEIVED => {
-                    self.pace.received(context.now());
+                    self.busy_poll.received(context.now());
                     self.received(context, one);
                 }
                 SENT => self.sent(context, one),
                 _ if self.served => {}
                 _ => {
                     tracing::info!(
-                        export = self.offer.name,
+                        export = self.export_info.name,
                         "client cut off: no handshake in time"
                     );
                     self.close(context);
                 }
             }
         }
-        self.done = done;
+        self.op_completion = op_completion;
     }
 
     /// Everything is answered, or nobody waits for an answer.

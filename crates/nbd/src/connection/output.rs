@@ -22,7 +22,7 @@ pub(super) enum Reply {
     /// A simple reply without data.
     Simple { cookie: u64, error: u32 },
     /// Data that was read into a room.
-    Data { cookie: u64, offset: u64, len: u32, before: usize, room: RequestBuffer },
+    Data { cookie: u64, offset: u64, len: u32, before: usize, request_buffer: RequestBuffer },
     /// Nothing is stored where it was read.
     Hole { cookie: u64, offset: u64, len: u32 },
     /// Anything else.
@@ -35,7 +35,7 @@ pub(super) struct Output {
     pub(super) replies: VecDeque<Reply>,
     sending: bool,
     /// Rooms whose data is being sent.
-    rooms: Vec<RequestBuffer>,
+    request_buffers: Vec<RequestBuffer>,
     list: Buffers,
 }
 
@@ -62,7 +62,8 @@ impl Connection {
         while list.iovecs().len() < PIECES_MAX && list.len() < SEND_BYTES {
             let Some(reply) = self.output.replies.front() else { break };
             // Memory of its own cannot share a list.
-            let alone = matches!(reply, Reply::Data { room, .. } if room.is_own());
+            let alone =
+                matches!(reply, Reply::Data { request_buffer, .. } if request_buffer.is_own());
             if (alone && !list.is_empty()) || headers + size_in_headers(reply) > HEADER_BYTES {
                 break;
             }
@@ -86,7 +87,7 @@ impl Connection {
                 self.append_bytes(list, headers, &reply::hole(cookie, offset, len));
             }
             Reply::Bytes(bytes) => self.append_bytes(list, headers, &bytes),
-            Reply::Data { cookie, offset, len, before, room } => {
+            Reply::Data { cookie, offset, len, before, request_buffer } => {
                 let (structured, simple);
                 let header: &[u8] = if self.limits.structured {
                     structured = reply::data(cookie, offset, len);
@@ -95,26 +96,32 @@ impl Connection {
                     simple = reply::simple(cookie, 0);
                     &simple
                 };
-                let at = room.data + before - header.len();
-                let fits = room.area.write(at, header)
-                    && list.append_area(&room.area, at, header.len() + len as usize);
+                let at = request_buffer.data + before - header.len();
+                let fits = request_buffer.thread_mapping.write(at, header)
+                    && list.append_area(
+                        &request_buffer.thread_mapping,
+                        at,
+                        header.len() + len as usize,
+                    );
                 debug_assert!(fits, "the room was made for this reply");
-                self.output.rooms.push(room);
+                self.output.request_buffers.push(request_buffer);
             }
         }
     }
 
     fn append_bytes(&self, list: &mut Buffers, headers: &mut usize, bytes: &[u8]) {
-        let (area, at) = (&self.space.area, RECEIVE_BYTES + *headers);
-        let fits = area.write(at, bytes) && list.append_area(area, at, bytes.len());
+        let (thread_mapping, at) =
+            (&self.connection_buffers.thread_mapping, RECEIVE_BYTES + *headers);
+        let fits =
+            thread_mapping.write(at, bytes) && list.append_area(thread_mapping, at, bytes.len());
         debug_assert!(fits, "there is a place for headers");
         *headers += bytes.len();
     }
 
     /// A send has ended.
-    pub(super) fn sent(&mut self, context: &mut Context<'_>, done: OpCompletion) {
-        let outcome = done.outcome();
-        let mut list = done.buffers.unwrap_or_default();
+    pub(super) fn sent(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
+        let outcome = op_completion.outcome();
+        let mut list = op_completion.buffers.unwrap_or_default();
         match outcome {
             Ok(count) if count > 0 && (count as usize) < list.len() => {
                 list.advance(count as usize);
@@ -129,8 +136,8 @@ impl Connection {
         // It may hold the last of a large room.
         list.clear();
         self.output.list = list;
-        while let Some(room) = self.output.rooms.pop() {
-            self.space.put(room);
+        while let Some(request_buffer) = self.output.request_buffers.pop() {
+            self.connection_buffers.put(request_buffer);
         }
     }
 }

@@ -65,7 +65,12 @@ pub(crate) fn greeting() -> Vec<u8> {
 
 impl Negotiation {
     /// Takes at most one message off the front of `input`; answers go to `out`.
-    pub(crate) fn step(&mut self, offer: &ExportInfo, input: &[u8], out: &mut Vec<u8>) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        export_info: &ExportInfo,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
         if !self.greeted {
             return self.client_flags(input);
         }
@@ -81,14 +86,14 @@ impl Negotiation {
         let Some(data) = reader.bytes(len) else { return Step::More };
         let used = OPTION_HEADER + len;
         let refused = match code {
-            option::EXPORT_NAME => return self.export_name(offer, data, used, out),
+            option::EXPORT_NAME => return self.export_name(export_info, data, used, out),
             option::ABORT => {
                 reply(out, code, answer::ACK, &[]);
                 return Step::End;
             }
-            option::LIST => self.list(offer, data, out),
+            option::LIST => self.list(export_info, data, out),
             option::STARTTLS => Err((answer::ERR_POLICY, "a Unix socket needs no TLS")),
-            option::INFO | option::GO => match self.info(offer, code, data, out) {
+            option::INFO | option::GO => match self.info(export_info, code, data, out) {
                 Ok(()) if code == option::GO => return Step::Serve(used),
                 other => other,
             },
@@ -99,7 +104,7 @@ impl Negotiation {
             }
             option::STRUCTURED_REPLY => Err((answer::ERR_INVALID, "this option has no data")),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.meta_context(offer, code, data, out)
+                self.meta_context(export_info, code, data, out)
             }
             _ => Err((answer::ERR_UNSUP, "an option that this server does not know")),
         };
@@ -119,33 +124,44 @@ impl Negotiation {
         Step::Next(4)
     }
 
-    fn flags(&self, offer: &ExportInfo) -> u16 {
+    fn flags(&self, export_info: &ExportInfo) -> u16 {
         use transmission::*;
         let always = HAS_FLAGS | CAN_MULTI_CONN | SEND_CACHE;
         let structured = if self.structured { SEND_DF } else { 0 };
         let changes = SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
-        always | structured | if offer.read_only { READ_ONLY } else { changes }
+        always | structured | if export_info.read_only { READ_ONLY } else { changes }
     }
 
     /// The oldest way to choose an export; it knows no refusal.
-    fn export_name(&self, offer: &ExportInfo, data: &[u8], used: usize, out: &mut Vec<u8>) -> Step {
-        if !names(offer, data) {
+    fn export_name(
+        &self,
+        export_info: &ExportInfo,
+        data: &[u8],
+        used: usize,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if !names(export_info, data) {
             return Step::End;
         }
-        out.extend(offer.size.to_be_bytes());
-        out.extend(self.flags(offer).to_be_bytes());
+        out.extend(export_info.size.to_be_bytes());
+        out.extend(self.flags(export_info).to_be_bytes());
         if !self.no_zeroes {
             out.extend([0; 124]);
         }
         Step::Serve(used)
     }
 
-    fn list(&self, offer: &ExportInfo, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn list(
+        &self,
+        export_info: &ExportInfo,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
         if !data.is_empty() {
             return Err((answer::ERR_INVALID, "this option has no data"));
         }
-        let mut entry = (offer.name.len() as u32).to_be_bytes().to_vec();
-        entry.extend(offer.name.as_bytes());
+        let mut entry = (export_info.name.len() as u32).to_be_bytes().to_vec();
+        entry.extend(export_info.name.as_bytes());
         reply(out, option::LIST, answer::SERVER, &entry);
         reply(out, option::LIST, answer::ACK, &[]);
         Ok(())
@@ -153,7 +169,7 @@ impl Negotiation {
 
     fn info(
         &mut self,
-        offer: &ExportInfo,
+        export_info: &ExportInfo,
         code: u32,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -166,7 +182,7 @@ impl Negotiation {
             reader.0.is_empty().then_some((name, wanted))
         };
         let (name, wanted) = parse(&mut reader).ok_or(MALFORMED)?;
-        if !names(offer, &name) {
+        if !names(export_info, &name) {
             return Err((answer::ERR_UNKNOWN, "no export of this name"));
         }
         let wants = |kind: u16| wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
@@ -175,16 +191,17 @@ impl Negotiation {
             parts.iter().for_each(|part| body.extend(*part));
             reply(out, code, answer::INFO, &body);
         };
-        let (size, flags) = (offer.size.to_be_bytes(), self.flags(offer).to_be_bytes());
+        let (size, flags) = (export_info.size.to_be_bytes(), self.flags(export_info).to_be_bytes());
         item(info::EXPORT, &[&size, &flags]);
         if wants(info::NAME) {
-            item(info::NAME, &[offer.name.as_bytes()]);
+            item(info::NAME, &[export_info.name.as_bytes()]);
         }
-        if wants(info::DESCRIPTION) && !offer.description.is_empty() {
-            item(info::DESCRIPTION, &[offer.description.as_bytes()]);
+        if wants(info::DESCRIPTION) && !export_info.description.is_empty() {
+            item(info::DESCRIPTION, &[export_info.description.as_bytes()]);
         }
         // Told to everybody: one who did not ask is served all the same, as far as it goes.
-        let (least, preferred) = (offer.block_size, offer.block_size.max(PREFERRED_BLOCK));
+        let (least, preferred) =
+            (export_info.block_size, export_info.block_size.max(PREFERRED_BLOCK));
         let [least, preferred, most] = [least, preferred, MAX_REQUEST_BYTES].map(u32::to_be_bytes);
         item(info::BLOCK_SIZE, &[&least, &preferred, &most]);
         reply(out, code, answer::ACK, &[]);
@@ -193,7 +210,7 @@ impl Negotiation {
 
     fn meta_context(
         &mut self,
-        offer: &ExportInfo,
+        export_info: &ExportInfo,
         code: u32,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -218,7 +235,7 @@ impl Negotiation {
         if !reader.0.is_empty() {
             return Err(MALFORMED);
         }
-        if !names(offer, name) {
+        if !names(export_info, name) {
             return Err((answer::ERR_UNKNOWN, "no export of this name"));
         }
         if matches {
@@ -239,8 +256,8 @@ type Refused = (u32, &'static str);
 const MALFORMED: Refused = (answer::ERR_INVALID, "the option's data is malformed");
 
 /// The name is ours, or the default one.
-fn names(offer: &ExportInfo, name: &[u8]) -> bool {
-    name.is_empty() || name == offer.name.as_bytes()
+fn names(export_info: &ExportInfo, name: &[u8]) -> bool {
+    name.is_empty() || name == export_info.name.as_bytes()
 }
 
 fn reply(out: &mut Vec<u8>, code: u32, kind: u32, data: &[u8]) {

@@ -157,8 +157,9 @@ fn there_is_a_limit_and_an_end() {
     let fixture = Fixture::new(disk, false, 2);
     let (first, mut second) = (fixture.client(true), fixture.client(true));
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let refused = fixture.server.accept(theirs.into(), fixture.reactor.handle(), ()).unwrap_err();
-    assert!(matches!(refused, AcceptError::TooMany { limit: 2 }), "{refused}");
+    let accept_error =
+        fixture.server.accept(theirs.into(), fixture.reactor.handle(), ()).unwrap_err();
+    assert!(matches!(accept_error, AcceptError::TooMany { limit: 2 }), "{accept_error}");
     drop(first);
     left(&fixture, 1);
     fixture.client(false);

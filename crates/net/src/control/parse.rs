@@ -77,20 +77,22 @@ impl Command {
     ///
     /// # Errors
     /// [`CommandError`]
-    pub fn parse(bytes: &[u8], terms: ControlFeatures) -> Result<Self, CommandError> {
+    pub fn parse(bytes: &[u8], control_features: ControlFeatures) -> Result<Self, CommandError> {
         if bytes.len() > COMMAND_BYTES_MAX {
             return Err(CommandError::Long);
         }
         let Some(([class, command], data)) = bytes.split_first_chunk() else {
             return Err(CommandError::Short(bytes.len()));
         };
-        let has = |bit| terms.features.has(bit);
+        let has = |bit| control_features.features.has(bit);
         match (*class, *command) {
             (RX, RX_PROMISCUOUS) if has(feature::CTRL_RX) => switch(data).map(Self::Promiscuous),
             (RX, RX_ALL_MULTICAST) if has(feature::CTRL_RX) => switch(data).map(Self::AllMulticast),
             (MAC, MAC_TABLE) if has(feature::CTRL_RX) => table(data).map(Self::Table),
             (MAC, MAC_ADDRESS) if has(feature::CTRL_MAC_ADDR) => address(data).map(Self::Address),
-            (MQ, MQ_PAIRS) if has(feature::MQ) => pairs(data, terms.pairs).map(Self::Pairs),
+            (MQ, MQ_PAIRS) if has(feature::MQ) => {
+                pairs(data, control_features.pairs).map(Self::Pairs)
+            }
             (class, command) => Err(CommandError::Unknown { class, command }),
         }
     }

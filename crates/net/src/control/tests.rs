@@ -8,9 +8,9 @@ use crate::mac::Mac;
 use crate::test_frames::mac;
 
 fn features(bits: u64) -> AcceptedFeatures {
-    let offer =
+    let offered_features =
         OfferedFeatures { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
-    offer.accept(bits | feature::VERSION_1).unwrap()
+    offered_features.accept(bits | feature::VERSION_1).unwrap()
 }
 
 fn all() -> ControlFeatures {
@@ -111,24 +111,27 @@ fn what_was_not_negotiated_is_not_there() {
 #[test]
 fn filters_let_pass_what_was_asked_for() {
     let groups = [Mac([0x33, 0x33, 0, 0, 0, 1]), Mac([1, 0, 0x5e, 0, 0, 1])];
-    let wants = |asked: &ControlSettings| {
+    let wants = |control_settings: &ControlSettings| {
         let all = [mac(1), mac(2), mac(3), groups[0], groups[1], Mac::BROADCAST];
-        all.map(|mac| u8::from(asked.wants(mac)))
+        all.map(|mac| u8::from(control_settings.wants(mac)))
     };
-    let mut asked = ControlSettings::nothing(mac(1));
-    assert_eq!((asked.pairs(), wants(&asked)), (1, [1, 1, 1, 1, 1, 1]));
-    asked.apply(Command::Promiscuous(false));
-    assert_eq!(wants(&asked), [1, 0, 0, 0, 0, 1]);
-    asked.apply(parse(&table(&[mac(2)], &[groups[1]])).unwrap());
-    assert_eq!(wants(&asked), [1, 1, 0, 0, 1, 1]);
-    asked.apply(Command::AllMulticast(true));
-    assert_eq!(wants(&asked), [1, 1, 0, 1, 1, 1]);
-    asked.apply(Command::Table(vec![]));
-    asked.apply(Command::Address(mac(3)));
-    assert_eq!((asked.address(), wants(&asked)), (mac(3), [0, 0, 1, 1, 1, 1]));
-    asked.apply(Command::Promiscuous(true));
-    asked.apply(Command::Pairs(3));
-    assert_eq!((asked.pairs(), wants(&asked)), (3, [1, 1, 1, 1, 1, 1]));
+    let mut control_settings = ControlSettings::nothing(mac(1));
+    assert_eq!((control_settings.pairs(), wants(&control_settings)), (1, [1, 1, 1, 1, 1, 1]));
+    control_settings.apply(Command::Promiscuous(false));
+    assert_eq!(wants(&control_settings), [1, 0, 0, 0, 0, 1]);
+    control_settings.apply(parse(&table(&[mac(2)], &[groups[1]])).unwrap());
+    assert_eq!(wants(&control_settings), [1, 1, 0, 0, 1, 1]);
+    control_settings.apply(Command::AllMulticast(true));
+    assert_eq!(wants(&control_settings), [1, 1, 0, 1, 1, 1]);
+    control_settings.apply(Command::Table(vec![]));
+    control_settings.apply(Command::Address(mac(3)));
+    assert_eq!(
+        (control_settings.address(), wants(&control_settings)),
+        (mac(3), [0, 0, 1, 1, 1, 1])
+    );
+    control_settings.apply(Command::Promiscuous(true));
+    control_settings.apply(Command::Pairs(3));
+    assert_eq!((control_settings.pairs(), wants(&control_settings)), (3, [1, 1, 1, 1, 1, 1]));
 }
 
 /// Bytes that are commands more often than chance would have it.
@@ -149,20 +152,20 @@ proptest! {
         pairs in 1..8u16,
     ) {
         let control = feature::CTRL_VQ | feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
-        let terms = ControlFeatures { features: features(bits & control), pairs };
-        let mut asked = ControlSettings::nothing(mac(1));
+        let control_features = ControlFeatures { features: features(bits & control), pairs };
+        let mut control_settings = ControlSettings::nothing(mac(1));
         for bytes in random {
-            let before = asked.clone();
-            match Command::parse(&bytes, terms) {
-                Ok(command) => asked.apply(command),
-                Err(_) => prop_assert_eq!(&asked, &before),
+            let before = control_settings.clone();
+            match Command::parse(&bytes, control_features) {
+                Ok(command) => control_settings.apply(command),
+                Err(_) => prop_assert_eq!(&control_settings, &before),
             }
-            prop_assert!((1..=pairs).contains(&asked.pairs()));
-            prop_assert!(asked.address().is_station() && asked.wants(asked.address()));
-            prop_assert!(asked.wants(Mac::BROADCAST));
-            let mut twin = ControlSettings::nothing(asked.address());
-            asked.commands().into_iter().for_each(|command| twin.apply(command));
-            prop_assert_eq!(&twin, &asked);
+            prop_assert!((1..=pairs).contains(&control_settings.pairs()));
+            prop_assert!(control_settings.address().is_station() && control_settings.wants(control_settings.address()));
+            prop_assert!(control_settings.wants(Mac::BROADCAST));
+            let mut twin = ControlSettings::nothing(control_settings.address());
+            control_settings.commands().into_iter().for_each(|command| twin.apply(command));
+            prop_assert_eq!(&twin, &control_settings);
         }
     }
 }

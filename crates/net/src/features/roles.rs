@@ -60,9 +60,9 @@ mod tests {
     use crate::features::feature::VERSION_1;
 
     fn roles(control: bool, bits: u64) -> QueueLayout {
-        let offer =
+        let offered_features =
             OfferedFeatures { offloads: true, mergeable: true, pairs: 4, control, mtu: true };
-        offer.roles(offer.accept(bits | VERSION_1).unwrap())
+        offered_features.roles(offered_features.accept(bits | VERSION_1).unwrap())
     }
 
     #[test]

@@ -13,8 +13,9 @@ fn whatever_is_offered_may_be_accepted_whole() {
         for bits in 0..8 {
             let (offloads, mergeable) = (bits & 1 != 0, bits & 2 != 0);
             let pairs = if bits & 4 != 0 { 8 } else { 1 };
-            let offer = OfferedFeatures { offloads, mergeable, pairs, control, mtu: mergeable };
-            let features = offer.accept(offer.bits()).unwrap();
+            let offered_features =
+                OfferedFeatures { offloads, mergeable, pairs, control, mtu: mergeable };
+            let features = offered_features.accept(offered_features.bits()).unwrap();
             assert_eq!(features.has(MQ), pairs > 1 && control);
             assert_eq!(features.has(MRG_RXBUF), mergeable);
             let all = if offloads { Offloads::KERNEL } else { Offloads::default() };

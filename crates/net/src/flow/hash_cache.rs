@@ -23,7 +23,7 @@ pub struct FlowHashCache {
 /// A frame, and the hash of its flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
-    look: FlowSignature,
+    flow_signature: FlowSignature,
     tuple: FiveTuple,
     hash: u32,
 }
@@ -45,19 +45,21 @@ impl FlowHashCache {
     #[inline]
     pub fn of(&mut self, frame: &Frame<'_>) -> Option<u32> {
         match FlowSignature::of(frame) {
-            Some(look) if look == self.last.look => Some(self.last.hash),
-            look => self.of_another(look.unwrap_or_default(), frame),
+            Some(flow_signature) if flow_signature == self.last.flow_signature => {
+                Some(self.last.hash)
+            }
+            flow_signature => self.of_another(flow_signature.unwrap_or_default(), frame),
         }
     }
 
     /// Of a frame that is not just like the last one.
     #[inline(never)]
-    fn of_another(&mut self, look: FlowSignature, frame: &Frame<'_>) -> Option<u32> {
+    fn of_another(&mut self, flow_signature: FlowSignature, frame: &Frame<'_>) -> Option<u32> {
         let Some(tuple) = frame.tuple() else { return self.hash.of(frame) };
         if tuple != self.last.tuple {
             (self.last.tuple, self.last.hash) = (tuple, self.find(tuple, frame)?);
         }
-        self.last.look = look;
+        self.last.flow_signature = flow_signature;
         Some(self.last.hash)
     }
 
@@ -84,14 +86,14 @@ mod tests {
 
     #[test]
     fn more_flows_than_places_are_told_apart() {
-        let (mut memo, hash) = (FlowHashCache::default(), Toeplitz::default());
+        let (mut flow_hash_cache, hash) = (FlowHashCache::default(), Toeplitz::default());
         let ends = [1, 2].map(|end| Ipv4Addr::new(10, 0, 0, end));
         for _ in 0..3 {
             for port in 1..500 {
                 let packet = v4(ends, 6, &tcp([port, 80], 0, 0, 0, b""));
                 let frame = parse(&ether(mac(2), mac(1), None, ethertype::IPV4, &packet));
-                assert!(memo.of(&frame).is_some());
-                assert_eq!(memo.of(&frame), hash.of(&frame));
+                assert!(flow_hash_cache.of(&frame).is_some());
+                assert_eq!(flow_hash_cache.of(&frame), hash.of(&frame));
             }
         }
     }
@@ -100,10 +102,10 @@ mod tests {
         /// Mutants of few frames: they share ends, and differ in what makes a packet a broken one.
         #[test]
         fn it_says_what_the_hash_does(frames in vec(mutants(), 1..20)) {
-            let (mut memo, hash) = (FlowHashCache::default(), Toeplitz::default());
+            let (mut flow_hash_cache, hash) = (FlowHashCache::default(), Toeplitz::default());
             for bytes in frames {
                 let Ok(frame) = Frame::parse(&bytes, bytes.len()) else { continue };
-                prop_assert_eq!(memo.of(&frame), hash.of(&frame));
+                prop_assert_eq!(flow_hash_cache.of(&frame), hash.of(&frame));
             }
         }
     }

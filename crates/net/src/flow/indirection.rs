@@ -58,9 +58,10 @@ pub struct IndirectionTable {
 impl IndirectionTable {
     /// Buckets in turn over `queues`, which is taken for 1 to [`QUEUES_MAX`].
     pub fn new(queues: u8) -> Self {
-        let mut steering = Self { queues: 1, slots: [Slot::default(); BUCKETS], unhashed: 0 };
-        steering.set_queues(queues);
-        steering
+        let mut indirection_table =
+            Self { queues: 1, slots: [Slot::default(); BUCKETS], unhashed: 0 };
+        indirection_table.set_queues(queues);
+        indirection_table
     }
 
     /// The receiver has another number of queues, and none of them holds a frame: buckets are in

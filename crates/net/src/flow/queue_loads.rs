@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn others_are_heard_until_what_they_said_is_old() {
-        let shares = QueueLoads::new(3);
+        let queue_loads = QueueLoads::new(3);
         let told = |units| {
             let mut sums = [0; QUEUES];
             sums[2] = units;
             sums
         };
-        shares.tell(0, 1000, &told(5), 1);
-        shares.tell(1, 2000, &told(7), 2);
-        shares.tell(9, 2000, &told(99), 9);
-        assert_eq!((shares.others(0, 2000)[2], shares.others(2, 2000)[2]), (7, 12));
-        assert_eq!(shares.others(2, 1000 + STALE_NS)[2], 7);
-        assert_eq!(shares.others(2, 2000 + STALE_NS), [0; QUEUES]);
-        assert_eq!(shares.moves(), 3);
+        queue_loads.tell(0, 1000, &told(5), 1);
+        queue_loads.tell(1, 2000, &told(7), 2);
+        queue_loads.tell(9, 2000, &told(99), 9);
+        assert_eq!((queue_loads.others(0, 2000)[2], queue_loads.others(2, 2000)[2]), (7, 12));
+        assert_eq!(queue_loads.others(2, 1000 + STALE_NS)[2], 7);
+        assert_eq!(queue_loads.others(2, 2000 + STALE_NS), [0; QUEUES]);
+        assert_eq!(queue_loads.moves(), 3);
     }
 }

@@ -69,7 +69,7 @@ impl Toeplitz {
     }
 
     fn packet<A, const N: usize>(&self, src: [u8; N], dst: [u8; N], ip: &Ip<A>) -> Option<u32> {
-        let ports = match ip.upper {
+        let ports = match ip.transport_layer {
             _ if ip.fragment && ip.has_ports() => 0,
             _ if ip.fragment => return None,
             TransportLayer::Tcp(tcp) => self.ports(2 * N, tcp.src, tcp.dst),

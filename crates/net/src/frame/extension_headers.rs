@@ -36,17 +36,17 @@ impl ExtensionHeaders {
         Self { protocol, at, fragment: None, routed: false }
     }
 
-    pub(super) fn reach_upper(&mut self, within: &PacketBounds<'_>) -> TransportLayer {
+    pub(super) fn reach_upper(&mut self, packet_bounds: &PacketBounds<'_>) -> TransportLayer {
         for _ in 0..=EXTENSIONS_MAX {
             let bytes = match self.protocol {
                 HOP_BY_HOP | ROUTING | DESTINATION | MOBILITY | HIP | SHIM6 => 8,
                 FRAGMENT | AUTHENTICATION => 8,
-                TCP => return within.tcp(self.at, self.fragment.is_some()),
-                UDP => return within.udp(self.at, false),
-                ICMP6 => return within.icmp6(self.at),
+                TCP => return packet_bounds.tcp(self.at, self.fragment.is_some()),
+                UDP => return packet_bounds.udp(self.at, false),
+                ICMP6 => return packet_bounds.icmp6(self.at),
                 _ => return TransportLayer::Other,
             };
-            let head = match within.get::<8>(self.at, bytes) {
+            let head = match packet_bounds.get::<8>(self.at, bytes) {
                 Ok(head) => head,
                 Err(why) => return why,
             };

@@ -29,7 +29,7 @@ pub struct Ip<A> {
     /// Where the packet ends in the frame; behind it there is padding.
     pub end: u32,
     /// What it carries.
-    pub upper: TransportLayer,
+    pub transport_layer: TransportLayer,
 }
 
 /// What an IP packet carries.
@@ -102,14 +102,14 @@ impl Ip<Ipv4Addr> {
         let address = |at| array::<4>(prefix, base + at).map(Ipv4Addr::from);
         let (src, dst) = (address(12)?, address(16)?);
         let at = at + header;
-        let within = PacketBounds { prefix, end };
-        let upper = match protocol {
+        let packet_bounds = PacketBounds { prefix, end };
+        let transport_layer = match protocol {
             _ if later => TransportLayer::Later,
-            TCP => within.tcp(at, fragment),
-            UDP => within.udp(at, !fragment),
+            TCP => packet_bounds.tcp(at, fragment),
+            UDP => packet_bounds.udp(at, !fragment),
             _ => TransportLayer::Other,
         };
-        Some(Self { src, dst, fragment, routed: false, protocol, at, end, upper })
+        Some(Self { src, dst, fragment, routed: false, protocol, at, end, transport_layer })
     }
 }
 
@@ -126,12 +126,21 @@ impl Ip<Ipv6Addr> {
         let protocol = byte(prefix, base + 6)?;
         let address = |at| array::<16>(prefix, base + at).map(Ipv6Addr::from);
         let (src, dst) = (address(8)?, address(24)?);
-        let mut walk = ExtensionHeaders::new(protocol, at + 40);
-        let upper = walk.reach_upper(&PacketBounds { prefix, end });
+        let mut extension_headers = ExtensionHeaders::new(protocol, at + 40);
+        let transport_layer = extension_headers.reach_upper(&PacketBounds { prefix, end });
         // All fragments tell the same number behind their fragment header; what follows only the
         // first one has.
-        let protocol = walk.fragment.unwrap_or(walk.protocol);
-        let (fragment, at) = (walk.fragment.is_some(), walk.at);
-        Some(Self { src, dst, fragment, routed: walk.routed, protocol, at, end, upper })
+        let protocol = extension_headers.fragment.unwrap_or(extension_headers.protocol);
+        let (fragment, at) = (extension_headers.fragment.is_some(), extension_headers.at);
+        Some(Self {
+            src,
+            dst,
+            fragment,
+            routed: extension_headers.routed,
+            protocol,
+            at,
+            end,
+            transport_layer,
+        })
     }
 }

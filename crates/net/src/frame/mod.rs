@@ -145,7 +145,7 @@ impl<'a> Frame<'a> {
             NetworkLayer::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
                 Some(arp.address.into())
             }
-            NetworkLayer::V6(ip) if !ip.fragment => match ip.upper {
+            NetworkLayer::V6(ip) if !ip.fragment => match ip.transport_layer {
                 TransportLayer::Neighbour(said) => said.claims(ip.src).map(IpAddr::from),
                 _ => None,
             },
@@ -155,15 +155,17 @@ impl<'a> Frame<'a> {
 
     /// A whole TCP segment's header and where it begins.
     pub fn tcp(&self) -> Option<(u16, Tcp)> {
-        let (at, upper) = self.transport()?;
-        if let TransportLayer::Tcp(tcp) = upper { Some((at, tcp)) } else { None }
+        let (at, transport_layer) = self.transport()?;
+        if let TransportLayer::Tcp(tcp) = transport_layer { Some((at, tcp)) } else { None }
     }
 
     /// What IP carries, and where, if it is not a fragment.
     pub fn transport(&self) -> Option<(u16, TransportLayer)> {
         match self.net() {
-            NetworkLayer::V4(Ip { fragment: false, at, upper, .. })
-            | NetworkLayer::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
+            NetworkLayer::V4(Ip { fragment: false, at, transport_layer, .. })
+            | NetworkLayer::V6(Ip { fragment: false, at, transport_layer, .. }) => {
+                Some((at, transport_layer))
+            }
             _ => None,
         }
     }

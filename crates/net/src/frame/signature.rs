@@ -84,11 +84,11 @@ mod tests {
         let mut alike = 0;
         for bytes in samples() {
             let one = Frame::parse(&bytes, bytes.len()).unwrap();
-            let (look, ends) = (FlowSignature::of(&one), one.tuple());
-            assert_ne!(look, Some(FlowSignature::default()));
+            let (flow_signature, ends) = (FlowSignature::of(&one), one.tuple());
+            assert_ne!(flow_signature, Some(FlowSignature::default()));
             let mut check = |other: &[u8], len: usize| {
                 let Ok(other) = Frame::parse(other, len) else { return };
-                if look.is_some() && FlowSignature::of(&other) == look {
+                if flow_signature.is_some() && FlowSignature::of(&other) == flow_signature {
                     assert_eq!(other.tuple(), ends, "{:x?} beside {:x?}", other.prefix, one.prefix);
                     alike += 1;
                 }

@@ -18,8 +18,8 @@ fn frame(kind: u16, body: &[u8]) -> Frame<'static> {
 
 fn upper(of: &Frame<'_>) -> TransportLayer {
     match of.net() {
-        NetworkLayer::V4(ip) => ip.upper,
-        NetworkLayer::V6(ip) => ip.upper,
+        NetworkLayer::V4(ip) => ip.transport_layer,
+        NetworkLayer::V6(ip) => ip.transport_layer,
         other => panic!("{other:?}"),
     }
 }
@@ -68,7 +68,10 @@ fn ipv4_with_options_and_padding() {
     let NetworkLayer::V4(ip) = parse(&bytes).net() else { panic!() };
     assert_eq!((ip.src, ip.dst, ip.at, ip.end, ip.fragment), (A[0], A[1], 14 + 60, end, false));
     let data_at = 14 + 60 + 32;
-    assert_eq!(ip.upper, TransportLayer::Tcp(Tcp { src: 1000, dst: 80, data_at, flags: 0x18 }));
+    assert_eq!(
+        ip.transport_layer,
+        TransportLayer::Tcp(Tcp { src: 1000, dst: 80, data_at, flags: 0x18 })
+    );
     assert_eq!(parse(&bytes).tcp().unwrap().0, 74);
 }
 
@@ -108,7 +111,7 @@ fn ipv4_fragments() {
             panic!()
         };
         assert_eq!(
-            (ip.fragment, ip.upper == TransportLayer::Later),
+            (ip.fragment, ip.transport_layer == TransportLayer::Later),
             (fragment, later),
             "{place:#x}"
         );
@@ -133,7 +136,7 @@ fn ipv6_with_extension_headers() {
     assert_eq!((upper(&direct), direct.transport().unwrap().0), (ports, 54));
     let body = [extension(60, 1), extension(43, 2), extension(17, 1), datagram.clone()].concat();
     let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 0, &body)).net() else { panic!() };
-    assert_eq!((ip.upper, ip.at, ip.protocol, ip.routed), (ports, 54 + 32, 17, true));
+    assert_eq!((ip.transport_layer, ip.at, ip.protocol, ip.routed), (ports, 54 + 32, 17, true));
     // An authentication header counts in words.
     let mut body = extension(17, 3);
     body[1] = 4;
@@ -172,7 +175,11 @@ fn ipv6_fragments() {
         let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &body)).net() else {
             panic!()
         };
-        assert_eq!((ip.fragment, ip.upper == TransportLayer::Later), (fragment, later), "{place}");
+        assert_eq!(
+            (ip.fragment, ip.transport_layer == TransportLayer::Later),
+            (fragment, later),
+            "{place}"
+        );
         assert_eq!((ip.protocol, ip.at), (17, 62));
     }
     // What the fragment header names is the same in all of them, whatever follows in the first.
@@ -313,13 +320,13 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
         Ok(frame.clone()),
         "only the prefix matters"
     );
-    let (at, end, upper) = match frame.net() {
-        NetworkLayer::V4(ip) => (ip.at, ip.end, ip.upper),
-        NetworkLayer::V6(ip) => (ip.at, ip.end, ip.upper),
+    let (at, end, transport_layer) = match frame.net() {
+        NetworkLayer::V4(ip) => (ip.at, ip.end, ip.transport_layer),
+        NetworkLayer::V6(ip) => (ip.at, ip.end, ip.transport_layer),
         _ => return Ok(()),
     };
     prop_assert!(end as usize <= bytes.len());
-    if let TransportLayer::Tcp(tcp) = upper {
+    if let TransportLayer::Tcp(tcp) = transport_layer {
         let fragment = frame.tcp().is_none();
         prop_assert!(fragment || u32::from(tcp.data_at) <= end);
         prop_assert!(tcp.data_at >= at + 20);

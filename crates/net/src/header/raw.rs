@@ -102,10 +102,12 @@ impl RawHeader {
 /// Where the frame's TCP header begins, its packet ends, and its data begins, if it is of a kind.
 fn tcp_of(frame: &Frame<'_>, kind: GsoKind) -> Option<(u16, u32, u16)> {
     let (TransportLayer::Tcp(tcp), at, end) = (match (frame.net(), kind) {
-        (NetworkLayer::V4(ip), GsoKind::Tcp4) if !ip.fragment => (ip.upper, ip.at, ip.end),
+        (NetworkLayer::V4(ip), GsoKind::Tcp4) if !ip.fragment => {
+            (ip.transport_layer, ip.at, ip.end)
+        }
         // With another final destination the checksum of a segment could not be known.
         (NetworkLayer::V6(ip), GsoKind::Tcp6) if !ip.fragment && !ip.routed => {
-            (ip.upper, ip.at, ip.end)
+            (ip.transport_layer, ip.at, ip.end)
         }
         _ => return None,
     }) else {

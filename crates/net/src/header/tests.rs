@@ -165,7 +165,7 @@ fn what_is_finished_for_whom() {
     let (ecn, partial) = (ecn.unwrap(), partial.unwrap());
     let all = Offloads::KERNEL;
     let only_checksum = Offloads { checksum: true, vouches: true, ..NOTHING };
-    for (header, receiver, finish) in [
+    for (header, receiver, software_offload) in [
         (whole, all, SoftwareOffload::Nothing),
         (whole, Offloads { ecn: false, ..all }, SoftwareOffload::Nothing),
         (whole, Offloads { tcp6: false, ..all }, SoftwareOffload::Nothing),
@@ -177,11 +177,11 @@ fn what_is_finished_for_whom() {
         (partial, NOTHING, SoftwareOffload::Checksum),
         (Header::default(), NOTHING, SoftwareOffload::Nothing),
     ] {
-        assert_eq!(header.finish_for(receiver), finish, "{header:?} {receiver:?}");
+        assert_eq!(header.finish_for(receiver), software_offload, "{header:?} {receiver:?}");
         let given = header.for_receiver(receiver);
         assert_eq!(
             given,
-            if finish == SoftwareOffload::Nothing { header } else { Header::default() }
+            if software_offload == SoftwareOffload::Nothing { header } else { Header::default() }
         );
         assert_eq!(given.finish_for(receiver), SoftwareOffload::Nothing);
     }

@@ -75,7 +75,7 @@ impl AddressLock {
     }
 
     fn v4(&self, ip: &Ip<Ipv4Addr>) -> Result<(), Reason> {
-        let dhcp = match ip.upper {
+        let dhcp = match ip.transport_layer {
             TransportLayer::Udp(Udp { src: DHCP_CLIENT, dst: DHCP_SERVER, bootp }) => Some(bootp),
             _ => None,
         };
@@ -90,7 +90,7 @@ impl AddressLock {
     }
 
     fn v6(&self, ip: &Ip<Ipv6Addr>) -> Result<(), Reason> {
-        match ip.upper {
+        match ip.transport_layer {
             TransportLayer::Broken | TransportLayer::Unseen => return Err(Reason::LockedProtocol),
             TransportLayer::Icmp6(kind) if ROUTERS.contains(&kind) => {
                 return Err(Reason::LockedNeighbour);

@@ -30,7 +30,7 @@ pub struct FrameVerdict {
     pub vlan: u16,
     /// What its source has taught. If it [`LearnOutcome::is_news`], other reactors' switches of the
     /// network should learn it too.
-    pub learnt: Option<LearnOutcome>,
+    pub learn_outcome: Option<LearnOutcome>,
 }
 
 /// Bytes of the longest packet that becomes of a frame, as an MTU counts them.
@@ -52,16 +52,16 @@ impl Switch {
         header: &Header,
         now_ns: u64,
     ) -> FrameVerdict {
-        let (mut vlan, mut learnt) = (0, None);
+        let (mut vlan, mut learn_outcome) = (0, None);
         let decision = self.admit(from, frame, header).and_then(|entered| {
             vlan = entered;
-            learnt = Some(self.learn(from, vlan, frame.src, now_ns));
+            learn_outcome = Some(self.learn(from, vlan, frame.src, now_ns));
             self.destination(from, frame, vlan, now_ns)
         });
-        if let (Some(LearnOutcome::Known), Ok(Decision::Forward(to))) = (learnt, decision) {
+        if let (Some(LearnOutcome::Known), Ok(Decision::Forward(to))) = (learn_outcome, decision) {
             self.insert(from, frame, (to, vlan), now_ns);
         }
-        FrameVerdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learnt }
+        FrameVerdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learn_outcome }
     }
 
     /// What becomes of the tag of a frame, of which `vlan` was decided, on its way out to `port`.
@@ -110,8 +110,8 @@ impl Switch {
             Some(to) if self.is_open(network, to, vlan) => Ok(Decision::Forward(to)),
             Some(_) => Err(Reason::ReceiverClosed),
             None => {
-                if let Some(pace) = &policy.flood
-                    && pace.admit(full_frames(frame), now_ns).is_err()
+                if let Some(rate_limiter) = &policy.flood
+                    && rate_limiter.admit(full_frames(frame), now_ns).is_err()
                 {
                     return Err(Reason::FloodLimit);
                 }

@@ -24,7 +24,7 @@ pub struct ForwardingEntry {
     /// The port that it goes to.
     pub to: PortId,
     /// What becomes of its tag.
-    pub tagging: TagAction,
+    pub tag_action: TagAction,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ struct CacheSlot {
     longest: u32,
     /// From then on it holds no more; 0: there is none.
     until_ns: u64,
-    way: ForwardingEntry,
+    forwarding_entry: ForwardingEntry,
 }
 
 const EMPTY: CacheSlot = CacheSlot {
@@ -47,7 +47,7 @@ const EMPTY: CacheSlot = CacheSlot {
     dst: Mac([0; 6]),
     longest: 0,
     until_ns: 0,
-    way: ForwardingEntry { to: PortId(0), tagging: TagAction::Keep },
+    forwarding_entry: ForwardingEntry { to: PortId(0), tag_action: TagAction::Keep },
 };
 
 /// The ways of a switch.
@@ -91,10 +91,14 @@ impl Switch {
         header: &Header,
         now_ns: u64,
     ) -> Option<ForwardingEntry> {
-        let place = self.ways.places.get(ForwardingCache::at(frame))?;
-        let same = place.dst == frame.dst && place.src == frame.src;
-        let holds = same && place.from == from && place.tag == frame.tag && now_ns < place.until_ns;
-        (holds && longest(frame, header) <= place.longest).then_some(place.way)
+        let cache_slot = self.forwarding_cache.places.get(ForwardingCache::at(frame))?;
+        let same = cache_slot.dst == frame.dst && cache_slot.src == frame.src;
+        let holds = same
+            && cache_slot.from == from
+            && cache_slot.tag == frame.tag
+            && now_ns < cache_slot.until_ns;
+        (holds && longest(frame, header) <= cache_slot.longest)
+            .then_some(cache_slot.forwarding_entry)
     }
 
     /// A frame goes from one station to another, and taught nothing: so do those after it.
@@ -110,12 +114,12 @@ impl Switch {
             return;
         }
         let (longest, (to, vlan)) = (network.policy.mtu.into(), to);
-        let way = ForwardingEntry { to, tagging: self.tagging(to, vlan, frame) };
+        let forwarding_entry = ForwardingEntry { to, tag_action: self.tagging(to, vlan, frame) };
         let until_ns = now_ns.saturating_add(HOLDS_NS);
-        self.ways.none = false;
-        if let Some(place) = self.ways.places.get_mut(ForwardingCache::at(frame)) {
+        self.forwarding_cache.none = false;
+        if let Some(cache_slot) = self.forwarding_cache.places.get_mut(ForwardingCache::at(frame)) {
             let Frame { tag, src, dst, .. } = *frame;
-            *place = CacheSlot { from, tag, src, dst, longest, until_ns, way };
+            *cache_slot = CacheSlot { from, tag, src, dst, longest, until_ns, forwarding_entry };
         }
     }
 }

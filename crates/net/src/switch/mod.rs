@@ -80,7 +80,7 @@ pub struct Switch {
     ports: Box<[Option<PortPolicy>]>,
     networks: Box<[Option<Network>]>,
     /// Forgotten whenever something changes that they depend on.
-    ways: ForwardingCache,
+    forwarding_cache: ForwardingCache,
 }
 
 impl Default for Switch {
@@ -94,7 +94,7 @@ impl Switch {
     pub fn new() -> Self {
         let ports = (0..PORTS_MAX).map(|_| None).collect();
         let networks = (0..NETWORKS_MAX).map(|_| None).collect();
-        Self { ports, networks, ways: ForwardingCache::default() }
+        Self { ports, networks, forwarding_cache: ForwardingCache::default() }
     }
 
     /// Makes a network, or changes one: with other limits of its table it learns anew.
@@ -102,7 +102,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::NoSuchNetwork`] for a number beyond [`NETWORKS_MAX`].
     pub fn set_network(&mut self, id: NetworkId, policy: NetworkPolicy) -> Result<(), SwitchError> {
-        self.ways.forget();
+        self.forwarding_cache.forget();
         let place = self.networks.get_mut(usize::from(id.0));
         match place.ok_or(SwitchError::NoSuchNetwork(id.0))? {
             Some(network) if network.policy.limits == policy.limits => network.policy = policy,
@@ -121,7 +121,7 @@ impl Switch {
 
     /// Removes a network and unplugs its ports.
     pub fn remove_network(&mut self, id: NetworkId) {
-        self.ways.forget();
+        self.forwarding_cache.forget();
         let Some(network) = self.networks.get_mut(usize::from(id.0)).and_then(Option::take) else {
             return;
         };
@@ -141,7 +141,7 @@ impl Switch {
         if self.network(policy.network).is_none() {
             return Err(SwitchError::NoSuchNetwork(policy.network.0));
         }
-        self.ways.forget();
+        self.forwarding_cache.forget();
         let place = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
         let same = |old: &PortPolicy| {
             (old.network, old.vlan, old.locking) == (policy.network, policy.vlan, policy.locking)
@@ -162,7 +162,7 @@ impl Switch {
 
     /// Unplugs a port; its stations are forgotten.
     pub fn remove_port(&mut self, id: PortId) {
-        self.ways.forget();
+        self.forwarding_cache.forget();
         let Some(old) = self.ports.get_mut(id.index()).and_then(Option::take) else { return };
         if let Some(network) = self.network_mut(old.network) {
             network.members.remove(id);
@@ -174,14 +174,14 @@ impl Switch {
     pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> LearnOutcome {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
-        let learnt = network.map_or(LearnOutcome::NoStation, |network| {
+        let learn_outcome = network.map_or(LearnOutcome::NoStation, |network| {
             network.stations.learn(vlan, mac, port, now_ns)
         });
         // New is also one that was forgotten, and has moved in between.
-        if matches!(learnt, LearnOutcome::Moved(_) | LearnOutcome::New) {
-            self.ways.forget();
+        if matches!(learn_outcome, LearnOutcome::Moved(_) | LearnOutcome::New) {
+            self.forwarding_cache.forget();
         }
-        learnt
+        learn_outcome
     }
 
     /// Stations that were learnt, in no order.

@@ -180,8 +180,8 @@ fn nothing_longer_than_the_mtu() {
 #[test]
 fn floods_are_limited_and_known_stations_are_not() {
     let mut switch = switch();
-    let pace = Arc::new(RateLimiter::new(Rate { per_second: 10, burst: 3 }, 0));
-    change(&mut switch, 0, |policy| policy.flood = Some(pace));
+    let rate_limiter = Arc::new(RateLimiter::new(Rate { per_second: 10, burst: 3 }, 0));
+    change(&mut switch, 0, |policy| policy.flood = Some(rate_limiter));
     decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1)));
     for nth in 0..6 {
         let expected = if nth < 3 { set(&[1, 2, 3]) } else { Decision::Drop(Reason::FloodLimit) };
@@ -203,8 +203,8 @@ fn large_frames_count_for_many_in_the_limit_of_floods() {
         switch
             .set_network(LAN, NetworkPolicy { mtu: u16::MAX, ..NetworkPolicy::default() })
             .unwrap();
-        let pace = Arc::new(RateLimiter::new(Rate { per_second: 1, burst: 100 }, 0));
-        change(&mut switch, 0, |policy| policy.flood = Some(pace));
+        let rate_limiter = Arc::new(RateLimiter::new(Rate { per_second: 1, burst: 100 }, 0));
+        change(&mut switch, 0, |policy| policy.flood = Some(rate_limiter));
         let large = parse(&ether(Mac::BROADCAST, mac(0), None, 0x1234, &vec![0; bytes - 14]));
         (0..1000).take_while(|_| decide(&mut switch, 0, &large) == set(&[1, 2, 3])).count()
     };
@@ -219,7 +219,7 @@ fn a_locked_port_teaches_nothing_false() {
     switch.set_port(PortId(0), locked).unwrap();
     decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1)));
     let out = switch.decide(PortId(0), &frame(mac(2), mac(1)), &Header::default(), 0);
-    assert_eq!((out.decision, out.learnt), (Decision::Drop(Reason::LockedMac), None));
+    assert_eq!((out.decision, out.learn_outcome), (Decision::Drop(Reason::LockedMac), None));
     assert_eq!(decide(&mut switch, 2, &frame(mac(1), mac(2))), Decision::Forward(PortId(1)));
     let ends = |from| [Ipv4Addr::new(10, 0, 0, from), Ipv4Addr::new(10, 0, 0, 2)];
     let says = |from| {
@@ -234,7 +234,7 @@ fn a_locked_port_teaches_nothing_false() {
 fn what_one_learns_others_are_told() {
     let (mut one, mut other) = (switch(), switch());
     let said = one.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
-    assert!(said.learnt.is_some_and(LearnOutcome::is_news));
+    assert!(said.learn_outcome.is_some_and(LearnOutcome::is_news));
     assert_eq!(other.learn(PortId(0), said.vlan, mac(0), 0), LearnOutcome::New);
     assert_eq!(decide(&mut other, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
     assert_eq!(other.learn(PortId(99), 0, mac(0), 0), LearnOutcome::NoStation);

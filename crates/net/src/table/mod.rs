@@ -119,7 +119,7 @@ impl MacTable {
     /// So many stations may be learnt from `port` from now on; `None`: as many as from any.
     pub fn set_most(&mut self, port: PortId, most: Option<u32>) {
         let most = most.unwrap_or(self.limits.per_port);
-        self.change(port, |of| of.most = most);
+        self.change(port, |port_entries| port_entries.most = most);
     }
 
     /// Stations that are known, also those that have aged and were not taken out yet.
@@ -231,15 +231,15 @@ impl MacTable {
     /// of those of ports that have more than theirs. The stations before that are of ports that have no
     /// more, and so not many; and a place that is had so is kept until it ages.
     fn make_room(&mut self, port: PortId) {
-        let of = self.of(port);
-        let newcomer = u32::from(of.learnt == 0 && !self.is_wide(of));
+        let port_entries = self.of(port);
+        let newcomer = u32::from(port_entries.learnt == 0 && !self.is_wide(port_entries));
         let sharers = self.sharers + newcomer;
-        if of.learnt >= self.share(of, sharers) {
+        if port_entries.learnt >= self.share(port_entries, sharers) {
             return;
         }
         let has_more = |entry: &Entry| {
-            let of = self.of(entry.port);
-            of.learnt > self.share(of, sharers)
+            let port_entries = self.of(entry.port);
+            port_entries.learnt > self.share(port_entries, sharers)
         };
         let found = self.slab.by_age().find(|(_, entry)| has_more(entry));
         if let Some((at, _)) = found {
@@ -250,13 +250,13 @@ impl MacTable {
     /// Stations that a port may have although the table is full: half of the table where it may have
     /// more than others, and an equal part of the other half else. All shares are no more than there
     /// is, so that where one has less, another one has more.
-    fn share(&self, of: PortEntries, sharers: u32) -> u32 {
+    fn share(&self, port_entries: PortEntries, sharers: u32) -> u32 {
         let half = self.limits.entries / 2;
-        if self.is_wide(of) { half } else { half / sharers.max(1) }
+        if self.is_wide(port_entries) { half } else { half / sharers.max(1) }
     }
 
-    fn is_wide(&self, of: PortEntries) -> bool {
-        of.most > self.limits.per_port
+    fn is_wide(&self, port_entries: PortEntries) -> bool {
+        port_entries.most > self.limits.per_port
     }
 
     fn of(&self, port: PortId) -> PortEntries {
@@ -264,20 +264,24 @@ impl MacTable {
     }
 
     fn has_room(&self, port: PortId) -> bool {
-        let of = self.of(port);
-        of.learnt < of.most
+        let port_entries = self.of(port);
+        port_entries.learnt < port_entries.most
     }
 
     fn count(&mut self, port: PortId, by: i32) {
-        self.change(port, |of| of.learnt = of.learnt.saturating_add_signed(by));
+        self.change(port, |port_entries| {
+            port_entries.learnt = port_entries.learnt.saturating_add_signed(by)
+        });
     }
 
     fn change(&mut self, port: PortId, change: impl FnOnce(&mut PortEntries)) {
         let before = self.of(port);
-        let Some(of) = self.per_port.get_mut(port.index()) else { return };
-        change(of);
-        let after = *of;
-        let shares = |of: PortEntries| u32::from(of.learnt > 0 && !self.is_wide(of));
+        let Some(port_entries) = self.per_port.get_mut(port.index()) else { return };
+        change(port_entries);
+        let after = *port_entries;
+        let shares = |port_entries: PortEntries| {
+            u32::from(port_entries.learnt > 0 && !self.is_wide(port_entries))
+        };
         self.sharers = self.sharers + shares(after) - shares(before);
     }
 

@@ -51,8 +51,11 @@ fn a_flood_leaves_room_for_others() {
     let mut table = MacTable::new(MacTableLimits::default());
     for number in 0..100_000u32 {
         let [a, b, c, d] = number.to_be_bytes();
-        let learnt = table.learn(0, Mac([2, 1, a, b, c, d]), PortId(1), 0);
-        assert_eq!(learnt, if number < 1024 { LearnOutcome::New } else { LearnOutcome::PortFull });
+        let learn_outcome = table.learn(0, Mac([2, 1, a, b, c, d]), PortId(1), 0);
+        assert_eq!(
+            learn_outcome,
+            if number < 1024 { LearnOutcome::New } else { LearnOutcome::PortFull }
+        );
     }
     assert_eq!(table.learn(0, mac(1), PortId(2), 0), LearnOutcome::New);
     assert_eq!(
@@ -227,8 +230,8 @@ proptest! {
                 }
                 _ => {
                     now += pass / 16;
-                    let learnt = naive.learn(key, port, now, limits);
-                    prop_assert_eq!(ours.learn(vlan, key.1, port, now), learnt);
+                    let learn_outcome = naive.learn(key, port, now, limits);
+                    prop_assert_eq!(ours.learn(vlan, key.1, port, now), learn_outcome);
                 }
             }
             for number in 0..40 {

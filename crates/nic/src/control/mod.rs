@@ -25,8 +25,8 @@ pub(crate) use queue::{ControlQueue, PendingAck};
 pub struct ControlQueueState {
     fabric: Arc<Fabric>,
     port: PortId,
-    terms: ControlFeatures,
-    asked: Mutex<ControlSettings>,
+    control_features: ControlFeatures,
+    control_settings: Mutex<ControlSettings>,
 }
 
 impl ControlQueueState {
@@ -37,10 +37,10 @@ impl ControlQueueState {
     pub fn open(
         fabric: &Arc<Fabric>,
         port: PortId,
-        terms: ControlFeatures,
+        control_features: ControlFeatures,
         address: Mac,
     ) -> Result<Arc<Self>, Stopped> {
-        Self::resume(fabric, port, terms, ControlSettings::nothing(address))
+        Self::resume(fabric, port, control_features, ControlSettings::nothing(address))
     }
 
     /// This was asked for, of another process perhaps, and all hubs know it.
@@ -50,12 +50,17 @@ impl ControlQueueState {
     pub fn resume(
         fabric: &Arc<Fabric>,
         port: PortId,
-        terms: ControlFeatures,
-        asked: ControlSettings,
+        control_features: ControlFeatures,
+        control_settings: ControlSettings,
     ) -> Result<Arc<Self>, Stopped> {
         let fabric = Arc::clone(fabric);
-        fabric.set_asked(port, Some(Arc::new(asked.clone())))?;
-        Ok(Arc::new(Self { fabric, port, terms, asked: Mutex::new(asked) }))
+        fabric.set_asked(port, Some(Arc::new(control_settings.clone())))?;
+        Ok(Arc::new(Self {
+            fabric,
+            port,
+            control_features,
+            control_settings: Mutex::new(control_settings),
+        }))
     }
 
     /// Nobody asks for anything any more, and all hubs know that. The control queue is stopped.
@@ -88,14 +93,14 @@ impl ControlQueueState {
 
     /// Takes a command; what all of them come to then.
     fn take(&self, bytes: &[u8]) -> Result<ControlSettings, CommandError> {
-        let command = Command::parse(bytes, self.terms)?;
-        let mut asked = self.asked();
-        asked.apply(command);
-        Ok(asked.clone())
+        let command = Command::parse(bytes, self.control_features)?;
+        let mut control_settings = self.asked();
+        control_settings.apply(command);
+        Ok(control_settings.clone())
     }
 
     fn asked(&self) -> MutexGuard<'_, ControlSettings> {
         // Every change is a whole step.
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.control_settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

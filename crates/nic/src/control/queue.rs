@@ -14,7 +14,7 @@ use crate::ring::{FaultHandler, InOrderRing, ReactorQueue};
 /// A control queue on its reactor.
 pub(crate) struct ControlQueue {
     ring: InOrderRing,
-    desk: Arc<ControlQueueState>,
+    control_queue_state: Arc<ControlQueueState>,
     /// Where it lives, and as whom.
     reactor: Handle,
     id: PollerId,
@@ -51,7 +51,7 @@ impl Drop for PendingAck {
 impl ControlQueue {
     /// On `reactor`, which is this one.
     pub(crate) fn new(
-        desk: Arc<ControlQueueState>,
+        control_queue_state: Arc<ControlQueueState>,
         start: QueueStart,
         fault: FaultHandler,
         reactor: Handle,
@@ -59,9 +59,9 @@ impl ControlQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let id = context.poller().expect("queues are made as pollers");
-        let ring = InOrderRing::new(desk.port, start, fault, context)?;
+        let ring = InOrderRing::new(control_queue_state.port, start, fault, context)?;
         let room = vec![0; COMMAND_BYTES_MAX + 1].into();
-        Ok(Self { ring, desk, reactor, id, kickless, held: None, ticket: 0, room })
+        Ok(Self { ring, control_queue_state, reactor, id, kickless, held: None, ticket: 0, room })
     }
 
     /// Takes a command in, or answers at once that it cannot be had.
@@ -71,25 +71,29 @@ impl ControlQueue {
         let taken = if chain.writable.is_empty() {
             Err(CommandError::NoAnswer)
         } else {
-            self.desk.take(bytes)
+            self.control_queue_state.take(bytes)
         };
         match taken {
-            Ok(asked) => {
+            Ok(control_settings) => {
                 self.held = Some(chain);
-                self.tell(asked);
+                self.tell(control_settings);
             }
             Err(error) => {
-                tracing::debug!(port = self.desk.port.0, %error, "a driver's command is refused");
+                tracing::debug!(port = self.control_queue_state.port.0, %error, "a driver's command is refused");
                 self.answer(chain, ERR, context);
             }
         }
     }
 
-    fn tell(&mut self, asked: ControlSettings) {
+    fn tell(&mut self, control_settings: ControlSettings) {
         self.ticket += 1;
         let (reactor, queue, ticket) = (self.reactor.clone(), self.id, self.ticket);
-        let told = Arc::new(PendingAck { reactor, queue, ticket });
-        self.desk.fabric.set_control_settings_nowait(self.desk.port, &Arc::new(asked), &told);
+        let pending_ack = Arc::new(PendingAck { reactor, queue, ticket });
+        self.control_queue_state.fabric.set_control_settings_nowait(
+            self.control_queue_state.port,
+            &Arc::new(control_settings),
+            &pending_ack,
+        );
     }
 
     /// All hubs have heard it.

@@ -33,10 +33,10 @@ mod tests {
     #[test]
     fn large_frames_and_many_small_pieces_end_a_turn() {
         let after = |bytes: usize| {
-            let mut work = TurnBudget::default();
+            let mut turn_budget = TurnBudget::default();
             let spend = |_: &usize| {
-                let goes_on = !work.is_spent();
-                work.spend(bytes);
+                let goes_on = !turn_budget.is_spent();
+                turn_budget.spend(bytes);
                 goes_on
             };
             (0..10_000).take_while(spend).count()

@@ -12,7 +12,7 @@ use crate::link::{LinkAddress, StationUpdate, Writer};
 
 /// An outlet, and whether it got something in this batch.
 struct SinkEntry {
-    outlet: Rc<RefCell<dyn FrameSink>>,
+    frame_sink: Rc<RefCell<dyn FrameSink>>,
     is_touched: bool,
     /// It is among those that are looked at.
     is_watched: bool,
@@ -31,17 +31,17 @@ pub(super) struct Egress {
 }
 
 impl Egress {
-    pub(super) fn add_link(&mut self, number: usize, link: Writer, bell: PeerNotifier) {
+    pub(super) fn add_link(&mut self, number: usize, link: Writer, peer_notifier: PeerNotifier) {
         if self.links.len() <= number {
             self.links.resize_with(number + 1, || None);
         }
         if let Some(place) = self.links.get_mut(number) {
-            *place = Some((link, bell));
+            *place = Some((link, peer_notifier));
         }
     }
 
     /// A place for an outlet.
-    pub(super) fn add_sink(&mut self, outlet: Rc<RefCell<dyn FrameSink>>) -> QueueLocation {
+    pub(super) fn add_sink(&mut self, frame_sink: Rc<RefCell<dyn FrameSink>>) -> QueueLocation {
         let at = match self.outlets.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
@@ -52,40 +52,40 @@ impl Egress {
                 self.outlets.len() - 1
             }
         };
-        if let Some(place) = self.outlets.get_mut(at) {
+        if let Some(sink_entry) = self.outlets.get_mut(at) {
             // What was watched at this place before is still listed.
             let is_watched = self.watched.contains(&at);
-            *place = Some(SinkEntry { outlet, is_touched: false, is_watched });
+            *sink_entry = Some(SinkEntry { frame_sink, is_touched: false, is_watched });
         }
         QueueLocation::Here(at)
     }
 
     /// Nobody sits there any more.
-    pub(super) fn remove_sink(&mut self, seat: QueueLocation) {
-        if let QueueLocation::Here(at) = seat
-            && let Some(place) = self.outlets.get_mut(at)
+    pub(super) fn remove_sink(&mut self, queue_location: QueueLocation) {
+        if let QueueLocation::Here(at) = queue_location
+            && let Some(sink_entry) = self.outlets.get_mut(at)
         {
-            *place = None;
+            *sink_entry = None;
         }
     }
 
     /// Gives a frame to whoever sits there; see [`FrameSink::deliver`].
     pub(super) fn deliver(
         &mut self,
-        seat: QueueLocation,
+        queue_location: QueueLocation,
         to: LinkAddress,
         frame: &EgressFrame<'_>,
         more: &mut usize,
     ) -> Result<(), Reason> {
-        match seat {
+        match queue_location {
             QueueLocation::Nobody => Err(Reason::ReceiverClosed),
             QueueLocation::Here(at) => {
-                let place = self.outlets.get_mut(at).and_then(Option::as_mut);
-                let place = place.ok_or(Reason::ReceiverClosed)?;
-                if !std::mem::replace(&mut place.is_touched, true) {
+                let sink_entry = self.outlets.get_mut(at).and_then(Option::as_mut);
+                let sink_entry = sink_entry.ok_or(Reason::ReceiverClosed)?;
+                if !std::mem::replace(&mut sink_entry.is_touched, true) {
                     self.touched.push(at);
                 }
-                place.outlet.borrow_mut().deliver(frame, more)
+                sink_entry.frame_sink.borrow_mut().deliver(frame, more)
             }
             QueueLocation::There(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
@@ -111,20 +111,20 @@ impl Egress {
 
     /// Tells all other reactors where a station is. One whose link is full does without, and
     /// floods until the station is heard again.
-    pub(super) fn broadcast_station(&mut self, news: StationUpdate) {
+    pub(super) fn broadcast_station(&mut self, station_update: StationUpdate) {
         for (link, _) in self.links.iter_mut().flatten() {
-            link.tell(news);
+            link.tell(station_update);
         }
     }
 
     pub(super) fn flush(&mut self, context: &mut Context<'_>) {
         for at in self.touched.drain(..) {
-            if let Some(place) = self.outlets.get_mut(at).and_then(Option::as_mut) {
-                place.is_touched = false;
-                let mut outlet = place.outlet.borrow_mut();
-                outlet.flush(context);
-                if !place.is_watched && outlet.poll_consumption() {
-                    place.is_watched = true;
+            if let Some(sink_entry) = self.outlets.get_mut(at).and_then(Option::as_mut) {
+                sink_entry.is_touched = false;
+                let mut frame_sink = sink_entry.frame_sink.borrow_mut();
+                frame_sink.flush(context);
+                if !sink_entry.is_watched && frame_sink.poll_consumption() {
+                    sink_entry.is_watched = true;
                     self.watched.push(at);
                 }
             }
@@ -132,15 +132,15 @@ impl Egress {
         // Few, and seldom: those that somebody waits for.
         let outlets = &mut self.outlets;
         self.watched.retain(|at| {
-            let place = outlets.get_mut(*at).and_then(Option::as_mut);
-            place.is_some_and(|place| {
-                place.is_watched = place.outlet.borrow_mut().poll_consumption();
-                place.is_watched
+            let sink_entry = outlets.get_mut(*at).and_then(Option::as_mut);
+            sink_entry.is_some_and(|sink_entry| {
+                sink_entry.is_watched = sink_entry.frame_sink.borrow_mut().poll_consumption();
+                sink_entry.is_watched
             })
         });
-        for (link, bell) in self.links.iter_mut().flatten() {
+        for (link, peer_notifier) in self.links.iter_mut().flatten() {
             if link.show() {
-                context.notify(bell);
+                context.notify(peer_notifier);
             }
         }
     }

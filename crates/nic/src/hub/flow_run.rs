@@ -14,7 +14,7 @@ pub(super) struct FlowRun {
     to: PortId,
     /// Of the flow, if that says which queue it is.
     hash: Option<u32>,
-    pub(super) seat: QueueLocation,
+    pub(super) queue_location: QueueLocation,
     pub(super) address: LinkAddress,
     now_ns: u64,
     /// Some of it is on its way.
@@ -28,13 +28,14 @@ impl FlowRun {
     pub(super) fn begin(
         to: PortId,
         hash: Option<u32>,
-        known: &mut PortState,
+        port_state: &mut PortState,
         now_ns: u64,
-        exits: &Egress,
+        egress: &Egress,
     ) -> Self {
-        let queue = known.pick(hash, now_ns, exits);
-        let (seat, address) = (known.seat(queue), LinkAddress::new(to, queue, known.epoch));
-        Self { to, hash, seat, address, now_ns, goes: false, units: 0 }
+        let queue = port_state.pick(hash, now_ns, egress);
+        let (queue_location, address) =
+            (port_state.seat(queue), LinkAddress::new(to, queue, port_state.epoch));
+        Self { to, hash, queue_location, address, now_ns, goes: false, units: 0 }
     }
 
     /// For which port it is.
@@ -56,8 +57,8 @@ impl FlowRun {
     }
 
     /// Tells the port that it was for what became of it.
-    pub(super) fn end(&self, known: &mut PortState, exits: &Egress) {
+    pub(super) fn end(&self, port_state: &mut PortState, egress: &Egress) {
         let outcome = (self.goes, self.units);
-        known.sent(self.hash, self.address.queue(), outcome, self.now_ns, exits);
+        port_state.sent(self.hash, self.address.queue(), outcome, self.now_ns, egress);
     }
 }

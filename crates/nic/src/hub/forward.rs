@@ -45,16 +45,16 @@ impl Hub {
     pub fn forward(
         &mut self,
         from: PortId,
-        given: &IngressFrame<'_>,
+        ingress_frame: &IngressFrame<'_>,
         now_ns: u64,
     ) -> Option<Reason> {
-        let bytes = given.prefix.len() + given.body.len();
-        self.work.spend(given.body.iovecs().len() * PIECE_BYTES);
-        let refused = self.switch_frame(from, given, bytes, now_ns).err();
-        if let Some(known) = port_state(&mut self.ports, from) {
-            known.counts.sends(counted(bytes));
+        let bytes = ingress_frame.prefix.len() + ingress_frame.body.len();
+        self.turn_budget.spend(ingress_frame.body.iovecs().len() * PIECE_BYTES);
+        let refused = self.switch_frame(from, ingress_frame, bytes, now_ns).err();
+        if let Some(port_state) = port_state(&mut self.ports, from) {
+            port_state.counts.sends(counted(bytes));
             if let Some(reason) = refused {
-                known.counts.refused.count(reason);
+                port_state.counts.refused.count(reason);
             }
         }
         refused
@@ -63,37 +63,47 @@ impl Hub {
     fn switch_frame(
         &mut self,
         from: PortId,
-        given: &IngressFrame<'_>,
+        ingress_frame: &IngressFrame<'_>,
         bytes: usize,
         now_ns: u64,
     ) -> Result<(), Reason> {
-        let IngressFrame { header, prefix, body, may } = *given;
+        let IngressFrame { header, prefix, body, may } = *ingress_frame;
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(header, &frame, *may)?;
-        let mut passing =
+        let mut parsed_frame =
             ParsedFrame { frame: &frame, header: &header, flooded: false, prefix, body };
-        if let Some(way) = self.switch.lookup(from, &frame, &header, now_ns) {
-            self.count_flow(from, &frame, Some(way.to), now_ns);
-            self.send_to_port(way.to, way.tagging, &passing, now_ns);
+        if let Some(forwarding_entry) = self.switch.lookup(from, &frame, &header, now_ns) {
+            self.count_flow(from, &frame, Some(forwarding_entry.to), now_ns);
+            self.send_to_port(
+                forwarding_entry.to,
+                forwarding_entry.tag_action,
+                &parsed_frame,
+                now_ns,
+            );
             return Ok(());
         }
         let verdict = self.switch.decide(from, &frame, &header, now_ns);
         let vlan = verdict.vlan;
-        if verdict.learnt.is_some_and(|learnt| learnt.is_news()) {
-            let term = port_state(&mut self.ports, from).map_or(0, |known| known.term);
-            self.exits.broadcast_station(StationUpdate { port: from, term, vlan, mac: frame.src });
+        if verdict.learn_outcome.is_some_and(|learn_outcome| learn_outcome.is_news()) {
+            let term = port_state(&mut self.ports, from).map_or(0, |port_state| port_state.term);
+            self.egress.broadcast_station(StationUpdate { port: from, term, vlan, mac: frame.src });
         }
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
             Decision::Forward(to) => {
                 self.count_flow(from, &frame, Some(to), now_ns);
-                self.send_to_port(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+                self.send_to_port(to, self.switch.tagging(to, vlan, &frame), &parsed_frame, now_ns);
             }
             Decision::Flood(ports) => {
                 self.count_flow(from, &frame, None, now_ns);
-                passing.flooded = true;
+                parsed_frame.flooded = true;
                 for to in ports.iter() {
-                    self.send_to_port(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+                    self.send_to_port(
+                        to,
+                        self.switch.tagging(to, vlan, &frame),
+                        &parsed_frame,
+                        now_ns,
+                    );
                 }
             }
         }
@@ -102,9 +112,9 @@ impl Hub {
 
     /// Counts a frame that goes on among those of its flow.
     fn count_flow(&mut self, from: PortId, frame: &Frame<'_>, to: Option<PortId>, now_ns: u64) {
-        if let Some(known) = port_state(&mut self.ports, from) {
+        if let Some(port_state) = port_state(&mut self.ports, from) {
             let (hash, key) = (|| self.hash.of(frame), || FlowKey::of(frame, to));
-            known.flows.see(hash, frame.len.into(), now_ns, key);
+            port_state.flows.see(hash, frame.len.into(), now_ns, key);
         }
     }
 
@@ -113,79 +123,85 @@ impl Hub {
     fn send_to_port(
         &mut self,
         to: PortId,
-        tagging: TagAction,
-        passing: &ParsedFrame<'_>,
+        tag_action: TagAction,
+        parsed_frame: &ParsedFrame<'_>,
         now_ns: u64,
     ) {
-        let ParsedFrame { header, prefix, body, .. } = *passing;
-        let Some(hash) = self.flow_for(to, passing) else { return };
+        let ParsedFrame { header, prefix, body, .. } = *parsed_frame;
+        let Some(hash) = self.flow_for(to, parsed_frame) else { return };
         if !self.run.as_ref().is_some_and(|run| run.is_of(to, hash)) {
             self.begin_run(to, hash, now_ns);
         }
-        let (Some(known), Some(run)) = (port_state(&mut self.ports, to), &mut self.run) else {
+        let (Some(port_state), Some(run)) = (port_state(&mut self.ports, to), &mut self.run) else {
             return;
         };
-        let mut way = Delivery { known, exits: &mut self.exits, work: &mut self.work, run };
-        let outcome = if header.is_plain() && tagging == TagAction::Keep {
+        let mut way = Delivery {
+            port_state,
+            egress: &mut self.egress,
+            turn_budget: &mut self.turn_budget,
+            run,
+        };
+        let outcome = if header.is_plain() && tag_action == TagAction::Keep {
             let raw = Header::default().bytes(1);
             way.give(&EgressFrame { header: raw, head: prefix, body, since_ns: now_ns })
         } else {
-            way.finish(&mut self.workshop, tagging, passing, now_ns)
+            way.finish(&mut self.offload_scratch, tag_action, parsed_frame, now_ns)
         };
         way.run.sent(outcome);
     }
 
     /// The hash of a frame's flow, if a port asks for that; nothing if it does not want the frame.
     #[inline]
-    fn flow_for(&mut self, to: PortId, passing: &ParsedFrame<'_>) -> Option<Option<u32>> {
-        let ParsedFrame { frame, flooded, .. } = *passing;
-        let known = port_state(&mut self.ports, to)?;
-        if flooded && !known.wants(frame.dst) {
+    fn flow_for(&mut self, to: PortId, parsed_frame: &ParsedFrame<'_>) -> Option<Option<u32>> {
+        let ParsedFrame { frame, flooded, .. } = *parsed_frame;
+        let port_state = port_state(&mut self.ports, to)?;
+        if flooded && !port_state.wants(frame.dst) {
             return None;
         }
         // Asked again of the same frame, for another port, it is known.
-        Some(if known.is_wide() { self.hash.of(frame) } else { None })
+        Some(if port_state.is_wide() { self.hash.of(frame) } else { None })
     }
 
     /// What follows goes elsewhere.
     #[inline(never)]
     fn begin_run(&mut self, to: PortId, hash: Option<u32>, now_ns: u64) {
         self.end_run();
-        let known = port_state(&mut self.ports, to);
-        self.run = known.map(|known| FlowRun::begin(to, hash, known, now_ns, &self.exits));
+        let port_state = port_state(&mut self.ports, to);
+        self.run =
+            port_state.map(|port_state| FlowRun::begin(to, hash, port_state, now_ns, &self.egress));
     }
 
     /// Nothing follows what went to the same place.
     pub(super) fn end_run(&mut self) {
         if let Some(run) = self.run.take()
-            && let Some(known) = port_state(&mut self.ports, run.to())
+            && let Some(port_state) = port_state(&mut self.ports, run.to())
         {
-            run.end(known, &self.exits);
+            run.end(port_state, &self.egress);
         }
     }
 }
 
 /// A frame on its way to a queue.
 struct Delivery<'a> {
-    known: &'a mut PortState,
-    exits: &'a mut Egress,
-    work: &'a mut TurnBudget,
+    port_state: &'a mut PortState,
+    egress: &'a mut Egress,
+    turn_budget: &'a mut TurnBudget,
     run: &'a mut FlowRun,
 }
 
 impl Delivery<'_> {
     /// Gives what is to be done no more about. Returns whether it is on its way, and how much work it was.
     #[inline]
-    fn give(&mut self, ready: &EgressFrame<'_>) -> (bool, u64) {
-        let bytes = ready.bytes();
-        let FlowRun { seat, address, .. } = *self.run;
+    fn give(&mut self, egress_frame: &EgressFrame<'_>) -> (bool, u64) {
+        let bytes = egress_frame.bytes();
+        let FlowRun { queue_location, address, .. } = *self.run;
         let mut more = 0;
-        let given = self.exits.deliver(seat, address, ready, &mut more);
+        let given = self.egress.deliver(queue_location, address, egress_frame, &mut more);
         // On another reactor it counts when it gets there.
-        if given.is_err() || !matches!(seat, QueueLocation::There(_)) {
-            self.known.got(bytes, given);
+        if given.is_err() || !matches!(queue_location, QueueLocation::There(_)) {
+            self.port_state.got(bytes, given);
         }
-        (given.is_ok(), self.work.spend(bytes + more * PIECE_BYTES))
+        (given.is_ok(), self.turn_budget.spend(bytes + more * PIECE_BYTES))
     }
 
     /// Does what the port lacks, then gives what comes of it. Returns whether any of it is on its way, and
@@ -193,18 +209,18 @@ impl Delivery<'_> {
     #[inline(never)]
     fn finish(
         &mut self,
-        workshop: &mut OffloadScratch,
-        tagging: TagAction,
-        passing: &ParsedFrame<'_>,
+        offload_scratch: &mut OffloadScratch,
+        tag_action: TagAction,
+        parsed_frame: &ParsedFrame<'_>,
         now_ns: u64,
     ) -> (bool, u64) {
-        let ParsedFrame { header, flooded, prefix, body, .. } = *passing;
-        let changed = RewrittenHead::new(prefix, header, tagging);
+        let ParsedFrame { header, flooded, prefix, body, .. } = *parsed_frame;
+        let changed = RewrittenHead::new(prefix, header, tag_action);
         let (head, header) = match &changed {
             None => (prefix, header),
             Some((head, header)) => (head.bytes(), header),
         };
-        let (takes, nothing) = (self.known.takes, Buffers::default());
+        let (takes, nothing) = (self.port_state.takes, Buffers::default());
         let raw = header.for_receiver(takes).bytes(1);
         let (mut goes, mut units) = (false, 0);
         // What comes of giving is counted there.
@@ -219,16 +235,16 @@ impl Delivery<'_> {
                 Ok(())
             }
             SoftwareOffload::Checksum => {
-                workshop.complete(head, body, header).map(|whole| give(whole, &nothing))
+                offload_scratch.complete(head, body, header).map(|whole| give(whole, &nothing))
             }
             // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
             SoftwareOffload::Segment => {
                 let most = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
-                workshop.cut(head, body, header, most, |piece| give(piece, &nothing))
+                offload_scratch.cut(head, body, header, most, |piece| give(piece, &nothing))
             }
         };
         if let Err(reason) = finished {
-            self.known.got(0, Err(reason));
+            self.port_state.got(0, Err(reason));
         }
         (goes, units)
     }

@@ -26,14 +26,14 @@ pub(super) enum QueueLocation {
 /// A queue of a port.
 #[derive(Debug)]
 struct QueueEntry {
-    seat: QueueLocation,
+    queue_location: QueueLocation,
     /// What its reactor tells of what was taken, if it does, and what that says of our frames.
     taken: Option<(Arc<ConsumptionCounter>, ConsumptionTracker)>,
 }
 
 impl QueueEntry {
     fn empty() -> Self {
-        Self { seat: QueueLocation::Nobody, taken: None }
+        Self { queue_location: QueueLocation::Nobody, taken: None }
     }
 }
 
@@ -49,30 +49,30 @@ pub(super) struct PortState {
     pub(super) term: u32,
     /// The flows that it sends.
     pub(super) flows: TopFlows,
-    spread: QueueSelector,
+    queue_selector: QueueSelector,
     /// Up to the last queue that was ever there.
     places: Vec<QueueEntry>,
     /// Transmit queues on this reactor, by number; those that have ended, too.
     senders: Vec<Option<PollerId>>,
     /// What its driver has asked for, if it has a control queue.
-    asked: Option<Arc<ControlSettings>>,
+    control_settings: Option<Arc<ControlSettings>>,
     /// Queues from the first on that take frames and are in use: over these they are spread.
     open: u8,
 }
 
 impl PortState {
     /// Nothing of it is open. Reactor `number` is ours.
-    pub(super) fn new(counts: Arc<Counts>, shares: Arc<QueueLoads>, number: usize) -> Self {
+    pub(super) fn new(counts: Arc<Counts>, queue_loads: Arc<QueueLoads>, number: usize) -> Self {
         Self {
             counts,
             takes: Offloads::default(),
             epoch: 0,
             term: 0,
             flows: TopFlows::default(),
-            spread: QueueSelector::new(shares, number),
+            queue_selector: QueueSelector::new(queue_loads, number),
             places: Vec::new(),
             senders: Vec::new(),
-            asked: None,
+            control_settings: None,
             open: 0,
         }
     }
@@ -81,16 +81,18 @@ impl PortState {
     pub(super) fn set_location(
         &mut self,
         queue: u16,
-        seat: QueueLocation,
-        taken: Option<Arc<ConsumptionCounter>>,
+        queue_location: QueueLocation,
+        consumption_counter: Option<Arc<ConsumptionCounter>>,
     ) -> QueueLocation {
         let at = usize::from(queue);
         if queue < u16::from(QUEUES_MAX) && self.places.len() <= at {
             self.places.resize_with(at + 1, QueueEntry::empty);
         }
-        let Some(place) = self.places.get_mut(at) else { return seat };
-        let taken = taken.map(|taken| (taken, ConsumptionTracker::default()));
-        let former = std::mem::replace(place, QueueEntry { seat, taken }).seat;
+        let Some(queue_entry) = self.places.get_mut(at) else { return queue_location };
+        let taken = consumption_counter
+            .map(|consumption_counter| (consumption_counter, ConsumptionTracker::default()));
+        let former =
+            std::mem::replace(queue_entry, QueueEntry { queue_location, taken }).queue_location;
         self.respread();
         former
     }
@@ -112,63 +114,73 @@ impl PortState {
     }
 
     /// Its driver asks for something else from now on.
-    pub(super) fn set_asked(&mut self, asked: Option<Arc<ControlSettings>>) {
-        self.asked = asked;
+    pub(super) fn set_asked(&mut self, control_settings: Option<Arc<ControlSettings>>) {
+        self.control_settings = control_settings;
         self.respread();
     }
 
     /// Its driver wants a frame to `dst`, of which nobody knows whose it is.
     pub(super) fn wants(&self, dst: Mac) -> bool {
-        self.asked.as_ref().is_none_or(|asked| asked.wants(dst))
+        self.control_settings.as_ref().is_none_or(|control_settings| control_settings.wants(dst))
     }
 
     /// Its driver uses this queue. Without a control queue, it does what is started.
     pub(super) fn uses(&self, queue: u16) -> bool {
-        self.asked.as_ref().is_none_or(|asked| queue < asked.pairs())
+        self.control_settings
+            .as_ref()
+            .is_none_or(|control_settings| queue < control_settings.pairs())
     }
 
     /// A flow's frames may go to another queue after this, while earlier ones lie in the former: the
     /// driver has asked for that, or the queue is gone.
     fn respread(&mut self) {
-        let taking = |(queue, place): &(u16, &QueueEntry)| {
-            place.seat != QueueLocation::Nobody && self.uses(*queue)
+        let taking = |(queue, queue_entry): &(u16, &QueueEntry)| {
+            queue_entry.queue_location != QueueLocation::Nobody && self.uses(*queue)
         };
         // There are QUEUES_MAX places at most.
         let open = (0..).zip(&self.places).take_while(taking).count() as u8;
         if open != self.open {
             self.open = open;
-            self.spread.set_queues(open);
+            self.queue_selector.set_queues(open);
         }
     }
 
     /// Who takes what goes to a queue.
     pub(super) fn seat(&self, queue: u16) -> QueueLocation {
-        self.places.get(usize::from(queue)).map_or(QueueLocation::Nobody, |place| place.seat)
+        self.places
+            .get(usize::from(queue))
+            .map_or(QueueLocation::Nobody, |queue_entry| queue_entry.queue_location)
     }
 
     /// Everybody.
     pub(super) fn seats(&self) -> impl Iterator<Item = QueueLocation> {
-        self.places.iter().map(|place| place.seat)
+        self.places.iter().map(|queue_entry| queue_entry.queue_location)
     }
 
     /// It has several queues, and a frame's flow says which one it goes to.
     pub(super) fn is_wide(&self) -> bool {
-        self.spread.is_wide()
+        self.queue_selector.is_wide()
     }
 
     /// The queue for a frame. A move of its bucket that waits is made if it may be now.
-    pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Egress) -> u16 {
-        let Self { spread, places, .. } = self;
+    pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, egress: &Egress) -> u16 {
+        let Self { queue_selector: spread, places, .. } = self;
         let is_taken = |queue: u8, position: u64| {
-            let QueueEntry { seat, taken } = places.get_mut(usize::from(queue))?;
+            let QueueEntry { queue_location: seat, taken } = places.get_mut(usize::from(queue))?;
             match (*seat, taken) {
-                (QueueLocation::There(to), Some((taken, followed))) => {
-                    Some(followed.is_done(position, exits.arrived(to), taken))
+                (QueueLocation::There(to), Some((consumption_counter, consumption_tracker))) => {
+                    Some(consumption_tracker.is_done(
+                        position,
+                        egress.arrived(to),
+                        consumption_counter,
+                    ))
                 }
                 // Positions on our own reactor are those of the ring.
-                (QueueLocation::Here(_), Some((taken, _))) => Some(taken.has_passed(position)),
+                (QueueLocation::Here(_), Some((consumption_counter, _))) => {
+                    Some(consumption_counter.has_passed(position))
+                }
                 // It has not even come to whoever would tell nothing of it.
-                (QueueLocation::There(to), None) if position > exits.arrived(to) => Some(false),
+                (QueueLocation::There(to), None) if position > egress.arrived(to) => Some(false),
                 _ => None,
             }
         };
@@ -183,28 +195,28 @@ impl PortState {
         queue: u16,
         outcome: (bool, u64),
         now_ns: u64,
-        exits: &Egress,
+        egress: &Egress,
     ) {
         if !self.is_wide() {
             return;
         }
         let (goes, units) = outcome;
-        let place = self.places.get_mut(usize::from(queue));
-        let Some(place) = place.filter(|_| goes) else {
-            return self.spread.lost(hash, units, now_ns);
+        let queue_entry = self.places.get_mut(usize::from(queue));
+        let Some(queue_entry) = queue_entry.filter(|_| goes) else {
+            return self.queue_selector.lost(hash, units, now_ns);
         };
-        let position = match (place.seat, &mut place.taken) {
-            (QueueLocation::There(number), Some((taken, followed))) => {
-                followed.goes(|| exits.arrived(number), taken);
-                exits.written(number)
+        let position = match (queue_entry.queue_location, &mut queue_entry.taken) {
+            (QueueLocation::There(number), Some((consumption_counter, consumption_tracker))) => {
+                consumption_tracker.goes(|| egress.arrived(number), consumption_counter);
+                egress.written(number)
             }
-            (QueueLocation::There(number), None) => exits.written(number),
+            (QueueLocation::There(number), None) => egress.written(number),
             // Only 0 is none: a frame may wait for the first buffers.
-            (_, Some((taken, _))) => taken.given().max(1),
+            (_, Some((consumption_counter, _))) => consumption_counter.given().max(1),
             // Nobody will ask for it; only 0 is none.
             (_, None) => 1,
         };
-        self.spread.sent(hash, position, units, now_ns);
+        self.queue_selector.sent(hash, position, units, now_ns);
     }
 
     /// Counts what came of a frame for it.

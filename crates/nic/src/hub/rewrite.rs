@@ -20,9 +20,9 @@ impl RewrittenHead {
     pub(super) fn new(
         prefix: &[u8],
         header: &Header,
-        tagging: TagAction,
+        tag_action: TagAction,
     ) -> Option<(Self, Header)> {
-        let (tag, header) = match tagging {
+        let (tag, header) = match tag_action {
             TagAction::Keep => return None,
             TagAction::Push(tag) => (Some(tag), header.tagged()),
             TagAction::Replace(tag) => (Some(tag), *header),
@@ -30,7 +30,7 @@ impl RewrittenHead {
         };
         let new = tag.map(|tag| [ethertype::VLAN.to_be_bytes(), tag.0.to_be_bytes()]);
         // The bytes behind the addresses, without the tag that goes.
-        let behind = match tagging {
+        let behind = match tag_action {
             TagAction::Push(_) => TAG_AT,
             _ => TAG_AT + TAG,
         };
@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    fn changed(prefix: &[u8], tagging: TagAction) -> Vec<u8> {
-        let (head, _) = RewrittenHead::new(prefix, &Header::default(), tagging).unwrap();
+    fn changed(prefix: &[u8], tag_action: TagAction) -> Vec<u8> {
+        let (head, _) = RewrittenHead::new(prefix, &Header::default(), tag_action).unwrap();
         head.bytes().to_vec()
     }
 

@@ -10,8 +10,9 @@ const NOW: u64 = 1_000_000_000;
 
 fn plug(hub: &mut Hub, network: u16, vlan: Vlan, term: u32) {
     let policy = PortPolicy { vlan, ..PortPolicy::open(NetworkId(network)) };
-    let common = SharedPortState { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
-    hub.set_port(PORT, policy, common, term).unwrap();
+    let shared_port_state =
+        SharedPortState { counts: Arc::default(), queue_loads: Arc::new(QueueLoads::new(1)) };
+    hub.set_port(PORT, policy, shared_port_state, term).unwrap();
 }
 
 fn hub() -> Hub {
@@ -65,9 +66,9 @@ fn news_of_no_port_is_forgotten() {
 fn with_two_ports() -> (Hub, [PortId; 2]) {
     let (mut hub, ports) = (hub(), [PORT, PortId(8)]);
     for port in ports {
-        let common =
-            SharedPortState { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
-        hub.set_port(port, PortPolicy::open(NetworkId(0)), common, 1).unwrap();
+        let shared_port_state =
+            SharedPortState { counts: Arc::default(), queue_loads: Arc::new(QueueLoads::new(1)) };
+        hub.set_port(port, PortPolicy::open(NetworkId(0)), shared_port_state, 1).unwrap();
     }
     (hub, ports)
 }
@@ -92,7 +93,10 @@ impl FrameSink for Got {
 fn opens(hub: &mut Hub, port: PortId) -> Rc<RefCell<Got>> {
     let outlet = Rc::new(RefCell::new(Got::default()));
     let takes = Offloads::default();
-    hub.open(QueueAnnouncement { port, queue: 0, epoch: 1, takes, taken: None }, outlet.clone());
+    hub.open(
+        QueueAnnouncement { port, queue: 0, epoch: 1, takes, consumption_counter: None },
+        outlet.clone(),
+    );
     outlet
 }
 
@@ -131,7 +135,7 @@ fn frames_that_are_copied_to_many_pieces_end_a_turn() {
     let (mut hub, [from, to]) = with_two_ports();
     let receiver = opens(&mut hub, to);
     let until_spent = |hub: &mut Hub, one: &mut dyn FnMut(&mut Hub)| {
-        hub.work = TurnBudget::default();
+        hub.turn_budget = TurnBudget::default();
         let mut count = 0;
         while count < 100 && !hub.is_spent() {
             one(hub);

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     mapping: Arc<Mapping>,
     written: CacheAligned,
     read: CacheAligned,
-    door: Arc<ReaderSleep>,
+    reader_sleep: Arc<ReaderSleep>,
 }
 
 /// A number on a cache line of its own.
@@ -89,13 +89,13 @@ impl Shared {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(crate) fn new(door: Arc<ReaderSleep>) -> Result<Arc<Self>, MemoryError> {
+    pub(crate) fn new(reader_sleep: Arc<ReaderSleep>) -> Result<Arc<Self>, MemoryError> {
         let mapping = Arc::new(Mapping::private(LINK_BYTES)?);
         Ok(Arc::new(Self {
             mapping,
             written: CacheAligned::default(),
             read: CacheAligned::default(),
-            door,
+            reader_sleep,
         }))
     }
 
@@ -103,7 +103,7 @@ impl Shared {
         match word {
             LinkWord::Written => &self.written.0,
             LinkWord::Read => &self.read.0,
-            LinkWord::Asleep => &self.door.0.0,
+            LinkWord::Asleep => &self.reader_sleep.0.0,
         }
     }
 }
@@ -155,7 +155,7 @@ impl Head {
 #[derive(Debug)]
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    area: ThreadMapping,
+    thread_mapping: ThreadMapping,
     at: u64,
     shown: u64,
     /// What the reader had given back when it was last asked.
@@ -164,8 +164,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let area = ThreadMapping::over(shared.mapping.clone());
-        Self { shared, area, at: 0, shown: 0, given_back: 0 }
+        let thread_mapping = ThreadMapping::over(shared.mapping.clone());
+        Self { shared, thread_mapping, at: 0, shown: 0, given_back: 0 }
     }
 
     /// Writes a frame; false: there is no room.
@@ -177,21 +177,22 @@ impl Writer {
         let (more, since_ns) = (frame.header, frame.since_ns);
         let head = Head { kind: FRAME, bytes, address, more, since_ns };
         self.write_head(at, &head)
-            && self.area.write(head_at, frame.head)
-            && frame.body.copy_to(self.area.mapping(), body_at)
+            && self.thread_mapping.write(head_at, frame.head)
+            && frame.body.copy_to(self.thread_mapping.mapping(), body_at)
             && self.done(bytes as usize)
     }
 
     fn write_head(&self, at: usize, head: &Head) -> bool {
-        self.area.write(at, head.pack().as_flattened())
+        self.thread_mapping.write(at, head.pack().as_flattened())
     }
 
     /// Writes where a station is; false: there is no room.
-    pub(crate) fn tell(&mut self, news: StationUpdate) -> bool {
+    pub(crate) fn tell(&mut self, station_update: StationUpdate) -> bool {
         let Some(at) = self.room(0) else { return false };
-        let address = LinkAddress::new(news.port, news.vlan, news.term);
+        let address =
+            LinkAddress::new(station_update.port, station_update.vlan, station_update.term);
         let mut more = [0; HEADER_BYTES];
-        more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
+        more.iter_mut().zip(station_update.mac.0).for_each(|(place, byte)| *place = byte);
         let head = Head { kind: NEWS, address, more, ..Head::default() };
         self.write_head(at, &head) && self.done(0)
     }
@@ -253,7 +254,7 @@ fn record(bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,
-    area: ThreadMapping,
+    thread_mapping: ThreadMapping,
     at: u64,
     /// What the writer had shown when it was last asked.
     written: u64,
@@ -261,8 +262,8 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let area = ThreadMapping::over(shared.mapping.clone());
-        Self { shared, area, at: 0, written: 0 }
+        let thread_mapping = ThreadMapping::over(shared.mapping.clone());
+        Self { shared, thread_mapping, at: 0, written: 0 }
     }
 
     /// The next record, with the bytes of its frame in `frame`, if there is one. They are good
@@ -270,7 +271,8 @@ impl Reader {
     pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<LinkRecord> {
         while self.has_more() {
             let (at, mut raw) = (place(self.at), [0; HEAD_BYTES]);
-            let head = if self.area.read(at, &mut raw) { Head::unpack(&raw) } else { None }?;
+            let head =
+                if self.thread_mapping.read(at, &mut raw) { Head::unpack(&raw) } else { None }?;
             if head.kind == WRAP {
                 self.at += (LINK_BYTES - at) as u64;
                 continue;
@@ -284,7 +286,7 @@ impl Reader {
             }
             frame.clear();
             return frame
-                .append_area(&self.area, at + HEAD_BYTES, bytes)
+                .append_area(&self.thread_mapping, at + HEAD_BYTES, bytes)
                 .then_some(LinkRecord::Frame(head.address, head.more, head.since_ns));
         }
         None

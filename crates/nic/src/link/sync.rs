@@ -34,36 +34,36 @@ pub(crate) trait LinkMemory {
 }
 
 /// The writer shows what is below `position`; true when the reader must be woken.
-pub(crate) fn publish(words: &impl LinkMemory, position: u64) -> bool {
-    words.store(LinkWord::Written, position, Ordering::Release);
-    words.full_fence();
-    words.load(LinkWord::Asleep, Ordering::Relaxed) != 0
+pub(crate) fn publish(link_memory: &impl LinkMemory, position: u64) -> bool {
+    link_memory.store(LinkWord::Written, position, Ordering::Release);
+    link_memory.full_fence();
+    link_memory.load(LinkWord::Asleep, Ordering::Relaxed) != 0
 }
 
 /// What the reader may read; it is visible after this.
-pub(crate) fn written(words: &impl LinkMemory) -> u64 {
-    words.load(LinkWord::Written, Ordering::Acquire)
+pub(crate) fn written(link_memory: &impl LinkMemory) -> u64 {
+    link_memory.load(LinkWord::Written, Ordering::Acquire)
 }
 
 /// The reader needs nothing below `position` any more.
-pub(crate) fn release(words: &impl LinkMemory, position: u64) {
-    words.store(LinkWord::Read, position, Ordering::Release);
+pub(crate) fn release(link_memory: &impl LinkMemory, position: u64) {
+    link_memory.store(LinkWord::Read, position, Ordering::Release);
 }
 
 /// What the writer may write over.
-pub(crate) fn given_back(words: &impl LinkMemory) -> u64 {
-    words.load(LinkWord::Read, Ordering::Acquire)
+pub(crate) fn given_back(link_memory: &impl LinkMemory) -> u64 {
+    link_memory.load(LinkWord::Read, Ordering::Acquire)
 }
 
 /// The reader is about to sleep: whoever does so must look at [`written`] after this.
-pub(crate) fn prepare_sleep(words: &impl LinkMemory) {
-    words.store(LinkWord::Asleep, 1, Ordering::Relaxed);
-    words.full_fence();
+pub(crate) fn prepare_sleep(link_memory: &impl LinkMemory) {
+    link_memory.store(LinkWord::Asleep, 1, Ordering::Relaxed);
+    link_memory.full_fence();
 }
 
 /// The reader looks by itself again.
-pub(crate) fn cancel_sleep(words: &impl LinkMemory) {
-    words.store(LinkWord::Asleep, 0, Ordering::Relaxed);
+pub(crate) fn cancel_sleep(link_memory: &impl LinkMemory) {
+    link_memory.store(LinkWord::Asleep, 0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

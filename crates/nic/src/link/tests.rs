@@ -35,15 +35,15 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         let head = [value ^ 0xff; 20];
         let header = [value; HEADER_BYTES];
         let since_ns = u64::from(number) << 20;
-        let ready = EgressFrame { header, head: &head, body: &body(bytes, value), since_ns };
-        if writer.put(address(queue), &ready) {
+        let egress_frame = EgressFrame { header, head: &head, body: &body(bytes, value), since_ns };
+        if writer.put(address(queue), &egress_frame) {
             sent.push_back((number, bytes));
         } else {
             lost += 1;
         }
         if number % 5 == 0 {
-            let news = news(queue, value);
-            assert!(!writer.tell(news) || writer.show() || writer.shown == writer.at);
+            let station_update = news(queue, value);
+            assert!(!writer.tell(station_update) || writer.show() || writer.shown == writer.at);
         }
         if number % 80 < 79 {
             continue;
@@ -75,14 +75,14 @@ fn nothing_is_seen_before_it_is_shown_and_sleepers_are_told() {
     let nothing = Buffers::default();
     let mut out = Buffers::default();
     let (header, head) = ([0; HEADER_BYTES], [1, 2, 3]);
-    let ready = EgressFrame { header, head: &head, body: &nothing, since_ns: 0 };
-    assert!(writer.put(address(1), &ready) && !reader.has_more());
+    let egress_frame = EgressFrame { header, head: &head, body: &nothing, since_ns: 0 };
+    assert!(writer.put(address(1), &egress_frame) && !reader.has_more());
     assert!(!writer.show() && reader.has_more());
     assert!(matches!(reader.next(&mut out), Some(LinkRecord::Frame(..))));
     assert!(reader.next(&mut out).is_none());
     reader.lie_down();
     assert!(!writer.show(), "nothing new");
-    assert!(writer.put(address(1), &ready) && writer.show());
+    assert!(writer.put(address(1), &egress_frame) && writer.show());
     reader.get_up();
-    assert!(writer.put(address(1), &ready) && !writer.show());
+    assert!(writer.put(address(1), &egress_frame) && !writer.show());
 }

@@ -86,9 +86,9 @@ impl Receive {
             self.ring.queue.fetch_more::<HEADER_BYTES>(next, bytes.min(WHOLE_BYTES));
         }
         let written = match &mut popped {
-            Popped::Piece(piece) => {
+            Popped::Piece(single_buffer) => {
                 let queue = &self.ring.queue;
-                queue.write_piece(piece, &frame.header, frame.head, frame.body).unwrap_or(0)
+                queue.write_piece(single_buffer, &frame.header, frame.head, frame.body).unwrap_or(0)
             }
             Popped::Chain(chain) => {
                 *more += chain.writable.iovecs().len().saturating_sub(1);
@@ -98,7 +98,7 @@ impl Receive {
         };
         // A frame has at most net::frame::FRAME_MAX bytes.
         self.ring.push(popped, written as u32);
-        self.taken.gives(1);
+        self.consumption_counter.gives(1);
     }
 
     /// The same to as many buffers as it takes.
@@ -122,8 +122,8 @@ impl Receive {
             self.stocked -= popped.writable();
             let room = popped.writable();
             let place = match &mut popped {
-                Popped::Piece(piece) if room > 0 => {
-                    self.ring.queue.show(piece, 0, &mut self.place);
+                Popped::Piece(single_buffer) if room > 0 => {
+                    self.ring.queue.show(single_buffer, 0, &mut self.place);
                     &mut self.place
                 }
                 // It is for us to read: nothing fits.
@@ -136,7 +136,7 @@ impl Receive {
             let written = spread(&mut front, &mut body, place);
             self.ring.push(popped, written as u32);
         }
-        self.taken.gives(buffers as u64);
+        self.consumption_counter.gives(buffers as u64);
         Ok(())
     }
 

@@ -49,25 +49,25 @@ pub(crate) struct Receive {
     poller: Option<PollerId>,
     counts: Arc<QueueCounts>,
     residence: ResidenceBatch,
-    taken: Arc<ConsumptionCounter>,
+    consumption_counter: Arc<ConsumptionCounter>,
     /// What the guest has told of what it takes.
-    told: UsedEventTracker,
+    used_event_tracker: UsedEventTracker,
 }
 
 impl Receive {
     pub(crate) fn new(
-        life: PortIncarnation,
+        port_incarnation: PortIncarnation,
         start: QueueStart,
         counts: Arc<QueueCounts>,
-        taken: Arc<ConsumptionCounter>,
+        consumption_counter: Arc<ConsumptionCounter>,
         fault: FaultHandler,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let kicks = start.kick.is_some();
-        let ring = InOrderRing::new(life.port, start, fault, context)?;
+        let ring = InOrderRing::new(port_incarnation.port, start, fault, context)?;
         counts.begins(context.reactor());
-        let (mergeable, residence) = (life.mergeable, ResidenceBatch::default());
+        let (mergeable, residence) = (port_incarnation.mergeable, ResidenceBatch::default());
         let (place, backlog) = (Buffers::with_capacity(1), Backlog::default());
         let poller = if kicks { context.poller() } else { None };
         Ok(Self {
@@ -81,8 +81,8 @@ impl Receive {
             poller,
             counts,
             residence,
-            taken,
-            told: UsedEventTracker::default(),
+            consumption_counter,
+            used_event_tracker: UsedEventTracker::default(),
         })
     }
 
@@ -101,7 +101,7 @@ impl Receive {
     fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
         let holds = self.poller.is_some() && self.backlog.hold(frame);
         if holds {
-            self.taken.waits();
+            self.consumption_counter.waits();
             self.counts.waits(self.backlog.len());
         }
         holds
@@ -147,7 +147,7 @@ impl Receive {
             self.counts.still_waits(backlog.len());
         }
         if frames > 0 && backlog.is_empty() {
-            self.taken.waits_no_more();
+            self.consumption_counter.waits_no_more();
         }
         self.backlog = backlog;
         frames > 0
@@ -159,7 +159,7 @@ impl Receive {
             self.counts.gets(0, Err(Reason::ReceiverClosed));
             self.lost.push(Reason::ReceiverClosed);
         }
-        self.taken.waits_no_more();
+        self.consumption_counter.waits_no_more();
         self.counts.still_waits(0);
     }
 
@@ -210,7 +210,7 @@ impl FrameSink for Receive {
     fn flush(&mut self, context: &mut Context<'_>) {
         self.show(context);
         if let Some(poller) = self.poller
-            && (!self.backlog.is_empty() || self.taken.is_asked())
+            && (!self.backlog.is_empty() || self.consumption_counter.is_asked())
         {
             // It is asked from now on.
             context.with_poller(poller, |poller: &mut ReceivePoller, _| poller.begin());
@@ -218,7 +218,10 @@ impl FrameSink for Receive {
     }
 
     fn poll_consumption(&mut self) -> bool {
-        let Self { taken, told, ring, .. } = self;
-        taken.is_asked() && taken.settles(ring.queue.unconsumed(taken.given(), told).into())
+        let Self { consumption_counter, used_event_tracker, ring, .. } = self;
+        consumption_counter.is_asked()
+            && consumption_counter.settles(
+                ring.queue.unconsumed(consumption_counter.given(), used_event_tracker).into(),
+            )
     }
 }

@@ -55,7 +55,7 @@ impl FrameSink for Sink {
 /// Brings what it is sent.
 struct Source {
     hub: Rc<RefCell<Hub>>,
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     next: Option<Packet>,
     from: mpsc::Receiver<Packet>,
 }
@@ -68,11 +68,11 @@ impl Poller for Source {
         let (prefix, rest) = frame.split_at(PREFIX_BYTES.min(frame.len()));
         let body = Buffers::alloc(rest.len()).unwrap();
         body.write(rest);
-        let (header, may) = (&header.try_into().unwrap(), &self.life.tx_offloads());
-        let given = IngressFrame { header, prefix, body: &body, may };
+        let (header, may) = (&header.try_into().unwrap(), &self.port_incarnation.tx_offloads());
+        let ingress_frame = IngressFrame { header, prefix, body: &body, may };
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
-        hub.forward(self.life.port(), &given, now_ns);
+        hub.forward(self.port_incarnation.port(), &ingress_frame, now_ns);
         hub.flush(context);
         PollOutcome::Busy
     }
@@ -87,7 +87,7 @@ impl Poller for Source {
 
 /// What the test has of the port.
 struct Host {
-    attached: HostQueue,
+    host_queue: HostQueue,
     to: mpsc::Sender<Packet>,
     kick: Arc<OwnedFd>,
     got: mpsc::Receiver<Vec<Packet>>,
@@ -95,19 +95,20 @@ struct Host {
 
 impl Host {
     fn new(lan: &Lan, reactor: usize) -> Self {
-        let life = plug(lan);
+        let port_incarnation = plug(lan);
         let kick = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
         let ((to, from), (out, got)) = (mpsc::channel(), mpsc::channel());
         let make = move |_: &mut Context<'_>, hub| {
-            let inlet = Source { hub, life, next: None, from };
-            let outlet: Rc<RefCell<dyn FrameSink>> =
+            let inlet = Source { hub, port_incarnation, next: None, from };
+            let frame_sink: Rc<RefCell<dyn FrameSink>> =
                 Rc::new(RefCell::new(Sink { batch: Vec::new(), out }));
-            Ok(HostQueueParts { inlet, outlet })
+            Ok(HostQueueParts { inlet, frame_sink })
         };
         let handle = lan.reactors[reactor].handle();
-        let attached =
-            HostQueue::new(&lan.fabric, handle, life, 0, Some(kick.clone()), make).unwrap();
-        Self { attached, to, kick, got }
+        let host_queue =
+            HostQueue::new(&lan.fabric, handle, port_incarnation, 0, Some(kick.clone()), make)
+                .unwrap();
+        Self { host_queue, to, kick, got }
     }
 
     fn send(&self, header: [u8; HEADER_BYTES], frame: &[u8]) {
@@ -144,17 +145,17 @@ impl FrameSink for Gate {
 /// A queue of the host on the reactor of its number: what it takes, and what keeps it closed.
 fn gate(
     lan: &Lan,
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     queue: u16,
 ) -> (HostQueue, mpsc::Receiver<u16>, mpsc::Sender<()>) {
     let ((out, got), (gate, closed)) = (mpsc::channel(), mpsc::channel());
     let make = move |_: &mut Context<'_>, hub| {
-        let inlet = Source { hub, life, next: None, from: mpsc::channel().1 };
-        let outlet: Rc<RefCell<dyn FrameSink>> = Rc::new(RefCell::new(Gate { closed, out }));
-        Ok(HostQueueParts { inlet, outlet })
+        let inlet = Source { hub, port_incarnation, next: None, from: mpsc::channel().1 };
+        let frame_sink: Rc<RefCell<dyn FrameSink>> = Rc::new(RefCell::new(Gate { closed, out }));
+        Ok(HostQueueParts { inlet, frame_sink })
     };
     let handle = lan.reactors[usize::from(queue)].handle();
-    (HostQueue::new(&lan.fabric, handle, life, queue, None, make).unwrap(), got, gate)
+    (HostQueue::new(&lan.fabric, handle, port_incarnation, queue, None, make).unwrap(), got, gate)
 }
 
 /// Two flows collide on a queue whose reactor does nothing, so that one of them is to be moved. It pauses,
@@ -167,10 +168,10 @@ fn a_flow_is_not_moved_while_its_frames_are_on_their_way_to_another_reactor() {
         frame
     };
     let lan = Lan::new(2);
-    let life = plug(&lan);
-    let (_here, near, open) = gate(&lan, life, 0);
+    let port_incarnation = plug(&lan);
+    let (_here, near, open) = gate(&lan, port_incarnation, 0);
     drop(open);
-    let (_there, far, open) = gate(&lan, life, 1);
+    let (_there, far, open) = gate(&lan, port_incarnation, 1);
     let mut a = Guest::new(&lan, 1, 0, all());
     let mut flows = (33_000..).filter(|port| bucket(&frame(*port)) % 2 == 1);
     let first = flows.next().unwrap();
@@ -223,7 +224,7 @@ fn frames_come_from_and_go_to_what_is_no_ring() {
             let got = a.rx.receive();
             assert_eq!((got.header[0], got.frame), (2, plain(1, HOST, bytes)));
         }
-        host.attached.stop().unwrap();
+        host.host_queue.stop().unwrap();
         a.send(NOTHING, &plain(HOST, 1, 60));
         assert_eq!(lan.counts(HOST.into()).missed(Reason::ReceiverClosed), 1);
     }

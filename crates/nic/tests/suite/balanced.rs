@@ -74,11 +74,11 @@ impl Receiver {
         let mut guest = Guest::new(lan, 2, 0, all());
         // The switch learns where it is.
         guest.send(NOTHING, &plain(EVERYBODY, 2, 60));
-        let Guest { features, life, rx, .. } = guest;
+        let Guest { features, port_incarnation, rx, .. } = guest;
         let mut queues = vec![rx];
         for pair in 1..QUEUES {
             let mut ring = Ring::new(2 * pair, true);
-            ring.start(lan, usize::from(pair) % lan.reactors.len(), life);
+            ring.start(lan, usize::from(pair) % lan.reactors.len(), port_incarnation);
             queues.push(ring);
         }
         queues.iter_mut().for_each(|ring| ring.post(RING, 70_000));
@@ -89,9 +89,9 @@ impl Receiver {
     /// Resets its device: all queues end, and begin anew where they stand.
     fn reset(&mut self, lan: &Lan) {
         let next: Vec<_> = self.queues.iter_mut().map(Ring::stop).collect();
-        let life = PortIncarnation::driver(PortId(2), self.features);
+        let port_incarnation = PortIncarnation::driver(PortId(2), self.features);
         for (pair, (ring, next)) in self.queues.iter_mut().zip(next).enumerate() {
-            ring.start_at(lan, pair % lan.reactors.len(), life, next);
+            ring.start_at(lan, pair % lan.reactors.len(), port_incarnation, next);
         }
     }
 

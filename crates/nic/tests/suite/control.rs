@@ -20,45 +20,47 @@ const PORT: u8 = 2;
 
 /// A guest that may have several receive queues, and a control queue.
 struct Asking {
-    life: PortIncarnation,
-    terms: ControlFeatures,
+    port_incarnation: PortIncarnation,
+    control_features: ControlFeatures,
     rx: Vec<Ring>,
     tx: Ring,
     control: Ring,
-    desk: Option<Arc<ControlQueueState>>,
+    control_queue_state: Option<Arc<ControlQueueState>>,
 }
 
 impl Asking {
     /// Pairs are on reactors in turn. All rings but the control queue run.
     fn new(lan: &Lan) -> Self {
-        let offer = OfferedFeatures {
+        let offered_features = OfferedFeatures {
             offloads: true,
             mergeable: true,
             pairs: PAIRS,
             control: true,
             mtu: true,
         };
-        let features = offer.accept(offer.bits()).unwrap();
+        let features = offered_features.accept(offered_features.bits()).unwrap();
         let port = PortId(PORT.into());
         lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
-        let life = PortIncarnation::driver(port, features);
+        let port_incarnation = PortIncarnation::driver(port, features);
         let mut rx: Vec<_> = (0..PAIRS).map(|pair| Ring::new(2 * pair, true)).collect();
         for (pair, ring) in rx.iter_mut().enumerate() {
-            ring.start(lan, pair % lan.reactors.len(), life);
+            ring.start(lan, pair % lan.reactors.len(), port_incarnation);
             ring.post(RING, 2048);
         }
         let [mut tx, control] = [1, 2 * PAIRS].map(|index| Ring::new(index, true));
-        tx.start(lan, 0, life);
-        let terms = ControlFeatures { features, pairs: PAIRS };
-        Self { life, terms, rx, tx, control, desk: None }
+        tx.start(lan, 0, port_incarnation);
+        let control_features = ControlFeatures { features, pairs: PAIRS };
+        Self { port_incarnation, control_features, rx, tx, control, control_queue_state: None }
     }
 
     fn start_control(&mut self, lan: &Lan, next: u16) {
-        let port = self.life.port();
-        let open =
-            || ControlQueueState::open(&lan.fabric, port, self.terms, Mac(station(PORT))).unwrap();
-        let desk = self.desk.get_or_insert_with(open);
-        self.control.start_control(lan, 0, desk, next);
+        let port = self.port_incarnation.port();
+        let open = || {
+            ControlQueueState::open(&lan.fabric, port, self.control_features, Mac(station(PORT)))
+                .unwrap()
+        };
+        let control_queue_state = self.control_queue_state.get_or_insert_with(open);
+        self.control.start_control(lan, 0, control_queue_state, next);
     }
 
     fn ask(&mut self, command: &[u8]) {
@@ -106,7 +108,7 @@ fn frames_go_to_the_queues_that_were_asked_for() {
             assert_eq!(used(&mut asking), pairs.into());
         }
         asking.control.stop();
-        asking.desk.take().unwrap().close().unwrap();
+        asking.control_queue_state.take().unwrap().close().unwrap();
         assert_eq!(used(&mut asking), 4, "nobody asks any more");
     }
 }
@@ -120,8 +122,8 @@ fn queues_that_do_not_run_get_nothing() {
     asking.ask(&[4, 0, 4, 0]);
     assert_eq!(asking.rx[2].stop(), 0);
     assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 2);
-    let life = asking.life;
-    asking.rx[2].start(&lan, 0, life);
+    let port_incarnation = asking.port_incarnation;
+    asking.rx[2].start(&lan, 0, port_incarnation);
     assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 4);
 }
 
@@ -161,7 +163,7 @@ fn filters_hold_for_what_nobody_has_been_seen_at() {
     assert_eq!(gets(&mut sender, &mut asking), [1, 1, 1]);
     asking.ask(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     asking.ask(&[&[1, 1][..], &station(7)].concat());
-    assert_eq!(asking.desk.as_ref().unwrap().address(), Mac(station(7)));
+    assert_eq!(asking.control_queue_state.as_ref().unwrap().address(), Mac(station(7)));
     assert_eq!(gets(&mut sender, &mut asking), [0, 1, 0]);
     // Once it has sent from an address, frames go there as the switch has learnt.
     asking.tx.put(&[&NOTHING[..], &plain(1, PORT, 60)].concat(), &[]);

@@ -49,8 +49,8 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
         assert_eq!((after.got.frames, after.got.drops(Reason::ReceiverClosed)), (4, 1));
         assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
         // What was counted stays when the queue begins again.
-        let life = b.life;
-        b.rx.start_at(&lan, reactor, life, 4);
+        let port_incarnation = b.port_incarnation;
+        b.rx.start_at(&lan, reactor, port_incarnation, 4);
         assert_eq!(queue(&lan, 2, 0).got.frames, 4);
     }
 }
@@ -99,8 +99,8 @@ fn the_largest_flows_have_names() {
 #[test]
 fn a_cap_tells_how_long_it_held() {
     let lan = Lan::new(1);
-    let pace = RateLimiter::new(Rate { per_second: 20_000, burst: 1 }, reactor::clock_ns());
-    let policy = PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) };
+    let rate_limiter = RateLimiter::new(Rate { per_second: 20_000, burst: 1 }, reactor::clock_ns());
+    let policy = PortPolicy { rate: Some(Arc::new(rate_limiter)), ..PortPolicy::open(LAN) };
     let mut a = Guest::with(&lan, 1, 0, all(), &policy);
     for _ in 0..3 {
         a.tx.put(&[&NOTHING[..], &plain(EVERYBODY, 1, 1000)].concat(), &[]);

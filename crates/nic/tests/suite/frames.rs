@@ -150,7 +150,7 @@ fn what_waits_for_a_queue_without_kicks_is_lost() {
     let lan = Lan::new(1);
     let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
     b.rx.stop();
-    b.rx.start_deaf(&lan, 0, b.life);
+    b.rx.start_deaf(&lan, 0, b.port_incarnation);
     a.send(NOTHING, &plain(EVERYBODY, 1, 60));
     assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 1);
     b.rx.post(1, 2048);

@@ -117,7 +117,7 @@ fn flows_are_spread_over_pairs_and_stay_there() {
     let mut a = Guest::new(&lan, 1, 0, all());
     let mut b = Guest::new(&lan, 2, 0, all());
     let mut second = Ring::new(2, true);
-    second.start(&lan, 1, b.life);
+    second.start(&lan, 1, b.port_incarnation);
     [&mut b.rx, &mut second].into_iter().for_each(|ring| ring.post(RING, 2048));
     let flow = |number: u16| udp(EVERYBODY, 1, [1000 + number, 7], &[number as u8; 40]);
     let mut first = [0; 2];

@@ -24,13 +24,13 @@ fn a_ring_goes_on_at_its_used_index() {
     a.send(NOTHING, &frame);
     assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
     // Whatever the front-end counts: completed is what the used index says.
-    b.rx.start_at(&lan, 0, b.life, 3);
+    b.rx.start_at(&lan, 0, b.port_incarnation, 3);
     b.rx.post(1, 600);
     a.send(NOTHING, &frame);
     let got = b.rx.receive();
     assert_eq!((got.buffers, got.frame), (3, frame));
     assert_eq!(a.tx.stop(), 3);
-    a.tx.start_at(&lan, 0, a.life, 0);
+    a.tx.start_at(&lan, 0, a.port_incarnation, 0);
     b.rx.post(1, 600);
     a.send(NOTHING, &small);
     assert_eq!(b.rx.receive().frame, small);
@@ -119,8 +119,8 @@ fn a_receiver_is_reset_under_load() {
                     taken += got.buffers;
                 }
                 b.rx.post(taken, 4096);
-                b.life = PortIncarnation::driver(PortId(port), b.features);
-                b.rx.start_at(&lan, 1, b.life, next);
+                b.port_incarnation = PortIncarnation::driver(PortId(port), b.features);
+                b.rx.start_at(&lan, 1, b.port_incarnation, next);
             }
         });
     }
@@ -160,8 +160,8 @@ fn a_sender_is_reset_under_load() {
             a.tx.left(done);
             let next = a.tx.stop();
             assert_eq!(next, a.tx.driver.used_idx());
-            a.life = PortIncarnation::driver(PortId(1), a.features);
-            a.tx.start_at(&lan, 0, a.life, next);
+            a.port_incarnation = PortIncarnation::driver(PortId(1), a.features);
+            a.tx.start_at(&lan, 0, a.port_incarnation, next);
             a.tx.left(BATCH as u16 - done);
             came = take_numbered(&mut b, came);
         }
@@ -194,8 +194,8 @@ fn indices_go_round() {
         if came == 1 << 16 {
             assert_eq!((a.tx.stop(), b.rx.stop()), (0, 0));
             let before = [a.tx.calls(), b.rx.calls()];
-            a.tx.start_at(&lan, 0, a.life, 0);
-            b.rx.start_at(&lan, 0, b.life, 0);
+            a.tx.start_at(&lan, 0, a.port_incarnation, 0);
+            b.rx.start_at(&lan, 0, b.port_incarnation, 0);
             lan.settle();
             let more = [a.tx.calls() - before[0], b.rx.calls() - before[1]];
             assert_eq!(more, [1, 1]);
@@ -205,8 +205,8 @@ fn indices_go_round() {
 
 /// A policy with a cap in bytes a second.
 fn capped(per_second: u64, burst: u64) -> PortPolicy {
-    let pace = RateLimiter::new(Rate { per_second, burst }, reactor::clock_ns());
-    PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) }
+    let rate_limiter = RateLimiter::new(Rate { per_second, burst }, reactor::clock_ns());
+    PortPolicy { rate: Some(Arc::new(rate_limiter)), ..PortPolicy::open(LAN) }
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn what_a_cap_holds_is_not_lost_by_a_stop() {
     queue.set_memory(a.tx.driver.table.clone()).unwrap();
     assert_eq!((a.tx.stop(), a.tx.driver.used_idx()), (1, 1));
     lan.fabric.set_port(PortId(1), &PortPolicy::open(LAN)).unwrap();
-    a.tx.start_at(&lan, 0, a.life, 3);
+    a.tx.start_at(&lan, 0, a.port_incarnation, 3);
     a.tx.left(2);
     for _ in 0..2 {
         assert_eq!(b.rx.receive().frame, frame);

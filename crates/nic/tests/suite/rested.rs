@@ -31,8 +31,8 @@ fn what_has_left_its_sender_arrives() {
         assert_eq!(sent, got, "round {round}");
         assert_eq!(b.rx.driver.used_idx(), got);
         let left = FRAMES - sent.wrapping_sub(round * FRAMES);
-        b.rx.start_at(&lan, 1, b.life, got);
-        a.tx.start_at(&lan, 0, a.life, sent);
+        b.rx.start_at(&lan, 1, b.port_incarnation, got);
+        a.tx.start_at(&lan, 0, a.port_incarnation, sent);
         a.tx.left(FRAMES);
         lan.settle();
         lan.fabric.drain().unwrap();

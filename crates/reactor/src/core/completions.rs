@@ -8,12 +8,12 @@ use crate::ring::{Cqe, Token};
 
 impl Core {
     /// Delivers one completion.
-    pub(crate) fn deliver(&mut self, completed: Cqe) {
-        match completed.token {
-            Token::Op(index) => self.deliver_op(index, completed.result),
-            Token::Watch(index) => self.deliver_watch(index, completed),
+    pub(crate) fn deliver(&mut self, cqe: Cqe) {
+        match cqe.token {
+            Token::Op(index) => self.deliver_op(index, cqe.result),
+            Token::Watch(index) => self.deliver_watch(index, cqe),
             Token::Bell(id) => self.confirm_bell(id),
-            Token::Unwatch(index) => self.ensure_unwatched(index, completed.result),
+            Token::Unwatch(index) => self.ensure_unwatched(index, cqe.result),
             Token::Ignore => {}
         }
     }
@@ -43,16 +43,16 @@ impl Core {
             return;
         };
         let result = if timer && result == -libc::ETIME { 0 } else { result };
-        slot.done.push(OpCompletion { tag, result, buffers });
+        slot.op_completion.push(OpCompletion { tag, result, buffers });
         let owner = slot.owner;
         self.make_runnable(owner);
     }
 
-    fn deliver_watch(&mut self, index: u32, completed: Cqe) {
+    fn deliver_watch(&mut self, index: u32, cqe: Cqe) {
         let Some(watch) = self.watches.get(index) else { return };
         let owner = match &watch.owner {
             WatchOwner::Closing => {
-                if !completed.more {
+                if !cqe.more {
                     self.watches.remove(index);
                 }
                 return;
@@ -60,12 +60,12 @@ impl Core {
             WatchOwner::Mailbox => None,
             WatchOwner::Poller(id) => Some(*id),
         };
-        if !completed.more {
+        if !cqe.more {
             // The kernel ends a multishot poll when its queue runs over: start it again.
             let raw = watch.fd.as_raw_fd();
             self.ring.watch(raw, index);
         }
-        let error = completed.result > 0 && completed.result & i32::from(libc::POLLERR) != 0;
+        let error = cqe.result > 0 && cqe.result & i32::from(libc::POLLERR) != 0;
         self.counters().add_wakeup();
         match owner {
             None => self.letters = true,

@@ -25,13 +25,13 @@ struct PollerSlot {
     hot: bool,
     watch: Option<u32>,
     /// Of one that may look for work instead of being woken.
-    waiter: Option<Box<WaitTracker>>,
+    wait_tracker: Option<Box<WaitTracker>>,
 }
 
 struct PortSlot {
     owner: PollerId,
     generation: u32,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
 }
 
 enum WatchOwner {
@@ -69,7 +69,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> std::io::Result<Self> {
-        crate::cpus::register(&mailbox.seat);
+        crate::cpus::register(&mailbox.spin_request);
         let mut core = Self {
             ring: Ring::new()?,
             residents: Slab::default(),
@@ -83,7 +83,7 @@ impl Core {
             clock: Clock::default(),
             idle_since: 0,
             idle_turns: 0,
-            guards: SpinGuards::new(mailbox.seat.clone()),
+            guards: SpinGuards::new(mailbox.spin_request.clone()),
             mailbox,
         };
         let bell = core.mailbox.bell();
@@ -137,12 +137,12 @@ impl Core {
 
     /// Makes a poller hot.
     fn make_runnable(&mut self, id: PollerId) {
-        let Some(resident) = self.resident(id) else { return };
-        if resident.hot {
+        let Some(poller_slot) = self.resident(id) else { return };
+        if poller_slot.hot {
             return;
         }
-        resident.hot = true;
-        if let Some(poller) = resident.poller.as_mut() {
+        poller_slot.hot = true;
+        if let Some(poller) = poller_slot.poller.as_mut() {
             poller.on_runnable();
         }
         self.hot.push(id);
@@ -156,8 +156,8 @@ impl Core {
         if self.resident(id).is_none() {
             return;
         }
-        let Some(resident) = self.residents.remove(id.index) else { return };
-        if let Some(index) = resident.watch {
+        let Some(poller_slot) = self.residents.remove(id.index) else { return };
+        if let Some(index) = poller_slot.watch {
             self.close_watch(index);
         }
         for index in self.ports.indices() {
@@ -183,8 +183,8 @@ impl Core {
     /// Drops every poller and cancels every timer: the reactor is about to end.
     pub(crate) fn evict_all(&mut self) {
         for index in self.residents.indices() {
-            if let Some(resident) = self.residents.get(index) {
-                let id = PollerId { index, generation: resident.generation };
+            if let Some(poller_slot) = self.residents.get(index) {
+                let id = PollerId { index, generation: poller_slot.generation };
                 self.remove_poller(id);
             }
         }
@@ -198,9 +198,9 @@ impl Core {
     /// A place for a poller that is being made; it may open ports already.
     pub(crate) fn reserve(&mut self) -> PollerId {
         let generation = self.next_generation();
-        let resident =
-            PollerSlot { poller: None, generation, hot: true, watch: None, waiter: None };
-        PollerId { index: self.residents.insert(resident), generation }
+        let poller_slot =
+            PollerSlot { poller: None, generation, hot: true, watch: None, wait_tracker: None };
+        PollerId { index: self.residents.insert(poller_slot), generation }
     }
 
     /// Puts a poller into its place, hot, woken by `kick` from then on.
@@ -210,11 +210,13 @@ impl Core {
         poller: Box<dyn Poller>,
         kick: Option<Arc<OwnedFd>>,
     ) {
-        let waiter = poller.polling().map(|polling| Box::new(WaitTracker::new(polling)));
+        let wait_tracker =
+            poller.polling().map(|poll_control| Box::new(WaitTracker::new(poll_control)));
         let owner = WatchOwner::Poller(id);
         let watch = kick.map(|fd| self.add_watch(owner, fd));
-        if let Some(resident) = self.resident(id) {
-            (resident.poller, resident.watch, resident.waiter) = (Some(poller), watch, waiter);
+        if let Some(poller_slot) = self.resident(id) {
+            (poller_slot.poller, poller_slot.watch, poller_slot.wait_tracker) =
+                (Some(poller), watch, wait_tracker);
         }
         self.hot.push(id);
         self.counters().set_pollers(self.residents.len() as u64);
@@ -227,22 +229,22 @@ impl Core {
 
     /// Puts it back, hot: the call may have made work.
     pub(crate) fn put_poller(&mut self, id: PollerId, poller: Box<dyn Poller>) {
-        if let Some(resident) = self.resident(id) {
-            resident.poller = Some(poller);
+        if let Some(poller_slot) = self.resident(id) {
+            poller_slot.poller = Some(poller);
         }
         self.make_runnable(id);
     }
 
     pub(crate) fn open_port(&mut self, owner: PollerId) -> CompletionPort {
         let generation = self.next_generation();
-        let slot = PortSlot { owner, generation, done: Vec::new() };
+        let slot = PortSlot { owner, generation, op_completion: Vec::new() };
         CompletionPort { index: self.ports.insert(slot), generation }
     }
 
     pub(crate) fn reap(&mut self, port: &CompletionPort, out: &mut Vec<OpCompletion>) {
         let slot = self.ports.get_mut(port.index);
         if let Some(slot) = slot.filter(|slot| slot.generation == port.generation) {
-            out.append(&mut slot.done);
+            out.append(&mut slot.op_completion);
         }
     }
 

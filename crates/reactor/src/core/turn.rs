@@ -30,44 +30,46 @@ impl Core {
     /// Asks one poller. Whether it stays hot, which it does not when it went cold or ended, and
     /// whether it found work.
     fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
-        let Some(resident) = self.resident(id) else { return (false, false) };
-        let Some(mut poller) = resident.poller.take() else { return (false, false) };
+        let Some(poller_slot) = self.resident(id) else { return (false, false) };
+        let Some(mut poller) = poller_slot.poller.take() else { return (false, false) };
         // What a turn finds is there since its begin: the work itself is no wait.
-        let timed = resident.waiter.as_ref().is_some_and(|waiter| waiter.is_timed());
+        let timed =
+            poller_slot.wait_tracker.as_ref().is_some_and(|wait_tracker| wait_tracker.is_timed());
         let began = if timed { self.clock.now() } else { 0 };
         let label = poller.label();
         self.counters().set_serving(label);
         self.clock.poll_begins();
-        let turn = poller.poll(&mut Context { core: self, current: Some(id) });
+        let poll_outcome = poller.poll(&mut Context { core: self, current: Some(id) });
         self.clock.poll_ended(label);
-        if turn == PollOutcome::Gone {
+        if poll_outcome == PollOutcome::Gone {
             drop(poller);
             self.remove_poller(id);
             return (false, true);
         }
         // Taken out of `self` by parts: all four are needed at once.
         let Self { residents, clock, guards, .. } = self;
-        let resident = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
-        let Some(resident) = resident else { return (false, true) };
-        let stays = match turn {
+        let poller_slot = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
+        let Some(poller_slot) = poller_slot else { return (false, true) };
+        let stays = match poll_outcome {
             PollOutcome::Busy => {
-                if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
-                    && let Some(polling) = poller.polling()
+                if let Some(wait_tracker) =
+                    poller_slot.wait_tracker.as_mut().filter(|wait_tracker| wait_tracker.waits())
+                    && let Some(poll_control) = poller.polling()
                 {
                     let found = if timed { began } else { clock.now() };
-                    waiter.finds_work(polling, found, guards);
+                    wait_tracker.finds_work(poll_control, found, guards);
                 }
                 true
             }
             _ => {
                 poller.always_polls()
-                    || keep_polling(resident, &*poller, clock, guards)
+                    || keep_polling(poller_slot, &*poller, clock, guards)
                     || poller.arm()
             }
         };
-        resident.poller = Some(poller);
-        resident.hot = stays;
-        (stays, turn == PollOutcome::Busy)
+        poller_slot.poller = Some(poller);
+        poller_slot.hot = stays;
+        (stays, poll_outcome == PollOutcome::Busy)
     }
 
     /// A letter is there. `slept`: since when this thread slept, if it did; a bell that was rung
@@ -110,13 +112,15 @@ impl Core {
 
 /// One that found nothing is to be asked again at once, because that pays.
 fn keep_polling(
-    resident: &mut PollerSlot,
+    poller_slot: &mut PollerSlot,
     poller: &dyn Poller,
     clock: &mut Clock,
     guards: &mut SpinGuards,
 ) -> bool {
-    let Some((waiter, polling)) = resident.waiter.as_mut().zip(poller.polling()) else {
+    let Some((wait_tracker, poll_control)) =
+        poller_slot.wait_tracker.as_mut().zip(poller.polling())
+    else {
         return false;
     };
-    waiter.finds_nothing(polling, poller.waits_for(), clock, guards)
+    wait_tracker.finds_nothing(poll_control, poller.waits_for(), clock, guards)
 }

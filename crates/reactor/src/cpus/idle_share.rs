@@ -24,7 +24,7 @@ struct Reading {
     at: Instant,
     idle: Idle,
     /// In the order in which they began to want it.
-    wants: Vec<SpinDemand>,
+    spin_demand: Vec<SpinDemand>,
     limits: CpuQuotas,
 }
 
@@ -50,7 +50,7 @@ impl IdleMeter {
         &mut self,
         at: Instant,
         idle: Idle,
-        mut wants: Vec<SpinDemand>,
+        mut spin_demand: Vec<SpinDemand>,
         limits: CpuQuotas,
     ) {
         if let Some(last) = &self.last {
@@ -60,10 +60,10 @@ impl IdleMeter {
             }
             // Who wanted it before comes first.
             let rank =
-                |one: &SpinDemand| last.wants.iter().position(|former| former.tid == one.tid);
-            wants.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
+                |one: &SpinDemand| last.spin_demand.iter().position(|former| former.tid == one.tid);
+            spin_demand.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
             let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-            let used_ns = used(last, &wants);
+            let used_ns = used(last, &spin_demand);
             self.intervals.push_back(Interval {
                 elapsed_ns,
                 free_ns: free(last, &idle).saturating_add(used_ns),
@@ -73,7 +73,7 @@ impl IdleMeter {
                 self.intervals.pop_front();
             }
         }
-        self.last = Some(Reading { at, idle, wants, limits });
+        self.last = Some(Reading { at, idle, spin_demand, limits });
     }
 
     /// Thousandths of a CPU that are free for the reactor whose thread is `tid`, if those before it
@@ -104,7 +104,7 @@ impl IdleMeter {
 
     /// Its place among those that want to spin.
     fn rank(&self, tid: i32) -> Option<usize> {
-        self.last.as_ref()?.wants.iter().position(|one| one.tid == tid)
+        self.last.as_ref()?.spin_demand.iter().position(|one| one.tid == tid)
     }
 }
 
@@ -118,9 +118,9 @@ fn free(last: &Reading, idle: &Idle) -> u64 {
 }
 
 /// Time for which a CPU was used by one that wants to spin.
-fn used(last: &Reading, wants: &[SpinDemand]) -> u64 {
-    let used = wants.iter().filter_map(|one| {
-        let before = last.wants.iter().find(|former| former.tid == one.tid)?;
+fn used(last: &Reading, spin_demand: &[SpinDemand]) -> u64 {
+    let used = spin_demand.iter().filter_map(|one| {
+        let before = last.spin_demand.iter().find(|former| former.tid == one.tid)?;
         Some(one.used_ns.saturating_sub(before.used_ns))
     });
     used.fold(0, u64::saturating_add)
@@ -135,18 +135,18 @@ mod tests {
 
     /// Readings on two CPUs whose idle time grows by `idle_ms` a step together.
     fn measure(steps: u64, idle_ms: u64, used_ms: &[(i32, u64)]) -> IdleMeter {
-        let (mut measure, begin) = (IdleMeter::default(), Instant::now());
+        let (mut idle_meter, begin) = (IdleMeter::default(), Instant::now());
         for step in 0..=steps {
             let idle = Idle::from([(0, step * idle_ms * MS), (3, 77)]);
             let of = |(tid, ms): &(i32, u64)| SpinDemand { tid: *tid, used_ns: step * ms * MS };
-            measure.add(
+            idle_meter.add(
                 begin + STEP * step as u32,
                 idle,
                 used_ms.iter().map(of).collect(),
                 CpuQuotas::new(),
             );
         }
-        measure
+        idle_meter
     }
 
     #[test]
@@ -165,57 +165,57 @@ mod tests {
 
     #[test]
     fn of_two_the_first_is_served_first() {
-        let mut measure = measure(3, 10, &[(7, 90)]);
-        let last = measure.last.as_ref().unwrap();
+        let mut idle_meter = measure(3, 10, &[(7, 90)]);
+        let last = idle_meter.last.as_ref().unwrap();
         let at = last.at + STEP;
-        let used = last.wants[0].used_ns;
+        let used = last.spin_demand[0].used_ns;
         // The newcomer is named first, and is the second.
-        let wants =
+        let spin_demand =
             vec![SpinDemand { tid: 5, used_ns: 0 }, SpinDemand { tid: 7, used_ns: used + 90 * MS }];
-        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants, CpuQuotas::new());
-        assert_eq!((measure.share(7), measure.share(5)), (Some(1000), Some(500)));
+        idle_meter.add(at, Idle::from([(0, 40 * MS), (3, 77)]), spin_demand, CpuQuotas::new());
+        assert_eq!((idle_meter.share(7), idle_meter.share(5)), (Some(1000), Some(500)));
     }
 
     #[test]
     fn cpus_that_come_and_go_and_counters_that_fall_are_nothing() {
-        let mut measure = measure(1, 0, &[(7, 90)]);
-        let at = measure.last.as_ref().unwrap().at;
-        measure.add(
+        let mut idle_meter = measure(1, 0, &[(7, 90)]);
+        let at = idle_meter.last.as_ref().unwrap().at;
+        idle_meter.add(
             at + STEP,
             Idle::from([(9, u64::MAX)]),
             vec![SpinDemand { tid: 7, used_ns: 0 }],
             CpuQuotas::new(),
         );
-        assert_eq!(measure.share(7), Some(450));
+        assert_eq!(idle_meter.share(7), Some(450));
         // A clock that stands still, or goes back, takes no reading.
-        measure.add(at, Idle::new(), Vec::new(), CpuQuotas::new());
-        assert_eq!(measure.share(7), Some(450));
-        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), CpuQuotas::new());
-        assert_eq!(measure.share(7), None, "it does not want to any more");
+        idle_meter.add(at, Idle::new(), Vec::new(), CpuQuotas::new());
+        assert_eq!(idle_meter.share(7), Some(450));
+        idle_meter.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), CpuQuotas::new());
+        assert_eq!(idle_meter.share(7), None, "it does not want to any more");
     }
 
     #[test]
     fn of_a_quota_each_has_a_whole_cpu() {
-        let (mut measure, begin) = (IdleMeter::default(), Instant::now());
-        let add = |measure: &mut IdleMeter, step: u64, permille: u64, others_ms: u64| {
-            let wants = [7, 8].map(|tid| SpinDemand { tid, used_ns: step * 50 * MS });
+        let (mut idle_meter, begin) = (IdleMeter::default(), Instant::now());
+        let add = |idle_meter: &mut IdleMeter, step: u64, permille: u64, others_ms: u64| {
+            let spin_demand = [7, 8].map(|tid| SpinDemand { tid, used_ns: step * 50 * MS });
             let used_ns = step * (100 + others_ms) * MS;
             let limit = quota::CpuQuota { permille, throttled: 0, used_ns };
             let limits = CpuQuotas::from([("/g".into(), limit)]);
             let at = begin + STEP * step as u32;
-            measure.add(at, Idle::from([(0, step * 100 * MS)]), wants.to_vec(), limits);
-            (measure.has_quota(7), measure.has_quota(8))
+            idle_meter.add(at, Idle::from([(0, step * 100 * MS)]), spin_demand.to_vec(), limits);
+            (idle_meter.has_quota(7), idle_meter.has_quota(8))
         };
-        assert!(measure.has_quota(7), "nothing is known");
-        assert_eq!(add(&mut measure, 0, 999, 0), (false, false));
-        assert!(measure.has_quota(9), "it does not want any");
-        assert_eq!(add(&mut measure, 1, 2000, 0), (true, true));
-        assert_eq!(add(&mut measure, 2, 2000, 10), (true, false), "others use some of it");
-        (3..9).for_each(|step| _ = add(&mut measure, step, 2000, 0));
-        assert_eq!(add(&mut measure, 9, 2000, 0), (true, true));
-        (10..14).for_each(|step| _ = add(&mut measure, step, 900, 0));
-        assert_eq!(add(&mut measure, 14, 900, 0), (false, false));
-        assert_eq!(measure.share(7), Some(2000), "CPUs there would be");
-        assert_eq!(add(&mut measure, 15, u64::MAX, 0), (true, true));
+        assert!(idle_meter.has_quota(7), "nothing is known");
+        assert_eq!(add(&mut idle_meter, 0, 999, 0), (false, false));
+        assert!(idle_meter.has_quota(9), "it does not want any");
+        assert_eq!(add(&mut idle_meter, 1, 2000, 0), (true, true));
+        assert_eq!(add(&mut idle_meter, 2, 2000, 10), (true, false), "others use some of it");
+        (3..9).for_each(|step| _ = add(&mut idle_meter, step, 2000, 0));
+        assert_eq!(add(&mut idle_meter, 9, 2000, 0), (true, true));
+        (10..14).for_each(|step| _ = add(&mut idle_meter, step, 900, 0));
+        assert_eq!(add(&mut idle_meter, 14, 900, 0), (false, false));
+        assert_eq!(idle_meter.share(7), Some(2000), "CPUs there would be");
+        assert_eq!(add(&mut idle_meter, 15, u64::MAX, 0), (true, true));
     }
 }

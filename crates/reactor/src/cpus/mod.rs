@@ -46,7 +46,7 @@ const FORGET_NS: u64 = 1_000_000_000;
 /// The thread that measures, and for whom.
 #[derive(Debug, Default)]
 struct Governor {
-    seats: Mutex<Vec<Weak<SpinRequest>>>,
+    spin_requests: Mutex<Vec<Weak<SpinRequest>>>,
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
@@ -54,10 +54,10 @@ struct Governor {
 static GOVERNOR: OnceLock<Governor> = OnceLock::new();
 
 /// Reserves a seat for the calling thread.
-pub(crate) fn register(seat: &Arc<SpinRequest>) {
+pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
     let governor = GOVERNOR.get_or_init(Governor::default);
-    seat.sit();
-    governor.lock().push(Arc::downgrade(seat));
+    spin_request.sit();
+    governor.lock().push(Arc::downgrade(spin_request));
     governor.thread.get_or_init(|| {
         let made = std::thread::Builder::new().name("free-cpus".into()).spawn(run);
         match made {
@@ -85,14 +85,14 @@ fn wanted() {
 impl Governor {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SpinRequest>>> {
         // Every change is one addition or removal.
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spin_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All that are there.
     fn seats(&self) -> Vec<Arc<SpinRequest>> {
-        let mut seats = self.lock();
-        seats.retain(|seat| seat.strong_count() > 0);
-        seats.iter().filter_map(Weak::upgrade).collect()
+        let mut spin_requests = self.lock();
+        spin_requests.retain(|spin_request| spin_request.strong_count() > 0);
+        spin_requests.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -107,24 +107,30 @@ fn run() {
 
 /// Until nobody wants to spin any more.
 fn measure(governor: &Governor, throttled: &mut Throttled) {
-    let mut measure = IdleMeter::default();
+    let mut idle_meter = IdleMeter::default();
     let mut groups = Groups::default();
     throttled.begin();
     loop {
-        let seats = governor.seats();
+        let spin_requests = governor.seats();
         let now = clock_ns();
-        let wants: Vec<_> = seats.iter().filter(|seat| seat.wanted_since(now, FORGET_NS)).collect();
+        let wants: Vec<_> = spin_requests
+            .iter()
+            .filter(|spin_request| spin_request.wanted_since(now, FORGET_NS))
+            .collect();
         if wants.is_empty() {
-            seats.iter().for_each(|seat| seat.show(UNKNOWN, false));
+            spin_requests.iter().for_each(|spin_request| spin_request.show(UNKNOWN, false));
             return;
         }
-        let ours = wants.iter().map(|seat| SpinDemand { tid: seat.tid(), used_ns: seat.cpu_ns() });
-        let cpus = wants.iter().flat_map(|seat| seat.cpus());
+        let ours = wants.iter().map(|spin_request| SpinDemand {
+            tid: spin_request.tid(),
+            used_ns: spin_request.cpu_ns(),
+        });
+        let cpus = wants.iter().flat_map(|spin_request| spin_request.cpus());
         // Anew each time: a process can be put into another group.
         let limits = quota::read(groups.now());
         throttled.add(now, &limits);
         match stat::read(cpus) {
-            Ok(idle) => measure.add(Instant::now(), idle, ours.collect(), limits),
+            Ok(idle) => idle_meter.add(Instant::now(), idle, ours.collect(), limits),
             Err(error) => {
                 static ONCE: std::sync::Once = std::sync::Once::new();
                 ONCE.call_once(|| {
@@ -132,15 +138,15 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
                         "cannot measure free CPUs: {error}; polling is not held back by it"
                     );
                 });
-                measure = IdleMeter::default();
+                idle_meter = IdleMeter::default();
             }
         }
-        for seat in &seats {
-            let tid = seat.tid();
-            if measure.has_quota(tid) && !throttled.forbids(now) {
-                seat.show(measure.share(tid).unwrap_or(UNKNOWN), false);
+        for spin_request in &spin_requests {
+            let tid = spin_request.tid();
+            if idle_meter.has_quota(tid) && !throttled.forbids(now) {
+                spin_request.show(idle_meter.share(tid).unwrap_or(UNKNOWN), false);
             } else {
-                seat.show(0, true);
+                spin_request.show(0, true);
             }
         }
         std::thread::park_timeout(EVERY);

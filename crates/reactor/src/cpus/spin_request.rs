@@ -105,28 +105,28 @@ mod tests {
 
     #[test]
     fn a_thread_knows_what_it_used_and_may_use() {
-        let seat = SpinRequest::default();
-        seat.sit();
-        let before = seat.cpu_ns();
+        let spin_request = SpinRequest::default();
+        spin_request.sit();
+        let before = spin_request.cpu_ns();
         let mut sum = 0u64;
         for one in 0..5_000_000u64 {
             sum = std::hint::black_box(sum + one);
         }
-        assert!(seat.cpu_ns() > before);
-        let all = seat.cpus();
+        assert!(spin_request.cpu_ns() > before);
+        let all = spin_request.cpus();
         let mut one = rustix::thread::CpuSet::new();
         one.set(all[0] as usize);
         // The test's own thread, which ends with it.
         rustix::thread::sched_setaffinity(None, &one).unwrap();
-        assert_eq!(seat.cpus(), all[..1], "asked anew each time");
+        assert_eq!(spin_request.cpus(), all[..1], "asked anew each time");
     }
 
     #[test]
     fn one_that_never_wished_does_not_want_to() {
-        let seat = SpinRequest::default();
-        assert!(!seat.wanted_since(5, 1_000));
-        seat.wished.store(5, Ordering::Relaxed);
-        assert!(seat.wanted_since(5, 1_000) && seat.wanted_since(0, 1_000));
-        assert!(!seat.wanted_since(1_005, 1_000));
+        let spin_request = SpinRequest::default();
+        assert!(!spin_request.wanted_since(5, 1_000));
+        spin_request.wished.store(5, Ordering::Relaxed);
+        assert!(spin_request.wanted_since(5, 1_000) && spin_request.wanted_since(0, 1_000));
+        assert!(!spin_request.wanted_since(1_005, 1_000));
     }
 }

@@ -25,8 +25,8 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 /// Guards of one reactor.
 #[derive(Debug)]
 pub(crate) struct SpinGuards {
-    seat: Arc<SpinRequest>,
-    wanted: CpuContention,
+    spin_request: Arc<SpinRequest>,
+    cpu_contention: CpuContention,
     /// Up to when spins were counted.
     counted_to: u64,
     /// What it costs to be woken, in nanoseconds; 0 while that is unknown.
@@ -34,27 +34,27 @@ pub(crate) struct SpinGuards {
 }
 
 impl SpinGuards {
-    pub(crate) fn new(seat: Arc<SpinRequest>) -> Self {
-        Self { seat, wanted: CpuContention::default(), counted_to: 0, wake_ns: 0 }
+    pub(crate) fn new(spin_request: Arc<SpinRequest>) -> Self {
+        Self { spin_request, cpu_contention: CpuContention::default(), counted_to: 0, wake_ns: 0 }
     }
 
     /// Of a thread whose CPU nobody else wants.
     #[cfg(test)]
-    pub(super) fn alone(seat: Arc<SpinRequest>) -> Self {
-        let mut guards = Self::new(seat);
-        guards.wanted.read = || 0;
+    pub(super) fn alone(spin_request: Arc<SpinRequest>) -> Self {
+        let mut guards = Self::new(spin_request);
+        guards.cpu_contention.read = || 0;
         guards
     }
 
     /// Whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
     #[inline]
     pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), SpinRefusal> {
-        self.seat.wishes(now);
-        if self.seat.free_permille() < u32::from(idle_percent) * 10 {
-            let by_quota = self.seat.is_by_quota();
+        self.spin_request.wishes(now);
+        if self.spin_request.free_permille() < u32::from(idle_percent) * 10 {
+            let by_quota = self.spin_request.is_by_quota();
             return Err(if by_quota { SpinRefusal::QuotaUsed } else { SpinRefusal::NoFreeCpu });
         }
-        if self.wanted.forbids(now) {
+        if self.cpu_contention.forbids(now) {
             return Err(SpinRefusal::CpuWanted);
         }
         Ok(())
@@ -65,7 +65,7 @@ impl SpinGuards {
     pub(super) fn spun(&mut self, now: u64, ns: u64) {
         let ns = ns.min(now.saturating_sub(self.counted_to));
         self.counted_to = now;
-        self.wanted.spun(now, ns);
+        self.cpu_contention.spun(now, ns);
     }
 
     /// It took `ns` from a signal until this thread ran. The least is what a waking costs; one that
@@ -149,39 +149,39 @@ mod tests {
 
     #[test]
     fn switches_in_spins_forbid_them_for_longer_and_longer() {
-        let mut wanted = CpuContention::default();
+        let mut cpu_contention = CpuContention::default();
         let mut now = 1_000;
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            wanted.counts(now, 0);
-            wanted.spun = JUDGED_NS;
-            wanted.judge(now, 8);
-            assert!(wanted.until > now);
-            pauses.push(wanted.until - now);
-            now = wanted.until;
+            cpu_contention.counts(now, 0);
+            cpu_contention.spun = JUDGED_NS;
+            cpu_contention.judge(now, 8);
+            assert!(cpu_contention.until > now);
+            pauses.push(cpu_contention.until - now);
+            now = cpu_contention.until;
         }
         assert_eq!(pauses[..3], [PAUSE_NS, 2 * PAUSE_NS, 4 * PAUSE_NS]);
         assert_eq!(pauses[7], PAUSE_MAX_NS);
-        wanted.counts(now, 8);
-        wanted.spun = 3 * JUDGED_NS;
-        wanted.judge(now, 10);
-        assert!(wanted.until <= now, "two in three milliseconds are anybody's");
-        wanted.counts(now, 10);
-        wanted.spun = JUDGED_NS;
-        wanted.judge(now, 12);
-        assert_eq!(wanted.until - now, PAUSE_NS, "it begins anew");
+        cpu_contention.counts(now, 8);
+        cpu_contention.spun = 3 * JUDGED_NS;
+        cpu_contention.judge(now, 10);
+        assert!(cpu_contention.until <= now, "two in three milliseconds are anybody's");
+        cpu_contention.counts(now, 10);
+        cpu_contention.spun = JUDGED_NS;
+        cpu_contention.judge(now, 12);
+        assert_eq!(cpu_contention.until - now, PAUSE_NS, "it begins anew");
     }
 
     #[test]
     fn spins_at_the_same_time_count_once() {
         let mut guards = SpinGuards::new(Arc::default());
-        guards.wanted.counts(1_000, 0);
+        guards.cpu_contention.counts(1_000, 0);
         for _ in 0..8 {
             guards.spun(1_000 + JUDGED_NS / 2, JUDGED_NS / 2);
         }
-        assert_eq!(guards.wanted.spun, JUDGED_NS / 2);
+        assert_eq!(guards.cpu_contention.spun, JUDGED_NS / 2);
         guards.spun(1_000 + JUDGED_NS * 3 / 4, JUDGED_NS / 2);
-        assert_eq!(guards.wanted.spun, JUDGED_NS * 3 / 4, "the part that was not counted");
+        assert_eq!(guards.cpu_contention.spun, JUDGED_NS * 3 / 4, "the part that was not counted");
     }
 
     #[test]

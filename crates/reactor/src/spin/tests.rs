@@ -12,25 +12,25 @@ const FIRST: u64 = 32;
 
 /// A poller's waits, with what is around it.
 struct Bench {
-    polling: PollControl,
-    waiter: WaitTracker,
+    poll_control: PollControl,
+    wait_tracker: WaitTracker,
     clock: Clock,
     guards: SpinGuards,
-    seat: Arc<SpinRequest>,
+    spin_request: Arc<SpinRequest>,
     now: u64,
 }
 
 impl Bench {
     fn new(policy: PollPolicy) -> Self {
-        let polling = PollControl::default();
-        polling.set(policy);
-        let seat = Arc::<SpinRequest>::default();
+        let poll_control = PollControl::default();
+        poll_control.set(policy);
+        let spin_request = Arc::<SpinRequest>::default();
         Self {
-            waiter: WaitTracker::new(&polling),
-            polling,
+            wait_tracker: WaitTracker::new(&poll_control),
+            poll_control,
             clock: Clock::default(),
-            guards: SpinGuards::alone(seat.clone()),
-            seat,
+            guards: SpinGuards::alone(spin_request.clone()),
+            spin_request,
             now: 1_000_000,
         }
     }
@@ -42,27 +42,32 @@ impl Bench {
         bench
     }
 
-    fn looks(&mut self, waits_for: WaitTarget) -> bool {
+    fn looks(&mut self, wait_target: WaitTarget) -> bool {
         self.clock.set(self.now);
-        self.waiter.finds_nothing(&self.polling, waits_for, &mut self.clock, &mut self.guards)
+        self.wait_tracker.finds_nothing(
+            &self.poll_control,
+            wait_target,
+            &mut self.clock,
+            &mut self.guards,
+        )
     }
 
     /// A wait that takes `took_ns`, looked at every 500 ns; true if it was spun to its end.
-    fn wait(&mut self, waits_for: WaitTarget, took_ns: u64) -> bool {
+    fn wait(&mut self, wait_target: WaitTarget, took_ns: u64) -> bool {
         let end = self.now + took_ns;
         let mut awake = true;
         while awake && self.now < end {
-            awake = self.looks(waits_for);
+            awake = self.looks(wait_target);
             self.now = (self.now + 500).min(end);
         }
         self.now = end;
-        self.waiter.finds_work(&self.polling, self.now, &mut self.guards);
+        self.wait_tracker.finds_work(&self.poll_control, self.now, &mut self.guards);
         self.now += 2 * US;
         awake
     }
 
     fn state(&self) -> PollState {
-        self.polling.state()
+        self.poll_control.state()
     }
 }
 
@@ -127,24 +132,24 @@ fn settings_hold_from_the_next_look_on() {
     let mut bench = Bench::new(policy(PollMode::Off));
     assert!(!bench.looks(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Off);
-    bench.polling.set(policy(PollMode::Always));
+    bench.poll_control.set(policy(PollMode::Always));
     for _ in 0..10_000 {
         assert!(bench.looks(WaitTarget::Driver));
         bench.now += US;
     }
     assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
-    bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
+    bench.wait_tracker.finds_work(&bench.poll_control, bench.now, &mut bench.guards);
     assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 9_999 * US));
     // In the middle of a spin.
     assert!(bench.looks(WaitTarget::Driver));
-    bench.polling.set(policy(PollMode::Off));
+    bench.poll_control.set(policy(PollMode::Off));
     assert!(!bench.looks(WaitTarget::Driver));
-    bench.polling.set(policy(PollMode::Auto));
+    bench.poll_control.set(policy(PollMode::Auto));
     assert!(!bench.looks(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Unknown);
     (0..FIRST).for_each(|_| _ = bench.wait(WaitTarget::Driver, 5 * US));
     assert!(bench.looks(WaitTarget::Driver), "a probe");
-    bench.polling.set(PollPolicy { max_ns: 0, ..policy(PollMode::Auto) });
+    bench.poll_control.set(PollPolicy { max_ns: 0, ..policy(PollMode::Auto) });
     assert!(!bench.looks(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Refused(SpinRefusal::TooLong));
 }
@@ -165,21 +170,21 @@ fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
     for _ in 0..100 {
         bench.wait(WaitTarget::Driver, 5 * US);
     }
-    bench.seat.show_for_test(740, false);
+    bench.spin_request.show_for_test(740, false);
     for _ in 0..100 {
         assert!(!bench.wait(WaitTarget::Driver, 5_000 * US));
     }
     let state = bench.state();
     assert_eq!(state.reason, PollReason::Refused(SpinRefusal::NoFreeCpu));
     assert_eq!((state.hits, state.refused), (100 - FIRST, [0, 100, 0, 0, 0]));
-    bench.polling.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
+    bench.poll_control.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "so much is free");
-    bench.polling.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
-    bench.seat.show_for_test(0, false);
+    bench.poll_control.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
+    bench.spin_request.show_for_test(0, false);
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "none is asked for");
-    bench.seat.show_for_test(0, true);
+    bench.spin_request.show_for_test(0, true);
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "nor of a quota");
-    bench.polling.set(PollPolicy { idle_percent: 1, ..policy(PollMode::Auto) });
+    bench.poll_control.set(PollPolicy { idle_percent: 1, ..policy(PollMode::Auto) });
     assert!(!bench.wait(WaitTarget::Driver, 5 * US));
     let state = bench.state();
     assert_eq!(state.reason, PollReason::Refused(SpinRefusal::QuotaUsed));
@@ -208,7 +213,7 @@ fn a_clock_that_jumps_ends_a_spin_and_breaks_nothing() {
     bench.now += 1 << 60;
     assert!(!bench.looks(WaitTarget::Driver));
     bench.now = 5;
-    bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
+    bench.wait_tracker.finds_work(&bench.poll_control, bench.now, &mut bench.guards);
     bench.wait(WaitTarget::Driver, 5 * US);
     bench.now = u64::MAX - 10 * US;
     bench.wait(WaitTarget::Driver, 5 * US);
@@ -219,14 +224,14 @@ fn a_policy_survives_its_packing() {
     let all = [PollMode::Off, PollMode::Auto, PollMode::Always];
     for mode in all {
         for (max_ns, idle_percent) in [(0, 0), (128_000, 75), (POLL_MAX_NS, 100)] {
-            let (polling, policy) =
+            let (poll_control, policy) =
                 (PollControl::default(), PollPolicy { mode, max_ns, idle_percent });
-            polling.set(policy);
-            assert_eq!(polling.policy(), policy);
+            poll_control.set(policy);
+            assert_eq!(poll_control.policy(), policy);
         }
     }
-    let polling = PollControl::default();
-    polling.set(PollPolicy { mode: PollMode::Auto, max_ns: u64::MAX, idle_percent: 255 });
+    let poll_control = PollControl::default();
+    poll_control.set(PollPolicy { mode: PollMode::Auto, max_ns: u64::MAX, idle_percent: 255 });
     let most = PollPolicy { mode: PollMode::Auto, max_ns: POLL_MAX_NS, idle_percent: 100 };
-    assert_eq!(polling.policy(), most);
+    assert_eq!(poll_control.policy(), most);
 }

@@ -51,10 +51,10 @@ pub(crate) struct WaitTracker {
 }
 
 impl WaitTracker {
-    pub(crate) fn new(polling: &PollControl) -> Self {
+    pub(crate) fn new(poll_control: &PollControl) -> Self {
         let none = PollWindow::new(PollSettings { max_ns: 0 });
-        let packed = polling.packed();
-        let mut waiter = Self {
+        let packed = poll_control.packed();
+        let mut wait_tracker = Self {
             phase: Phase::Working,
             packed,
             policy: PollPolicy::unpack(packed),
@@ -66,8 +66,8 @@ impl WaitTracker {
             budget: Budget::default(),
             share: WaitShare::default(),
         };
-        waiter.set(packed);
-        waiter
+        wait_tracker.set(packed);
+        wait_tracker
     }
 
     fn set(&mut self, packed: u64) {
@@ -102,22 +102,22 @@ impl WaitTracker {
     /// A turn has found nothing. True: it is to be asked again at once.
     pub(crate) fn finds_nothing(
         &mut self,
-        polling: &PollControl,
-        waits_for: WaitTarget,
+        poll_control: &PollControl,
+        wait_target: WaitTarget,
         clock: &mut Clock,
         guards: &mut SpinGuards,
     ) -> bool {
-        let packed = polling.packed();
+        let packed = poll_control.packed();
         if packed != self.packed {
             self.set(packed);
             self.phase = Phase::Working;
         }
-        if waits_for == WaitTarget::Event {
+        if wait_target == WaitTarget::Event {
             self.phase = Phase::Working;
             return false;
         }
         match self.phase {
-            Phase::Working => self.begins(polling, waits_for, clock, guards),
+            Phase::Working => self.begins(poll_control, wait_target, clock, guards),
             Phase::Sleeping { .. } => false,
             Phase::Begun { since, window } => {
                 // Only now: the time between the end of a batch and the first look was no look's.
@@ -131,7 +131,7 @@ impl WaitTracker {
                 self.looks += 1;
                 if self.looks >= TELL_EVERY {
                     let now = clock.now();
-                    polling.spun(self.looked(now));
+                    poll_control.spun(self.looked(now));
                 }
                 true
             }
@@ -141,7 +141,7 @@ impl WaitTracker {
                     return true;
                 }
                 let looked = self.looked(now);
-                polling.missed(looked);
+                poll_control.missed(looked);
                 self.budget.wasted(looked);
                 guards.spun(now, looked);
                 self.phase = Phase::Sleeping { since, looked };
@@ -152,29 +152,30 @@ impl WaitTracker {
 
     fn begins(
         &mut self,
-        polling: &PollControl,
-        waits_for: WaitTarget,
+        poll_control: &PollControl,
+        wait_target: WaitTarget,
         clock: &mut Clock,
         guards: &mut SpinGuards,
     ) -> bool {
         if self.policy.mode == PollMode::Off {
-            polling.shows(PollReason::Off, 0);
+            poll_control.shows(PollReason::Off, 0);
             return false;
         }
         let since = clock.idle_since();
-        self.for_device = waits_for == WaitTarget::Device;
+        self.for_device = wait_target == WaitTarget::Device;
         let decided = match self.policy.mode {
             PollMode::Always => Ok((FOR_EVER, PollReason::Always)),
             _ => self.decides(since, guards),
         };
         match decided {
             Ok((window, reason)) => {
-                polling.shows(reason, since);
+                poll_control.shows(reason, since);
                 self.phase = Phase::Begun { since, window };
                 true
             }
-            Err(refused) => {
-                polling.shows(refused.map_or(PollReason::Unknown, PollReason::Refused), since);
+            Err(spin_refusal) => {
+                poll_control
+                    .shows(spin_refusal.map_or(PollReason::Unknown, PollReason::Refused), since);
                 self.phase = Phase::Sleeping { since, looked: 0 };
                 false
             }
@@ -214,20 +215,25 @@ impl WaitTracker {
     }
 
     /// A turn has found work at `now`: the wait is over.
-    pub(crate) fn finds_work(&mut self, polling: &PollControl, now: u64, guards: &mut SpinGuards) {
+    pub(crate) fn finds_work(
+        &mut self,
+        poll_control: &PollControl,
+        now: u64,
+        guards: &mut SpinGuards,
+    ) {
         let phase = std::mem::replace(&mut self.phase, Phase::Working);
         let (took_ns, spun_ns) = match phase {
             Phase::Working => return,
             Phase::Begun { since, window } => {
                 let took = now.saturating_sub(since);
-                polling.hit(took.min(window), guards.wake_ns);
+                poll_control.hit(took.min(window), guards.wake_ns);
                 guards.spun(now, took.min(window));
                 (took, took.max(1))
             }
             Phase::Looking { since, .. } => {
                 let took = now.saturating_sub(since);
                 let looked = self.looked(now);
-                polling.hit(looked, guards.wake_ns);
+                poll_control.hit(looked, guards.wake_ns);
                 guards.spun(now, looked);
                 // It ended while it was looked for, however late that was seen.
                 (took, took.max(1))

@@ -108,7 +108,7 @@ pub struct PollWindow {
     /// Times asleep in a row that ended without a probe.
     passed: u32,
     /// Waits that were spun; asleep, what those were about that were not.
-    gaps: WaitHistogram,
+    wait_histogram: WaitHistogram,
 }
 
 impl PollWindow {
@@ -122,7 +122,7 @@ impl PollWindow {
             sleeps: SLEEPS,
             paid: 0,
             passed: 0,
-            gaps: WaitHistogram::default(),
+            wait_histogram: WaitHistogram::default(),
         };
         window.set(settings);
         window
@@ -157,7 +157,7 @@ impl PollWindow {
         match self.verdict {
             WindowVerdict::Off => {}
             WindowVerdict::Unknown | WindowVerdict::TooLong => {
-                self.gaps.add(wait.took_ns.saturating_sub(wait.woken_ns));
+                self.wait_histogram.add(wait.took_ns.saturating_sub(wait.woken_ns));
                 self.left = self.left.saturating_sub(1);
                 if self.left == 0 {
                     self.wake_up();
@@ -167,7 +167,7 @@ impl PollWindow {
                 if wait.spun_ns == 0 {
                     return;
                 }
-                self.gaps.add(wait.took_ns);
+                self.wait_histogram.add(wait.took_ns);
                 self.left = self.left.saturating_sub(1);
                 if self.left == 0 {
                     self.review();
@@ -177,7 +177,7 @@ impl PollWindow {
     }
 
     fn rest(&mut self, verdict: WindowVerdict, waits: u32) {
-        self.gaps = WaitHistogram::default();
+        self.wait_histogram = WaitHistogram::default();
         self.verdict = verdict;
         self.window_ns = 0;
         self.left = waits;
@@ -192,7 +192,9 @@ impl PollWindow {
     /// The time asleep is over.
     fn wake_up(&mut self) {
         let max = self.settings.max_ns;
-        if self.passed < PATIENCE && self.gaps.best(max, max / ENTER.1 * ENTER.0).is_none() {
+        if self.passed < PATIENCE
+            && self.wait_histogram.best(max, max / ENTER.1 * ENTER.0).is_none()
+        {
             self.passed += 1;
             self.rest_on();
         } else {
@@ -202,7 +204,7 @@ impl PollWindow {
     }
 
     fn probe(&mut self) {
-        self.gaps = WaitHistogram::default();
+        self.wait_histogram = WaitHistogram::default();
         self.verdict = WindowVerdict::Probing;
         self.window_ns = self.settings.max_ns;
         self.left = PROBE;
@@ -215,7 +217,7 @@ impl PollWindow {
             WindowVerdict::Pays => max,
             _ => max / ENTER.1 * ENTER.0,
         };
-        match self.gaps.best(max, price) {
+        match self.wait_histogram.best(max, price) {
             Some(window) => {
                 self.verdict = WindowVerdict::Pays;
                 self.window_ns = window;

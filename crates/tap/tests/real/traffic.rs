@@ -133,7 +133,7 @@ fn datagrams(end: &Watched) -> usize {
 
 fn is_udp(frame: &net::frame::Frame) -> bool {
     use net::frame::{NetworkLayer, TransportLayer};
-    matches!(frame.net(), NetworkLayer::V4(ip) if matches!(ip.upper, TransportLayer::Udp(_)))
+    matches!(frame.net(), NetworkLayer::V4(ip) if matches!(ip.transport_layer, TransportLayer::Udp(_)))
 }
 
 #[test]

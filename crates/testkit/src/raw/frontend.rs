@@ -85,11 +85,12 @@ impl Frontend {
     /// As [`Connection::recv`], and [`Error::Reply`] if something else is answered.
     pub fn ask(&mut self, message: &Message<'_>) -> Result<BackendReply> {
         self.connection.send(message)?;
-        let answer = self.connection.recv(&message.request.name())?;
-        if answer.request == message.request && answer.is_reply() {
-            return Ok(answer);
+        let backend_reply = self.connection.recv(&message.request.name())?;
+        if backend_reply.request == message.request && backend_reply.is_reply() {
+            return Ok(backend_reply);
         }
-        let what = format!("{} with flags {:#x}", answer.request.name(), answer.flags);
+        let what =
+            format!("{} with flags {:#x}", backend_reply.request.name(), backend_reply.flags);
         Err(Error::Reply { request: message.request.name(), what })
     }
 
@@ -198,17 +199,19 @@ impl Frontend {
     pub fn get_inflight(&mut self, queues: u16, queue_size: u16) -> Result<InflightArea> {
         let request = Request::GET_INFLIGHT_FD;
         let payload = inflight_payload(0, 0, queues, queue_size);
-        let mut answer = self.ask(&Message::new(request).bytes(&payload))?;
+        let mut backend_reply = self.ask(&Message::new(request).bytes(&payload))?;
         let word = |at: usize| {
-            let bytes = answer.payload.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            let bytes =
+                backend_reply.payload.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u64::from_ne_bytes)
         };
         let (mmap_size, mmap_offset) = (word(0), word(8));
-        let same = answer.payload.get(16..20) == payload.get(16..20);
-        match answer.fds.pop().filter(|_| mmap_size > 0 && same) {
+        let same = backend_reply.payload.get(16..20) == payload.get(16..20);
+        match backend_reply.fds.pop().filter(|_| mmap_size > 0 && same) {
             Some(fd) => Ok(InflightArea { fd, mmap_size, mmap_offset, queues, queue_size }),
             None => {
-                let what = format!("no region for {queues} queues of {queue_size}: {answer:?}");
+                let what =
+                    format!("no region for {queues} queues of {queue_size}: {backend_reply:?}");
                 Err(Error::Reply { request: request.name(), what })
             }
         }
@@ -262,8 +265,8 @@ impl Frontend {
     /// # Errors
     /// As [`Frontend::ask`].
     pub fn get_vring_base(&mut self, index: u32) -> Result<u32> {
-        let answer = self.ask(&Message::new(Request::GET_VRING_BASE).u32(index).u32(0))?;
-        let both = answer.u64()?.to_ne_bytes();
+        let backend_reply = self.ask(&Message::new(Request::GET_VRING_BASE).u32(index).u32(0))?;
+        let both = backend_reply.u64()?.to_ne_bytes();
         Ok(u32::from_ne_bytes([both[4], both[5], both[6], both[7]]))
     }
 
@@ -273,12 +276,12 @@ impl Frontend {
     /// [`Error::Reply`] if another size is answered.
     pub fn get_config(&mut self, len: u32) -> Result<Vec<u8>> {
         let message = Message::new(Request::GET_CONFIG).u32(0).u32(len).u32(0);
-        let answer = self.ask(&message.bytes(&vec![0; len as usize]))?;
-        if answer.payload.len() != 12 + len as usize {
-            let what = format!("{} bytes for {len} bytes asked", answer.payload.len());
+        let backend_reply = self.ask(&message.bytes(&vec![0; len as usize]))?;
+        if backend_reply.payload.len() != 12 + len as usize {
+            let what = format!("{} bytes for {len} bytes asked", backend_reply.payload.len());
             return Err(Error::Reply { request: Request::GET_CONFIG.name(), what });
         }
-        Ok(answer.payload[12..].to_vec())
+        Ok(backend_reply.payload[12..].to_vec())
     }
 
     /// SET_CONFIG at an offset.

@@ -206,8 +206,8 @@ impl Hostile {
     fn config_message(self, frontend: &mut Frontend) -> Result<()> {
         let (offset, len) = if self == Self::ConfigHuge { (0, u32::MAX) } else { (250, 100) };
         let message = Message::new(Request::GET_CONFIG).u32(offset).u32(len).u32(0);
-        let answer = frontend.ask(&message.bytes(&[0; 100]))?;
-        if answer.payload.is_empty() {
+        let backend_reply = frontend.ask(&message.bytes(&[0; 100]))?;
+        if backend_reply.payload.is_empty() {
             return Err(Error::Refused { request: Request::GET_CONFIG.name(), code: 0 });
         }
         Ok(())

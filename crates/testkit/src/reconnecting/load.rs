@@ -20,7 +20,7 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
     for _ in 0..TRIES {
         let range = draw_range(random, content, shape);
         let roll = random.below(100);
-        let wish = match roll {
+        let planned_request = match roll {
             0..45 => read(range),
             45..88 => {
                 let stamp = content.stamp();
@@ -39,8 +39,8 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
                 PlannedRequest { request, range, effect: Effect::Stamp(ZERO) }
             }
         };
-        if content.claim(wish.range, wish.effect) {
-            return wish;
+        if content.claim(planned_request.range, planned_request.effect) {
+            return planned_request;
         }
     }
     let range = Range { first: 0, count: 0 };

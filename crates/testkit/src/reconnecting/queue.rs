@@ -37,7 +37,7 @@ struct Slot {
     head: u16,
     indirect: bool,
     base: u64,
-    out: Option<InFlightRequest>,
+    in_flight_request: Option<InFlightRequest>,
 }
 
 /// One queue.
@@ -85,7 +85,7 @@ impl LastingQueue {
             let base = memory.alloc(stride(shape), BLOCK_BYTES)?;
             by_head[usize::from(head)] = Some(slots.len());
             let indirect = index >= plain;
-            slots.push(Slot { head, indirect, base, out: None });
+            slots.push(Slot { head, indirect, base, in_flight_request: None });
             head += if indirect { 1 } else { 3 };
         }
         let free = (0..slots.len()).collect();
@@ -116,10 +116,14 @@ impl LastingQueue {
     }
 
     /// Lays a request out; [`Self::publish`] shows it to the device.
-    pub(super) fn put(&mut self, memory: &SharedMemory, wish: PlannedRequest) -> Result<()> {
+    pub(super) fn put(
+        &mut self,
+        memory: &SharedMemory,
+        planned_request: PlannedRequest,
+    ) -> Result<()> {
         let full = || Error::Full { what: "a slot for a request".into() };
         let slot = self.free.pop().and_then(|index| self.slots.get_mut(index)).ok_or_else(full)?;
-        let PlannedRequest { request, range, effect } = wish;
+        let PlannedRequest { request, range, effect } = planned_request;
         let data = place(memory, slot.base, &request)?;
         let mut descs = vec![Desc::readable(slot.base, HEADER_BYTES)];
         descs.extend(data);
@@ -136,7 +140,8 @@ impl LastingQueue {
             memory.write(desc_at, &linked(slot.head))?;
         }
         let written = request.input.iter().sum::<u32>() + 1;
-        slot.out = Some(InFlightRequest { range, effect, written, kind: request.kind });
+        slot.in_flight_request =
+            Some(InFlightRequest { range, effect, written, kind: request.kind });
         self.batch.push(slot.head);
         Ok(())
     }
@@ -175,17 +180,21 @@ impl LastingQueue {
         let Some((index, slot)) = found else {
             return Err(bad(format!("{used:?} is no chain of ours")));
         };
-        let Some(out) = slot.out.take() else {
+        let Some(in_flight_request) = slot.in_flight_request.take() else {
             return Err(bad(format!("{used:?}, which is not out: it was completed twice")));
         };
         let [code] = memory.read_array::<1>(slot.base + STATUS_AT)?;
-        if code != status::OK || used.len != out.written {
-            return Err(bad(format!("{used:?} with status {code:#x} of {out:?}")));
+        if code != status::OK || used.len != in_flight_request.written {
+            return Err(bad(format!("{used:?} with status {code:#x} of {in_flight_request:?}")));
         }
-        let len = if out.kind == kind::IN { out.range.bytes() as usize } else { 0 };
+        let len = if in_flight_request.kind == kind::IN {
+            in_flight_request.range.bytes() as usize
+        } else {
+            0
+        };
         let data = memory.read(slot.base + DATA_AT, len)?;
         self.free.push(index);
-        Ok((out, data))
+        Ok((in_flight_request, data))
     }
 }
 

@@ -52,8 +52,8 @@ impl ReconnectingGuest {
         let event_idx = self.event_idx();
         for queue in &mut self.queues {
             while queue.has_room() {
-                let wish = draw(&mut self.random, &mut self.content, &self.shape);
-                queue.put(&self.memory, wish)?;
+                let planned_request = draw(&mut self.random, &mut self.content, &self.shape);
+                queue.put(&self.memory, planned_request)?;
             }
             queue.publish(&self.memory, event_idx)?;
         }
@@ -78,9 +78,9 @@ impl ReconnectingGuest {
                 while queue.has_room() && first < self.content.blocks() {
                     let left = u32::try_from(self.content.blocks() - first).unwrap_or(u32::MAX);
                     let range = Range { first, count: left.min(self.shape.blocks_max) };
-                    let wish = read(range);
-                    self.content.claim(range, wish.effect);
-                    queue.put(&self.memory, wish)?;
+                    let planned_request = read(range);
+                    self.content.claim(range, planned_request.effect);
+                    queue.put(&self.memory, planned_request)?;
                     first += u64::from(range.count);
                 }
                 queue.publish(&self.memory, event_idx)?;
@@ -199,12 +199,12 @@ impl ReconnectingGuest {
         drain(&queue.call)?;
         while count < COLLECT_MAX {
             if let Some(used) = queue.ring.pop_used(&self.memory)? {
-                let (out, data) = queue.take(&self.memory, used)?;
+                let (in_flight_request, data) = queue.take(&self.memory, used)?;
                 if !data.is_empty() {
-                    self.content.compare(out.range, &data)?;
+                    self.content.compare(in_flight_request.range, &data)?;
                     self.tally.compared += 1;
                 }
-                self.content.settle(out.range, out.effect);
+                self.content.settle(in_flight_request.range, in_flight_request.effect);
                 count += 1;
                 continue;
             }

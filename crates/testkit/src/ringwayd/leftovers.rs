@@ -41,8 +41,8 @@ pub(super) fn processes(dir: &Path) -> Vec<LeftoverProcess> {
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        let found = LeftoverProcess { pid: pid.unsigned_abs(), words, pidfd };
-        found.words.contains(&name).then_some(found)
+        let leftover_process = LeftoverProcess { pid: pid.unsigned_abs(), words, pidfd };
+        leftover_process.words.contains(&name).then_some(leftover_process)
     })
     .collect()
 }
@@ -62,10 +62,10 @@ pub(super) fn helpers(daemon: u32) -> Result<Vec<(Worker, String)>> {
 /// Ends them all, and removes the host's ends of networks.
 pub(super) fn end(dir: &Path) {
     // One that is ended may have started another just before.
-    while let found = processes(dir)
-        && !found.is_empty()
+    while let leftover_process = processes(dir)
+        && !leftover_process.is_empty()
     {
-        for one in found {
+        for one in leftover_process {
             let _ = pidfd_send_signal(&one.pidfd, Signal::KILL);
             let _ = wait_readable(&[one.pidfd.as_fd()], PROCESS_DEADLINE);
         }

@@ -129,8 +129,8 @@ fn hostile_messages_end_at_most_their_session(start: Start, deadly: &[Hostile]) 
     let backend = start(&Served { image: image.path(), queues: 1, read_only: false });
     for bad in Hostile::ALL.into_iter().filter(|bad| !deadly.contains(bad)) {
         let mut frontend = Frontend::connect(backend.socket()).unwrap();
-        let taken = bad.send(&mut frontend).unwrap_or_else(|e| panic!("{bad:?}: {e}"));
-        assert!(bad != Hostile::HalfHeader || taken == HostileOutcome::Closed);
+        let hostile_outcome = bad.send(&mut frontend).unwrap_or_else(|e| panic!("{bad:?}: {e}"));
+        assert!(bad != Hostile::HalfHeader || hostile_outcome == HostileOutcome::Closed);
         drop(frontend);
         let mut guest = Guest::start(backend.socket(), &Setup::default())
             .unwrap_or_else(|e| panic!("after {bad:?}: {e}"));

@@ -45,7 +45,7 @@ pub struct Prober<'a> {
     /// The device file; /dev/kvm but in tests.
     pub device: PathBuf,
     /// Where answers are kept.
-    pub memory: &'a ProbeCache,
+    pub probe_cache: &'a ProbeCache,
 }
 
 impl Prober<'_> {
@@ -66,8 +66,8 @@ impl Prober<'_> {
             return Ok(Decision::new(Accel::Tcg, why));
         }
         let (version, _) = crate::qemu::version(self.qemu).await?;
-        if let Some(known) = self.memory.recall(&version) {
-            let forget = self.memory.path().display();
+        if let Some(known) = self.probe_cache.recall(&version) {
+            let forget = self.probe_cache.path().display();
             return Ok(match known {
                 true => Decision::new(Accel::Kvm, "a trial boot since the host started succeeded"),
                 false => Decision::new(
@@ -83,11 +83,11 @@ impl Prober<'_> {
             probe(self.launcher, self.qemu, self.kernel, Accel::Kvm, PROBE_DEADLINE, slot).await;
         Ok(match verdict {
             ProbeOutcome::Works => {
-                self.memory.keep(&version, true);
+                self.probe_cache.keep(&version, true);
                 Decision::new(Accel::Kvm, "a trial boot succeeded")
             }
             ProbeOutcome::Fails(why) => {
-                self.memory.keep(&version, false);
+                self.probe_cache.keep(&version, false);
                 Decision::new(Accel::Tcg, format!("a trial boot under KVM failed: {why}"))
             }
             // Nothing was learnt about KVM; the real start will tell what is wrong.
@@ -116,21 +116,21 @@ pub fn openable(device: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn prober<'a>(memory: &'a ProbeCache, qemu: &'a Path, device: &str) -> Prober<'a> {
+    fn prober<'a>(probe_cache: &'a ProbeCache, qemu: &'a Path, device: &str) -> Prober<'a> {
         Prober {
             qemu,
             launcher: &[],
             kernel: Path::new("/nonexistent/kernel"),
             device: device.into(),
-            memory,
+            probe_cache,
         }
     }
 
     #[tokio::test]
     async fn what_is_asked_for_is_taken_without_a_look() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = ProbeCache::at(dir.path(), "boot-1");
-        let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
+        let probe_cache = ProbeCache::at(dir.path(), "boot-1");
+        let prober = prober(&probe_cache, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
         let choice = AccelChoice::Fixed(Accel::Kvm);
         let decision = prober.decide(choice, &mut None).await.unwrap();
         assert_eq!(decision.accel, Accel::Kvm);
@@ -139,8 +139,8 @@ mod tests {
     #[tokio::test]
     async fn without_the_device_it_is_tcg_and_says_why() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = ProbeCache::at(dir.path(), "boot-1");
-        let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
+        let probe_cache = ProbeCache::at(dir.path(), "boot-1");
+        let prober = prober(&probe_cache, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
         let decision = prober.decide(AccelChoice::Auto, &mut None).await.unwrap();
         assert_eq!(decision.accel, Accel::Tcg);
         assert_eq!(decision.why, "this host has no /nonexistent/kvm");

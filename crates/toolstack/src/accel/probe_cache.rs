@@ -88,13 +88,13 @@ mod tests {
     #[test]
     fn an_answer_holds_for_one_boot_and_one_qemu() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = ProbeCache::at(&dir.path().join("new"), "boot-1");
-        assert_eq!(memory.recall("qemu 7.2"), None);
-        memory.keep("qemu 7.2", true);
-        assert_eq!(memory.recall("qemu 7.2"), Some(true));
-        memory.keep("qemu 7.2", false);
-        assert_eq!(memory.recall("qemu 7.2"), Some(false));
-        assert_eq!(memory.recall("qemu 8.0"), None);
+        let probe_cache = ProbeCache::at(&dir.path().join("new"), "boot-1");
+        assert_eq!(probe_cache.recall("qemu 7.2"), None);
+        probe_cache.keep("qemu 7.2", true);
+        assert_eq!(probe_cache.recall("qemu 7.2"), Some(true));
+        probe_cache.keep("qemu 7.2", false);
+        assert_eq!(probe_cache.recall("qemu 7.2"), Some(false));
+        assert_eq!(probe_cache.recall("qemu 8.0"), None);
         let after_reboot = ProbeCache::at(&dir.path().join("new"), "boot-2");
         assert_eq!(after_reboot.recall("qemu 7.2"), None);
     }
@@ -102,18 +102,18 @@ mod tests {
     #[test]
     fn a_damaged_file_is_as_good_as_none() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = ProbeCache::at(dir.path(), "boot-1");
-        std::fs::write(memory.path(), "{").unwrap();
-        assert_eq!(memory.recall("q"), None);
-        memory.keep("q", true);
-        assert_eq!(memory.recall("q"), Some(true));
+        let probe_cache = ProbeCache::at(dir.path(), "boot-1");
+        std::fs::write(probe_cache.path(), "{").unwrap();
+        assert_eq!(probe_cache.recall("q"), None);
+        probe_cache.keep("q", true);
+        assert_eq!(probe_cache.recall("q"), Some(true));
     }
 
     #[test]
     fn without_a_boot_id_nothing_is_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = ProbeCache::at(dir.path(), "");
-        memory.keep("q", true);
-        assert_eq!(memory.recall("q"), None);
+        let probe_cache = ProbeCache::at(dir.path(), "");
+        probe_cache.keep("q", true);
+        assert_eq!(probe_cache.recall("q"), None);
     }
 }

@@ -282,12 +282,12 @@ impl SliceTree {
             return folders.flat_map(steps).collect();
         }
         let hand_down = |folder| two.then_some(CgroupOp::HandDown(folder));
-        let mut steps: Vec<_> = hand_down(self.base.clone()).into_iter().collect();
+        let mut cgroup_ops: Vec<_> = hand_down(self.base.clone()).into_iter().collect();
         for slice in Slice::ALL {
-            steps.push(CgroupOp::Make(self.folder(slice)));
-            steps.extend(hand_down(self.folder(slice)));
+            cgroup_ops.push(CgroupOp::Make(self.folder(slice)));
+            cgroup_ops.extend(hand_down(self.folder(slice)));
         }
-        steps
+        cgroup_ops
     }
 }
 

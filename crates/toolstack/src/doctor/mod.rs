@@ -76,7 +76,7 @@ pub struct Subject {
     /// A kernel for the trial boot; without one only an earlier answer is told.
     pub kernel: Option<PathBuf>,
     /// Where the answers of trial boots are kept.
-    pub memory: ProbeCache,
+    pub probe_cache: ProbeCache,
     /// Words before QEMU's command (see [`Machine::detached_process`]).
     pub launcher: Vec<OsString>,
     /// A file, block device or directory where images are.
@@ -129,7 +129,7 @@ async fn kvm(subject: &Subject) -> Finding {
         launcher: &subject.launcher,
         kernel,
         device: subject.kvm.clone(),
-        memory: &subject.memory,
+        probe_cache: &subject.probe_cache,
     };
     let mut slot: Option<Machine> = None;
     match prober.decide(AccelChoice::Auto, &mut slot).await {
@@ -161,7 +161,7 @@ mod tests {
             ringway_io: None,
             kvm: "/nonexistent/kvm".into(),
             kernel: None,
-            memory: ProbeCache::at(dir.path(), "boot"),
+            probe_cache: ProbeCache::at(dir.path(), "boot"),
             launcher: Vec::new(),
             path: "/nonexistent".into(),
         };

@@ -25,10 +25,10 @@ pub struct PlanOutcome {
 #[derive(Debug)]
 pub(super) enum Event {
     /// A step has its slots.
-    Begin { at: usize, held: SlotGuard },
+    Begin { at: usize, slot_guard: SlotGuard },
     /// A step's call has ended. Its slots are free when this has been seen: whatever follows from
     /// a failure comes before what waits for them.
-    Ended { at: usize, outcome: Result<(), StepError>, held: SlotGuard },
+    Ended { at: usize, outcome: Result<(), StepError>, slot_guard: SlotGuard },
 }
 
 struct PlanRun<'a> {
@@ -62,17 +62,17 @@ impl Executor {
         let (slots, level) = (self.slots(), CancelLevel::GoOn);
         let (failed, cut, done, give_up) = (None, false, 0.0, None);
         let committed = false;
-        let mut walk =
+        let mut plan_run =
             PlanRun { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
-        walk.goes_on();
-        while !walk.steps.are_over() {
-            walk.next(&mut told, cancel).await;
+        plan_run.goes_on();
+        while !plan_run.steps.are_over() {
+            plan_run.next(&mut told, cancel).await;
             while let Ok(event) = told.try_recv() {
-                walk.happens(event);
+                plan_run.happens(event);
             }
-            walk.goes_on();
+            plan_run.goes_on();
         }
-        PlanOutcome { failed: walk.failed, cut: walk.cut }
+        PlanOutcome { failed: plan_run.failed, cut: plan_run.cut }
     }
 }
 
@@ -103,15 +103,15 @@ impl PlanRun<'_> {
 
     fn happens(&mut self, event: Event) {
         match event {
-            Event::Begin { at, held } => self.begin(at, held),
-            Event::Ended { at, outcome, held } => {
+            Event::Begin { at, slot_guard } => self.begin(at, slot_guard),
+            Event::Ended { at, outcome, slot_guard } => {
                 match outcome {
                     // One that was given up has been dealt with.
                     _ if !matches!(self.steps.at(at), Some(StepPhase::Runs { .. })) => {}
                     Ok(()) => self.steps.ended(at),
                     Err(error) => self.failed(at, error),
                 }
-                drop(held);
+                drop(slot_guard);
             }
         }
     }
@@ -152,7 +152,7 @@ impl PlanRun<'_> {
         }
     }
 
-    fn begin(&mut self, at: usize, held: SlotGuard) {
+    fn begin(&mut self, at: usize, slot_guard: SlotGuard) {
         let (Some(&StepPhase::Ready { since, .. }), Some(step)) =
             (self.steps.at(at), self.steps.step(at))
         else {
@@ -161,12 +161,12 @@ impl PlanRun<'_> {
         if self.steps.closing && step.cancel == Until::Before {
             return self.steps.set(at, StepPhase::LeftOut);
         }
-        let deadline = counts_from(since, held.hung_since()) + step.deadline;
+        let deadline = counts_from(since, slot_guard.hung_since()) + step.deadline;
         let (by, tell, verb) = (Arc::clone(&self.by), self.tell.clone(), step.verb);
         let task = tokio::spawn(async move {
             let outcome = by.run_step(verb).await;
             // Where the walk is over, this gives the slots back.
-            let _ = tell.send(Event::Ended { at, outcome, held });
+            let _ = tell.send(Event::Ended { at, outcome, slot_guard });
         });
         self.steps.set(at, StepPhase::Runs { task: task.abort_handle(), deadline });
     }
@@ -201,10 +201,9 @@ impl PlanRun<'_> {
         }
         if self.give_up.is_some_and(|at| at <= now) {
             self.give_up = None;
-            for at in self
-                .steps
-                .which(|at| matches!(at, StepPhase::Ready { .. } | StepPhase::Runs { .. }))
-            {
+            for at in self.steps.which(|step_phase| {
+                matches!(step_phase, StepPhase::Ready { .. } | StepPhase::Runs { .. })
+            }) {
                 self.leave_out(at);
             }
         }
@@ -215,14 +214,16 @@ impl PlanRun<'_> {
         if level == CancelLevel::Overtaken {
             self.give_up = Some(Instant::now() + OVERTAKE_GRACE);
         }
-        let is_open = |at: &StepPhase| matches!(at, StepPhase::Waits | StepPhase::Ready { .. });
+        let is_open = |step_phase: &StepPhase| {
+            matches!(step_phase, StepPhase::Waits | StepPhase::Ready { .. })
+        };
         let open = self.steps.which(is_open).into_iter();
         let mut open = open.filter_map(|at| self.steps.step(at));
         self.cut |= open.any(|step| step.cancel == Until::Before);
         self.steps.closing = true;
         self.withdraw();
         // Whoever waits for a guest would do so for twenty minutes.
-        for at in self.steps.which(|at| matches!(at, StepPhase::Runs { .. })) {
+        for at in self.steps.which(|step_phase| matches!(step_phase, StepPhase::Runs { .. })) {
             if self.steps.step(at).is_some_and(waits_for_guest) {
                 self.leave_out(at);
             }
@@ -231,7 +232,7 @@ impl PlanRun<'_> {
 
     /// What waits for slots and could be cancelled does not wait any more.
     fn withdraw(&mut self) {
-        for at in self.steps.which(|at| matches!(at, StepPhase::Ready { .. })) {
+        for at in self.steps.which(|step_phase| matches!(step_phase, StepPhase::Ready { .. })) {
             if self.steps.step(at).is_some_and(|step| step.cancel == Until::Before) {
                 self.stop(at);
                 self.steps.set(at, StepPhase::LeftOut);

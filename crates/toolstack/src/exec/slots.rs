@@ -126,10 +126,10 @@ impl Slots {
             self.bell.notify_one();
         }
         for (key, waiter) in begin {
-            let held = SlotGuard { slots: Arc::clone(self), key };
+            let slot_guard = SlotGuard { slots: Arc::clone(self), key };
             // Dropped, and with it given back, where nobody waits any more.
             if let Some(Waiter { tell, at }) = waiter {
-                let _ = tell.send(Event::Begin { at, held });
+                let _ = tell.send(Event::Begin { at, slot_guard });
             }
         }
     }

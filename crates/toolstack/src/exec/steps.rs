@@ -33,7 +33,7 @@ pub(super) enum StepPhase {
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) plan: Plan,
-    at: Vec<StepPhase>,
+    step_phase: Vec<StepPhase>,
     weight: u32,
     ended: u32,
     /// Effects of what has ended, which nobody was told yet.
@@ -44,9 +44,9 @@ pub(super) struct Steps {
 
 impl Steps {
     pub(super) fn new(plan: Plan) -> Self {
-        let at = plan.steps().iter().map(|_| StepPhase::Waits).collect();
+        let step_phase = plan.steps().iter().map(|_| StepPhase::Waits).collect();
         let weight = plan.weight();
-        Self { plan, at, weight, ended: 0, effects: Vec::new(), closing: false }
+        Self { plan, step_phase, weight, ended: 0, effects: Vec::new(), closing: false }
     }
 
     pub(super) fn step(&self, at: usize) -> Option<&Step> {
@@ -54,19 +54,22 @@ impl Steps {
     }
 
     pub(super) fn at(&self, at: usize) -> Option<&StepPhase> {
-        self.at.get(at)
+        self.step_phase.get(at)
     }
 
     pub(super) fn set(&mut self, at: usize, now: StepPhase) {
-        if let Some(place) = self.at.get_mut(at) {
+        if let Some(place) = self.step_phase.get_mut(at) {
             *place = now;
         }
     }
 
     /// Whether nothing runs and nothing can begin.
     pub(super) fn are_over(&self) -> bool {
-        !self.at.iter().any(|at| {
-            matches!(at, StepPhase::Waits | StepPhase::Ready { .. } | StepPhase::Runs { .. })
+        !self.step_phase.iter().any(|step_phase| {
+            matches!(
+                step_phase,
+                StepPhase::Waits | StepPhase::Ready { .. } | StepPhase::Runs { .. }
+            )
         })
     }
 
@@ -93,7 +96,7 @@ impl Steps {
 
     /// Whether a cancel would leave something out.
     pub(super) fn can_be_cut(&self) -> bool {
-        self.at.iter().zip(self.plan.steps()).any(|(at, step)| match at {
+        self.step_phase.iter().zip(self.plan.steps()).any(|(step_phase, step)| match step_phase {
             StepPhase::Waits | StepPhase::Ready { .. } => step.cancel == Cancel::Before,
             StepPhase::Runs { .. } => waits_for_guest(step),
             StepPhase::Ended | StepPhase::Failed | StepPhase::LeftOut => false,
@@ -107,16 +110,16 @@ impl Steps {
 
     /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let deadline = |at: &StepPhase| match at {
+        let deadline = |step_phase: &StepPhase| match step_phase {
             StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => Some(*deadline),
             _ => None,
         };
-        self.at.iter().filter_map(deadline).min()
+        self.step_phase.iter().filter_map(deadline).min()
     }
 
     /// Steps whose deadline has passed.
     pub(super) fn late(&self, now: Instant) -> Vec<usize> {
-        let late = |at: &StepPhase| match at {
+        let late = |step_phase: &StepPhase| match step_phase {
             StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => {
                 *deadline <= now
             }
@@ -127,16 +130,21 @@ impl Steps {
 
     /// Steps that are at such a place.
     pub(super) fn which(&self, is: impl Fn(&StepPhase) -> bool) -> Vec<usize> {
-        self.at.iter().enumerate().filter(|(_, at)| is(at)).map(|(at, _)| at).collect()
+        self.step_phase
+            .iter()
+            .enumerate()
+            .filter(|(_, step_phase)| is(step_phase))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     /// Steps that can begin now. Those that are nothing but effects end here; those that never
     /// can are left out. One pass is enough, because edges lead to earlier steps.
     pub(super) fn begin(&mut self) -> Vec<usize> {
         let mut begin = Vec::new();
-        for at in self.which(|at| matches!(at, StepPhase::Waits)) {
+        for at in self.which(|step_phase| matches!(step_phase, StepPhase::Waits)) {
             let Some(step) = self.plan.steps().get(at) else { continue };
-            let before = |id: &StepId| self.at.get(id.index());
+            let before = |id: &StepId| self.step_phase.get(id.index());
             let never =
                 |id: &StepId| matches!(before(id), Some(StepPhase::Failed | StepPhase::LeftOut));
             let closed = self.closing && step.cancel == Cancel::Before;

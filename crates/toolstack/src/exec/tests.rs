@@ -174,8 +174,8 @@ async fn every_step_begins_when_those_before_it_have_ended_and_no_later() {
     };
     let doer = Doer::new(move |verb| (takes(verb), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(plan.clone(), vm(1), doer.clone(), &CancelToken::new()).await;
-    assert!(ran.failed.is_none() && !ran.cut);
+    let plan_outcome = executor.run(plan.clone(), vm(1), doer.clone(), &CancelToken::new()).await;
+    assert!(plan_outcome.failed.is_none() && !plan_outcome.cut);
     let began: BTreeMap<_, _> =
         doer.begun().into_iter().map(|(verb, at)| (format!("{verb:?}"), at)).collect();
     assert_eq!(began.len(), plan.steps().len());
@@ -200,11 +200,11 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
         _ => (Duration::ZERO, true),
     });
     let executor = Executor::new(StepLimits { machine: 3, ..StepLimits::default() });
-    let ran = executor.run(start(5, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    let Some((StepAction::VbdAttach(vbd, _), StepError::NoDriver(_))) = ran.failed else {
+    let plan_outcome = executor.run(start(5, 1), vm(1), doer.clone(), &CancelToken::new()).await;
+    let Some((StepAction::VbdAttach(vbd, _), StepError::NoDriver(_))) = plan_outcome.failed else {
         panic!()
     };
-    assert_eq!((vbd, ran.cut), (fails, false));
+    assert_eq!((vbd, plan_outcome.cut), (fails, false));
     assert_eq!(doer.began.elapsed(), secs(2), "those that ran have ended");
     assert_eq!(doer.begun().iter().filter(|(verb, _)| is_attach(verb)).count(), 3);
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
@@ -220,8 +220,10 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
 async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    let Some((StepAction::VbdAttach(..), StepError::Late { after })) = ran.failed else { panic!() };
+    let plan_outcome = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
+    let Some((StepAction::VbdAttach(..), StepError::Late { after })) = plan_outcome.failed else {
+        panic!()
+    };
     assert_eq!((after, doer.began.elapsed()), (secs(60), secs(60)));
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
     let lane = executor.marks().lanes[&FaultDomain::Sr(sr(1))];
@@ -235,8 +237,8 @@ async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
 async fn a_call_that_may_be_dropped_is() {
     let doer = Doer::new(|verb| (secs(if verb == StepAction::DomainRun { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
-    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    assert!(matches!(ran.failed, Some((StepAction::DomainRun, StepError::Late { .. }))));
+    let plan_outcome = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
+    assert!(matches!(plan_outcome.failed, Some((StepAction::DomainRun, StepError::Late { .. }))));
     assert_eq!(doer.began.elapsed(), secs(30));
     sleep(secs(1)).await;
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
@@ -250,8 +252,11 @@ async fn a_step_that_gets_no_slot_ends_at_its_deadline_too() {
     tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &CancelToken::new()).await });
     sleep(secs(10)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
-    let ran = executor.run(start(1, 1), vm(2), waits.clone(), &CancelToken::new()).await;
-    assert!(matches!(ran.failed, Some((StepAction::VbdAttach(..), StepError::Late { .. }))));
+    let plan_outcome = executor.run(start(1, 1), vm(2), waits.clone(), &CancelToken::new()).await;
+    assert!(matches!(
+        plan_outcome.failed,
+        Some((StepAction::VbdAttach(..), StepError::Late { .. }))
+    ));
     assert_eq!(waits.began.elapsed(), secs(60));
     assert!(waits.at(is_attach).is_none());
 }
@@ -266,8 +271,8 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
     tokio::task::yield_now().await;
     sleep(Duration::from_millis(500)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
-    let ran = executor.run(start(1, 2), vm(2), waits.clone(), &CancelToken::new()).await;
-    assert!(ran.failed.is_none());
+    let plan_outcome = executor.run(start(1, 2), vm(2), waits.clone(), &CancelToken::new()).await;
+    assert!(plan_outcome.failed.is_none());
     let waited = waits.at(is_attach).unwrap();
     assert_eq!(waited, limits.stuck - Duration::from_millis(500));
     // Lowered, the age counts at once.
@@ -296,8 +301,8 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
         sleep(secs(5)).await;
         cancel.cancel();
     };
-    let ran = tokio::join!(executor.run(plan, vm(1), doer.clone(), &cancel), cancelled).0;
-    assert!(ran.cut && ran.failed.is_none());
+    let plan_outcome = tokio::join!(executor.run(plan, vm(1), doer.clone(), &cancel), cancelled).0;
+    assert!(plan_outcome.cut && plan_outcome.failed.is_none());
     assert_eq!(doer.began.elapsed(), secs(5));
     assert!(doer.at(|verb| *verb == StepAction::DomainKill).is_none());
     assert_eq!(doer.committed(), None);
@@ -309,8 +314,8 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
         cancel.cancel();
     };
     let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
-    let ran = tokio::join!(run, cancelled).0;
-    assert!(!ran.cut && ran.failed.is_none());
+    let plan_outcome = tokio::join!(run, cancelled).0;
+    assert!(!plan_outcome.cut && plan_outcome.failed.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -346,8 +351,8 @@ async fn what_is_overtaken_is_left_after_a_grace() {
         cancel.preempt();
     };
     let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
-    let ran = tokio::join!(run, overtaken).0;
-    assert!(ran.cut);
+    let plan_outcome = tokio::join!(run, overtaken).0;
+    assert!(plan_outcome.cut);
     assert_eq!(doer.began.elapsed(), secs(25) + OVERTAKE_GRACE);
     sleep(secs(60)).await;
     // The attach went on alone; the domain, which may be dropped, did not.

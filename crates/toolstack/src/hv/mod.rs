@@ -193,7 +193,7 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
         &'a self,
         vm: VmId,
         drive: VbdId,
-        disc: Option<&'a CdMedium>,
+        cd_medium: Option<&'a CdMedium>,
     ) -> BoxFuture<'a, Result<(), HvError>>;
     /// Tells the guest that a disk has another size now.
     fn resized(&self, vm: VmId, vbd: VbdId, bytes: u64) -> BoxFuture<'_, Result<(), HvError>>;

@@ -23,12 +23,12 @@ impl SimHv {
     /// One command to a domain that is there.
     async fn command(
         &self,
-        (what, vm): (CallKind, VmId),
+        (call_kind, vm): (CallKind, VmId),
         device: Option<model::id::Uuid>,
         work: impl FnOnce(&mut State) -> Result<(), HvError>,
     ) -> Result<(), HvError> {
         let in_turn = matches!(
-            what,
+            call_kind,
             CallKind::PlugDisk
                 | CallKind::PlugNic
                 | CallKind::Disc
@@ -36,15 +36,15 @@ impl SimHv {
                 | CallKind::Pause
         );
         let _turn = if in_turn { Some(self.0.monitor(vm).await) } else { None };
-        let call = Call { device, ..Call::new(what).vm(vm) };
-        self.0.call(call, work, |why| refused(what, why)).await?;
+        let call = Call { device, ..Call::new(call_kind).vm(vm) };
+        self.0.call(call, work, |why| refused(call_kind, why)).await?;
         self.0.has_changed();
         Ok(())
     }
 }
 
-fn refused(what: CallKind, why: String) -> HvError {
-    HvError::Refused { what: format!("{what:?}"), why }
+fn refused(call_kind: CallKind, why: String) -> HvError {
+    HvError::Refused { what: format!("{call_kind:?}"), why }
 }
 
 /// A domain with a process.
@@ -118,11 +118,11 @@ impl Hypervisor for SimHv {
         &'a self,
         vm: VmId,
         drive: VbdId,
-        disc: Option<&'a CdMedium>,
+        cd_medium: Option<&'a CdMedium>,
     ) -> BoxFuture<'a, Result<(), HvError>> {
         Box::pin(self.command((CallKind::Disc, vm), Some(drive.0), move |state| {
             let domain = alive(state, vm)?;
-            match disc {
+            match cd_medium {
                 Some(_) => domain.discs.insert(drive),
                 None => domain.discs.remove(&drive),
             };
@@ -214,8 +214,9 @@ impl Hypervisor for SimHv {
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<DomainInfo>, HvError>> {
-        let found = self.0.state().domains.iter().map(|(vm, domain)| domain.found(*vm)).collect();
-        Box::pin(async move { Ok(found) })
+        let domain_info =
+            self.0.state().domains.iter().map(|(vm, domain)| domain.found(*vm)).collect();
+        Box::pin(async move { Ok(domain_info) })
     }
 
     fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>> {

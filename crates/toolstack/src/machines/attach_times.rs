@@ -49,15 +49,15 @@ mod tests {
 
     #[test]
     fn the_last_time_counts_and_there_is_a_bound() {
-        let (pace, long) = (AttachTimes::default(), Duration::from_millis(500));
-        assert_eq!(pace.of(vdi(0)), Duration::ZERO);
-        pace.took(vdi(0), long);
-        pace.took(vdi(0), long * 2);
-        assert_eq!(pace.of(vdi(0)), long * 2);
+        let (attach_times, long) = (AttachTimes::default(), Duration::from_millis(500));
+        assert_eq!(attach_times.of(vdi(0)), Duration::ZERO);
+        attach_times.took(vdi(0), long);
+        attach_times.took(vdi(0), long * 2);
+        assert_eq!(attach_times.of(vdi(0)), long * 2);
         for n in 0..=MOST {
-            pace.took(vdi(n), long);
+            attach_times.took(vdi(n), long);
         }
-        assert!(pace.lock().len() <= MOST);
-        assert_eq!(pace.of(vdi(MOST)), long);
+        assert!(attach_times.lock().len() <= MOST);
+        assert_eq!(attach_times.of(vdi(MOST)), long);
     }
 }

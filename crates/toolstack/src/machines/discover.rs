@@ -25,51 +25,56 @@ const STATS_DEADLINE: Duration = Duration::from_secs(10);
 type Served = HashMap<SrId, Option<HashMap<String, DiskStats>>>;
 
 pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, HvError> {
-    let found = machines.drivers.hv.list().await?;
+    let domain_info = machines.drivers.hv.list().await?;
     let vms = machines.records.machines();
     let recorded: HashMap<VmId, MachineRecord> = vms
         .into_iter()
-        .filter_map(|vm| machines.records.machine(vm).ok().map(|recorded| (vm, recorded)))
+        .filter_map(|vm| {
+            machines.records.machine(vm).ok().map(|machine_record| (vm, machine_record))
+        })
         .collect();
     let served = served(&machines, &recorded).await;
     let switch = switch(&machines).await;
-    for (vm, recorded) in &recorded {
+    for (vm, machine_record) in &recorded {
         let machine = Machine::new(*vm);
-        let domain = found.iter().find(|one| one.vm == *vm).cloned();
+        let domain = domain_info.iter().find(|one| one.vm == *vm).cloned();
         machine.there().update_domain(domain);
         // Looked at first: a lock in the condition would be held in there.
         let domain = machine.there().domain;
         if let DomainState::There { run: RunState::Silent, .. } = domain {
-            as_recorded(&machine, recorded);
+            as_recorded(&machine, machine_record);
         }
-        volumes(&machines, &machine, recorded, &served);
-        ports(&machine, recorded, switch.as_ref());
+        volumes(&machines, &machine, machine_record, &served);
+        ports(&machine, machine_record, switch.as_ref());
         let nics = machine.there().nics.clone();
-        for vif in recorded.vifs.iter().filter(|one| nics.contains(&one.vif)) {
+        for vif in machine_record.vifs.iter().filter(|one| nics.contains(&one.vif)) {
             machines.watch(vif).await;
         }
-        promise(&machines, &machine, recorded);
+        promise(&machines, &machine, machine_record);
         keep(&machines, machine);
     }
-    for one in found.iter().filter(|one| !recorded.contains_key(&one.vm)) {
+    for one in domain_info.iter().filter(|one| !recorded.contains_key(&one.vm)) {
         let machine = Machine::new(one.vm);
         machine.there().update_domain(Some(one.clone()));
         keep(&machines, machine);
     }
     if let Some(stats) = &switch {
         let vifs = recorded.values().flat_map(|one| &one.vifs).map(|one| one.vif).collect();
-        interfaces::tidy(&machines, stats.as_ref(), &vifs, &found).await;
+        interfaces::tidy(&machines, stats.as_ref(), &vifs, &domain_info).await;
     }
-    let next = found.iter().map(|one| one.domid.0.saturating_add(1)).max().unwrap_or_default();
+    let next =
+        domain_info.iter().map(|one| one.domid.0.saturating_add(1)).max().unwrap_or_default();
     machines.next_domid.fetch_max(next, Ordering::Relaxed);
-    Ok(found)
+    Ok(domain_info)
 }
 
 /// Nobody can ask a domain that does not answer what it has: it has what is recorded.
-fn as_recorded(machine: &Machine, recorded: &MachineRecord) {
-    let mut there = machine.there();
-    there.plugged = recorded.disks.iter().filter(|one| one.plugged).map(|one| one.vbd).collect();
-    there.nics = recorded.vifs.iter().filter(|one| one.plugged).map(|one| one.vif).collect();
+fn as_recorded(machine: &Machine, machine_record: &MachineRecord) {
+    let mut observed = machine.there();
+    observed.plugged =
+        machine_record.disks.iter().filter(|one| one.plugged).map(|one| one.vbd).collect();
+    observed.nics =
+        machine_record.vifs.iter().filter(|one| one.plugged).map(|one| one.vif).collect();
 }
 
 /// Asks the datapath of every SR that a machine has a disk on, all at once.
@@ -118,9 +123,9 @@ async fn switch(machines: &Machines) -> Option<Option<Stats>> {
 }
 
 /// The NICs of a machine. Where nobody tells, it has those that are recorded.
-fn ports(machine: &Machine, recorded: &MachineRecord, switch: Option<&Option<Stats>>) {
-    let mut there = machine.there();
-    for vif in &recorded.vifs {
+fn ports(machine: &Machine, machine_record: &MachineRecord, switch: Option<&Option<Stats>>) {
+    let mut observed = machine.there();
+    for vif in &machine_record.vifs {
         let id = vif.vif.to_string();
         let nics = |stats: &Option<Stats>| {
             let nic = stats.iter().flat_map(|stats| &stats.nics).find(|nic| nic.id == id);
@@ -130,20 +135,26 @@ fn ports(machine: &Machine, recorded: &MachineRecord, switch: Option<&Option<Sta
             Some(stats) => nics(stats),
             None => vif.plugged.then(|| vif.bridge.clone()),
         };
-        there.ports.extend(bridge.map(|bridge| (vif.vif, bridge)));
+        observed.ports.extend(bridge.map(|bridge| (vif.vif, bridge)));
     }
 }
 
-fn volumes(machines: &Machines, machine: &Machine, recorded: &MachineRecord, served: &Served) {
-    let mut there = machine.there();
-    for disk in &recorded.disks {
+fn volumes(
+    machines: &Machines,
+    machine: &Machine,
+    machine_record: &MachineRecord,
+    served: &Served,
+) {
+    let mut observed = machine.there();
+    for disk in &machine_record.disks {
         let Some(source) = &disk.source else { continue };
-        let plugged = there.plugged.contains(&disk.vbd);
+        let plugged = observed.plugged.contains(&disk.vbd);
         let told = served.get(&source.sr).and_then(Option::as_ref);
         let stats = told.map(|disks| disks.get(&disk.vbd.to_string()));
         let Some((access, unsure)) = volume(disk, plugged, stats) else { continue };
-        let held = AttachedVolume { unsure, ..AttachedVolume::new(disk, source.clone(), access) };
-        there.disks.insert(disk.vbd, held);
+        let attached_volume =
+            AttachedVolume { unsure, ..AttachedVolume::new(disk, source.clone(), access) };
+        observed.disks.insert(disk.vbd, attached_volume);
         machines.volumes.set(source.vdi, disk.vbd, VolumeState::Activated(access));
     }
 }
@@ -167,9 +178,9 @@ fn volume(
 }
 
 /// What a domain that is there takes of the host's memory.
-fn promise(machines: &Machines, machine: &Machine, recorded: &MachineRecord) {
+fn promise(machines: &Machines, machine: &Machine, machine_record: &MachineRecord) {
     if let DomainState::There { .. } = machine.there().domain {
-        let bytes = recorded.spec.host_bytes(recorded.disks.len());
+        let bytes = machine_record.spec.host_bytes(machine_record.disks.len());
         machines.memory.found(machine.vm, bytes);
     }
 }

@@ -91,11 +91,11 @@ impl MachineStepRunner {
 
     /// Pairs of queues of an interface.
     fn pairs(&self, of: &VifRecord) -> u16 {
-        pairs(of.queues, self.recorded.spec.vcpus, self.machines.settings.host_cpus)
+        pairs(of.queues, self.machine_record.spec.vcpus, self.machines.settings.host_cpus)
     }
 
     fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
-        let found = self.recorded.vifs.iter().find(|one| one.vif == vif);
+        let found = self.machine_record.vifs.iter().find(|one| one.vif == vif);
         found.ok_or_else(|| missing("nothing is recorded of interface", vif))
     }
 }
@@ -115,12 +115,13 @@ pub(super) async fn tidy(
     machines: &Machines,
     stats: Option<&Stats>,
     recorded: &BTreeSet<VifId>,
-    found: &[DomainInfo],
+    domain_info: &[DomainInfo],
 ) {
     let drivers = &machines.drivers;
     // Nobody knows what one has that does not answer.
-    let silent = found.iter().any(|one| one.run == Some(RunState::Silent));
-    let guests: BTreeSet<VifId> = found.iter().flat_map(|one| one.nics.iter().copied()).collect();
+    let silent = domain_info.iter().any(|one| one.run == Some(RunState::Silent));
+    let guests: BTreeSet<VifId> =
+        domain_info.iter().flat_map(|one| one.nics.iter().copied()).collect();
     let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
     for nic in stats.into_iter().flat_map(|stats| &stats.nics) {
         let vif = nic.id.parse().map(VifId);

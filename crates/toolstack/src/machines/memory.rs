@@ -75,11 +75,11 @@ impl MemoryReservations {
         needed: u64,
     ) -> Result<(), MemoryShortfall> {
         let mut all = self.lock();
-        let others = all.iter().filter(|(of, _)| **of != vm).map(|(_, promise)| promise);
+        let others = all.iter().filter(|(of, _)| **of != vm).map(|(_, reservation)| reservation);
         let (mut promised, mut coming) = (HOST_RESERVE_BYTES, HOST_RESERVE_BYTES);
-        for promise in others {
-            promised = promised.saturating_add(promise.bytes);
-            coming = coming.saturating_add(if promise.made { 0 } else { promise.bytes });
+        for reservation in others {
+            promised = promised.saturating_add(reservation.bytes);
+            coming = coming.saturating_add(if reservation.made { 0 } else { reservation.bytes });
         }
         let fits = host.total.saturating_sub(promised);
         let available = fits.min(host.available.saturating_sub(coming));
@@ -92,8 +92,8 @@ impl MemoryReservations {
 
     /// The machine's domain is there: what it takes shows in the host's own account.
     pub(super) fn made(&self, vm: VmId) {
-        if let Some(promise) = self.lock().get_mut(&vm) {
-            promise.made = true;
+        if let Some(reservation) = self.lock().get_mut(&vm) {
+            reservation.made = true;
         }
     }
 
@@ -136,31 +136,34 @@ mod tests {
 
     #[test]
     fn starts_at_once_do_not_all_pass() {
-        let (ledger, host) =
+        let (memory_reservations, host) =
             (MemoryReservations::default(), HostBytes { total: 64 * GIB, available: 13 * GIB });
-        let fits = (0..20).filter(|n| ledger.take(host, vm(*n), GIB).is_ok()).count();
+        let fits = (0..20).filter(|n| memory_reservations.take(host, vm(*n), GIB).is_ok()).count();
         assert_eq!(fits, 12, "13 GiB less what the host keeps");
-        let short = ledger.take(host, vm(99), GIB).unwrap_err();
+        let memory_shortfall = memory_reservations.take(host, vm(99), GIB).unwrap_err();
         assert_eq!(
-            short,
+            memory_shortfall,
             MemoryShortfall { needed: GIB, available: 13 * GIB - HOST_RESERVE_BYTES - 12 * GIB }
         );
         // Asked again, a machine does not stand in its own way.
-        ledger.take(host, vm(0), GIB).unwrap();
-        ledger.release(vm(0));
-        ledger.take(host, vm(99), GIB).unwrap();
+        memory_reservations.take(host, vm(0), GIB).unwrap();
+        memory_reservations.release(vm(0));
+        memory_reservations.take(host, vm(99), GIB).unwrap();
     }
 
     #[test]
     fn all_guests_fit_even_if_they_have_taken_nothing_yet() {
-        let (ledger, host) =
+        let (memory_reservations, host) =
             (MemoryReservations::default(), HostBytes { total: 4 * GIB, available: 4 * GIB });
         for n in 0..3 {
-            ledger.take(host, vm(n), GIB).unwrap();
-            ledger.made(vm(n));
+            memory_reservations.take(host, vm(n), GIB).unwrap();
+            memory_reservations.made(vm(n));
         }
-        assert!(ledger.take(host, vm(3), GIB).is_err(), "the host keeps a part of the fourth");
-        ledger.found(vm(0), GIB / 2);
-        ledger.take(host, vm(3), GIB).unwrap();
+        assert!(
+            memory_reservations.take(host, vm(3), GIB).is_err(),
+            "the host keeps a part of the fourth"
+        );
+        memory_reservations.found(vm(0), GIB / 2);
+        memory_reservations.take(host, vm(3), GIB).unwrap();
     }
 }

@@ -139,12 +139,12 @@ impl Machines {
         self: &Arc<Self>,
         vm: VmId,
         op: MachineOp,
-        job: OpHooks,
+        op_hooks: OpHooks,
     ) -> BoxFuture<'static, Result<(), OpError>> {
         let (cancel, deadline) =
-            (job.cancel.clone(), Instant::now() + self.settings.queue_deadline);
+            (op_hooks.cancel.clone(), Instant::now() + self.settings.queue_deadline);
         let (tell, mut told) = oneshot::channel();
-        let (machine, number) = self.enqueue(vm, (op, job), deadline, tell);
+        let (machine, number) = self.enqueue(vm, (op, op_hooks), deadline, tell);
         let leaves = move || machine.queue().withdraw(number).is_some();
         Box::pin(async move {
             tokio::select! {
@@ -212,8 +212,8 @@ impl Machines {
     /// A volume that a machine holds, or may hold: the first of them.
     pub fn held_volume(&self, vm: VmId) -> Option<VdiId> {
         let machine = self.lock().get(&vm).cloned()?;
-        let there = machine.there();
-        there.disks.values().next().map(|held| held.source.vdi)
+        let observed = machine.there();
+        observed.disks.values().next().map(|attached_volume| attached_volume.source.vdi)
     }
 
     /// Whether something of a machine is on the host, or a call for it may still do something.

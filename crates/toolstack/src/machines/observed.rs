@@ -24,7 +24,7 @@ use crate::hv::DomainInfo;
 pub(super) struct Machine {
     pub(super) vm: VmId,
     queue: Mutex<OpQueue>,
-    there: Mutex<Observed>,
+    observed: Mutex<Observed>,
 }
 
 /// What is there. A device that a call may have made counts as there.
@@ -79,7 +79,7 @@ impl AttachedVolume {
 
 impl Machine {
     pub(super) fn new(vm: VmId) -> Self {
-        let there = Observed {
+        let observed = Observed {
             domain: DomainState::Absent,
             died: false,
             disks: BTreeMap::new(),
@@ -88,11 +88,11 @@ impl Machine {
             ports: BTreeMap::new(),
             called: BTreeMap::new(),
         };
-        Self { vm, queue: Mutex::default(), there: Mutex::new(there) }
+        Self { vm, queue: Mutex::default(), observed: Mutex::new(observed) }
     }
 
     pub(super) fn there(&self) -> MutexGuard<'_, Observed> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn queue(&self) -> MutexGuard<'_, OpQueue> {
@@ -111,9 +111,9 @@ impl Observed {
     }
 
     /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
-    pub(super) fn update_domain(&mut self, found: Option<DomainInfo>) {
-        let remains = found.is_some();
-        let Some(DomainInfo { domid, run: Some(run), disks, nics, .. }) = found else {
+    pub(super) fn update_domain(&mut self, domain_info: Option<DomainInfo>) {
+        let remains = domain_info.is_some();
+        let Some(DomainInfo { domid, run: Some(run), disks, nics, .. }) = domain_info else {
             let died = self.died || matches!(self.domain, DomainState::There { .. });
             self.no_domain(if remains { DomainState::Remains } else { DomainState::Absent });
             self.died = died;
@@ -128,16 +128,16 @@ impl Observed {
 
     /// Its guest has ended while nobody had asked for that, and the machine's record does not say
     /// so yet: whoever follows guests deals with it.
-    pub(super) fn exit_is_handled_elsewhere(&self, recorded: &MachineRecord) -> bool {
-        let alive = matches!(recorded.power, PowerState::Running | PowerState::Paused);
+    pub(super) fn exit_is_handled_elsewhere(&self, machine_record: &MachineRecord) -> bool {
+        let alive = matches!(machine_record.power, PowerState::Running | PowerState::Paused);
         let ended = match self.domain {
             DomainState::There { run: RunState::Ended(exit), .. } => {
-                next(exit, &recorded.after) != ExitAction::Keep
+                next(exit, &machine_record.after) != ExitAction::Keep
             }
             DomainState::There { .. } => false,
             DomainState::Absent | DomainState::Remains => self.died,
         };
-        recorded.followed && alive && ended
+        machine_record.followed && alive && ended
     }
 
     /// The hypervisor did not say.
@@ -173,11 +173,11 @@ impl Observed {
     }
 
     /// Whether a slot holds what it is not recorded to hold: a start would take it for its own.
-    pub(super) fn has_stale_volumes(&self, recorded: &MachineRecord) -> bool {
-        let same = |(vbd, held): (&VbdId, &AttachedVolume)| {
-            let disk = recorded.disks.iter().find(|disk| disk.vbd == *vbd);
+    pub(super) fn has_stale_volumes(&self, machine_record: &MachineRecord) -> bool {
+        let same = |(vbd, attached_volume): (&VbdId, &AttachedVolume)| {
+            let disk = machine_record.disks.iter().find(|disk| disk.vbd == *vbd);
             let source = disk.and_then(|disk| disk.source.as_ref());
-            source.is_some_and(|source| source.vdi == held.source.vdi)
+            source.is_some_and(|source| source.vdi == attached_volume.source.vdi)
         };
         !self.disks.iter().all(same)
     }
@@ -191,7 +191,8 @@ impl Observed {
     /// to find out.
     pub(super) fn has_unserved(&self) -> bool {
         let unserved = |vbd: &VbdId| {
-            self.disks.get(vbd).is_some_and(|held| held.unsure) && !self.is_left(*vbd)
+            self.disks.get(vbd).is_some_and(|attached_volume| attached_volume.unsure)
+                && !self.is_left(*vbd)
         };
         self.plugged.iter().any(unserved)
     }
@@ -200,7 +201,7 @@ impl Observed {
     pub(super) fn state(
         &self,
         (op, fresh): (&MachineOp, Domid),
-        recorded: &MachineRecord,
+        machine_record: &MachineRecord,
         volumes: &VolumeUsers,
     ) -> MachineState {
         let known = |disk: &DiskRecord| {
@@ -209,49 +210,54 @@ impl Observed {
                 .cloned()
                 .or_else(|| Some(AttachedVolume::new(disk, disk.source.clone()?, disk.access)))
         };
-        let mut disks: Vec<_> = recorded
+        let mut disks: Vec<_> = machine_record
             .disks
             .iter()
             .map(|disk| {
-                let (vbd, held) = (disk.vbd, known(disk));
+                let (vbd, attached_volume) = (disk.vbd, known(disk));
                 let (kind, userdevice) = (disk.kind, disk.userdevice);
-                let state = self.disk((vbd, kind, userdevice, disk.access), held.as_ref());
+                let state =
+                    self.disk((vbd, kind, userdevice, disk.access), attached_volume.as_ref());
                 self.seen(state, op, volumes)
             })
             .collect();
         // What is held and not recorded any more is let go.
-        let is_stray = |vbd: &VbdId| !recorded.disks.iter().any(|disk| disk.vbd == *vbd);
-        for (vbd, held) in self.disks.iter().filter(|(vbd, _)| is_stray(vbd)) {
-            let is = (*vbd, held.kind, held.userdevice, held.access);
-            disks.push(self.seen(self.disk(is, Some(held)), op, volumes));
+        let is_stray = |vbd: &VbdId| !machine_record.disks.iter().any(|disk| disk.vbd == *vbd);
+        for (vbd, attached_volume) in self.disks.iter().filter(|(vbd, _)| is_stray(vbd)) {
+            let is =
+                (*vbd, attached_volume.kind, attached_volume.userdevice, attached_volume.access);
+            disks.push(self.seen(self.disk(is, Some(attached_volume)), op, volumes));
         }
-        let vifs = recorded.vifs.iter().map(|vif| vif.vif);
+        let vifs = machine_record.vifs.iter().map(|vif| vif.vif);
         let strays =
-            self.ports.keys().filter(|vif| !recorded.vifs.iter().any(|one| one.vif == **vif));
+            self.ports.keys().filter(|vif| !machine_record.vifs.iter().any(|one| one.vif == **vif));
         let vif = |vif| VifState {
             vif,
             created: self.ports.contains_key(&vif),
             plugged: self.nics.contains(&vif),
         };
         MachineState {
-            power: recorded.power,
+            power: machine_record.power,
             domain: self.domain,
             fresh,
-            spec: recorded.spec.clone(),
+            spec: machine_record.spec.clone(),
             disks,
             vifs: vifs.chain(strays.copied()).map(vif).collect(),
-            after: recorded.after,
-            deadlines: recorded.deadlines,
+            after: machine_record.after,
+            deadlines: machine_record.deadlines,
         }
     }
 
     fn disk(
         &self,
         (vbd, kind, userdevice, access): (VbdId, VbdKind, u8, Access),
-        held: Option<&AttachedVolume>,
+        attached_volume: Option<&AttachedVolume>,
     ) -> DiskState {
-        let medium = |held: &AttachedVolume| Medium { vdi: held.source.vdi, sr: held.source.sr };
-        let (medium, plugged) = (held.map(medium), self.plugged.contains(&vbd));
+        let medium = |attached_volume: &AttachedVolume| Medium {
+            vdi: attached_volume.source.vdi,
+            sr: attached_volume.source.sr,
+        };
+        let (medium, plugged) = (attached_volume.map(medium), self.plugged.contains(&vbd));
         let (volume, took) = (VolumeState::Detached, Duration::ZERO);
         DiskState { vbd, kind, userdevice, medium, access, volume, plugged, took }
     }
@@ -261,7 +267,8 @@ impl Observed {
     /// serve, so a volume of which that is not known is activated once more.
     fn seen(&self, disk: DiskState, op: &MachineOp, volumes: &VolumeUsers) -> DiskState {
         let Some(Medium { vdi, .. }) = disk.medium else { return disk };
-        let unsure = self.disks.get(&disk.vbd).is_some_and(|held| held.unsure);
+        let unsure =
+            self.disks.get(&disk.vbd).is_some_and(|attached_volume| attached_volume.unsure);
         let volume = match (volumes.state(vdi, disk.vbd), disk.plugged) {
             (state, _) if *op != MachineOp::Settle => state,
             (_, true) if self.is_left(disk.vbd) => VolumeState::Activated(disk.access),
@@ -269,6 +276,6 @@ impl Observed {
             (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),
             (state, _) => state,
         };
-        DiskState { volume, took: volumes.pace.of(vdi), ..disk }
+        DiskState { volume, took: volumes.attach_times.of(vdi), ..disk }
     }
 }

@@ -38,9 +38,9 @@ pub(super) async fn run_op_loop(machines: Arc<Machines>, machine: Arc<Machine>) 
         // Not in the `match`, which would hold the queue.
         let next = machine.queue().take();
         match next {
-            NextAction::Turn(turn) => {
+            NextAction::Turn(queued_op) => {
                 answer(owed.take());
-                owed = take_turn(&machines, &machine, turn).await;
+                owed = take_turn(&machines, &machine, queued_op).await;
             }
             NextAction::Settle(cancel) => settle(&machines, &machine, cancel, &mut owed).await,
             NextAction::Nothing => {
@@ -64,13 +64,13 @@ fn answer(owed: Option<(ReplySender, Outcome)>) {
 async fn take_turn(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
-    turn: QueuedOp,
+    queued_op: QueuedOp,
 ) -> Option<(ReplySender, Outcome)> {
-    let QueuedOp { op, job, deadline, told, .. } = turn;
-    let outcome = match may_begin(&job, deadline) {
+    let QueuedOp { op, op_hooks, deadline, told, .. } = queued_op;
+    let outcome = match may_begin(&op_hooks, deadline) {
         Ok(()) => {
-            (job.noted)().await;
-            execute_op(machines, machine, &op, (&job.progress, &job.cancel)).await
+            (op_hooks.noted)().await;
+            execute_op(machines, machine, &op, (&op_hooks.progress, &op_hooks.cancel)).await
         }
         Err(error) => {
             answer(Some((told, Err(error))));
@@ -85,14 +85,14 @@ async fn take_turn(
     None
 }
 
-fn may_begin(job: &OpHooks, deadline: Instant) -> Outcome {
+fn may_begin(op_hooks: &OpHooks, deadline: Instant) -> Outcome {
     if Instant::now() > deadline {
         return Err(OpError::Busy);
     }
-    if job.cancel.is_cancelled() {
+    if op_hooks.cancel.is_cancelled() {
         return Err(OpError::Cancelled);
     }
-    Ok((job.gate)()?)
+    Ok((op_hooks.gate)()?)
 }
 
 /// Makes reality and record agree. One that fails is not tried again by itself: hung storage would
@@ -127,7 +127,7 @@ async fn execute_op(
     by: (&ProgressFn, &CancelToken),
 ) -> Outcome {
     look(machines, machine).await;
-    let recorded = machines.records.machine(machine.vm)?;
+    let machine_record = machines.records.machine(machine.vm)?;
     if let MachineOp::AfterExit(_) = op
         && has_living_domain(machine)
     {
@@ -140,27 +140,27 @@ async fn execute_op(
     let unserved = !makes_domain(op)
         && !matches!(op, MachineOp::HardShutdown | MachineOp::Reset | MachineOp::Settle);
     let first = {
-        let there = machine.there();
-        strays && there.has_stale_volumes(&recorded) || unserved && there.has_unserved()
+        let observed = machine.there();
+        strays && observed.has_stale_volumes(&machine_record) || unserved && observed.has_unserved()
     };
     if first {
         let unwatched: ProgressFn = Arc::new(|_| ());
-        walk(machines, machine, (&MachineOp::Settle, &recorded), (&unwatched, by.1)).await?;
+        walk(machines, machine, (&MachineOp::Settle, &machine_record), (&unwatched, by.1)).await?;
     }
-    walk(machines, machine, (op, &recorded), by).await
+    walk(machines, machine, (op, &machine_record), by).await
 }
 
 async fn walk(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
-    (op, recorded): (&MachineOp, &MachineRecord),
+    (op, machine_record): (&MachineOp, &MachineRecord),
     (progress, cancel): (&ProgressFn, &CancelToken),
 ) -> Outcome {
-    if *op == MachineOp::Settle && machine.there().exit_is_handled_elsewhere(recorded) {
+    if *op == MachineOp::Settle && machine.there().exit_is_handled_elsewhere(machine_record) {
         return Ok(());
     }
     let fresh = if makes_domain(op) { machines.fresh() } else { Domid(0) };
-    let state = machine.there().state((op, fresh), recorded, &machines.volumes);
+    let state = machine.there().state((op, fresh), machine_record, &machines.volumes);
     let plan = plan::plan(op, &state)?;
     if let DomainState::There { .. } = state.domain {
         machines.memory.made(machine.vm);
@@ -176,10 +176,14 @@ async fn walk(
         }
     }
     let (machines_too, machine_too) = (Arc::clone(machines), Arc::clone(machine));
-    let by =
-        MachineStepRunner::new(machines_too, machine_too, recorded.clone(), Arc::clone(progress));
-    let ran = machines.executor.run(plan, machine.vm, Arc::new(by), cancel).await;
-    match ran {
+    let by = MachineStepRunner::new(
+        machines_too,
+        machine_too,
+        machine_record.clone(),
+        Arc::clone(progress),
+    );
+    let plan_outcome = machines.executor.run(plan, machine.vm, Arc::new(by), cancel).await;
+    match plan_outcome {
         PlanOutcome { cut: true, .. } => Err(OpError::Cancelled),
         PlanOutcome { failed: Some((verb, error)), .. } => Err(OpError::Failed { verb, error }),
         PlanOutcome { failed: None, cut: false } => Ok(()),
@@ -188,15 +192,15 @@ async fn walk(
 
 /// Asks the hypervisor what is there.
 async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
-    let found = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
-    let mut there = machine.there();
-    match found {
-        Ok(Ok(found)) => there.update_domain(found),
+    let domain_info = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
+    let mut observed = machine.there();
+    match domain_info {
+        Ok(Ok(domain_info)) => observed.update_domain(domain_info),
         Ok(Err(error)) => {
             tracing::warn!(vm = %machine.vm, %error, "cannot tell what is there");
-            there.mark_unknown();
+            observed.mark_unknown();
         }
-        Err(_) => there.mark_unknown(),
+        Err(_) => observed.mark_unknown(),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct OpQueue {
 pub(super) struct QueuedOp {
     pub(super) number: u64,
     pub(super) op: MachineOp,
-    pub(super) job: OpHooks,
+    pub(super) op_hooks: OpHooks,
     pub(super) deadline: Instant,
     pub(super) told: oneshot::Sender<Result<(), OpError>>,
 }
@@ -44,7 +44,7 @@ impl OpQueue {
     /// Puts an operation in its place; its number.
     pub(super) fn push(
         &mut self,
-        (op, job): (MachineOp, OpHooks),
+        (op, op_hooks): (MachineOp, OpHooks),
         deadline: Instant,
         told: oneshot::Sender<Result<(), OpError>>,
     ) -> u64 {
@@ -53,26 +53,27 @@ impl OpQueue {
         let by_force = |op: &MachineOp| *op == MachineOp::HardShutdown;
         let mut at = self.turns.len();
         if by_force(&op) {
-            at = self.turns.iter().take_while(|turn| by_force(&turn.op)).count();
+            at = self.turns.iter().take_while(|queued_op| by_force(&queued_op.op)).count();
             if let Some((current, cancel)) = &self.current
                 && !by_force(current)
             {
                 cancel.preempt();
             }
         }
-        self.turns.insert(at, QueuedOp { number, op, job, deadline, told });
+        self.turns.insert(at, QueuedOp { number, op, op_hooks, deadline, told });
         number
     }
 
     /// Takes an operation out, if its turn has not come.
     pub(super) fn withdraw(&mut self, number: u64) -> Option<QueuedOp> {
-        let at = self.turns.iter().position(|turn| turn.number == number)?;
+        let at = self.turns.iter().position(|queued_op| queued_op.number == number)?;
         self.turns.remove(at)
     }
 
     /// What is next. A shutdown by force goes before a settle, which it makes needless.
     pub(super) fn take(&mut self) -> NextAction {
-        let by_force = self.turns.front().is_some_and(|turn| turn.op == MachineOp::HardShutdown);
+        let by_force =
+            self.turns.front().is_some_and(|queued_op| queued_op.op == MachineOp::HardShutdown);
         if self.unsettled && !by_force {
             self.unsettled = false;
             let cancel = CancelToken::new();
@@ -80,9 +81,9 @@ impl OpQueue {
             return NextAction::Settle(cancel);
         }
         self.current = None;
-        let Some(turn) = self.turns.pop_front() else { return NextAction::Nothing };
-        self.current = Some((turn.op, turn.job.cancel.clone()));
-        NextAction::Turn(turn)
+        let Some(queued_op) = self.turns.pop_front() else { return NextAction::Nothing };
+        self.current = Some((queued_op.op, queued_op.op_hooks.cancel.clone()));
+        NextAction::Turn(queued_op)
     }
 
     pub(super) fn request_reconcile(&mut self) {

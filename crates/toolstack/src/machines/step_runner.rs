@@ -21,7 +21,7 @@ pub(super) struct MachineStepRunner {
     pub(super) machines: Arc<Machines>,
     pub(super) machine: Arc<Machine>,
     pub(super) id: RunId,
-    pub(super) recorded: MachineRecord,
+    pub(super) machine_record: MachineRecord,
     progress: ProgressFn,
     /// Slots for which nobody waits any more, before the storage was called.
     given_up: Mutex<BTreeSet<VbdId>>,
@@ -58,9 +58,9 @@ impl StepRunner for MachineStepRunner {
         else {
             return false;
         };
-        let mut there = self.machine.there();
+        let mut observed = self.machine.there();
         // One that an earlier plan has left behind may still run for the same slot.
-        if let Some(left) = there.called.get_mut(&(self.id, vbd)) {
+        if let Some(left) = observed.called.get_mut(&(self.id, vbd)) {
             *left = true;
             return true;
         }
@@ -82,11 +82,11 @@ impl MachineStepRunner {
     pub(super) fn new(
         machines: Arc<Machines>,
         machine: Arc<Machine>,
-        recorded: MachineRecord,
+        machine_record: MachineRecord,
         progress: ProgressFn,
     ) -> Self {
         let id = RunId(machines.next_carrier.fetch_add(1, Ordering::Relaxed));
-        Self { machines, machine, id, recorded, progress, given_up: Mutex::default() }
+        Self { machines, machine, id, machine_record, progress, given_up: Mutex::default() }
     }
 
     /// Taken with what is there held, if both are.
@@ -109,7 +109,7 @@ impl MachineStepRunner {
             StepAction::DomainCreate(domid) => {
                 // Until it has ended well, nobody knows whether one was made.
                 self.machine.there().domain = DomainState::There { domid, run: RunState::Silent };
-                hv.create(vm, domid, &self.recorded.spec).await?;
+                hv.create(vm, domid, &self.machine_record.spec).await?;
                 self.machines.memory.made(vm);
                 self.machine.there().runs(RunState::Fresh);
             }
@@ -151,7 +151,12 @@ impl MachineStepRunner {
             StepAction::VbdPlug(vbd) => hv.plug_disk(vm, &self.plug(vbd)?).await?,
             StepAction::VbdUnplug(vbd) => hv.unplug_disk(vm, vbd).await?,
             StepAction::VbdInsert(vbd) => {
-                let held = self.machine.there().disks.get(&vbd).and_then(|held| held.file.clone());
+                let held = self
+                    .machine
+                    .there()
+                    .disks
+                    .get(&vbd)
+                    .and_then(|attached_volume| attached_volume.file.clone());
                 let file = held.ok_or_else(|| missing("no image is reachable for drive", vbd))?;
                 hv.set_medium(vm, vbd, Some(&CdMedium { file })).await?;
             }
@@ -163,7 +168,8 @@ impl MachineStepRunner {
 
     fn plug(&self, vbd: VbdId) -> Result<DiskPlug, StepError> {
         let DiskRecord { userdevice, boot_index, .. } = *self.record(vbd)?;
-        let held = self.machine.there().disks.get(&vbd).map(|held| held.source.sr);
+        let held =
+            self.machine.there().disks.get(&vbd).map(|attached_volume| attached_volume.source.sr);
         let sr = held.ok_or_else(|| missing("no volume is attached for disk", vbd))?;
         let socket = names::socket(&self.machines.settings.run, sr, vbd);
         Ok(DiskPlug { vbd, userdevice, socket, queues: self.queues(vbd)?, boot_index })
@@ -174,12 +180,12 @@ impl MachineStepRunner {
     pub(super) fn queues(&self, vbd: VbdId) -> Result<u16, StepError> {
         let disk = self.record(vbd)?;
         let place = model::domain::pci::disk(disk.userdevice);
-        let most = place.map_or(1, |place| place.most_queues).min(self.recorded.spec.vcpus);
+        let most = place.map_or(1, |place| place.most_queues).min(self.machine_record.spec.vcpus);
         Ok(disk.tuning.queues.unwrap_or(1).min(most).max(1))
     }
 
     pub(super) fn record(&self, vbd: VbdId) -> Result<&DiskRecord, StepError> {
-        let found = self.recorded.disks.iter().find(|disk| disk.vbd == vbd);
+        let found = self.machine_record.disks.iter().find(|disk| disk.vbd == vbd);
         found.ok_or_else(|| missing("nothing is recorded of disk", vbd))
     }
 }

@@ -30,11 +30,11 @@ struct StorageCallGuard<'a>(&'a MachineStepRunner, VbdId);
 impl<'a> StorageCallGuard<'a> {
     /// Nothing where nobody waits for it any more.
     fn begin(by: &'a MachineStepRunner, vbd: VbdId) -> Option<Self> {
-        let mut there = by.machine.there();
+        let mut observed = by.machine.there();
         if by.given_up().contains(&vbd) {
             return None;
         }
-        there.called.insert((by.id, vbd), false);
+        observed.called.insert((by.id, vbd), false);
         Some(Self(by, vbd))
     }
 }
@@ -51,7 +51,7 @@ impl Drop for StorageCallGuard<'_> {
 impl MachineStepRunner {
     /// Waits until nothing else is called for the volume, then calls.
     pub(super) async fn storage(&self, vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
-        let held = match op {
+        let attached_volume = match op {
             VolumeOp::Attach(access) => {
                 let record = self.record(vbd)?;
                 let source = record.source.clone();
@@ -60,16 +60,16 @@ impl MachineStepRunner {
                 AttachedVolume { unsure: true, ..AttachedVolume::new(record, source, access) }
             }
             _ => match self.held(vbd) {
-                Some(held) => held,
+                Some(attached_volume) => attached_volume,
                 None => return nothing_held(vbd, op),
             },
         };
-        let vdi = held.source.vdi;
+        let vdi = attached_volume.source.vdi;
         let turn = self.machines.volumes.lock_storage_calls(vdi).await;
         let began = Instant::now();
-        let outcome = self.in_turn(vbd, op, held).await;
+        let outcome = self.in_turn(vbd, op, attached_volume).await;
         if let (VolumeOp::Attach(_) | VolumeOp::Detach, Ok(())) = (op, &outcome) {
-            self.machines.volumes.pace.took(vdi, began.elapsed());
+            self.machines.volumes.attach_times.took(vdi, began.elapsed());
         }
         drop(turn);
         self.machines.volumes.tidy(vdi);
@@ -80,19 +80,23 @@ impl MachineStepRunner {
         &self,
         vbd: VbdId,
         op: VolumeOp,
-        held: AttachedVolume,
+        attached_volume: AttachedVolume,
     ) -> Result<(), StepError> {
         let Some(_called) = StorageCallGuard::begin(self, vbd) else {
             return Err(missing("nobody waits any more for slot", vbd));
         };
         // A call that an earlier plan has left behind may have had the turn before, and have taken
         // the volume down.
-        let now = self.held(vbd).filter(|now| now.source.vdi == held.source.vdi);
+        let now = self.held(vbd).filter(|now| now.source.vdi == attached_volume.source.vdi);
         match (op, now) {
-            (VolumeOp::Attach(access), _) => self.attach(vbd, held, access).await,
-            (VolumeOp::Activate, Some(held)) => self.activate(vbd, &held).await,
-            (VolumeOp::Deactivate, Some(held)) => self.deactivate(vbd, &held).await,
-            (VolumeOp::Detach, Some(held)) => self.detach(vbd, &held).await,
+            (VolumeOp::Attach(access), _) => self.attach(vbd, attached_volume, access).await,
+            (VolumeOp::Activate, Some(attached_volume)) => {
+                self.activate(vbd, &attached_volume).await
+            }
+            (VolumeOp::Deactivate, Some(attached_volume)) => {
+                self.deactivate(vbd, &attached_volume).await
+            }
+            (VolumeOp::Detach, Some(attached_volume)) => self.detach(vbd, &attached_volume).await,
             (_, None) => nothing_held(vbd, op),
         }
     }
@@ -104,14 +108,14 @@ impl MachineStepRunner {
     async fn attach(
         &self,
         vbd: VbdId,
-        held: AttachedVolume,
+        attached_volume: AttachedVolume,
         access: Access,
     ) -> Result<(), StepError> {
-        let AttachedVolume { source, kind, .. } = held.clone();
+        let AttachedVolume { source, kind, .. } = attached_volume.clone();
         let VolumeRef { sr, vdi, .. } = source;
         let driver = self.driver(&source)?;
         let volumes = &self.machines.volumes;
-        self.machine.there().disks.insert(vbd, held);
+        self.machine.there().disks.insert(vbd, attached_volume);
         volumes.set(vdi, vbd, VolumeState::Attached(access));
         let most = volumes.others(vdi, vbd).access().map_or(access, |others| others.max(access));
         let backend = match driver.attach_volume(sr, vdi, most).await {
@@ -127,8 +131,8 @@ impl MachineStepRunner {
             let Backend::File(file) = backend else {
                 return Err(missing("a drive takes images in files only, unlike volume", vdi));
             };
-            if let Some(held) = self.machine.there().disks.get_mut(&vbd) {
-                held.file = Some(file);
+            if let Some(attached_volume) = self.machine.there().disks.get_mut(&vbd) {
+                attached_volume.file = Some(file);
             }
             return Ok(());
         }
@@ -139,8 +143,12 @@ impl MachineStepRunner {
         Ok(())
     }
 
-    async fn activate(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
-        let AttachedVolume { source, kind, access, .. } = held;
+    async fn activate(
+        &self,
+        vbd: VbdId,
+        attached_volume: &AttachedVolume,
+    ) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, access, .. } = attached_volume;
         let VolumeRef { sr, vdi, .. } = *source;
         self.machines.volumes.set(vdi, vbd, VolumeState::Activated(*access));
         self.unsure(vbd, true);
@@ -152,8 +160,12 @@ impl MachineStepRunner {
         Ok(())
     }
 
-    async fn deactivate(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
-        let AttachedVolume { source, kind, access, .. } = held;
+    async fn deactivate(
+        &self,
+        vbd: VbdId,
+        attached_volume: &AttachedVolume,
+    ) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, access, .. } = attached_volume;
         let VolumeRef { sr, vdi, .. } = *source;
         self.unsure(vbd, true);
         if *kind != VbdKind::Cd {
@@ -168,12 +180,12 @@ impl MachineStepRunner {
         Ok(())
     }
 
-    async fn detach(&self, vbd: VbdId, held: &AttachedVolume) -> Result<(), StepError> {
-        let AttachedVolume { source, kind, .. } = held;
+    async fn detach(&self, vbd: VbdId, attached_volume: &AttachedVolume) -> Result<(), StepError> {
+        let AttachedVolume { source, kind, .. } = attached_volume;
         let VolumeRef { sr, vdi, .. } = *source;
         let state = self.machines.volumes.state(vdi, vbd);
-        if held.unsure || matches!(state, VolumeState::Activated(_)) {
-            self.deactivate(vbd, held).await?;
+        if attached_volume.unsure || matches!(state, VolumeState::Activated(_)) {
+            self.deactivate(vbd, attached_volume).await?;
         }
         if *kind != VbdKind::Cd {
             self.datapath(source).await?.detach(&vbd.to_string()).await?;
@@ -186,8 +198,8 @@ impl MachineStepRunner {
     }
 
     fn unsure(&self, vbd: VbdId, unsure: bool) {
-        if let Some(held) = self.machine.there().disks.get_mut(&vbd) {
-            held.unsure = unsure;
+        if let Some(attached_volume) = self.machine.there().disks.get_mut(&vbd) {
+            attached_volume.unsure = unsure;
         }
     }
 

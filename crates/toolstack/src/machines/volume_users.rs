@@ -15,7 +15,7 @@ use super::attach_times::AttachTimes;
 pub(super) struct VolumeUsers {
     used: Mutex<HashMap<VdiId, Volume>>,
     /// Of all that were used.
-    pub(super) pace: AttachTimes,
+    pub(super) attach_times: AttachTimes,
 }
 
 #[derive(Debug, Default)]

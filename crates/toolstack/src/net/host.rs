@@ -16,13 +16,17 @@ pub struct HostNet {
     ip: PathBuf,
     /// What our devices are marked with: two instances on a host do not take each other's.
     alias: String,
-    claims: AddressSnooper,
+    address_snooper: AddressSnooper,
 }
 
 impl HostNet {
     /// Makes networks with this `ip` for the instance of this name.
     pub fn new(ip: PathBuf, instance: &str) -> Self {
-        Self { ip, alias: format!("ringway {instance}"), claims: AddressSnooper::default() }
+        Self {
+            ip,
+            alias: format!("ringway {instance}"),
+            address_snooper: AddressSnooper::default(),
+        }
     }
 }
 
@@ -79,22 +83,22 @@ impl Net for HostNet {
         mac: &'a str,
         own: Option<Vec<IpAddr>>,
     ) -> BoxFuture<'a, Result<(), NetError>> {
-        Box::pin(async move { self.claims.watch(vif, bridge, mac, own) })
+        Box::pin(async move { self.address_snooper.watch(vif, bridge, mac, own) })
     }
 
     fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>) {
-        self.claims.set_assigned(vif, &own);
+        self.address_snooper.set_assigned(vif, &own);
     }
 
     fn unwatch(&self, vif: VifId) {
-        self.claims.unwatch(vif);
+        self.address_snooper.unwatch(vif);
     }
 
     fn addresses(&self, vif: VifId) -> Vec<IpAddr> {
-        self.claims.of(vif)
+        self.address_snooper.of(vif)
     }
 
     fn claims(&self) -> Option<mpsc::Receiver<VifId>> {
-        self.claims.take()
+        self.address_snooper.take()
     }
 }

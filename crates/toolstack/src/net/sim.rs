@@ -15,17 +15,17 @@ use crate::sim::{Call, CallKind, Sim, State};
 #[derive(Clone, Debug)]
 pub struct SimNet(pub(crate) Arc<Sim>);
 
-fn refused(what: CallKind, why: String) -> NetError {
-    NetError::Refused { what: format!("{what:?}"), why }
+fn refused(call_kind: CallKind, why: String) -> NetError {
+    NetError::Refused { what: format!("{call_kind:?}"), why }
 }
 
 impl SimNet {
     async fn call(
         &self,
-        what: CallKind,
+        call_kind: CallKind,
         work: impl FnOnce(&mut State) -> Result<(), NetError>,
     ) -> Result<(), NetError> {
-        self.0.call(Call::new(what), work, |why| refused(what, why)).await
+        self.0.call(Call::new(call_kind), work, |why| refused(call_kind, why)).await
     }
 }
 

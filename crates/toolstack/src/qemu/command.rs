@@ -45,38 +45,38 @@ pub struct QemuDisk {
 /// The arguments, without the program. QEMU takes its control protocol on descriptor 0 and the
 /// guest's console on descriptor 1; both are sockets that it inherits.
 pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
-    let mut line = ArgBuilder::default();
-    line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
-    line.pair("-display", "none");
+    let mut arg_builder = ArgBuilder::default();
+    arg_builder.add("-nodefaults").add("-no-user-config").add("-no-reboot");
+    arg_builder.pair("-display", "none");
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
     // Shared memory: the backends map what this descriptor names.
-    line.pair("-object", memory);
-    line.pair("-machine", "q35,memory-backend=ram,vmport=off");
-    line.engine(spec.engine);
-    line.pair("-m", format!("{}M", spec.memory_bytes >> 20));
-    line.pair("-smp", spec.vcpus.to_string());
-    line.pair("-kernel", &spec.kernel);
+    arg_builder.pair("-object", memory);
+    arg_builder.pair("-machine", "q35,memory-backend=ram,vmport=off");
+    arg_builder.engine(spec.engine);
+    arg_builder.pair("-m", format!("{}M", spec.memory_bytes >> 20));
+    arg_builder.pair("-smp", spec.vcpus.to_string());
+    arg_builder.pair("-kernel", &spec.kernel);
     if let Some(initrd) = &spec.initrd {
-        line.pair("-initrd", initrd);
+        arg_builder.pair("-initrd", initrd);
     }
     if !spec.append.is_empty() {
-        line.pair("-append", &spec.append);
+        arg_builder.pair("-append", &spec.append);
     }
-    line.pair("-chardev", "socket,id=qmp,fd=0").pair("-mon", "chardev=qmp,mode=control");
-    line.pair("-chardev", "socket,id=console,fd=1").pair("-serial", "chardev:console");
-    spec.disks.iter().for_each(|disk| add_disk(&mut line, disk));
-    line.arguments
+    arg_builder.pair("-chardev", "socket,id=qmp,fd=0").pair("-mon", "chardev=qmp,mode=control");
+    arg_builder.pair("-chardev", "socket,id=console,fd=1").pair("-serial", "chardev:console");
+    spec.disks.iter().for_each(|disk| add_disk(&mut arg_builder, disk));
+    arg_builder.arguments
 }
 
-fn add_disk(line: &mut ArgBuilder, disk: &QemuDisk) {
+fn add_disk(arg_builder: &mut ArgBuilder, disk: &QemuDisk) {
     let QemuDisk { id, socket, queues, address } = disk;
     let mut chardev = OsString::from(format!("socket,id=char-{id},path="));
     chardev.push(doubled_commas(socket));
     chardev.push(format!(",reconnect={RECONNECT_SECONDS}"));
-    line.pair("-chardev", chardev);
+    arg_builder.pair("-chardev", chardev);
     // Function 0 says that the slot has others; without them that is harmless.
     let multifunction = if address.function == 0 { ",multifunction=on" } else { "" };
-    line.pair(
+    arg_builder.pair(
         "-device",
         format!(
             "vhost-user-blk-pci,id={id},chardev=char-{id},num-queues={queues},\
@@ -106,7 +106,7 @@ impl ArgBuilder {
     }
 
     pub(crate) fn engine(&mut self, engine: Engine) -> &mut Self {
-        engine.arguments().iter().fold(self, |line, word| line.add(word))
+        engine.arguments().iter().fold(self, |arg_builder, word| arg_builder.add(word))
     }
 
     pub(crate) fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {

@@ -152,20 +152,20 @@ impl Machine {
 
     /// Reads the reason from the last events.
     async fn end(&mut self, status: ExitStatus) -> Result<QemuExit, QemuError> {
-        let mut end = None;
+        let mut qemu_exit = None;
         if let Some((qmp, events)) = &mut self.qmp {
             // A descriptor that somebody inherited may keep the connection open.
             let _late = tokio::time::timeout(DRAIN_DEADLINE, qmp.closed()).await;
             loop {
                 match events.try_recv() {
-                    Ok(event) => end = reason(&event).or(end),
+                    Ok(event) => qemu_exit = reason(&event).or(qemu_exit),
                     Err(broadcast::error::TryRecvError::Lagged(_)) => {}
                     Err(_) => break,
                 }
             }
         }
-        match end {
-            Some(end) if status.success() => Ok(end),
+        match qemu_exit {
+            Some(qemu_exit) if status.success() => Ok(qemu_exit),
             _ => Err(QemuError::Died { status, tail: self.tail.finish().await }),
         }
     }

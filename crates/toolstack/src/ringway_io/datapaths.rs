@@ -35,15 +35,16 @@ impl IoDatapaths {
 
     fn served(&self, sr: SrId) -> Result<SrDatapath, DatapathError> {
         let mut by_sr = self.all();
-        if let Some(served) = by_sr.get(&sr) {
-            return Ok(served.clone());
+        if let Some(sr_datapath) = by_sr.get(&sr) {
+            return Ok(sr_datapath.clone());
         }
         let folder = machines::sockets(&self.run, sr);
-        let keep = Supervisor::new(DatapathOwner::Sr(sr), folder.clone(), Arc::clone(&self.launch));
-        let keep = keep.map_err(|source| DatapathError::Folder { folder, source })?;
-        let served = SrDatapath::new(keep);
-        by_sr.insert(sr, served.clone());
-        Ok(served)
+        let supervisor =
+            Supervisor::new(DatapathOwner::Sr(sr), folder.clone(), Arc::clone(&self.launch));
+        let supervisor = supervisor.map_err(|source| DatapathError::Folder { folder, source })?;
+        let sr_datapath = SrDatapath::new(supervisor);
+        by_sr.insert(sr, sr_datapath.clone());
+        Ok(sr_datapath)
     }
 }
 

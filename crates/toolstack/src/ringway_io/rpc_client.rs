@@ -17,12 +17,12 @@ use crate::boxed_future::BoxFuture;
 /// Whoever calls one `ringway-io`.
 #[derive(Debug)]
 pub(super) struct RpcClient<T> {
-    pub(super) keep: Arc<Supervisor<T>>,
+    pub(super) supervisor: Arc<Supervisor<T>>,
 }
 
 impl<T> Clone for RpcClient<T> {
     fn clone(&self) -> Self {
-        Self { keep: Arc::clone(&self.keep) }
+        Self { supervisor: Arc::clone(&self.supervisor) }
     }
 }
 
@@ -67,20 +67,20 @@ impl<T: ServedDevice> RpcClient<T> {
     /// else does something to the same.
     pub(super) async fn call(
         &self,
-        ask: RpcCall<'_>,
+        rpc_call: RpcCall<'_>,
         note: impl Fn(&mut SpecStore<T>, &Result<Value, DatapathError>),
     ) -> Result<Value, DatapathError> {
-        let RpcCall { kind, method, .. } = ask;
+        let RpcCall { kind, method, .. } = rpc_call;
         let start = method == T::ATTACH;
-        self.keep.ready(start).await?;
+        self.supervisor.ready(start).await?;
         loop {
-            let answer = self.call_once(&ask, &note).await;
-            let in_time = Instant::now() < ask.until;
+            let answer = self.call_once(&rpc_call, &note).await;
+            let in_time = Instant::now() < rpc_call.until;
             match answer {
                 // Whoever serves has died: the next one takes the next connection.
                 Err(DatapathError::Broken { .. }) if in_time => {}
                 Err(gone @ DatapathError::NotThere { .. }) if in_time => {
-                    if !self.keep.ensure_running(start).await? {
+                    if !self.supervisor.ensure_running(start).await? {
                         return Err(gone);
                     }
                 }
@@ -101,19 +101,22 @@ impl<T: ServedDevice> RpcClient<T> {
     /// In its turn, which does not last over a death: what is attached again then has turns too.
     async fn call_once(
         &self,
-        ask: &RpcCall<'_>,
+        rpc_call: &RpcCall<'_>,
         note: impl Fn(&mut SpecStore<T>, &Result<Value, DatapathError>),
     ) -> Result<Value, DatapathError> {
-        let RpcCall { kind, method, until, .. } = *ask;
+        let RpcCall { kind, method, until, .. } = *rpc_call;
         let late = |_| DatapathError::Late { what: method.into(), deadline: kind.deadline() };
-        let turn = match ask.item {
-            Some(id) => Some(timeout_at(until, self.keep.turns.of(id)).await.map_err(late)?),
+        let turn = match rpc_call.item {
+            Some(id) => {
+                Some(timeout_at(until, self.supervisor.keyed_locks.of(id)).await.map_err(late)?)
+            }
             None => None,
         };
         let turn = turn.map(Arc::new);
-        let lasts = turn.clone().filter(|_| ask.lasts);
-        let answer = self.keep.pool.call(kind, (method, ask.params.clone()), until, lasts).await;
-        note(&mut self.keep.specs(), &answer);
+        let lasts = turn.clone().filter(|_| rpc_call.lasts);
+        let answer =
+            self.supervisor.pool.call(kind, (method, rpc_call.params.clone()), until, lasts).await;
+        note(&mut self.supervisor.specs(), &answer);
         answer
     }
 
@@ -156,8 +159,8 @@ impl<T: ServedDevice> RpcClient<T> {
         params: Value,
     ) -> Result<Value, DatapathError> {
         let (kind, until) = (Kind::Short, Instant::now() + Kind::Short.deadline());
-        let ask = RpcCall { kind, method, params, item: None, until, lasts: false };
-        self.call(ask, |_, _| ()).await
+        let rpc_call = RpcCall { kind, method, params, item: None, until, lasts: false };
+        self.call(rpc_call, |_, _| ()).await
     }
 }
 

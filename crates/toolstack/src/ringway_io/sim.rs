@@ -45,20 +45,20 @@ struct SimPath {
     sr: SrId,
 }
 
-fn refused(what: CallKind, message: String) -> DatapathError {
+fn refused(call_kind: CallKind, message: String) -> DatapathError {
     let source = RpcError { code: code::FAILED, message };
-    DatapathError::Refused { what: format!("{what:?}"), source }
+    DatapathError::Refused { what: format!("{call_kind:?}"), source }
 }
 
 impl SimPath {
     async fn call<T>(
         &self,
-        (what, id): (CallKind, &str),
+        (call_kind, id): (CallKind, &str),
         work: impl FnOnce(&mut State) -> Result<T, DatapathError>,
     ) -> Result<T, DatapathError> {
         let device = id.parse::<Uuid>().ok();
-        let call = Call { device, ..Call::new(what).sr(self.sr) };
-        self.sim.call(call, work, |why| refused(what, why)).await
+        let call = Call { device, ..Call::new(call_kind).sr(self.sr) };
+        self.sim.call(call, work, |why| refused(call_kind, why)).await
     }
 
     /// Something about a disk that is there.
@@ -212,11 +212,11 @@ pub struct SimSwitch(pub(crate) Arc<Sim>);
 impl SimSwitch {
     async fn call<T>(
         &self,
-        (what, id): (CallKind, &str),
+        (call_kind, id): (CallKind, &str),
         work: impl FnOnce(&mut State) -> Result<T, DatapathError>,
     ) -> Result<T, DatapathError> {
-        let call = Call { device: id.parse().ok(), ..Call::new(what) };
-        self.0.call(call, work, |why| refused(what, why)).await
+        let call = Call { device: id.parse().ok(), ..Call::new(call_kind) };
+        self.0.call(call, work, |why| refused(call_kind, why)).await
     }
 }
 

@@ -46,7 +46,7 @@ pub trait Switch: fmt::Debug + Send + Sync {
 /// By one `ringway-io` for all networks of the host: interfaces of one network are on one switch.
 #[derive(Clone, Debug)]
 pub struct IoSwitch {
-    line: RpcClient<SwitchNic>,
+    rpc_client: RpcClient<SwitchNic>,
 }
 
 impl IoSwitch {
@@ -57,9 +57,9 @@ impl IoSwitch {
     /// [`DatapathError::SrDirectory`].
     pub fn new(run: &Path, launch: IoLaunch) -> Result<Self, DatapathError> {
         let folder = machines::ports(run);
-        let keep = Supervisor::new(DatapathOwner::Networks, folder.clone(), Arc::new(launch));
-        let keep = keep.map_err(|source| DatapathError::Folder { folder, source })?;
-        Ok(Self { line: RpcClient { keep } })
+        let supervisor = Supervisor::new(DatapathOwner::Networks, folder.clone(), Arc::new(launch));
+        let supervisor = supervisor.map_err(|source| DatapathError::Folder { folder, source })?;
+        Ok(Self { rpc_client: RpcClient { supervisor } })
     }
 
     async fn attach(&self, mut port: SwitchNic) -> Result<(), DatapathError> {
@@ -77,14 +77,14 @@ impl IoSwitch {
             }
         };
         let id = port.nic.id.as_str();
-        self.line.call(RpcCall::step(id, "nic.attach", nic), note).await?;
-        self.line.call(RpcCall::step(id, "network.uplink", uplink), |_, _| ()).await.map(drop)
+        self.rpc_client.call(RpcCall::step(id, "nic.attach", nic), note).await?;
+        self.rpc_client.call(RpcCall::step(id, "network.uplink", uplink), |_, _| ()).await.map(drop)
     }
 
     async fn limit(&self, id: &str, limits: NicLimits) -> Result<(), DatapathError> {
         let params = json!({ "id": id, "limits": limits });
         let change = |port: &mut SwitchNic| port.nic = port.nic.clone().with_limits(limits.clone());
-        match self.line.set(id, ("nic.limits", params), change).await {
+        match self.rpc_client.set(id, ("nic.limits", params), change).await {
             Err(error) if error.is_not_served() => Ok(()),
             done => done,
         }
@@ -97,12 +97,12 @@ impl IoSwitch {
                 _ => specs.remove(id),
             }
         };
-        let ask = RpcCall::step(id, "nic.detach", json!({ "id": id }));
-        gone_is_done(self.line.call(ask, note).await, code::NO_SUCH_NIC)
+        let rpc_call = RpcCall::step(id, "nic.detach", json!({ "id": id }));
+        gone_is_done(self.rpc_client.call(rpc_call, note).await, code::NO_SUCH_NIC)
     }
 
     async fn stats(&self) -> Result<Option<Stats>, DatapathError> {
-        match self.line.short("stats", json!({})).await {
+        match self.rpc_client.short("stats", json!({})).await {
             Ok(stats) => typed("stats", stats).map(Some),
             Err(DatapathError::NotThere { .. }) => Ok(None),
             Err(error) => Err(error),

@@ -124,31 +124,31 @@ mod tests {
 
     #[test]
     fn idle_times_do_not_count() {
-        let mut activity = BusyTracker::default();
+        let mut busy_tracker = BusyTracker::default();
         for (uptime, reads) in [(1.0, 0), (2.0, 100), (12.0, 100), (13.0, 300)] {
-            activity.sample(&stats(uptime, reads));
+            busy_tracker.sample(&stats(uptime, reads));
         }
-        assert!((activity.rate("d", 300) - 150.0).abs() < 1e-6, "{activity:?}");
-        assert_eq!(activity.rate("other", 1), 0.0);
+        assert!((busy_tracker.rate("d", 300) - 150.0).abs() < 1e-6, "{busy_tracker:?}");
+        assert_eq!(busy_tracker.rate("other", 1), 0.0);
     }
 
     #[test]
     fn the_counts_of_a_worker_that_died_are_added() {
-        let mut activity = BusyTracker::default();
+        let mut busy_tracker = BusyTracker::default();
         for (pid, uptime, reads) in [(7, 1.0, 10), (7, 2.0, 100), (8, 0.5, 0), (8, 1.0, 30)] {
-            activity.sample(&Stats { pid, ..stats(uptime, reads) });
+            busy_tracker.sample(&Stats { pid, ..stats(uptime, reads) });
         }
-        let whole = activity.whole(Stats { pid: 8, ..stats(1.0, 30) });
+        let whole = busy_tracker.whole(Stats { pid: 8, ..stats(1.0, 30) });
         assert_eq!(whole.disks[0].requests.read, 130);
-        assert!((activity.rate("d", 130) - 130.0 / 2.5).abs() < 1e-6, "{activity:?}");
+        assert!((busy_tracker.rate("d", 130) - 130.0 / 2.5).abs() < 1e-6, "{busy_tracker:?}");
     }
 
     #[test]
     fn wild_clocks_do_no_harm() {
-        let mut activity = BusyTracker::default();
+        let mut busy_tracker = BusyTracker::default();
         for uptime in [5.0, 1.0, f64::INFINITY, f64::NAN] {
-            activity.sample(&stats(uptime, 1));
+            busy_tracker.sample(&stats(uptime, 1));
         }
-        assert!(activity.rate("d", 1).is_finite());
+        assert!(busy_tracker.rate("d", 1).is_finite());
     }
 }

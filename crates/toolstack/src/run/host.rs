@@ -19,7 +19,7 @@ pub struct Host {
     /// Device file of KVM.
     pub kvm: PathBuf,
     /// Where the answers of trial boots are kept.
-    pub memory: ProbeCache,
+    pub probe_cache: ProbeCache,
     /// Directory under which the sockets' directory is made.
     pub scratch: PathBuf,
     /// The logs of both programs go to our standard error.
@@ -45,7 +45,7 @@ impl Host {
             qemu,
             launcher,
             kvm: "/dev/kvm".into(),
-            memory: ProbeCache::of_user(),
+            probe_cache: ProbeCache::of_user(),
             scratch: workspace::scratch_of_user(),
             echo,
             sample: false,

@@ -77,7 +77,7 @@ pub struct RunReport<S> {
     /// What the datapath counted, if it could still be asked.
     pub stats: Option<Stats>,
     /// For how long each disk was busy, if that was asked for.
-    pub activity: BusyTracker,
+    pub busy_tracker: BusyTracker,
 }
 
 /// Longest wait for the console's reader to take the last output.
@@ -98,12 +98,12 @@ pub async fn run<S>(
     check(spec)?;
     let workspace = Workspace::new(&host.scratch)
         .map_err(|source| RunError::Scratch { path: host.scratch.clone(), source })?;
-    let mut parts = RunResources::default();
+    let mut run_resources = RunResources::default();
     let result = tokio::select! {
         biased;
         reason = stop => Ok(Outcome::Stopped(reason)),
         () = limit(spec.timeout) => Ok(Outcome::TimedOut),
-        end = drive(spec, host, workspace.path(), &mut parts, console, note) => match end {
+        qemu_exit = drive(spec, host, workspace.path(), &mut run_resources, console, note) => match qemu_exit {
             Ok(QemuExit::PoweredOff) => Ok(Outcome::PoweredOff),
             Ok(QemuExit::Asked) => Err(RunError::EndedOutside),
             Ok(QemuExit::Reset) => Err(RunError::Guest { panicked: false }),
@@ -112,12 +112,12 @@ pub async fn run<S>(
         },
     };
     note(RunEvent::Ended);
-    let stats = parts.take_down(note).await;
+    let stats = run_resources.take_down(note).await;
     if let Err(error) = workspace.remove() {
         note(RunEvent::Trouble(format!("the sockets' directory was not removed: {error}")));
     }
-    let activity = parts.activity;
-    result.map(|outcome| RunReport { outcome, stats, activity })
+    let busy_tracker = run_resources.busy_tracker;
+    result.map(|outcome| RunReport { outcome, stats, busy_tracker })
 }
 
 /// Starts everything and waits for the machine's end.
@@ -125,22 +125,22 @@ async fn drive(
     spec: &MachineSpec,
     host: &Host,
     dir: &Path,
-    parts: &mut RunResources,
+    run_resources: &mut RunResources,
     console: Console,
     note: &mut (dyn FnMut(RunEvent) + Send),
 ) -> Result<QemuExit, RunError> {
-    parts.decide(spec, host, note).await?;
-    parts.serve(spec, host, dir).await?;
+    run_resources.decide(spec, host, note).await?;
+    run_resources.serve(spec, host, dir).await?;
     note(RunEvent::Serving(spec.disks.len()));
-    let machine_console = parts.start(spec, host).await?;
+    let machine_console = run_resources.start(spec, host).await?;
     note(RunEvent::Started);
     let mut output = console.connect(machine_console);
-    let end = parts.wait(host).await;
+    let qemu_exit = run_resources.wait(host).await;
     // The last words of a guest are often the ones that matter.
     if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
         output.abort();
     }
-    end
+    qemu_exit
 }
 
 /// Checks what the host can tell before anything is started.

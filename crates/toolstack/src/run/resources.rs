@@ -25,7 +25,7 @@ pub(super) struct RunResources {
     client: Option<RpcConnection>,
     disks: Vec<QemuDisk>,
     machine: Option<Machine>,
-    pub(super) activity: BusyTracker,
+    pub(super) busy_tracker: BusyTracker,
 }
 
 impl RunResources {
@@ -44,7 +44,7 @@ impl RunResources {
             launcher: &host.launcher,
             kernel: &spec.kernel,
             device: host.kvm.clone(),
-            memory: &host.memory,
+            probe_cache: &host.probe_cache,
         };
         let decision = prober.decide(spec.accel, &mut self.machine).await?;
         note(RunEvent::Accel(decision.clone()));
@@ -122,8 +122,8 @@ impl RunResources {
         tokio::select! {
             biased;
             died = io.died() => Err(died.into()),
-            end = machine.wait() => Ok(end?),
-            never = follow(client, &mut self.activity) => match never {},
+            qemu_exit = machine.wait() => Ok(qemu_exit?),
+            never = follow(client, &mut self.busy_tracker) => match never {},
         }
     }
 
@@ -145,8 +145,8 @@ impl RunResources {
             return None;
         };
         let stats = counts(client).await.ok();
-        stats.iter().for_each(|stats| self.activity.sample(stats));
-        let stats = stats.map(|stats| self.activity.whole(stats));
+        stats.iter().for_each(|stats| self.busy_tracker.sample(stats));
+        let stats = stats.map(|stats| self.busy_tracker.whole(stats));
         if let Err(error) = io.stop(client).await {
             note(RunEvent::Trouble(format!("ringway-io did not end as asked: {error}")));
         }
@@ -156,14 +156,14 @@ impl RunResources {
 
 /// Samples the counts until it is dropped. A call that fails ends this, nothing else: if the
 /// process has died, others see that.
-async fn follow(client: Option<&mut RpcConnection>, activity: &mut BusyTracker) -> Infallible {
+async fn follow(client: Option<&mut RpcConnection>, busy_tracker: &mut BusyTracker) -> Infallible {
     if let Some(client) = client {
         let mut ticks = tokio::time::interval(SAMPLE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let Ok(stats) = counts(client).await else { break };
-            activity.sample(&stats);
+            busy_tracker.sample(&stats);
         }
     }
     std::future::pending().await

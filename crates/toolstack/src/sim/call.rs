@@ -66,7 +66,7 @@ pub enum CallKind {
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// What is called.
-    pub what: CallKind,
+    pub call_kind: CallKind,
     /// For which machine, if the driver is told.
     pub vm: Option<VmId>,
     /// On which SR.
@@ -79,8 +79,8 @@ pub struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(what: CallKind) -> Self {
-        Self { what, vm: None, sr: None, device: None, number: 0 }
+    pub(crate) fn new(call_kind: CallKind) -> Self {
+        Self { call_kind, vm: None, sr: None, device: None, number: 0 }
     }
 
     pub(crate) fn vm(self, vm: VmId) -> Self {
@@ -93,13 +93,13 @@ impl Call {
 
     /// Keeps what it may have changed. Names of networks are known to their driver alone.
     fn keep(&self, state: &mut State) {
-        if self.what == CallKind::Scan || !is_counted(self.what) {
+        if self.call_kind == CallKind::Scan || !is_counted(self.call_kind) {
             return;
         }
         if let Some(vm) = self.vm {
             state.keep_domain(vm);
         }
-        match (self.sr, self.device, self.what) {
+        match (self.sr, self.device, self.call_kind) {
             (
                 Some(_),
                 Some(vbd),
@@ -135,18 +135,18 @@ pub struct SimBehaviour {
     /// After so long.
     pub after: Duration,
     /// How it ends.
-    pub end: SimResult,
+    pub sim_result: SimResult,
 }
 
 impl SimBehaviour {
     /// It works, and takes so long.
     pub fn takes(after: Duration) -> Self {
-        Self { after, end: SimResult::Well }
+        Self { after, sim_result: SimResult::Well }
     }
 
     /// It ends like this, at once.
-    pub fn ends(end: SimResult) -> Self {
-        Self { after: Duration::ZERO, end }
+    pub fn ends(sim_result: SimResult) -> Self {
+        Self { after: Duration::ZERO, sim_result }
     }
 }
 
@@ -193,10 +193,10 @@ impl Counts {
     }
 
     fn begins(&mut self, call: &Call) -> u64 {
-        let counts = is_counted(call.what);
+        let counts = is_counted(call.call_kind);
         let number = if counts { self.marks.calls } else { u64::MAX };
         self.marks.calls += u64::from(counts);
-        if let Some(sr) = call.sr.filter(|_| is_step(call.what)) {
+        if let Some(sr) = call.sr.filter(|_| is_step(call.call_kind)) {
             self.storage += 1;
             self.marks.storage_high = self.marks.storage_high.max(self.storage);
             let now = self.srs.entry(sr).or_default();
@@ -208,7 +208,7 @@ impl Counts {
     }
 
     fn ends(&mut self, call: &Call) {
-        if let Some(sr) = call.sr.filter(|_| is_step(call.what)) {
+        if let Some(sr) = call.sr.filter(|_| is_step(call.call_kind)) {
             self.storage = self.storage.saturating_sub(1);
             if let Some(now) = self.srs.get_mut(&sr) {
                 *now = now.saturating_sub(1);
@@ -218,15 +218,15 @@ impl Counts {
 }
 
 /// Whether the call could change something; what a guest does is no call.
-fn is_counted(what: CallKind) -> bool {
+fn is_counted(call_kind: CallKind) -> bool {
     use CallKind::{Agent, AttachedVolumes, Find, Guest, Stats};
-    !matches!(what, Find | Stats | AttachedVolumes | Guest | Agent)
+    !matches!(call_kind, Find | Stats | AttachedVolumes | Guest | Agent)
 }
 
 /// Whether the call is part of a step that takes slots.
-fn is_step(what: CallKind) -> bool {
+fn is_step(call_kind: CallKind) -> bool {
     matches!(
-        what,
+        call_kind,
         CallKind::AttachVolume
             | CallKind::ActivateVolume
             | CallKind::DeactivateVolume
@@ -265,12 +265,12 @@ impl Sim {
         let mut rules = self.rule.subscribe();
         loop {
             let rule = Arc::clone(&rules.borrow_and_update());
-            let fate = rule.fate(&running.1);
-            if !fate.after.is_zero() {
-                sleep(fate.after).await;
+            let sim_behaviour = rule.fate(&running.1);
+            if !sim_behaviour.after.is_zero() {
+                sleep(sim_behaviour.after).await;
             }
-            let why = format!("{:?} was to fail", call.what);
-            match fate.end {
+            let why = format!("{:?} was to fail", call.call_kind);
+            match sim_behaviour.sim_result {
                 SimResult::Well => return work(&mut self.state()),
                 SimResult::Fails => return Err(refuse(why)),
                 SimResult::FailsDone => return work(&mut self.state()).and(Err(refuse(why))),

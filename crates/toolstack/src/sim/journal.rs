@@ -39,8 +39,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    fn write(&mut self, line: &JournalEntry) -> io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
+    fn write(&mut self, journal_entry: &JournalEntry) -> io::Result<()> {
+        let mut text = serde_json::to_vec(journal_entry)?;
         text.push(b'\n');
         self.file.write_all(&text)?;
         self.lines += 1;
@@ -72,16 +72,16 @@ impl State {
         while file.read_line(&mut text)? > 0 {
             // The last one may have been cut off with the process.
             if text.ends_with('\n') {
-                let line: JournalEntry = serde_json::from_str(&text)?;
-                self.apply(line);
+                let journal_entry: JournalEntry = serde_json::from_str(&text)?;
+                self.apply(journal_entry);
             }
             text.clear();
         }
         Ok(())
     }
 
-    fn apply(&mut self, line: JournalEntry) {
-        match line {
+    fn apply(&mut self, journal_entry: JournalEntry) {
+        match journal_entry {
             JournalEntry::Domain(vm, Some(domain)) => drop(self.domains.insert(vm, domain)),
             JournalEntry::Domain(vm, None) => drop(self.domains.remove(&vm)),
             JournalEntry::Volume(sr, vdi, Some(volume)) => {
@@ -121,8 +121,8 @@ impl State {
     fn write_anew(&mut self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
         let mut file = BufWriter::new(File::create(&new)?);
-        for line in self.lines() {
-            serde_json::to_writer(&mut file, &line)?;
+        for journal_entry in self.lines() {
+            serde_json::to_writer(&mut file, &journal_entry)?;
             file.write_all(b"\n")?;
         }
         file.flush()?;
@@ -137,9 +137,9 @@ impl State {
         if self.journal.is_none() {
             return;
         }
-        let line = line(self);
+        let journal_entry = line(self);
         let Some(journal) = &mut self.journal else { return };
-        let mut written = journal.write(&line);
+        let mut written = journal.write(&journal_entry);
         if journal.lines >= LINES_MAX {
             let path = journal.path.clone();
             written = written.and_then(|()| self.write_anew(&path));

@@ -74,7 +74,7 @@ struct OneRule {
     vm: Option<VmId>,
     calls: Option<Vec<CallKind>>,
     every: Option<u64>,
-    fate: SimBehaviour,
+    sim_behaviour: SimBehaviour,
     /// Devices in the order in which they were seen.
     seen: Mutex<HashMap<Uuid, u64>>,
 }
@@ -90,9 +90,10 @@ impl Rules {
             if after_ms > AFTER_MS_MAX {
                 return Err(format!("after-ms = {after_ms}: give up to {AFTER_MS_MAX}"));
             }
-            let fate = SimBehaviour { after: Duration::from_millis(after_ms), end };
+            let sim_behaviour =
+                SimBehaviour { after: Duration::from_millis(after_ms), sim_result: end };
             let (sr, vm) = (sr.map(SrId), vm.map(VmId));
-            Ok(OneRule { sr, vm, calls, every, fate, seen: Mutex::default() })
+            Ok(OneRule { sr, vm, calls, every, sim_behaviour, seen: Mutex::default() })
         });
         Ok(Self { cards: written.cards, rules: rules.collect::<Result<_, _>>()? })
     }
@@ -123,13 +124,13 @@ impl Rules {
 
     fn fate(&self, call: &Call) -> SimBehaviour {
         let rule = self.rules.iter().find(|rule| rule.fits(call));
-        rule.map(|rule| rule.fate).unwrap_or_default()
+        rule.map(|rule| rule.sim_behaviour).unwrap_or_default()
     }
 }
 
 impl OneRule {
     fn fits(&self, call: &Call) -> bool {
-        self.calls.as_ref().is_none_or(|calls| calls.contains(&call.what))
+        self.calls.as_ref().is_none_or(|calls| calls.contains(&call.call_kind))
             && self.sr.is_none_or(|sr| call.sr == Some(sr))
             && self.vm.is_none_or(|vm| call.vm == Some(vm))
             && self.every.is_none_or(|every| self.is_turn_of(call, every))

@@ -65,8 +65,8 @@ async fn what_is_there_outlives_the_process() {
     fs::write(&journal, text).unwrap();
     let sim = Sim::open(dir.path()).unwrap();
     assert_eq!(all(&sim), expected);
-    let found = drivers(&sim).hv.find(vm).await.unwrap().unwrap();
-    assert_eq!((found.domid, found.run), (Domid(9), Some(RunState::Running)));
+    let domain_info = drivers(&sim).hv.find(vm).await.unwrap().unwrap();
+    assert_eq!((domain_info.domid, domain_info.run), (Domid(9), Some(RunState::Running)));
     sim.end_guest(vm, DomainExit::Panicked);
     let expected = all(&sim);
     drop(sim);
@@ -105,9 +105,12 @@ async fn the_first_rule_that_fits_decides() {
     let sim = Sim::open(dir.path()).unwrap();
     let rule = Arc::clone(&sim.rule.borrow());
     let fate = |call: Call| rule.fate(&call);
-    let on = |sr: Uuid, what, n| Call { device: Some(uuid(n)), ..Call::new(what).sr(SrId(sr)) };
+    let on = |sr: Uuid, call_kind, n| Call {
+        device: Some(uuid(n)),
+        ..Call::new(call_kind).sr(SrId(sr))
+    };
     assert_eq!(fate(on(hung, CallKind::Scan, 0)), SimBehaviour::ends(SimResult::Hangs));
-    let other = SimBehaviour { after: Duration::from_millis(50), end: SimResult::FailsDone };
+    let other = SimBehaviour { after: Duration::from_millis(50), sim_result: SimResult::FailsDone };
     for turn in 0..2 {
         for n in 0..7 {
             let expected =

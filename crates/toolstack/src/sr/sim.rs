@@ -29,10 +29,10 @@ impl SimSr {
 
     async fn call<T>(
         &self,
-        (what, sr, vdi): (CallKind, SrId, Option<VdiId>),
+        (call_kind, sr, vdi): (CallKind, SrId, Option<VdiId>),
         work: impl FnOnce(&mut State) -> Result<T, SrError>,
     ) -> Result<T, SrError> {
-        let call = Call { device: vdi.map(|vdi| vdi.0), ..Call::new(what).sr(sr) };
+        let call = Call { device: vdi.map(|vdi| vdi.0), ..Call::new(call_kind).sr(sr) };
         let refuse = |why: String| SrError::Os { what: why, source: io::Error::other("simulated") };
         self.sim.call(call, work, refuse).await
     }

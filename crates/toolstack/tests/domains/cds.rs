@@ -75,8 +75,8 @@ pub(super) async fn seen() {
     world.hv.list().await.unwrap();
     for letter in [b'a', b'b', b'a'] {
         let name = char::from(letter).to_string();
-        let disc = CdMedium { file: world.image(&name, &cd(&says(letter))) };
-        world.hv.set_medium(machine(), vbd(1), Some(&disc)).await.unwrap();
+        let cd_medium = CdMedium { file: world.image(&name, &cd(&says(letter))) };
+        world.hv.set_medium(machine(), vbd(1), Some(&cd_medium)).await.unwrap();
         line.write_all(b".").await.unwrap();
         shows(&mut line, letter).await;
         // What the firmware makes of an empty drive is no matter: it misses the error at times.

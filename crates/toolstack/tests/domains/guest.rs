@@ -184,8 +184,11 @@ pub(super) async fn lives() {
     shell.say("until disk vbd040-test 2>/dev/null; do :; done; echo has''it").await;
     shell.wait_for("hasit").await;
     world.restart();
-    let found = world.hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((found.run, found.disks), (Some(RunState::Running), [vbd(0), vbd(40)].into()));
+    let domain_info = world.hv.find(machine()).await.unwrap().unwrap();
+    assert_eq!(
+        (domain_info.run, domain_info.disks),
+        (Some(RunState::Running), [vbd(0), vbd(40)].into())
+    );
     for _ in 0..2 {
         world.hv.unplug_disk(machine(), vbd(40)).await.unwrap();
     }
@@ -194,8 +197,8 @@ pub(super) async fn lives() {
     world.hv.plug_disk(machine(), &second).await.unwrap();
     world.restart();
     leaves_unseen(&world).await;
-    let found = world.hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!(found.disks, [vbd(0)].into());
+    let domain_info = world.hv.find(machine()).await.unwrap().unwrap();
+    assert_eq!(domain_info.disks, [vbd(0)].into());
     world.restart();
     assert!(!has_host_end(&world).await, "its connection would be tried for ever");
 

@@ -23,8 +23,8 @@ pub(super) async fn comes_and_goes() {
     let other = hv.create(machine(), Domid(8), &spec).await.unwrap_err().to_string();
     assert!(other.contains("domain 7"), "{other}");
 
-    let found = hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((found.domid, found.run), (DOMID, Some(RunState::Fresh)));
+    let domain_info = hv.find(machine()).await.unwrap().unwrap();
+    assert_eq!((domain_info.domid, domain_info.run), (DOMID, Some(RunState::Fresh)));
     tokio::net::UnixStream::connect(hv.console(machine()).unwrap()).await.unwrap();
     let still = hv.forget(machine()).await.unwrap_err().to_string();
     assert!(still.contains("kill it first"), "{still}");
@@ -48,10 +48,10 @@ pub(super) async fn found_again() {
     world.restart();
     let mut events = world.hv.events().unwrap();
     assert!(world.hv.events().is_none());
-    let found = world.hv.list().await.unwrap();
-    assert_eq!(found.len(), 1);
+    let domain_info = world.hv.list().await.unwrap();
+    assert_eq!(domain_info.len(), 1);
     assert_eq!(
-        (found[0].vm, found[0].domid, found[0].run),
+        (domain_info[0].vm, domain_info[0].domid, domain_info[0].run),
         (machine(), DOMID, Some(RunState::Fresh))
     );
     may_have_lost_devices(&mut events).await;
@@ -92,12 +92,12 @@ pub(super) async fn devices() {
     let error = world.hv.plug_disk(machine(), &none).await.unwrap_err().to_string();
     assert!(error.contains("none.sock"), "{error}");
 
-    let disc = CdMedium { file: world.image("cd", b"") };
+    let cd_medium = CdMedium { file: world.image("cd", b"") };
     for _ in 0..2 {
-        world.hv.set_medium(machine(), drive, Some(&disc)).await.unwrap();
+        world.hv.set_medium(machine(), drive, Some(&cd_medium)).await.unwrap();
     }
     world.restart();
-    let disks = |found: Option<toolstack::hv::DomainInfo>| found.unwrap().disks;
+    let disks = |domain_info: Option<toolstack::hv::DomainInfo>| domain_info.unwrap().disks;
     let all: std::collections::BTreeSet<VbdId> = [vbd(0), vbd(40), drive].into();
     assert_eq!(disks(world.hv.find(machine()).await.unwrap()), all);
     let other = CdMedium { file: world.image("other", b"") };

@@ -262,10 +262,13 @@ async fn cards() {
     ip(&format!("link add card0 address {MAC} type veth peer name far0"));
     ip("link set dev far0 up");
     has_changed().await;
-    let cards = net.cards().await.unwrap();
-    let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
+    let host_nics = net.cards().await.unwrap();
+    let names: Vec<_> = host_nics.iter().map(|host_nic| host_nic.name.as_str()).collect();
     assert_eq!(names, ["card0", "far0"], "no bridge, and not the host's own");
-    assert_eq!((cards[0].mac.as_str(), cards[0].mtu, cards[0].physical), (MAC, 1500, false));
+    assert_eq!(
+        (host_nics[0].mac.as_str(), host_nics[0].mtu, host_nics[0].physical),
+        (MAC, 1500, false)
+    );
     let master = |name: &str| {
         let link = std::fs::read_link(format!("/sys/class/net/{name}/master")).ok()?;
         Some(link.file_name()?.to_str()?.to_owned())

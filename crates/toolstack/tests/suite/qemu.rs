@@ -117,7 +117,7 @@ async fn a_file_that_is_no_kernel_says_nothing_of_the_accelerator() {
 #[tokio::test]
 async fn the_answer_of_a_trial_is_remembered() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = ProbeCache::at(dir.path(), "this boot");
+    let probe_cache = ProbeCache::at(dir.path(), "this boot");
     let (qemu, kernel) = (qemu(), kernel());
     // Something that opens: whether KVM then works depends on the host, and either is right.
     let prober = Prober {
@@ -125,7 +125,7 @@ async fn the_answer_of_a_trial_is_remembered() {
         launcher: &[],
         kernel: &kernel,
         device: "/dev/null".into(),
-        memory: &memory,
+        probe_cache: &probe_cache,
     };
     let first = prober.decide(AccelChoice::Auto, &mut None).await.unwrap();
     let again = prober.decide(AccelChoice::Auto, &mut None).await.unwrap();

@@ -114,7 +114,7 @@ impl SessionState {
         }
         let channel = self.channel.as_ref().map(|way| index(&mut fds, way.as_fd())).transpose()?;
         let (features, protocol, hushed) = (self.acked, self.protocol, self.hushed);
-        let written = SessionStateV1 {
+        let session_state_v1 = SessionStateV1 {
             version,
             socket: 0,
             features,
@@ -125,7 +125,7 @@ impl SessionState {
             channel,
             hushed,
         };
-        Ok((serde_json::to_value(written)?, fds))
+        Ok((serde_json::to_value(session_state_v1)?, fds))
     }
 
     /// The state that [`Self::encode`] has written, perhaps in another process. Maps its memory.
@@ -136,40 +136,40 @@ impl SessionState {
     pub fn decode(data: Value, fds: Vec<OwnedFd>) -> Result<Self, StateError> {
         let version = data.get("version").and_then(Value::as_u64).unwrap_or(0);
         check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
-        let written: SessionStateV1 = serde_json::from_value(data)?;
+        let session_state_v1: SessionStateV1 = serde_json::from_value(data)?;
         let mut fds = Descriptors::new(fds);
-        let socket = fds.take(written.socket)?;
+        let socket = fds.take(session_state_v1.socket)?;
         let mut parts = Vec::new();
-        for region in written.regions {
+        for region in session_state_v1.regions {
             let WrittenRegion { guest_addr, user_addr, len, file_offset, fd } = region;
             let spec = RegionSpec { guest_addr, user_addr, len, file_offset };
             parts.push((spec, fds.take(fd)?));
         }
-        let record = match written.record {
+        let record = match session_state_v1.record {
             WrittenRecord::Absent => InflightState::Absent,
             WrittenRecord::Lost => InflightState::Lost,
             WrittenRecord::Kept { mmap_size, mmap_offset, queues, size, fd } => {
                 let desc = InflightDesc { mmap_size, mmap_offset, queues, size };
-                InflightState::take(desc, &fds.take(fd)?, written.rings.len())?
+                InflightState::take(desc, &fds.take(fd)?, session_state_v1.rings.len())?
             }
         };
         let mut rings = Vec::new();
-        for ring in written.rings {
+        for ring in session_state_v1.rings {
             rings.push(read_ring(ring, &mut fds)?);
         }
-        let channel = written.channel.map(|fd| fds.take(fd)).transpose()?;
+        let channel = session_state_v1.channel.map(|fd| fds.take(fd)).transpose()?;
         fds.end()?;
         rustix::io::ioctl_fionbio(&socket, false)
             .map_err(|source| Refusal::Os { action: "set up the connection", source })?;
         Ok(Self {
             socket: Arc::new(socket.into()),
-            acked: written.features,
-            protocol: written.protocol,
+            acked: session_state_v1.features,
+            protocol: session_state_v1.protocol,
             table: Arc::new(memory_table::replaced(parts)?),
             record,
             rings,
             channel: channel.map(BackendChannel::new).transpose()?,
-            hushed: written.hushed,
+            hushed: session_state_v1.hushed,
         })
     }
 

@@ -45,9 +45,9 @@ pub(crate) enum RingField {
 /// Memory that both sides see.
 pub(crate) trait RingMemory {
     /// What is there.
-    fn load(&self, word: RingField, order: Ordering) -> u16;
+    fn load(&self, ring_field: RingField, order: Ordering) -> u16;
     /// Puts it there.
-    fn store(&self, word: RingField, value: u16, order: Ordering);
+    fn store(&self, ring_field: RingField, value: u16, order: Ordering);
     /// Whatever was stored before is seen by whoever is not seen by what is loaded after.
     fn full_fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -61,57 +61,62 @@ fn passed(event: u16, new: u16, old: u16) -> bool {
 }
 
 /// The driver's available index; entries below it are visible after this.
-pub(crate) fn available(words: &impl RingMemory) -> u16 {
-    words.load(RingField::AvailIdx, Ordering::Acquire)
+pub(crate) fn available(ring_memory: &impl RingMemory) -> u16 {
+    ring_memory.load(RingField::AvailIdx, Ordering::Acquire)
 }
 
 /// Asks the driver not to kick: somebody looks at the ring anyway. Request `next` is the one that
 /// [`arm`] has asked for a kick on.
-pub(crate) fn suppress(words: &impl RingMemory, event_idx: bool, next: u16) {
+pub(crate) fn suppress(ring_memory: &impl RingMemory, event_idx: bool, next: u16) {
     if !event_idx {
-        words.store(RingField::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
-    } else if available(words) == next {
+        ring_memory.store(RingField::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
+    } else if available(ring_memory) == next {
         // Woken by something else than that request, which is still to come. An event that is
         // passed already brings no kick until the index has gone round once.
-        words.store(RingField::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
+        ring_memory.store(RingField::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
     }
 }
 
 /// Asks for a kick on request `next`. Whoever sleeps must look at [`available`] after this.
-pub(crate) fn arm(words: &impl RingMemory, event_idx: bool, next: u16) {
+pub(crate) fn arm(ring_memory: &impl RingMemory, event_idx: bool, next: u16) {
     if event_idx {
-        words.store(RingField::AvailEvent, next, Ordering::Relaxed);
+        ring_memory.store(RingField::AvailEvent, next, Ordering::Relaxed);
     } else {
-        words.store(RingField::UsedFlags, 0, Ordering::Relaxed);
+        ring_memory.store(RingField::UsedFlags, 0, Ordering::Relaxed);
     }
     // The wish must be visible before the index is read: the driver does the reverse.
-    words.full_fence();
+    ring_memory.full_fence();
 }
 
 /// Of what was completed up to used index `idx` of a ring of `size`, how much the driver may not have
 /// taken yet by what it has made available: it has no more chains than entries, so what is beyond them it
 /// has had back.
-pub(crate) fn unoffered(words: &impl RingMemory, size: u16, idx: u16) -> u16 {
-    size.wrapping_sub(available(words).wrapping_sub(idx).min(size))
+pub(crate) fn unoffered(ring_memory: &impl RingMemory, size: u16, idx: u16) -> u16 {
+    size.wrapping_sub(available(ring_memory).wrapping_sub(idx).min(size))
 }
 
 /// Up to where the driver wants no call: it has EVENT_IDX. See [`crate::UsedEventTracker`].
-pub(crate) fn event(words: &impl RingMemory) -> u16 {
-    words.load(RingField::UsedEvent, Ordering::Acquire)
+pub(crate) fn event(ring_memory: &impl RingMemory) -> u16 {
+    ring_memory.load(RingField::UsedEvent, Ordering::Acquire)
 }
 
 /// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.
-pub(crate) fn show(words: &impl RingMemory, idx: u16) {
-    words.store(RingField::UsedIdx, idx, Ordering::Release);
+pub(crate) fn show(ring_memory: &impl RingMemory, idx: u16) {
+    ring_memory.store(RingField::UsedIdx, idx, Ordering::Release);
 }
 
 /// The driver must be called, now that the used index has gone from `old` to `new`.
-pub(crate) fn wants_call(words: &impl RingMemory, event_idx: bool, old: u16, new: u16) -> bool {
+pub(crate) fn wants_call(
+    ring_memory: &impl RingMemory,
+    event_idx: bool,
+    old: u16,
+    new: u16,
+) -> bool {
     // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
-    words.full_fence();
+    ring_memory.full_fence();
     if event_idx {
-        passed(words.load(RingField::UsedEvent, Ordering::Relaxed), new, old)
+        passed(ring_memory.load(RingField::UsedEvent, Ordering::Relaxed), new, old)
     } else {
-        words.load(RingField::AvailFlags, Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
+        ring_memory.load(RingField::AvailFlags, Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
     }
 }

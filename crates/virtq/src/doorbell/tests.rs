@@ -29,12 +29,12 @@ struct Ring {
 }
 
 impl RingMemory for Ring {
-    fn load(&self, word: RingField, order: Ordering) -> u16 {
-        self.words[word as usize].load(order)
+    fn load(&self, ring_field: RingField, order: Ordering) -> u16 {
+        self.words[ring_field as usize].load(order)
     }
 
-    fn store(&self, word: RingField, value: u16, order: Ordering) {
-        self.words[word as usize].store(value, order);
+    fn store(&self, ring_field: RingField, value: u16, order: Ordering) {
+        self.words[ring_field as usize].store(value, order);
     }
 
     fn full_fence(&self) {

@@ -40,7 +40,7 @@ impl InflightLog {
             return Err(InflightError::TooSmall { ring: ring.size, size });
         }
         let (part, entries) = inflight.parts()?;
-        let mut ledger = Self {
+        let mut inflight_log = Self {
             inflight,
             part,
             entries,
@@ -50,10 +50,10 @@ impl InflightLog {
             batch: Vec::with_capacity(ring.size.into()),
             recovered: Vec::new(),
         };
-        ledger.lived = (0..size).any(|head| ledger.counter_of(head) != 0);
-        let mut recorded = ledger.read_recorded(ring.size)?;
+        inflight_log.lived = (0..size).any(|head| inflight_log.counter_of(head) != 0);
+        let mut recorded = inflight_log.read_recorded(ring.size)?;
         let completed =
-            if recorded.is_empty() { Vec::new() } else { ledger.read_completed(ring)? };
+            if recorded.is_empty() { Vec::new() } else { inflight_log.read_completed(ring)? };
         let mut done = vec![false; ring.size.into()];
         for head in &completed {
             let what = "the list of the last batch loops";
@@ -68,10 +68,10 @@ impl InflightLog {
         if recorded.len() > usize::from(open.min(ring.size)) {
             return Err(InflightError::Stale { recorded: recorded.len() as u16, open });
         }
-        ledger.counter = newest(&mut recorded)?;
-        ledger.recovered = recorded.iter().rev().map(|(_, head)| *head).collect();
-        ledger.clear(&completed, ring.used);
-        Ok(ledger)
+        inflight_log.counter = newest(&mut recorded)?;
+        inflight_log.recovered = recorded.iter().rev().map(|(_, head)| *head).collect();
+        inflight_log.clear(&completed, ring.used);
+        Ok(inflight_log)
     }
 
     /// Counters and heads of all that is recorded.

@@ -45,13 +45,15 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
             let (readable, writable) = (popped.readable(), popped.writable());
             asked.push((readable, writable));
             queue.fetch_more::<1>(&popped, 100);
-            if let Popped::Piece(piece) = &popped {
-                queue.show(piece, 1, &mut list);
+            if let Popped::Piece(single_buffer) = &popped {
+                queue.show(single_buffer, 1, &mut list);
                 assert_eq!(list.len() + 1, readable + writable, "all of it can be used");
-                let got = queue.read_piece::<1>(piece, &mut [0; 9]).map(|(_, prefix)| prefix.len());
+                let got = queue
+                    .read_piece::<1>(single_buffer, &mut [0; 9])
+                    .map(|(_, prefix)| prefix.len());
                 assert_eq!(got, (readable > 0).then(|| (readable - 1).min(8)));
                 let (put, nothing) = (vec![1; writable.max(1) - 1], Buffers::default());
-                let done = queue.write_piece(piece, &[1], &put, &nothing);
+                let done = queue.write_piece(single_buffer, &[1], &put, &nothing);
                 assert_eq!(done, (writable > 0).then_some(writable));
             }
             held.push_back(popped);
@@ -65,7 +67,7 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
         }
         if idle || held.len() > hold {
             match held.pop_front() {
-                Some(Popped::Piece(piece)) => queue.push_piece(piece, 7),
+                Some(Popped::Piece(single_buffer)) => queue.push_piece(single_buffer, 7),
                 Some(Popped::Chain(chain)) => queue.push(chain, 7),
                 None => {}
             }

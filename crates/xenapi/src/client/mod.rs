@@ -260,7 +260,7 @@ impl Client {
         };
         link.set_deadline(Some(Instant::now() + within));
         let told = http::exchange(&mut link, &self.address, call);
-        let answer = told.map_err(|bad| self.failed(&call.method, bad, within))?;
+        let answer = told.map_err(|http_error| self.failed(&call.method, http_error, within))?;
         if answer.keep {
             self.link = Some(link);
         }
@@ -269,9 +269,9 @@ impl Client {
         outcome.map_err(ClientError::Api)
     }
 
-    fn failed(&self, method: &str, bad: http::HttpError, within: Duration) -> ClientError {
+    fn failed(&self, method: &str, http_error: http::HttpError, within: Duration) -> ClientError {
         let (at, method) = (self.address.to_string(), method.to_owned());
-        match bad {
+        match http_error {
             http::HttpError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 ClientError::Late { what: method, after: within }
             }

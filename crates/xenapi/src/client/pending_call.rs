@@ -37,8 +37,8 @@ impl Client {
         params: &[Value],
         deadline: Duration,
     ) -> Result<Value, ClientError> {
-        let begun = self.begin(method, params)?;
-        self.end(begun, deadline)
+        let pending_call = self.begin(method, params)?;
+        self.end(pending_call, deadline)
     }
 
     /// Calls. What takes long goes on as a task, beside others that are begun.
@@ -63,8 +63,12 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`]; what the task failed with, as if the call had answered it.
-    pub fn end(&mut self, begun: PendingCall, deadline: Duration) -> Result<Value, ClientError> {
-        let PendingCall { method, state } = begun;
+    pub fn end(
+        &mut self,
+        pending_call: PendingCall,
+        deadline: Duration,
+    ) -> Result<Value, ClientError> {
+        let PendingCall { method, state } = pending_call;
         let (means, task) = match state {
             State::Done(value) => return Ok(value),
             State::Task(means, task) => (means, task),

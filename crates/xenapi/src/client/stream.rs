@@ -130,9 +130,9 @@ impl Link {
             Address::Plain(host, port) => {
                 (Stream::Plain(tcp(host, *port, until).map_err(not_there)?), None)
             }
-            Address::Tls(host, port, trust) => {
+            Address::Tls(host, port, known_servers) => {
                 let socket = tcp(host, *port, until).map_err(not_there)?;
-                encrypted(socket, host, &address.to_string(), trust, until)?
+                encrypted(socket, host, &address.to_string(), known_servers, until)?
             }
         };
         let reader = BufReader::new(DeadlineStream { stream, until: Some(until) });
@@ -188,12 +188,12 @@ fn encrypted(
     socket: TcpStream,
     host: &str,
     at: &str,
-    trust: &KnownServers,
+    known_servers: &KnownServers,
     until: Instant,
 ) -> Result<(Stream, Option<Fingerprint>), ClientError> {
     let mut through = DeadlineStream { stream: Stream::Plain(socket), until: Some(until) };
     let (connection, found) = tls::begin(&mut through, host, at)?;
-    let newly_trusted = trust.verify(at, found)?;
+    let newly_trusted = known_servers.verify(at, found)?;
     let stream = match through.stream {
         Stream::Plain(socket) => Stream::Tls(Box::new(StreamOwned::new(connection, socket))),
         other => other,

@@ -146,12 +146,12 @@ mod tests {
     fn the_first_that_is_seen_is_trusted_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trust");
-        let trust = KnownServers::in_file(&file);
-        assert_eq!(trust.verify("a:443", one(1)).unwrap(), Some(one(1)));
-        assert_eq!(trust.verify("a:443", one(1)).unwrap(), None);
+        let known_servers = KnownServers::in_file(&file);
+        assert_eq!(known_servers.verify("a:443", one(1)).unwrap(), Some(one(1)));
+        assert_eq!(known_servers.verify("a:443", one(1)).unwrap(), None);
         // Another server, whose name begins like the first one's.
-        assert_eq!(trust.verify("a:4430", one(2)).unwrap(), Some(one(2)));
-        let changed = trust.verify("a:443", one(3)).unwrap_err();
+        assert_eq!(known_servers.verify("a:4430", one(2)).unwrap(), Some(one(2)));
+        let changed = known_servers.verify("a:443", one(3)).unwrap_err();
         let told = changed.to_string();
         assert!(matches!(changed, ClientError::Changed { known, found, .. }
             if known == one(1) && found == one(3)));
@@ -160,8 +160,8 @@ mod tests {
         // What the error says is what helps.
         let status = std::process::Command::new("sh").args(["-c", &remedy]).status().unwrap();
         assert!(status.success());
-        assert_eq!(trust.verify("a:443", one(3)).unwrap(), Some(one(3)));
-        assert_eq!(trust.verify("a:4430", one(2)).unwrap(), None);
+        assert_eq!(known_servers.verify("a:443", one(3)).unwrap(), Some(one(3)));
+        assert_eq!(known_servers.verify("a:4430", one(2)).unwrap(), None);
     }
 
     #[test]

@@ -26,7 +26,8 @@ impl Client {
             self.login_as_root()?;
             asked = self.ask(path)?;
         }
-        let mut link = asked.map_err(|bad| self.failed("CONNECT", bad, ANSWER_DEADLINE))?;
+        let mut link =
+            asked.map_err(|http_error| self.failed("CONNECT", http_error, ANSWER_DEADLINE))?;
         link.set_deadline(None);
         let lost = |source| self.failed("CONNECT", http::HttpError::Io(source), ANSWER_DEADLINE);
         rustix::io::ioctl_fionbio(&link, true).map_err(|errno| lost(errno.into()))?;

@@ -71,12 +71,12 @@ impl Filter {
 
 /// Text that is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{why} (at byte {at})")]
+#[error("{filter_problem} (at byte {at})")]
 pub struct BadFilter {
     /// Where, in bytes from the beginning.
     pub at: usize,
     /// Why.
-    pub why: FilterProblem,
+    pub filter_problem: FilterProblem,
 }
 
 /// Why text is no expression.

@@ -27,7 +27,7 @@ struct Parser<'a> {
 
 pub(super) fn parse(text: &str, class: &'static Class) -> Result<Vec<Step>, BadFilter> {
     if text.len() > MAX_BYTES {
-        return Err(BadFilter { at: MAX_BYTES, why: FilterProblem::TooLong });
+        return Err(BadFilter { at: MAX_BYTES, filter_problem: FilterProblem::TooLong });
     }
     let mut parser = Parser { text, at: 0, class, steps: Vec::new(), comparisons: 0 };
     parser.expression(0)?;
@@ -38,13 +38,13 @@ pub(super) fn parse(text: &str, class: &'static Class) -> Result<Vec<Step>, BadF
 }
 
 fn expected(at: usize, what: &'static str) -> BadFilter {
-    BadFilter { at, why: FilterProblem::Expected(what) }
+    BadFilter { at, filter_problem: FilterProblem::Expected(what) }
 }
 
 impl<'a> Parser<'a> {
     fn expression(&mut self, depth: usize) -> Result<(), BadFilter> {
         if depth > MAX_DEPTH {
-            return Err(BadFilter { at: self.at, why: FilterProblem::TooDeep });
+            return Err(BadFilter { at: self.at, filter_problem: FilterProblem::TooDeep });
         }
         self.operand(depth)?;
         loop {
@@ -95,7 +95,10 @@ impl<'a> Parser<'a> {
         let right = self.value()?;
         self.comparisons += 1;
         if self.comparisons > MAX_COMPARISONS {
-            return Err(BadFilter { at: self.at, why: FilterProblem::TooManyComparisons });
+            return Err(BadFilter {
+                at: self.at,
+                filter_problem: FilterProblem::TooManyComparisons,
+            });
         }
         self.steps.push(Step::Equal(left, right));
         Ok(())
@@ -116,7 +119,10 @@ impl<'a> Parser<'a> {
         let known = self.class.field(name).or_else(|| self.class.field(&name.replace("__", "_")));
         known.map(|(ix, _)| Term::Field(ix)).ok_or_else(|| {
             let name = name.chars().take(SHOWN_CHARS).collect();
-            BadFilter { at, why: FilterProblem::NoField { class: self.class.name, name } }
+            BadFilter {
+                at,
+                filter_problem: FilterProblem::NoField { class: self.class.name, name },
+            }
         })
     }
 
@@ -133,8 +139,9 @@ impl<'a> Parser<'a> {
             Some('=') => (Token::Equal, 1),
             Some('"') => {
                 let inside = rest.get(1..).unwrap_or_default();
-                let (text, _) =
-                    inside.split_once('"').ok_or(BadFilter { at, why: FilterProblem::OpenText })?;
+                let (text, _) = inside
+                    .split_once('"')
+                    .ok_or(BadFilter { at, filter_problem: FilterProblem::OpenText })?;
                 (Token::Text(text), text.len() + 2)
             }
             Some(_) => {

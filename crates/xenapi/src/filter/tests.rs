@@ -113,7 +113,7 @@ fn what_is_no_expression_is_refused_with_its_place() {
 
 #[test]
 fn size_has_limits() {
-    let why = |text: &str| parse(text).map_err(|bad| bad.why);
+    let why = |text: &str| parse(text).map_err(|bad| bad.filter_problem);
     let nested = |depth| format!("{}true{}", "(".repeat(depth), ")".repeat(depth));
     assert!(why(&nested(MAX_DEPTH)).is_ok());
     assert_eq!(why(&nested(MAX_DEPTH + 1)), Err(FilterProblem::TooDeep));

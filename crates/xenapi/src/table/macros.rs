@@ -41,8 +41,8 @@ impl Draft {
     }
 
     /// It need not be given: then it is this.
-    pub(super) const fn or(mut self, preset: DefaultValue) -> Self {
-        self.default = Some(preset);
+    pub(super) const fn or(mut self, default_value: DefaultValue) -> Self {
+        self.default = Some(default_value);
         self
     }
 
@@ -128,7 +128,7 @@ impl Class {
             doc,
             fields,
             messages,
-            kept: RecordStorage::State,
+            record_storage: RecordStorage::State,
             listed: true,
             events: true,
             constructor: None,
@@ -152,8 +152,8 @@ impl Class {
     }
 
     /// Its records are kept there.
-    pub(super) const fn kept(mut self, kept: RecordStorage) -> Self {
-        self.kept = kept;
+    pub(super) const fn kept(mut self, record_storage: RecordStorage) -> Self {
+        self.record_storage = record_storage;
         self
     }
 

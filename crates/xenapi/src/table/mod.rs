@@ -37,7 +37,7 @@ pub struct Class {
     /// Its messages, without those that follow from its fields.
     pub messages: &'static [Message],
     /// Where its records are kept.
-    pub kept: RecordStorage,
+    pub record_storage: RecordStorage,
     /// It has `get_all`, `get_all_records` and `get_all_records_where`.
     pub listed: bool,
     /// Changes of its records are told by `event.from`.
@@ -91,7 +91,9 @@ pub struct Field {
 impl Field {
     /// What it holds when nobody gave it a value.
     pub fn initial(&self) -> Value {
-        self.default.as_ref().map_or_else(|| self.ty.zero(), |preset| preset.value(&self.ty))
+        self.default
+            .as_ref()
+            .map_or_else(|| self.ty.zero(), |default_value| default_value.value(&self.ty))
     }
 }
 

@@ -73,7 +73,7 @@ pub fn resolve(name: &str) -> Option<(Method, bool)> {
 }
 
 fn of_class(of: &'static Class, what: &str) -> Option<Method> {
-    let records = of.kept != RecordStorage::Nowhere;
+    let records = of.record_storage != RecordStorage::Nowhere;
     match what {
         "get_record" if records => Some(Method::GetRecord(of)),
         "get_by_uuid" if records => Some(Method::GetByUuid(of)),
@@ -103,7 +103,7 @@ const ACCESSORS: [(&str, Accessor); 6] = [
 type Accessor = fn(&'static Class, FieldIx) -> Method;
 
 fn of_field(of: &'static Class, what: &str) -> Option<Method> {
-    if of.kept == RecordStorage::Nowhere {
+    if of.record_storage == RecordStorage::Nowhere {
         return None;
     }
     ACCESSORS.iter().find_map(|(prefix, accessor)| {

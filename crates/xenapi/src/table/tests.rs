@@ -166,7 +166,7 @@ fn every_default_fits_its_type() {
         for (message, param) in
             class.messages.iter().flat_map(|one| one.params.iter().map(move |p| (one, p)))
         {
-            let value = param.default.map(|preset| preset.value(&param.ty));
+            let value = param.default.map(|default_value| default_value.value(&param.ty));
             let fits = value.as_ref().is_none_or(|value| fits(value, &param.ty));
             assert!(fits, "{}.{} {}: {value:?}", class.name, message.name, param.name);
         }
@@ -183,14 +183,14 @@ fn every_default_fits_its_type() {
 
 #[test]
 fn every_record_has_a_uuid_and_what_has_none_is_not_told() {
-    for class in classes().iter().filter(|class| class.kept != RecordStorage::Nowhere) {
+    for class in classes().iter().filter(|class| class.record_storage != RecordStorage::Nowhere) {
         assert_eq!(
             class.fields.first().map(|field| (field.name, field.ty)),
             Some(("uuid", Type::Str))
         );
         assert!(class.reads <= class.writes, "{}", class.name);
     }
-    for class in classes().iter().filter(|class| class.kept == RecordStorage::Nowhere) {
+    for class in classes().iter().filter(|class| class.record_storage == RecordStorage::Nowhere) {
         assert!(!class.listed && !class.events && class.constructor.is_none(), "{}", class.name);
     }
 }

@@ -11,9 +11,15 @@ fn tokens(per_second: u64, capacity: u64) -> Rate {
 }
 
 /// Takers that ask again as soon as they were let pass: when each of `count` passes.
-fn greedy(bucket: &Bucket, line: &RefillCurve, mut now: u64, cost: u64, count: usize) -> Vec<u64> {
+fn greedy(
+    bucket: &Bucket,
+    refill_curve: &RefillCurve,
+    mut now: u64,
+    cost: u64,
+    count: usize,
+) -> Vec<u64> {
     let pass = |_| {
-        now = now.max(line.due(bucket.take(line, now, cost)));
+        now = now.max(refill_curve.due(bucket.take(refill_curve, now, cost)));
         now
     };
     (0..count).map(pass).collect()
@@ -22,8 +28,8 @@ fn greedy(bucket: &Bucket, line: &RefillCurve, mut now: u64, cost: u64, count: u
 #[test]
 fn a_full_bucket_passes_its_capacity_at_once_and_then_the_rate_exactly() {
     let bucket = Bucket::default();
-    let line = RefillCurve::full(tokens(7, 20), 5 * SECOND, &bucket);
-    let passed = greedy(&bucket, &line, 5 * SECOND, 1, 20 + 7000);
+    let refill_curve = RefillCurve::full(tokens(7, 20), 5 * SECOND, &bucket);
+    let passed = greedy(&bucket, &refill_curve, 5 * SECOND, 1, 20 + 7000);
     assert!(passed[..20].iter().all(|at| *at == 5 * SECOND));
     // Seven in each second, for a thousand seconds, without a nanosecond of drift.
     for (nth, at) in (1u64..).zip(&passed[20..]) {
@@ -34,19 +40,19 @@ fn a_full_bucket_passes_its_capacity_at_once_and_then_the_rate_exactly() {
 #[test]
 fn more_than_the_bucket_holds_passes_and_the_next_one_pays() {
     let bucket = Bucket::default();
-    let line = RefillCurve::full(tokens(100, 10), 0, &bucket);
-    assert_eq!(greedy(&bucket, &line, 0, 1000, 1), [0]);
+    let refill_curve = RefillCurve::full(tokens(100, 10), 0, &bucket);
+    assert_eq!(greedy(&bucket, &refill_curve, 0, 1000, 1), [0]);
     // 990 of the thousand are still to come, and then its own.
-    assert_eq!(greedy(&bucket, &line, 0, 1, 1), [991 * SECOND / 100]);
+    assert_eq!(greedy(&bucket, &refill_curve, 0, 1, 1), [991 * SECOND / 100]);
 }
 
 #[test]
 fn idle_time_is_kept_up_to_the_capacity() {
     let bucket = Bucket::default();
-    let line = RefillCurve::full(tokens(10, 5), 0, &bucket);
-    greedy(&bucket, &line, 0, 1, 5);
+    let refill_curve = RefillCurve::full(tokens(10, 5), 0, &bucket);
+    greedy(&bucket, &refill_curve, 0, 1, 5);
     let late = 1000 * SECOND;
-    let passed = greedy(&bucket, &line, late, 1, 6);
+    let passed = greedy(&bucket, &refill_curve, late, 1, 6);
     assert_eq!(passed[..5], [late; 5]);
     assert_eq!(passed[5], late + SECOND / 10);
 }
@@ -69,21 +75,21 @@ fn what_waits_keeps_its_turn_when_the_rate_changes() {
 #[test]
 fn extremes_neither_overflow_nor_wait_for_ever() {
     let bucket = Bucket::default();
-    let line = RefillCurve::full(tokens(1 << 40, u64::MAX), 0, &bucket);
+    let refill_curve = RefillCurve::full(tokens(1 << 40, u64::MAX), 0, &bucket);
     let year = 365 * 86_400 * SECOND;
-    assert!(line.due(bucket.take(&line, year / 4, u64::MAX)) <= year / 4);
-    let line = RefillCurve::full(tokens(0, 0), u64::MAX, &Bucket::default());
-    assert_eq!(line.due(5), u64::MAX);
+    assert!(refill_curve.due(bucket.take(&refill_curve, year / 4, u64::MAX)) <= year / 4);
+    let refill_curve = RefillCurve::full(tokens(0, 0), u64::MAX, &Bucket::default());
+    assert_eq!(refill_curve.due(5), u64::MAX);
 }
 
 #[test]
 fn a_level_can_be_read_and_set() {
     let bucket = Bucket(u64::MAX.into());
-    let line = RefillCurve::full(tokens(10, 100), 0, &bucket);
-    assert_eq!(line.saved(&bucket, 0), 100);
-    assert_eq!(line.saved(&bucket, 50 * SECOND), 100, "no more than fits");
-    bucket.take(&line, 0, 130);
-    assert_eq!(line.saved(&bucket, SECOND), -20);
+    let refill_curve = RefillCurve::full(tokens(10, 100), 0, &bucket);
+    assert_eq!(refill_curve.saved(&bucket, 0), 100);
+    assert_eq!(refill_curve.saved(&bucket, 50 * SECOND), 100, "no more than fits");
+    bucket.take(&refill_curve, 0, 130);
+    assert_eq!(refill_curve.saved(&bucket, SECOND), -20);
     // Another bucket goes on there.
     let other = Bucket::default();
     let twin = RefillCurve::full(tokens(10, 100), 7, &other).refilled(-20, 7, &other);
@@ -175,24 +181,24 @@ proptest! {
         let rate = |per_second: u64, capacity| Rate { per_second: (per_second >> slower).max(1), grain, capacity };
         let bucket = Bucket(first.into());
         let mut oracle = Oracle::full(rate(1000, 100));
-        let mut line = RefillCurve::full(rate(1000, 100), 0, &bucket);
+        let mut refill_curve = RefillCurve::full(rate(1000, 100), 0, &bucket);
         let mut turns = Vec::new();
         for step in steps {
             match step {
                 Step::Pass(ns) => oracle.pass(ns),
                 Step::Take(cost) => {
-                    turns.push((oracle.take(cost), bucket.take(&line, oracle.now, cost)));
+                    turns.push((oracle.take(cost), bucket.take(&refill_curve, oracle.now, cost)));
                 }
                 Step::Change { per_second, capacity } => {
                     oracle.rate = rate(per_second, capacity);
-                    line = line.bend(oracle.rate, oracle.now);
+                    refill_curve = refill_curve.bend(oracle.rate, oracle.now);
                 }
             }
             let saved = (oracle.come.div_euclid(oracle.token()) - oracle.next).min(oracle.rate.capacity.into());
-            prop_assert_eq!(i128::from(line.saved(&bucket, oracle.now)), saved);
+            prop_assert_eq!(i128::from(refill_curve.saved(&bucket, oracle.now)), saved);
             let now = i128::from(oracle.now);
             for (number, ours) in turns.iter().rev().take(8) {
-                let (due, ours) = (oracle.due(*number), i128::from(line.due(*ours)));
+                let (due, ours) = (oracle.due(*number), i128::from(refill_curve.due(*ours)));
                 if due <= now {
                     prop_assert!(ours <= now, "{ours} and not {due}");
                 } else {
@@ -216,11 +222,11 @@ proptest! {
         rate in 1u64..1_000_000, capacity in 1u64..100_000, requests in requests(),
     ) {
         let bucket = Bucket::default();
-        let line = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
+        let refill_curve = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
         let (mut now, mut passed) = (0, Vec::new());
         for (gap, cost) in requests {
             now += gap;
-            now = now.max(line.due(bucket.take(&line, now, cost)));
+            now = now.max(refill_curve.due(bucket.take(&refill_curve, now, cost)));
             passed.push((now, cost));
         }
         for from in 0..passed.len() {
@@ -242,10 +248,10 @@ proptest! {
         costs in proptest::collection::vec(1u64..5000, 10..200),
     ) {
         let bucket = Bucket::default();
-        let line = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
+        let refill_curve = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
         let (mut now, mut sum) = (0, 0u128);
         for cost in costs {
-            now = now.max(line.due(bucket.take(&line, now, cost)));
+            now = now.max(refill_curve.due(bucket.take(&refill_curve, now, cost)));
             // At the moment at which it may pass, nothing that came was left unused.
             prop_assert!(u128::from(rate) * u128::from(now) <= sum * PARTS + PARTS + u128::from(rate));
             sum += u128::from(cost);
@@ -260,18 +266,18 @@ proptest! {
         steps in proptest::collection::vec((1u64..SECOND, 1u64..10_000, 1u64..50), 1..200),
     ) {
         let bucket = Bucket::default();
-        let mut line = RefillCurve::full(tokens(100, capacity), 0, &bucket);
+        let mut refill_curve = RefillCurve::full(tokens(100, capacity), 0, &bucket);
         let (mut now, mut allowed, mut rate) = (0u64, u128::from(capacity) * PARTS, 100u64);
         let (mut taken, mut last) = (0u128, 0);
         for (gap, next_rate, cost) in steps {
             allowed += u128::from(rate) * u128::from(gap);
             now += gap;
-            line = line.bend(tokens(next_rate, capacity), now);
+            refill_curve = refill_curve.bend(tokens(next_rate, capacity), now);
             rate = next_rate;
-            let first = bucket.take(&line, now, cost);
+            let first = bucket.take(&refill_curve, now, cost);
             prop_assert!(first >= last);
             // Those that may pass now took no more than has ever come.
-            if line.due(first) <= now {
+            if refill_curve.due(first) <= now {
                 prop_assert!(taken * PARTS < allowed);
             }
             (last, taken) = (first, taken + u128::from(cost));
@@ -282,10 +288,10 @@ proptest! {
     #[test]
     fn numbers_are_handed_out_once(costs in proptest::collection::vec(1u64..100, 1..100)) {
         let bucket = Bucket::default();
-        let line = RefillCurve::full(tokens(1, 1), 0, &bucket);
+        let refill_curve = RefillCurve::full(tokens(1, 1), 0, &bucket);
         let mut next = 0;
         for cost in costs {
-            prop_assert_eq!(bucket.take(&line, 0, cost), next);
+            prop_assert_eq!(bucket.take(&refill_curve, 0, cost), next);
             next += cost;
         }
     }

@@ -104,7 +104,7 @@ impl Disk for Gate {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         let (gate, port) = (self.0.clone(), context.open_port());
-        Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
+        Box::new(GateChannel { gate, port, pending: Vec::new(), op_completion: Vec::new() })
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
@@ -140,7 +140,7 @@ struct GateChannel {
     gate: Arc<State>,
     port: CompletionPort,
     pending: Vec<Request>,
-    done: Vec<OpCompletion>,
+    op_completion: Vec<OpCompletion>,
 }
 
 impl GateChannel {
@@ -167,8 +167,8 @@ impl Channel for GateChannel {
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-        context.reap(&self.port, &mut self.done);
-        if self.done.drain(..).count() == 0 {
+        context.reap(&self.port, &mut self.op_completion);
+        if self.op_completion.drain(..).count() == 0 {
             return;
         }
         if self.gate.open.load(Ordering::Relaxed) {

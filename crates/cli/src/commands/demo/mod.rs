@@ -106,7 +106,7 @@ enum Progress {
 /// What came of it.
 struct Report {
     stats: Option<Stats>,
-    activity: BusyTracker,
+    busy_tracker: BusyTracker,
     /// The disks by their names in the datapath.
     ids: BTreeMap<String, Disk>,
     checks: Vec<Check>,
@@ -193,18 +193,19 @@ async fn run(
             }
         }
     }
-    let played = machine.await.context("the machine's part broke off")??;
+    let demo_result = machine.await.context("the machine's part broke off")??;
     display.step("check the images from the host");
-    let (stats, activity) = watch.map_or_else(Default::default, DatapathSampler::done);
+    let (stats, busy_tracker) = watch.map_or_else(Default::default, DatapathSampler::done);
     let (socket, keep) = (host.socket(), asked.keep);
     spawn_blocking(move || {
-        let mut checks = verify::verify(|disk| played.machine.image(disk), &played.story)
-            .context("cannot check the images")?;
-        checks.push(verify::restart(stats.as_ref(), &played.story));
+        let mut checks =
+            verify::verify(|disk| demo_result.machine.image(disk), &demo_result.guest_transcript)
+                .context("cannot check the images")?;
+        checks.push(verify::restart(stats.as_ref(), &demo_result.guest_transcript));
         if keep {
-            Api::open(&socket)?.start_for_people(&played.machine)?;
+            Api::open(&socket)?.start_for_people(&demo_result.machine)?;
         }
-        Ok(Report { stats, activity, ids: played.ids, checks })
+        Ok(Report { stats, busy_tracker, ids: demo_result.ids, checks })
     })
     .await
     .context("the checks broke off")?
@@ -214,10 +215,15 @@ async fn run(
 async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
     let missing = || format!("{QEMU} is missing: install it: apt-get install qemu-system-x86");
     let qemu = binaries::in_path(QEMU).with_context(missing)?;
-    let memory = ProbeCache::of_user();
+    let probe_cache = ProbeCache::of_user();
     let launcher = launcher()?;
-    let prober =
-        Prober { qemu: &qemu, launcher: &launcher, kernel, device: KVM.into(), memory: &memory };
+    let prober = Prober {
+        qemu: &qemu,
+        launcher: &launcher,
+        kernel,
+        device: KVM.into(),
+        probe_cache: &probe_cache,
+    };
     let decision = prober.decide(AccelChoice::Auto, &mut None).await?;
     Ok(format!("accelerator {}: {}", decision.accel.name(), decision.why))
 }

@@ -18,7 +18,7 @@ pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
         let title = |disk: &DiskStats| {
             report.ids.get(&disk.id).map_or_else(|| disk.id.clone(), |disk| disk.title())
         };
-        writeln!(output, "{}", table::disks(&stats, &report.activity, title))?;
+        writeln!(output, "{}", table::disks(&stats, &report.busy_tracker, title))?;
         writeln!(output, "IOPS count the time in which a disk was busy.\n")?;
     }
     let mut failures = 0;

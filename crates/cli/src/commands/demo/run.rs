@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct DemoResult {
     pub(super) machine: Machine,
-    pub(super) story: GuestTranscript,
+    pub(super) guest_transcript: GuestTranscript,
     /// Its disks by their names in the datapath.
     pub(super) ids: BTreeMap<String, Disk>,
 }
@@ -46,8 +46,8 @@ pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Dem
     api.unpause(&machine)?;
     let took = began.elapsed().as_secs_f64();
     step(&format!("the guest runs: its start took {took:.1} s with 4 disks"))?;
-    let mut story = GuestTranscript::default();
-    let played = listen(console, &mut story, |said| match said {
+    let mut guest_transcript = GuestTranscript::default();
+    let played = listen(console, &mut guest_transcript, |guest_event| match guest_event {
         GuestEvent::News(progress) => tell(progress),
         GuestEvent::Plug => {
             let began = Instant::now();
@@ -55,21 +55,24 @@ pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Dem
             step(&format!("plugged another disk in {:.1} s", began.elapsed().as_secs_f64()))
         }
     });
-    played.with_context(|| format!("the guest's last lines:{}", story.last_lines()))?;
-    if let Err(what) = story.verdict() {
-        return Err(anyhow!("the guest reports: {what}; its last lines:{}", story.last_lines()));
+    played.with_context(|| format!("the guest's last lines:{}", guest_transcript.last_lines()))?;
+    if let Err(what) = guest_transcript.verdict() {
+        return Err(anyhow!(
+            "the guest reports: {what}; its last lines:{}",
+            guest_transcript.last_lines()
+        ));
     }
     step("the guest has switched itself off")?;
     api.halted(&machine)?;
     let ids = api.ids(&machine)?;
     api.disconnect()?;
-    Ok(DemoResult { machine, story, ids })
+    Ok(DemoResult { machine, guest_transcript, ids })
 }
 
 /// Hears a console to its end.
 fn listen(
     mut console: Tunnel,
-    story: &mut GuestTranscript,
+    guest_transcript: &mut GuestTranscript,
     mut heed: impl FnMut(GuestEvent) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut bytes = [0; CHUNK_BYTES];
@@ -77,8 +80,8 @@ fn listen(
         match console.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(count) => {
-                let said = story.take(bytes.get(..count).unwrap_or_default());
-                said.into_iter().try_for_each(&mut heed)?;
+                let guest_event = guest_transcript.take(bytes.get(..count).unwrap_or_default());
+                guest_event.into_iter().try_for_each(&mut heed)?;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => readable(&console)?,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),

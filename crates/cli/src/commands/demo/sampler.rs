@@ -18,7 +18,7 @@ const CONTROL: &str = "control.sock";
 #[derive(Debug)]
 pub(super) struct DatapathSampler {
     client: RpcConnection,
-    activity: BusyTracker,
+    busy_tracker: BusyTracker,
     last: Option<Stats>,
 }
 
@@ -30,7 +30,7 @@ impl DatapathSampler {
     pub(super) async fn open(run: &Path) -> anyhow::Result<Self> {
         let control = control(run).context("nobody serves the disks")?;
         let client = RpcConnection::connect(&control).await?;
-        Ok(Self { client, activity: BusyTracker::default(), last: None })
+        Ok(Self { client, busy_tracker: BusyTracker::default(), last: None })
     }
 
     /// Asks for the counts. One that cannot be asked now is asked the next time.
@@ -39,7 +39,7 @@ impl DatapathSampler {
         // A disk that is gone has been counted; the last word is of them all.
         let had = self.last.as_ref().map_or(0, |last| last.disks.len());
         if stats.disks.len() >= had {
-            self.activity.sample(&stats);
+            self.busy_tracker.sample(&stats);
             self.last = Some(stats);
         }
     }
@@ -67,8 +67,8 @@ impl DatapathSampler {
 
     /// The last counts, over all workers, and for how long each disk was busy.
     pub(super) fn done(self) -> (Option<Stats>, BusyTracker) {
-        let stats = self.last.map(|stats| self.activity.whole(stats));
-        (stats, self.activity)
+        let stats = self.last.map(|stats| self.busy_tracker.whole(stats));
+        (stats, self.busy_tracker)
     }
 }
 

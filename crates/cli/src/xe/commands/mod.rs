@@ -37,7 +37,7 @@ pub(crate) struct Command {
     /// What it does, in a sentence.
     pub(crate) help: &'static str,
     /// Among what it selects.
-    pub(crate) who: Option<&'static SelectorType>,
+    pub(crate) selector_type: Option<&'static SelectorType>,
     /// It is one of those that are needed most.
     pub(crate) common: bool,
     /// Ringway's own daemon refuses it so far; other servers may do it.
@@ -70,15 +70,15 @@ impl Run {
                 xe.run(method, &[reference])?;
                 Ok(Printed::nothing())
             }
-            Self::OnSelected(who, method) => {
-                let all = selector::some(xe, params, who, &[])?;
+            Self::OnSelected(selector_type, method) => {
+                let all = selector::some(xe, params, selector_type, &[])?;
                 selector::together(xe, all, |xe, one| xe.begin(method, &[one.value()]))?;
                 Ok(Printed::nothing())
             }
-            Self::Naming(who, method) => {
+            Self::Naming(selector_type, method) => {
                 let name = Value::text(params.required("new-name-label")?);
                 let own = ["new-name-label", "new-name-description"];
-                let all = selector::some(xe, params, who, &own)?;
+                let all = selector::some(xe, params, selector_type, &own)?;
                 let made = selector::together(xe, all, |xe, one| {
                     xe.begin(method, &[one.value(), name.clone()])
                 })?;
@@ -117,7 +117,7 @@ impl Command {
             required: &[],
             optional: &[],
             help,
-            who: None,
+            selector_type: None,
             common: false,
             later: false,
             run,
@@ -132,11 +132,11 @@ impl Command {
     /// A call of each that is selected.
     const fn on_selected(
         name: &'static str,
-        who: &'static SelectorType,
+        selector_type: &'static SelectorType,
         method: &'static str,
         help: &'static str,
     ) -> Self {
-        Self::new(name, help, Run::OnSelected(who, method)).of(who)
+        Self::new(name, help, Run::OnSelected(selector_type, method)).of(selector_type)
     }
 
     /// One that is done in its own way.
@@ -158,8 +158,8 @@ impl Command {
         self
     }
 
-    const fn of(mut self, who: &'static SelectorType) -> Self {
-        self.who = Some(who);
+    const fn of(mut self, selector_type: &'static SelectorType) -> Self {
+        self.selector_type = Some(selector_type);
         self
     }
 
@@ -246,7 +246,8 @@ impl ResolvedCommand {
         match self {
             Self::Written(command) => {
                 let own = command.optional.iter().map(|name| (*name).to_owned());
-                let selects = command.who.iter().flat_map(|who| selecting(who));
+                let selects =
+                    command.selector_type.iter().flat_map(|selector_type| selecting(selector_type));
                 own.chain(selects).collect()
             }
             Self::Generic(kind, verb) => verb.optional(kind),
@@ -258,7 +259,7 @@ impl ResolvedCommand {
         match self {
             Self::Written(command) => {
                 let later = command.later.then(|| LATER.to_owned());
-                let who = command.who.map(how_to_select);
+                let who = command.selector_type.map(how_to_select);
                 let parts = [Some(command.help.to_owned()), later, who];
                 parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
             }
@@ -281,7 +282,7 @@ impl ResolvedCommand {
         match self {
             Self::Written(command) => match command.run {
                 Run::OnUuid(method) => method.split('.').next(),
-                _ => command.who.map(|who| who.class).or_else(|| {
+                _ => command.selector_type.map(|selector_type| selector_type.class).or_else(|| {
                     let kind = command.name.split('-').next().and_then(object_types::find);
                     kind.map(|kind| kind.class)
                 }),
@@ -292,15 +293,15 @@ impl ResolvedCommand {
 }
 
 /// Parameters that select.
-fn selecting(who: &SelectorType) -> Vec<String> {
-    [who.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
+fn selecting(selector_type: &SelectorType) -> Vec<String> {
+    [selector_type.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
 }
 
-fn how_to_select(who: &SelectorType) -> String {
+fn how_to_select(selector_type: &SelectorType) -> String {
     format!(
         "{} are selected by {}=<name or UUID>, or by any field of theirs as in the list; several \
          at once need --multiple.",
-        who.many, who.param
+        selector_type.many, selector_type.param
     )
 }
 

@@ -102,8 +102,8 @@ fn template(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
         (None, Some(name), _) => called(xe, name)?,
         (None, None, Some(text)) => match xe.by_uuid("VM", text) {
             Ok(found) => found,
-            Err(failure) if failure.api_code() == Some("UUID_INVALID") => called(xe, text)?,
-            Err(failure) => return Err(failure),
+            Err(xe_error) if xe_error.api_code() == Some("UUID_INVALID") => called(xe, text)?,
+            Err(xe_error) => return Err(xe_error),
         },
         (None, None, None) => {
             return Err(XeError::error(

@@ -10,8 +10,11 @@ fn every_command_is_there_once_and_is_found() {
     let names: BTreeSet<_> = all.iter().map(|(name, _)| name.clone()).collect();
     assert_eq!(names.len(), all.len());
     for (name, _) in &all {
-        let found = find(name).unwrap_or_else(|| panic!("{name}"));
-        assert!(!found.help().is_empty() && found.help().ends_with('.'), "{name}");
+        let resolved_command = find(name).unwrap_or_else(|| panic!("{name}"));
+        assert!(
+            !resolved_command.help().is_empty() && resolved_command.help().ends_with('.'),
+            "{name}"
+        );
     }
     for none in ["", "vm", "vm-", "-list", "vm-lists", "nothing-list", "task-param-listen"] {
         assert!(find(none).is_none(), "{none}");

@@ -137,9 +137,9 @@ fn login(
     password: String,
     from: Option<&str>,
 ) -> nonstick::Result<Answer> {
-    let talk = Conversation { password, said: Rc::default() };
+    let conversation = Conversation { password, said: Rc::default() };
     let builder = TransactionBuilder::new_with_service(service).username(name);
-    let mut pam = builder.build(talk.into_conversation())?;
+    let mut pam = builder.build(conversation.into_conversation())?;
     pam.items_mut().set_remote_host(from.map(OsStr::new))?;
     let flags = AuthnFlags::SILENT | AuthnFlags::DISALLOW_NULL_AUTHTOK;
     pam.authenticate(flags)?;
@@ -179,10 +179,10 @@ fn of_code(code: ErrorCode) -> Answer {
 
 fn change(service: &OsStr, name: &str, new: String) -> Answer {
     let said = Rc::new(RefCell::new(String::new()));
-    let talk = Conversation { password: new, said: Rc::clone(&said) };
+    let conversation = Conversation { password: new, said: Rc::clone(&said) };
     let builder = TransactionBuilder::new_with_service(service).username(name);
     let changed = builder
-        .build(talk.into_conversation())
+        .build(conversation.into_conversation())
         .and_then(|mut pam| pam.change_authtok(AuthtokFlags::empty()));
     match changed {
         Ok(()) => Answer::Changed,

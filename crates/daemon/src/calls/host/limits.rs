@@ -19,8 +19,8 @@ const LIMITS: [(&str, Limit); 3] = [
 ];
 
 /// The limits that are set; those of the configuration where nothing is.
-fn limits(house: &AppState, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
-    let mut limits = house.settings.limits;
+fn limits(app: &AppState, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
+    let mut limits = app.settings.limits;
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
     for (key, limit) in LIMITS {
         if let Some(value) = set.get(key).map(text) {
@@ -34,17 +34,17 @@ fn limits(house: &AppState, view: &View<'_>, it: &Ref) -> Result<StepLimits, Api
 }
 
 pub(super) fn check(ctx: &Ctx, tx: &mut Tx<'_>, it: &Ref) -> Result<(), ApiError> {
-    limits(&ctx.house, &tx.view(), it).map(drop)
+    limits(&ctx.app, &tx.view(), it).map(drop)
 }
 
 pub(super) fn follow(ctx: &Ctx, it: &Ref) {
-    apply(&ctx.house, it);
+    apply(&ctx.app, it);
 }
 
 /// Steps that run go on.
-pub(super) fn apply(house: &AppState, it: &Ref) {
+pub(super) fn apply(app: &AppState, it: &Ref) {
     // It was looked at before it was written.
-    if let Ok(limits) = house.db.read(|view| limits(house, view, it)) {
-        house.machines.set_limits(limits);
+    if let Ok(limits) = app.db.read(|view| limits(app, view, it)) {
+        app.machines.set_limits(limits);
     }
 }

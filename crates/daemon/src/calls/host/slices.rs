@@ -21,8 +21,8 @@ const WEIGHTS: [(&str, Weight); 3] = [
 ];
 
 /// The weights that are set; those of the configuration where nothing is.
-fn weights(house: &AppState, view: &View<'_>, it: &Ref) -> Result<Weights, ApiError> {
-    let mut weights = house.slices.usual();
+fn weights(app: &AppState, view: &View<'_>, it: &Ref) -> Result<Weights, ApiError> {
+    let mut weights = app.slices.usual();
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(weights) };
     for (key, weight) in WEIGHTS {
         if let Some(value) = set.get(key).map(text) {
@@ -34,22 +34,22 @@ fn weights(house: &AppState, view: &View<'_>, it: &Ref) -> Result<Weights, ApiEr
 }
 
 pub(super) fn check(ctx: &Ctx, tx: &mut Tx<'_>, it: &Ref) -> Result<(), ApiError> {
-    weights(&ctx.house, &tx.view(), it).map(drop)
+    weights(&ctx.app, &tx.view(), it).map(drop)
 }
 
 pub(super) fn follow(ctx: &Ctx, it: &Ref) {
-    apply(&ctx.house, it);
+    apply(&ctx.app, it);
 }
 
 /// Who is in the slices goes on.
-pub(super) fn apply(house: &Arc<AppState>, it: &Ref) {
-    if house.slices.tree().is_none() {
+pub(super) fn apply(app: &Arc<AppState>, it: &Ref) {
+    if app.slices.tree().is_none() {
         return;
     }
-    let (house, it) = (Arc::clone(house), it.clone());
+    let (app, it) = (Arc::clone(app), it.clone());
     // systemd may have to be asked. The thread reads what holds by then.
     tokio::task::spawn_blocking(move || {
         // It was looked at before it was written.
-        house.slices.set(|| house.db.read(|view| weights(&house, view, &it)).ok());
+        app.slices.set(|| app.db.read(|view| weights(&app, view, &it)).ok());
     });
 }

@@ -23,7 +23,7 @@ const CALLS: usize = 16;
 
 /// A machine with an interface, which takes its time.
 pub(super) struct Slow {
-    pub(super) world: SimulatedHost,
+    pub(super) sim_host: SimulatedHost,
     pub(super) machine: Ref,
     pub(super) vm: VmId,
     vif: VifId,
@@ -31,19 +31,19 @@ pub(super) struct Slow {
 
 impl Slow {
     pub(super) async fn new() -> Self {
-        let world = SimulatedHost::new().await;
-        let machine = world.machine().await;
+        let sim_host = SimulatedHost::new().await;
+        let machine = sim_host.machine().await;
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
-        let net = world.made("network.create", [net]).await;
-        let device = world.made("VIF.create", [device(&machine, &net, "")]).await;
-        let db = &world.trial.house.db;
+        let net = sim_host.made("network.create", [net]).await;
+        let device = sim_host.made("VIF.create", [device(&machine, &net, "")]).await;
+        let db = &sim_host.test_app.app.db;
         let vm = VmId(db.read(|view| uuid(view, &machine, vm::Field::uuid)).unwrap());
         let vif = VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap());
-        Self { world, machine, vm, vif }
+        Self { sim_host, machine, vm, vif }
     }
 
     pub(super) fn claims(&self, address: &str) {
-        self.world.sim.claim(self.vif, address.parse().unwrap());
+        self.sim_host.sim.claim(self.vif, address.parse().unwrap());
     }
 
     /// Its agent tells these addresses from now on.
@@ -51,35 +51,36 @@ impl Slow {
         let networks = addresses.iter().enumerate();
         let networks =
             networks.map(|(n, address)| (format!("0/ipv4/{n}"), (*address).to_owned())).collect();
-        self.world.sim.agent(self.vm, GuestInfo { networks, ..GuestInfo::default() });
+        self.sim_host.sim.agent(self.vm, GuestInfo { networks, ..GuestInfo::default() });
     }
 
     /// Ends when these addresses are recorded of the guest.
     pub(super) async fn until(&self, addresses: &[&str]) {
         let wanted: BTreeSet<_> = addresses.iter().map(|one| (*one).to_owned()).collect();
-        let is = |world: &SimulatedHost| recorded(world, &self.machine).as_ref() == Some(&wanted);
-        let seen = timeout(SOON, self.world.until(is)).await;
-        assert!(seen.is_ok(), "{wanted:?}: {:?}", recorded(&self.world, &self.machine));
+        let is =
+            |sim_host: &SimulatedHost| recorded(sim_host, &self.machine).as_ref() == Some(&wanted);
+        let seen = timeout(SOON, self.sim_host.until(is)).await;
+        assert!(seen.is_ok(), "{wanted:?}: {:?}", recorded(&self.sim_host, &self.machine));
     }
 
     /// Calls end like this, if they are of one of these kinds, and are told.
     fn rule<const N: usize>(&self, fates: [(CallKind, SimResult); N]) -> Receiver<CallKind> {
         let (tell, told) = mpsc::channel(CALLS);
-        self.world.sim.rule(move |call| {
-            let fate = fates.iter().find(|(what, _)| *what == call.what);
-            let Some((what, end)) = fate else { return SimBehaviour::default() };
-            let _ = tell.try_send(*what);
-            SimBehaviour::ends(*end)
+        self.sim_host.sim.rule(move |call| {
+            let fate = fates.iter().find(|(call_kind, _)| *call_kind == call.call_kind);
+            let Some((call_kind, sim_result)) = fate else { return SimBehaviour::default() };
+            let _ = tell.try_send(*call_kind);
+            SimBehaviour::ends(*sim_result)
         });
         told
     }
 }
 
 /// Nothing where nothing is known of the guest.
-fn recorded(world: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>> {
-    let metrics = Ref::from(text(&world.get(machine, vm::Field::guest_metrics)));
+fn recorded(sim_host: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>> {
+    let metrics = Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics)));
     let field = vm_guest_metrics::Field::networks;
-    let told = world.trial.house.db.read(|view| pairs(view, &metrics, field));
+    let told = sim_host.test_app.app.db.read(|view| pairs(view, &metrics, field));
     told.ok().map(|told| told.into_values().collect())
 }
 
@@ -87,20 +88,20 @@ fn recorded(world: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>> {
 #[tokio::test]
 async fn an_agent_that_does_not_know_yet_is_asked_again() {
     let slow = Slow::new().await;
-    slow.world.start(&slow.machine).await;
+    slow.sim_host.start(&slow.machine).await;
     slow.tells(&[]);
     slow.claims(FIRST);
     slow.until(&[]).await;
     slow.tells(&[FIRST]);
     slow.until(&[FIRST]).await;
-    slow.world.done("VM.hard_shutdown", [slow.machine.value()]).await;
-    slow.world.assert_clean();
+    slow.sim_host.done("VM.hard_shutdown", [slow.machine.value()]).await;
+    slow.sim_host.assert_clean();
 }
 
 #[tokio::test]
 async fn an_agent_that_does_not_answer_is_asked_again() {
     let slow = Slow::new().await;
-    slow.world.start(&slow.machine).await;
+    slow.sim_host.start(&slow.machine).await;
     slow.tells(&[FIRST]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
@@ -108,7 +109,7 @@ async fn an_agent_that_does_not_answer_is_asked_again() {
     slow.tells(&[SECOND]);
     slow.claims(SECOND);
     calls.recv().await.unwrap();
-    slow.world.sim.rule(|_| SimBehaviour::default());
+    slow.sim_host.sim.rule(|_| SimBehaviour::default());
     slow.until(&[SECOND]).await;
 }
 
@@ -116,12 +117,12 @@ async fn an_agent_that_does_not_answer_is_asked_again() {
 #[tokio::test]
 async fn an_agent_that_has_never_answered_is_asked_again() {
     let slow = Slow::new().await;
-    slow.world.start(&slow.machine).await;
+    slow.sim_host.start(&slow.machine).await;
     let _calls = slow.rule([(CallKind::Agent, SimResult::Fails)]);
     slow.tells(&[FIRST, SECOND]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
-    slow.world.sim.rule(|_| SimBehaviour::default());
+    slow.sim_host.sim.rule(|_| SimBehaviour::default());
     slow.until(&[FIRST, SECOND]).await;
 }
 
@@ -143,9 +144,9 @@ async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
                 tokio::task::yield_now().await;
             }
             assert!(calls.try_recv().is_err(), "a guest was asked that is not recorded to run");
-            slow.world.sim.rule(|_| SimBehaviour::default());
+            slow.sim_host.sim.rule(|_| SimBehaviour::default());
         };
-        tokio::join!(slow.world.start(&slow.machine), claims);
+        tokio::join!(slow.sim_host.start(&slow.machine), claims);
         slow.until(&[FIRST]).await;
     }
 }

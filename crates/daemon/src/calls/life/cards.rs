@@ -11,98 +11,101 @@ use super::*;
 /// More than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
-fn host(world: &SimulatedHost) -> Ref {
-    let db = &world.trial.house.db;
+fn host(sim_host: &SimulatedHost) -> Ref {
+    let db = &sim_host.test_app.app.db;
     db.read(|view| view.all(&host::CLASS).next().unwrap().reference().clone())
 }
 
-fn pifs(world: &SimulatedHost) -> Vec<Ref> {
-    let all = world.get(&host(world), host::Field::PIFs);
+fn pifs(sim_host: &SimulatedHost) -> Vec<Ref> {
+    let all = sim_host.get(&host(sim_host), host::Field::PIFs);
     let Value::Set(all) = all else { panic!("{all:?}") };
     all.iter().map(|one| Ref::from(text(one))).collect()
 }
 
 /// The bridge that the only card is in.
-fn place(world: &SimulatedHost) -> Option<String> {
-    world.sim.cards().into_iter().next().unwrap().1
+fn place(sim_host: &SimulatedHost) -> Option<String> {
+    sim_host.sim.cards().into_iter().next().unwrap().1
 }
 
 #[tokio::test]
 async fn cards_are_found_and_brought_into_bridges() {
-    let world = SimulatedHost::new().await;
-    let scan = || world.done("PIF.scan", [host(&world).value()]);
+    let sim_host = SimulatedHost::new().await;
+    let scan = || sim_host.done("PIF.scan", [host(&sim_host).value()]);
     scan().await;
-    assert_eq!(pifs(&world), []);
-    world.sim.add_card("eth0");
+    assert_eq!(pifs(&sim_host), []);
+    sim_host.sim.add_card("eth0");
     for _ in 0..2 {
         scan().await;
-        assert_eq!(pifs(&world).len(), 1, "once");
+        assert_eq!(pifs(&sim_host).len(), 1, "once");
     }
-    let pif = pifs(&world).remove(0);
-    let net = Ref::from(text(&world.get(&pif, pif::Field::network)));
-    let label = world.get(&net, network::Field::name_label);
+    let pif = pifs(&sim_host).remove(0);
+    let net = Ref::from(text(&sim_host.get(&pif, pif::Field::network)));
+    let label = sim_host.get(&net, network::Field::name_label);
     assert_eq!(label, Value::text("Pool-wide network associated with eth0"));
-    let metrics = Ref::from(text(&world.get(&pif, pif::Field::metrics)));
-    assert_eq!(world.get(&metrics, pif_metrics::Field::carrier), yes());
-    assert_eq!(world.get(&pif, pif::Field::MAC), Value::text("02:00:00:00:00:01"));
-    let attached = || world.get(&pif, pif::Field::currently_attached) == yes();
-    assert!(!attached() && place(&world).is_none(), "nobody has asked for that");
+    let metrics = Ref::from(text(&sim_host.get(&pif, pif::Field::metrics)));
+    assert_eq!(sim_host.get(&metrics, pif_metrics::Field::carrier), yes());
+    assert_eq!(sim_host.get(&pif, pif::Field::MAC), Value::text("02:00:00:00:00:01"));
+    let attached = || sim_host.get(&pif, pif::Field::currently_attached) == yes();
+    assert!(!attached() && place(&sim_host).is_none(), "nobody has asked for that");
 
     for _ in 0..2 {
-        world.done("PIF.plug", [pif.value()]).await;
+        sim_host.done("PIF.plug", [pif.value()]).await;
         assert!(attached());
-        assert_eq!(place(&world).as_deref(), Some(text(&world.get(&net, network::Field::bridge))));
+        assert_eq!(
+            place(&sim_host).as_deref(),
+            Some(text(&sim_host.get(&net, network::Field::bridge)))
+        );
     }
-    let refused = world.refused("PIF.forget", [pif.value()]).await;
+    let refused = sim_host.refused("PIF.forget", [pif.value()]).await;
     assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
-    world.done("PIF.set_disallow_unplug", [pif.value(), yes()]).await;
-    let refused = world.refused("PIF.unplug", [pif.value()]).await;
+    sim_host.done("PIF.set_disallow_unplug", [pif.value(), yes()]).await;
+    let refused = sim_host.refused("PIF.unplug", [pif.value()]).await;
     assert_eq!(refused, ["PIF_DOES_NOT_ALLOW_UNPLUG", pif.as_str()]);
-    world.done("PIF.set_disallow_unplug", [pif.value(), no()]).await;
+    sim_host.done("PIF.set_disallow_unplug", [pif.value(), no()]).await;
     for _ in 0..2 {
-        world.done("PIF.unplug", [pif.value()]).await;
-        assert!(!attached() && place(&world).is_none());
+        sim_host.done("PIF.unplug", [pif.value()]).await;
+        assert!(!attached() && place(&sim_host).is_none());
     }
-    let refused = world.refused("network.destroy", [net.value()]).await;
+    let refused = sim_host.refused("network.destroy", [net.value()]).await;
     assert_eq!(refused, ["NETWORK_CONTAINS_PIF", pif.as_str()]);
-    world.done("PIF.forget", [pif.value()]).await;
-    world.done("network.destroy", [net.value()]).await;
-    assert_eq!(pifs(&world), []);
-    let left = world.trial.house.db.read(|view| view.count(&pif_metrics::CLASS));
+    sim_host.done("PIF.forget", [pif.value()]).await;
+    sim_host.done("network.destroy", [net.value()]).await;
+    assert_eq!(pifs(&sim_host), []);
+    let left = sim_host.test_app.app.db.read(|view| view.count(&pif_metrics::CLASS));
     assert_eq!(left, 0);
-    world.assert_clean();
+    sim_host.assert_clean();
 }
 
 #[tokio::test]
 async fn a_card_is_introduced_by_name_or_address() {
-    let world = SimulatedHost::new().await;
-    world.sim.add_card("eth0");
+    let sim_host = SimulatedHost::new().await;
+    sim_host.sim.add_card("eth0");
     let introduce = |mac: &str, device: &str| {
-        [host(&world).value(), Value::text(mac), Value::text(device), yes()]
+        [host(&sim_host).value(), Value::text(mac), Value::text(device), yes()]
     };
     let none = "COULD_NOT_FIND_NETWORK_INTERFACE_WITH_SPECIFIED_DEVICE_NAME_AND_MAC_ADDRESS";
     for (mac, device) in [("", ""), ("", "eth1"), ("02:00:00:00:00:09", "eth0")] {
-        let refused = world.refused("PIF.introduce", introduce(mac, device)).await;
+        let refused = sim_host.refused("PIF.introduce", introduce(mac, device)).await;
         assert_eq!(refused, [none, device, mac]);
     }
-    let made = world.made("PIF.introduce", introduce("02:00:00:00:00:01", "")).await;
-    assert_eq!(world.get(&made, pif::Field::device), Value::text("eth0"));
-    let refused = world.refused("PIF.introduce", introduce("", "eth0")).await;
+    let made = sim_host.made("PIF.introduce", introduce("02:00:00:00:00:01", "")).await;
+    assert_eq!(sim_host.get(&made, pif::Field::device), Value::text("eth0"));
+    let refused = sim_host.refused("PIF.introduce", introduce("", "eth0")).await;
     assert_eq!(refused, ["DUPLICATE_PIF_DEVICE_NAME", "eth0"]);
-    world.done("PIF.forget", [made.value()]).await;
+    sim_host.done("PIF.forget", [made.value()]).await;
     // Somebody else sees to this one.
     let [host, mac, device, _] = introduce("", "eth0");
-    let made = world.made("PIF.introduce", [host, mac, device, no()]).await;
-    let refused = world.refused("PIF.plug", [made.value()]).await;
+    let made = sim_host.made("PIF.introduce", [host, mac, device, no()]).await;
+    let refused = sim_host.refused("PIF.plug", [made.value()]).await;
     assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
 }
 
 /// A card that is brought into a bridge is there, and whoever does it is not answered; tells when one is.
-fn joins_hang(world: &SimulatedHost) -> Arc<Notify> {
+fn joins_hang(sim_host: &SimulatedHost) -> Arc<Notify> {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
-    world.sim.rule(move |call| {
-        if call.what != CallKind::Join {
+    sim_host.sim.rule(move |call| {
+        if call.call_kind != CallKind::Join {
             return SimBehaviour::default();
         }
         begins.notify_one();
@@ -113,46 +116,46 @@ fn joins_hang(world: &SimulatedHost) -> Arc<Notify> {
 
 #[tokio::test]
 async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
-    let world = SimulatedHost::new().await;
-    world.sim.add_card("eth0");
-    world.done("PIF.scan", [host(&world).value()]).await;
-    let pif = pifs(&world).remove(0);
-    let begun = joins_hang(&world);
+    let sim_host = SimulatedHost::new().await;
+    sim_host.sim.add_card("eth0");
+    sim_host.done("PIF.scan", [host(&sim_host).value()]).await;
+    let pif = pifs(&sim_host).remove(0);
+    let begun = joins_hang(&sim_host);
     let forget = async {
         begun.notified().await;
-        world.done("PIF.forget", [pif.value()]).await;
-        world.sim.rule(|_| SimBehaviour::default());
+        sim_host.done("PIF.forget", [pif.value()]).await;
+        sim_host.sim.rule(|_| SimBehaviour::default());
     };
-    let (refused, ()) = tokio::join!(world.refused("PIF.plug", [pif.value()]), forget);
+    let (refused, ()) = tokio::join!(sim_host.refused("PIF.plug", [pif.value()]), forget);
     assert_eq!(refused[0], "HANDLE_INVALID");
-    assert_eq!(place(&world), None);
+    assert_eq!(place(&sim_host), None);
 }
 
 /// What a daemon has left that was killed, with cards that were plugged.
 fn killed(cards: &[&str]) -> SimulatedHost {
     life(async {
-        let world = SimulatedHost::new().await;
-        cards.iter().for_each(|card| world.sim.add_card(card));
-        world.done("PIF.scan", [host(&world).value()]).await;
-        for pif in pifs(&world) {
-            world.done("PIF.plug", [pif.value()]).await;
+        let sim_host = SimulatedHost::new().await;
+        cards.iter().for_each(|card| sim_host.sim.add_card(card));
+        sim_host.done("PIF.scan", [host(&sim_host).value()]).await;
+        for pif in pifs(&sim_host) {
+            sim_host.done("PIF.plug", [pif.value()]).await;
         }
-        world.killed();
-        world
+        sim_host.killed();
+        sim_host
     })
 }
 
 /// A host that has started anew has no bridges, and its cards are in none.
 #[test]
 fn a_card_is_plugged_again_by_the_next_daemon() {
-    let world = killed(&["eth0"]);
-    world.sim.add_card("eth0");
-    assert_eq!(place(&world), None);
+    let sim_host = killed(&["eth0"]);
+    sim_host.sim.add_card("eth0");
+    assert_eq!(place(&sim_host), None);
     life(async {
-        let world = world.again("second").await;
-        let attached = || world.get(&pifs(&world)[0], pif::Field::currently_attached);
+        let sim_host = sim_host.again("second").await;
+        let attached = || sim_host.get(&pifs(&sim_host)[0], pif::Field::currently_attached);
         let plugged = async {
-            while place(&world).is_none() {
+            while place(&sim_host).is_none() {
                 tokio::task::yield_now().await;
             }
         };
@@ -161,9 +164,11 @@ fn a_card_is_plugged_again_by_the_next_daemon() {
     });
 }
 
-async fn until_all_attached(world: &SimulatedHost, attached: bool) {
-    let is = |pif: &Ref| world.get(pif, pif::Field::currently_attached) == Value::Bool(attached);
-    tokio::time::timeout(SOON, world.until(|world| pifs(world).iter().all(is))).await.unwrap();
+async fn until_all_attached(sim_host: &SimulatedHost, attached: bool) {
+    let is = |pif: &Ref| sim_host.get(pif, pif::Field::currently_attached) == Value::Bool(attached);
+    tokio::time::timeout(SOON, sim_host.until(|sim_host| pifs(sim_host).iter().all(is)))
+        .await
+        .unwrap();
 }
 
 /// One that is gone is unplugged from then on, as far as anybody is told, and when it comes it is
@@ -171,28 +176,28 @@ async fn until_all_attached(world: &SimulatedHost, attached: bool) {
 #[test]
 fn a_card_that_comes_late_is_plugged_then() {
     for daemons in [["second"].as_slice(), &["second", "third"]] {
-        let mut world = killed(&["eth0"]);
-        world.sim.remove_card("eth0");
+        let mut sim_host = killed(&["eth0"]);
+        sim_host.sim.remove_card("eth0");
         for daemon in daemons {
-            world = life(async {
-                let world = world.again(daemon).await;
-                until_all_attached(&world, false).await;
-                let pif = pifs(&world).remove(0);
-                let refused = world.refused("PIF.plug", [pif.value()]).await;
+            sim_host = life(async {
+                let sim_host = sim_host.again(daemon).await;
+                until_all_attached(&sim_host, false).await;
+                let pif = pifs(&sim_host).remove(0);
+                let refused = sim_host.refused("PIF.plug", [pif.value()]).await;
                 assert_eq!(refused, ["PIF_DEVICE_NOT_FOUND"]);
-                world.sim.add_card("other");
+                sim_host.sim.add_card("other");
                 if Some(daemon) == daemons.last() {
-                    world.sim.add_card("eth0");
-                    until_all_attached(&world, true).await;
-                    assert!(place(&world).is_some());
+                    sim_host.sim.add_card("eth0");
+                    until_all_attached(&sim_host, true).await;
+                    assert!(place(&sim_host).is_some());
                     assert_eq!(
-                        world.get(&pif, pif::Field::other_config),
+                        sim_host.get(&pif, pif::Field::other_config),
                         Value::Map(Default::default())
                     );
                 } else {
-                    world.killed();
+                    sim_host.killed();
                 }
-                world
+                sim_host
             });
         }
     }
@@ -201,55 +206,55 @@ fn a_card_that_comes_late_is_plugged_then() {
 /// Its address may be gone for a moment only: nobody plugs it but by a call.
 #[test]
 fn a_card_by_which_the_host_is_reached_is_not_owed_a_plug() {
-    let mut world = killed(&["eth0"]);
-    world.sim.add_card("eth0");
-    world.sim.reach_by("eth0", Some([192, 0, 2, 7].into()));
+    let mut sim_host = killed(&["eth0"]);
+    sim_host.sim.add_card("eth0");
+    sim_host.sim.reach_by("eth0", Some([192, 0, 2, 7].into()));
     for daemon in ["second", "third"] {
-        world = life(async {
-            let world = world.again(daemon).await;
-            until_all_attached(&world, false).await;
-            let pif = pifs(&world).remove(0);
-            let config = world.get(&pif, pif::Field::other_config);
+        sim_host = life(async {
+            let sim_host = sim_host.again(daemon).await;
+            until_all_attached(&sim_host, false).await;
+            let pif = pifs(&sim_host).remove(0);
+            let config = sim_host.get(&pif, pif::Field::other_config);
             assert_eq!(config, Value::Map(Default::default()), "{daemon}");
-            let refused = world.refused("PIF.plug", [pif.value()]).await;
+            let refused = sim_host.refused("PIF.plug", [pif.value()]).await;
             assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
             assert!(refused[1].contains("192.0.2.7"), "{refused:?}");
-            world.killed();
-            world
+            sim_host.killed();
+            sim_host
         });
     }
-    world.sim.reach_by("eth0", None);
+    sim_host.sim.reach_by("eth0", None);
     life(async {
-        let world = world.again("fourth").await;
-        assert_eq!(place(&world), None);
-        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
-        assert!(place(&world).is_some());
+        let sim_host = sim_host.again("fourth").await;
+        assert_eq!(place(&sim_host), None);
+        sim_host.done("PIF.plug", [pifs(&sim_host)[0].value()]).await;
+        assert!(place(&sim_host).is_some());
     });
 }
 
 #[test]
 fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
-    let world = killed(&["eth0"]);
-    world.sim.remove_card("eth0");
+    let sim_host = killed(&["eth0"]);
+    sim_host.sim.remove_card("eth0");
     life(async {
-        let world = world.again("second").await;
-        until_all_attached(&world, false).await;
-        let pif = pifs(&world).remove(0);
-        let begun = joins_hang(&world);
-        world.sim.add_card("eth0");
+        let sim_host = sim_host.again("second").await;
+        until_all_attached(&sim_host, false).await;
+        let pif = pifs(&sim_host).remove(0);
+        let begun = joins_hang(&sim_host);
+        sim_host.sim.add_card("eth0");
         tokio::time::timeout(SOON, begun.notified()).await.unwrap();
-        world.done("PIF.forget", [pif.value()]).await;
+        sim_host.done("PIF.forget", [pif.value()]).await;
         let left = Arc::new(Notify::new());
         let leaves = Arc::clone(&left);
-        world.sim.rule(move |call| {
-            if call.what == CallKind::Leave {
+        sim_host.sim.rule(move |call| {
+            if call.call_kind == CallKind::Leave {
                 leaves.notify_one();
             }
             SimBehaviour::default()
         });
         tokio::time::timeout(SOON, left.notified()).await.unwrap();
         let out = async {
-            while place(&world).is_some() {
+            while place(&sim_host).is_some() {
                 tokio::task::yield_now().await;
             }
         };
@@ -261,26 +266,27 @@ fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
 #[test]
 fn a_card_that_nobody_wants_any_more_is_not_plugged() {
     let cards = ["eth0", "eth1", "eth2"];
-    let world = killed(&cards);
-    cards.iter().for_each(|card| world.sim.remove_card(card));
+    let sim_host = killed(&cards);
+    cards.iter().for_each(|card| sim_host.sim.remove_card(card));
     life(async {
-        let world = world.again("second").await;
-        until_all_attached(&world, false).await;
+        let sim_host = sim_host.again("second").await;
+        until_all_attached(&sim_host, false).await;
         let of = |card: &str| {
-            let is = |pif: &Ref| world.get(pif, pif::Field::device) == Value::text(card);
-            pifs(&world).into_iter().find(is).unwrap()
+            let is = |pif: &Ref| sim_host.get(pif, pif::Field::device) == Value::text(card);
+            pifs(&sim_host).into_iter().find(is).unwrap()
         };
-        world.done("PIF.unplug", [of("eth0").value()]).await;
-        world.done("PIF.forget", [of("eth1").value()]).await;
-        let unplugged = world.get(&of("eth0"), pif::Field::other_config);
+        sim_host.done("PIF.unplug", [of("eth0").value()]).await;
+        sim_host.done("PIF.forget", [of("eth1").value()]).await;
+        let unplugged = sim_host.get(&of("eth0"), pif::Field::other_config);
         assert_eq!(unplugged, Value::Map(Default::default()));
-        cards.iter().for_each(|card| world.sim.add_card(card));
+        cards.iter().for_each(|card| sim_host.sim.add_card(card));
         let wanted = of("eth2");
-        let is =
-            |world: &SimulatedHost| world.get(&wanted, pif::Field::currently_attached) == yes();
-        tokio::time::timeout(SOON, world.until(is)).await.unwrap();
+        let is = |sim_host: &SimulatedHost| {
+            sim_host.get(&wanted, pif::Field::currently_attached) == yes()
+        };
+        tokio::time::timeout(SOON, sim_host.until(is)).await.unwrap();
         let places: Vec<_> =
-            world.sim.cards().into_iter().map(|(_, place)| place.is_some()).collect();
+            sim_host.sim.cards().into_iter().map(|(_, place)| place.is_some()).collect();
         assert_eq!(places, [false, false, true]);
     });
 }

@@ -21,68 +21,73 @@ use crate::records::owed::{OWED, TRIES};
 const SOON: Duration = Duration::from_secs(60);
 
 /// From here on the first call of this kind is the daemon's last: whoever waits for this kills it.
-fn last_call(world: &SimulatedHost, what: CallKind, end: SimResult) -> Arc<Notify> {
+fn last_call(sim_host: &SimulatedHost, call_kind: CallKind, sim_result: SimResult) -> Arc<Notify> {
     let came = Arc::new(Notify::new());
     let comes = came.clone();
-    world.sim.rule(move |call| {
-        if call.what != what {
+    sim_host.sim.rule(move |call| {
+        if call.call_kind != call_kind {
             return SimBehaviour::default();
         }
         comes.notify_one();
-        SimBehaviour::ends(end)
+        SimBehaviour::ends(sim_result)
     });
     came
 }
 
-fn dies(world: &SimulatedHost) {
-    world.killed();
-    world.sim.rule(|_| SimBehaviour::default());
+fn dies(sim_host: &SimulatedHost) {
+    sim_host.killed();
+    sim_host.sim.rule(|_| SimBehaviour::default());
 }
 
 /// A machine that runs, with a disk, in a life that ends while `method` is carried out; its number
 /// before that.
-fn cut(method: &str, what: CallKind, end: SimResult) -> (SimulatedHost, Ref, Value) {
+fn cut(method: &str, call_kind: CallKind, sim_result: SimResult) -> (SimulatedHost, Ref, Value) {
     life(async {
-        let world = SimulatedHost::new().await;
-        let machine = world.machine().await;
-        world.device(&machine).await;
-        world.start(&machine).await;
+        let sim_host = SimulatedHost::new().await;
+        let machine = sim_host.machine().await;
+        sim_host.device(&machine).await;
+        sim_host.start(&machine).await;
         // What nobody wants who asks for the guest's end.
         for (after, set) in [("shutdown", "restart"), ("reboot", "destroy")] {
             let set = [machine.value(), Value::text(set)];
-            world.done(&format!("VM.set_actions_after_{after}"), set).await;
+            sim_host.done(&format!("VM.set_actions_after_{after}"), set).await;
         }
-        let before = world.get(&machine, vm::Field::domid);
-        let last = last_call(&world, what, end);
+        let before = sim_host.get(&machine, vm::Field::domid);
+        let last = last_call(&sim_host, call_kind, sim_result);
         tokio::select! {
             biased;
             () = last.notified() => {}
-            ended = world.trial.call(method, [machine.value()]) => panic!("{ended:?}"),
+            ended = sim_host.test_app.call(method, [machine.value()]) => panic!("{ended:?}"),
         }
-        dies(&world);
-        (world, machine, before)
+        dies(&sim_host);
+        (sim_host, machine, before)
     })
 }
 
 /// Ends when nothing is under way on a machine, and nothing is owed.
-async fn quiet(world: &SimulatedHost, machine: &Ref) {
+async fn quiet(sim_host: &SimulatedHost, machine: &Ref) {
     let busy = |it: &SimulatedHost| it.get(machine, vm::Field::current_operations) != none();
-    world.until(|it| !busy(it) && it.owed(machine).is_none()).await;
+    sim_host.until(|it| !busy(it) && it.owed(machine).is_none()).await;
 }
 
 #[test]
 fn an_end_that_somebody_wanted_is_no_crash() {
     for method in ["VM.clean_shutdown", "VM.hard_shutdown", "VM.power_state_reset"] {
-        for what in [CallKind::Kill, CallKind::Forget, CallKind::Deactivate, CallKind::DetachVolume]
+        for call_kind in
+            [CallKind::Kill, CallKind::Forget, CallKind::Deactivate, CallKind::DetachVolume]
         {
-            for end in [SimResult::Hangs, SimResult::HangsDone] {
-                let (world, machine, _) = cut(method, what, end);
+            for sim_result in [SimResult::Hangs, SimResult::HangsDone] {
+                let (sim_host, machine, _) = cut(method, call_kind, sim_result);
                 life(async {
-                    let world = world.again(BOOT).await;
-                    quiet(&world, &machine).await;
-                    assert_eq!(world.power(&machine), "Halted", "{method} {what:?} {end:?}");
-                    assert_eq!(world.messages(), Vec::<String>::new(), "{method} {what:?}");
-                    world.assert_clean();
+                    let sim_host = sim_host.again(BOOT).await;
+                    quiet(&sim_host, &machine).await;
+                    assert_eq!(
+                        sim_host.power(&machine),
+                        "Halted",
+                        "{method} {call_kind:?} {sim_result:?}"
+                    );
+                    assert_eq!(sim_host.messages(), Vec::<String>::new(), "{method} {call_kind:?}");
+                    sim_host.assert_clean();
                 });
             }
         }
@@ -92,21 +97,21 @@ fn an_end_that_somebody_wanted_is_no_crash() {
 #[test]
 fn a_reboot_is_brought_to_its_end() {
     for method in ["VM.clean_reboot", "VM.hard_reboot"] {
-        for what in
+        for call_kind in
             [CallKind::Kill, CallKind::Forget, CallKind::Create, CallKind::PlugDisk, CallKind::Run]
         {
-            for end in [SimResult::Hangs, SimResult::HangsDone] {
-                let (world, machine, before) = cut(method, what, end);
+            for sim_result in [SimResult::Hangs, SimResult::HangsDone] {
+                let (sim_host, machine, before) = cut(method, call_kind, sim_result);
                 life(async {
-                    let world = world.again(BOOT).await;
-                    quiet(&world, &machine).await;
-                    let of = format!("{method} {what:?} {end:?}");
-                    assert_eq!(world.power(&machine), "Running", "{of}");
-                    assert_ne!(world.get(&machine, vm::Field::domid), before, "{of}");
-                    assert!(world.attached(&world.slots(&machine)[0]), "{of}");
-                    assert_eq!(world.messages(), Vec::<String>::new(), "{of}");
-                    world.done("VM.hard_shutdown", [machine.value()]).await;
-                    world.assert_clean();
+                    let sim_host = sim_host.again(BOOT).await;
+                    quiet(&sim_host, &machine).await;
+                    let of = format!("{method} {call_kind:?} {sim_result:?}");
+                    assert_eq!(sim_host.power(&machine), "Running", "{of}");
+                    assert_ne!(sim_host.get(&machine, vm::Field::domid), before, "{of}");
+                    assert!(sim_host.attached(&sim_host.slots(&machine)[0]), "{of}");
+                    assert_eq!(sim_host.messages(), Vec::<String>::new(), "{of}");
+                    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+                    sim_host.assert_clean();
                 });
             }
         }
@@ -116,45 +121,45 @@ fn a_reboot_is_brought_to_its_end() {
 /// Whoever asked it to has died meanwhile.
 #[test]
 fn what_a_guest_lets_go_of_late_is_free() {
-    for (method, what) in
+    for (method, call_kind) in
         [("VBD.unplug", CallKind::UnplugDisk), ("VIF.unplug", CallKind::UnplugNic)]
     {
-        let (world, machine, slot, card) = life(async {
-            let world = SimulatedHost::new().await;
-            let machine = world.machine().await;
-            let (slot, _) = world.device(&machine).await;
+        let (sim_host, machine, slot, card) = life(async {
+            let sim_host = SimulatedHost::new().await;
+            let machine = sim_host.machine().await;
+            let (slot, _) = sim_host.device(&machine).await;
             let net = record([("name_label", Value::text("n")), ("other_config", none())]);
-            let net = world.made("network.create", [net]).await;
-            let card = world.made("VIF.create", [interface(&machine, &net, "")]).await;
-            world.start(&machine).await;
-            let of = if what == CallKind::UnplugDisk { &slot } else { &card };
-            let last = last_call(&world, what, SimResult::Hangs);
+            let net = sim_host.made("network.create", [net]).await;
+            let card = sim_host.made("VIF.create", [interface(&machine, &net, "")]).await;
+            sim_host.start(&machine).await;
+            let of = if call_kind == CallKind::UnplugDisk { &slot } else { &card };
+            let last = last_call(&sim_host, call_kind, SimResult::Hangs);
             tokio::select! {
                 biased;
                 () = last.notified() => {}
-                ended = world.trial.call(method, [of.value()]) => panic!("{ended:?}"),
+                ended = sim_host.test_app.call(method, [of.value()]) => panic!("{ended:?}"),
             }
-            dies(&world);
-            (world, machine, slot, card)
+            dies(&sim_host);
+            (sim_host, machine, slot, card)
         });
         life(async {
-            let world = world.again(BOOT).await;
-            quiet(&world, &machine).await;
+            let sim_host = sim_host.again(BOOT).await;
+            quiet(&sim_host, &machine).await;
             let in_it = |it: &SimulatedHost| {
                 (it.attached(&slot), it.get(&card, vif::Field::currently_attached) == yes())
             };
-            assert_eq!(in_it(&world), (true, true), "the guest has both");
-            let id = |of: &Ref, field: FieldIx| text(&world.get(of, field)).to_owned();
+            assert_eq!(in_it(&sim_host), (true, true), "the guest has both");
+            let id = |of: &Ref, field: FieldIx| text(&sim_host.get(of, field)).to_owned();
             let ids = [id(&slot, vbd::Field::uuid.into()), id(&card, vif::Field::uuid.into())];
             let (vbd, vif) = (ids[0].parse().unwrap(), ids[1].parse().unwrap());
-            world.sim.release_devices(world.id(&machine), &[VbdId(vbd)], &[VifId(vif)]);
-            world.until(|it| in_it(it) == (false, false)).await;
+            sim_host.sim.release_devices(sim_host.id(&machine), &[VbdId(vbd)], &[VifId(vif)]);
+            sim_host.until(|it| in_it(it) == (false, false)).await;
             // What comes after it in its turn.
-            world.done("VM.pause", [machine.value()]).await;
-            let left = world.sim.leftovers();
+            sim_host.done("VM.pause", [machine.value()]).await;
+            let left = sim_host.sim.leftovers();
             assert!(!left.iter().any(|line| ids.iter().any(|id| line.contains(id))), "{left:?}");
-            world.done("VM.hard_shutdown", [machine.value()]).await;
-            world.assert_clean();
+            sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+            sim_host.assert_clean();
         });
     }
 }
@@ -162,41 +167,41 @@ fn what_a_guest_lets_go_of_late_is_free() {
 /// Nobody knows what a guest has whose emulator does not answer: it is asked again.
 #[tokio::test]
 async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
-    let world = SimulatedHost::new().await;
-    let machine = world.machine().await;
-    let (slot, _) = world.device(&machine).await;
-    world.start(&machine).await;
-    let vbd = VbdId(text(&world.get(&slot, vbd::Field::uuid)).parse().unwrap());
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    sim_host.start(&machine).await;
+    let vbd = VbdId(text(&sim_host.get(&slot, vbd::Field::uuid)).parse().unwrap());
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    world.sim.rule(move |call| match call.what {
+    sim_host.sim.rule(move |call| match call.call_kind {
         CallKind::Find if count.fetch_add(1, Ordering::Relaxed) == 0 => {
             SimBehaviour::ends(SimResult::Fails)
         }
         _ => SimBehaviour::default(),
     });
-    world.sim.release_devices(world.id(&machine), &[vbd], &[]);
-    let told = tokio::time::timeout(SOON, world.until(|it| !it.attached(&slot))).await;
+    sim_host.sim.release_devices(sim_host.id(&machine), &[vbd], &[]);
+    let told = tokio::time::timeout(SOON, sim_host.until(|it| !it.attached(&slot))).await;
     assert!(told.is_ok(), "asked {} times", asked.load(Ordering::Relaxed));
-    assert_eq!(world.power(&machine), "Running");
-    world.done("VM.hard_shutdown", [machine.value()]).await;
-    world.assert_clean();
+    assert_eq!(sim_host.power(&machine), "Running");
+    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+    sim_host.assert_clean();
 }
 
 /// One whose guest had been asked, and does it while no daemon is there, or later.
 #[test]
 fn a_guest_that_was_asked_ends_as_it_was_asked() {
     for later in [false, true] {
-        let (world, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
+        let (sim_host, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
         if !later {
-            world.sim.end_guest(world.id(&machine), DomainExit::PoweredOff);
+            sim_host.sim.end_guest(sim_host.id(&machine), DomainExit::PoweredOff);
         }
         life(async {
-            let world = world.again(BOOT).await;
-            quiet(&world, &machine).await;
-            assert_eq!(world.power(&machine), "Halted");
-            assert_eq!(world.messages(), Vec::<String>::new());
-            world.assert_clean();
+            let sim_host = sim_host.again(BOOT).await;
+            quiet(&sim_host, &machine).await;
+            assert_eq!(sim_host.power(&machine), "Halted");
+            assert_eq!(sim_host.messages(), Vec::<String>::new());
+            sim_host.assert_clean();
         });
     }
 }
@@ -204,29 +209,29 @@ fn a_guest_that_was_asked_ends_as_it_was_asked() {
 /// A host that is busy is no reason to kill a guest that was to be asked.
 #[test]
 fn one_whose_emulator_is_slow_is_asked_again() {
-    let (world, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
+    let (sim_host, machine, _) = cut("VM.clean_shutdown", CallKind::Guest, SimResult::Hangs);
     life(async {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = calls.clone();
         // Longer than anybody waits for that.
-        world.sim.rule(move |call| {
-            seen.lock().unwrap().push(call.what);
-            if call.what == CallKind::Find {
+        sim_host.sim.rule(move |call| {
+            seen.lock().unwrap().push(call.call_kind);
+            if call.call_kind == CallKind::Find {
                 SimBehaviour::ends(SimResult::Hangs)
             } else {
                 SimBehaviour::default()
             }
         });
-        let world = world.again(BOOT).await;
-        quiet(&world, &machine).await;
-        assert_eq!(world.power(&machine), "Halted");
-        assert_eq!(world.messages(), Vec::<String>::new());
+        let sim_host = sim_host.again(BOOT).await;
+        quiet(&sim_host, &machine).await;
+        assert_eq!(sim_host.power(&machine), "Halted");
+        assert_eq!(sim_host.messages(), Vec::<String>::new());
         let calls = calls.lock().unwrap();
-        let first = |what| calls.iter().position(|call| *call == what);
+        let first = |call_kind| calls.iter().position(|call| *call == call_kind);
         assert!(first(CallKind::Guest) < first(CallKind::Kill), "{calls:?}");
         assert!(first(CallKind::Guest).is_some(), "{calls:?}");
         drop(calls);
-        world.assert_clean();
+        sim_host.assert_clean();
     });
 }
 
@@ -239,29 +244,29 @@ fn what_follows_a_guests_own_end_goes_on() {
         (DomainExit::Panicked, "VM_CRASHED", "Running"),
         (DomainExit::Killed, "VM_CRASHED", "Running"),
     ] {
-        for end in [SimResult::Hangs, SimResult::HangsDone] {
-            let (world, machine) = life(async {
-                let world = SimulatedHost::new().await;
-                let machine = world.machine().await;
-                world.device(&machine).await;
-                world.start(&machine).await;
+        for sim_result in [SimResult::Hangs, SimResult::HangsDone] {
+            let (sim_host, machine) = life(async {
+                let sim_host = SimulatedHost::new().await;
+                let machine = sim_host.machine().await;
+                sim_host.device(&machine).await;
+                sim_host.start(&machine).await;
                 let set = [machine.value(), Value::text("restart")];
-                world.done("VM.set_actions_after_crash", set).await;
-                let last = last_call(&world, CallKind::Forget, end);
+                sim_host.done("VM.set_actions_after_crash", set).await;
+                let last = last_call(&sim_host, CallKind::Forget, sim_result);
                 match exit {
-                    DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
-                    _ => world.sim.end_guest(world.id(&machine), exit),
+                    DomainExit::Killed => sim_host.sim.kill_process(sim_host.id(&machine)),
+                    _ => sim_host.sim.end_guest(sim_host.id(&machine), exit),
                 }
                 last.notified().await;
-                dies(&world);
-                (world, machine)
+                dies(&sim_host);
+                (sim_host, machine)
             });
             life(async {
-                let world = world.again(BOOT).await;
-                quiet(&world, &machine).await;
-                assert_eq!(world.power(&machine), power, "{exit:?} {end:?}");
-                assert_eq!(world.messages(), [word], "{exit:?} {end:?}");
-                assert_eq!(world.sim.broken(), Vec::<String>::new());
+                let sim_host = sim_host.again(BOOT).await;
+                quiet(&sim_host, &machine).await;
+                assert_eq!(sim_host.power(&machine), power, "{exit:?} {sim_result:?}");
+                assert_eq!(sim_host.messages(), [word], "{exit:?} {sim_result:?}");
+                assert_eq!(sim_host.sim.broken(), Vec::<String>::new());
             });
         }
     }
@@ -270,168 +275,168 @@ fn what_follows_a_guests_own_end_goes_on() {
 /// Starts that go with the host's own are owed until they have come about.
 #[test]
 fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
-    for what in [CallKind::Create, CallKind::PlugDisk, CallKind::Run] {
-        let (world, machine) = life(async {
-            let world = SimulatedHost::new().await;
-            let machine = world.machine().await;
-            world.device(&machine).await;
-            world.start(&machine).await;
+    for call_kind in [CallKind::Create, CallKind::PlugDisk, CallKind::Run] {
+        let (sim_host, machine) = life(async {
+            let sim_host = SimulatedHost::new().await;
+            let machine = sim_host.machine().await;
+            sim_host.device(&machine).await;
+            sim_host.start(&machine).await;
             let set = |of: &Ref| [of.value(), Value::text("auto_poweron"), Value::text("true")];
-            let Value::Set(pool) = world.call("pool.get_all", []).await else { panic!() };
-            world.done("pool.add_to_other_config", set(&Ref::from(text(&pool[0])))).await;
-            world.done("VM.add_to_other_config", set(&machine)).await;
-            dies(&world);
-            (world, machine)
+            let Value::Set(pool) = sim_host.call("pool.get_all", []).await else { panic!() };
+            sim_host.done("pool.add_to_other_config", set(&Ref::from(text(&pool[0])))).await;
+            sim_host.done("VM.add_to_other_config", set(&machine)).await;
+            dies(&sim_host);
+            (sim_host, machine)
         });
-        world.sim.kill_process(world.id(&machine));
-        let world = life(async {
-            let last = last_call(&world, what, SimResult::HangsDone);
-            let world = world.again("second").await;
+        sim_host.sim.kill_process(sim_host.id(&machine));
+        let sim_host = life(async {
+            let last = last_call(&sim_host, call_kind, SimResult::HangsDone);
+            let sim_host = sim_host.again("second").await;
             last.notified().await;
-            world.stored().await;
-            dies(&world);
-            world
+            sim_host.stored().await;
+            dies(&sim_host);
+            sim_host
         });
         life(async {
-            let world = world.again("second").await;
-            world.until(|world| world.power(&machine) == "Running").await;
-            quiet(&world, &machine).await;
-            assert!(world.attached(&world.slots(&machine)[0]));
-            assert_eq!(world.messages(), Vec::<String>::new(), "{what:?}");
-            assert_eq!(world.sim.broken(), Vec::<String>::new());
+            let sim_host = sim_host.again("second").await;
+            sim_host.until(|sim_host| sim_host.power(&machine) == "Running").await;
+            quiet(&sim_host, &machine).await;
+            assert!(sim_host.attached(&sim_host.slots(&machine)[0]));
+            assert_eq!(sim_host.messages(), Vec::<String>::new(), "{call_kind:?}");
+            assert_eq!(sim_host.sim.broken(), Vec::<String>::new());
         });
     }
 }
 
 #[test]
 fn what_ends_the_daemon_each_time_is_not_tried_for_ever() {
-    let (mut world, machine, _) = cut("VM.hard_reboot", CallKind::Create, SimResult::HangsDone);
+    let (mut sim_host, machine, _) = cut("VM.hard_reboot", CallKind::Create, SimResult::HangsDone);
     for _ in 0..TRIES {
-        world = life(async {
-            let world = world.opened().await;
-            let last = last_call(&world, CallKind::Create, SimResult::HangsDone);
+        sim_host = life(async {
+            let sim_host = sim_host.opened().await;
+            let last = last_call(&sim_host, CallKind::Create, SimResult::HangsDone);
             tokio::select! {
                 biased;
                 () = last.notified() => {}
-                () = world.begin(BOOT) => panic!("it was not tried"),
+                () = sim_host.begin(BOOT) => panic!("it was not tried"),
             }
-            dies(&world);
-            world
+            dies(&sim_host);
+            sim_host
         });
     }
     life(async {
-        let world = world.again(BOOT).await;
-        quiet(&world, &machine).await;
-        assert_eq!(world.power(&machine), "Halted");
-        assert_eq!(world.messages(), ["VM_RESTART_FAILED"]);
-        world.start(&machine).await;
-        world.done("VM.hard_shutdown", [machine.value()]).await;
-        world.assert_clean();
+        let sim_host = sim_host.again(BOOT).await;
+        quiet(&sim_host, &machine).await;
+        assert_eq!(sim_host.power(&machine), "Halted");
+        assert_eq!(sim_host.messages(), ["VM_RESTART_FAILED"]);
+        sim_host.start(&machine).await;
+        sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+        sim_host.assert_clean();
     });
 }
 
 /// Time here is that of the runtime.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_is_owed_can_be_called_off() {
-    let world = SimulatedHost::new().await;
-    let machine = world.running().await;
-    world.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
-    world.sim.kill_process(world.id(&machine));
-    world.until(|world| world.power(&machine) == "Halted").await;
-    assert!(world.owed(&machine).is_some());
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.running().await;
+    sim_host.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
+    sim_host.sim.kill_process(sim_host.id(&machine));
+    sim_host.until(|sim_host| sim_host.power(&machine) == "Halted").await;
+    assert!(sim_host.owed(&machine).is_some());
     let key = [machine.value(), Value::text(OWED)];
-    world.done("VM.remove_from_other_config", key).await;
+    sim_host.done("VM.remove_from_other_config", key).await;
     tokio::time::sleep(10 * model::vm::exits::RESTART_INTERVAL).await;
-    assert_eq!(world.power(&machine), "Halted");
-    assert_eq!(world.messages(), ["VM_CRASHED"]);
+    assert_eq!(sim_host.power(&machine), "Halted");
+    assert_eq!(sim_host.messages(), ["VM_CRASHED"]);
 }
 
 #[tokio::test]
 async fn nothing_is_owed_when_all_is_done_or_has_failed() {
-    let world = SimulatedHost::new().await;
-    let machine = world.machine().await;
-    world.device(&machine).await;
-    world.start(&machine).await;
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    sim_host.device(&machine).await;
+    sim_host.start(&machine).await;
     for method in ["VM.clean_reboot", "VM.hard_reboot", "VM.clean_shutdown"] {
-        world.done(method, [machine.value()]).await;
-        assert_eq!(world.owed(&machine), None, "{method}");
+        sim_host.done(method, [machine.value()]).await;
+        assert_eq!(sim_host.owed(&machine), None, "{method}");
     }
-    for what in [CallKind::Create, CallKind::PlugDisk] {
-        world.start(&machine).await;
-        world.sim.rule(move |call| match call.what == what {
+    for call_kind in [CallKind::Create, CallKind::PlugDisk] {
+        sim_host.start(&machine).await;
+        sim_host.sim.rule(move |call| match call.call_kind == call_kind {
             true => SimBehaviour::ends(SimResult::Fails),
             false => SimBehaviour::default(),
         });
-        world.refused("VM.hard_reboot", [machine.value()]).await;
+        sim_host.refused("VM.hard_reboot", [machine.value()]).await;
         // A domain that has not come to run is no machine that is paused.
-        assert_eq!(world.power(&machine), "Halted", "{what:?}");
-        assert_eq!(world.owed(&machine), None, "{what:?}");
-        world.sim.rule(|_| SimBehaviour::default());
-        world.assert_clean();
+        assert_eq!(sim_host.power(&machine), "Halted", "{call_kind:?}");
+        assert_eq!(sim_host.owed(&machine), None, "{call_kind:?}");
+        sim_host.sim.rule(|_| SimBehaviour::default());
+        sim_host.assert_clean();
     }
-    world.refused("VM.hard_reboot", [machine.value()]).await;
-    assert_eq!(world.owed(&machine), None, "what was refused was not begun");
+    sim_host.refused("VM.hard_reboot", [machine.value()]).await;
+    assert_eq!(sim_host.owed(&machine), None, "what was refused was not begun");
 }
 
 /// It does not come between the steps of another operation, and nothing is left of the domain.
 #[tokio::test]
 async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() {
-    let world = SimulatedHost::new().await;
-    let machine = world.machine().await;
-    let (slot, _) = world.device(&machine).await;
-    world.sim.rule(|call| match call.what {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    sim_host.sim.rule(|call| match call.call_kind {
         CallKind::PlugDisk => SimBehaviour::ends(SimResult::Hangs),
         _ => SimBehaviour::default(),
     });
     let released = async {
-        world.until(|it| it.get(&machine, vm::Field::domid) != Value::Int(-1)).await;
+        sim_host.until(|it| it.get(&machine, vm::Field::domid) != Value::Int(-1)).await;
         tokio::task::yield_now().await;
-        assert_ne!(world.sim.leftovers(), Vec::<String>::new(), "a start is under way");
-        world.sim.rule(|_| SimBehaviour::default());
+        assert_ne!(sim_host.sim.leftovers(), Vec::<String>::new(), "a start is under way");
+        sim_host.sim.rule(|_| SimBehaviour::default());
     };
     let (started, reset, ()) = tokio::join!(
-        world.trial.call("VM.start", [machine.value(), no(), no()]),
-        world.trial.call("VM.power_state_reset", [machine.value()]),
+        sim_host.test_app.call("VM.start", [machine.value(), no(), no()]),
+        sim_host.test_app.call("VM.power_state_reset", [machine.value()]),
         released,
     );
     started.unwrap();
     reset.unwrap();
-    assert_eq!(world.power(&machine), "Halted");
-    assert!(!world.attached(&slot));
-    world.assert_clean();
+    assert_eq!(sim_host.power(&machine), "Halted");
+    assert!(!sim_host.attached(&slot));
+    sim_host.assert_clean();
     // Of one that is halted nothing is there, and it stays so.
-    world.done("VM.power_state_reset", [machine.value()]).await;
-    assert_eq!(world.power(&machine), "Halted");
+    sim_host.done("VM.power_state_reset", [machine.value()]).await;
+    assert_eq!(sim_host.power(&machine), "Halted");
 }
 
 /// Stored, and nobody has told the datapath; also what is set no more.
 #[test]
 fn settings_that_were_stored_are_told_by_the_next_daemon() {
-    let (world, slot) = life(async {
-        let world = SimulatedHost::new().await;
-        let machine = world.machine().await;
-        let (slot, _) = world.device(&machine).await;
+    let (sim_host, slot) = life(async {
+        let sim_host = SimulatedHost::new().await;
+        let machine = sim_host.machine().await;
+        let (slot, _) = sim_host.device(&machine).await;
         let [key, value] = ["polling-duration", "50"].map(Value::text);
-        world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
-        world.start(&machine).await;
-        assert_eq!(served(&world, &slot).await.1, Some(50));
+        sim_host.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
+        sim_host.start(&machine).await;
+        assert_eq!(served(&sim_host, &slot).await.1, Some(50));
         // As calls do, before they tell who serves the disk.
-        let set = world.trial.house.db.change(|tx| {
+        let set = sim_host.test_app.app.db.change(|tx| {
             tx.set(&slot, vbd::Field::other_config, record([]))?;
             tx.set(&slot, vbd::Field::qos_algorithm_type, Value::text("ringway"))?;
             let params = record([("iops", Value::text("7"))]);
             tx.set(&slot, vbd::Field::qos_algorithm_params, params)
         });
         set.unwrap();
-        world.stored().await;
-        dies(&world);
-        (world, slot)
+        sim_host.stored().await;
+        dies(&sim_host);
+        (sim_host, slot)
     });
     life(async {
-        let world = world.again(BOOT).await;
+        let sim_host = sim_host.again(BOOT).await;
         let usual = u64::from(EffectivePolling::default().max_us);
         let told = async {
-            while served(&world, &slot).await != (Some(7), Some(usual)) {
+            while served(&sim_host, &slot).await != (Some(7), Some(usual)) {
                 tokio::task::yield_now().await;
             }
         };

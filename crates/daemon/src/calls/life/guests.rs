@@ -10,58 +10,58 @@ use super::*;
 const ADDRESS: &str = "10.0.0.1";
 const MIB: i64 = 1 << 20;
 
-fn metrics(world: &SimulatedHost, machine: &Ref) -> [Value; 2] {
-    let metrics = Ref::from(text(&world.get(machine, vm::Field::metrics)));
+fn metrics(sim_host: &SimulatedHost, machine: &Ref) -> [Value; 2] {
+    let metrics = Ref::from(text(&sim_host.get(machine, vm::Field::metrics)));
     let fields = [vm_metrics::Field::memory_actual, vm_metrics::Field::VCPUs_number];
-    fields.map(|field| world.get(&metrics, field))
+    fields.map(|field| sim_host.get(&metrics, field))
 }
 
 /// Nothing of what it has is left when it is halted, and it is given what is set by then.
 #[tokio::test]
 async fn memory_and_cpus_of_a_machine_are_those_of_its_start() {
-    let world = SimulatedHost::new().await;
-    let machine = world.machine().await;
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
     let it = || machine.value();
-    assert_eq!(metrics(&world, &machine), [0, 0].map(Value::Int));
+    assert_eq!(metrics(&sim_host, &machine), [0, 0].map(Value::Int));
     for (cpus, memory) in [(3, 512 * MIB), (1, 256 * MIB)] {
         let bounds = [Value::Int(memory / 4), Value::Int(memory)];
         let [least, most] = &bounds;
         let limits = [it(), least.clone(), most.clone(), most.clone(), most.clone()];
-        world.done("VM.set_memory_limits", limits).await;
+        sim_host.done("VM.set_memory_limits", limits).await;
         if cpus > 1 {
-            world.done("VM.set_VCPUs_max", [it(), Value::Int(4)]).await;
+            sim_host.done("VM.set_VCPUs_max", [it(), Value::Int(4)]).await;
         }
-        world.done("VM.set_VCPUs_at_startup", [it(), Value::Int(cpus)]).await;
-        world.start(&machine).await;
-        assert_eq!(metrics(&world, &machine), [memory, cpus].map(Value::Int));
-        world.done("VM.hard_shutdown", [it()]).await;
-        assert_eq!(metrics(&world, &machine), [0, 0].map(Value::Int));
+        sim_host.done("VM.set_VCPUs_at_startup", [it(), Value::Int(cpus)]).await;
+        sim_host.start(&machine).await;
+        assert_eq!(metrics(&sim_host, &machine), [memory, cpus].map(Value::Int));
+        sim_host.done("VM.hard_shutdown", [it()]).await;
+        assert_eq!(metrics(&sim_host, &machine), [0, 0].map(Value::Int));
     }
-    world.assert_clean();
+    sim_host.assert_clean();
 }
 
 #[tokio::test]
 async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
     use vm_guest_metrics::Field;
     let slow = Slow::new().await;
-    let (world, machine) = (&slow.world, &slow.machine);
+    let (sim_host, machine) = (&slow.sim_host, &slow.machine);
     let texts = |all: &[(&str, &str)]| -> Vec<(String, String)> {
         all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
     let os = texts(&[("name", "Debian GNU/Linux 12"), ("distro", "debian"), ("major", "12")]);
     let networks = texts(&[("0/ip", ADDRESS), ("0/ipv4/0", ADDRESS)]);
-    world.start(machine).await;
+    sim_host.start(machine).await;
     slow.claims(ADDRESS);
     slow.until(&[ADDRESS]).await;
-    let told = Ref::from(text(&world.get(machine, vm::Field::guest_metrics)));
+    let told = Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics)));
     // What is only seen of a guest says nothing of its drivers.
-    assert_eq!(world.get(&told, Field::PV_drivers_detected), no());
-    assert_eq!(world.get(&told, Field::can_use_hotplug_vbd), Value::text("unspecified"));
-    assert_eq!(world.get(&told, Field::os_version), none());
+    assert_eq!(sim_host.get(&told, Field::PV_drivers_detected), no());
+    assert_eq!(sim_host.get(&told, Field::can_use_hotplug_vbd), Value::text("unspecified"));
+    assert_eq!(sim_host.get(&told, Field::os_version), none());
     let agent = GuestInfo { os: os.clone(), networks: networks.clone(), agent: "8.1".to_owned() };
-    world.sim.agent(slow.vm, agent);
+    sim_host.sim.agent(slow.vm, agent);
     slow.claims(ADDRESS);
-    world.until(|world| world.get(&told, Field::PV_drivers_detected) == yes()).await;
+    sim_host.until(|sim_host| sim_host.get(&told, Field::PV_drivers_detected) == yes()).await;
     let map = |all: Vec<(String, String)>| {
         Value::Map(all.into_iter().map(|(name, value)| (name, Value::Str(value))).collect())
     };
@@ -74,12 +74,12 @@ async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
         (Field::can_use_hotplug_vif, Value::text("yes")),
         (Field::live, yes()),
     ] {
-        assert_eq!(world.get(&told, field), value, "{field:?}");
+        assert_eq!(sim_host.get(&told, field), value, "{field:?}");
     }
-    assert_eq!(Ref::from(text(&world.get(machine, vm::Field::guest_metrics))), told);
-    world.done("VM.hard_shutdown", [machine.value()]).await;
-    assert_eq!(world.get(machine, vm::Field::guest_metrics), Value::text(NULL_REF));
+    assert_eq!(Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics))), told);
+    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+    assert_eq!(sim_host.get(machine, vm::Field::guest_metrics), Value::text(NULL_REF));
     let class = &vm_guest_metrics::CLASS;
-    assert!(world.trial.house.db.read(|view| view.object(class, &told).is_err()));
-    world.assert_clean();
+    assert!(sim_host.test_app.app.db.read(|view| view.object(class, &told).is_err()));
+    sim_host.assert_clean();
 }

@@ -30,20 +30,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Kills the daemon at a call, counted from here: before it is done, or after. Early ones come more
 /// often than late ones, as some operations have one or two.
-fn kill_after(world: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
+fn kill_after(sim_host: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
     let most = 1 + chance.below(CALLS_MAX);
     let (last, seed) = (chance.below(most), chance.number());
-    let end = if chance.below(2) == 0 { SimResult::Hangs } else { SimResult::HangsDone };
+    let sim_result = if chance.below(2) == 0 { SimResult::Hangs } else { SimResult::HangsDone };
     let (came, calls) = (Arc::new(Notify::new()), AtomicU64::new(0));
     let comes = came.clone();
-    world.sim.rule(move |call| {
+    sim_host.sim.rule(move |call| {
         if call.number == u64::MAX {
             return SimBehaviour::default();
         }
         let number = calls.fetch_add(1, Ordering::Relaxed);
         if number == last {
             comes.notify_one();
-            return SimBehaviour::ends(end);
+            return SimBehaviour::ends(sim_result);
         }
         let takes = Random::new(seed.wrapping_add(number)).below(CALL_US_MAX);
         SimBehaviour::takes(Duration::from_micros(takes))
@@ -52,75 +52,76 @@ fn kill_after(world: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
 }
 
 /// The life ends: at once, or when some of what it has noted is stored.
-async fn dies(world: &SimulatedHost, chance: &mut Random) {
+async fn dies(sim_host: &SimulatedHost, chance: &mut Random) {
     if chance.below(2) == 0 {
         tokio::time::sleep(Duration::from_micros(chance.below(CALL_US_MAX))).await;
     }
-    world.killed();
+    sim_host.killed();
 }
 
 /// A life with an operation of each machine, which ends somewhere in them.
 fn first(chance: &mut Random) -> (SimulatedHost, Vec<Try>) {
     life(async {
-        let world = SimulatedHost::new().await;
+        let sim_host = SimulatedHost::new().await;
         let mut tries = Vec::new();
         for _ in 0..MACHINES {
-            tries.push(Try::new(&world, chance).await);
+            tries.push(Try::new(&sim_host, chance).await);
         }
-        let killed = kill_after(&world, chance);
+        let killed = kill_after(&sim_host, chance);
         let [one, two, three] = &tries[..] else { panic!("{MACHINES}") };
-        let all = async { tokio::join!(one.call(&world), two.call(&world), three.call(&world)) };
+        let all =
+            async { tokio::join!(one.call(&sim_host), two.call(&sim_host), three.call(&sim_host)) };
         tokio::select! {
             biased;
             () = killed.notified() => {}
             _ = all => {}
         }
-        dies(&world, chance).await;
-        (world, tries)
+        dies(&sim_host, chance).await;
+        (sim_host, tries)
     })
 }
 
 /// A life that ends while it begins.
-fn next(world: SimulatedHost, chance: &mut Random) -> SimulatedHost {
+fn next(sim_host: SimulatedHost, chance: &mut Random) -> SimulatedHost {
     life(async {
-        let world = world.opened().await;
-        let killed = kill_after(&world, chance);
+        let sim_host = sim_host.opened().await;
+        let killed = kill_after(&sim_host, chance);
         tokio::select! {
             biased;
             () = killed.notified() => {}
-            () = world.begin(BOOT) => {}
+            () = sim_host.begin(BOOT) => {}
         }
-        dies(&world, chance).await;
-        world
+        dies(&sim_host, chance).await;
+        sim_host
     })
 }
 
-async fn at_the_end(world: SimulatedHost, tries: &[Try]) {
-    let world = world.again(BOOT).await;
-    let quiet = world.until(|world| tries.iter().all(|one| one.is_quiet(world)));
+async fn at_the_end(sim_host: SimulatedHost, tries: &[Try]) {
+    let sim_host = sim_host.again(BOOT).await;
+    let quiet = sim_host.until(|sim_host| tries.iter().all(|one| one.is_quiet(sim_host)));
     tokio::time::timeout(PATIENCE, quiet).await.unwrap();
-    let there = There::of(&world).await;
-    assert_eq!(world.messages(), Vec::<String>::new(), "no guest has ended by itself");
-    there.assert_disks(&world);
-    tries.iter().for_each(|one| one.assert_goal(&world));
-    for one in tries.iter().filter(|one| one.is_there(&world)) {
-        one.assert_true(&world, &there);
-        one.works(&world).await;
+    let there = There::of(&sim_host).await;
+    assert_eq!(sim_host.messages(), Vec::<String>::new(), "no guest has ended by itself");
+    there.assert_disks(&sim_host);
+    tries.iter().for_each(|one| one.assert_goal(&sim_host));
+    for one in tries.iter().filter(|one| one.is_there(&sim_host)) {
+        one.assert_true(&sim_host, &there);
+        one.works(&sim_host).await;
     }
-    world.assert_clean();
+    sim_host.assert_clean();
 }
 
 fn round(seed: u64) {
     let mut chance = Random::new(seed);
-    let (mut world, tries) = first(&mut chance);
+    let (mut sim_host, tries) = first(&mut chance);
     // Fewer than after which nobody tries any more.
     for _ in 1..TRIES {
         if chance.below(3) == 0 {
-            world = next(world, &mut chance);
+            sim_host = next(sim_host, &mut chance);
         }
     }
-    world.sim.rule(|_| SimBehaviour::default());
-    life(at_the_end(world, &tries));
+    sim_host.sim.rule(|_| SimBehaviour::default());
+    life(at_the_end(sim_host, &tries));
 }
 
 /// A seed is that of one round: `RINGWAY_SEED` begins with another.

@@ -17,195 +17,195 @@ fn made_sr(kind: &str, host: &Ref) -> Vec<Value> {
     ]
 }
 
-fn home(world: &SimulatedHost) -> Ref {
+fn home(sim_host: &SimulatedHost) -> Ref {
     let class = &xenapi::table::host::CLASS;
-    world.trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
+    sim_host.test_app.app.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
-fn connection(world: &SimulatedHost, place: &Ref) -> Ref {
-    let db = &world.trial.house.db;
+fn connection(sim_host: &SimulatedHost, place: &Ref) -> Ref {
+    let db = &sim_host.test_app.app.db;
     db.read(|view| references(view, place, sr::Field::PBDs)).unwrap().pop().unwrap()
 }
 
 #[tokio::test]
 async fn storage_comes_and_goes() {
-    let world = SimulatedHost::new().await;
-    let host = home(&world);
-    let refused = world.refused("SR.create", made_sr("nfs", &host)).await;
+    let sim_host = SimulatedHost::new().await;
+    let host = home(&sim_host);
+    let refused = sim_host.refused("SR.create", made_sr("nfs", &host)).await;
     assert_eq!(refused, ["SR_UNKNOWN_DRIVER", "nfs"]);
-    let place = world.made("SR.create", made_sr("sim", &host)).await;
-    let link = connection(&world, &place);
-    assert_eq!(world.get(&link, pbd::Field::currently_attached), yes());
-    let refused = world.refused("SR.destroy", [place.value()]).await;
+    let place = sim_host.made("SR.create", made_sr("sim", &host)).await;
+    let link = connection(&sim_host, &place);
+    assert_eq!(sim_host.get(&link, pbd::Field::currently_attached), yes());
+    let refused = sim_host.refused("SR.destroy", [place.value()]).await;
     assert_eq!(refused, ["SR_HAS_PBD", place.as_str()]);
-    world.done("PBD.unplug", [link.value()]).await;
-    world.done("PBD.unplug", [link.value()]).await;
-    let refused = world.refused("SR.scan", [place.value()]).await;
+    sim_host.done("PBD.unplug", [link.value()]).await;
+    sim_host.done("PBD.unplug", [link.value()]).await;
+    let refused = sim_host.refused("SR.scan", [place.value()]).await;
     assert_eq!(refused, ["SR_NOT_ATTACHED", place.as_str()]);
     let twice = record([("host", host.value()), ("SR", place.value()), ("device_config", none())]);
-    let refused = world.refused("PBD.create", [twice]).await;
+    let refused = sim_host.refused("PBD.create", [twice]).await;
     let expected = words(["PBD_EXISTS", place.as_str(), host.as_str(), link.as_str()]);
     assert_eq!(refused, expected);
-    world.done("PBD.plug", [link.value()]).await;
-    world.done("SR.scan", [place.value()]).await;
-    world.done("PBD.unplug", [link.value()]).await;
-    world.done("SR.forget", [place.value()]).await;
-    let refused = world.refused("SR.get_record", [place.value()]).await;
+    sim_host.done("PBD.plug", [link.value()]).await;
+    sim_host.done("SR.scan", [place.value()]).await;
+    sim_host.done("PBD.unplug", [link.value()]).await;
+    sim_host.done("SR.forget", [place.value()]).await;
+    let refused = sim_host.refused("SR.get_record", [place.value()]).await;
     assert_eq!(refused, ["HANDLE_INVALID", "SR", place.as_str()]);
 }
 
 #[tokio::test]
 async fn storage_that_is_empty_can_be_destroyed() {
-    let world = SimulatedHost::new().await;
-    let place = world.made("SR.create", made_sr("sim", &home(&world))).await;
-    let link = connection(&world, &place);
+    let sim_host = SimulatedHost::new().await;
+    let place = sim_host.made("SR.create", made_sr("sim", &home(&sim_host))).await;
+    let link = connection(&sim_host, &place);
     let own = model::id::VdiId(model::id::Uuid::from_random([9; 16]));
-    let id = world.trial.house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
-    let driver = world.trial.house.drivers.sr("sim").unwrap();
+    let id = sim_host.test_app.app.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
+    let driver = sim_host.test_app.app.drivers.sr("sim").unwrap();
     driver.create_volume(model::id::SrId(id), own, 4096).await.unwrap();
-    world.done("PBD.unplug", [link.value()]).await;
+    sim_host.done("PBD.unplug", [link.value()]).await;
     // Nobody has recorded what is in it.
-    assert_eq!(world.refused("SR.destroy", [place.value()]).await, ["SR_NOT_EMPTY"]);
-    assert_eq!(world.get(&place, sr::Field::current_operations), none());
+    assert_eq!(sim_host.refused("SR.destroy", [place.value()]).await, ["SR_NOT_EMPTY"]);
+    assert_eq!(sim_host.get(&place, sr::Field::current_operations), none());
     driver.destroy_volume(model::id::SrId(id), own).await.unwrap();
-    world.done("SR.destroy", [place.value()]).await;
-    let refused = world.refused("SR.get_record", [place.value()]).await;
+    sim_host.done("SR.destroy", [place.value()]).await;
+    let refused = sim_host.refused("SR.get_record", [place.value()]).await;
     assert_eq!(refused, ["HANDLE_INVALID", "SR", place.as_str()]);
-    let args = [home(&world).value(), none(), Value::text("sim"), none()];
-    let told = world.trial.call("SR.probe", args).await.unwrap();
+    let args = [home(&sim_host).value(), none(), Value::text("sim"), none()];
+    let told = sim_host.test_app.call("SR.probe", args).await.unwrap();
     assert_eq!(told, Value::text("<?xml version=\"1.0\" ?>\n<SRlist>\n</SRlist>\n"));
-    let args = [home(&world).value(), none(), Value::text("nfs"), none()];
-    assert_eq!(world.refused("SR.probe", args).await, ["SR_UNKNOWN_DRIVER", "nfs"]);
+    let args = [home(&sim_host).value(), none(), Value::text("nfs"), none()];
+    assert_eq!(sim_host.refused("SR.probe", args).await, ["SR_UNKNOWN_DRIVER", "nfs"]);
 }
 
 #[tokio::test]
 async fn storage_that_is_in_use_stays() {
-    let world = SimulatedHost::new().await;
-    let machine = world.running().await;
-    let (slot, disk) = world.device(&machine).await;
-    world.done("VBD.plug", [slot.value()]).await;
-    let link = connection(&world, &world.place());
-    let refused = world.refused("PBD.unplug", [link.value()]).await;
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.running().await;
+    let (slot, disk) = sim_host.device(&machine).await;
+    sim_host.done("VBD.plug", [slot.value()]).await;
+    let link = connection(&sim_host, &sim_host.place());
+    let refused = sim_host.refused("PBD.unplug", [link.value()]).await;
     assert_eq!(refused, ["VDI_IN_USE", disk.as_str(), "unplug"]);
-    world.done("VM.hard_shutdown", [machine.value()]).await;
-    world.done("PBD.unplug", [link.value()]).await;
-    let refused = world.refused("VM.start", [machine.value(), no(), no()]).await;
-    assert_eq!(refused, ["SR_NOT_ATTACHED", world.place().as_str()]);
-    let refused = world.refused("VDI.destroy", [disk.value()]).await;
-    assert_eq!(refused, ["SR_NOT_ATTACHED", world.place().as_str()]);
+    sim_host.done("VM.hard_shutdown", [machine.value()]).await;
+    sim_host.done("PBD.unplug", [link.value()]).await;
+    let refused = sim_host.refused("VM.start", [machine.value(), no(), no()]).await;
+    assert_eq!(refused, ["SR_NOT_ATTACHED", sim_host.place().as_str()]);
+    let refused = sim_host.refused("VDI.destroy", [disk.value()]).await;
+    assert_eq!(refused, ["SR_NOT_ATTACHED", sim_host.place().as_str()]);
 }
 
 #[tokio::test]
 async fn sizes_are_those_of_the_storage() {
-    let world = SimulatedHost::new().await;
-    let place = world.place();
-    let sum = || world.get(&place, sr::Field::virtual_allocation);
-    let one = world.disk().await;
-    let two = world.disk().await;
+    let sim_host = SimulatedHost::new().await;
+    let place = sim_host.place();
+    let sum = || sim_host.get(&place, sr::Field::virtual_allocation);
+    let one = sim_host.disk().await;
+    let two = sim_host.disk().await;
     assert_eq!(sum(), Value::Int(2 * DISK_BYTES));
-    world.done("VDI.resize", [one.value(), Value::Int(3 * DISK_BYTES)]).await;
+    sim_host.done("VDI.resize", [one.value(), Value::Int(3 * DISK_BYTES)]).await;
     assert_eq!(sum(), Value::Int(4 * DISK_BYTES));
-    world.done("VDI.destroy", [two.value()]).await;
+    sim_host.done("VDI.destroy", [two.value()]).await;
     assert_eq!(sum(), Value::Int(3 * DISK_BYTES));
-    world.done("SR.scan", [place.value()]).await;
+    sim_host.done("SR.scan", [place.value()]).await;
     assert_eq!(sum(), Value::Int(3 * DISK_BYTES));
-    assert_eq!(world.get(&one, vdi::Field::missing), no());
+    assert_eq!(sim_host.get(&one, vdi::Field::missing), no());
     let forget = [one.value()];
-    world.done("VDI.forget", forget).await;
-    world.done("SR.scan", [place.value()]).await;
-    let found = world.trial.house.db.read(|view| references(view, &place, sr::Field::VDIs));
+    sim_host.done("VDI.forget", forget).await;
+    sim_host.done("SR.scan", [place.value()]).await;
+    let found = sim_host.test_app.app.db.read(|view| references(view, &place, sr::Field::VDIs));
     assert_eq!(found.unwrap().len(), 1, "it was there all the time");
 }
 
 #[tokio::test]
 async fn a_disk_that_cannot_be_made_is_not_recorded() {
-    let world = SimulatedHost::new().await;
-    for (end, left) in [(SimResult::Fails, 0), (SimResult::FailsDone, 0)] {
-        world.sim.rule(move |call| match call.what {
-            CallKind::CreateVolume => SimBehaviour::ends(end),
+    let sim_host = SimulatedHost::new().await;
+    for (sim_result, left) in [(SimResult::Fails, 0), (SimResult::FailsDone, 0)] {
+        sim_host.sim.rule(move |call| match call.call_kind {
+            CallKind::CreateVolume => SimBehaviour::ends(sim_result),
             _ => SimBehaviour::default(),
         });
         let args = record([
-            ("SR", world.place().value()),
+            ("SR", sim_host.place().value()),
             ("virtual_size", Value::Int(DISK_BYTES)),
             ("type", Value::text("user")),
             ("sharable", no()),
             ("read_only", no()),
             ("other_config", none()),
         ]);
-        let refused = world.refused("VDI.create", [args]).await;
+        let refused = sim_host.refused("VDI.create", [args]).await;
         assert_eq!(&refused[..2], ["SR_BACKEND_FAILURE", "OS"]);
-        let place = world.place();
-        let found = world.trial.house.db.read(|view| references(view, &place, sr::Field::VDIs));
+        let place = sim_host.place();
+        let found = sim_host.test_app.app.db.read(|view| references(view, &place, sr::Field::VDIs));
         assert_eq!(found.unwrap().len(), left);
-        assert_eq!(world.get(&place, sr::Field::current_operations), none());
+        assert_eq!(sim_host.get(&place, sr::Field::current_operations), none());
     }
 }
 
 /// A scan that fails says nothing of whether the storage is connected.
 #[tokio::test]
 async fn a_scan_that_fails_when_the_daemon_starts_disconnects_nothing() {
-    let world = SimulatedHost::new().await;
-    let machine = world.machine().await;
-    world.device(&machine).await;
-    world.stored().await;
-    world.sim.rule(|call| match call.what {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.machine().await;
+    sim_host.device(&machine).await;
+    sim_host.stored().await;
+    sim_host.sim.rule(|call| match call.call_kind {
         CallKind::Scan => SimBehaviour::ends(SimResult::Fails),
         _ => SimBehaviour::default(),
     });
-    let world = world.again(BOOT).await;
-    let link = connection(&world, &world.place());
-    assert_eq!(world.get(&link, pbd::Field::currently_attached), yes());
-    assert_eq!(world.messages(), ["SR_SCAN_FAILED_ON_SERVER_START"]);
-    let refused = world.refused("SR.scan", [world.place().value()]).await;
+    let sim_host = sim_host.again(BOOT).await;
+    let link = connection(&sim_host, &sim_host.place());
+    assert_eq!(sim_host.get(&link, pbd::Field::currently_attached), yes());
+    assert_eq!(sim_host.messages(), ["SR_SCAN_FAILED_ON_SERVER_START"]);
+    let refused = sim_host.refused("SR.scan", [sim_host.place().value()]).await;
     assert_eq!(refused[..2], ["SR_BACKEND_FAILURE", "OS"]);
-    world.start(&machine).await;
+    sim_host.start(&machine).await;
 }
 
 /// Somebody has copied the file of a disk into another storage repository.
 #[tokio::test]
 async fn a_copy_of_another_storages_disk_is_passed_over_and_told_once() {
-    let world = SimulatedHost::new().await;
-    let disk = world.disk().await;
-    let place = world.made("SR.create", made_sr("sim", &home(&world))).await;
-    let (id, there) = world.trial.house.db.read(|view| {
+    let sim_host = SimulatedHost::new().await;
+    let disk = sim_host.disk().await;
+    let place = sim_host.made("SR.create", made_sr("sim", &home(&sim_host))).await;
+    let (id, there) = sim_host.test_app.app.db.read(|view| {
         let there = model::id::SrId(uuid(view, &place, sr::Field::uuid).unwrap());
         (model::id::VdiId(uuid(view, &disk, vdi::Field::uuid).unwrap()), there)
     });
-    let driver = world.trial.house.drivers.sr("sim").unwrap();
+    let driver = sim_host.test_app.app.drivers.sr("sim").unwrap();
     let own = model::id::VdiId(model::id::Uuid::from_random([9; 16]));
     for volume in [id, own] {
         driver.create_volume(there, volume, 4096).await.unwrap();
     }
     for _ in 0..2 {
-        world.done("SR.scan", [place.value()]).await;
-        let found = world.trial.house.db.read(|view| references(view, &place, sr::Field::VDIs));
+        sim_host.done("SR.scan", [place.value()]).await;
+        let found = sim_host.test_app.app.db.read(|view| references(view, &place, sr::Field::VDIs));
         let found = found.unwrap();
         let [found] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(world.get(found, vdi::Field::uuid), Value::text(own.to_string()));
-        assert_eq!(world.messages(), ["SR_VOLUMES_PASSED_OVER"]);
+        assert_eq!(sim_host.get(found, vdi::Field::uuid), Value::text(own.to_string()));
+        assert_eq!(sim_host.messages(), ["SR_VOLUMES_PASSED_OVER"]);
     }
-    assert_eq!(world.get(&disk, vdi::Field::SR), world.place().value());
-    assert_eq!(world.get(&disk, vdi::Field::virtual_size), Value::Int(DISK_BYTES));
+    assert_eq!(sim_host.get(&disk, vdi::Field::SR), sim_host.place().value());
+    assert_eq!(sim_host.get(&disk, vdi::Field::virtual_size), Value::Int(DISK_BYTES));
     // When the other one is forgotten it is the disk.
-    world.done("VDI.forget", [disk.value()]).await;
-    world.done("SR.scan", [place.value()]).await;
-    let found = world.trial.house.db.read(|view| references(view, &place, sr::Field::VDIs));
+    sim_host.done("VDI.forget", [disk.value()]).await;
+    sim_host.done("SR.scan", [place.value()]).await;
+    let found = sim_host.test_app.app.db.read(|view| references(view, &place, sr::Field::VDIs));
     assert_eq!(found.unwrap().len(), 2);
 }
 
 /// Storage that does not answer has not lost its disks.
 #[tokio::test]
 async fn a_disk_is_missing_when_its_storage_says_so() {
-    let world = SimulatedHost::new().await;
-    let disk = world.disk().await;
-    world.sim.rule(|call| match call.what {
+    let sim_host = SimulatedHost::new().await;
+    let disk = sim_host.disk().await;
+    sim_host.sim.rule(|call| match call.call_kind {
         CallKind::Scan => SimBehaviour::ends(SimResult::Fails),
         _ => SimBehaviour::default(),
     });
-    let refused = world.refused("VDI.update", [disk.value()]).await;
+    let refused = sim_host.refused("VDI.update", [disk.value()]).await;
     assert_eq!(refused[..2], ["SR_BACKEND_FAILURE", "OS"]);
-    assert_eq!(world.get(&disk, vdi::Field::missing), no());
-    world.sim.rule(|_| SimBehaviour::default());
-    world.done("VDI.update", [disk.value()]).await;
+    assert_eq!(sim_host.get(&disk, vdi::Field::missing), no());
+    sim_host.sim.rule(|_| SimBehaviour::default());
+    sim_host.done("VDI.update", [disk.value()]).await;
 }

@@ -26,13 +26,13 @@ const OWED: &str = "owed_plug";
 const SETTLES: Duration = Duration::from_millis(200);
 
 /// Plugs what was plugged before, also where the host has started anew since. Nobody waits for that.
-pub(crate) fn replug(house: &Arc<AppState>) {
-    tokio::spawn(plug_all(Arc::clone(house)));
+pub(crate) fn replug(app: &Arc<AppState>) {
+    tokio::spawn(plug_all(Arc::clone(app)));
 }
 
-async fn plug_all(house: Arc<AppState>) {
-    let mut changes = house.drivers.net.changes();
-    let mut left: Vec<Ref> = house.db.read(|view| {
+async fn plug_all(app: Arc<AppState>) {
+    let mut changes = app.drivers.net.changes();
+    let mut left: Vec<Ref> = app.db.read(|view| {
         let all = view.all(&pif::CLASS).map(|one| one.reference().clone());
         all.filter(|pif| is_wanted(view, pif)).collect()
     });
@@ -40,7 +40,7 @@ async fn plug_all(house: Arc<AppState>) {
     loop {
         let mut still = Vec::new();
         for pif in left {
-            if !again(&house, &pif, is_first).await {
+            if !again(&app, &pif, is_first).await {
                 still.push(pif);
             }
         }
@@ -54,53 +54,53 @@ async fn plug_all(house: Arc<AppState>) {
 }
 
 /// Plugs one if that is wanted still; false: it cannot be plugged yet.
-async fn again(house: &AppState, pif: &Ref, is_first: bool) -> bool {
-    let Ok(_turn) = turn(house, pif).await else { return true };
-    if !house.db.read(|view| is_wanted(view, pif)) {
+async fn again(app: &AppState, pif: &Ref, is_first: bool) -> bool {
+    let Ok(_turn) = turn(app, pif).await else { return true };
+    if !app.db.read(|view| is_wanted(view, pif)) {
         return true;
     }
     // Each try asks the kernel for several things.
-    if !is_first && !is_there(house, pif).await {
+    if !is_first && !is_there(app, pif).await {
         return false;
     }
     // One that was forgotten meanwhile has no place.
-    let Ok(place) = house.db.read(|view| PifTarget::of(view, pif)) else { return true };
-    if let Err(error) = join(house, &place).await {
+    let Ok(pif_target) = app.db.read(|view| PifTarget::of(view, pif)) else { return true };
+    if let Err(error) = join(app, &pif_target).await {
         let is_owed = !matches!(error, NetError::Reached { .. });
         if is_first || !is_owed {
             tracing::warn!(pif = pif.as_str(), is_owed, %error, "a card cannot be plugged again");
         }
-        cannot_be(house, pif, is_owed).await;
+        cannot_be(app, pif, is_owed).await;
         return !is_owed;
     }
-    tracing::info!(device = place.device, "plugged as before");
-    if house.db.write_observed(|tx| set_attached(tx, pif, true)).is_err() {
+    tracing::info!(device = pif_target.device, "plugged as before");
+    if app.db.write_observed(|tx| set_attached(tx, pif, true)).is_err() {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
-        let _left = house.drivers.net.leave(&place.device, &place.bridge).await;
+        let _left = app.drivers.net.leave(&pif_target.device, &pif_target.bridge).await;
         return true;
     }
-    seen(house, pif).await;
+    seen(app, pif).await;
     true
 }
 
 /// It is not plugged, and is to be where that is owed to it.
-async fn cannot_be(house: &AppState, pif: &Ref, is_owed: bool) {
-    let was = house.db.read(|view| flag(view, pif, pif::Field::currently_attached));
+async fn cannot_be(app: &AppState, pif: &Ref, is_owed: bool) {
+    let was = app.db.read(|view| flag(view, pif, pif::Field::currently_attached));
     // One that was forgotten meanwhile has no record.
-    let _gone = house.db.write_observed(|tx| {
+    let _gone = app.db.write_observed(|tx| {
         tx.set(pif, pif::Field::currently_attached, Value::Bool(false))?;
         owe(tx, pif, is_owed)
     });
     // Not at each try: it is a change of the record, of which everybody hears.
     if was == Ok(true) {
-        seen(house, pif).await;
+        seen(app, pif).await;
     }
 }
 
-async fn is_there(house: &AppState, pif: &Ref) -> bool {
-    let Ok(cards) = cards(house).await else { return false };
-    let device = house.db.read(|view| text(view, pif, pif::Field::device).map(str::to_owned));
-    device.is_ok_and(|device| cards.iter().any(|card| card.name == device))
+async fn is_there(app: &AppState, pif: &Ref) -> bool {
+    let Ok(host_nics) = cards(app).await else { return false };
+    let device = app.db.read(|view| text(view, pif, pif::Field::device).map(str::to_owned));
+    device.is_ok_and(|device| host_nics.iter().any(|host_nic| host_nic.name == device))
 }
 
 fn is_wanted(view: &View<'_>, pif: &Ref) -> bool {

@@ -21,33 +21,33 @@ pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
 pub(super) fn make(
     tx: &mut Tx<'_>,
     host: &Ref,
-    card: &HostNic,
+    host_nic: &HostNic,
     managed: bool,
     now: Date,
 ) -> Result<Ref, ApiError> {
-    let label = format!("Pool-wide network associated with {}", card.name);
+    let label = format!("Pool-wide network associated with {}", host_nic.name);
     let net = tx.create(
         &network::CLASS,
         vec![
             (network::Field::name_label.into(), Value::Str(label)),
-            (network::Field::MTU.into(), Value::Int(i64::from(card.mtu))),
+            (network::Field::MTU.into(), Value::Int(i64::from(host_nic.mtu))),
         ],
     )?;
     let bridge = bridge_of(uuid(&tx.view(), &net, network::Field::uuid)?);
     tx.set(&net, network::Field::bridge, Value::Str(bridge))?;
-    let metrics = tx.create(&pif_metrics::CLASS, shown(card, now))?;
+    let metrics = tx.create(&pif_metrics::CLASS, shown(host_nic, now))?;
     let text = |text: &str| Value::text(text);
     tx.create(
         &pif::CLASS,
         vec![
-            (pif::Field::device.into(), text(&card.name)),
+            (pif::Field::device.into(), text(&host_nic.name)),
             (pif::Field::network.into(), net.value()),
             (pif::Field::host.into(), host.value()),
-            (pif::Field::MAC.into(), text(&card.mac)),
-            (pif::Field::MTU.into(), Value::Int(i64::from(card.mtu))),
+            (pif::Field::MAC.into(), text(&host_nic.mac)),
+            (pif::Field::MTU.into(), Value::Int(i64::from(host_nic.mtu))),
             (pif::Field::VLAN.into(), Value::Int(-1)),
             (pif::Field::metrics.into(), metrics.value()),
-            (pif::Field::physical.into(), Value::Bool(card.physical)),
+            (pif::Field::physical.into(), Value::Bool(host_nic.physical)),
             (pif::Field::currently_attached.into(), Value::Bool(false)),
             (pif::Field::managed.into(), Value::Bool(managed)),
         ],
@@ -55,19 +55,24 @@ pub(super) fn make(
 }
 
 /// What the kernel shows of a card by now.
-pub(super) fn found(tx: &mut Tx<'_>, pif: &Ref, card: &HostNic, now: Date) -> Result<(), ApiError> {
-    tx.set(pif, pif::Field::MAC, Value::text(&card.mac))?;
-    tx.set(pif, pif::Field::MTU, Value::Int(i64::from(card.mtu)))?;
+pub(super) fn found(
+    tx: &mut Tx<'_>,
+    pif: &Ref,
+    host_nic: &HostNic,
+    now: Date,
+) -> Result<(), ApiError> {
+    tx.set(pif, pif::Field::MAC, Value::text(&host_nic.mac))?;
+    tx.set(pif, pif::Field::MTU, Value::Int(i64::from(host_nic.mtu)))?;
     let metrics = reference(&tx.view(), pif, pif::Field::metrics)?;
-    shown(card, now).into_iter().try_for_each(|(field, value)| tx.set(&metrics, field, value))
+    shown(host_nic, now).into_iter().try_for_each(|(field, value)| tx.set(&metrics, field, value))
 }
 
-fn shown(card: &HostNic, now: Date) -> Vec<(FieldIx, Value)> {
-    let [vendor, device, bus] = &card.hardware;
+fn shown(host_nic: &HostNic, now: Date) -> Vec<(FieldIx, Value)> {
+    let [vendor, device, bus] = &host_nic.hardware;
     vec![
-        (pif_metrics::Field::carrier.into(), Value::Bool(card.carrier)),
-        (pif_metrics::Field::speed.into(), Value::Int(i64::from(card.speed))),
-        (pif_metrics::Field::duplex.into(), Value::Bool(card.full_duplex)),
+        (pif_metrics::Field::carrier.into(), Value::Bool(host_nic.carrier)),
+        (pif_metrics::Field::speed.into(), Value::Int(i64::from(host_nic.speed))),
+        (pif_metrics::Field::duplex.into(), Value::Bool(host_nic.full_duplex)),
         (pif_metrics::Field::vendor_id.into(), Value::text(vendor)),
         (pif_metrics::Field::device_id.into(), Value::text(device)),
         (pif_metrics::Field::pci_bus_path.into(), Value::text(bus)),

@@ -19,16 +19,20 @@ fn passwords(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 #[tokio::test(start_paused = true)]
 async fn root_changes_its_password_and_its_other_sessions_end() {
     let (_dir, path) = passwords("root\nold\n\nann\na\npool-admin\n");
-    let trial = TestApp::with_users(Users::File(path.clone())).await;
-    let far = Peer { from: Origin::Tcp(([10, 0, 0, 1], 1).into()), user_agent: None, own: None };
+    let test_app = TestApp::with_users(Users::File(path.clone())).await;
+    let far = Peer {
+        from: Origin::Tcp(([10, 0, 0, 1], 1).into()),
+        user_agent: None,
+        connection_session: None,
+    };
     let log_in = async |from: &Peer, user: &str, password: &str| {
         let params = [user, password].map(Value::text).to_vec();
         let method = "session.login_with_password".to_owned();
-        dispatch(&trial.house, Call { method, params, dialect: Dialect::Xml }, from).await
+        dispatch(&test_app.app, Call { method, params, dialect: Dialect::Xml }, from).await
     };
     let change = async |session: &Value, old: &str, new: &str| {
         let params = vec![session.clone(), Value::text(old), Value::text(new)];
-        trial.raw("session.change_password", params).await.map_err(|error| error.details())
+        test_app.raw("session.change_password", params).await.map_err(|error| error.details())
     };
     let (one, other) =
         (log_in(&far, "root", "old").await.unwrap(), log_in(&far, "root", "old").await.unwrap());
@@ -42,7 +46,7 @@ async fn root_changes_its_password_and_its_other_sessions_end() {
     assert_eq!(change(&one, "old", "new").await, Ok(Value::text("")));
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text, "root\nnew\n\nann\na\npool-admin\n");
-    let uses = async |session: &Value| trial.raw("VM.get_all", vec![session.clone()]).await;
+    let uses = async |session: &Value| test_app.raw("VM.get_all", vec![session.clone()]).await;
     assert!(uses(&one).await.is_ok() && uses(&ann).await.is_ok());
     assert_eq!(uses(&other).await.unwrap_err().code, "SESSION_INVALID");
     assert_eq!(
@@ -50,7 +54,7 @@ async fn root_changes_its_password_and_its_other_sessions_end() {
         "SESSION_AUTHENTICATION_FAILED"
     );
     // Whoever is at the host need not know the old one.
-    assert_eq!(uses(&trial.session.value()).await.unwrap_err().code, "SESSION_INVALID");
+    assert_eq!(uses(&test_app.session.value()).await.unwrap_err().code, "SESSION_INVALID");
     let here = log_in(&peer(), "", "").await.unwrap();
     assert_eq!(change(&here, "", "newer").await, Ok(Value::text("")));
     assert_eq!(uses(&one).await.unwrap_err().code, "SESSION_INVALID");

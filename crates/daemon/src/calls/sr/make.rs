@@ -25,7 +25,7 @@ const GIVEN: [(&str, sr::Field); 6] = [
 pub(super) async fn create(ctx: Ctx, args: Args) -> CallResult {
     let id = SrId(Uuid::from_random(random::bytes()));
     let future = Ref::of(id.0);
-    let storage = ctx.house.storage.place(future, id, args.text("type"))?;
+    let storage = ctx.app.storage.place(future, id, args.text("type"))?;
     let config: Config = args.pairs("device_config");
     storage.create(&config).await?;
     let space = storage.attach(&config).await?;
@@ -69,7 +69,7 @@ fn given(args: &Args) -> Vec<(FieldIx, Value)> {
 /// Makes an SR known that is there already. It gets its connection by `PBD.create`.
 pub(super) fn introduce(ctx: &Ctx, args: &Args) -> CallResult {
     let kind = args.text("type");
-    if !ctx.house.storage.kinds().any(|known| known == kind) {
+    if !ctx.app.storage.kinds().any(|known| known == kind) {
         return Err(codes::sr_unknown_driver(kind));
     }
     let uuid = match args.text("uuid") {

@@ -9,7 +9,7 @@ use crate::dispatch::{Args, CallResult, Ctx};
 /// Looks for them; tells them as XML, as drivers of XenServer do.
 pub(super) async fn probe(ctx: Ctx, args: Args) -> CallResult {
     let config: Config = args.pairs("device_config");
-    let found = ctx.house.storage.probe(args.text("type"), &config).await?;
+    let found = ctx.app.storage.probe(args.text("type"), &config).await?;
     Ok(Value::Str(told(&found)))
 }
 

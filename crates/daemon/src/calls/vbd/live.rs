@@ -100,34 +100,34 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
 
 /// Tells whoever serves the disk. Nobody waits for that: its SR may hang.
 fn follow(ctx: &Ctx, slot: &Ref) {
-    let (house, slot) = (ctx.house.clone(), slot.clone());
+    let (app, slot) = (ctx.app.clone(), slot.clone());
     let _told = ctx.after_commit_detached(async move {
         // The device's status says so.
-        let _failed = apply(&house, &slot, disk()).await;
+        let _failed = apply(&app, &slot, disk()).await;
         Ok(())
     });
 }
 
 /// Tells each datapath what a daemon before this one has stored and may not have told any more; an
 /// SR that hangs keeps no other from it. Nobody waits for that.
-pub(crate) fn reapply(house: &Arc<AppState>) {
-    let slots: Vec<Ref> = house.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
+pub(crate) fn reapply(app: &Arc<AppState>) {
+    let slots: Vec<Ref> = app.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
     let mut by_sr: BTreeMap<SrId, Vec<(Ref, DiskSettings)>> = BTreeMap::new();
     for slot in slots {
-        if let Ok(settings) = house.db.read(|view| settings(view, &slot)) {
+        if let Ok(settings) = app.db.read(|view| settings(view, &slot)) {
             by_sr.entry(settings.sr).or_default().push((slot, settings));
         }
     }
     for (sr, disks) in by_sr {
-        let house = house.clone();
+        let app = app.clone();
         tokio::spawn(async move {
             // Where none answers, nothing can be told.
-            let Ok(Ok(told)) = timeout(ASK_DEADLINE, told(&house, sr)).await else { return };
+            let Ok(Ok(told)) = timeout(ASK_DEADLINE, told(&app, sr)).await else { return };
             for (slot, settings) in disks {
                 let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
                 if *now != (settings.caps, Some(settings.poll.resolve())) {
                     // The device's status says so.
-                    let _failed = apply(&house, &slot, disk()).await;
+                    let _failed = apply(&app, &slot, disk()).await;
                 }
             }
         });
@@ -136,10 +136,10 @@ pub(crate) fn reapply(house: &Arc<AppState>) {
 
 /// Limits of the disks that an SR's datapath serves, and how these poll, by their ids.
 async fn told(
-    house: &AppState,
+    app: &AppState,
     sr: SrId,
 ) -> Result<HashMap<String, ReportedSettings>, DatapathError> {
-    let stats = house.drivers.io.of(sr).await?.stats().await?;
+    let stats = app.drivers.io.of(sr).await?.stats().await?;
     let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
     let of = |disk: DiskStats| {
         let poll = disk.polling.map(|polling| polling.set);
@@ -156,7 +156,7 @@ fn disk() -> LiveSettings<DiskSettings> {
         current: vbd::Field::current_operations.into(),
         status: [vbd::Field::status_code.into(), vbd::Field::status_detail.into()],
         read: settings,
-        tell: |house, settings| Box::pin(async move { tell_datapath(&house, settings).await }),
+        tell: |app, settings| Box::pin(async move { tell_datapath(&app, settings).await }),
     }
 }
 
@@ -173,8 +173,8 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
     })
 }
 
-async fn tell_datapath(house: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
-    let datapath = house.drivers.io.of(settings.sr).await?;
+async fn tell_datapath(app: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
+    let datapath = app.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
     let told = async {
         datapath.caps(&id, &settings.caps).await?;

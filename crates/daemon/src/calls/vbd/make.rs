@@ -29,15 +29,15 @@ struct NewVbd {
 pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
     let given = args.map("args");
     let mut fields = constructed(&vbd::CLASS, given)?;
-    let wanted = wanted(given);
+    let new_vbd = wanted(given);
     limited(given.get("qos_algorithm_type"), given.get("qos_algorithm_params"))?;
     let made = ctx.change(|tx| {
-        let number = allowed(&tx.view(), &wanted)?;
+        let number = allowed(&tx.view(), &new_vbd)?;
         put(&mut fields, vbd::Field::userdevice, Value::text(number.to_string()));
         put(&mut fields, vbd::Field::currently_attached, Value::Bool(false));
         put(&mut fields, vbd::Field::device, Value::text(""));
-        put(&mut fields, vbd::Field::empty, Value::Bool(wanted.empty));
-        let disk = if wanted.empty { Value::text(NULL_REF) } else { wanted.disk.value() };
+        put(&mut fields, vbd::Field::empty, Value::Bool(new_vbd.empty));
+        let disk = if new_vbd.empty { Value::text(NULL_REF) } else { new_vbd.disk.value() };
         put(&mut fields, vbd::Field::VDI, disk);
         let known = model::vbd::ALGORITHMS.iter().map(|name| Value::text(*name)).collect();
         put(&mut fields, vbd::Field::qos_supported_algorithms, Value::Set(known));
@@ -66,28 +66,28 @@ fn put(fields: &mut Vec<(FieldIx, Value)>, field: vbd::Field, value: Value) {
 }
 
 /// The number of the new device.
-fn allowed(view: &View<'_>, wanted: &NewVbd) -> Result<DeviceNumber, ApiError> {
-    let NewVbd { machine, disk, .. } = wanted;
+fn allowed(view: &View<'_>, new_vbd: &NewVbd) -> Result<DeviceNumber, ApiError> {
+    let NewVbd { machine, disk, .. } = new_vbd;
     if flag(view, machine, vm::Field::is_control_domain)? {
         let why = "the host itself gets no devices";
         return Err(codes::operation_not_allowed(why));
     }
-    if !wanted.empty {
+    if !new_vbd.empty {
         let read_only = flag(view, disk, vdi::Field::read_only)?;
-        if wanted.writes && read_only {
+        if new_vbd.writes && read_only {
             return Err(codes::vdi_read_only(disk.as_str()));
         }
     }
-    match wanted.kind.as_str() {
-        "CD" if wanted.writes => return Err(codes::vbd_cds_are_read_only()),
+    match new_vbd.kind.as_str() {
+        "CD" if new_vbd.writes => return Err(codes::vbd_cds_are_read_only()),
         "CD" => drive_allowed(view, machine)?,
         "Floppy" => return Err(codes::operation_not_allowed("there are no floppy drives")),
-        _ if wanted.empty => return Err(codes::vbd_not_removable(NULL_REF)),
+        _ if new_vbd.empty => return Err(codes::vbd_not_removable(NULL_REF)),
         _ => {}
     }
     let used = numbers(view, machine)?;
     let about = About::vm(machine, model::vm::VmOp::UpdateAllowedOperations);
-    choose(&wanted.device, &used).map_err(|why| about.refused(why))
+    choose(&new_vbd.device, &used).map_err(|why| about.refused(why))
 }
 
 /// A drive is there from a machine's start to its end, and there is room for a few.

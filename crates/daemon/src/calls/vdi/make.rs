@@ -51,7 +51,7 @@ pub(in crate::calls) async fn create_disk(
     bytes: u64,
     mut fields: Vec<(FieldIx, Value)>,
 ) -> Result<Ref, ApiError> {
-    let storage = ctx.read(|view| ctx.house.storage.of(view, place))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, place))?;
     let under_way = begin_sr(ctx, place, SrOp::VdiCreate).await?;
     let id = VdiId(Uuid::from_random(random::bytes()));
     let volume = storage.create_volume(id, bytes).await?;
@@ -97,9 +97,8 @@ async fn begin_sr(ctx: &Ctx, place: &Ref, op: SrOp) -> Result<CurrentOps, ApiErr
     let key = OpCaller::of(ctx).key;
     let gate = |tx: &mut Tx<'_>| check_sr(&tx.view(), place, op);
     let marks = [mark_sr(place, op)];
-    let begun =
-        CurrentOps::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
-    begun.await.map_err(|why| refused(&ctx.house.db, why, &About::sr(place, op)))
+    let begun = CurrentOps::wait(&ctx.app.db, &key, &marks, ctx.app.settings.queue_deadline, gate);
+    begun.await.map_err(|why| refused(&ctx.app.db, why, &About::sr(place, op)))
 }
 
 pub(super) async fn destroy(ctx: Ctx, args: Args, _: VdiOp) -> CallResult {
@@ -113,20 +112,20 @@ pub(super) async fn destroy(ctx: Ctx, args: Args, _: VdiOp) -> CallResult {
 /// As its storage has it, and `VDI_IN_USE`.
 pub(in crate::calls) async fn destroy_disk(ctx: &Ctx, disk: &Ref) -> Result<(), ApiError> {
     let disk = ctx.read(|view| disk_of(view, disk))?;
-    let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(ctx, &disk, VdiOp::Destroy, Some(SrOp::VdiDestroy)).await?;
     let taken = taken(ctx, &disk, VdiOp::Destroy)?;
     if let Err(error) = storage.destroy_volume(disk.id).await {
         if matches!(error, SrError::Late { .. } | SrError::Worker(_)) {
             // It may be removed yet: until its SR says that it is there, nobody gets it.
-            ctx.house
+            ctx.app
                 .db
                 .write_observed(|tx| tx.set(&disk.disk, vdi::Field::missing, Value::Bool(true)))?;
         }
         return Err(storage_failed(&error, &storage.sr, None));
     }
     // What is gone stays gone, whether that can be stored now or not.
-    ctx.house.db.write_observed(|tx| remove(tx, &disk))?;
+    ctx.app.db.write_observed(|tx| remove(tx, &disk))?;
     drop((taken, under_way));
     Ok(())
 }
@@ -156,7 +155,7 @@ pub(super) async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let place = args.reference("SR");
     let id: Uuid =
         args.text("uuid").parse().map_err(|_| codes::uuid_invalid("VDI", args.text("uuid")))?;
-    let storage = ctx.read(|view| ctx.house.storage.of(view, &place))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, &place))?;
     let under_way = begin_sr(&ctx, &place, SrOp::VdiIntroduce).await?;
     let volume = volume_of(&storage, VdiId(id)).await?;
     let volume = volume.ok_or_else(|| codes::vdi_missing(place.as_str(), id.to_string()))?;
@@ -193,11 +192,11 @@ async fn volume_of(storage: &SrHandle, id: VdiId) -> Result<Option<Volume>, ApiE
 /// Finds out again what its storage says of a disk.
 pub(super) async fn update(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
-    let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(&ctx, &disk, op, Some(SrOp::Update)).await?;
     // Storage that does not answer has not lost the disk.
     let volume = volume_of(&storage, disk.id).await?;
-    ctx.house.db.write_observed(|tx| {
+    ctx.app.db.write_observed(|tx| {
         tx.set(&disk.disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
         volume.as_ref().map_or(Ok(()), |volume| resized(tx, &disk, volume))
     })?;

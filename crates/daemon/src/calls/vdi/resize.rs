@@ -46,7 +46,7 @@ fn op_of(view: &View<'_>, disk: &Ref) -> Result<VdiOp, ApiError> {
 async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     let wanted = sized(args.int("size"))?;
     let disk = ctx.read(|view| disk_of(view, &args.object()))?;
-    let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
+    let storage = ctx.read(|view| ctx.app.storage.of(view, &disk.place))?;
     let under_way = begin(ctx, &disk, op, Some(SrOp::VdiResize)).await?;
     let taken = if op == VdiOp::Resize { Some(taken(ctx, &disk, op)?) } else { None };
     let now = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;
@@ -56,14 +56,14 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     }
     let volume = storage.resize_volume((disk.id, &disk.disk), wanted).await?;
     // It is larger now, whether a guest has been told or not.
-    ctx.house.db.write_observed(|tx| resized(tx, &disk, &volume))?;
+    ctx.app.db.write_observed(|tx| resized(tx, &disk, &volume))?;
     let users = ctx.read(|view| users(view, &disk))?;
     for user in users {
         if let Err(error) = tell(ctx, &user).await {
             // A device that was unplugged meanwhile has nothing to be told.
             if ctx.read(|view| flag(view, &user.slot, vbd::Field::currently_attached)) == Ok(true) {
                 let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
-                return Err(failed(&ctx.house.db, error, &about));
+                return Err(failed(&ctx.app.db, error, &about));
             }
         }
     }
@@ -102,7 +102,7 @@ async fn tell(ctx: &Ctx, user: &User) -> Result<(), OpError> {
 }
 
 async fn tell_both(ctx: &Ctx, user: &User) -> Result<(), StepError> {
-    let drivers = &ctx.house.drivers;
+    let drivers = &ctx.app.drivers;
     let datapath = drivers.io.of(user.sr).await?;
     let bytes = datapath.resize(&user.vbd.to_string()).await?;
     Ok(drivers.hv.resized(user.vm, user.vbd, bytes).await?)

@@ -30,22 +30,22 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, device: &Ref) -> Result<(), ApiError> {
 /// Tells the switch. A call is answered when what it has set is in force: who locks a guest in must not
 /// have to ask since when.
 fn follow(ctx: &Ctx, device: &Ref) {
-    let (house, device) = (ctx.house.clone(), device.clone());
+    let (app, device) = (ctx.app.clone(), device.clone());
     ctx.after_commit(async move {
-        let told = apply(&house, &device, interface()).await;
+        let told = apply(&app, &device, interface()).await;
         told.map_err(|why| codes::internal(format!("it is recorded, and {why}")))
     });
 }
 
 /// Tells the switch what a daemon before this one has stored and may not have told any more. Nobody
 /// waits for that.
-pub(crate) fn reapply(house: &Arc<AppState>) {
-    let house = house.clone();
+pub(crate) fn reapply(app: &Arc<AppState>) {
+    let app = app.clone();
     tokio::spawn(async move {
-        let devices: Vec<Ref> = house.db.read(|view| view.attached(&vif::CLASS).cloned().collect());
+        let devices: Vec<Ref> = app.db.read(|view| view.attached(&vif::CLASS).cloned().collect());
         for device in devices {
             // The device's status says so.
-            let _failed = apply(&house, &device, interface()).await;
+            let _failed = apply(&app, &device, interface()).await;
         }
     });
 }
@@ -61,6 +61,6 @@ fn interface() -> LiveSettings<(VifId, NicLimits)> {
             let vif = VifId(uuid(view, device, vif::Field::uuid)?);
             Ok((vif, interface::may(view, device)?))
         },
-        tell: |house, (vif, now)| Box::pin(async move { house.drivers.limit_vif(vif, &now).await }),
+        tell: |app, (vif, now)| Box::pin(async move { app.drivers.limit_vif(vif, &now).await }),
     }
 }

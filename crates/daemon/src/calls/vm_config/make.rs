@@ -54,8 +54,8 @@ pub(super) fn completed(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> 
 pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let machine = args.object();
     let vm = ctx.read(|view| id_of(view, &machine))?;
-    if ctx.house.machines.is_there(vm) {
-        settle(&ctx.house, vm).await;
+    if ctx.app.machines.is_there(vm) {
+        settle(&ctx.app, vm).await;
     }
     ctx.change(|tx| {
         allowed(tx, &machine, op)?;
@@ -85,7 +85,7 @@ pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
 
 /// Nothing of a machine is on the host.
 fn nothing_left(ctx: &Ctx, view: &View<'_>, vm: VmId, op: VmOp) -> Result<(), ApiError> {
-    let machines = &ctx.house.machines;
+    let machines = &ctx.app.machines;
     if let Some(held) = machines.held_volume(vm) {
         let disk = view.by_uuid(&vdi::CLASS, &held.to_string());
         let disk = disk.map_or_else(|_| held.to_string(), Ref::to_string);

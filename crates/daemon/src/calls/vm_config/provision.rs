@@ -25,10 +25,10 @@ pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let field = vm::Field::current_operations.into();
     let marks = [CurrentOp { of: machine.clone(), field, op: op.name() }];
     let gate = |tx: &mut Tx<'_>| check(&tx.view(), &machine, op);
-    let (key, deadline) = (OpCaller::of(&ctx).key, ctx.house.settings.queue_deadline);
-    let begun = CurrentOps::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
+    let (key, deadline) = (OpCaller::of(&ctx).key, ctx.app.settings.queue_deadline);
+    let begun = CurrentOps::wait(&ctx.app.db, &key, &marks, deadline, gate).await;
     let about = About::vm(&machine, op);
-    let under_way = begun.map_err(|why| refused(&ctx.house.db, why, &about))?;
+    let under_way = begun.map_err(|why| refused(&ctx.app.db, why, &about))?;
     let wanted = ctx.read(|view| wanted(view, &machine))?;
     let mut made = Vec::new();
     let ended = make_all(&ctx, &machine, &wanted, &mut made).await;

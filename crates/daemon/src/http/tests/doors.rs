@@ -17,13 +17,13 @@ use crate::http::{ApiHandler, ApiListener, Server, server_config};
 async fn tls_and_plain_are_different_doors() {
     let dir = tempfile::tempdir().unwrap();
     let tls = server_config(dir.path(), "host-1").unwrap();
-    let answers: Arc<dyn ApiHandler> = Arc::new(Echo::default());
-    let mut doors = Vec::new();
+    let api_handler: Arc<dyn ApiHandler> = Arc::new(Echo::default());
+    let mut api_listeners = Vec::new();
     for listen in ["127.0.0.1:0", "127.0.0.1:0,plain"] {
-        doors.push(ApiListener::tcp(listen.parse().unwrap(), &tls).await.unwrap());
+        api_listeners.push(ApiListener::tcp(listen.parse().unwrap(), &tls).await.unwrap());
     }
-    let ports: Vec<u16> = doors.iter().map(port).collect();
-    let server = Server::begin(doors, &answers);
+    let ports: Vec<u16> = api_listeners.iter().map(port).collect();
+    let server = Server::begin(api_listeners, &api_handler);
 
     let mut roots = RootCertStore::empty();
     let pem = dir.path().join("certificate.pem");

@@ -54,10 +54,11 @@ async fn who_finds_no_place_waits_for_one() {
 async fn an_address_does_not_get_all_places() {
     let dir = tempfile::tempdir().unwrap();
     let tls = server_config(dir.path(), "host-1").unwrap();
-    let door = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
-    let port = port(&door);
-    let answers: Arc<dyn ApiHandler> = Arc::new(Echo::default());
-    let server = Server::patient(vec![door], &answers, LONG, &ConnectionLimiter::new(8, 0, 2));
+    let api_listener = ApiListener::tcp("127.0.0.1:0,plain".parse().unwrap(), &tls).await.unwrap();
+    let port = port(&api_listener);
+    let api_handler: Arc<dyn ApiHandler> = Arc::new(Echo::default());
+    let server =
+        Server::patient(vec![api_listener], &api_handler, LONG, &ConnectionLimiter::new(8, 0, 2));
     let from = async |address: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();

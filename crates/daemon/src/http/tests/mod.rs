@@ -60,15 +60,15 @@ impl ApiHandler for Echo {
 
     fn console(
         &self,
-        wanted: ConsoleRequest,
+        console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>> {
         Box::pin(async move {
-            let session = match (wanted.session.as_str(), peer.own) {
+            let session = match (console_request.session.as_str(), peer.connection_session) {
                 ("", Some(_)) => "root",
                 (named, _) => named,
             };
-            match (session, wanted.uuid.as_deref()) {
+            match (session, console_request.uuid.as_deref()) {
                 ("root", Some("echo")) => {
                     let (near, far) = UnixStream::pair().unwrap();
                     tokio::spawn(async move {
@@ -99,12 +99,13 @@ fn room() -> Room {
     room_with(LONG, &ConnectionLimiter::default())
 }
 
-fn room_with(head_deadline: Duration, places: &ConnectionLimiter) -> Room {
+fn room_with(head_deadline: Duration, connection_limiter: &ConnectionLimiter) -> Room {
     let dir = tempfile::tempdir().unwrap();
     let echo = Arc::new(Echo::default());
-    let answers: Arc<dyn ApiHandler> = echo.clone();
-    let door = ApiListener::unix(dir.path().join("socket")).unwrap();
-    let server = Server::patient(vec![door], &answers, head_deadline, places);
+    let api_handler: Arc<dyn ApiHandler> = echo.clone();
+    let api_listener = ApiListener::unix(dir.path().join("socket")).unwrap();
+    let server =
+        Server::patient(vec![api_listener], &api_handler, head_deadline, connection_limiter);
     Room { dir, echo, server }
 }
 
@@ -166,8 +167,8 @@ fn xml(method: &str) -> String {
     format!("<methodCall><methodName>{method}</methodName><params/></methodCall>")
 }
 
-fn port(door: &ApiListener) -> u16 {
-    let text = door.to_string();
+fn port(api_listener: &ApiListener) -> u16 {
+    let text = api_listener.to_string();
     let text = text.trim_end_matches(",plain");
     text.rsplit(':').next().unwrap().parse().unwrap()
 }

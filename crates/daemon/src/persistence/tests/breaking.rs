@@ -31,11 +31,11 @@ impl Store for Broken {
 fn who_stores_no_more_says_so() {
     let broken = Broken::default();
     let memory = broken.store.clone();
-    let (db, durable) = open(broken);
+    let (db, persistence) = open(broken);
     let (_, generation) = machine(&db, "vm");
-    assert_eq!(wait(durable.wait_generation(generation)).unwrap_err().code, "INTERNAL_ERROR");
-    wait(durable.writer_died());
-    let ended = durable.close().unwrap_err();
+    assert_eq!(wait(persistence.wait_generation(generation)).unwrap_err().code, "INTERNAL_ERROR");
+    wait(persistence.writer_died());
+    let ended = persistence.close().unwrap_err();
     assert!(matches!(ended, CloseError::BrokeOff), "{ended}");
     assert!(!memory.clone().load().unwrap().clean, "the next start knows");
 }
@@ -61,21 +61,21 @@ impl Store for Asked {
 #[test]
 fn what_makes_room_or_has_become_so_may_use_the_room_that_is_kept() {
     let (spare, told) = channel();
-    let (db, durable) = open(Asked { store: MemoryStore::default(), spare });
+    let (db, persistence) = open(Asked { store: MemoryStore::default(), spare });
     let spare = || told.recv_timeout(DEADLINE).unwrap();
     assert!(spare(), "a start");
-    let vm = wait(durable.change(|tx| tx.create(of("VM"), Vec::new()))).unwrap();
+    let vm = wait(persistence.change(|tx| tx.create(of("VM"), Vec::new()))).unwrap();
     assert!(!spare(), "somebody wants more");
     let named = |name: &str| {
         let name = Value::text(name);
         let vm = vm.clone();
-        durable.change(move |tx| tx.set(&vm, vm::Field::name_label, name))
+        persistence.change(move |tx| tx.set(&vm, vm::Field::name_label, name))
     };
     wait(named("n")).unwrap();
     assert!(!spare(), "somebody wants something else");
     db.write_observed(|tx| tx.set(&vm, vm::Field::power_state, Value::text("Running"))).unwrap();
     assert!(spare(), "it has become so");
-    wait(durable.change(|tx| {
+    wait(persistence.change(|tx| {
         tx.destroy(of("VM"), &vm)?;
         tx.create(of("VM"), Vec::new())
     }))
@@ -83,8 +83,8 @@ fn what_makes_room_or_has_become_so_may_use_the_room_that_is_kept() {
     assert!(!spare(), "nothing is gained");
     let other = db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     assert!(spare());
-    wait(durable.change(|tx| tx.destroy(of("VM"), &other))).unwrap();
+    wait(persistence.change(|tx| tx.destroy(of("VM"), &other))).unwrap();
     assert!(spare(), "an end makes room");
-    durable.close().unwrap();
+    persistence.close().unwrap();
     assert!(spare());
 }

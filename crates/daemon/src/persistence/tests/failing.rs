@@ -10,15 +10,15 @@ use crate::persistence::Persistence;
 #[test]
 fn what_was_asked_for_is_undone_and_what_was_noted_stays() {
     let store = MemoryStore::default();
-    let (db, durable) = open(store.clone());
+    let (db, persistence) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
-    wait(durable.wait_generation(made)).unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
     let before = generation(&db);
     store.set_room(Some(0));
     db.write_observed(|tx| tx.set(&vm, vm::Field::power_state, Value::text("Running"))).unwrap();
     let set = |text: &'static str| {
         let vm = vm.clone();
-        durable.change(move |tx| {
+        persistence.change(move |tx| {
             tx.create(of("VM"), Vec::new())?;
             tx.set(&vm, vm::Field::name_label, Value::text(text))
         })
@@ -34,7 +34,7 @@ fn what_was_asked_for_is_undone_and_what_was_noted_stays() {
     });
     store.set_room(None);
     wait(set("third")).unwrap();
-    drop((db.clone(), durable));
+    drop((db.clone(), persistence));
     let (db, _durable) = open(store);
     let power = db.read(|view| view.get(&vm, vm::Field::power_state).unwrap().clone());
     assert_eq!((name(&db, &vm), power), (Value::text("third"), Value::text("Running")));
@@ -46,7 +46,7 @@ fn what_has_changed_since_is_left_alone() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let (vm, one, two, slot) = db
         .write_observed(|tx| {
@@ -75,7 +75,7 @@ fn what_has_changed_since_is_left_alone() {
     assert_eq!(comes.recv(), Ok(4));
     memory.set_room(Some(0));
     goes.send(()).unwrap();
-    let error = wait(durable.wait_generation(asked)).unwrap_err();
+    let error = wait(persistence.wait_generation(asked)).unwrap_err();
     assert_eq!(error.code, "OUT_OF_SPACE");
     db.read(|view| {
         check(view);
@@ -90,8 +90,8 @@ fn what_has_changed_since_is_left_alone() {
     memory.set_room(None);
     drop(goes);
     let before = db.read(all);
-    durable.close().unwrap();
-    drop((db, durable));
+    persistence.close().unwrap();
+    drop((db, persistence));
     let (db, _durable) = open(memory);
     assert!(db.read(all).keys().eq(before.keys()));
     assert_eq!(name(&db, &vm), Value::text("noted"));
@@ -101,7 +101,7 @@ fn what_has_changed_since_is_left_alone() {
 fn too_much_that_waits_is_refused() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let change = || db.change(|tx| tx.create(of("network"), Vec::new()));
     let made = (0..).take_while(|_| change().is_ok()).count();
@@ -109,7 +109,7 @@ fn too_much_that_waits_is_refused() {
     assert_eq!(change().unwrap_err().code, "TOO_MANY_PENDING_TASKS");
     db.write_observed(|tx| tx.create(of("network"), Vec::new())).unwrap();
     drop(goes);
-    durable.close().unwrap();
+    persistence.close().unwrap();
 }
 
 /// A database over a store of which every batch is let through when it is told, with a batch of
@@ -118,17 +118,17 @@ fn about_to_fail() -> (MemoryStore, Db, Persistence, std::sync::mpsc::Sender<()>
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     db.write_observed(|tx| tx.create(of("network"), Vec::new())).unwrap();
     assert_eq!(comes.recv(), Ok(1));
     memory.set_room(Some(0));
-    (memory, db, durable, goes)
+    (memory, db, persistence, goes)
 }
 
 #[test]
 fn what_is_used_since_stays_and_all_that_was_made_with_it() {
-    let (memory, db, durable, goes) = about_to_fail();
+    let (memory, db, persistence, goes) = about_to_fail();
     let ((vm, disk_of_it), made) = db
         .change(|tx| {
             let (vm, vdi) = (tx.create(of("VM"), Vec::new())?, tx.create(of("VDI"), Vec::new())?);
@@ -147,9 +147,9 @@ fn what_is_used_since_stays_and_all_that_was_made_with_it() {
     db.write_observed(|tx| tx.set(&vm, vm::Field::power_state, Value::text("Running"))).unwrap();
     goes.send(()).unwrap();
     for taken_back in [unused_made, late] {
-        assert_eq!(wait(durable.wait_generation(taken_back)).unwrap_err().code, "OUT_OF_SPACE");
+        assert_eq!(wait(persistence.wait_generation(taken_back)).unwrap_err().code, "OUT_OF_SPACE");
     }
-    wait(durable.wait_generation(made)).unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
     db.read(|view| {
         check(view);
         assert!(view.object(of("VBD"), &disk_of_it).is_ok() && view.object(of("VM"), &vm).is_ok());
@@ -161,8 +161,8 @@ fn what_is_used_since_stays_and_all_that_was_made_with_it() {
     });
     memory.set_room(None);
     drop(goes);
-    durable.close().unwrap();
-    drop((db, durable));
+    persistence.close().unwrap();
+    drop((db, persistence));
     let (db, _durable) = open(memory);
     db.read(|view| {
         assert_eq!(view.get(&vm, vm::Field::power_state), Ok(&Value::text("Running")));
@@ -175,7 +175,7 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let former = db.write_observed(|tx| tx.create(of("VDI"), Vec::new())).unwrap();
     assert_eq!(comes.recv(), Ok(1));
@@ -194,7 +194,7 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
     assert_eq!(comes.recv(), Ok(1));
     memory.set_room(Some(0));
     goes.send(()).unwrap();
-    assert!(wait(durable.wait_generation(gone)).is_err());
+    assert!(wait(persistence.wait_generation(gone)).is_err());
     db.read(|view| {
         check(view);
         let all: Vec<&Ref> = view.all(of("VDI")).map(|one| one.reference()).collect();
@@ -202,8 +202,8 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
     });
     memory.set_room(None);
     drop(goes);
-    durable.close().unwrap();
-    drop((db, durable));
+    persistence.close().unwrap();
+    drop((db, persistence));
     let (db, _durable) = open(memory);
     assert!(db.read(|view| view.object(of("VDI"), &found).is_ok()));
 }
@@ -212,11 +212,11 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
 #[test]
 fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
     let before = MemoryStore::default();
-    let (db, durable) = open(before.clone());
+    let (db, persistence) = open(before.clone());
     let (vm, made) = machine(&db, "vm");
-    wait(durable.wait_generation(made)).unwrap();
-    durable.close().unwrap();
-    drop((db, durable));
+    wait(persistence.wait_generation(made)).unwrap();
+    persistence.close().unwrap();
+    drop((db, persistence));
     let contents = before.clone().load().unwrap();
     let (key, text) = contents.rows.first().unwrap();
     let text = String::from_utf8(text.clone()).unwrap();
@@ -227,40 +227,40 @@ fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
     let mut store = before.clone();
     store.commit(&batch).unwrap();
 
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     let named = |name: String| {
         db.write_observed(|tx| tx.set(&vm, vm::Field::name_label, Value::Str(name))).unwrap();
     };
     named("n".repeat(200));
     // One that is asked for at the same moment may be taken back with it.
-    let create = || wait(durable.change(|tx| tx.create(of("network"), Vec::new()))).is_ok();
+    let create = || wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).is_ok();
     assert!((0..3).any(|_| create()));
     let long = "n".repeat(201);
-    let asked = durable.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text(long)));
+    let asked = persistence.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text(long)));
     assert_eq!(wait(asked).unwrap_err().code, "INTERNAL_ERROR");
     assert!((0..3).any(|_| create()));
-    durable.close().unwrap();
+    persistence.close().unwrap();
     assert!(!before.clone().load().unwrap().clean, "the row is older than what was told");
-    drop(durable);
+    drop(persistence);
     drop(db);
 
-    let (db, durable) = open(before.clone());
+    let (db, persistence) = open(before.clone());
     assert_eq!(name(&db, &vm), Value::text("vm"));
-    wait(durable.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("v")))).unwrap();
-    durable.close().unwrap();
+    wait(persistence.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("v")))).unwrap();
+    persistence.close().unwrap();
     assert!(before.clone().load().unwrap().clean);
 }
 
 #[test]
 fn a_full_disk_keeps_nobody_who_tells_what_has_become_of_the_world() {
     let store = MemoryStore::default();
-    let (db, durable) = open(store.clone());
+    let (db, persistence) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
-    wait(durable.wait_generation(made)).unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
     store.set_room(Some(0));
     db.write_observed(|tx| tx.set(&vm, vm::Field::power_state, Value::text("Running"))).unwrap();
-    wait(durable.wait_attempt()).unwrap();
-    wait(durable.wait_attempt()).unwrap();
+    wait(persistence.wait_attempt()).unwrap();
+    wait(persistence.wait_attempt()).unwrap();
     let power = db.read(|view| view.get(&vm, vm::Field::power_state).unwrap().clone());
     assert_eq!(power, Value::text("Running"));
 }

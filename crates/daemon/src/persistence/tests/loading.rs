@@ -33,14 +33,14 @@ fn what_this_version_does_not_know_is_kept() {
                   \"allowed_operations\":[\"of\",\"another\",\"moment\"]";
     let before =
         store(&[("obj/VM", UUID, &row(fields)), ("obj/gadget", "x", "?"), ("own", "y", "z")]);
-    let (db, durable) = open(before.clone());
+    let (db, persistence) = open(before.clone());
     assert_eq!(generation(&db), 9);
     let vm = db.read(|view| view.by_uuid(of("VM"), UUID).unwrap().clone());
     assert_eq!((vm.as_str(), name(&db, &vm)), ("OpaqueRef:a", Value::text("a")));
     let domid = db.read(|view| view.get(&vm, vm::Field::domid).unwrap().clone());
     assert_eq!(domid, Value::Int(-1), "what is not there is as the class says");
-    wait(durable.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("b")))).unwrap();
-    durable.close().unwrap();
+    wait(persistence.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("b")))).unwrap();
+    persistence.close().unwrap();
     let rows = before.clone().load().unwrap().rows;
     let text = |key: Key| {
         let (_, value) = rows.iter().find(|(one, _)| *one == key).unwrap();
@@ -94,19 +94,19 @@ fn a_row_that_is_none_of_ours_is_refused() {
 #[test]
 fn tasks_that_were_under_way_have_failed() {
     let store = MemoryStore::default();
-    let (db, durable) = open(store.clone());
+    let (db, persistence) = open(store.clone());
     let task = |status: &str| {
         let given = vec![(task::Field::status.into(), Value::text(status))];
         let (task, made) =
             db.change(|tx| Ok((tx.create(of("task"), given)?, tx.generation()))).unwrap();
-        wait(durable.wait_generation(made)).unwrap();
+        wait(persistence.wait_generation(made)).unwrap();
         task
     };
     let all = ["pending", "cancelling", "success", "failure", "cancelled"].map(task);
     machine(&db, "vm");
-    durable.close().unwrap();
+    persistence.close().unwrap();
     let last = generation(&db);
-    drop((db, durable));
+    drop((db, persistence));
     let (db, _durable) = open(store);
     db.read(|view| {
         let text = |at: usize, field: task::Field| view.get(&all[at], field).unwrap().clone();

@@ -47,8 +47,9 @@ fn name(db: &Db, vm: &Ref) -> Value {
 
 /// Everything that a restart keeps, with generations.
 fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
-    let classes =
-        xenapi::table::classes().iter().filter(|class| class.kept == RecordStorage::State);
+    let classes = xenapi::table::classes()
+        .iter()
+        .filter(|class| class.record_storage == RecordStorage::State);
     let objects = classes.flat_map(|class| view.all(class));
     let row = |object: &crate::db::Object| {
         let Value::Map(mut members) = object.record().value().clone() else { panic!("no record") };

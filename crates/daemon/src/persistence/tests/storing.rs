@@ -15,18 +15,20 @@ use crate::persistence::Persistence;
 fn references_and_generations_survive() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
-    let (db, durable) = open(RedbStore::open(&path).unwrap());
+    let (db, persistence) = open(RedbStore::open(&path).unwrap());
     let (one, made) = machine(&db, "one");
-    wait(durable.wait_generation(made)).unwrap();
-    wait(durable.change(|tx| tx.set(&one, vm::Field::HVM_shadow_multiplier, Value::Float(1.5))))
-        .unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
+    wait(
+        persistence.change(|tx| tx.set(&one, vm::Field::HVM_shadow_multiplier, Value::Float(1.5))),
+    )
+    .unwrap();
     let busy = || Some(Value::text("start"));
     db.write_observed(|tx| tx.set_key(&one, vm::Field::current_operations, "task", busy()))
         .unwrap();
-    durable.close().unwrap();
+    persistence.close().unwrap();
     let (before, last) = (db.read(kept), generation(&db));
-    drop((db, durable));
-    let (db, durable) = open(RedbStore::open(&path).unwrap());
+    drop((db, persistence));
+    let (db, persistence) = open(RedbStore::open(&path).unwrap());
     assert_eq!((db.read(kept), generation(&db)), (before, last));
     db.read(|view| {
         assert_eq!(since(view, last).len(), 0, "a clean end is told to nobody");
@@ -37,8 +39,8 @@ fn references_and_generations_survive() {
     });
     let (two, _) = machine(&db, "two");
     assert_eq!(generation(&db), last + 1);
-    durable.close().unwrap();
-    drop((db, durable));
+    persistence.close().unwrap();
+    drop((db, persistence));
     let (db, _durable) = open(RedbStore::open(&path).unwrap());
     let order =
         db.read(|view| view.all(of("VM")).map(|vm| vm.reference().clone()).collect::<Vec<_>>());
@@ -56,31 +58,31 @@ fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
 #[test]
 fn after_an_unclean_end_everything_is_told_again() {
     let store = MemoryStore::default();
-    let (db, durable) = open(store.clone());
+    let (db, persistence) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
-    wait(durable.wait_generation(made)).unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
     // Somebody is told of what no store has seen.
     let busy = || Some(Value::text("start"));
     db.write_observed(|tx| tx.set_key(&vm, vm::Field::current_operations, "task", busy())).unwrap();
     let told_until = generation(&db);
-    drop((db, durable));
-    let (db, durable) = open(store.clone());
+    drop((db, persistence));
+    let (db, persistence) = open(store.clone());
     assert!(generation(&db) > told_until);
     assert_eq!(told(&db, told_until), [("changed", vm.clone())]);
     assert_eq!(told(&db, 0), [("made", vm.clone())]);
-    durable.close().unwrap();
-    drop((db, durable));
-    let (db, durable) = open(store);
+    persistence.close().unwrap();
+    drop((db, persistence));
+    let (db, persistence) = open(store);
     assert_eq!(told(&db, told_until), [("changed", vm)], "also after the next end");
     assert_eq!(told(&db, generation(&db)), []);
-    drop((db, durable));
+    drop((db, persistence));
 }
 
 #[test]
 fn what_is_made_is_told_when_it_is_stored() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0), "the reservation");
     let before = generation(&db);
     let (vm, made) = machine(&db, "vm");
@@ -105,38 +107,38 @@ fn what_is_made_is_told_when_it_is_stored() {
     assert_eq!(named(), [0, 0]);
     let mut changed = db.changed();
     goes.send(()).unwrap();
-    wait(durable.wait_generation(made)).unwrap();
+    wait(persistence.wait_generation(made)).unwrap();
     wait(changed.changed()).unwrap();
     assert_eq!(named(), [1, 2]);
     assert_eq!(told(&db, before), [("made", vm), ("made", other)]);
     assert_eq!(vms(), (2, 2));
     drop(goes);
-    durable.close().unwrap();
+    persistence.close().unwrap();
 }
 
 #[test]
 fn what_comes_meanwhile_is_one_batch() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let (_, first) = machine(&db, "first");
     assert_eq!(comes.recv(), Ok(1));
     let more: Vec<_> = (0..100).map(|number| machine(&db, &number.to_string()).1).collect();
     goes.send(()).unwrap();
-    wait(durable.wait_generation(first)).unwrap();
+    wait(persistence.wait_generation(first)).unwrap();
     assert_eq!(comes.recv(), Ok(100));
     goes.send(()).unwrap();
-    more.into_iter().for_each(|generation| wait(durable.wait_generation(generation)).unwrap());
+    more.into_iter().for_each(|generation| wait(persistence.wait_generation(generation)).unwrap());
     drop(goes);
-    durable.close().unwrap();
+    persistence.close().unwrap();
 }
 
 #[test]
 fn what_is_true_of_the_moment_is_neither_stored_nor_waited_for() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let task = db.write_observed(|tx| tx.create(of("task"), Vec::new())).unwrap();
     assert_eq!(comes.recv(), Ok(1));
@@ -148,10 +150,10 @@ fn what_is_true_of_the_moment_is_neither_stored_nor_waited_for() {
             Ok(tx.generation())
         })
         .unwrap();
-    wait(durable.wait_generation(generation)).unwrap();
+    wait(persistence.wait_generation(generation)).unwrap();
     goes.send(()).unwrap();
     drop(goes);
-    durable.close().unwrap();
+    persistence.close().unwrap();
     assert_eq!(comes.recv(), Ok(1), "the clean end tells when the task was changed");
     assert!(comes.recv().is_err());
 }
@@ -161,7 +163,7 @@ fn generations_are_reserved_before_they_are_told() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let mut memory = store.store.clone();
     goes.send(()).unwrap();
-    let (db, durable) =
+    let (db, persistence) =
         Persistence::open_reserving(100, Box::new(store), (numbered, update_allowed), NOW).unwrap();
     assert_eq!(comes.recv(), Ok(0));
     let session = db.write_observed(|tx| tx.create(of("session"), Vec::new())).unwrap();
@@ -177,7 +179,7 @@ fn generations_are_reserved_before_they_are_told() {
     assert_eq!(comes.recv(), Ok(0), "nothing but the reservation");
     goes.send(()).unwrap();
     drop(goes);
-    drop(durable);
+    drop(persistence);
     let contents = memory.load().unwrap();
     assert_eq!((contents.generation, contents.ceiling, contents.clean), (51, 151, false));
     let (db, _durable) = open(memory);
@@ -187,11 +189,11 @@ fn generations_are_reserved_before_they_are_told() {
 #[test]
 fn nothing_is_stored_after_the_end() {
     let store = MemoryStore::default();
-    let (db, durable) = open(store.clone());
-    durable.close().unwrap();
-    durable.close().unwrap();
+    let (db, persistence) = open(store.clone());
+    persistence.close().unwrap();
+    persistence.close().unwrap();
     let (_, generation) = machine(&db, "late");
-    let error = wait(durable.wait_generation(generation)).unwrap_err();
+    let error = wait(persistence.wait_generation(generation)).unwrap_err();
     assert_eq!(error.code, "INTERNAL_ERROR");
     assert!(store.clone().load().unwrap().rows.is_empty());
 }
@@ -209,7 +211,7 @@ proptest! {
         clean: bool,
     ) {
         let store = MemoryStore::default();
-        let (db, durable) = open(store.clone());
+        let (db, persistence) = open(store.clone());
         for (all_of_it, asked, room) in changes {
             let make = |tx: &mut crate::db::Tx<'_>| {
                 all_of_it.iter().for_each(|one| write(tx, one));
@@ -221,26 +223,26 @@ proptest! {
             }
             if room == 0 {
                 // Everything else is stored, so that this is all that finds no room.
-                wait(durable.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
+                wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
                 let before = db.read(all);
                 store.set_room(Some(0));
-                if wait(durable.change(make)).is_err() {
+                if wait(persistence.change(make)).is_err() {
                     db.read(check);
                     prop_assert_eq!(sorted(db.read(all)), sorted(before));
                 }
                 store.set_room(None);
             } else {
-                wait(durable.change(make)).unwrap();
+                wait(persistence.change(make)).unwrap();
             }
         }
         db.read(check);
         // A change that is stored after all that was noted.
-        wait(durable.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
+        wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
         if clean {
-            durable.close().unwrap();
+            persistence.close().unwrap();
         }
         let before = db.read(kept);
-        drop((db, durable));
+        drop((db, persistence));
         let (db, _durable) = open(store);
         db.read(check);
         let after = db.read(kept);
@@ -271,11 +273,11 @@ fn what_was_noted_is_stored_before_anybody_is_told() {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
     goes.send(()).unwrap();
-    let (db, durable) = open(store);
+    let (db, persistence) = open(store);
     assert_eq!(comes.recv(), Ok(0));
     let vm = db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     assert_eq!(comes.recv(), Ok(1));
-    let mut told = pin!(durable.wait_attempt());
+    let mut told = pin!(persistence.wait_attempt());
     assert!(told.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     goes.send(()).unwrap();
     wait(told).unwrap();
@@ -285,5 +287,5 @@ fn what_was_noted_is_stored_before_anybody_is_told() {
     // What is true of the moment only is not waited for.
     db.write_observed(|tx| tx.set(&vm, vm::Field::allowed_operations, Value::Set(Vec::new())))
         .unwrap();
-    wait(durable.wait_attempt()).unwrap();
+    wait(persistence.wait_attempt()).unwrap();
 }

@@ -12,15 +12,15 @@ use crate::dispatch::limits::{CallPermit, MAX_PENDING_OF_SESSION};
 use crate::tasks::Status;
 use crate::trial::TestApp;
 
-fn the(trial: &TestApp, class: &'static Class) -> Ref {
-    trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
+fn the(test_app: &TestApp, class: &'static Class) -> Ref {
+    test_app.app.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
 /// All that this session may have.
-fn all_places(trial: &TestApp) -> Vec<CallPermit> {
+fn all_places(test_app: &TestApp) -> Vec<CallPermit> {
     let mut held = Vec::new();
-    while let Ok(place) = trial.house.places.take(&trial.session) {
-        held.push(place);
+    while let Ok(call_permit) = test_app.app.call_limiter.take(&test_app.session) {
+        held.push(call_permit);
     }
     held
 }
@@ -39,29 +39,29 @@ fn told(answer: Value) -> (usize, Value) {
 
 #[tokio::test]
 async fn calls_that_take_a_while_have_a_bound_and_reads_have_none() {
-    let trial = TestApp::new().await;
-    let mut held = all_places(&trial);
-    let host = the(&trial, &host::CLASS);
-    let refused = trial.refused("Async.host.disable", [host.value()]).await;
+    let test_app = TestApp::new().await;
+    let mut held = all_places(&test_app);
+    let host = the(&test_app, &host::CLASS);
+    let refused = test_app.refused("Async.host.disable", [host.value()]).await;
     assert_eq!(refused, ["TOO_MANY_PENDING_TASKS"]);
-    assert_eq!(trial.house.db.read(|view| view.count(&task::CLASS)), 0);
-    trial.call("host.get_enabled", [host.value()]).await.unwrap();
+    assert_eq!(test_app.app.db.read(|view| view.count(&task::CLASS)), 0);
+    test_app.call("host.get_enabled", [host.value()]).await.unwrap();
     held.pop();
-    let it = trial.made("Async.host.disable", [host.value()]).await;
-    assert_eq!(ended(&trial, &it).await, Status::Success);
+    let it = test_app.made("Async.host.disable", [host.value()]).await;
+    assert_eq!(ended(&test_app, &it).await, Status::Success);
 }
 
 #[tokio::test]
 async fn events_are_told_with_all_places_taken() {
-    let trial = TestApp::new().await;
-    let held = all_places(&trial);
+    let test_app = TestApp::new().await;
+    let held = all_places(&test_app);
     assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
-    let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
+    let first = test_app.call("event.from", from(&Value::text(""), 0.0)).await;
     let (known, token) = told(first.unwrap());
     assert_eq!(known, 1);
-    let name = [the(&trial, &pool::CLASS).value(), Value::text("n")];
-    let change = async { trial.call("pool.set_name_label", name).await.unwrap() };
-    let waits = trial.call("event.from", from(&token, 60.0));
+    let name = [the(&test_app, &pool::CLASS).value(), Value::text("n")];
+    let change = async { test_app.call("pool.set_name_label", name).await.unwrap() };
+    let waits = test_app.call("event.from", from(&token, 60.0));
     let (answer, _) = tokio::join!(waits, change);
     assert_eq!(told(answer.unwrap()).0, 1);
 }
@@ -69,10 +69,10 @@ async fn events_are_told_with_all_places_taken() {
 /// More clients than there are places wait, as long as they like.
 #[tokio::test]
 async fn who_waits_for_events_takes_no_place() {
-    let trial = TestApp::new().await;
-    let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
+    let test_app = TestApp::new().await;
+    let first = test_app.call("event.from", from(&Value::text(""), 0.0)).await;
     let (_, token) = told(first.unwrap());
-    let wait = |_| Box::pin(trial.call("event.from", from(&token, 3600.0)));
+    let wait = |_| Box::pin(test_app.call("event.from", from(&token, 3600.0)));
     let mut waiting: Vec<_> = (0..=MAX_PENDING_OF_SESSION).map(wait).collect();
     poll_fn(|cx| {
         for one in &mut waiting {
@@ -81,12 +81,12 @@ async fn who_waits_for_events_takes_no_place() {
         Poll::Ready(())
     })
     .await;
-    assert_eq!(trial.house.places.taken(), 0);
-    let host = the(&trial, &host::CLASS);
-    let it = trial.made("Async.host.disable", [host.value()]).await;
-    assert_eq!(ended(&trial, &it).await, Status::Success);
-    let name = [the(&trial, &pool::CLASS).value(), Value::text("n")];
-    trial.call("pool.set_name_label", name).await.unwrap();
+    assert_eq!(test_app.app.call_limiter.taken(), 0);
+    let host = the(&test_app, &host::CLASS);
+    let it = test_app.made("Async.host.disable", [host.value()]).await;
+    assert_eq!(ended(&test_app, &it).await, Status::Success);
+    let name = [the(&test_app, &pool::CLASS).value(), Value::text("n")];
+    test_app.call("pool.set_name_label", name).await.unwrap();
     for one in waiting {
         assert_eq!(told(one.await.unwrap()).0, 1);
     }

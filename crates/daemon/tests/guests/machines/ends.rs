@@ -136,14 +136,14 @@ fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
 /// Begins an operation, and kills the daemon as soon as it is under way and on disk: what it dies
 /// with before that was never done.
 fn cut(world: &mut World, method: &str, machine: &str) {
-    let begun = world.client.begin(method, &of(machine)).unwrap();
+    let pending_call = world.client.begin(method, &of(machine)).unwrap();
     world.until("its beginning", |world| {
         world.record("VM", machine).pairs("other_config").contains_key("owed_operation")
     });
     // An answer to a change comes when all before it is stored.
     world.call("VM.set_name_description", &with(machine, [Value::text(method)]));
     world.killed();
-    match world.client.end(begun, PATIENCE) {
+    match world.client.end(pending_call, PATIENCE) {
         Err(ClientError::Api(error)) => assert_eq!(error.code, "INTERNAL_ERROR", "{error}"),
         other => panic!("{other:?}"),
     }

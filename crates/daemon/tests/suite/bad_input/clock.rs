@@ -46,7 +46,7 @@ fn a_clock_that_is_set_ends_no_wait_no_session_and_no_task() {
     world.daemon.set_rules(&rules).unwrap();
 
     for years in [30, -40, 0] {
-        let begun = world.root.begin("VM.start", &start(&vm)).unwrap();
+        let pending_call = world.root.begin("VM.start", &start(&vm)).unwrap();
         let mut other = world.daemon.client().unwrap();
         let waits = std::thread::spawn(move || nothing_comes(&mut other));
         let mut guesser = tcp(&mut world, Encoding::Json);
@@ -58,7 +58,7 @@ fn a_clock_that_is_set_ends_no_wait_no_session_and_no_task() {
         assert!((ahead(&mut world) - years * YEAR_S).abs() < NEAR_S, "{years}");
         guessing.join().unwrap();
         assert!((GUESS..PATIENCE).contains(&since.elapsed()), "{:?}", since.elapsed());
-        world.root.end(begun, PATIENCE).unwrap();
+        world.root.end(pending_call, PATIENCE).unwrap();
         waits.join().unwrap();
         world.call("VM.hard_shutdown", &[Value::text(&*vm)]);
     }

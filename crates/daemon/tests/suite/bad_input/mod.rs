@@ -75,7 +75,8 @@ impl World {
     /// One that names the call names that form.
     fn refused_task(&mut self, method: &str, params: &[Value]) -> Vec<String> {
         let root = &mut self.root;
-        let ended = root.begin(method, params).and_then(|begun| root.end(begun, PATIENCE));
+        let ended =
+            root.begin(method, params).and_then(|pending_call| root.end(pending_call, PATIENCE));
         let told = details(method, params, ended);
         let form = format!("Async.{method}");
         told.into_iter().map(|it| if it == form { method.to_owned() } else { it }).collect()

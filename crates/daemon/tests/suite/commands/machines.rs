@@ -80,11 +80,11 @@ fn a_task_is_cancelled() {
         panic!("no reference")
     };
     let start = [Value::text(machine), Value::Bool(false), Value::Bool(false)];
-    let begun = client.begin("VM.start", &start).unwrap();
+    let pending_call = client.begin("VM.start", &start).unwrap();
     let task = typed.only("task", &["status=pending"]);
     assert_eq!(typed.get("task", &task, "name-label"), "Async.VM.start");
     typed.does(&["task-cancel", &to("uuid", &task)]);
-    match client.end(begun, PATIENCE) {
+    match client.end(pending_call, PATIENCE) {
         Err(ClientError::Api(error)) => assert_eq!(error.code, "TASK_CANCELLED", "{error}"),
         other => panic!("{other:?}"),
     }

@@ -52,8 +52,8 @@ fn what_is_not_of_the_attach_that_was_cut_off_is_left_alone() {
     let held = json!({"format": 1, "spec": spec(folder.path()), "active": false, "leaving": true});
     let _other = std::os::unix::net::UnixListener::bind(folder.path().join("s")).unwrap();
     let held = PreservedEntry { data: held, ..PreservedEntry::default() };
-    let (table, keeper) = table([("disk/d".to_owned(), held)].into());
-    table.restore();
+    let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
+    disk_registry.restore();
     assert_eq!(answer(&keeper, None), None);
     assert!(folder.path().join("s").exists());
 }
@@ -75,15 +75,15 @@ fn the_end_of_a_detach_waits_behind_a_fence_on_one_thread() {
     listener.leave();
     let data = json!({"format": 1, "spec": spec, "active": true, "leaving": true});
     let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
-    let (table, keeper) = table([("disk/d".to_owned(), held)].into());
-    table.restore();
-    let shown = || table.stats(Some("d")).unwrap().disks.remove(0);
+    let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
+    disk_registry.restore();
+    let shown = || disk_registry.stats(Some("d")).unwrap().disks.remove(0);
     eventually("it waits", || shown().fence.is_some());
     // Nobody waits for the answer: what has a deadline gives up, and leaves a thread each time.
     std::thread::sleep(3 * DEADLINE);
     assert!(shown().fence.is_some() && shown().refused.is_none());
     former.disk.deactivate().unwrap();
     assert_eq!(answer(&keeper, None), None, "it is detached");
-    eventually("it is gone", || table.stats(Some("d")).is_err());
+    eventually("it is gone", || disk_registry.stats(Some("d")).is_err());
     assert!(!socket.exists());
 }

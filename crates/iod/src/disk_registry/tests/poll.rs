@@ -5,8 +5,8 @@ use model::spec::{EffectivePolling, PollMode};
 
 use super::*;
 
-fn defaults(table: &DiskRegistry) -> EffectivePolling {
-    table.stats(None).unwrap().poll_defaults.unwrap()
+fn defaults(disk_registry: &DiskRegistry) -> EffectivePolling {
+    disk_registry.stats(None).unwrap().poll_defaults.unwrap()
 }
 
 fn off() -> PollChange {
@@ -15,51 +15,54 @@ fn off() -> PollChange {
 
 #[test]
 fn defaults_that_cannot_be_held_change_nothing() {
-    let (table, keeper) = table(BTreeMap::new());
+    let (disk_registry, keeper) = table(BTreeMap::new());
     let keeper = std::thread::spawn(move || {
         answer(&keeper, Some("not today"));
         let held = answer(&keeper, None);
         (held, answer(&keeper, None))
     });
-    let error = table.set_poll_defaults(off()).unwrap_err();
+    let error = disk_registry.set_poll_defaults(off()).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
-    assert_eq!(defaults(&table), EffectivePolling::default());
-    assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
-    assert_eq!(defaults(&table).mode, PollMode::Off);
+    assert_eq!(defaults(&disk_registry), EffectivePolling::default());
+    assert_eq!(disk_registry.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
+    assert_eq!(defaults(&disk_registry).mode, PollMode::Off);
     let back = PollChange { poll: Some(None), ..PollChange::default() };
-    assert_eq!(table.set_poll_defaults(back).unwrap(), EffectivePolling::default());
+    assert_eq!(disk_registry.set_poll_defaults(back).unwrap(), EffectivePolling::default());
     let (held, nothing) = keeper.join().unwrap();
     assert_eq!((held.unwrap(), nothing), (json!({"poll": "off"}), None), "then it is forgotten");
 }
 
 #[test]
 fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
-    let (table, keeper) = table(BTreeMap::new());
+    let (disk_registry, keeper) = table(BTreeMap::new());
     let caller = std::thread::spawn({
-        let table = Arc::clone(&table);
-        move || table.set_poll_defaults(off())
+        let disk_registry = Arc::clone(&disk_registry);
+        move || disk_registry.set_poll_defaults(off())
     });
     // Asked, and not answered yet: the successor would find what was before.
     let (WorkerMessage::Hold { seq, .. }, _) = keeper.receive().unwrap().unwrap() else { panic!() };
-    for error in [table.begin_upgrade().unwrap_err(), table.set_poll_defaults(off()).unwrap_err()] {
+    for error in [
+        disk_registry.begin_upgrade().unwrap_err(),
+        disk_registry.set_poll_defaults(off()).unwrap_err(),
+    ] {
         let named = error.message.contains("poll.defaults is at work");
         assert!(error.code == code::WRONG_STATE && named, "{error}");
     }
     keeper.send(&KeeperMessage::Done { seq, problem: None }, &[]).unwrap();
     caller.join().unwrap().unwrap();
-    table.begin_upgrade().unwrap();
-    let error = table.set_poll_defaults(off()).unwrap_err();
+    disk_registry.begin_upgrade().unwrap();
+    let error = disk_registry.set_poll_defaults(off()).unwrap_err();
     assert!(error.message.contains("an upgrade is under way"), "{error}");
 }
 
 #[test]
 fn no_upgrade_begins_while_nobody_knows_what_is_held() {
-    let (table, keeper) = table(BTreeMap::new());
-    let error = table.set_poll_defaults(off()).unwrap_err();
+    let (disk_registry, keeper) = table(BTreeMap::new());
+    let error = disk_registry.set_poll_defaults(off()).unwrap_err();
     assert!(error.message.contains("does not answer"), "{error}");
-    assert_eq!(defaults(&table), EffectivePolling::default());
+    assert_eq!(defaults(&disk_registry), EffectivePolling::default());
     let unknown = || {
-        let error = table.begin_upgrade().unwrap_err();
+        let error = disk_registry.begin_upgrade().unwrap_err();
         let named = error.message.contains("repeat poll.defaults");
         assert!(error.code == code::WRONG_STATE && named, "{error}");
     };
@@ -69,10 +72,10 @@ fn no_upgrade_begins_while_nobody_knows_what_is_held() {
         answer(&keeper, Some("not today"));
         answer(&keeper, None);
     });
-    table.set_poll_defaults(off()).unwrap_err();
+    disk_registry.set_poll_defaults(off()).unwrap_err();
     unknown();
-    assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
-    table.begin_upgrade().unwrap();
+    assert_eq!(disk_registry.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
+    disk_registry.begin_upgrade().unwrap();
     keeper.join().unwrap();
 }
 
@@ -87,8 +90,8 @@ fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
         (json!(7), usual),
     ] {
         let held = PreservedEntry { data, ..PreservedEntry::default() };
-        let (table, _keeper) = table([("poll".to_owned(), held)].into());
-        assert_eq!(defaults(&table), expected);
+        let (disk_registry, _keeper) = table([("poll".to_owned(), held)].into());
+        assert_eq!(defaults(&disk_registry), expected);
     }
 }
 
@@ -98,11 +101,11 @@ fn held_again(folder: &Path, record: Value) -> Value {
     let sockets = vec![listener.parts().unwrap()];
     listener.leave();
     let held = PreservedEntry { sockets, data: record, ..PreservedEntry::default() };
-    let (table, keeper) = table([("disk/d".to_owned(), held)].into());
-    table.restore();
+    let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
+    disk_registry.restore();
     let again = answer(&keeper, None).unwrap();
     let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
-    while table.detach("d").is_err() {
+    while disk_registry.detach("d").is_err() {
         // It is brought back by a thread that tells nobody here when it has done so.
         std::thread::yield_now();
     }

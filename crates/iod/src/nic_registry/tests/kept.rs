@@ -16,16 +16,17 @@ fn kept(
 ) -> (NicRegistry, JoinHandle<Vec<String>>) {
     let (link, theirs) = Link::pair().unwrap();
     let link = Arc::new(link);
-    let door = KeeperClient::open(Arc::clone(&link), KeeperInfo::default(), holdings, false);
-    let (attending, end) = (door.clone(), StopSignal::new().unwrap());
+    let keeper_client =
+        KeeperClient::open(Arc::clone(&link), KeeperInfo::default(), holdings, false);
+    let (attending, end) = (keeper_client.clone(), StopSignal::new().unwrap());
     std::thread::spawn(move || attending.run_link(&link, &end));
     let keeper = Link::new(theirs);
     let answers = std::thread::spawn(move || {
         let answer = |problem: Option<&str>| {
             let (seq, told) = match keeper.receive().unwrap().unwrap() {
                 (WorkerMessage::Hold { seq, what }, fds) => {
-                    let (key, holding) = PreservedEntry::read(what, fds).unwrap();
-                    (seq, format!("{key} leaving={}", holding.data["leaving"]))
+                    let (key, preserved_entry) = PreservedEntry::read(what, fds).unwrap();
+                    (seq, format!("{key} leaving={}", preserved_entry.data["leaving"]))
                 }
                 (WorkerMessage::Forget { seq, key }, _) => (seq, key),
                 (other, _) => panic!("{other:?}"),
@@ -36,7 +37,7 @@ fn kept(
         };
         answers.into_iter().map(answer).collect()
     });
-    (NicRegistry::new(pool(), door), answers)
+    (NicRegistry::new(pool(), keeper_client), answers)
 }
 
 #[test]

@@ -15,8 +15,13 @@ pub(crate) struct AbandonedQueues {
 
 impl AbandonedQueues {
     /// One more, and whether its front-end's in-flight region records what it had.
-    pub(super) fn take(&mut self, zombie: AbandonedQueue, place: ReactorLease, recorded: bool) {
-        self.zombies.push((zombie, place));
+    pub(super) fn take(
+        &mut self,
+        abandoned_queue: AbandonedQueue,
+        reactor_lease: ReactorLease,
+        recorded: bool,
+    ) {
+        self.zombies.push((abandoned_queue, reactor_lease));
         self.unrecorded |= !recorded;
     }
 
@@ -37,13 +42,13 @@ impl AbandonedQueues {
 
     /// Requests that storage has not ended.
     pub(crate) fn requests(&self) -> u64 {
-        self.zombies.iter().map(|(zombie, _)| u64::from(zombie.requests())).sum()
+        self.zombies.iter().map(|(abandoned_queue, _)| u64::from(abandoned_queue.requests())).sum()
     }
 
     /// Waits until the kernel has ended them all.
     pub(crate) fn wait(self) {
-        for (zombie, _place) in self.zombies {
-            zombie.wait();
+        for (abandoned_queue, _place) in self.zombies {
+            abandoned_queue.wait();
         }
     }
 }

@@ -139,15 +139,15 @@ mod tests {
     #[test]
     fn what_is_told_while_it_is_held_is_heard_when_it_is_let_go() {
         let heard = Heard::default();
-        let told = NotifyMutex::new(&heard, hear);
-        let held = told.lock();
+        let notify_mutex = NotifyMutex::new(&heard, hear);
+        let held = notify_mutex.lock();
         heard.now.store(1, Ordering::SeqCst);
-        told.notify();
+        notify_mutex.notify();
         assert_eq!(heard.last.load(Ordering::SeqCst), 0);
         drop(held);
         assert_eq!(heard.last.load(Ordering::SeqCst), 1);
         heard.now.store(2, Ordering::SeqCst);
-        told.notify();
+        notify_mutex.notify();
         assert_eq!(heard.last.load(Ordering::SeqCst), 2);
     }
 
@@ -155,14 +155,14 @@ mod tests {
     fn the_last_change_is_heard_however_it_meets_those_who_hold_the_lock() {
         for _ in 0..testkit::rounds(300, 10_000) {
             let heard = Heard::default();
-            let told = NotifyMutex::new(&heard, hear);
+            let notify_mutex = NotifyMutex::new(&heard, hear);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
-                    scope.spawn(|| (0..20).for_each(|_| drop(told.lock())));
+                    scope.spawn(|| (0..20).for_each(|_| drop(notify_mutex.lock())));
                 }
                 for _ in 0..20 {
                     heard.now.fetch_add(1, Ordering::SeqCst);
-                    told.notify();
+                    notify_mutex.notify();
                 }
             });
             assert_eq!(heard.last.load(Ordering::SeqCst), 20);
@@ -171,10 +171,10 @@ mod tests {
 
     #[test]
     fn it_is_waited_for_until_the_deadline() {
-        let told = NotifyMutex::new(0u64, |_| ());
-        let held = told.lock();
-        assert!(told.lock_until(Instant::now()).is_none());
-        assert!(told.lock_until(Instant::now() + Duration::from_millis(5)).is_none());
+        let notify_mutex = NotifyMutex::new(0u64, |_| ());
+        let held = notify_mutex.lock();
+        assert!(notify_mutex.lock_until(Instant::now()).is_none());
+        assert!(notify_mutex.lock_until(Instant::now() + Duration::from_millis(5)).is_none());
         drop(held);
         // Whoever waits so is woken, however it meets the others.
         let far = Instant::now() + Duration::from_secs(60);
@@ -182,13 +182,13 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..testkit::rounds(2000, 100_000) {
-                        *told.lock_until(far).unwrap() += 1;
-                        told.notify();
+                        *notify_mutex.lock_until(far).unwrap() += 1;
+                        notify_mutex.notify();
                     }
                 });
             }
         });
-        assert_eq!(*told.lock(), 3 * testkit::rounds(2000, 100_000) as u64);
+        assert_eq!(*notify_mutex.lock(), 3 * testkit::rounds(2000, 100_000) as u64);
         assert!(Instant::now() < far, "nobody is forgotten");
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct StartedRing {
     pub(super) start: QueueStart,
     /// Its front-end.
     session: SessionHandle,
-    pub(super) served: Option<RunningRing>,
+    pub(super) running_ring: Option<RunningRing>,
     /// It was given up, and has not been served since.
     pub(super) owed: bool,
     /// Its driver has broken it: it is not served again before its front-end starts it anew.
@@ -35,12 +35,12 @@ pub(super) struct StartedRing {
 #[derive(Debug)]
 pub(super) struct RunningRing {
     pub(super) queue: RunningQueue,
-    place: ReactorLease,
+    reactor_lease: ReactorLease,
 }
 
 impl StartedRing {
     pub(super) fn new(start: QueueStart, session: SessionHandle) -> Self {
-        Self { start, session, served: None, owed: false, broken: false }
+        Self { start, session, running_ring: None, owed: false, broken: false }
     }
 
     /// Serves it in `place`, unless it is served, or broken.
@@ -49,7 +49,7 @@ impl StartedRing {
         device: &BlkDevice,
         place: impl FnOnce() -> ReactorLease,
     ) -> Result<(), QueueError> {
-        if self.served.is_none() && !self.broken {
+        if self.running_ring.is_none() && !self.broken {
             self.serve_in(device, self.start.clone(), place())?;
         }
         Ok(())
@@ -59,22 +59,24 @@ impl StartedRing {
         &mut self,
         device: &BlkDevice,
         start: QueueStart,
-        place: ReactorLease,
+        reactor_lease: ReactorLease,
     ) -> Result<(), QueueError> {
         let session = self.session.clone();
         let fault: FaultHandler = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
             session.close();
         });
-        let queue = device.start_queue(place.handle(), start, fault)?;
-        self.served = Some(RunningRing { queue, place });
+        let queue = device.start_queue(reactor_lease.handle(), start, fault)?;
+        self.running_ring = Some(RunningRing { queue, reactor_lease });
         self.owed = false;
         Ok(())
     }
 
     /// It is served in the place of this number.
     pub(super) fn is_in(&self, place: u64) -> bool {
-        self.served.as_ref().is_some_and(|served| served.place.id() == place)
+        self.running_ring
+            .as_ref()
+            .is_some_and(|running_ring| running_ring.reactor_lease.id() == place)
     }
 
     /// Has it served in another place from where it stands, once what is in flight has ended.
@@ -85,12 +87,12 @@ impl StartedRing {
         device: &BlkDevice,
         to: ReactorLease,
     ) -> Result<bool, QueueError> {
-        let Some((stopping, place)) = self.begin_quiesce() else { return Ok(false) };
-        let ended = stopping.wait_or_resume(Instant::now() + MOVE_WITHIN);
+        let Some((draining_queue, reactor_lease)) = self.begin_quiesce() else { return Ok(false) };
+        let ended = draining_queue.wait_or_resume(Instant::now() + MOVE_WITHIN);
         let next_avail = match ended {
             Ok(QuiesceOutcome::Drained(next_avail)) => next_avail,
             Ok(QuiesceOutcome::GoesOn(queue)) => {
-                self.served = Some(RunningRing { queue, place });
+                self.running_ring = Some(RunningRing { queue, reactor_lease });
                 return Ok(false);
             }
             Ok(QuiesceOutcome::Broken(next_avail)) => {
@@ -108,16 +110,16 @@ impl StartedRing {
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
                 tracing::warn!(queue = self.start.index, "stays on its reactor: {cause}");
-                self.serve_in(device, self.start.clone(), place).map(|()| false)
+                self.serve_in(device, self.start.clone(), reactor_lease).map(|()| false)
             }
         }
     }
 
     /// Has the ring take no more requests, if it is served.
     pub(super) fn begin_drain(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
-        let RunningRing { queue, place } = self.served.take()?;
+        let RunningRing { queue, reactor_lease } = self.running_ring.take()?;
         match queue.begin_stop() {
-            Ok(stopping) => Some((stopping, place)),
+            Ok(draining_queue) => Some((draining_queue, reactor_lease)),
             Err(error) => {
                 self.position_lost(&error);
                 None
@@ -127,9 +129,9 @@ impl StartedRing {
 
     /// Has the ring take no more requests for a while, if it is served.
     pub(super) fn begin_quiesce(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
-        let RunningRing { queue, place } = self.served.take()?;
+        let RunningRing { queue, reactor_lease } = self.running_ring.take()?;
         match queue.begin_quiesce() {
-            Ok(stopping) => Some((stopping, place)),
+            Ok(draining_queue) => Some((draining_queue, reactor_lease)),
             Err(error) => {
                 self.position_lost(&error);
                 None
@@ -140,10 +142,10 @@ impl StartedRing {
     /// Waits for the requests in flight; false: it took too long, and the ring is served on.
     pub(super) fn finish_quiesce(
         &mut self,
-        (stopping, place): (DrainingQueue, ReactorLease),
+        (draining_queue, reactor_lease): (DrainingQueue, ReactorLease),
         deadline: Instant,
     ) -> bool {
-        match stopping.wait_or_resume(deadline) {
+        match draining_queue.wait_or_resume(deadline) {
             Ok(QuiesceOutcome::Drained(next_avail)) => {
                 self.start.ring.next_avail = next_avail;
                 true
@@ -153,7 +155,7 @@ impl StartedRing {
                 true
             }
             Ok(QuiesceOutcome::GoesOn(queue)) => {
-                self.served = Some(RunningRing { queue, place });
+                self.running_ring = Some(RunningRing { queue, reactor_lease });
                 false
             }
             Err(error) => {
@@ -166,18 +168,18 @@ impl StartedRing {
     /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
     pub(super) fn end_drain(
         &mut self,
-        (stopping, place): (DrainingQueue, ReactorLease),
+        (draining_queue, reactor_lease): (DrainingQueue, ReactorLease),
         deadline: Instant,
         left: &mut AbandonedQueues,
     ) {
-        match stopping.wait_until(deadline) {
+        match draining_queue.wait_until(deadline) {
             Ok(DrainOutcome::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
             Ok(DrainOutcome::Broken(next_avail)) => self.rests_broken(next_avail),
-            Ok(DrainOutcome::Stuck(zombie)) => {
-                self.start.ring.next_avail = zombie.next_avail();
-                self.broken = zombie.is_broken();
+            Ok(DrainOutcome::Stuck(abandoned_queue)) => {
+                self.start.ring.next_avail = abandoned_queue.next_avail();
+                self.broken = abandoned_queue.is_broken();
                 self.owed = true;
-                left.take(zombie, place, self.is_recorded());
+                left.take(abandoned_queue, reactor_lease, self.is_recorded());
             }
             Err(error) => self.position_lost(&error),
         }

@@ -22,11 +22,11 @@ use tap_queue::TapReader;
 /// A TAP device at a network. Dropping it unplugs the device, and waits for that.
 #[derive(Debug)]
 pub struct Uplink {
-    lan: Arc<SwitchNetwork>,
+    switch_network: Arc<SwitchNetwork>,
     port: PortId,
     name: String,
     queues: usize,
-    fate: Arc<UplinkExit>,
+    uplink_exit: Arc<UplinkExit>,
     made: SystemTime,
     /// Sleeps until the end.
     thread: Option<JoinHandle<Option<Served>>>,
@@ -65,7 +65,7 @@ fn os(action: &'static str) -> impl Fn(std::io::Error) -> NicError {
 /// What the control thread has.
 #[derive(Debug)]
 struct Served {
-    lan: Arc<SwitchNetwork>,
+    switch_network: Arc<SwitchNetwork>,
     port: PortId,
     tap: Tap,
     queues: Vec<HostQueue>,
@@ -78,14 +78,14 @@ impl Uplink {
     /// # Errors
     /// [`NicError`], which names the device and what to do.
     pub fn open(
-        lan: &Arc<SwitchNetwork>,
+        switch_network: &Arc<SwitchNetwork>,
         port: PortId,
         name: &str,
         patience: Duration,
     ) -> Result<Self, NicError> {
-        let queues = lan.pool.of_networks().len().min(QUEUES_MAX.into());
+        let queues = switch_network.pool.of_networks().len().min(QUEUES_MAX.into());
         let tap = Tap::open_within(name, queues, TapOrigin::Either, patience)?;
-        let mut uplink = Self::resting(lan, port, tap)?;
+        let mut uplink = Self::resting(switch_network, port, tap)?;
         uplink.attach()?;
         uplink.begin()?;
         Ok(uplink)
@@ -113,42 +113,50 @@ impl Uplink {
 
     /// Why the host is at no port any more, if it is not.
     pub fn failed(&self) -> Option<String> {
-        self.fate.error.get().map(ToString::to_string)
+        self.uplink_exit.error.get().map(ToString::to_string)
     }
 
     /// What the host has sent and got, until it is at no port any more.
     pub fn counts(&self) -> PortCounts {
-        self.lan.counts(self.port)
+        self.switch_network.counts(self.port)
     }
 }
 
 impl Drop for Uplink {
     fn drop(&mut self) {
-        self.fate.end.stop();
+        self.uplink_exit.end.stop();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so.
             let _ = thread.join();
         }
         if let Some(served) = self.rest.take() {
-            served.end(&self.fate);
+            served.end(&self.uplink_exit);
         }
     }
 }
 
 impl Served {
     /// Serves each queue of the device by a reactor. Nothing comes of the host yet.
-    fn attach(&mut self, fate: &Arc<UplinkExit>) -> Result<(), NicError> {
+    fn attach(&mut self, uplink_exit: &Arc<UplinkExit>) -> Result<(), NicError> {
         let name = self.tap.name();
-        let life = PortIncarnation::host(self.port, Offloads::KERNEL);
+        let port_incarnation = PortIncarnation::host(self.port, Offloads::KERNEL);
         let fds = (0..self.tap.queues()).filter_map(|number| self.tap.queue(number));
         // A process before may have had more reactors than this one.
-        let reactors = self.lan.pool.of_networks();
+        let reactors = self.switch_network.pool.of_networks();
         let places = reactors.iter().cycle();
         for ((number, fd), reactor) in (0..).zip(fds).zip(places) {
-            let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
-            let make =
-                move |context: &mut Context<'_>, hub| tap_queue::make(context, hub, life, fd, fate);
-            let made = HostQueue::new(&self.lan.fabric, reactor, life, number, Some(kick), make);
+            let (kick, uplink_exit) = (Arc::clone(&fd), Arc::clone(uplink_exit));
+            let make = move |context: &mut Context<'_>, hub| {
+                tap_queue::make(context, hub, port_incarnation, fd, uplink_exit)
+            };
+            let made = HostQueue::new(
+                &self.switch_network.fabric,
+                reactor,
+                port_incarnation,
+                number,
+                Some(kick),
+                make,
+            );
             let failed = |source| NicError::Uplink { name: name.into(), source };
             self.queues.push(made.map_err(failed)?);
         }
@@ -156,23 +164,23 @@ impl Served {
     }
 
     /// Sleeps until the end, which it sees to, or until it is to rest: then all is left as it is.
-    fn until(self, fate: &UplinkExit) -> Option<Self> {
-        if let Err(error) = fate.end.wait(None, None) {
+    fn until(self, uplink_exit: &UplinkExit) -> Option<Self> {
+        if let Err(error) = uplink_exit.end.wait(None, None) {
             let tap = self.tap.name();
             tracing::error!(tap, %error, "nobody can wait for the end of the uplink");
         }
-        if fate.rests.load(Ordering::Acquire) && fate.error.get().is_none() {
+        if uplink_exit.rests.load(Ordering::Acquire) && uplink_exit.error.get().is_none() {
             return Some(self);
         }
-        self.end(fate);
+        self.end(uplink_exit);
         None
     }
 
     /// The device's queues are stopped, and the port is gone. Others go on.
-    fn end(self, fate: &UplinkExit) {
-        let Self { lan, port, tap, queues } = self;
+    fn end(self, uplink_exit: &UplinkExit) {
+        let Self { switch_network, port, tap, queues } = self;
         let name = tap.name();
-        if let Some(error) = fate.error.get() {
+        if let Some(error) = uplink_exit.error.get() {
             let next = "other ports go on; give the network its uplink again (network.uplink), or \
                         start ringway-net again";
             tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
@@ -181,7 +189,7 @@ impl Served {
             // A reactor that has ended has ended its queue.
             let _ = queue.stop();
         }
-        log_counts(format_args!("tap:{name}"), &lan.fabric.counts(port));
-        lan.unplug(port);
+        log_counts(format_args!("tap:{name}"), &switch_network.fabric.counts(port));
+        switch_network.unplug(port);
     }
 }

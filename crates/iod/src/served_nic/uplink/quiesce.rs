@@ -28,19 +28,24 @@ impl Uplink {
     /// # Errors
     /// The switch does not take it.
     pub(crate) fn resting(
-        lan: &Arc<SwitchNetwork>,
+        switch_network: &Arc<SwitchNetwork>,
         port: PortId,
         tap: Tap,
     ) -> Result<Self, NicError> {
-        let (fate, name) = (UplinkExit::new()?, tap.name().to_owned());
+        let (uplink_exit, name) = (UplinkExit::new()?, tap.name().to_owned());
         let queues = tap.queues();
         // All that the host reaches is behind it.
-        let policy = PortPolicy { stations: Some(u32::MAX), ..lan.policy() };
-        let plugged = lan.fabric.set_port(port, &policy);
-        plugged.inspect_err(|_| lan.unplug(port))?;
-        let rest = Some(Served { lan: Arc::clone(lan), port, tap, queues: Vec::new() });
-        let (lan, made) = (Arc::clone(lan), SystemTime::now());
-        Ok(Self { lan, port, name, queues, fate, made, thread: None, rest })
+        let policy = PortPolicy { stations: Some(u32::MAX), ..switch_network.policy() };
+        let plugged = switch_network.fabric.set_port(port, &policy);
+        plugged.inspect_err(|_| switch_network.unplug(port))?;
+        let rest = Some(Served {
+            switch_network: Arc::clone(switch_network),
+            port,
+            tap,
+            queues: Vec::new(),
+        });
+        let (switch_network, made) = (Arc::clone(switch_network), SystemTime::now());
+        Ok(Self { switch_network, port, name, queues, uplink_exit, made, thread: None, rest })
     }
 
     /// The same of a device that another process has opened by this name.
@@ -48,12 +53,12 @@ impl Uplink {
     /// # Errors
     /// They are no queues of a device, or the switch does not take it.
     pub(crate) fn adopt(
-        lan: &Arc<SwitchNetwork>,
+        switch_network: &Arc<SwitchNetwork>,
         port: PortId,
         name: &str,
         queues: Vec<OwnedFd>,
     ) -> Result<Self, NicError> {
-        Self::resting(lan, port, Tap::adopt(name, queues)?)
+        Self::resting(switch_network, port, Tap::adopt(name, queues)?)
     }
 
     /// Takes nothing more of the host, and passes on what was taken. One that has failed does not
@@ -62,8 +67,8 @@ impl Uplink {
     /// # Errors
     /// It is not done by `deadline`.
     pub(crate) fn begin_quiesce(&mut self, deadline: Instant) -> Result<(), NicError> {
-        self.fate.rests.store(true, Ordering::Release);
-        self.fate.end.stop();
+        self.uplink_exit.rests.store(true, Ordering::Release);
+        self.uplink_exit.end.stop();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so.
             self.rest = thread.join().ok().flatten();
@@ -95,8 +100,8 @@ impl Uplink {
         let Some(served) = &mut self.rest else { return Ok(()) };
         // Whoever did not come to rest begins anew.
         served.queues.drain(..).for_each(stop);
-        self.fate = UplinkExit::new()?;
-        served.attach(&self.fate)
+        self.uplink_exit = UplinkExit::new()?;
+        served.attach(&self.uplink_exit)
     }
 
     /// After [`Self::attach`]: takes what the host sends.
@@ -106,14 +111,16 @@ impl Uplink {
     pub(crate) fn begin(&mut self) -> Result<(), NicError> {
         let Some(served) = self.rest.take() else { return Ok(()) };
         for queue in &served.queues {
-            queue.with(|inlet: &mut TapReader, _| inlet.go_on()).map_err(FabricError::from)?;
+            queue
+                .with(|tap_reader: &mut TapReader, _| tap_reader.go_on())
+                .map_err(FabricError::from)?;
         }
         tracing::info!(tap = self.name, queues = served.queues.len(), "the host is at a port");
-        let fate = Arc::clone(&self.fate);
+        let uplink_exit = Arc::clone(&self.uplink_exit);
         let thread = std::thread::Builder::new().name("uplink".into());
-        let thread = thread.spawn(move || served.until(&fate));
-        let lan = &self.lan;
-        let failed = |_: &NicError| lan.unplug(self.port);
+        let thread = thread.spawn(move || served.until(&uplink_exit));
+        let switch_network = &self.switch_network;
+        let failed = |_: &NicError| switch_network.unplug(self.port);
         self.thread = Some(thread.map_err(os("start a control thread")).inspect_err(failed)?);
         Ok(())
     }

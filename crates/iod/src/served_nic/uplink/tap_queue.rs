@@ -26,14 +26,17 @@ use super::UplinkExit;
 pub(super) fn make(
     context: &mut Context<'_>,
     hub: Rc<RefCell<Hub>>,
-    life: PortIncarnation,
+    port_incarnation: PortIncarnation,
     fd: Arc<OwnedFd>,
-    fate: Arc<UplinkExit>,
+    uplink_exit: Arc<UplinkExit>,
 ) -> io::Result<HostQueueParts<TapReader>> {
-    let line = TapQueue::new(context, fd).map_err(io::Error::other)?;
-    let line = Rc::new(RefCell::new(line));
-    let outlet: Rc<RefCell<dyn FrameSink>> = line.clone();
-    Ok(HostQueueParts { inlet: TapReader { line, hub, life, fate }, outlet })
+    let tap_queue = TapQueue::new(context, fd).map_err(io::Error::other)?;
+    let tap_queue = Rc::new(RefCell::new(tap_queue));
+    let frame_sink: Rc<RefCell<dyn FrameSink>> = tap_queue.clone();
+    Ok(HostQueueParts {
+        inlet: TapReader { tap_queue, hub, port_incarnation, uplink_exit },
+        frame_sink,
+    })
 }
 
 /// Bytes on their way out, at most: as many as a link between reactors holds.
@@ -42,7 +45,7 @@ const ROOM_BYTES: usize = 2 << 20;
 /// The queue, with memory for what goes out. What comes in has its memory in the queue.
 struct TapQueue {
     queue: Queue,
-    store: FrameBuffer,
+    frame_buffer: FrameBuffer,
     /// Lists that are not in use; there is one for each frame that has room.
     spare: Vec<Buffers>,
     /// Taken since the last flush, with their numbers in the store.
@@ -60,7 +63,7 @@ impl TapQueue {
         queue.set_resting(true);
         Ok(Self {
             queue,
-            store: FrameBuffer::new(ROOM_BYTES)?,
+            frame_buffer: FrameBuffer::new(ROOM_BYTES)?,
             spare: (0..FrameBuffer::FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
             unsent: Vec::with_capacity(FrameBuffer::FRAMES_MAX),
             lost: Vec::with_capacity(FrameBuffer::FRAMES_MAX),
@@ -75,7 +78,7 @@ impl TapQueue {
             (self.error, self.failed) = (Some(error), true);
         }
         while let Some(Sent { tag, buffers, outcome }) = self.queue.next_sent() {
-            self.store.give_back(tag);
+            self.frame_buffer.give_back(tag);
             self.spare.push(buffers);
             self.lost.extend(outcome.err().map(reason));
         }
@@ -84,8 +87,8 @@ impl TapQueue {
     /// Copies a frame to a place of its own; false if there is none.
     fn store(&mut self, frame: &EgressFrame<'_>) -> bool {
         let mut list = self.spare.pop().unwrap_or_default();
-        match self.store.keep(frame, &mut list) {
-            Some(kept) => self.unsent.push((list, kept.number)),
+        match self.frame_buffer.keep(frame, &mut list) {
+            Some(stored_frame) => self.unsent.push((list, stored_frame.number)),
             None => {
                 self.spare.push(list);
                 return false;
@@ -113,8 +116,8 @@ impl FrameSink for TapQueue {
 }
 
 /// As what a frame counts that the kernel did not take.
-fn reason(lost: SendError) -> Reason {
-    match lost {
+fn reason(send_error: SendError) -> Reason {
+    match send_error {
         SendError::Down | SendError::Gone => Reason::ReceiverClosed,
         SendError::Full => Reason::NoBuffer,
         SendError::Refused(_) => Reason::HostRefused,
@@ -124,40 +127,40 @@ fn reason(lost: SendError) -> Reason {
 /// Brings what the host sends.
 pub(super) struct TapReader {
     /// Borrowed for one step at a time: the hub, called in between, gives frames to it.
-    line: Rc<RefCell<TapQueue>>,
+    tap_queue: Rc<RefCell<TapQueue>>,
     hub: Rc<RefCell<Hub>>,
-    life: PortIncarnation,
-    fate: Arc<UplinkExit>,
+    port_incarnation: PortIncarnation,
+    uplink_exit: Arc<UplinkExit>,
 }
 
 impl TapReader {
     /// Takes what the host sends.
     pub(super) fn go_on(&mut self) {
-        self.line.borrow_mut().queue.set_resting(false);
+        self.tap_queue.borrow_mut().queue.set_resting(false);
     }
 
     /// Takes nothing more of the host, and passes on what was taken; false: the kernel still has some
     /// of that.
     pub(super) fn rest(&mut self, context: &mut Context<'_>) -> bool {
-        self.line.borrow_mut().queue.set_resting(true);
+        self.tap_queue.borrow_mut().queue.set_resting(true);
         self.look(context);
         while self.bring(context) {}
-        self.line.borrow().queue.is_quiet()
+        self.tap_queue.borrow().queue.is_quiet()
     }
 
     /// Gives the host what there is for it; false: the kernel still has some of that.
     pub(super) fn has_given(&mut self, context: &mut Context<'_>) -> bool {
-        let mut line = self.line.borrow_mut();
-        line.flush(context);
-        line.store.is_empty()
+        let mut tap_queue = self.tap_queue.borrow_mut();
+        tap_queue.flush(context);
+        tap_queue.frame_buffer.is_empty()
     }
 
     /// Looks at what has ended. A failure is told once.
     fn look(&self, context: &mut Context<'_>) {
-        let mut line = self.line.borrow_mut();
-        line.collect(context);
-        if let Some(error) = line.error.take() {
-            self.fate.fail(error);
+        let mut tap_queue = self.tap_queue.borrow_mut();
+        tap_queue.collect(context);
+        if let Some(error) = tap_queue.error.take() {
+            self.uplink_exit.fail(error);
         }
     }
 
@@ -165,18 +168,18 @@ impl TapReader {
     fn bring(&self, context: &mut Context<'_>) -> bool {
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
-        for reason in self.line.borrow_mut().lost.drain(..) {
-            hub.count_late_drop(self.life.port(), reason);
+        for reason in self.tap_queue.borrow_mut().lost.drain(..) {
+            hub.count_late_drop(self.port_incarnation.port(), reason);
         }
-        for _ in 0..self.line.borrow_mut().queue.take_skipped() {
-            hub.refuse(self.life.port(), Reason::HostLost);
+        for _ in 0..self.tap_queue.borrow_mut().queue.take_skipped() {
+            hub.refuse(self.port_incarnation.port(), Reason::HostLost);
         }
         let mut came = false;
         while !(came && hub.is_spent()) {
-            let next = self.line.borrow_mut().queue.next_frame();
+            let next = self.tap_queue.borrow_mut().queue.next_frame();
             let Some(mut frame) = next else { break };
             self.pass(&mut hub, frame.buffers(), now_ns);
-            self.line.borrow_mut().queue.recycle(frame);
+            self.tap_queue.borrow_mut().queue.recycle(frame);
             came = true;
         }
         if came {
@@ -187,7 +190,7 @@ impl TapReader {
 
     /// Passes one frame on. The kernel wrote it to memory of this process alone.
     fn pass(&self, hub: &mut Hub, body: &mut Buffers, now_ns: u64) {
-        let port = self.life.port();
+        let port = self.port_incarnation.port();
         let Some(header) = body.take_front::<HEADER_BYTES>() else {
             return hub.refuse(port, Reason::ShortHeader);
         };
@@ -197,7 +200,12 @@ impl TapReader {
         let prefix = prefix.get(..copied).unwrap_or_default();
         hub.forward(
             port,
-            &IngressFrame { header: &header, prefix, body, may: &self.life.tx_offloads() },
+            &IngressFrame {
+                header: &header,
+                prefix,
+                body,
+                may: &self.port_incarnation.tx_offloads(),
+            },
             now_ns,
         );
     }
@@ -207,7 +215,7 @@ impl Poller for TapReader {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.look(context);
         let came = self.bring(context);
-        self.line.borrow_mut().queue.ask(context);
+        self.tap_queue.borrow_mut().queue.ask(context);
         // What was asked for makes it hot again when it is there.
         if came { PollOutcome::Busy } else { PollOutcome::Idle }
     }
@@ -215,11 +223,11 @@ impl Poller for TapReader {
     fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
-        self.line.borrow().queue.has_work()
+        self.tap_queue.borrow().queue.has_work()
     }
 
     fn on_kick(&mut self, error: bool) {
-        self.line.borrow_mut().queue.kicked(error);
+        self.tap_queue.borrow_mut().queue.kicked(error);
     }
 }
 

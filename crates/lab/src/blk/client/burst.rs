@@ -32,8 +32,8 @@ pub(in crate::blk) struct BurstResult {
 }
 
 impl Burst {
-    pub(in crate::blk) fn new(seat: ClientQueue, load: Load) -> Self {
-        let ClientQueue { mut queue, disk_bytes, cpu: _ } = seat;
+    pub(in crate::blk) fn new(client_queue: ClientQueue, load: Load) -> Self {
+        let ClientQueue { mut queue, disk_bytes, cpu: _ } = client_queue;
         queue.want_calls(false);
         let offsets = Offsets::new(load, disk_bytes / load.bytes as u64, 0);
         Self { queue, load, offsets, freed: (0..load.depth).collect(), errors: 0 }

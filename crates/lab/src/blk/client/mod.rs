@@ -100,8 +100,8 @@ pub fn measure(
     client_cpu: usize,
     backend_time: impl Fn() -> Result<f64>,
 ) -> Result<Sample> {
-    let seats = seats(socket, load, 1, Some(client_cpu))?;
-    measure_all(seats, load, window, backend_time).map(|(sample, _)| sample)
+    let client_queues = seats(socket, load, 1, Some(client_cpu))?;
+    measure_all(client_queues, load, window, backend_time).map(|(sample, _)| sample)
 }
 
 /// Measures once by several clients at the same time; gives the sum of what they did, and their
@@ -110,12 +110,12 @@ pub fn measure(
 /// # Errors
 /// If the backend fails a request or stops answering.
 pub fn measure_all(
-    seats: Vec<ClientQueue>,
+    client_queues: Vec<ClientQueue>,
     load: Load,
     window: Window,
     backend_time: impl Fn() -> Result<f64>,
 ) -> Result<(Sample, Vec<ClientQueue>)> {
-    let clients = Clients::start(seats, load)?;
+    let clients = Clients::start(client_queues, load)?;
     clients.wait_phase(window.warm)?;
     let (cpu, host) = (backend_time()?, HostTime::now()?);
     let start = Instant::now();
@@ -124,12 +124,13 @@ pub fn measure_all(
     clients.state.store(phase::STOP, Ordering::Relaxed);
     let (cpu, wall_s) = (backend_time()? - cpu, start.elapsed().as_secs_f64());
     let busy_s = HostTime::now()?.busy_s - host.busy_s;
-    let (tallies, seats): (Vec<Tally>, Vec<ClientQueue>) = clients.finish()?.into_iter().unzip();
+    let (tallies, client_queues): (Vec<Tally>, Vec<ClientQueue>) =
+        clients.finish()?.into_iter().unzip();
     let mut sample = to_sample(&tallies, load, cpu / wall_s)?;
     let clients_s: f64 = tallies.iter().map(|tally| tally.cpu_s).sum();
     let other_s = (busy_s - cpu - clients_s).max(0.0);
     sample.insert("other_cpus".into(), other_s / wall_s);
-    Ok((sample, seats))
+    Ok((sample, client_queues))
 }
 
 /// Clients that run.
@@ -140,15 +141,15 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(seats: Vec<ClientQueue>, load: Load) -> Result<Self> {
+    fn start(client_queues: Vec<ClientQueue>, load: Load) -> Result<Self> {
         let state = Arc::new(AtomicU8::new(phase::WARM));
         let (send, done) = channel();
         let mut wakers = Vec::new();
-        for (number, seat) in seats.into_iter().enumerate() {
-            wakers.push(seat.queue.waker());
+        for (number, client_queue) in client_queues.into_iter().enumerate() {
+            wakers.push(client_queue.queue.waker());
             let (state, send) = (Arc::clone(&state), send.clone());
             let client = move || {
-                let _ = send.send(run(seat, number, load, &state));
+                let _ = send.send(run(client_queue, number, load, &state));
             };
             let thread = thread::Builder::new().name(format!("client {number}"));
             thread.spawn(client).context("cannot start a client")?;
@@ -186,15 +187,15 @@ impl Clients {
 
 /// A client's thread.
 fn run(
-    seat: ClientQueue,
+    client_queue: ClientQueue,
     number: usize,
     load: Load,
     state: &AtomicU8,
 ) -> Result<(Tally, ClientQueue)> {
-    if let Some(cpu) = seat.cpu {
+    if let Some(cpu) = client_queue.cpu {
         cpu::pin(cpu)?;
     }
-    let ClientQueue { mut queue, disk_bytes, cpu } = seat;
+    let ClientQueue { mut queue, disk_bytes, cpu } = client_queue;
     queue.want_calls(load.wait == Wait::Sleep);
     let offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, number);
     let (tally, queue) = match load.arrivals {

@@ -60,21 +60,21 @@ impl Case {
     /// The systems, with what each is.
     pub(super) fn systems(self, disks: usize, control: bool) -> Vec<(String, Key)> {
         let ours = if control { "qsd in the place of ringway-io" } else { "ringway-io" };
-        let maker = if control { BackendKind::Daemon } else { BackendKind::Ringway };
-        let all = [(ours, maker), ("qsd", BackendKind::Daemon)].into_iter();
+        let backend_kind = if control { BackendKind::Daemon } else { BackendKind::Ringway };
+        let all = [(ours, backend_kind), ("qsd", BackendKind::Daemon)].into_iter();
         match self {
             Self::Busy(_) => all
-                .flat_map(|(name, maker)| {
+                .flat_map(|(name, backend_kind)| {
                     let beside = format!("{name}, beside {disks} idle disks");
                     [
-                        (beside, (maker, disks, QUEUES_BESIDE)),
-                        (format!("{name}, alone"), (maker, 0, QUEUES_BESIDE)),
+                        (beside, (backend_kind, disks, QUEUES_BESIDE)),
+                        (format!("{name}, alone"), (backend_kind, 0, QUEUES_BESIDE)),
                     ]
                 })
                 .collect(),
-            Self::Idle => {
-                all.map(|(name, maker)| (name.to_owned(), (maker, disks, QUEUES_IDLE))).collect()
-            }
+            Self::Idle => all
+                .map(|(name, backend_kind)| (name.to_owned(), (backend_kind, disks, QUEUES_IDLE)))
+                .collect(),
         }
     }
 

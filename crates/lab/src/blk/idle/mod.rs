@@ -96,11 +96,11 @@ struct IdleFleet {
 }
 
 impl IdleFleet {
-    fn start((maker, disks, queues): Key, cpu: usize) -> Result<Self> {
+    fn start((backend_kind, disks, queues): Key, cpu: usize) -> Result<Self> {
         let busy = Disk { queues: 1, image: None, words: Vec::new() };
         let idle = (0..disks).map(|_| Disk { queues, image: None, words: Vec::new() });
         let all: Vec<Disk> = std::iter::once(busy).chain(idle).collect();
-        let fleet = cpu::started_on(cpu, || Fleet::start(maker, &all, None))?;
+        let fleet = cpu::started_on(cpu, || Fleet::start(backend_kind, &all, None))?;
         let mut guests = Vec::new();
         for disk in 1..=disks {
             guests.push(used_once(&fleet, disk, queues)?);

@@ -67,11 +67,11 @@ impl ClosedLoop {
         mut self,
         window: Duration,
         patience: Duration,
-        pace: &mut CpuPairSpeed,
+        cpu_pair_speed: &mut CpuPairSpeed,
     ) -> Result<Sample> {
         let sample = least_disturbed(patience, |until| {
             let (before, start) = self.stopped(|| {
-                let before = pace.undisturbed(until, || {
+                let before = cpu_pair_speed.undisturbed(until, || {
                     self.signal(Signal::CONT)?;
                     std::thread::sleep(SETTLES);
                     self.signal(Signal::STOP)
@@ -79,7 +79,7 @@ impl ClosedLoop {
                 Ok((before, self.times()?))
             })?;
             let mut sample = self.slice(window)?;
-            let (end, after) = self.stopped(|| Ok((self.times()?, pace.now()?)))?;
+            let (end, after) = self.stopped(|| Ok((self.times()?, cpu_pair_speed.now()?)))?;
             end.since(&start, &mut sample);
             Ok(Slice { pace: before.min(after), sample })
         })?;

@@ -152,9 +152,9 @@ impl Experiment for NetPps {
         let pages = reserve_huge_pages(ALL_MIB)?;
         // Idle ones do not ask for it, and it takes seconds.
         let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
-        let pace =
+        let cpu_pair_speed =
             asked.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
-        Ok(Box::new(Ready { plan, cases, placement, pace, options, _pages: pages }))
+        Ok(Box::new(Ready { plan, cases, placement, cpu_pair_speed, options, _pages: pages }))
     }
 }
 
@@ -188,7 +188,7 @@ struct Ready {
     cases: Vec<Case>,
     placement: Placement,
     /// Of those CPUs, for frames.
-    pace: Option<CpuPairSpeed>,
+    cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
     /// For all that run, one after the other.
     _pages: ReservedHugePages,
@@ -205,10 +205,11 @@ impl Prepared for Ready {
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
             Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
-                let pace = self.pace.as_mut().context("nobody has looked at the CPUs")?;
+                let cpu_pair_speed =
+                    self.cpu_pair_speed.as_mut().context("nobody has looked at the CPUs")?;
                 let switch = system.start(2, 1, self.placement)?;
                 let running = ClosedLoop::start(switch, bytes, self.placement)?;
-                running.measure(millis(SLICE_MS), patience, pace)
+                running.measure(millis(SLICE_MS), patience, cpu_pair_speed)
             }),
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }

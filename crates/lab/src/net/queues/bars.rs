@@ -26,7 +26,7 @@ impl Case {
         let of = |ours, peer, bar| Comparison { bar: Some(bar), ..shown(ours, peer) };
         let about = |ours, peer, bar| Comparison { spread_excuses: true, ..of(ours, peer, bar) };
         let whole = |ours, peer| about(ours, peer, 1.0);
-        match self.between {
+        match self.stream_ends {
             StreamEnds::Guests | StreamEnds::Free => {}
             StreamEnds::Host => {
                 let judged = |back| whole(StreamPath::Host(1, back), StreamPath::Tap(back));
@@ -63,13 +63,14 @@ impl Case {
         }
         let [one, eight] = [1, 8].map(|pairs| StreamPath::Switch(OURS, pairs));
         let [testpmd, ..] = PEERS.map(|peer| StreamPath::Switch(peer, 1));
-        let each = PEERS.map(|peer| StreamPath::Switch(peer, 1)).map(|peer| match self.between {
-            // A switch that spins drives guests to one CPU, where they wake each other at once: what
-            // that brings is their place's doing.
-            StreamEnds::Free => shown(one, peer),
-            _ => whole(one, peer),
-        });
-        let cpu = match self.between {
+        let each =
+            PEERS.map(|peer| StreamPath::Switch(peer, 1)).map(|peer| match self.stream_ends {
+                // A switch that spins drives guests to one CPU, where they wake each other at once: what
+                // that brings is their place's doing.
+                StreamEnds::Free => shown(one, peer),
+                _ => whole(one, peer),
+            });
+        let cpu = match self.stream_ends {
             StreamEnds::Free => Comparison {
                 metric: Some("backend_cpus".to_owned()),
                 side: Side::AtMost,

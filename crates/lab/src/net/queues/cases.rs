@@ -31,18 +31,20 @@ pub(super) enum StreamEnds {
 /// What streams: so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) between: StreamEnds,
+    pub(super) stream_ends: StreamEnds,
     pub(super) streams: u16,
 }
 
 impl Case {
     pub(super) fn all(options: &Options) -> Vec<Self> {
         let streams = if options.quick { &ENDS[..] } else { &COUNTS };
-        let of = |between| streams.iter().map(move |streams| Self { between, streams: *streams });
+        let of = |stream_ends| {
+            streams.iter().map(move |streams| Self { stream_ends, streams: *streams })
+        };
         // What pairs cost a stream is seen with one.
         let one = [StreamEnds::Nics(FULL), StreamEnds::Nics(tso::BYTES)];
-        let one = one.map(|between| Self { between, streams: 1 });
-        let ends = |between| ENDS.map(|streams| Self { between, streams });
+        let one = one.map(|stream_ends| Self { stream_ends, streams: 1 });
+        let ends = |stream_ends| ENDS.map(|streams| Self { stream_ends, streams });
         let wanted = |case: &Self| {
             // Nothing stands in for our uplink, or for pairs.
             (case.is_switched() || !options.control)
@@ -53,7 +55,7 @@ impl Case {
     }
 
     pub(super) fn id(self) -> String {
-        match self.between {
+        match self.stream_ends {
             StreamEnds::Guests => format!("vif-s{}", self.streams),
             StreamEnds::Free => format!("vif-free-s{}", self.streams),
             StreamEnds::Host => format!("uplink-s{}", self.streams),
@@ -65,26 +67,26 @@ impl Case {
 
     /// Guests of User-Mode Linux meet at each of the switches.
     fn is_switched(self) -> bool {
-        matches!(self.between, StreamEnds::Guests | StreamEnds::Free)
+        matches!(self.stream_ends, StreamEnds::Guests | StreamEnds::Free)
     }
 
     /// Each guest has a CPU that it keeps.
     pub(super) fn has_places(self) -> bool {
-        self.between == StreamEnds::Guests
+        self.stream_ends == StreamEnds::Guests
     }
 
     /// There are no guests.
     pub(super) fn is_bare(self) -> bool {
-        matches!(self.between, StreamEnds::Nics(_))
+        matches!(self.stream_ends, StreamEnds::Nics(_))
     }
 
     /// Its guests are those of QEMU.
     pub(super) fn is_emulated(self) -> bool {
-        self.between == StreamEnds::Emulated
+        self.stream_ends == StreamEnds::Emulated
     }
 
     pub(super) fn title(self) -> String {
-        let who = match self.between {
+        let who = match self.stream_ends {
             StreamEnds::Guests => "two guests with a CPU each, TCP streams".to_owned(),
             StreamEnds::Free => "two guests wherever the host puts them, TCP streams".to_owned(),
             StreamEnds::Host => "a guest and the host, TCP streams".to_owned(),
@@ -96,7 +98,7 @@ impl Case {
 
     pub(super) fn ways(self, options: &Options) -> Vec<StreamPath> {
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
-        match self.between {
+        match self.stream_ends {
             StreamEnds::Guests | StreamEnds::Free => {}
             StreamEnds::Host => {
                 let ours =

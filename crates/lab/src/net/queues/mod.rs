@@ -85,9 +85,9 @@ impl Experiment for NetQueues {
         };
         // NICs without guests are all that keeps to two CPUs.
         let pace = cases.iter().any(|case| case.is_bare());
-        let pace =
+        let cpu_pair_speed =
             pace.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
-        Ok(Box::new(Ready { plan, cases, placement, pace, options: options.clone() }))
+        Ok(Box::new(Ready { plan, cases, placement, cpu_pair_speed, options: options.clone() }))
     }
 }
 
@@ -96,7 +96,7 @@ struct Ready {
     cases: Vec<Case>,
     placement: Placement,
     /// Of those CPUs, for NICs without guests.
-    pace: Option<CpuPairSpeed>,
+    cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
 }
 
@@ -108,7 +108,7 @@ impl Prepared for Ready {
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let case = self.cases[cell];
         let ways = case.ways(&self.options);
-        let way = *ways.get(system).context("there is no such system")?;
+        let stream_path = *ways.get(system).context("there is no such system")?;
         let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
         let streams =
             Streams { count: case.streams, back: false, repeats: REPEATS, window, turns: None };
@@ -120,7 +120,7 @@ impl Prepared for Ready {
             }
             None => ends,
         };
-        match way {
+        match stream_path {
             StreamPath::Switch(system, pairs) => {
                 switch(system, [pairs; 2], put, streams, self.placement)
             }
@@ -158,7 +158,8 @@ impl Prepared for Ready {
 impl Ready {
     /// One flow between NICs of the lab's client, which has one CPU, and the switch the other.
     fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
-        let pace = self.pace.as_mut().context("nobody has looked at the CPUs")?;
+        let cpu_pair_speed =
+            self.cpu_pair_speed.as_mut().context("nobody has looked at the CPUs")?;
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let (frames, depth) = (vec![tcp(1, 2, 40_000, bytes)], tso::DEPTHS[1]);
@@ -172,13 +173,13 @@ impl Ready {
         let window = Window::of(Duration::from_millis(self.options.window_ms.unwrap_or(SLICE_MS)));
         let time = || running.time_s();
         least_disturbed(patience, |until| {
-            let before = pace.undisturbed(until, || {
+            let before = cpu_pair_speed.undisturbed(until, || {
                 let window = Window { warm: Duration::ZERO, measure: SETTLES };
                 client::run(&mut lane, self.placement.client, window, &time).map(drop)
             })?;
             let ran = client::run(&mut lane, self.placement.client, window, &time)?;
             let sample = tso::sample_of(&ran, bytes);
-            Ok(Slice { pace: before.min(pace.now()?), sample })
+            Ok(Slice { pace: before.min(cpu_pair_speed.now()?), sample })
         })
     }
 }

@@ -6,18 +6,21 @@ use crate::experiment::{Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 
 /// As in the documents: streams on x, a line for each number of pairs.
 pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
-    let panel = |between: StreamEnds, metric: &str| {
-        let here = cases.iter().filter(|case| case.between == between);
+    let panel = |stream_ends: StreamEnds, metric: &str| {
+        let here = cases.iter().filter(|case| case.stream_ends == stream_ends);
         let here: Vec<Case> = here.copied().collect();
         let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
-        ways.retain(|way| !matches!(way, StreamPath::OneOf(_) | StreamPath::Turns(_)));
-        let title = if between == StreamEnds::Host { "guest and host" } else { "guest to guest" };
-        let line = |way: StreamPath| SeriesPlan {
-            name: way.name(),
+        ways.retain(|stream_path| {
+            !matches!(stream_path, StreamPath::OneOf(_) | StreamPath::Turns(_))
+        });
+        let title =
+            if stream_ends == StreamEnds::Host { "guest and host" } else { "guest to guest" };
+        let line = |stream_path: StreamPath| SeriesPlan {
+            name: stream_path.name(),
             points: here
                 .iter()
                 .enumerate()
-                .map(|(step, case)| PointPlan { step, cell: case.id(), system: way.name() })
+                .map(|(step, case)| PointPlan { step, cell: case.id(), system: stream_path.name() })
                 .collect(),
         };
         PanelPlan {

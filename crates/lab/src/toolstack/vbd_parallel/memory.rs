@@ -32,9 +32,9 @@ pub(super) fn memory(case: &Case, steps: u8) -> Result<Sample> {
     let before = own_mib(&host.daemon)?;
     let (daemon, client) = (&host.daemon, &mut host.client);
     let began = Instant::now();
-    let begun = client.begin("VM.start", &params("VM.start", &all))?;
+    let pending_call = client.begin("VM.start", &params("VM.start", &all))?;
     let (most, ended) = thread::scope(|scope| {
-        let ends = scope.spawn(|| client.end(begun, DEADLINE));
+        let ends = scope.spawn(|| client.end(pending_call, DEADLINE));
         let mut most = before;
         while !ends.is_finished() {
             most = most.max(own_mib(daemon)?);

@@ -134,9 +134,11 @@ fn beside_hung(mixed: bool, disks: u8, at: Duration) -> Duration {
     }
     let third = machine((0..disks).map(|n| disk(n, 3)).collect(), 0);
     let third = sim.ask(at, plan(&START, &third).unwrap());
-    let (ends, marks) = sim.run();
+    let (ends, slot_usage) = sim.run();
     assert_eq!(ends.len(), 1, "those that hang do not end");
-    assert!(marks.host_high <= 16 && marks.machine_high <= 10 && marks.lane_high <= 12);
+    assert!(
+        slot_usage.host_high <= 16 && slot_usage.machine_high <= 10 && slot_usage.lane_high <= 12
+    );
     ends[&third].checked_sub(at).unwrap()
 }
 
@@ -166,10 +168,10 @@ fn twenty_starts_at_once_keep_all_limits_and_use_them() {
         let state = machine((0..30).map(|n| disk(n, number % 3)).collect(), 2);
         sim.ask(ms(u64::from(number)), plan(&START, &state).unwrap());
     }
-    let (ends, marks) = sim.run();
+    let (ends, slot_usage) = sim.run();
     assert_eq!(ends.len(), 20);
-    assert_eq!((marks.host_high, marks.host), (16, 0));
-    assert!(marks.machine_high <= 10 && marks.lane_high <= 12, "{marks:?}");
+    assert_eq!((slot_usage.host_high, slot_usage.host), (16, 0));
+    assert!(slot_usage.machine_high <= 10 && slot_usage.lane_high <= 12, "{slot_usage:?}");
     // Sixteen at a time: nothing idles while there is work.
     let sum: Duration = (0..30).map(|n| storage(n) + DATAPATH).sum();
     let most = (sum * 20 / 16).mul_f64(1.1) + CREATE;

@@ -158,18 +158,19 @@ impl<'a> BalancePlan<'a> {
         for one in self.movable().filter(|(.., load)| *load >= self.gain_min()) {
             sort_in(&mut hot, one);
         }
-        let mut hands = [HotBucket::default(); HANDS];
+        let mut hot_buckets = [HotBucket::default(); HANDS];
         let mut count = 0;
-        for (hand, (_, now, load)) in hands.iter_mut().zip(hot.iter().flatten()) {
-            *hand = HotBucket { load: *load, now: *now };
+        for (hot_bucket, (_, now, load)) in hot_buckets.iter_mut().zip(hot.iter().flatten()) {
+            *hot_bucket = HotBucket { load: *load, now: *now };
             self.take_from(*now, *load);
             count += 1;
         }
-        let hands = hands.get(..count)?;
-        let least = hands.first().map_or(self.mean, |hand| hand.load.max(self.mean));
+        let hot_buckets = hot_buckets.get(..count)?;
+        let least =
+            hot_buckets.first().map_or(self.mean, |hot_bucket| hot_bucket.load.max(self.mean));
         let below = top.checked_sub(self.gain_min()).filter(|below| *below > least)?;
         let sums = self.sums.get_mut(..usize::from(self.queues))?;
-        let (queues, _) = Redistribution::search(hands, sums, below, least)?;
+        let (queues, _) = Redistribution::search(hot_buckets, sums, below, least)?;
         let mut moves = Moves::default();
         for ((bucket, from, _), to) in hot.into_iter().flatten().zip(queues) {
             if from != to {

@@ -24,7 +24,7 @@ pub(super) struct HotBucket {
 /// A search.
 pub(super) struct Redistribution<'a> {
     /// Heaviest first.
-    hands: &'a [HotBucket],
+    hot_buckets: &'a [HotBucket],
     sums: &'a mut [u64],
     chosen: [u8; HANDS],
     best: [u8; HANDS],
@@ -39,19 +39,19 @@ impl<'a> Redistribution<'a> {
     /// Deals `hands`, at most [`HANDS`], to queues with `sums` of everything else. Returns the
     /// queue of each, and what the most loaded one has, if that is below `top`.
     pub(super) fn search(
-        hands: &'a [HotBucket],
+        hot_buckets: &'a [HotBucket],
         sums: &'a mut [u64],
         top: u64,
         least: u64,
     ) -> Option<([u8; HANDS], u64)> {
         let (chosen, best) = ([0; HANDS], [0; HANDS]);
-        let mut deal = Self { hands, sums, chosen, best, top, least, tries: TRIES };
-        deal.place(0);
-        (deal.top < top).then_some((deal.best, deal.top))
+        let mut redistribution = Self { hot_buckets, sums, chosen, best, top, least, tries: TRIES };
+        redistribution.place(0);
+        (redistribution.top < top).then_some((redistribution.best, redistribution.top))
     }
 
     fn place(&mut self, nth: usize) {
-        let Some(HotBucket { load, now }) = self.hands.get(nth).copied() else {
+        let Some(HotBucket { load, now }) = self.hot_buckets.get(nth).copied() else {
             let top = self.sums.iter().copied().max().unwrap_or(0);
             // What is not dealt may have more than all of this.
             if top < self.top {

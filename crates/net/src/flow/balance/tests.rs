@@ -211,7 +211,7 @@ fn unequal_elephants_are_balanced_too() {
 #[test]
 fn moves_are_carried_out_without_reordering() {
     let mut balancer = Balancer::new(4);
-    let mut steering = IndirectionTable::new(4);
+    let mut indirection_table = IndirectionTable::new(4);
     // Eight flows, all on the first queue.
     let flows: Vec<u32> = (0..8).map(|flow| flow * 4).collect();
     let mut queues: [Vec<(u32, u64)>; 4] = Default::default();
@@ -222,11 +222,11 @@ fn moves_are_carried_out_without_reordering() {
         let now = round * 100_000;
         for flow in &flows {
             let taken = |queue: u8, position| Some(position <= done[usize::from(queue)]);
-            let at = usize::from(steering.pick(Some(*flow), now, taken));
+            let at = usize::from(indirection_table.pick(Some(*flow), now, taken));
             sent[at] += 1;
             next += 1;
             queues[at].push((*flow, next));
-            steering.sent(Some(*flow), sent[at], 1500, now);
+            indirection_table.sent(Some(*flow), sent[at], 1500, now);
             last[at] += u32::from(round >= 10_000);
         }
         for (queue, done) in queues.iter_mut().zip(&mut done) {
@@ -240,10 +240,10 @@ fn moves_are_carried_out_without_reordering() {
         }
         let mut counted = Load::default();
         if now >= balancer.due_ns() {
-            steering.read(&mut counted);
+            indirection_table.read(&mut counted);
         }
         for step in balancer.tick(now, &mut counted).iter() {
-            steering.want(step.bucket, step.to, now);
+            indirection_table.want(step.bucket, step.to, now);
         }
     }
     assert_eq!(last, [20_000; 4], "two flows on each");
@@ -258,12 +258,12 @@ proptest! {
     ) {
         let mut loads = loads;
         loads.sort_unstable_by(|a, b| b.cmp(a));
-        let hands: Vec<_> = loads.iter().map(|load| HotBucket { load: *load, now: 0 }).collect();
+        let hot_buckets: Vec<_> = loads.iter().map(|load| HotBucket { load: *load, now: 0 }).collect();
         // What is not dealt is like a bucket that is on its queue already.
         let mut least = u64::MAX;
         search(&loads, &mut others.clone(), &mut least);
         let mut sums = others.clone();
-        let dealt = Redistribution::search(&hands, &mut sums, u64::MAX, 0);
+        let dealt = Redistribution::search(&hot_buckets, &mut sums, u64::MAX, 0);
         prop_assert_eq!(&sums, &others, "put back");
         let (queues, top) = dealt.unwrap();
         for (load, queue) in loads.iter().zip(queues) {
@@ -271,7 +271,7 @@ proptest! {
         }
         prop_assert_eq!(sums.into_iter().max(), Some(top));
         prop_assert_eq!(top, least);
-        prop_assert!(Redistribution::search(&hands, &mut others.clone(), least, 0).is_none());
+        prop_assert!(Redistribution::search(&hot_buckets, &mut others.clone(), least, 0).is_none());
     }
 
     /// Whatever the load is: nothing is lost, the most loaded queue never gets more, moves are

@@ -45,11 +45,11 @@ struct Bench {
 
 impl Bench {
     fn new(senders: usize) -> Self {
-        let shares = Arc::new(QueueLoads::new(senders));
+        let queue_loads = Arc::new(QueueLoads::new(senders));
         let spread = |number| {
-            let mut spread = QueueSelector::new(Arc::clone(&shares), number);
-            spread.set_queues(QUEUES as u8);
-            spread
+            let mut queue_selector = QueueSelector::new(Arc::clone(&queue_loads), number);
+            queue_selector.set_queues(QUEUES as u8);
+            queue_selector
         };
         Self {
             senders: (0..senders).map(spread).collect(),
@@ -163,16 +163,16 @@ fn elephants_of_several_reactors_are_even_over_many_draws() {
 
 #[test]
 fn one_queue_takes_everything() {
-    let mut spread = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
+    let mut queue_selector = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
     for queues in [4, 1, 0] {
-        spread.set_queues(queues);
-        assert_eq!(spread.is_wide(), queues > 1);
+        queue_selector.set_queues(queues);
+        assert_eq!(queue_selector.is_wide(), queues > 1);
     }
-    spread.sent(Some(7), 1, UNITS, 1);
-    spread.lost(None, UNITS, 1);
-    assert_eq!(spread.pick(Some(7), 2, |_, _| None), 0);
-    spread.set_queues(255);
-    let all = (0..1000).map(|hash| spread.pick(Some(hash), 2, |_, _| None));
+    queue_selector.sent(Some(7), 1, UNITS, 1);
+    queue_selector.lost(None, UNITS, 1);
+    assert_eq!(queue_selector.pick(Some(7), 2, |_, _| None), 0);
+    queue_selector.set_queues(255);
+    let all = (0..1000).map(|hash| queue_selector.pick(Some(hash), 2, |_, _| None));
     assert_eq!(all.max(), Some(QUEUES_MAX - 1));
 }
 
@@ -188,7 +188,7 @@ fn a_few_frames_are_no_reason_to_move_anything() {
         bench.take(0);
     }
     assert_eq!(bench.uneven(), QUEUES as f64, "they stay where they were");
-    assert_eq!(bench.senders[0].shares.moves(), 0);
+    assert_eq!(bench.senders[0].queue_loads.moves(), 0);
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn a_flow_that_never_pauses_stays_and_others_move_for_it() {
         }
         now += 1_000_000;
     }
-    let wide = bench.senders[0].wide.as_ref().unwrap();
-    let queue = |hash: u32| wide.steering.queue(Bucket::of(hash));
+    let multi_queue = bench.senders[0].multi_queue.as_ref().unwrap();
+    let queue = |hash: u32| multi_queue.indirection_table.queue(Bucket::of(hash));
     assert_eq!((queue(flows[0]), queue(flows[1])), (0, 0), "they never paused");
     assert!(queue(flows[2]) != 0 && queue(flows[3]) != 0 && queue(flows[2]) != queue(flows[3]));
 }

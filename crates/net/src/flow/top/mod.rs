@@ -49,7 +49,7 @@ impl FlowKey {
     }
 
     fn packet<A: Copy + Into<IpAddr>>(ip: &Ip<A>, to: Option<PortId>) -> Self {
-        let ports = match ip.upper {
+        let ports = match ip.transport_layer {
             // Its flow is that of the addresses alone: only the first fragment has ports.
             _ if ip.fragment => None,
             TransportLayer::Tcp(tcp) => Some((tcp.src, tcp.dst)),

@@ -10,9 +10,9 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 /// When each of `count` passes, if one asks again as soon as it was told to.
-fn greedy(pace: &RateLimiter, mut now: u64, units: u64, count: usize) -> Vec<u64> {
+fn greedy(rate_limiter: &RateLimiter, mut now: u64, units: u64, count: usize) -> Vec<u64> {
     let pass = |_| {
-        while let Err(at) = pace.admit(units, now) {
+        while let Err(at) = rate_limiter.admit(units, now) {
             assert!(at > now, "asking again does not help");
             now = at;
         }
@@ -23,8 +23,8 @@ fn greedy(pace: &RateLimiter, mut now: u64, units: u64, count: usize) -> Vec<u64
 
 #[test]
 fn the_burst_passes_at_once_and_then_the_rate() {
-    let pace = RateLimiter::new(Rate { per_second: 1000, burst: 10 }, 7);
-    let passed = greedy(&pace, 7, 1, 1010);
+    let rate_limiter = RateLimiter::new(Rate { per_second: 1000, burst: 10 }, 7);
+    let passed = greedy(&rate_limiter, 7, 1, 1010);
     assert!(passed[..10].iter().all(|at| *at == 7));
     for (nth, at) in (1u64..).zip(&passed[10..]) {
         assert!(at.abs_diff(7 + nth * SECOND / 1000) <= 1, "{nth} {at}");
@@ -34,59 +34,63 @@ fn the_burst_passes_at_once_and_then_the_rate() {
 #[test]
 fn what_is_owed_goes_along_to_a_successor() {
     let rate = Rate { per_second: 1000, burst: 10 };
-    let (pace, other) = (RateLimiter::new(rate, 7), RateLimiter::new(rate, 0));
-    assert_eq!(pace.debt_ns(7), 0);
-    greedy(&pace, 7, 1, 8);
-    assert!(pace.debt_ns(7).abs_diff(8 * SECOND / 1000) <= 1, "{}", pace.debt_ns(7));
+    let (rate_limiter, other) = (RateLimiter::new(rate, 7), RateLimiter::new(rate, 0));
+    assert_eq!(rate_limiter.debt_ns(7), 0);
+    greedy(&rate_limiter, 7, 1, 8);
+    assert!(
+        rate_limiter.debt_ns(7).abs_diff(8 * SECOND / 1000) <= 1,
+        "{}",
+        rate_limiter.debt_ns(7)
+    );
     // By another clock.
-    other.charge(pace.debt_ns(7), 100);
+    other.charge(rate_limiter.debt_ns(7), 100);
     assert_eq!(greedy(&other, 100, 1, 2), [100; 2]);
-    assert!(other.admit(1, 100).is_err() && pace.debt_ns(SECOND) == 0);
+    assert!(other.admit(1, 100).is_err() && rate_limiter.debt_ns(SECOND) == 0);
     other.charge(u64::MAX, 0);
     assert!(other.admit(1, 0).is_err_and(|at| at <= 3601 * SECOND));
 }
 
 #[test]
 fn more_than_the_burst_passes_and_the_next_one_pays() {
-    let pace = RateLimiter::new(Rate { per_second: 100, burst: 10 }, 0);
-    assert_eq!(greedy(&pace, 0, 1000, 1), [0]);
-    let next = greedy(&pace, 0, 1, 1)[0];
+    let rate_limiter = RateLimiter::new(Rate { per_second: 100, burst: 10 }, 0);
+    assert_eq!(greedy(&rate_limiter, 0, 1000, 1), [0]);
+    let next = greedy(&rate_limiter, 0, 1, 1)[0];
     assert!(next.abs_diff(991 * SECOND / 100) <= 1, "{next}");
 }
 
 #[test]
 fn a_pause_is_saved_up_to_the_burst() {
-    let pace = RateLimiter::new(Rate { per_second: 10, burst: 5 }, 0);
-    greedy(&pace, 0, 1, 5);
+    let rate_limiter = RateLimiter::new(Rate { per_second: 10, burst: 5 }, 0);
+    greedy(&rate_limiter, 0, 1, 5);
     let late = 1000 * SECOND;
-    let passed = greedy(&pace, late, 1, 6);
+    let passed = greedy(&rate_limiter, late, 1, 6);
     assert_eq!(passed[..5], [late; 5]);
     assert!(passed[5].abs_diff(late + SECOND / 10) <= 1);
 }
 
 #[test]
 fn extremes_neither_overflow_nor_wait_for_ever() {
-    let pace = RateLimiter::new(Rate { per_second: 0, burst: 0 }, u64::MAX);
-    assert_eq!(pace.admit(u64::MAX, u64::MAX), Ok(()));
-    assert_eq!(pace.admit(1, u64::MAX), Err(u64::MAX));
-    let pace = RateLimiter::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
-    assert!(greedy(&pace, 0, 1 << 40, 1000).iter().all(|at| *at == 0));
+    let rate_limiter = RateLimiter::new(Rate { per_second: 0, burst: 0 }, u64::MAX);
+    assert_eq!(rate_limiter.admit(u64::MAX, u64::MAX), Ok(()));
+    assert_eq!(rate_limiter.admit(1, u64::MAX), Err(u64::MAX));
+    let rate_limiter = RateLimiter::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
+    assert!(greedy(&rate_limiter, 0, 1 << 40, 1000).iter().all(|at| *at == 0));
     // A year without anything.
-    let pace = RateLimiter::new(Rate { per_second: 1, burst: 1 }, 0);
-    assert_eq!(pace.admit(1, 365 * 86_400 * SECOND), Ok(()));
+    let rate_limiter = RateLimiter::new(Rate { per_second: 1, burst: 1 }, 0);
+    assert_eq!(rate_limiter.admit(1, 365 * 86_400 * SECOND), Ok(()));
     let rate = Rate::bytes(1000);
     assert_eq!((rate.burst, Rate::bytes(1 << 30).burst), (131_072, (1 << 30) / 20));
 }
 
 #[test]
 fn threads_share_one_cap() {
-    let pace = RateLimiter::new(Rate { per_second: 1_000_000, burst: 1000 }, 0);
+    let rate_limiter = RateLimiter::new(Rate { per_second: 1_000_000, burst: 1000 }, 0);
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for now in 0..100_000 {
-                    if pace.admit(1, now * 100).is_ok() {
+                    if rate_limiter.admit(1, now * 100).is_ok() {
                         passed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -129,15 +133,15 @@ proptest! {
         burst in 0u64..1 << 20,
         asked in prop::collection::vec((0u64..1 << 22, 1u64..70_000, any::<bool>()), 1..200),
     ) {
-        let pace = RateLimiter::new(Rate { per_second, burst }, 0);
+        let rate_limiter = RateLimiter::new(Rate { per_second, burst }, 0);
         let (mut now, mut passed) = (0, Vec::new());
         for (pause, units, patient) in asked {
             now += pause;
-            let mut answer = pace.admit(units, now);
+            let mut answer = rate_limiter.admit(units, now);
             if let (Err(at), true) = (answer, patient) {
                 prop_assert!(at > now);
                 now = at;
-                answer = pace.admit(units, now);
+                answer = rate_limiter.admit(units, now);
                 prop_assert_eq!(answer, Ok(()));
             }
             if answer.is_ok() {

@@ -96,11 +96,11 @@ fn decided(
     now_ns: u64,
 ) -> (Decision, Vec<TagAction>) {
     let verdict = switch.decide(from, frame, &Header::default(), now_ns);
-    let tagging = match verdict.decision {
+    let tag_action = match verdict.decision {
         Decision::Forward(to) => vec![switch.tagging(to, verdict.vlan, frame)],
         _ => vec![],
     };
-    (verdict.decision, tagging)
+    (verdict.decision, tag_action)
 }
 
 proptest! {
@@ -118,10 +118,10 @@ proptest! {
             let Event::Frame { port, from, to, tag, bytes } = *event else { continue };
             let bytes = ether(mac(to), mac(from), tag, ethertype::IPV4, &vec![0; bytes]);
             let (from, frame) = (PortId(port), parse(&bytes));
-            without.ways.forget();
+            without.forwarding_cache.forget();
             let want = decided(&mut without, from, &frame, now_ns);
             let got = match with.lookup(from, &frame, &Header::default(), now_ns) {
-                Some(way) => (Decision::Forward(way.to), vec![way.tagging]),
+                Some(forwarding_entry) => (Decision::Forward(forwarding_entry.to), vec![forwarding_entry.tag_action]),
                 None => decided(&mut with, from, &frame, now_ns),
             };
             prop_assert_eq!(got, want, "{:?}", event);
@@ -135,7 +135,9 @@ fn a_way_holds_for_a_moment_and_for_its_sender_alone() {
     let to = |dst: u8, src: u8| parse(&ether(mac(dst), mac(src), None, ethertype::IPV4, &[0; 46]));
     let (there, back) = (to(2, 1), to(1, 2));
     let way = |switch: &Switch, port: u16, frame: &Frame<'_>, now_ns| {
-        switch.lookup(PortId(port), frame, &Header::default(), now_ns).map(|way| way.to)
+        switch
+            .lookup(PortId(port), frame, &Header::default(), now_ns)
+            .map(|forwarding_entry| forwarding_entry.to)
     };
     let plain = Header::default();
     switch.decide(PortId(0), &there, &plain, 1);
@@ -165,8 +167,10 @@ fn a_station_that_was_forgotten_and_comes_back_elsewhere_is_followed() {
     let late = age_ns - 1;
     switch.decide(PortId(1), &back, &plain, late);
     switch.decide(PortId(1), &back, &plain, late);
-    let way = |switch: &Switch, at| switch.lookup(PortId(1), &back, &plain, at).map(|way| way.to);
+    let way = |switch: &Switch, at| {
+        switch.lookup(PortId(1), &back, &plain, at).map(|forwarding_entry| forwarding_entry.to)
+    };
     assert_eq!(way(&switch, late), Some(PortId(0)));
-    let learnt = switch.learn(PortId(3), 0, mac(1), age_ns + 1);
-    assert_eq!((learnt, way(&switch, age_ns + 1)), (LearnOutcome::New, None));
+    let learn_outcome = switch.learn(PortId(3), 0, mac(1), age_ns + 1);
+    assert_eq!((learn_outcome, way(&switch, age_ns + 1)), (LearnOutcome::New, None));
 }

@@ -61,7 +61,7 @@ impl Lan {
 /// A guest with one pair of queues.
 pub(crate) struct Guest {
     pub(crate) features: AcceptedFeatures,
-    pub(crate) life: PortIncarnation,
+    pub(crate) port_incarnation: PortIncarnation,
     pub(crate) rx: Ring,
     pub(crate) tx: Ring,
 }
@@ -82,12 +82,12 @@ impl Guest {
     ) -> Self {
         let features = OFFER.accept(bits).unwrap();
         lan.fabric.set_port(PortId(port), policy).unwrap();
-        let life = PortIncarnation::driver(PortId(port), features);
+        let port_incarnation = PortIncarnation::driver(PortId(port), features);
         let event_idx = features.has(feature::EVENT_IDX);
         let [mut rx, mut tx] = [0, 1].map(|index| Ring::new(index, event_idx));
-        rx.start(lan, reactor, life);
-        tx.start(lan, reactor, life);
-        Self { features, life, rx, tx }
+        rx.start(lan, reactor, port_incarnation);
+        tx.start(lan, reactor, port_incarnation);
+        Self { features, port_incarnation, rx, tx }
     }
 
     /// Sends a frame, and waits until it has left.

@@ -58,23 +58,39 @@ impl Ring {
         Self { driver, queue, faults, called: 0, index, offered: 0, open, kick, call, err }
     }
 
-    pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation) {
-        self.start_at(lan, reactor, life, 0);
+    pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, port_incarnation: PortIncarnation) {
+        self.start_at(lan, reactor, port_incarnation, 0);
     }
 
     /// As front-ends start a ring: they say that it goes on at `next`.
-    pub(crate) fn start_at(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation, next: u16) {
+    pub(crate) fn start_at(
+        &mut self,
+        lan: &Lan,
+        reactor: usize,
+        port_incarnation: PortIncarnation,
+        next: u16,
+    ) {
         let handle = lan.reactors[reactor].handle();
-        let queue =
-            RunningQueue::start(&lan.fabric, handle, life, self.to_start(next), self.fault());
+        let queue = RunningQueue::start(
+            &lan.fabric,
+            handle,
+            port_incarnation,
+            self.to_start(next),
+            self.fault(),
+        );
         self.queue = Some(queue.unwrap());
     }
 
     /// Serves it by a device that is never kicked.
-    pub(crate) fn start_deaf(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation) {
+    pub(crate) fn start_deaf(
+        &mut self,
+        lan: &Lan,
+        reactor: usize,
+        port_incarnation: PortIncarnation,
+    ) {
         let (handle, mut start) = (lan.reactors[reactor].handle(), self.to_start(0));
         start.kick = None;
-        let queue = RunningQueue::start(&lan.fabric, handle, life, start, self.fault());
+        let queue = RunningQueue::start(&lan.fabric, handle, port_incarnation, start, self.fault());
         self.queue = Some(queue.unwrap());
     }
 
@@ -83,11 +99,16 @@ impl Ring {
         &mut self,
         lan: &Lan,
         reactor: usize,
-        desk: &Arc<ControlQueueState>,
+        control_queue_state: &Arc<ControlQueueState>,
         next: u16,
     ) {
         let handle = lan.reactors[reactor].handle();
-        let queue = RunningQueue::start_control(desk, handle, self.to_start(next), self.fault());
+        let queue = RunningQueue::start_control(
+            control_queue_state,
+            handle,
+            self.to_start(next),
+            self.fault(),
+        );
         self.queue = Some(queue.unwrap());
     }
 

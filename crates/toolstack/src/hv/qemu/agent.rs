@@ -35,17 +35,17 @@ impl AgentSession {
     /// Begins one: what the agent has said to others is passed over.
     async fn begin(domain: &Domain) -> Result<Self, HvError> {
         let (reader, writer) = connect(domain.dir.agent()).await?.into_split();
-        let mut talk = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
+        let mut agent_session = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
         // Anything that the agent would not say twice: a talk has its own.
         let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
-        talk.say("guest-sync-delimited", json!({ "id": id })).await?;
+        agent_session.say("guest-sync-delimited", json!({ "id": id })).await?;
         for _ in 0..STALE_MAX {
-            let line = talk.lines.next_text().await.map_err(QemuError::from)?;
+            let line = agent_session.lines.next_text().await.map_err(QemuError::from)?;
             // A byte that no text has comes before the answer.
             let (_, answer) = line.rsplit_once('\u{fffd}').unwrap_or(("", &line));
             let answer: Value = serde_json::from_str(answer).unwrap_or_default();
             if answer.get("return").and_then(Value::as_u64) == Some(id) {
-                return Ok(talk);
+                return Ok(agent_session);
             }
         }
         Err(refused("guest-sync-delimited", "it answers something else"))
@@ -84,17 +84,19 @@ async fn talking<T>(
 
 /// Asks the guest to go down; `mode` as the agent calls it. It does not answer if it does.
 pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError> {
-    talking(domain, async |mut talk| talk.say("guest-shutdown", json!({ "mode": mode })).await)
-        .await
+    talking(domain, async |mut agent_session| {
+        agent_session.say("guest-shutdown", json!({ "mode": mode })).await
+    })
+    .await
 }
 
 /// What the agent tells. A command that it does not know leaves its part out.
 pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
     let nics = addresses(domain).await?;
-    talking(domain, async |mut talk| {
-        let info = talk.ask("guest-info").await?;
-        let system = talk.ask("guest-get-osinfo").await.unwrap_or_default();
-        let networks = talk.ask("guest-network-get-interfaces").await.unwrap_or_default();
+    talking(domain, async |mut agent_session| {
+        let info = agent_session.ask("guest-info").await?;
+        let system = agent_session.ask("guest-get-osinfo").await.unwrap_or_default();
+        let networks = agent_session.ask("guest-network-get-interfaces").await.unwrap_or_default();
         let agent = text(info.get("version")).unwrap_or_default();
         Ok(GuestInfo { os: os(&system), networks: told(&networks, &nics), agent })
     })
@@ -113,7 +115,7 @@ async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
         // Slot and function in one number.
         let slot = get("addr").await?.as_u64().map(|place| place >> 3);
         let number = (0..pci::MAX_VIFS)
-            .find(|number| pci::vif(*number).map(|place| u64::from(place.slot)) == slot);
+            .find(|number| pci::vif(*number).map(|pci_slot| u64::from(pci_slot.slot)) == slot);
         let mac = get("mac").await?;
         let mac = mac.as_str().unwrap_or_default().to_lowercase();
         found.extend(number.map(|number| (number, mac)));

@@ -26,73 +26,75 @@ pub(super) fn command(
     engine: Engine,
     agent: &Path,
 ) -> Vec<OsString> {
-    let mut line = ArgBuilder::default();
-    line.add(program).add("-nodefaults").add("-no-user-config").add("-S");
-    line.pair("-name", format!("guest={vm},debug-threads=on")).pair("-uuid", vm.to_string());
+    let mut arg_builder = ArgBuilder::default();
+    arg_builder.add(program).add("-nodefaults").add("-no-user-config").add("-S");
+    arg_builder.pair("-name", format!("guest={vm},debug-threads=on")).pair("-uuid", vm.to_string());
     // A guest that breaks out of its devices can neither start programs nor become somebody else.
     let denied = "obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
-    line.pair("-sandbox", format!("on,{denied}"));
-    line.pair("-display", "none");
+    arg_builder.pair("-sandbox", format!("on,{denied}"));
+    arg_builder.pair("-display", "none");
     // Shared memory: the backends of its disks map what this descriptor names.
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
-    line.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
-    line.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").engine(engine);
-    line.pair("-smp", spec.vcpus.to_string());
+    arg_builder.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
+    arg_builder.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").engine(engine);
+    arg_builder.pair("-smp", spec.vcpus.to_string());
     for state in ["disable_s3", "disable_s4"] {
-        line.pair("-global", format!("PIIX4_PM.{state}=1"));
+        arg_builder.pair("-global", format!("PIIX4_PM.{state}=1"));
     }
     // How a guest ended is kept until somebody has seen it: the process stands still.
-    line.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
+    arg_builder.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
     for event in reset_trace::EVENTS {
-        line.pair("-trace", format!("enable={event}"));
+        arg_builder.pair("-trace", format!("enable={event}"));
     }
-    boot(&mut line, &spec.boot);
-    devices(&mut line, agent);
+    boot(&mut arg_builder, &spec.boot);
+    devices(&mut arg_builder, agent);
     for (port, vbd) in spec.cds.iter().enumerate() {
-        line.pair("-device", drive(port, *vbd, &spec.boot));
+        arg_builder.pair("-device", drive(port, *vbd, &spec.boot));
     }
-    line.pair("-chardev", "socket,id=qmp,fd=0,server=on,wait=off");
-    line.pair("-mon", "chardev=qmp,mode=control");
-    line.pair("-chardev", "socket,id=console,fd=1,server=on,wait=off");
-    line.pair("-serial", "chardev:console");
-    line.arguments
+    arg_builder.pair("-chardev", "socket,id=qmp,fd=0,server=on,wait=off");
+    arg_builder.pair("-mon", "chardev=qmp,mode=control");
+    arg_builder.pair("-chardev", "socket,id=console,fd=1,server=on,wait=off");
+    arg_builder.pair("-serial", "chardev:console");
+    arg_builder.arguments
 }
 
-fn boot(line: &mut ArgBuilder, boot: &Boot) {
+fn boot(arg_builder: &mut ArgBuilder, boot: &Boot) {
     // Firmware tries what has a number, and nothing else.
-    line.pair("-boot", "strict=on");
+    arg_builder.pair("-boot", "strict=on");
     if let Boot::Kernel { kernel, ramdisk, args } = boot {
-        line.pair("-kernel", kernel.path());
+        arg_builder.pair("-kernel", kernel.path());
         if let Some(ramdisk) = ramdisk {
-            line.pair("-initrd", ramdisk.path());
+            arg_builder.pair("-initrd", ramdisk.path());
         }
         if !args.is_empty() {
-            line.pair("-append", args);
+            arg_builder.pair("-append", args);
         }
     }
 }
 
 /// What every domain has, however few its disks.
-fn devices(line: &mut ArgBuilder, agent: &Path) {
-    for (number, (bus, place)) in bridges().enumerate() {
+fn devices(arg_builder: &mut ArgBuilder, agent: &Path) {
+    for (number, (bus, pci_slot)) in bridges().enumerate() {
         // The number under which a guest knows the bridge's slots; 0 is the root's.
         let chassis = number + 1;
-        line.pair("-device", format!("pci-bridge,id={bus},chassis_nr={chassis},{}", at(place)));
+        arg_builder
+            .pair("-device", format!("pci-bridge,id={bus},chassis_nr={chassis},{}", at(pci_slot)));
     }
-    line.pair("-device", format!("ahci,id=ahci,{}", at(AHCI)));
-    line.pair("-object", "rng-builtin,id=random");
-    line.pair("-device", format!("virtio-rng-pci,rng=random,disable-legacy=on,{}", at(RANDOM)));
-    line.pair(
+    arg_builder.pair("-device", format!("ahci,id=ahci,{}", at(AHCI)));
+    arg_builder.pair("-object", "rng-builtin,id=random");
+    arg_builder
+        .pair("-device", format!("virtio-rng-pci,rng=random,disable-legacy=on,{}", at(RANDOM)));
+    arg_builder.pair(
         "-device",
         format!("virtio-serial-pci,id=ports,disable-legacy=on,{}", at(AGENT_PORT)),
     );
     let mut chardev = OsString::from(format!("socket,id={AGENT},server=on,wait=off,path="));
     chardev.push(doubled_commas(agent));
-    line.pair("-chardev", chardev);
+    arg_builder.pair("-chardev", chardev);
     // QEMU tells of a port with an identifier that the guest has opened it.
     let port =
         format!("virtserialport,id={AGENT},bus=ports.0,chardev={AGENT},name={AGENT_PORT_NAME}");
-    line.pair("-device", port).pair("-device", "pvpanic");
+    arg_builder.pair("-device", port).pair("-device", "pvpanic");
 }
 
 /// A drive, in the order of firmware if it is in there.
@@ -105,8 +107,8 @@ fn drive(port: usize, vbd: VbdId, boot: &Boot) -> String {
     format!("ide-cd,id={},bus=ahci.{port}{order}", Device::Drive(vbd).id())
 }
 
-fn at(place: PciSlot) -> String {
-    format!("bus={},addr={:#x}", place.bus, place.slot)
+fn at(pci_slot: PciSlot) -> String {
+    format!("bus={},addr={:#x}", pci_slot.bus, pci_slot.slot)
 }
 
 #[cfg(test)]

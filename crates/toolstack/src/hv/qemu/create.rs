@@ -60,7 +60,7 @@ impl EngineCache {
             launcher: &[],
             kernel,
             device: settings.kvm.clone(),
-            memory: &settings.memory,
+            probe_cache: &settings.probe_cache,
         };
         let decision = prober.decide(settings.accel, &mut None).await?;
         tracing::info!(accel = decision.accel.name(), why = decision.why, "accelerator");
@@ -89,24 +89,24 @@ pub(super) async fn create(
 ) -> Result<(), HvError> {
     let what = || "a new domain".to_owned();
     spec.validate().map_err(|why| HvError::Refused { what: what(), why: why.to_string() })?;
-    if let Some(held) = qemu.held(vm).await? {
-        let domain = &held.domain;
+    if let Some(watched_domain) = qemu.held(vm).await? {
+        let domain = &watched_domain.domain;
         if !domain.process.is_gone() {
             if domain.record.domid() != domid {
                 let why = format!("the machine has domain {} still", domain.record.domid().0);
                 return Err(HvError::Refused { what: what(), why });
             }
-            return answers(&held).await;
+            return answers(&watched_domain).await;
         }
         qemu.forget_now(vm)?;
     }
     let boot = boot::checked(&spec.boot, &qemu.settings.boot_directories)?;
     let spec = DomainSpec { boot, ..spec.clone() };
     let engine = qemu.engine.of(&qemu.settings, &spec.boot).await?;
-    let held = start(qemu, vm, domid, &spec, engine)?;
-    answers(&held).await?;
+    let watched_domain = start(qemu, vm, domid, &spec, engine)?;
+    answers(&watched_domain).await?;
     // It has joined by itself, or said why not where nobody looks.
-    group::place(qemu.settings.tree.as_ref(), &held.domain);
+    group::place(qemu.settings.tree.as_ref(), &watched_domain.domain);
     Ok(())
 }
 
@@ -124,9 +124,9 @@ fn start(
     let record = DomainRecord::new(domid, spec.vcpus);
     dir.keep(&record).map_err(failed)?;
     let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent());
-    let spawn =
+    let detached_process =
         DetachedProcess { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
-    let child = spawned(&qemu.settings, &dir, &spawn)?;
+    let child = spawned(&qemu.settings, &dir, &detached_process)?;
     let pid = child.id().unwrap_or_default();
     let held = Domain::from_pid(vm, record, dir.clone(), pid);
     // It is ours to wait for as long as we live; afterwards it is somebody else's.
@@ -136,14 +136,18 @@ fn start(
 }
 
 /// A process that has our end of nothing: what it inherits goes with it.
-fn spawned(settings: &Settings, dir: &RunDir, spawn: &DetachedProcess) -> Result<Child, HvError> {
+fn spawned(
+    settings: &Settings,
+    dir: &RunDir,
+    detached_process: &DetachedProcess,
+) -> Result<Child, HvError> {
     let failed = |source| os("preparing", dir.path(), source);
     let stderr = dir.lock().map_err(failed)?;
     let listen = |listener: UnixListener| Stdio::from(OwnedFd::from(listener));
     let qmp = dir.listen(&dir.qmp()).map(listen).map_err(failed)?;
     let console = dir.listen(&dir.console()).map(listen).map_err(failed)?;
     let mut command = settings.helper.command();
-    command.args(spawn.words()).stdin(qmp).stdout(console).stderr(stderr);
+    command.args(detached_process.words()).stdin(qmp).stdout(console).stderr(stderr);
     command.spawn().map_err(|source| os("starting", &settings.helper.program, source))
 }
 
@@ -154,8 +158,8 @@ async fn reap(mut child: Child) {
 }
 
 /// Waits until QEMU answers; if it ends instead, its last words say why.
-async fn answers(held: &WatchedDomain) -> Result<(), HvError> {
-    let domain = &held.domain;
+async fn answers(watched_domain: &WatchedDomain) -> Result<(), HvError> {
+    let domain = &watched_domain.domain;
     let Err(error) = domain.qmp_within(ANSWER_DEADLINE).await else { return Ok(()) };
     match timeout(END_DEADLINE, domain.process.gone()).await {
         Ok(()) => {

@@ -154,7 +154,7 @@ fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
     let device = Device::Disk(disk.vbd);
     let place = pci::disk(disk.userdevice).ok_or_else(|| no_place("disk", disk.userdevice))?;
     let queues = disk.queues.min(place.most_queues).min(vcpus).max(1);
-    let mut arguments = placed("vhost-user-blk-pci", device, place.place, disk.boot_index);
+    let mut arguments = placed("vhost-user-blk-pci", device, place.pci_slot, disk.boot_index);
     arguments.insert("chardev".into(), device.host_end().into());
     arguments.insert("num-queues".into(), queues.into());
     arguments.extend(place.vectors.map(|vectors| ("vectors".to_owned(), vectors.into())));
@@ -170,8 +170,8 @@ fn netdev(device: Device, queues: u16) -> Value {
 /// KVM, and without it ends.
 fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     let device = Device::Nic(nic.vif);
-    let place = pci::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
-    let mut arguments = placed("virtio-net-pci", device, place, nic.boot_index);
+    let pci_slot = pci::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
+    let mut arguments = placed("virtio-net-pci", device, pci_slot, nic.boot_index);
     arguments.insert("netdev".into(), device.host_end().into());
     arguments.insert("mac".into(), nic.mac.as_str().into());
     arguments.insert("mq".into(), (nic.queues > 1).into());
@@ -189,14 +189,14 @@ fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
 fn placed(
     driver: &str,
     device: Device,
-    place: PciSlot,
+    pci_slot: PciSlot,
     boot_index: Option<u16>,
 ) -> Map<String, Value> {
     let words = [
         ("driver", driver.to_owned()),
         ("id", device.id()),
-        ("bus", place.bus.to_string()),
-        ("addr", format!("{:#x}", place.slot)),
+        ("bus", pci_slot.bus.to_string()),
+        ("addr", format!("{:#x}", pci_slot.slot)),
         ("disable-legacy", "on".to_owned()),
     ];
     let words = words.into_iter().map(|(name, value)| (name.to_owned(), value.into()));

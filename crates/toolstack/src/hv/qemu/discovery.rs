@@ -53,31 +53,33 @@ fn kept(dir: &RunDir, vm: VmId) -> DomainRecord {
 /// Every machine of which there is something, all looked at at once.
 pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvError> {
     let run = &qemu.settings.run;
-    let mut found = Vec::new();
+    let mut domain_info = Vec::new();
     let mut looks = tokio::task::JoinSet::new();
     for vm in RunDir::list(run).map_err(|source| os("reading", run, source))? {
         match qemu.held(vm).await {
-            Ok(Some(held)) => drop(looks.spawn(async move { look(&held).await })),
-            Ok(None) => found.push(remains(&RunDir::of(run, vm), vm)),
+            Ok(Some(watched_domain)) => {
+                drop(looks.spawn(async move { look(&watched_domain).await }))
+            }
+            Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
             // One that cannot be looked at is there for all that is known, and hides no other.
             Err(error) => {
                 tracing::warn!(%vm, %error, "a machine cannot be looked at");
-                found.push(DomainInfo {
+                domain_info.push(DomainInfo {
                     run: Some(RunState::Silent),
                     ..remains(&RunDir::of(run, vm), vm)
                 });
             }
         }
     }
-    found.extend(looks.join_all().await);
-    found.sort_by_key(|one| one.vm);
-    Ok(found)
+    domain_info.extend(looks.join_all().await);
+    domain_info.sort_by_key(|one| one.vm);
+    Ok(domain_info)
 }
 
 /// One machine.
 pub(super) async fn one(qemu: &QemuHypervisor, vm: VmId) -> Result<Option<DomainInfo>, HvError> {
-    if let Some(held) = qemu.held(vm).await? {
-        return Ok(Some(look(&held).await));
+    if let Some(watched_domain) = qemu.held(vm).await? {
+        return Ok(Some(look(&watched_domain).await));
     }
     let dir = RunDir::of(&qemu.settings.run, vm);
     Ok(dir.is_there().then(|| remains(&dir, vm)))
@@ -89,34 +91,34 @@ fn remains(dir: &RunDir, vm: VmId) -> DomainInfo {
     DomainInfo { vm, domid, run: None, disks: BTreeSet::new(), nics: BTreeSet::new() }
 }
 
-async fn look(held: &WatchedDomain) -> DomainInfo {
-    let domain = &held.domain;
-    let mut found = remains(&domain.dir, domain.vm);
-    found.domid = domain.record.domid();
+async fn look(watched_domain: &WatchedDomain) -> DomainInfo {
+    let domain = &watched_domain.domain;
+    let mut domain_info = remains(&domain.dir, domain.vm);
+    domain_info.domid = domain.record.domid();
     if domain.process.is_gone() {
-        return found;
+        return domain_info;
     }
-    let looked = inside(domain, &mut found).await;
+    let looked = inside(domain, &mut domain_info).await;
     if domain.process.is_gone() {
-        found.run = None;
+        domain_info.run = None;
     } else if let Err(error) = looked {
         tracing::warn!(vm = %domain.vm, %error, "a machine's emulator does not answer");
-        found.run = Some(RunState::Silent);
+        domain_info.run = Some(RunState::Silent);
     }
-    found
+    domain_info
 }
 
-async fn inside(domain: &Domain, found: &mut DomainInfo) -> Result<(), HvError> {
-    found.run = Some(domain.state().await?);
+async fn inside(domain: &Domain, domain_info: &mut DomainInfo) -> Result<(), HvError> {
+    domain_info.run = Some(domain.state().await?);
     for device in domain.devices().await? {
         match device {
-            Device::Disk(vbd) => drop(found.disks.insert(vbd)),
-            Device::Nic(vif) => drop(found.nics.insert(vif)),
+            Device::Disk(vbd) => drop(domain_info.disks.insert(vbd)),
+            Device::Nic(vif) => drop(domain_info.nics.insert(vif)),
             Device::Drive(_) => {}
         }
     }
     let full = drives(domain).await?.into_iter().filter(|drive| drive.medium.is_some());
-    found.disks.extend(full.map(|drive| drive.vbd));
+    domain_info.disks.extend(full.map(|drive| drive.vbd));
     Ok(())
 }
 
@@ -135,8 +137,8 @@ mod tests {
         // Somebody holds it, and has not said who.
         let _lock = dirs[0].lock().unwrap();
         let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
-        let found = all(&qemu).await.unwrap();
-        let shown: Vec<_> = found.iter().map(|one| (one.vm, one.run)).collect();
+        let domain_info = all(&qemu).await.unwrap();
+        let shown: Vec<_> = domain_info.iter().map(|one| (one.vm, one.run)).collect();
         assert_eq!(shown, [(dark, Some(RunState::Silent)), (gone, None)]);
         assert!(one(&qemu, dark).await.is_err(), "a call for it alone says what is wrong");
     }

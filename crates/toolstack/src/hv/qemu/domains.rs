@@ -61,9 +61,10 @@ impl Domains {
         let (vm, domain) = (domain.vm, Arc::new(domain));
         let watching = watch::watch(Arc::clone(&domain), new, self.happened.clone());
         let _watching = AbortOnDrop(tokio::spawn(watching));
-        let held = Arc::new(WatchedDomain { domain, asking: Mutex::default(), _watching });
-        lock(&self.held).insert(vm, Arc::clone(&held));
-        held
+        let watched_domain =
+            Arc::new(WatchedDomain { domain, asking: Mutex::default(), _watching });
+        lock(&self.held).insert(vm, Arc::clone(&watched_domain));
+        watched_domain
     }
 
     /// The domain of a machine, if it is held.
@@ -83,12 +84,12 @@ impl Domains {
         self: &Arc<Self>,
         vm: VmId,
     ) -> Result<Option<Arc<WatchedDomain>>, HvError> {
-        if let Some(held) = self.known(vm) {
-            return Ok(Some(held));
+        if let Some(watched_domain) = self.known(vm) {
+            return Ok(Some(watched_domain));
         }
         let _adopting = self.adopting.lock().await;
-        if let Some(held) = self.known(vm) {
-            return Ok(Some(held));
+        if let Some(watched_domain) = self.known(vm) {
+            return Ok(Some(watched_domain));
         }
         match discovery::adopt(&self.run, vm).await {
             Ok(found) => Ok(found.map(|domain| {
@@ -104,7 +105,7 @@ impl Domains {
 
     fn look_again(self: &Arc<Self>, vm: VmId) {
         let mut again = lock(&self.again);
-        if again.get(&vm).is_none_or(|task| task.0.is_finished()) {
+        if again.get(&vm).is_none_or(|abort_on_drop| abort_on_drop.0.is_finished()) {
             again.insert(vm, AbortOnDrop(tokio::spawn(until_seen(Arc::downgrade(self), vm))));
         }
     }

@@ -13,9 +13,9 @@ use crate::hv::{CdMedium, HvError};
 pub(super) async fn disc(
     domain: &Domain,
     vbd: VbdId,
-    disc: Option<&CdMedium>,
+    cd_medium: Option<&CdMedium>,
 ) -> Result<(), HvError> {
-    let wanted = disc.map(|disc| disc.file.as_path());
+    let wanted = cd_medium.map(|cd_medium| cd_medium.file.as_path());
     let drives = drives(domain).await?;
     let Some(drive) = drives.into_iter().find(|drive| drive.vbd == vbd) else {
         let why = "the domain was created without this drive".into();

@@ -50,9 +50,9 @@ impl Hypervisor for QemuHypervisor {
         &'a self,
         vm: VmId,
         drive: VbdId,
-        disc: Option<&'a CdMedium>,
+        cd_medium: Option<&'a CdMedium>,
     ) -> BoxFuture<'a, Result<(), HvError>> {
-        Box::pin(async move { drives::disc(&self.live(vm).await?.domain, drive, disc).await })
+        Box::pin(async move { drives::disc(&self.live(vm).await?.domain, drive, cd_medium).await })
     }
 
     /// The datapath tells the guest by itself: QEMU hands on what it says of a disk.
@@ -74,22 +74,22 @@ impl Hypervisor for QemuHypervisor {
 
     fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>> {
         Box::pin(async move {
-            let held = self.held(vm).await?.ok_or(HvError::Absent)?;
+            let watched_domain = self.held(vm).await?.ok_or(HvError::Absent)?;
             // Of a silent one nothing would be heard.
-            if !held.domain.has_ended()
-                && let Err(error) = held.domain.qmp().await
-                && !held.domain.wait_process_exit().await
+            if !watched_domain.domain.has_ended()
+                && let Err(error) = watched_domain.domain.qmp().await
+                && !watched_domain.domain.wait_process_exit().await
             {
                 return Err(error);
             }
-            Ok(held.domain.wait_end().await)
+            Ok(watched_domain.domain.wait_end().await)
         })
     }
 
     fn kill(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(async move {
             match self.live(vm).await {
-                Ok(held) => kill::kill(&held.domain).await,
+                Ok(watched_domain) => kill::kill(&watched_domain.domain).await,
                 Err(HvError::Absent) => Ok(()),
                 Err(error) => Err(error),
             }
@@ -106,8 +106,8 @@ impl Hypervisor for QemuHypervisor {
 
     fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>> {
         Box::pin(async move {
-            if let Some(held) = self.domains.known(vm) {
-                held.stop_asking();
+            if let Some(watched_domain) = self.domains.known(vm) {
+                watched_domain.stop_asking();
             }
             discovery::one(self, vm).await
         })
@@ -115,8 +115,8 @@ impl Hypervisor for QemuHypervisor {
 
     fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>> {
         Box::pin(async move {
-            let Some(held) = self.held(vm).await? else { return Ok(None) };
-            let domain = &held.domain;
+            let Some(watched_domain) = self.held(vm).await? else { return Ok(None) };
+            let domain = &watched_domain.domain;
             if domain.process.is_gone() || domain.has_ended() || !domain.agent_listens().await? {
                 return Ok(None);
             }

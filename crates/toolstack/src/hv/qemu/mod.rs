@@ -107,16 +107,17 @@ impl QemuHypervisor {
 
     /// The domain of a machine whose process is there, for a call that changes it.
     async fn live(&self, vm: VmId) -> Result<Arc<WatchedDomain>, HvError> {
-        let held = self.held(vm).await?.filter(|held| !held.domain.process.is_gone());
-        let held = held.ok_or(HvError::Absent)?;
-        held.stop_asking();
-        Ok(held)
+        let watched_domain =
+            self.held(vm).await?.filter(|watched_domain| !watched_domain.domain.process.is_gone());
+        let watched_domain = watched_domain.ok_or(HvError::Absent)?;
+        watched_domain.stop_asking();
+        Ok(watched_domain)
     }
 
     /// Lets the CPUs run, from the beginning if they never have.
     async fn run_now(&self, vm: VmId) -> Result<(), HvError> {
-        let held = self.live(vm).await?;
-        let domain = &held.domain;
+        let watched_domain = self.live(vm).await?;
+        let domain = &watched_domain.domain;
         match domain.state().await? {
             RunState::Running => return Ok(()),
             RunState::Ended(exit) => {
@@ -130,18 +131,18 @@ impl QemuHypervisor {
     }
 
     async fn pause_now(&self, vm: VmId) -> Result<(), HvError> {
-        let held = self.live(vm).await?;
-        match held.domain.state().await? {
-            RunState::Running => held.domain.execute("stop", Value::Null).await.map(drop),
+        let watched_domain = self.live(vm).await?;
+        match watched_domain.domain.state().await? {
+            RunState::Running => watched_domain.domain.execute("stop", Value::Null).await.map(drop),
             _ => Ok(()),
         }
     }
 
     async fn ask_now(&self, vm: VmId, what: GuestRequest) -> Result<(), HvError> {
-        let held = self.live(vm).await?;
-        guest_request::once(&held.domain, what).await?;
-        let asking = tokio::spawn(guest_request::until_ended(Arc::clone(&held.domain)));
-        *lock(&held.asking) = Some(AbortOnDrop(asking));
+        let watched_domain = self.live(vm).await?;
+        guest_request::once(&watched_domain.domain, what).await?;
+        let asking = tokio::spawn(guest_request::until_ended(Arc::clone(&watched_domain.domain)));
+        *lock(&watched_domain.asking) = Some(AbortOnDrop(asking));
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pub struct Settings {
     /// KVM's device.
     pub kvm: PathBuf,
     /// Where the answer of the trial is kept.
-    pub memory: ProbeCache,
+    pub probe_cache: ProbeCache,
     /// Control groups, if there are any: each guest has one.
     pub tree: Option<SliceTree>,
 }
@@ -44,7 +44,7 @@ impl Settings {
             accel: AccelChoice::Auto,
             trial_kernel: "/boot/vmlinuz".into(),
             kvm: "/dev/kvm".into(),
-            memory: ProbeCache::of_user(),
+            probe_cache: ProbeCache::of_user(),
             tree: None,
         }
     }

@@ -97,7 +97,9 @@ fn fates(host: &Host, chances: Vec<u8>) {
             0..4 => SimBehaviour::ends(SimResult::Hangs),
             4..8 => SimBehaviour::ends(SimResult::HangsDone),
             8..16 => SimBehaviour::ends(SimResult::Fails),
-            16..24 => SimBehaviour { after: ms(u64::from(chance)), end: SimResult::FailsDone },
+            16..24 => {
+                SimBehaviour { after: ms(u64::from(chance)), sim_result: SimResult::FailsDone }
+            }
             _ => SimBehaviour::takes(ms(u64::from(chance))),
         }
     });
@@ -106,9 +108,9 @@ fn fates(host: &Host, chances: Vec<u8>) {
 /// Plays acts until the daemon dies; how many were played.
 async fn play(host: &Host, acts: &[Act]) -> usize {
     for (number, act) in acts.iter().enumerate() {
-        let job = OpHooks::plain();
-        let cancel = job.cancel.clone();
-        let run = host.machines.run(vm(act.of), act.op, job);
+        let op_hooks = OpHooks::plain();
+        let cancel = op_hooks.cancel.clone();
+        let run = host.machines.run(vm(act.of), act.op, op_hooks);
         let pause = ms(u64::from(act.pause));
         match act.twist {
             Twist::None => drop(tokio::spawn(run)),
@@ -157,8 +159,8 @@ async fn at_the_end(host: &Host) {
         host.works(vm(of), MachineOp::HardShutdown).await;
     }
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
-    let marks = host.machines.marks();
-    assert!(marks.lanes.is_empty() && marks.host == 0, "{marks:?}");
+    let slot_usage = host.machines.marks();
+    assert!(slot_usage.lanes.is_empty() && slot_usage.host == 0, "{slot_usage:?}");
 }
 
 /// A history from its first act to its end.

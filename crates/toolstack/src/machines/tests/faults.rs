@@ -30,16 +30,16 @@ async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
 fn whatever_fails_settles() {
     for case in cases() {
         for number in life(calls(&case)) {
-            for end in [SimResult::Fails, SimResult::FailsDone] {
+            for sim_result in [SimResult::Fails, SimResult::FailsDone] {
                 life(async {
                     let (host, vm) = case.host().await;
                     host.sim.rule(move |call| match call.number == number {
-                        true => SimBehaviour::ends(end),
+                        true => SimBehaviour::ends(sim_result),
                         false => SimBehaviour::default(),
                     });
                     let outcome = host.run(vm, case.op).await;
                     let failed = matches!(outcome, Err(OpError::Failed { .. }));
-                    assert!(failed, "{case:?}, call {number} {end:?}: {outcome:?}");
+                    assert!(failed, "{case:?}, call {number} {sim_result:?}: {outcome:?}");
                     // The operation's owner has settled before it answered.
                     host.assert_true(vm);
                     assert_settled(&case, &host, vm).await;
@@ -75,15 +75,15 @@ fn whatever_is_cancelled_settles() {
         for number in life(calls(&case)) {
             life(async {
                 let (host, vm) = case.host().await;
-                let job = OpHooks::plain();
-                let cancel = job.cancel.clone();
+                let op_hooks = OpHooks::plain();
+                let cancel = op_hooks.cancel.clone();
                 host.sim.rule(move |call| {
                     if call.number == number {
                         cancel.cancel();
                     }
                     SimBehaviour::takes(ms(10))
                 });
-                let outcome = host.machines.run(vm, case.op, job).await;
+                let outcome = host.machines.run(vm, case.op, op_hooks).await;
                 let fine = matches!(outcome, Ok(()) | Err(OpError::Cancelled));
                 assert!(fine, "{case:?}, call {number}: {outcome:?}");
                 host.sim.rule(|_| SimBehaviour::default());
@@ -98,9 +98,9 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
     life(async {
         let host = Host::new([(vm(0), machine((0..50).map(|n| disk(0, n, 1)).collect(), vec![]))]);
         host.sim.rule(|_| SimBehaviour::takes(ms(50)));
-        let job = OpHooks::plain();
-        let cancel = job.cancel.clone();
-        let start = host.machines.run(vm(0), START, job);
+        let op_hooks = OpHooks::plain();
+        let cancel = op_hooks.cancel.clone();
+        let start = host.machines.run(vm(0), START, op_hooks);
         tokio::time::sleep(ms(120)).await;
         cancel.cancel();
         assert!(matches!(start.await, Err(OpError::Cancelled)));
@@ -119,18 +119,19 @@ fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
     let made =
         |op| matches!(op, MachineOp::Start { .. } | MachineOp::HardReboot | MachineOp::CleanReboot);
     for case in cases().into_iter().filter(|case| made(case.op)) {
-        for end in [SimResult::Fails, SimResult::FailsDone, SimResult::Hangs, SimResult::HangsDone]
+        for sim_result in
+            [SimResult::Fails, SimResult::FailsDone, SimResult::Hangs, SimResult::HangsDone]
         {
             life(async {
                 let (host, vm) = case.host().await;
-                host.sim.rule(move |call| match call.what {
-                    CallKind::Create => SimBehaviour::ends(end),
+                host.sim.rule(move |call| match call.call_kind {
+                    CallKind::Create => SimBehaviour::ends(sim_result),
                     CallKind::Find => SimBehaviour::ends(SimResult::Fails),
                     _ => SimBehaviour::default(),
                 });
                 let outcome = host.run(vm, case.op).await;
                 assert!(matches!(outcome, Err(OpError::Failed { .. })), "{case:?}: {outcome:?}");
-                host.sim.rule(|call| match call.what {
+                host.sim.rule(|call| match call.call_kind {
                     CallKind::Find => SimBehaviour::ends(SimResult::Fails),
                     _ => SimBehaviour::default(),
                 });

@@ -196,10 +196,10 @@ impl Host {
 
     /// Record and reality agree, and nothing is there that nobody uses.
     pub(super) fn assert_true(&self, vm: VmId) {
-        let (recorded, domid) = self.paper.0.lock().unwrap()[&vm].clone();
+        let (machine_record, domid) = self.paper.0.lock().unwrap()[&vm].clone();
         let state = self.sim.state();
         let seen = state.domains.get(&vm).map(|domain| (domain.run, Some(domain.domid)));
-        let expected = match recorded.power {
+        let expected = match machine_record.power {
             PowerState::Halted => None,
             PowerState::Paused => {
                 let fresh = seen.is_some_and(|(run, _)| run == Some(RunState::Fresh));
@@ -208,10 +208,10 @@ impl Host {
             PowerState::Running => Some((Some(RunState::Running), domid)),
             PowerState::Suspended => panic!("nobody suspends"),
         };
-        assert_eq!(seen, expected, "{recorded:?}");
+        assert_eq!(seen, expected, "{machine_record:?}");
         assert_eq!(domid.is_some(), seen.is_some());
         let domain = state.domains.get(&vm);
-        for disk in &recorded.disks {
+        for disk in &machine_record.disks {
             let has = domain.is_some_and(|domain| {
                 domain.disks.contains_key(&disk.vbd) || domain.discs.contains(&disk.vbd)
             });
@@ -225,14 +225,14 @@ impl Host {
             assert_eq!(served.map(|disk| disk.active), serves.then_some(true), "{disk:?}");
             let volume = state.volumes.get(&(sr, vdi)).copied().unwrap_or_default();
             let (attached, active) = (volume.attached.is_some(), volume.active);
-            let shared = recorded
+            let shared = machine_record
                 .disks
                 .iter()
                 .any(|one| one.vbd != disk.vbd && one.source == disk.source && one.plugged);
             assert_eq!((attached, active), (has || shared, has || shared), "{disk:?}");
             assert_eq!(self.machines.volume_users(vdi), has || shared);
         }
-        for vif in &recorded.vifs {
+        for vif in &machine_record.vifs {
             let has = domain.is_some_and(|domain| domain.nics.contains_key(&vif.vif));
             let port = state.ports.contains_key(&vif.vif.to_string());
             assert_eq!((vif.plugged, port), (has, has));
@@ -242,10 +242,10 @@ impl Host {
     }
 
     pub(super) fn is_whole(&self, vm: VmId) -> bool {
-        let recorded = self.recorded(vm);
-        recorded.power == PowerState::Running
-            && recorded.disks.iter().all(|disk| disk.plugged == disk.source.is_some())
-            && recorded.vifs.iter().all(|vif| vif.plugged)
+        let machine_record = self.recorded(vm);
+        machine_record.power == PowerState::Running
+            && machine_record.disks.iter().all(|disk| disk.plugged == disk.source.is_some())
+            && machine_record.vifs.iter().all(|vif| vif.plugged)
     }
 
     /// From whatever is there, the machine can be started whole and stopped without a trace.

@@ -14,7 +14,7 @@ const STORAGE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// SRs 1 and 2 hang, others take 50 ms.
 fn two_hang(call: &Call) -> SimBehaviour {
-    match call.what {
+    match call.call_kind {
         _ if call.sr.is_some_and(|on| on == sr(1) || on == sr(2)) => {
             SimBehaviour::ends(SimResult::Hangs)
         }
@@ -87,13 +87,13 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     }
     // What was asked of the SRs is left there, and nothing more comes on top of it.
     sleep(Duration::from_secs(600)).await;
-    let marks = host.machines.marks();
+    let slot_usage = host.machines.marks();
     for on in [sr(1), sr(2)] {
-        let lane = marks.lanes[&model::admission::FaultDomain::Sr(on)];
+        let lane = slot_usage.lanes[&model::admission::FaultDomain::Sr(on)];
         assert_eq!((lane.running, lane.stuck, lane.waiting), (12, 12, 0));
         assert_eq!(host.sim.marks().sr_high[&on], 12);
     }
-    assert_eq!(marks.host, 0);
+    assert_eq!(slot_usage.host, 0);
     for n in 0..40 {
         let MachineRecord { power, .. } = host.recorded(vm(n));
         assert_eq!(power, model::vm::PowerState::Halted);
@@ -117,9 +117,9 @@ async fn a_machine_on_hung_storage_can_be_shut_down_and_is_recorded_so() {
     let error = host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
     assert!(matches!(error, OpError::Failed { error: StepError::Late { .. }, .. }), "{error:?}");
     assert!(began.elapsed() < STORAGE_DEADLINE + Duration::from_secs(1));
-    let recorded = host.recorded(vm(0));
-    assert_eq!(recorded.power, model::vm::PowerState::Halted, "its domain is gone");
-    let vdi = |n: u8| recorded.disks[usize::from(n)].source.as_ref().unwrap().vdi;
+    let machine_record = host.recorded(vm(0));
+    assert_eq!(machine_record.power, model::vm::PowerState::Halted, "its domain is gone");
+    let vdi = |n: u8| machine_record.disks[usize::from(n)].source.as_ref().unwrap().vdi;
     let users = [0, 1].map(|n| host.machines.volume_users(vdi(n)));
     assert_eq!(users, [true, false], "the one that hangs is not free");
     host.sim.rule(|_| SimBehaviour::default());
@@ -147,9 +147,9 @@ async fn a_start_that_hangs_is_overtaken_by_nothing_but_its_own_end() {
     // Of a halted machine a shutdown by force is refused, so its start ends by a cancel.
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
     host.sim.rule(two_hang);
-    let job = OpHooks::plain();
-    let cancel = job.cancel.clone();
-    let start = host.machines.run(vm(0), START, job);
+    let op_hooks = OpHooks::plain();
+    let cancel = op_hooks.cancel.clone();
+    let start = host.machines.run(vm(0), START, op_hooks);
     sleep(Duration::from_secs(5)).await;
     cancel.cancel();
     let began = Instant::now();

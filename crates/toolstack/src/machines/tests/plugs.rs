@@ -36,7 +36,7 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
         (MachineOp::VbdPlug(disk), MachineOp::VbdUnplug { vbd: disk, force: false });
     for (before, op) in [(None, unplug), (Some(unplug), plug)] {
         for number in life(calls(before, op)) {
-            for end in [SimResult::Fails, SimResult::FailsDone] {
+            for sim_result in [SimResult::Fails, SimResult::FailsDone] {
                 life(async {
                     let host = started().await;
                     if let Some(before) = before {
@@ -45,16 +45,16 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
                     // The settle fails as well.
                     let fails = move |call: &Call| (number..u64::MAX).contains(&call.number);
                     host.sim.rule(move |call| match fails(call) {
-                        true => SimBehaviour::ends(end),
+                        true => SimBehaviour::ends(sim_result),
                         false => SimBehaviour::default(),
                     });
                     host.run(vm(0), op).await.unwrap_err();
                     host.sim.rule(|_| SimBehaviour::default());
                     let plugged = host.run(vm(0), plug).await;
                     let had = matches!(plugged, Err(OpError::Refused(Refusal::AlreadyAttached)));
-                    assert!(plugged.is_ok() || had, "{op:?} {number} {end:?}: {plugged:?}");
+                    assert!(plugged.is_ok() || had, "{op:?} {number} {sim_result:?}: {plugged:?}");
                     host.assert_true(vm(0));
-                    assert!(host.is_whole(vm(0)), "{op:?} {number} {end:?}");
+                    assert!(host.is_whole(vm(0)), "{op:?} {number} {sim_result:?}");
                 });
             }
         }
@@ -65,7 +65,7 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
 async fn what_is_plugged_is_what_is_recorded_and_not_what_was_left() {
     let host = started().await;
     let slot = full(0).disks[1].vbd;
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::DetachVolume => SimBehaviour::ends(SimResult::Fails),
         _ => SimBehaviour::default(),
     });
@@ -81,7 +81,7 @@ async fn what_is_plugged_is_what_is_recorded_and_not_what_was_left() {
 #[tokio::test(start_paused = true)]
 async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::AttachVolume => SimBehaviour::ends(SimResult::Hangs),
         _ => SimBehaviour::default(),
     });
@@ -94,7 +94,7 @@ async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
     let detached = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&detached);
     host.sim.rule(move |call| {
-        count.fetch_add(usize::from(call.what == CallKind::Detach), Ordering::Relaxed);
+        count.fetch_add(usize::from(call.call_kind == CallKind::Detach), Ordering::Relaxed);
         SimBehaviour::default()
     });
     sleep(ms(1)).await;
@@ -107,7 +107,7 @@ async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
 async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
     let host = started().await;
     let before = host.recorded(vm(0));
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::Find => SimBehaviour::ends(SimResult::Hangs),
         _ => SimBehaviour::default(),
     });
@@ -133,7 +133,7 @@ async fn limits_that_change_before_an_interface_is_attached_hold() {
     let host = Host::new([(vm(0), full(0))]);
     let paper = Arc::clone(&host.paper);
     host.sim.rule(move |call| {
-        if call.what == CallKind::CreateTap {
+        if call.call_kind == CallKind::CreateTap {
             let mut all = paper.0.lock().unwrap();
             all.get_mut(&vm(0)).unwrap().0.vifs[0].limits.disabled = true;
         }

@@ -23,7 +23,7 @@ fn secs(secs: u64) -> Duration {
 
 /// Guests do not do what they are asked.
 fn deaf(host: &Host) {
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::Guest => SimBehaviour::ends(SimResult::Hangs),
         _ => SimBehaviour::default(),
     });
@@ -74,9 +74,9 @@ async fn a_turn_that_does_not_come_is_told_in_time() {
     assert!(matches!(error, OpError::Busy), "{error:?}");
     assert_eq!(began.elapsed(), QUEUE_DEADLINE);
     // One that is cancelled while it waits does not wait that long.
-    let job = OpHooks::plain();
-    let cancel = job.cancel.clone();
-    let waits = host.machines.run(vm(0), MachineOp::Pause, job);
+    let op_hooks = OpHooks::plain();
+    let cancel = op_hooks.cancel.clone();
+    let waits = host.machines.run(vm(0), MachineOp::Pause, op_hooks);
     sleep(secs(1)).await;
     cancel.cancel();
     assert!(matches!(waits.await, Err(OpError::Cancelled)));
@@ -106,13 +106,13 @@ async fn a_shutdown_by_force_overtakes() {
 
 #[tokio::test(start_paused = true)]
 async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
-    for what in
+    for call_kind in
         [CallKind::AttachVolume, CallKind::PlugDisk, CallKind::Pause, CallKind::DetachVolume]
     {
         let host = started().await;
         let spare = host.recorded(vm(0)).disks[1].vbd;
         let out = MachineOp::VbdUnplug { vbd: spare, force: false };
-        let op = match what {
+        let op = match call_kind {
             CallKind::Pause => MachineOp::Pause,
             CallKind::DetachVolume => out,
             _ => {
@@ -120,11 +120,11 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
                 MachineOp::VbdPlug(spare)
             }
         };
-        host.sim.rule(move |call| match call.what {
-            one if one == what && call.device != Some(spare.0) => {
+        host.sim.rule(move |call| match call.call_kind {
+            one if one == call_kind && call.device != Some(spare.0) => {
                 SimBehaviour::ends(SimResult::Hangs)
             }
-            CallKind::PlugDisk if what == CallKind::PlugDisk => {
+            CallKind::PlugDisk if call_kind == CallKind::PlugDisk => {
                 SimBehaviour::ends(SimResult::Hangs)
             }
             _ => SimBehaviour::default(),
@@ -133,11 +133,11 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
         sleep(secs(1)).await;
         let began = Instant::now();
         let down = host.machines.run(vm(0), MachineOp::HardShutdown, OpHooks::plain());
-        assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{what:?}");
-        assert!(began.elapsed() <= secs(2), "{what:?}: {:?}", began.elapsed());
+        assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{call_kind:?}");
+        assert!(began.elapsed() <= secs(2), "{call_kind:?}: {:?}", began.elapsed());
         // A call to storage that was left is waited for, everything else is gone by now.
         sleep(ms(1)).await;
-        assert_eq!(host.machines.domain(vm(0)), DomainState::Absent, "{what:?}");
+        assert_eq!(host.machines.domain(vm(0)), DomainState::Absent, "{call_kind:?}");
         host.sim.rule(|_| SimBehaviour::default());
         down.await.unwrap();
         host.assert_true(vm(0));
@@ -326,7 +326,7 @@ async fn a_volume_of_two_machines_is_let_go_of_by_the_last() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_recorded_any_more_is_let_go() {
     let host = started().await;
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::DetachVolume => SimBehaviour::ends(SimResult::Fails),
         _ => SimBehaviour::default(),
     });

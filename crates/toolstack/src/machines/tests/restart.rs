@@ -14,7 +14,11 @@ use super::ops::{Case, cases, full};
 use crate::sim::{CallKind, Sim, SimBehaviour, SimResult, drivers};
 
 /// What is left of a life that ends at this call; nothing if the operation ends before.
-fn killed_at(case: &Case, number: u64, end: SimResult) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
+fn killed_at(
+    case: &Case,
+    number: u64,
+    sim_result: SimResult,
+) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
     life(async {
         let (host, vm) = case.host().await;
         let killed = Arc::new(Notify::new());
@@ -25,7 +29,7 @@ fn killed_at(case: &Case, number: u64, end: SimResult) -> Option<(Arc<Sim>, Arc<
                 return SimBehaviour::default();
             }
             kill.notify_one();
-            SimBehaviour::ends(end)
+            SimBehaviour::ends(sim_result)
         });
         let cut = tokio::select! {
             biased;
@@ -39,16 +43,16 @@ fn killed_at(case: &Case, number: u64, end: SimResult) -> Option<(Arc<Sim>, Arc<
 #[test]
 fn whatever_is_cut_off_settles() {
     for case in cases() {
-        for end in [SimResult::Hangs, SimResult::HangsDone] {
+        for sim_result in [SimResult::Hangs, SimResult::HangsDone] {
             let mut number = 0;
-            while let Some((sim, paper, vm)) = killed_at(&case, number, end) {
+            while let Some((sim, paper, vm)) = killed_at(&case, number, sim_result) {
                 sim.rule(|_| SimBehaviour::default());
                 life(async {
                     let host = Host::again(sim, paper).await;
                     host.works(vm, MachineOp::Settle).await;
                     if host.recorded(vm).power == model::vm::PowerState::Halted {
                         let left = host.sim.leftovers();
-                        assert!(left.is_empty(), "{case:?} {number} {end:?}: {left:?}");
+                        assert!(left.is_empty(), "{case:?} {number} {sim_result:?}: {left:?}");
                     }
                     case.refill(&host, vm);
                     host.assert_works(vm).await;
@@ -86,7 +90,7 @@ fn a_guest_runs_through_a_restart() {
 /// What the SR alone knows of is let go of, and nothing that somebody uses.
 #[test]
 fn volumes_that_a_daemon_left_attached_are_detached() {
-    for what in [CallKind::Attach, CallKind::DetachVolume] {
+    for call_kind in [CallKind::Attach, CallKind::DetachVolume] {
         let (sim, paper) = life(async {
             let both = [(vm(0), super::ops::full(0)), (vm(1), super::ops::full(1))];
             let host = Host::new(both);
@@ -94,13 +98,13 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
             let cut = Arc::new(Notify::new());
             let kill = Arc::clone(&cut);
             host.sim.rule(move |call| {
-                if call.what != what {
+                if call.call_kind != call_kind {
                     return SimBehaviour::default();
                 }
                 kill.notify_one();
                 SimBehaviour::ends(SimResult::Hangs)
             });
-            let (of, op) = match what {
+            let (of, op) = match call_kind {
                 CallKind::Attach => (vm(0), START),
                 _ => (vm(1), MachineOp::HardShutdown),
             };
@@ -117,7 +121,7 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
                 host.works(of, MachineOp::Settle).await;
                 host.assert_true(of);
             }
-            let runs = what == CallKind::Attach;
+            let runs = call_kind == CallKind::Attach;
             assert_eq!(host.sim.leftovers().is_empty(), !runs, "{:?}", host.sim.leftovers());
             assert_eq!(
                 host.machines.detach_leftovers(sr(1), "sim").await.unwrap(),
@@ -147,7 +151,7 @@ fn nics_of_nobody_and_uplinks_of_no_network_go() {
         }
         drivers.switch.attach(&nic, &tap).await.unwrap();
         // One that cannot be detached now keeps its uplink.
-        host.sim.rule(|call| match call.what {
+        host.sim.rule(|call| match call.call_kind {
             CallKind::DetachNic => SimBehaviour::ends(SimResult::Fails),
             _ => SimBehaviour::default(),
         });

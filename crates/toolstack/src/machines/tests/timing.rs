@@ -19,7 +19,7 @@ fn storage(n: u8) -> Duration {
 
 /// Calls as they take on a host in good order, 5 ms of each step of storage the datapath's.
 fn usual(call: &Call, storage: impl Fn(u8) -> Duration) -> SimBehaviour {
-    SimBehaviour::takes(match call.what {
+    SimBehaviour::takes(match call.call_kind {
         CallKind::AttachVolume | CallKind::DetachVolume => {
             call.device.map(number).map_or(Duration::ZERO, storage)
         }
@@ -89,13 +89,13 @@ async fn twenty_starts_at_once_keep_the_limits_and_use_them() {
     }
     assert!(starts.join_all().await.iter().all(Result::is_ok));
     (0..20).for_each(|n| host.assert_true(vm(n)));
-    let (marks, seen) = (host.machines.marks(), host.sim.marks());
-    assert_eq!((marks.host_high, marks.host), (16, 0));
-    assert!(marks.machine_high <= 10 && marks.lane_high <= 12, "{marks:?}");
+    let (slot_usage, seen) = (host.machines.marks(), host.sim.marks());
+    assert_eq!((slot_usage.host_high, slot_usage.host), (16, 0));
+    assert!(slot_usage.machine_high <= 10 && slot_usage.lane_high <= 12, "{slot_usage:?}");
     // The drivers have seen no more than was let through.
     assert!(seen.storage_high <= 16, "{seen:?}");
     assert!(seen.sr_high.values().all(|high| *high <= 12), "{seen:?}");
-    assert!(marks.lanes.is_empty(), "{marks:?}");
+    assert!(slot_usage.lanes.is_empty(), "{slot_usage:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn twenty_clean_shutdowns_take_as_long_as_one() {
     for n in 0..21 {
         host.works(vm(n), START).await;
     }
-    host.sim.rule(|call| match call.what {
+    host.sim.rule(|call| match call.call_kind {
         CallKind::Guest => SimBehaviour::takes(Duration::from_secs(3)),
         _ => usual(call, |_| ms(50)),
     });

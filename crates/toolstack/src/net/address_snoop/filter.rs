@@ -118,10 +118,10 @@ mod tests {
     use super::*;
 
     /// What the kernel lets pass of a frame that comes in.
-    fn passed(what: CaptureFilter, frame: &[u8]) -> Option<Vec<u8>> {
+    fn passed(capture_filter: CaptureFilter, frame: &[u8]) -> Option<Vec<u8>> {
         let (near, far) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
         far.set_nonblocking(true).unwrap();
-        far.attach_filter(what.program()).unwrap();
+        far.attach_filter(capture_filter.program()).unwrap();
         (&near).write_all(frame).unwrap();
         let mut bytes = [0; 4096];
         match (&far).read(&mut bytes) {
@@ -135,15 +135,15 @@ mod tests {
         /// What is a claim passes, of its own kind alone, and no more of it than is read.
         #[test]
         fn claims_pass(frame in frames().prop_filter("empty", |frame| !frame.is_empty())) {
-            let all = [CaptureFilter::Arp, CaptureFilter::Neighbours].map(|what| (what, passed(what, &frame)));
+            let all = [CaptureFilter::Arp, CaptureFilter::Neighbours].map(|capture_filter| (capture_filter, passed(capture_filter, &frame)));
             let kind = frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
-            for (what, passed) in all {
+            for (capture_filter, passed) in all {
                 if let Some(passed) = &passed {
                     prop_assert!(passed.len() <= FRAME_BYTES && frame.starts_with(passed));
                     prop_assert_eq!(claim(passed), claim(&frame));
                 }
-                if kind == Some(what.ethertype()) && claim(&frame).is_some() {
-                    prop_assert!(passed.is_some(), "{:?}", what);
+                if kind == Some(capture_filter.ethertype()) && claim(&frame).is_some() {
+                    prop_assert!(passed.is_some(), "{:?}", capture_filter);
                 }
             }
         }
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn what_is_neither_does_not_pass() {
         let mut frame = [0; 200];
-        for what in KINDS {
-            assert_eq!(passed(what, &frame), None);
+        for capture_filter in KINDS {
+            assert_eq!(passed(capture_filter, &frame), None);
         }
         // A neighbour's solicitation by a router: it has been passed on.
         (frame[20], frame[54]) = (58, 135);

@@ -131,13 +131,18 @@ impl AddressSnooper {
 
     fn listen(&self, bridge: &str, index: Option<u32>) -> io::Result<Bridge> {
         let (table, mut listening) = (Arc::<Mutex<Table>>::default(), JoinSet::new());
-        for what in KINDS {
+        for capture_filter in KINDS {
             #[expect(
                 deprecated,
                 reason = "an owned descriptor stays the same and open; what replaces this is not safe"
             )]
-            let socket = AsyncFd::with_interest(socket::open(bridge, what)?, Interest::READABLE)?;
-            listening.spawn(socket::listen((socket, what), Arc::clone(&table), self.tell.clone()));
+            let socket =
+                AsyncFd::with_interest(socket::open(bridge, capture_filter)?, Interest::READABLE)?;
+            listening.spawn(socket::listen(
+                (socket, capture_filter),
+                Arc::clone(&table),
+                self.tell.clone(),
+            ));
         }
         Ok(Bridge { index, table, _listening: listening })
     }

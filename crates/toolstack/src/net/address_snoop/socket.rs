@@ -29,11 +29,11 @@ const FRAMES_MAX: usize = 512;
 ///
 /// # Errors
 /// There is no such device, or the system refuses.
-pub(super) fn open(bridge: &str, what: CaptureFilter) -> io::Result<Socket> {
-    let protocol = Protocol::from(i32::from(what.ethertype().to_be()));
+pub(super) fn open(bridge: &str, capture_filter: CaptureFilter) -> io::Result<Socket> {
+    let protocol = Protocol::from(i32::from(capture_filter.ethertype().to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    socket.attach_filter(what.program())?;
+    socket.attach_filter(capture_filter.program())?;
     // The kernel's list of devices has addresses to which a socket can be bound.
     let device = getifaddrs()?.filter(|one| one.interface_name == bridge).find_map(|one| {
         let address = one.address.as_ref().and_then(SockaddrStorage::as_link_addr);
@@ -54,11 +54,11 @@ pub(super) fn open(bridge: &str, what: CaptureFilter) -> io::Result<Socket> {
 
 /// Notes what is claimed, and tells whose that is, until nobody wants to know.
 pub(super) async fn listen(
-    (socket, what): (AsyncFd<Socket>, CaptureFilter),
+    (socket, capture_filter): (AsyncFd<Socket>, CaptureFilter),
     table: Arc<Mutex<Table>>,
     tell: mpsc::Sender<VifId>,
 ) {
-    while let Ok(changed) = look(&socket, what, &table).await {
+    while let Ok(changed) = look(&socket, capture_filter, &table).await {
         for vif in changed {
             if tell.send(vif).await.is_err() {
                 return;
@@ -71,7 +71,7 @@ pub(super) async fn listen(
 /// Waits for frames and reads those that are there; whose addresses have changed by them.
 async fn look(
     socket: &AsyncFd<Socket>,
-    what: CaptureFilter,
+    capture_filter: CaptureFilter,
     table: &Mutex<Table>,
 ) -> io::Result<BTreeSet<VifId>> {
     let (mut changed, mut frame) = (BTreeSet::new(), [0; DHCP_BYTES]);
@@ -81,7 +81,7 @@ async fn look(
             Err(_nothing_more) => break,
             Ok(Ok(bytes)) => {
                 let frame = frame.get(..bytes).unwrap_or_default();
-                changed.extend(heard(what, frame, table));
+                changed.extend(heard(capture_filter, frame, table));
             }
             // The bridge went down. It may come up again; if it is made anew it is listened to anew.
             Ok(Err(error)) => tracing::debug!(%error, "a network is down"),
@@ -91,8 +91,8 @@ async fn look(
 }
 
 /// Whose addresses have changed by this frame.
-fn heard(what: CaptureFilter, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
-    match what {
+fn heard(capture_filter: CaptureFilter, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
+    match capture_filter {
         CaptureFilter::Arp | CaptureFilter::Neighbours => {
             lock(table).claimed(&frame::claim(frame)?)
         }

@@ -35,21 +35,23 @@ impl Table {
 
     /// An interface has these for its own from now on; those who have lost addresses by that.
     pub(super) fn own(&mut self, vif: VifId, own: &Option<Vec<IpAddr>>) -> Vec<VifId> {
-        let Some(seen) = self.0.values_mut().find(|seen| seen.vif == vif) else {
+        let Some(interface_claims) =
+            self.0.values_mut().find(|interface_claims| interface_claims.vif == vif)
+        else {
             return Vec::new();
         };
-        seen.own = own.clone();
-        let lost = |(mac, seen): (&Mac, &InterfaceClaims)| {
-            let lost = seen.addresses.iter().filter(|one| !self.may_have(*mac, one));
+        interface_claims.own = own.clone();
+        let lost = |(mac, interface_claims): (&Mac, &InterfaceClaims)| {
+            let lost = interface_claims.addresses.iter().filter(|one| !self.may_have(*mac, one));
             let lost: Vec<IpAddr> = lost.copied().collect();
             (!lost.is_empty()).then_some((*mac, lost))
         };
         let lost: Vec<_> = self.0.iter().filter_map(lost).collect();
         let mut changed = Vec::new();
         for (mac, lost) in lost {
-            if let Some(seen) = self.0.get_mut(&mac) {
-                seen.addresses.retain(|one| !lost.contains(one));
-                changed.push(seen.vif);
+            if let Some(interface_claims) = self.0.get_mut(&mac) {
+                interface_claims.addresses.retain(|one| !lost.contains(one));
+                changed.push(interface_claims.vif);
             }
         }
         changed
@@ -57,13 +59,15 @@ impl Table {
 
     /// What a switch lets others send.
     fn may_have(&self, mac: Mac, address: &IpAddr) -> bool {
-        let owns = |seen: &InterfaceClaims| seen.own.as_ref().map(|own| own.contains(address));
+        let owns = |interface_claims: &InterfaceClaims| {
+            interface_claims.own.as_ref().map(|own| own.contains(address))
+        };
         let owns_it = self.0.get(&mac).and_then(owns);
         owns_it.unwrap_or_else(|| !self.0.values().any(|other| owns(other) == Some(true)))
     }
 
     pub(super) fn remove(&mut self, vif: VifId) {
-        self.0.retain(|_, seen| seen.vif != vif);
+        self.0.retain(|_, interface_claims| interface_claims.vif != vif);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,7 +75,10 @@ impl Table {
     }
 
     pub(super) fn of(&self, vif: VifId) -> Option<Vec<IpAddr>> {
-        self.0.values().find(|seen| seen.vif == vif).map(|seen| seen.addresses.clone())
+        self.0
+            .values()
+            .find(|interface_claims| interface_claims.vif == vif)
+            .map(|interface_claims| interface_claims.addresses.clone())
     }
 
     /// Notes a claim; whose it is, if that says something new. An address that is known stays in
@@ -104,23 +111,23 @@ impl Table {
     /// Notes what a client of DHCP says: it has what it asks for, until it looks for something else
     /// without having used it. Each time that it asks is news: it may have what it asks for only after
     /// the last, and whoever was told before has looked for that in vain.
-    pub(super) fn asked(&mut self, asked: &DhcpRequest) -> Option<VifId> {
-        match asked {
+    pub(super) fn asked(&mut self, dhcp_request: &DhcpRequest) -> Option<VifId> {
+        match dhcp_request {
             DhcpRequest::Takes(claim) => {
                 if !self.may_have(claim.mac, &claim.address) {
                     return None;
                 }
-                let seen = self.0.get_mut(&claim.mac)?;
-                let is_used = seen.uses(&claim.address);
-                seen.refused();
+                let interface_claims = self.0.get_mut(&claim.mac)?;
+                let is_used = interface_claims.uses(&claim.address);
+                interface_claims.refused();
                 self.claimed(claim);
-                let seen = self.0.get_mut(&claim.mac)?;
-                seen.asked = (!is_used).then_some(claim.address);
-                Some(seen.vif)
+                let interface_claims = self.0.get_mut(&claim.mac)?;
+                interface_claims.asked = (!is_used).then_some(claim.address);
+                Some(interface_claims.vif)
             }
             DhcpRequest::Looks(mac) => {
-                let seen = self.0.get_mut(mac)?;
-                seen.refused().then_some(seen.vif)
+                let interface_claims = self.0.get_mut(mac)?;
+                interface_claims.refused().then_some(interface_claims.vif)
             }
         }
     }

@@ -100,13 +100,16 @@ impl Networks {
     ///
     /// # Errors
     /// [`InternalError`]. What was made until then stays, and the same call goes on there.
-    pub async fn create(&self, wanted: &NetworkRequest) -> Result<CreatedNetwork, InternalError> {
+    pub async fn create(
+        &self,
+        network_request: &NetworkRequest,
+    ) -> Result<CreatedNetwork, InternalError> {
         let ip = Tool::find(IP)?;
         let nft = Tool::find(NFT)?;
-        let dnsmasq = wanted.dhcp.then(|| Tool::find(DNSMASQ)).transpose()?;
+        let dnsmasq = network_request.dhcp.then(|| Tool::find(DNSMASQ)).transpose()?;
         let _turn = self.state.turn().await?;
-        let recorded = self.state.read(&wanted.name)?;
-        let spec = self.settle(wanted, recorded.as_ref())?;
+        let recorded = self.state.read(&network_request.name)?;
+        let spec = self.settle(network_request, recorded.as_ref())?;
         // What is there before there is a record is not ours.
         devices::check(&spec.name, recorded.is_some())?;
         self.state.write(&spec)?;
@@ -123,10 +126,10 @@ impl Networks {
     /// What the network is to be.
     fn settle(
         &self,
-        wanted: &NetworkRequest,
+        network_request: &NetworkRequest,
         recorded: Option<&Spec>,
     ) -> Result<Spec, InternalError> {
-        let NetworkRequest { name, subnet, nat, dhcp } = wanted.clone();
+        let NetworkRequest { name, subnet, nat, dhcp } = network_request.clone();
         if let Some(spec) = recorded {
             let same = subnet.is_none_or(|subnet| subnet == spec.subnet);
             if same && (nat, dhcp) == (spec.nat, spec.dhcp) {

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_user_that_a_process_is_counts() {
-        let mark = ProcessMatch { program: "dnsmasq", word: "", owners: &[0, 999] };
+        let process_match = ProcessMatch { program: "dnsmasq", word: "", owners: &[0, 999] };
         for (text, owned) in [
             ("Name:\tdnsmasq\nUid:\t999\t999\t999\t999\nGid:\t1\t1\t1\t1\n", true),
             ("Name:\tdnsmasq\nUid:\t0\t999\t0\t999\n", true),
@@ -122,7 +122,7 @@ mod tests {
             ("Uid:\n", false),
             ("", false),
         ] {
-            assert_eq!(mark.owns(text), owned, "{text}");
+            assert_eq!(process_match.owns(text), owned, "{text}");
         }
         for (file, is_it) in [
             ("/usr/sbin/dnsmasq", true),

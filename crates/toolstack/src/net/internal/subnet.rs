@@ -48,7 +48,7 @@ impl Subnet {
             first: Ipv4Addr::new(10, 213, third, 0).to_bits(),
             bits: 24,
         });
-        all.find(|block| used.iter().all(|used| !used.overlaps(*block))).map(Self)
+        all.find(|ipv4_prefix| used.iter().all(|used| !used.overlaps(*ipv4_prefix))).map(Self)
     }
 
     pub(super) fn block(self) -> Ipv4Prefix {
@@ -110,9 +110,9 @@ impl FromStr for Subnet {
         if !BITS.contains(&bits) {
             return Err(refused(format!("its prefix has {} to {} bits", BITS.start(), BITS.end())));
         }
-        let block = Ipv4Prefix { first: address.to_bits(), bits };
-        if block.first & !block.mask() != 0 {
-            let first = block.first & block.mask();
+        let ipv4_prefix = Ipv4Prefix { first: address.to_bits(), bits };
+        if ipv4_prefix.first & !ipv4_prefix.mask() != 0 {
+            let first = ipv4_prefix.first & ipv4_prefix.mask();
             return Err(refused(format!("it begins at {}", Ipv4Prefix { first, bits })));
         }
         let first = address.octets()[0];
@@ -121,7 +121,7 @@ impl FromStr for Subnet {
         if special {
             return Err(refused("its addresses are for something else".into()));
         }
-        Ok(Self(block))
+        Ok(Self(ipv4_prefix))
     }
 }
 

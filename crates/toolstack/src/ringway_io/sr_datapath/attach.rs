@@ -35,8 +35,8 @@ impl SrDatapath {
             }
         };
         loop {
-            let ask = RpcCall { until, ..RpcCall::step(&spec.id, method, params.clone()) };
-            let refused = match self.line.call(ask, note).await {
+            let rpc_call = RpcCall { until, ..RpcCall::step(&spec.id, method, params.clone()) };
+            let refused = match self.rpc_client.call(rpc_call, note).await {
                 Ok(reply) => return typed(method, reply),
                 Err(refused) if is(&refused, code::WRONG_STATE) => refused,
                 Err(error) => return Err(error),
@@ -56,7 +56,7 @@ impl SrDatapath {
 
     /// Looks whether a disk that is there is the one that is wanted.
     async fn there(&self, spec: &DiskSpec) -> Result<ExistingDisk, DatapathError> {
-        let told = match self.line.short("stats", json!({ "id": spec.id })).await {
+        let told = match self.rpc_client.short("stats", json!({ "id": spec.id })).await {
             Ok(told) => told,
             Err(error) if is(&error, code::NO_SUCH_DISK) => return Ok(ExistingDisk::Gone),
             Err(error) => return Err(error),
@@ -69,14 +69,19 @@ impl SrDatapath {
             && disk.cache == spec.cache
             && disk.serial == spec.serial;
         // What it was told is more than what it tells.
-        let known = self.line.keep.specs().get(&spec.id).is_none_or(|known| is_same(known, spec));
+        let known = self
+            .rpc_client
+            .supervisor
+            .specs()
+            .get(&spec.id)
+            .is_none_or(|known| is_same(known, spec));
         Ok(if told && known { ExistingDisk::Same(Box::new(disk)) } else { ExistingDisk::Other })
     }
 
     /// Has a disk that was there be as it is wanted.
     async fn adapt(&self, spec: &DiskSpec, disk: DiskStats) -> Result<DiskReply, DatapathError> {
-        self.line
-            .keep
+        self.rpc_client
+            .supervisor
             .specs()
             .put(DiskSpec { activate: disk.state != DiskState::Attached, ..spec.clone() });
         if disk.caps != spec.caps {

@@ -18,28 +18,28 @@ use crate::boxed_future::BoxFuture;
 /// The datapath of one SR.
 #[derive(Clone, Debug)]
 pub(super) struct SrDatapath {
-    line: RpcClient<DiskSpec>,
+    rpc_client: RpcClient<DiskSpec>,
 }
 
 impl SrDatapath {
-    pub(super) fn new(keep: Arc<Supervisor<DiskSpec>>) -> Self {
-        Self { line: RpcClient { keep } }
+    pub(super) fn new(supervisor: Arc<Supervisor<DiskSpec>>) -> Self {
+        Self { rpc_client: RpcClient { supervisor } }
     }
 
     /// Ends what serves it.
     pub(super) async fn end(&self) -> Result<(), DatapathError> {
-        self.line.keep.end().await
+        self.rpc_client.supervisor.end().await
     }
 
     async fn activate(&self, id: &str) -> Result<(), DatapathError> {
         let ask = ("disk.activate", json!({ "id": id }));
-        self.line.step(id, ask, |spec| spec.activate = true).await.map(drop)
+        self.rpc_client.step(id, ask, |spec| spec.activate = true).await.map(drop)
     }
 
     async fn deactivate(&self, id: &str) -> Result<(), DatapathError> {
         let ask = ("disk.deactivate", json!({ "id": id }));
         gone_is_done(
-            self.line.step(id, ask, |spec| spec.activate = false).await,
+            self.rpc_client.step(id, ask, |spec| spec.activate = false).await,
             code::NO_SUCH_DISK,
         )
     }
@@ -51,7 +51,7 @@ impl SrDatapath {
                 _ => specs.remove(id),
             };
         let outcome =
-            self.line.call(RpcCall::step(id, "disk.detach", json!({ "id": id })), note).await;
+            self.rpc_client.call(RpcCall::step(id, "disk.detach", json!({ "id": id })), note).await;
         if let Err(error) = &outcome
             && is(error, code::FAILED)
         {
@@ -64,20 +64,20 @@ impl SrDatapath {
                 }
             };
             // Whether it can be told or not: the failure is the answer.
-            let _told = self.line.call(look, gone).await;
+            let _told = self.rpc_client.call(look, gone).await;
         }
         gone_is_done(outcome, code::NO_SUCH_DISK)
     }
 
     async fn resize(&self, id: &str) -> Result<u64, DatapathError> {
-        let reply = self.line.step(id, ("disk.resize", json!({ "id": id })), |_| ()).await?;
+        let reply = self.rpc_client.step(id, ("disk.resize", json!({ "id": id })), |_| ()).await?;
         let reply: DiskReply = typed("disk.resize", reply)?;
         Ok(reply.geometry.size_bytes)
     }
 
     async fn caps(&self, id: &str, caps: Option<Caps>) -> Result<(), DatapathError> {
         let ask = ("disk.caps", json!({ "id": id, "caps": caps }));
-        self.line.set(id, ask, |spec| spec.caps = caps).await
+        self.rpc_client.set(id, ask, |spec| spec.caps = caps).await
     }
 
     async fn poll(&self, id: &str, polling: PollSpec) -> Result<(), DatapathError> {
@@ -90,11 +90,11 @@ impl SrDatapath {
             "poll_idle_threshold": poll_idle_threshold,
         });
         let change = |spec: &mut DiskSpec| *spec = spec.clone().with_polling(polling);
-        self.line.set(id, ("disk.poll", params), change).await
+        self.rpc_client.set(id, ("disk.poll", params), change).await
     }
 
     async fn stats(&self) -> Result<Option<Stats>, DatapathError> {
-        match self.line.short("stats", json!({})).await {
+        match self.rpc_client.short("stats", json!({})).await {
             Ok(stats) => typed("stats", stats).map(Some),
             Err(DatapathError::NotThere { .. }) => Ok(None),
             Err(error) => Err(error),

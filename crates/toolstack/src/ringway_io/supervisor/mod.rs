@@ -47,7 +47,7 @@ pub(super) struct Supervisor<T> {
     /// Held while one is looked for, started or ended.
     turn: tokio::sync::Mutex<()>,
     watched: Mutex<WatchedProcess>,
-    pub(super) turns: KeyedLocks,
+    pub(super) keyed_locks: KeyedLocks,
     /// What could not be attached again is tried again.
     insists: AtomicBool,
 }
@@ -74,7 +74,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let control = folder.join(CONTROL);
         let (pool, turn) = (ConnectionPool::new(&control), tokio::sync::Mutex::default());
         let watched = Mutex::new(WatchedProcess::None);
-        let (turns, insists) = (KeyedLocks::default(), AtomicBool::new(false));
+        let (keyed_locks, insists) = (KeyedLocks::default(), AtomicBool::new(false));
         Ok(Arc::new(Self {
             owner,
             launch,
@@ -84,7 +84,7 @@ impl<T: ServedDevice> Supervisor<T> {
             specs,
             turn,
             watched,
-            turns,
+            keyed_locks,
             insists,
         }))
     }

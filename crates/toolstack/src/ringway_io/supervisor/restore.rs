@@ -30,11 +30,11 @@ impl<T: ServedDevice> Supervisor<T> {
     pub(super) fn watch(self: &Arc<Self>, pid: u32, ended: AsyncFd<OwnedFd>) {
         let before = std::mem::replace(&mut *self.watching(), WatchedProcess::Keeper(pid));
         if before != WatchedProcess::Keeper(pid) {
-            let keep = Arc::downgrade(self);
+            let supervisor = Arc::downgrade(self);
             tokio::spawn(async move {
                 // Fails only where the runtime ends.
                 if ended.readable().await.is_ok() {
-                    replace(keep, pid).await;
+                    replace(supervisor, pid).await;
                 }
             });
         }
@@ -71,11 +71,11 @@ impl<T: ServedDevice> Supervisor<T> {
         let mut known: BTreeSet<String> =
             self.specs().all().map(|spec| spec.id().to_owned()).collect();
         // One that is just being attached is known a moment after its answer.
-        known.extend(self.turns.busy());
+        known.extend(self.keyed_locks.busy());
         let mut tasks = JoinSet::new();
         for id in known.into_iter().filter(|id| !served.contains(id)) {
-            let keep = Arc::clone(self);
-            tasks.spawn(async move { keep.attach_again(&id).await });
+            let supervisor = Arc::clone(self);
+            tasks.spawn(async move { supervisor.attach_again(&id).await });
         }
         let mut all = true;
         while let Some(is_served) = tasks.join_next().await {
@@ -86,7 +86,7 @@ impl<T: ServedDevice> Supervisor<T> {
 
     /// False: it is to be served and is not.
     async fn attach_again(&self, id: &str) -> bool {
-        let _turn = self.turns.of(id).await;
+        let _turn = self.keyed_locks.of(id).await;
         let spec = self.specs().get(id).cloned();
         let Some(Ok(calls)) = spec.map(|spec| spec.calls()) else { return true };
         for call in calls {
@@ -141,10 +141,10 @@ impl<T: ServedDevice> Supervisor<T> {
 }
 
 /// It has ended and nobody asked it to. Guests may wait: it is tried until there is another.
-async fn replace<T: ServedDevice>(keep: Weak<Supervisor<T>>, pid: u32) {
+async fn replace<T: ServedDevice>(supervisor: Weak<Supervisor<T>>, pid: u32) {
     let mut pause = FIRST_PAUSE;
-    while let Some(keep) = keep.upgrade() {
-        if keep.is_replaced(pid).await {
+    while let Some(supervisor) = supervisor.upgrade() {
+        if supervisor.is_replaced(pid).await {
             return;
         }
         sleep(pause).await;
@@ -153,15 +153,15 @@ async fn replace<T: ServedDevice>(keep: Weak<Supervisor<T>>, pid: u32) {
 }
 
 /// Something could not be had. No event tells when they can: it is tried until then.
-async fn insist<T: ServedDevice>(keep: Weak<Supervisor<T>>) {
+async fn insist<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
-        let Some(keep) = keep.upgrade() else { return };
+        let Some(supervisor) = supervisor.upgrade() else { return };
         // Before it is looked: who fails from here on insists anew.
-        keep.insists.store(false, Ordering::Relaxed);
-        if keep.is_restored().await || keep.insists.swap(true, Ordering::Relaxed) {
+        supervisor.insists.store(false, Ordering::Relaxed);
+        if supervisor.is_restored().await || supervisor.insists.swap(true, Ordering::Relaxed) {
             return;
         }
     }

@@ -41,10 +41,10 @@ impl<'a> SrDirectory<'a> {
     pub(crate) fn create(place: &'a Path, sr: SrId) -> Result<(), SrError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
         made.map_err(|source| os("make", place, source))?;
-        let folder = Self::at(place)?;
-        match folder.marker()? {
-            Some(marker) => return folder.check(&marker, sr),
-            None if !folder.volumes()?.is_empty() => {
+        let sr_directory = Self::at(place)?;
+        match sr_directory.marker()? {
+            Some(marker) => return sr_directory.check(&marker, sr),
+            None if !sr_directory.volumes()?.is_empty() => {
                 let why = format!(
                     "{} holds volumes and does not say of which storage repository: take an \
                      empty directory",
@@ -55,7 +55,7 @@ impl<'a> SrDirectory<'a> {
             None => {}
         }
         let text = Marker::of(sr).text();
-        folder.put(MARKER, text.len().try_into().unwrap_or_default(), |mut file| {
+        sr_directory.put(MARKER, text.len().try_into().unwrap_or_default(), |mut file| {
             file.write_all(text.as_bytes())
         })
     }
@@ -65,10 +65,10 @@ impl<'a> SrDirectory<'a> {
     /// # Errors
     /// It is not there, or it is another one: the mount point without what was mounted on it.
     pub(crate) fn open(place: &'a Path, sr: SrId) -> Result<Self, SrError> {
-        let folder = Self::at(place)?;
-        match folder.marker()? {
-            Some(marker) => folder.check(&marker, sr).map(|()| folder),
-            None => Err(folder.vanished()),
+        let sr_directory = Self::at(place)?;
+        match sr_directory.marker()? {
+            Some(marker) => sr_directory.check(&marker, sr).map(|()| sr_directory),
+            None => Err(sr_directory.vanished()),
         }
     }
 

@@ -103,9 +103,9 @@ impl DirDriver {
         Err(SrError::Config { key: LOCATION.into(), why })
     }
 
-    async fn work(&self, sr: SrId, work: SrRequest) -> Result<SrResponse, SrError> {
+    async fn work(&self, sr: SrId, sr_request: SrRequest) -> Result<SrResponse, SrError> {
         let Attached { place, worker } = self.of(sr)?;
-        worker.call(sr, &place, work).await
+        worker.call(sr, &place, sr_request).await
     }
 }
 
@@ -180,13 +180,13 @@ impl SrDriver for DirDriver {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        let work = SrRequest::CreateVolume { vdi: vdi.0, bytes };
-        Box::pin(async move { self.work(sr, work).await?.into_volume() })
+        let sr_request = SrRequest::CreateVolume { vdi: vdi.0, bytes };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
     }
 
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
-        let work = SrRequest::DestroyVolume { vdi: vdi.0 };
-        Box::pin(async move { self.work(sr, work).await?.into_nothing() })
+        let sr_request = SrRequest::DestroyVolume { vdi: vdi.0 };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_nothing() })
     }
 
     fn resize_volume(
@@ -195,8 +195,8 @@ impl SrDriver for DirDriver {
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>> {
-        let work = SrRequest::ResizeVolume { vdi: vdi.0, bytes };
-        Box::pin(async move { self.work(sr, work).await?.into_volume() })
+        let sr_request = SrRequest::ResizeVolume { vdi: vdi.0, bytes };
+        Box::pin(async move { self.work(sr, sr_request).await?.into_volume() })
     }
 
     fn attach_volume(
@@ -207,8 +207,8 @@ impl SrDriver for DirDriver {
     ) -> BoxFuture<'_, Result<Backend, SrError>> {
         Box::pin(async move {
             let Attached { place, worker } = self.of(sr)?;
-            let work = SrRequest::FindVolume { vdi: vdi.0 };
-            let found = worker.call(sr, &place, work).await?.into_volume()?;
+            let sr_request = SrRequest::FindVolume { vdi: vdi.0 };
+            let found = worker.call(sr, &place, sr_request).await?.into_volume()?;
             let path = place.join(directory::name(vdi));
             if found.read_only && access == Access::Rw {
                 let what = format!("{} cannot be written", path.display());

@@ -43,35 +43,35 @@ fn refuses(error: &SrError, key: &str, why: &str) -> bool {
 #[test]
 fn a_volume_is_a_sparse_file_of_zeroes() {
     let (dir, _) = made();
-    let folder = open(&dir);
-    let volume = folder.create_volume(vdi(1), 64 << 30).unwrap();
+    let sr_directory = open(&dir);
+    let volume = sr_directory.create_volume(vdi(1), 64 << 30).unwrap();
     assert_eq!((volume.vdi, volume.virtual_bytes), (vdi(1), 64 << 30));
     assert!(volume.physical_bytes < 1 << 20 && !volume.read_only, "{volume:?}");
     assert_eq!(names(dir.path()), [".ringway-sr".to_owned(), name(vdi(1))]);
-    assert_eq!(folder.volumes().unwrap(), [volume]);
+    assert_eq!(sr_directory.volumes().unwrap(), [volume]);
     let file = dir.path().join(name(vdi(1)));
     std::fs::write(&file, vec![1; 1 << 20]).unwrap();
-    let written = folder.volume(vdi(1)).unwrap();
+    let written = sr_directory.volume(vdi(1)).unwrap();
     assert_eq!(written.virtual_bytes, 1 << 20);
     assert!(written.physical_bytes >= 1 << 20, "{written:?}");
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o444)).unwrap();
-    assert!(folder.volume(vdi(1)).unwrap().read_only);
+    assert!(sr_directory.volume(vdi(1)).unwrap().read_only);
 }
 
 #[test]
 fn sizes_are_whole_units_and_never_shrink() {
     let (dir, _) = made();
-    let folder = open(&dir);
-    assert_eq!(folder.create_volume(vdi(1), 1).unwrap().virtual_bytes, 4096);
-    assert_eq!(folder.create_volume(vdi(1), 4096).unwrap().virtual_bytes, 4096);
-    let error = folder.create_volume(vdi(1), 4097).unwrap_err();
+    let sr_directory = open(&dir);
+    assert_eq!(sr_directory.create_volume(vdi(1), 1).unwrap().virtual_bytes, 4096);
+    assert_eq!(sr_directory.create_volume(vdi(1), 4096).unwrap().virtual_bytes, 4096);
+    let error = sr_directory.create_volume(vdi(1), 4097).unwrap_err();
     assert!(matches!(&error, SrError::Os { what, .. } if what.contains("make")), "{error}");
-    assert_eq!(folder.resize_volume(vdi(1), 4097).unwrap().virtual_bytes, 8192);
-    assert_eq!(folder.resize_volume(vdi(1), 8192).unwrap().virtual_bytes, 8192);
-    let error = folder.resize_volume(vdi(1), 4096).unwrap_err();
+    assert_eq!(sr_directory.resize_volume(vdi(1), 4097).unwrap().virtual_bytes, 8192);
+    assert_eq!(sr_directory.resize_volume(vdi(1), 8192).unwrap().virtual_bytes, 8192);
+    let error = sr_directory.resize_volume(vdi(1), 4096).unwrap_err();
     assert!(refuses(&error, "virtual_size", "8192"), "{error}");
     for bytes in [0, (1 << 60) + 1, u64::MAX] {
-        let error = folder.create_volume(vdi(2), bytes).unwrap_err();
+        let error = sr_directory.create_volume(vdi(2), bytes).unwrap_err();
         assert!(refuses(&error, "virtual_size", "is not in 1 to"), "{error}");
     }
 }
@@ -79,24 +79,27 @@ fn sizes_are_whole_units_and_never_shrink() {
 #[test]
 fn only_files_named_as_volumes_are_volumes() {
     let (dir, _) = made();
-    let folder = open(&dir);
-    folder.create_volume(vdi(1), 4096).unwrap();
+    let sr_directory = open(&dir);
+    sr_directory.create_volume(vdi(1), 4096).unwrap();
     let of = |n| dir.path().join(name(vdi(n)));
     std::os::unix::fs::symlink("/etc/passwd", of(2)).unwrap();
     std::fs::create_dir(of(3)).unwrap();
     std::fs::write(dir.path().join("notes.raw"), "x").unwrap();
     std::fs::write(dir.path().join(name(vdi(0xab)).to_uppercase().replace("RAW", "raw")), "x")
         .unwrap();
-    assert_eq!(folder.volumes().unwrap().len(), 1);
+    assert_eq!(sr_directory.volumes().unwrap().len(), 1);
     for n in [2, 3, 4] {
-        assert!(matches!(folder.volume(vdi(n)), Err(SrError::NoVolume(id)) if id == vdi(n)), "{n}");
-        folder.resize_volume(vdi(n), 8192).unwrap_err();
+        assert!(
+            matches!(sr_directory.volume(vdi(n)), Err(SrError::NoVolume(id)) if id == vdi(n)),
+            "{n}"
+        );
+        sr_directory.resize_volume(vdi(n), 8192).unwrap_err();
     }
     let untouched = Path::new("/etc/passwd").metadata().unwrap().len();
     assert!(!untouched.is_multiple_of(4096));
-    folder.destroy_volume(vdi(1)).unwrap();
-    folder.destroy_volume(vdi(1)).unwrap();
-    assert!(matches!(folder.volume(vdi(1)), Err(SrError::NoVolume(_))));
+    sr_directory.destroy_volume(vdi(1)).unwrap();
+    sr_directory.destroy_volume(vdi(1)).unwrap();
+    assert!(matches!(sr_directory.volume(vdi(1)), Err(SrError::NoVolume(_))));
 }
 
 #[test]
@@ -105,13 +108,13 @@ fn what_a_death_left_half_done_goes_and_the_rest_stays() {
     let half = format!(".new-{}", name(vdi(1)));
     std::fs::write(dir.path().join(&half), "half").unwrap();
     std::fs::write(dir.path().join("lost+found"), "another's").unwrap();
-    let folder = open(&dir);
-    assert_eq!(folder.volumes().unwrap(), []);
+    let sr_directory = open(&dir);
+    assert_eq!(sr_directory.volumes().unwrap(), []);
     // In the way of the same volume it goes at once.
-    folder.create_volume(vdi(1), 4096).unwrap();
+    sr_directory.create_volume(vdi(1), 4096).unwrap();
     assert!(!names(dir.path()).contains(&half));
     std::fs::write(dir.path().join(&half), "half").unwrap();
-    folder.clean().unwrap();
+    sr_directory.clean().unwrap();
     assert_eq!(names(dir.path()), [".ringway-sr".to_owned(), name(vdi(1)), "lost+found".into()]);
 }
 
@@ -147,15 +150,15 @@ fn an_end_takes_what_is_ours_and_nothing_else() {
     let (dir, ours) = made();
     assert_eq!(SrDirectory::probe(dir.path()).unwrap(), Some(ours));
     std::fs::write(dir.path().join("lost+found"), "another's").unwrap();
-    let folder = open(&dir);
-    folder.create_volume(vdi(1), 4096).unwrap();
-    let error = folder.destroy().unwrap_err();
+    let sr_directory = open(&dir);
+    sr_directory.create_volume(vdi(1), 4096).unwrap();
+    let error = sr_directory.destroy().unwrap_err();
     assert!(matches!(error, SrError::NotEmpty { volumes: 1 }), "{error}");
     assert_eq!(open(&dir).volumes().unwrap().len(), 1, "what is not empty stays as it is");
-    folder.destroy_volume(vdi(1)).unwrap();
+    sr_directory.destroy_volume(vdi(1)).unwrap();
     std::fs::write(dir.path().join(format!(".new-{}", name(vdi(2)))), "half").unwrap();
-    folder.destroy().unwrap();
-    folder.destroy().unwrap();
+    sr_directory.destroy().unwrap();
+    sr_directory.destroy().unwrap();
     assert_eq!(names(dir.path()), ["lost+found"]);
     assert_eq!(SrDirectory::probe(dir.path()).unwrap(), None);
     // From now on it can be another's.

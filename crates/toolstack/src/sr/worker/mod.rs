@@ -55,15 +55,15 @@ pub fn call_deadline(step: Duration) -> Duration {
 /// What all workers of a host have in common.
 #[derive(Clone, Debug)]
 pub struct Host {
-    launch: HelperCommand,
+    helper_command: HelperCommand,
     deadline: Duration,
     left: Arc<Semaphore>,
 }
 
 impl Host {
     /// Workers that are started like this; each call ends within `deadline`.
-    pub fn new(launch: HelperCommand, deadline: Duration) -> Self {
-        Self { launch, deadline, left: Arc::new(Semaphore::new(MAX_LEFT)) }
+    pub fn new(helper_command: HelperCommand, deadline: Duration) -> Self {
+        Self { helper_command, deadline, left: Arc::new(Semaphore::new(MAX_LEFT)) }
     }
 
     /// How many workers are left behind now.
@@ -113,10 +113,10 @@ impl Worker {
         &self,
         sr: SrId,
         place: &Path,
-        work: SrRequest,
+        sr_request: SrRequest,
     ) -> BoxFuture<'static, Result<SrResponse, SrError>> {
         let (shared, place) = (Arc::clone(&self.shared), place.to_owned());
-        let call = Call { id: 0, sr: sr.0, place, work };
+        let call = Call { id: 0, sr: sr.0, place, work: sr_request };
         Box::pin(async move {
             let called = tokio::spawn(async move { shared.call(call).await }).await;
             called.unwrap_or_else(|error| Err(SrError::Worker(error.to_string())))
@@ -145,9 +145,9 @@ impl Shared {
         match &*current {
             Some(process) if !process.has_ended() => Ok(Arc::clone(process)),
             _ => {
-                let started = Process::start(&self.host.launch);
+                let started = Process::start(&self.host.helper_command);
                 let process = started.map_err(|source| SrError::Os {
-                    what: format!("cannot start {}", self.host.launch.program.display()),
+                    what: format!("cannot start {}", self.host.helper_command.program.display()),
                     source,
                 })?;
                 *current = Some(Arc::clone(&process));
@@ -170,13 +170,13 @@ impl Shared {
             );
             return;
         };
-        let left = AbandonedWorker { _of_sr, _of_host };
+        let abandoned_worker = AbandonedWorker { _of_sr, _of_host };
         *current = None;
         let (process, deadline) = (Arc::clone(process), self.host.deadline);
         tokio::spawn(async move {
             // By then each call that is under way there has ended or is late.
             tokio::time::sleep(deadline).await;
-            process.abandon(left);
+            process.abandon(abandoned_worker);
         });
     }
 }

@@ -54,11 +54,11 @@ struct Attended {
 
 impl Process {
     /// Starts one.
-    pub(super) fn start(launch: &HelperCommand) -> io::Result<Arc<Self>> {
+    pub(super) fn start(helper_command: &HelperCommand) -> io::Result<Arc<Self>> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
-        let mut command = launch.command();
+        let mut command = helper_command.command();
         command
             .current_dir("/")
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))

@@ -153,7 +153,7 @@ impl SrResponse {
     /// It was not.
     pub(crate) fn into_volume(self) -> Result<Volume, SrError> {
         match self {
-            Self::Volume(found) => Ok(found.into()),
+            Self::Volume(wire_volume) => Ok(wire_volume.into()),
             other => Err(other.unexpected()),
         }
     }
@@ -193,8 +193,8 @@ impl From<Volume> for WireVolume {
 }
 
 impl From<WireVolume> for Volume {
-    fn from(found: WireVolume) -> Self {
-        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only } = found;
+    fn from(wire_volume: WireVolume) -> Self {
+        let WireVolume { vdi, virtual_bytes, physical_bytes, read_only } = wire_volume;
         Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only }
     }
 }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn calls_come_as_they_went() {
         let vdi = Uuid::from_random([7; 16]);
-        for work in [
+        for sr_request in [
             SrRequest::Create,
             SrRequest::Destroy,
             SrRequest::Probe,
@@ -281,9 +281,9 @@ mod tests {
             SrRequest::ResizeVolume { vdi, bytes: 1 },
             SrRequest::FindVolume { vdi },
         ] {
-            let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: work.clone() };
+            let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
             let came = again(&call);
-            assert_eq!((came.id, came.sr, came.place, came.work), (3, vdi, call.place, work));
+            assert_eq!((came.id, came.sr, came.place, came.work), (3, vdi, call.place, sr_request));
         }
         let bad = r#"{"id":1,"sr":"x","place":"/a","work":"scan"}"#;
         let error = serde_json::from_str::<Call>(bad).unwrap_err().to_string();
@@ -316,8 +316,9 @@ mod tests {
         let vdi = VdiId(Uuid::from_random([7; 16]));
         let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
         let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false };
-        let done = SrResponse::sr(Space::default(), vec![volume; 64]);
-        let bytes = serde_json::to_string(&Answer { id: 1, outcome: Ok(done) }).unwrap().len();
+        let sr_response = SrResponse::sr(Space::default(), vec![volume; 64]);
+        let bytes =
+            serde_json::to_string(&Answer { id: 1, outcome: Ok(sr_response) }).unwrap().len();
         assert!(bytes / 64 * MAX_VOLUMES < MAX_LINE_BYTES, "{bytes}");
     }
 }

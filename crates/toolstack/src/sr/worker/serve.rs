@@ -68,13 +68,13 @@ fn carry_out(call: &Call) -> Result<SrResponse, SrError> {
         SrRequest::Probe => SrDirectory::probe(&call.place)
             .map(|found| SrResponse::Srs(found.into_iter().collect())),
         SrRequest::Attach => {
-            let folder = open()?;
-            folder.clean()?;
-            Ok(SrResponse::sr(folder.space()?, Vec::new()))
+            let sr_directory = open()?;
+            sr_directory.clean()?;
+            Ok(SrResponse::sr(sr_directory.space()?, Vec::new()))
         }
         SrRequest::Scan => {
-            let folder = open()?;
-            Ok(SrResponse::sr(folder.space()?, folder.volumes()?))
+            let sr_directory = open()?;
+            Ok(SrResponse::sr(sr_directory.space()?, sr_directory.volumes()?))
         }
         SrRequest::CreateVolume { vdi, bytes } => {
             open()?.create_volume(VdiId(vdi), bytes).map(|volume| SrResponse::Volume(volume.into()))

@@ -60,7 +60,8 @@ impl RedbStore {
     /// Another process has it, the system refuses, or it is not a store that this version knows.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if !path.exists() {
-            file::create(path, tables::begin).map_err(|trouble| told(path, "create", trouble))?;
+            file::create(path, tables::begin)
+                .map_err(|state_file_error| told(path, "create", state_file_error))?;
         }
         file::wait_lock_released(path);
         Self::with_opener(path, Box::new(file::open))
@@ -85,7 +86,8 @@ impl RedbStore {
             let head = tables::head(&database)?;
             Ok((database, head))
         });
-        let (database, head) = opened.map_err(|trouble| told(&self.path, "open", trouble))?;
+        let (database, head) =
+            opened.map_err(|state_file_error| told(&self.path, "open", state_file_error))?;
         if head.schema > SCHEMA {
             return Err(StoreError::Newer { path: self.path.clone(), found: head.schema });
         }
@@ -124,9 +126,9 @@ impl Store for RedbStore {
         let head = self.head;
         let database = self.ready()?;
         let read = guarded(|| tables::rows(database, &head));
-        let rows = read.map_err(|trouble| {
+        let rows = read.map_err(|state_file_error| {
             self.close();
-            told(&self.path, "read", trouble)
+            told(&self.path, "read", state_file_error)
         })?;
         let Head { schema, generation, ceiling, clean, .. } = head;
         Ok(Contents { schema, generation, ceiling, clean, rows })
@@ -154,9 +156,9 @@ impl RedbStore {
                 self.head = after;
                 Ok(())
             }
-            Err(trouble) => {
+            Err(state_file_error) => {
                 self.close();
-                let error = told(&self.path, "write", trouble);
+                let error = told(&self.path, "write", state_file_error);
                 // A file that cannot be opened now is looked at before the next batch.
                 match self.ready() {
                     Err(unsure @ StoreError::Unsure { .. }) => Err(unsure),
@@ -180,10 +182,10 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// What an administrator is told.
-fn told(path: &Path, doing: &'static str, trouble: StateFileError) -> StoreError {
+fn told(path: &Path, doing: &'static str, state_file_error: StateFileError) -> StoreError {
     let path = path.to_owned();
     let damaged = |what: String| StoreError::Damaged { path: path.clone(), what };
-    match trouble {
+    match state_file_error {
         StateFileError::Wrong(what) => damaged(what),
         StateFileError::Redb(RedbError::DatabaseAlreadyOpen) => {
             let holder = file::holder(&path);

@@ -54,9 +54,9 @@ fn guests_get_an_address_names_and_a_way_out() {
     in_own_network("guests::guests_get_an_address_names_and_a_way_out", || {
         let world = World::new();
         let _beyond = beyond(&world);
-        let made = world.create("lan", true, true, None).unwrap();
-        assert!(made.forwards_now, "it is off in a new namespace");
-        assert_eq!(made.spec.subnet.to_string(), "10.213.0.0/24");
+        let created_network = world.create("lan", true, true, None).unwrap();
+        assert!(created_network.forwards_now, "it is off in a new namespace");
+        assert_eq!(created_network.spec.subnet.to_string(), "10.213.0.0/24");
         assert_eq!(world.problems(), [] as [&str; 0]);
         let (first, lease) = guest(&world, 1);
         let [address, router, dns] = &lease[..] else { panic!("{lease:?}") };
@@ -128,14 +128,14 @@ fn guests_give_the_host_no_addresses() {
 }
 
 /// Whether somebody answers soon.
-fn hears(space: &NetNamespace, whom: &str) -> bool {
-    let ping = space.words(&format!("busybox ping -c 1 -w 2 {whom}"));
+fn hears(net_namespace: &NetNamespace, whom: &str) -> bool {
+    let ping = net_namespace.words(&format!("busybox ping -c 1 -w 2 {whom}"));
     Command::new(&ping[0]).args(&ping[1..]).output().unwrap().status.success()
 }
 
 /// How many pings have arrived there.
-fn pings(space: &NetNamespace) -> u64 {
-    let counted = space.sh("cat /proc/net/snmp");
+fn pings(net_namespace: &NetNamespace) -> u64 {
+    let counted = net_namespace.sh("cat /proc/net/snmp");
     let mut lines = counted.lines().filter(|line| line.starts_with("Icmp: "));
     let (names, counts) = (lines.next().unwrap().split(' '), lines.next().unwrap().split(' '));
     let (_, count) = names.zip(counts).find(|(name, _)| *name == "InEchos").unwrap();

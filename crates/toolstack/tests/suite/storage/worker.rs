@@ -91,9 +91,9 @@ fn four(driver: &Arc<DirDriver>, turn: u8) -> Calls {
     calls
 }
 
-async fn failure(launch: HelperCommand) -> SrError {
+async fn failure(helper_command: HelperCommand) -> SrError {
     let place = Place::new();
-    let driver = DirDriver::new(Host::new(launch, DEADLINE), place.path());
+    let driver = DirDriver::new(Host::new(helper_command, DEADLINE), place.path());
     driver.create(sr(), &place.config()).await.unwrap_err()
 }
 
@@ -103,14 +103,14 @@ fn program(name: &str, words: &[&str]) -> HelperCommand {
 
 #[tokio::test]
 async fn one_that_is_none_is_told() {
-    for (launch, why) in [
+    for (helper_command, why) in [
         (program("false", &[]), "exit status: 1"),
         (program("sh", &["-c", "echo alas >&2; exit 3"]), "alas"),
         (program("sh", &["-c", "read call; echo '[]' >&0; exec sleep 1000"]), "its answer is none"),
         (program("sh", &["-c", "read call; echo 'hello' >&0; exec sleep 1000"]), "not JSON"),
         (program("sh", &["-c", "read call; exec >&0 yes x | tr -d '\\n'"]), "Worker"),
     ] {
-        let error = failure(launch).await;
+        let error = failure(helper_command).await;
         let told = format!("{error:?}");
         assert!(matches!(error, SrError::Worker(_)) && told.contains(why), "{why}: {told}");
     }

@@ -403,9 +403,9 @@ fn a_tunnel_that_is_refused_tells_why() {
 #[test]
 fn a_server_with_tls_is_known_again_by_its_certificate() {
     let world = World::new(MANY, api);
-    let trust = KnownServers::in_file(world.dir.path().join("trust"));
+    let known_servers = KnownServers::in_file(world.dir.path().join("trust"));
     let port = with_tls("somebody.else", world.answers(api));
-    let address = Address::Tls("127.0.0.1".to_owned(), port, trust.clone());
+    let address = Address::Tls("127.0.0.1".to_owned(), port, known_servers.clone());
     let mut first = Client::connect(address.clone(), Encoding::Json).unwrap();
     let seen = first.newly_trusted().unwrap().to_string();
     assert!(seen.starts_with("SHA256:"), "{seen}");
@@ -419,7 +419,7 @@ fn a_server_with_tls_is_known_again_by_its_certificate() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace(&format!(":{port} "), &format!(":{other} "))).unwrap();
     let before = world.seen.all().len();
-    let address = Address::Tls("127.0.0.1".to_owned(), other, trust);
+    let address = Address::Tls("127.0.0.1".to_owned(), other, known_servers);
     let error = Client::connect(address, Encoding::Json).unwrap_err();
     assert!(matches!(error, ClientError::Changed { .. }), "{error:?}");
     assert_eq!(world.seen.all().len(), before);
@@ -435,8 +435,8 @@ fn a_server_without_tls_is_told_from_one_that_has_it() {
         let _all = stream.read_to_end(&mut Vec::new());
     });
     let dir = tempfile::tempdir().unwrap();
-    let trust = KnownServers::in_file(dir.path().join("trust"));
-    let address = Address::Tls("127.0.0.1".to_owned(), port, trust);
+    let known_servers = KnownServers::in_file(dir.path().join("trust"));
+    let address = Address::Tls("127.0.0.1".to_owned(), port, known_servers);
     let error = Client::connect(address, Encoding::Json).unwrap_err();
     assert!(matches!(error, ClientError::Tls { .. }), "{error:?}");
     assert!(!dir.path().join("trust").exists());

@@ -126,14 +126,14 @@ impl Verb {
             return list(xe, kind, &columns, params);
         }
         let (reference, record) = xe.find(kind.class, params.required("uuid")?)?;
-        let mut one = ParamTarget { xe, reference, record, columns };
+        let mut param_target = ParamTarget { xe, reference, record, columns };
         match self {
-            Self::ParamList => one.all().map(|lines| Printed::Records(vec![lines])),
-            Self::ParamGet => one.get(params).map(Printed::value),
-            Self::ParamSet => one.set(params),
-            Self::ParamAdd => one.add(params),
-            Self::ParamRemove => one.remove(params),
-            Self::ParamClear => one.clear(params),
+            Self::ParamList => param_target.all().map(|lines| Printed::Records(vec![lines])),
+            Self::ParamGet => param_target.get(params).map(Printed::value),
+            Self::ParamSet => param_target.set(params),
+            Self::ParamAdd => param_target.add(params),
+            Self::ParamRemove => param_target.remove(params),
+            Self::ParamClear => param_target.clear(params),
             Self::List => Ok(Printed::nothing()),
         }
     }

@@ -16,8 +16,8 @@ pub(super) struct There {
 }
 
 impl There {
-    pub(super) async fn of(world: &SimulatedHost) -> Self {
-        let lines = world.sim.leftovers();
+    pub(super) async fn of(sim_host: &SimulatedHost) -> Self {
+        let lines = sim_host.sim.leftovers();
         let domain = |line: &String| {
             let (domid, rest) = line.strip_prefix("domain ")?.split_once(" of ")?;
             let (uuid, _) = rest.split_once(' ')?;
@@ -25,14 +25,14 @@ impl There {
             Some((uuid.to_owned(), (domid.parse().ok()?, run.to_owned())))
         };
         let domains = lines.iter().filter_map(domain).collect();
-        let (db, storage) = (&world.trial.house.db, &world.trial.house.storage);
+        let (db, storage) = (&sim_host.test_app.app.db, &sim_host.test_app.app.storage);
         let places: Vec<_> = db.read(|view| {
             let all = view.all(&sr::CLASS).map(|place| place.reference().clone());
             all.filter_map(|place| storage.of(view, &place).ok()).collect()
         });
         let mut volumes = BTreeMap::new();
-        for place in places {
-            let (_, found) = place.scan().await.unwrap();
+        for sr_handle in places {
+            let (_, found) = sr_handle.scan().await.unwrap();
             volumes.extend(found.into_iter().map(|one| (one.vdi.to_string(), one.virtual_bytes)));
         }
         Self { lines, domains, volumes }
@@ -45,8 +45,8 @@ impl There {
 
     /// Every disk that is recorded is in its storage, as large as it is said to be, or is recorded
     /// as missing; and no other is in any storage.
-    pub(super) fn assert_disks(&self, world: &SimulatedHost) {
-        let recorded = world.trial.house.db.read(|view| {
+    pub(super) fn assert_disks(&self, sim_host: &SimulatedHost) {
+        let recorded = sim_host.test_app.app.db.read(|view| {
             let all = view.all(&vdi::CLASS);
             let here = all.filter(|disk| disk.get(vdi::Field::missing.into()) == Some(&no()));
             let size = |disk: &crate::db::Object| match disk.get(vdi::Field::virtual_size.into()) {

@@ -74,13 +74,13 @@ fn pick(from: &[&'static str], chance: &mut Random) -> &'static str {
 }
 
 impl Try {
-    pub(super) async fn new(world: &SimulatedHost, chance: &mut Random) -> Self {
-        let machine = world.machine().await;
-        let (first, disk) = world.device(&machine).await;
-        let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
-        let (disc, spare) = (world.disk().await, world.disk().await);
+    pub(super) async fn new(sim_host: &SimulatedHost, chance: &mut Random) -> Self {
+        let machine = sim_host.machine().await;
+        let (first, disk) = sim_host.device(&machine).await;
+        let drive = sim_host.made("VBD.create", [sim_host.slot(&machine, None, "CD")]).await;
+        let (disc, spare) = (sim_host.disk().await, sim_host.disk().await);
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
-        let net = world.made("network.create", [net]).await;
+        let net = sim_host.made("network.create", [net]).await;
         let card = [device(&machine, &net, "")];
         let (ops, before) = match chance.below(5) {
             0 => (&TO_HALTED[..], "Halted"),
@@ -90,69 +90,70 @@ impl Try {
         let op = pick(ops, chance);
         let mut made = None;
         if op != "VIF.plug" {
-            made = Some(world.made("VIF.create", card.clone()).await);
+            made = Some(sim_host.made("VIF.create", card.clone()).await);
         }
         if op == "VBD.eject" {
-            world.done("VBD.insert", [drive.value(), disc.value()]).await;
+            sim_host.done("VBD.insert", [drive.value(), disc.value()]).await;
         }
         if before != "Halted" {
-            world.start(&machine).await;
+            sim_host.start(&machine).await;
         }
         if before == "Paused" {
-            world.done("VM.pause", [machine.value()]).await;
+            sim_host.done("VM.pause", [machine.value()]).await;
         }
         let card = match made {
             Some(made) => made,
-            None => world.made("VIF.create", card).await,
+            None => sim_host.made("VIF.create", card).await,
         };
-        let (second, _) = world.device(&machine).await;
+        let (second, _) = sim_host.device(&machine).await;
         if op == "VBD.unplug" {
-            world.done("VBD.plug", [second.value()]).await;
+            sim_host.done("VBD.plug", [second.value()]).await;
         }
-        let (power, domid) = (world.power(&machine), world.get(&machine, vm::Field::domid));
+        let (power, domid) = (sim_host.power(&machine), sim_host.get(&machine, vm::Field::domid));
         let (slots, answer) = ([first, second], OnceLock::new());
         Self { machine, slots, disk, drive, disc, card, spare, op, power, domid, answer }
     }
 
-    pub(super) async fn call(&self, world: &SimulatedHost) {
+    pub(super) async fn call(&self, sim_host: &SimulatedHost) {
         let params = match self.op {
             "VM.start" => vec![self.machine.value(), no(), no()],
             "VBD.plug" | "VBD.unplug" => vec![self.slots[1].value()],
             "VBD.insert" => vec![self.drive.value(), self.disc.value()],
             "VBD.eject" => vec![self.drive.value()],
             "VIF.plug" | "VIF.unplug" => vec![self.card.value()],
-            "VDI.create" => vec![world.new_disk()],
+            "VDI.create" => vec![sim_host.new_disk()],
             "VDI.destroy" => vec![self.spare.value()],
             "VDI.resize" => vec![self.disk.value(), Value::Int(GROWN)],
             _ => vec![self.machine.value()],
         };
-        let answer = world.trial.call(self.op, params).await.unwrap();
+        let answer = sim_host.test_app.call(self.op, params).await.unwrap();
         self.answer.set(answer).unwrap();
     }
 
-    pub(super) fn is_there(&self, world: &SimulatedHost) -> bool {
-        world.trial.house.db.read(|view| view.object(&vm::CLASS, &self.machine).is_ok())
+    pub(super) fn is_there(&self, sim_host: &SimulatedHost) -> bool {
+        sim_host.test_app.app.db.read(|view| view.object(&vm::CLASS, &self.machine).is_ok())
     }
 
-    pub(super) fn is_quiet(&self, world: &SimulatedHost) -> bool {
-        !self.is_there(world)
-            || world.owed(&self.machine).is_none()
-                && world.get(&self.machine, vm::Field::current_operations) == none()
+    pub(super) fn is_quiet(&self, sim_host: &SimulatedHost) -> bool {
+        !self.is_there(sim_host)
+            || sim_host.owed(&self.machine).is_none()
+                && sim_host.get(&self.machine, vm::Field::current_operations) == none()
     }
 
     /// What was told is so, and what was begun is done, or was not begun.
-    pub(super) fn assert_goal(&self, world: &SimulatedHost) {
+    pub(super) fn assert_goal(&self, sim_host: &SimulatedHost) {
         let is_answered = self.answer.get().is_some();
-        let has_disk =
-            |disk: &Ref| world.trial.house.db.read(|view| view.object(&vdi::CLASS, disk).is_ok());
+        let has_disk = |disk: &Ref| {
+            sim_host.test_app.app.db.read(|view| view.object(&vdi::CLASS, disk).is_ok())
+        };
         if self.op == "VM.destroy" {
-            assert!(!is_answered || !self.is_there(world));
+            assert!(!is_answered || !self.is_there(sim_host));
             return;
         }
-        let domid = world.get(&self.machine, vm::Field::domid);
-        let (power, same) = (world.power(&self.machine), domid == self.domid);
+        let domid = sim_host.get(&self.machine, vm::Field::domid);
+        let (power, same) = (sim_host.power(&self.machine), domid == self.domid);
         let as_before = power == self.power && same;
-        let plugged = world.attached(&self.slots[1]);
+        let plugged = sim_host.attached(&self.slots[1]);
         let is_done = match self.op {
             "VM.start" => power == "Running",
             "VM.clean_reboot" | "VM.hard_reboot" => power == "Running" && !same,
@@ -160,12 +161,12 @@ impl Try {
             "VM.unpause" => power == "Running" && same,
             "VBD.plug" => as_before && plugged,
             "VBD.unplug" => as_before && !plugged,
-            "VBD.insert" => as_before && self.is_loaded(world),
-            "VBD.eject" => as_before && !self.is_loaded(world),
-            "VIF.plug" => as_before && self.is_on(world),
-            "VIF.unplug" => as_before && !self.is_on(world),
+            "VBD.insert" => as_before && self.is_loaded(sim_host),
+            "VBD.eject" => as_before && !self.is_loaded(sim_host),
+            "VIF.plug" => as_before && self.is_on(sim_host),
+            "VIF.unplug" => as_before && !self.is_on(sim_host),
             "VDI.resize" => {
-                let bytes = world.get(&self.disk, vdi::Field::virtual_size);
+                let bytes = sim_host.get(&self.disk, vdi::Field::virtual_size);
                 as_before && bytes == Value::Int(GROWN)
             }
             "VDI.create" => {
@@ -179,54 +180,54 @@ impl Try {
     }
 
     /// Whether the medium is in the drive.
-    fn is_loaded(&self, world: &SimulatedHost) -> bool {
-        let is_empty = world.get(&self.drive, vbd::Field::empty) == yes();
-        let inside = world.get(&self.drive, vbd::Field::VDI);
+    fn is_loaded(&self, sim_host: &SimulatedHost) -> bool {
+        let is_empty = sim_host.get(&self.drive, vbd::Field::empty) == yes();
+        let inside = sim_host.get(&self.drive, vbd::Field::VDI);
         assert_eq!(inside == self.disc.value(), !is_empty, "{}: {inside:?}", self.op);
         !is_empty
     }
 
-    fn is_on(&self, world: &SimulatedHost) -> bool {
-        world.get(&self.card, vif::Field::currently_attached) == yes()
+    fn is_on(&self, sim_host: &SimulatedHost) -> bool {
+        sim_host.get(&self.card, vif::Field::currently_attached) == yes()
     }
 
     /// The host has what the records say.
-    pub(super) fn assert_true(&self, world: &SimulatedHost, there: &There) {
-        let domain = there.domains.get(&world.id(&self.machine).to_string());
-        let run = match world.power(&self.machine).as_str() {
+    pub(super) fn assert_true(&self, sim_host: &SimulatedHost, there: &There) {
+        let domain = there.domains.get(&sim_host.id(&self.machine).to_string());
+        let run = match sim_host.power(&self.machine).as_str() {
             "Running" => Some("Some(Running)"),
             "Paused" => Some("Some(Paused)"),
             _ => None,
         };
         assert_eq!(domain.map(|(_, run)| run.as_str()), run, "{}", self.op);
         let domid = domain.map_or(-1, |(domid, _)| *domid);
-        assert_eq!(world.get(&self.machine, vm::Field::domid), Value::Int(domid));
-        let id = |of: &Ref, field: FieldIx| text(&world.get(of, field)).to_owned();
+        assert_eq!(sim_host.get(&self.machine, vm::Field::domid), Value::Int(domid));
+        let id = |of: &Ref, field: FieldIx| text(&sim_host.get(of, field)).to_owned();
         for slot in &self.slots {
             let uuid = id(slot, vbd::Field::uuid.into());
-            let disk = Ref::from(text(&world.get(slot, vbd::Field::VDI)));
+            let disk = Ref::from(text(&sim_host.get(slot, vbd::Field::VDI)));
             let disk = id(&disk, vdi::Field::uuid.into());
-            let attached = world.attached(slot);
+            let attached = sim_host.attached(slot);
             assert_eq!(there.has(&format!("disk {uuid}: true")), attached, "{}", self.op);
             assert_eq!(there.has(&format!("disk {uuid}")), attached, "{}", self.op);
             assert_eq!(there.has(&format!("volume {disk}")), attached, "{}", self.op);
         }
         let disc = id(&self.disc, vdi::Field::uuid.into());
-        let is_read = domain.is_some() && self.is_loaded(world);
+        let is_read = domain.is_some() && self.is_loaded(sim_host);
         assert_eq!(there.has(&format!("volume {disc}")), is_read, "{}", self.op);
         let card = id(&self.card, vif::Field::uuid.into());
-        assert_eq!(there.has(&format!("nic {card}")), self.is_on(world), "{}", self.op);
+        assert_eq!(there.has(&format!("nic {card}")), self.is_on(sim_host), "{}", self.op);
     }
 
     /// The machine works from where it is, and ends.
-    pub(super) async fn works(&self, world: &SimulatedHost) {
-        match world.power(&self.machine).as_str() {
+    pub(super) async fn works(&self, sim_host: &SimulatedHost) {
+        match sim_host.power(&self.machine).as_str() {
             "Running" => {}
-            "Paused" => world.done("VM.unpause", [self.machine.value()]).await,
-            _ => world.start(&self.machine).await,
+            "Paused" => sim_host.done("VM.unpause", [self.machine.value()]).await,
+            _ => sim_host.start(&self.machine).await,
         }
-        assert_eq!(world.power(&self.machine), "Running");
-        assert!(world.attached(&self.slots[0]));
-        world.done("VM.hard_shutdown", [self.machine.value()]).await;
+        assert_eq!(sim_host.power(&self.machine), "Running");
+        assert!(sim_host.attached(&self.slots[0]));
+        sim_host.done("VM.hard_shutdown", [self.machine.value()]).await;
     }
 }

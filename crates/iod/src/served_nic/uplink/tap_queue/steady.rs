@@ -139,12 +139,16 @@ fn sockets() -> [UdpSocket; 2] {
 
 /// The rings of the guest, both on the only reactor.
 fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
-    let offer =
+    let offered_features =
         OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
-    let life = PortIncarnation::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
+    let port_incarnation = PortIncarnation::driver(
+        PortId(GUEST.into()),
+        offered_features.accept(offered_features.bits()).unwrap(),
+    );
     for ring in rings {
         let fault: nic::FaultHandler = Arc::new(|why| panic!("{why}"));
-        let queue = RunningQueue::start(fabric, reactor.handle(), life, ring, fault).unwrap();
+        let queue =
+            RunningQueue::start(fabric, reactor.handle(), port_incarnation, ring, fault).unwrap();
         // It is served until the process ends.
         std::mem::forget(queue);
     }
@@ -177,12 +181,14 @@ fn run(frames: u64) -> ! {
     let (ends, rings) = ready.recv().unwrap();
     let fabric = switch(&reactor);
     start(&fabric, &reactor, rings);
-    let (fd, fate) = (Arc::new(OwnedFd::from(near)), UplinkExit::new().unwrap());
-    let (life, kick) =
+    let (fd, uplink_exit) = (Arc::new(OwnedFd::from(near)), UplinkExit::new().unwrap());
+    let (port_incarnation, kick) =
         (PortIncarnation::host(PortId(HOST.into()), Offloads::KERNEL), Arc::clone(&fd));
-    let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
-    let queue = HostQueue::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
-    queue.with(|inlet: &mut TapReader, _| inlet.go_on()).unwrap();
+    let make =
+        move |context: &mut Context<'_>, hub| make(context, hub, port_incarnation, fd, uplink_exit);
+    let queue =
+        HostQueue::new(&fabric, reactor.handle(), port_incarnation, 0, Some(kick), make).unwrap();
+    queue.with(|tap_reader: &mut TapReader, _| tap_reader.go_on()).unwrap();
     let go = move |context: &mut Context<'_>| {
         context.with_poller(ends, |ends: &mut Ends, _| ends.fabric = Some(fabric)).unwrap();
     };

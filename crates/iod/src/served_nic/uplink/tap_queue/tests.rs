@@ -38,14 +38,16 @@ fn what_the_kernel_cannot_hand_over_is_counted() {
     fabric.set_port(PORT, &PortPolicy::open(NetworkId(0))).unwrap();
     let (near, far) = refused();
     let fd = Arc::new(OwnedFd::from(near));
-    let (life, fate, kick) = (
+    let (port_incarnation, uplink_exit, kick) = (
         PortIncarnation::host(PORT, Offloads::KERNEL),
         UplinkExit::new().unwrap(),
         Arc::clone(&fd),
     );
-    let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
-    let queue = HostQueue::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
-    queue.with(|inlet: &mut TapReader, _| inlet.go_on()).unwrap();
+    let make =
+        move |context: &mut Context<'_>, hub| make(context, hub, port_incarnation, fd, uplink_exit);
+    let queue =
+        HostQueue::new(&fabric, reactor.handle(), port_incarnation, 0, Some(kick), make).unwrap();
+    queue.with(|tap_reader: &mut TapReader, _| tap_reader.go_on()).unwrap();
     // What is behind it comes: it has no room for a header.
     far.send(&[0; 4]).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
