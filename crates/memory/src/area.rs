@@ -1,4 +1,4 @@
-//! Memory of one thread's own, cut into pieces by whoever made it.
+//! Mappings owned by one thread, from which it makes lists of pieces.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::view::{Pin, Pinned};
 use crate::{Mapping, MemoryError};
 
-/// A mapping as one thread uses it: lists of its pieces share one pin, counted without atomics.
+/// A mapping as one thread uses it. Lists of its pieces share one pin, counted without atomics.
 #[derive(Clone, Debug)]
 pub struct ThreadMapping {
     pub(crate) mapping: Arc<Mapping>,
@@ -14,38 +14,38 @@ pub struct ThreadMapping {
 }
 
 impl ThreadMapping {
-    /// Fresh zeroed memory of `len` bytes that only this process has; the kernel gives pages when
-    /// they are touched.
+    /// Allocates `len` bytes of zeroed memory that only this process has. The kernel provides pages
+    /// when they are touched.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the mapping.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::private(len)?);
         Ok(Self { pin: Rc::new(Pinned::Mapping(mapping.clone())), mapping })
     }
 
-    /// A mapping that other threads use too, for the calling thread. Who may touch which bytes
-    /// when is for them to agree on.
+    /// Wraps a mapping that other threads use too, for the calling thread. These threads must agree
+    /// which of them touches which bytes, and when.
     pub fn over(mapping: Arc<Mapping>) -> Self {
         Self { pin: Rc::new(Pinned::Mapping(mapping.clone())), mapping }
     }
 
-    /// The mapping.
+    /// Returns the shared mapping.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Never: an area has at least one byte.
+    /// Returns false: a mapping has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.mapping.is_empty()
     }
 
-    /// Copies bytes from `offset` on into `out`; false when it does not reach.
+    /// Copies bytes from `offset` into `out`. Returns false if the mapping ends before.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         let Some(at) = self.mapping.at(offset, out.len()) else { return false };
@@ -54,7 +54,7 @@ impl ThreadMapping {
         true
     }
 
-    /// Copies `data` to `offset`; false when it does not fit.
+    /// Copies `data` to `offset`. Returns false if it does not fit.
     #[must_use]
     pub fn write(&self, offset: usize, data: &[u8]) -> bool {
         let Some(at) = self.mapping.at(offset, data.len()) else { return false };
@@ -63,26 +63,26 @@ impl ThreadMapping {
         true
     }
 
-    /// Copies `len` bytes from one place to another, which may overlap; false when either does
-    /// not reach.
+    /// Copies `len` bytes from one offset to another. Both ranges may overlap. Returns false if
+    /// either is outside the mapping.
     #[must_use]
     pub fn move_within(&self, from: usize, to: usize, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.mapping.at(from, len), self.mapping.at(to, len)) else {
             return false;
         };
-        // SAFETY: both places have `len` bytes; `copy` allows them to overlap.
+        // SAFETY: both ranges have `len` bytes; `copy` allows them to overlap.
         unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
         true
     }
 
-    /// Copies `len` bytes from here to another area; false when either does not reach.
+    /// Copies `len` bytes to another mapping. Returns false if either range is outside.
     #[must_use]
     pub fn copy_to(&self, from: usize, target: &ThreadMapping, to: usize, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.mapping.at(from, len), target.mapping.at(to, len))
         else {
             return false;
         };
-        // SAFETY: both places have `len` bytes; `copy` allows the areas to be the same.
+        // SAFETY: both ranges have `len` bytes; `copy` allows the mappings to be the same.
         unsafe { std::ptr::copy::<u8>(from.as_ptr(), to.as_ptr(), len) };
         true
     }

@@ -1,9 +1,9 @@
-//! Which file systems may be behind memory that is shared with a front-end.
+//! File systems that are accepted behind memory shared with a front-end.
 //!
-//! An access to a mapping of a FUSE or network file system may wait for another process or
-//! machine, in a page fault that nothing ends, and a reactor with it. Memory file systems never
-//! wait; local disk file systems do only when the front-end's host swaps (User-Mode Linux may have
-//! its memory there, and QEMU by `memory-backend-file`).
+//! An access to a mapping of a FUSE or network file system may wait for another process or machine.
+//! It waits in a page fault that nothing ends, and blocks its reactor. Memory file systems never
+//! wait. Local disk file systems wait only when the front-end's host swaps. User-Mode Linux may
+//! have its memory there, and QEMU with `memory-backend-file`.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,17 +11,17 @@ use rustix::fs::fstatfs;
 
 use crate::MemoryError;
 
-/// tmpfs with memfd and /dev/shm, hugetlbfs, ramfs.
+/// Types of tmpfs (with memfd and /dev/shm), hugetlbfs and ramfs.
 const MEMORY: [u32; 3] = [0x0102_1994, 0x9584_58f6, 0x8584_58f6];
-/// ext2 to ext4, XFS, btrfs, overlayfs (containers), F2FS, ZFS, bcachefs.
+/// Types of ext2 to ext4, XFS, btrfs, overlayfs (containers), F2FS, ZFS and bcachefs.
 const LOCAL: [u32; 7] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e];
 
-/// Refuses what is not known to be local; with `in_memory` also local disks.
+/// Refuses files that are not known to be local. With `in_memory`, refuses local disks too.
 pub(crate) fn check(fd: BorrowedFd<'_>, in_memory: bool) -> Result<(), MemoryError> {
     let found = fstatfs(fd)
         .map_err(|source| MemoryError::Os { action: "find the file system of", source })?;
-    // Of all widths that the type has on different hosts, 32 bits hold the number.
+    // The field has other widths on other hosts. The number fits in 32 bits on all of them.
     let kind = found.f_type as u32;
     if is_allowed(kind, in_memory) {
         return Ok(());
@@ -48,7 +48,7 @@ mod tests {
         }
         assert!(is_allowed(0xef53, false) && !is_allowed(0xef53, true));
         assert!(is_allowed(0x0102_1994, true) && is_allowed(0x9584_58f6, true));
-        // A file system whose files are not memory, told before anything is mapped.
+        // Files of this file system are not memory. The check detects that before it maps anything.
         let file = std::fs::File::open("/proc/self/status").unwrap();
         for mapped in [Mapping::file(file.as_fd(), 1), Mapping::keeping(file.as_fd(), 1)] {
             let error = mapped.unwrap_err();

@@ -1,4 +1,4 @@
-//! An owned scatter list that pins the memory it points into.
+//! Owned scatter lists that pin the memory they point into.
 
 mod head;
 mod point;
@@ -12,21 +12,21 @@ use crate::{Mapping, MemoryError, ThreadMapping, View};
 
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
-/// It is what a request's data is from the ring to the kernel and back. All of it belongs to one
-/// [`View`] or one mapping, but for what [`Buffers::put_head`] puts before it. Contents are shared
-/// with a guest, so they are copied, never borrowed. To move it is to move one pointer: on the way of
-/// a request it changes hands often.
+/// It contains a request's data from the ring to the kernel and back. All pieces belong to one
+/// [`View`] or one mapping, except the piece that [`Buffers::put_head`] puts before them. A guest
+/// shares the contents, so they are copied, never borrowed. A list is one pointer, because a
+/// request changes owners often.
 #[derive(Default)]
 pub struct Buffers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
     iov: Vec<libc::iovec>,
-    /// Pieces before this one have been consumed.
+    /// Number of pieces at the front that are consumed.
     first: usize,
     bytes: usize,
     pin: Option<Pin>,
-    /// Of a first piece that lies elsewhere.
+    /// Pin of a first piece in other memory.
     head: Option<Pin>,
 }
 
@@ -64,7 +64,7 @@ impl List {
         self.bytes += len;
     }
 
-    /// Appends what does not lie in one region.
+    /// Appends a range that spans several regions.
     #[inline(never)]
     fn append_pieces(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
         let outside = MemoryError::Outside { addr, len: len.into() };
@@ -83,7 +83,7 @@ impl List {
         Ok(())
     }
 
-    /// Drops the first `count` bytes, which there are.
+    /// Drops the first `count` bytes. The list must have as many.
     #[inline]
     fn advance(&mut self, count: usize) {
         let mut left = count;
@@ -102,21 +102,21 @@ impl List {
 }
 
 impl Buffers {
-    /// A list with room for `pieces`.
+    /// Creates an empty list with capacity for `pieces`.
     pub fn with_capacity(pieces: usize) -> Self {
         Self(Some(Box::new(List { iov: Vec::with_capacity(pieces), ..List::default() })))
     }
 
-    /// Fresh zeroed memory of `len` bytes, aligned to a page. For bounce buffers and tests.
+    /// Allocates `len` bytes of zeroed memory, aligned to a page. For bounce buffers and tests.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the mapping.
     pub fn alloc(len: usize) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::private(len.max(1))?);
         Ok(Self::from_mapping(&mapping, 0, len).unwrap_or_default())
     }
 
-    /// `len` bytes of a mapping of ours, from byte `offset` on; `None` when it does not reach.
+    /// Returns `len` bytes of a mapping from byte `offset`. `None`: the mapping ends before.
     pub fn from_mapping(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
         let ptr = mapping.at(offset, len)?;
         let pin = Some(Rc::new(Pinned::Mapping(mapping.clone())));
@@ -135,10 +135,10 @@ impl Buffers {
     /// Appends `len` bytes at guest address `addr`.
     ///
     /// # Errors
-    /// [`MemoryError::Outside`]; what was appended before the hole stays.
+    /// [`MemoryError::Outside`]. Bytes appended before the hole stay in the list.
     ///
     /// # Panics
-    /// If the list already holds memory of another view: one list, one pin.
+    /// The list already contains memory of another view. One list has one pin.
     #[inline(always)]
     pub fn append(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
         let list = self.list();
@@ -155,11 +155,11 @@ impl Buffers {
         }
     }
 
-    /// Appends `len` bytes of an area from byte `offset` on; false, and nothing appended, when it
-    /// does not reach. What follows the last piece makes that longer.
+    /// Appends `len` bytes of a thread mapping from byte `offset`. Returns false and appends
+    /// nothing if the mapping ends before. A range that follows the last piece extends it.
     ///
     /// # Panics
-    /// If the list already holds memory of something else: one list, one pin.
+    /// The list already contains other memory. One list has one pin.
     #[must_use]
     pub fn append_area(
         &mut self,
@@ -175,7 +175,7 @@ impl Buffers {
             }
             None => list.pin = Some(thread_mapping.pin.clone()),
         }
-        // One that has been consumed is not made longer.
+        // A piece that has been consumed is not extended.
         match list.iov.get_mut(list.first..).and_then(|rest| rest.last_mut()) {
             _ if len == 0 => {}
             Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.as_ptr().cast() => {
@@ -187,7 +187,7 @@ impl Buffers {
         true
     }
 
-    /// Empties the list and unpins its memory; capacity stays.
+    /// Empties the list and unpins its memory. The capacity stays.
     #[inline]
     pub fn clear(&mut self) {
         if let Some(list) = &mut self.0
@@ -199,45 +199,45 @@ impl Buffers {
         }
     }
 
-    /// Bytes in the list.
+    /// Returns the number of bytes in the list.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |list| list.bytes)
     }
 
-    /// No bytes.
+    /// Returns whether the list has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The pieces, for the kernel. They stay where they are when the list moves.
+    /// Returns the pieces for the kernel. Their addresses stay valid when the list moves.
     #[inline]
     pub fn iovecs(&self) -> &[libc::iovec] {
         self.0.as_ref().and_then(|list| list.iov.get(list.first..)).unwrap_or_default()
     }
 
-    /// Every piece starts on a multiple of `start` bytes and is a multiple of `len` bytes long
-    /// (powers of two).
+    /// Returns whether every piece starts at a multiple of `start` bytes and has a multiple of
+    /// `len` bytes. Both must be powers of two.
     pub fn is_aligned(&self, start: usize, len: usize) -> bool {
         let (start, len) = (start.wrapping_sub(1), len.wrapping_sub(1));
         self.iovecs().iter().all(|v| v.iov_base as usize & start == 0 && v.iov_len & len == 0)
     }
 
-    /// Pieces that the list has room for without asking for memory.
+    /// Returns the number of pieces that fit without another allocation.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.0.as_ref().map_or(0, |list| list.iov.capacity())
     }
 
-    /// Drops the first `count` bytes, or all when there are fewer.
+    /// Drops the first `count` bytes, or all bytes if there are fewer.
     pub fn advance(&mut self, count: usize) {
         if let Some(list) = &mut self.0 {
             list.advance(count.min(list.bytes));
         }
     }
 
-    /// Keeps the first `count` bytes.
+    /// Shortens the list to its first `count` bytes.
     pub fn truncate(&mut self, count: usize) {
         let Some(list) = &mut self.0 else { return };
         while list.bytes > count {
@@ -251,11 +251,11 @@ impl Buffers {
         }
     }
 
-    /// Takes the last byte off the list, which has no head of its own.
+    /// Removes the last byte of the list and returns it. `None` if the list is empty or has a head.
     #[inline]
     pub fn take_last_byte(&mut self) -> Option<Byte> {
         let list = self.0.as_mut()?;
-        // The byte pins what the rest of the list lies in.
+        // The byte pins the memory of the list, which may not be the memory of its head.
         if list.bytes == 0 || list.head.is_some() {
             return None;
         }
@@ -271,7 +271,7 @@ impl Buffers {
         Some(Byte { ptr: NonNull::new(ptr)?, _pin: pin })
     }
 
-    /// Copies the first bytes into `out` without consuming them; returns how many.
+    /// Copies the first bytes into `out` without consuming them. Returns their number.
     pub fn peek(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
         for v in self.iovecs() {
@@ -286,7 +286,8 @@ impl Buffers {
         done
     }
 
-    /// Takes a fixed header off the front; `None`, and nothing taken, when the list is shorter.
+    /// Removes a fixed header from the front. Returns `None` and removes nothing if the list is
+    /// shorter.
     #[inline]
     pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
         let mut out = [0; N];
@@ -302,7 +303,7 @@ impl Buffers {
         Some(out)
     }
 
-    /// Copies `data` to the front of the list; returns how many bytes fitted.
+    /// Copies `data` to the front of the list. Returns the number of bytes that fitted.
     pub fn write(&self, data: &[u8]) -> usize {
         let mut done = 0;
         for v in self.iovecs() {
@@ -325,12 +326,12 @@ impl Buffers {
         }
     }
 
-    /// Copies the whole list into `mapping` from byte `offset` on; false when it does not fit.
+    /// Copies the whole list into `mapping` at byte `offset`. Returns false if it does not fit.
     pub fn copy_to(&self, mapping: &Mapping, offset: usize) -> bool {
         let Some(mut at) = mapping.at(offset, self.len()) else { return false };
         for v in self.iovecs() {
-            // SAFETY: `at` is followed by what is left of the list, checked above. Guest memory
-            // may overlap nothing of ours: the mapping is private to the host.
+            // SAFETY: `at` is followed by the remaining bytes of the list, checked above. Guest
+            // memory cannot overlap the mapping, which is private to the host.
             unsafe {
                 std::ptr::copy_nonoverlapping(v.iov_base.cast::<u8>(), at.as_ptr(), v.iov_len);
                 at = at.add(v.iov_len);
@@ -339,7 +340,8 @@ impl Buffers {
         true
     }
 
-    /// Fills the whole list from `mapping`, from byte `offset` on; false when it does not reach.
+    /// Fills the whole list from byte `offset` of `mapping`. Returns false if the mapping ends
+    /// before.
     pub fn copy_from(&self, mapping: &Mapping, offset: usize) -> bool {
         let Some(mut at) = mapping.at(offset, self.len()) else { return false };
         for v in self.iovecs() {
@@ -352,7 +354,8 @@ impl Buffers {
         true
     }
 
-    /// Copies as many bytes as both lists hold from the front of `source`; returns how many.
+    /// Copies bytes from the front of `source` to the front of this list, up to the length of the
+    /// shorter list. Returns their number.
     pub fn copy_from_buffers(&self, source: &Buffers) -> usize {
         source.reader().copy_to(self)
     }

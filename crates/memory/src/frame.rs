@@ -1,20 +1,23 @@
-//! A frame behind a header, all in one piece of guest memory.
+//! Frames behind a header, each in one piece of guest memory.
 
 use std::ptr::NonNull;
 
 use crate::{Buffers, LINE_BYTES, View};
 
-/// Nothing of a frame is in the cache line in which its header of N bytes ends. Drivers who keep room before
-/// what they receive have it so (DPDK), and leave the header as it was: most often as it will be again.
+/// Returns whether a header of N bytes at `ptr` ends with its cache line. That line then contains
+/// no byte of the frame. Drivers that reserve space before received data have this layout (DPDK).
+/// They leave the old header in place, and the next header is usually the same.
 #[inline]
 pub(crate) fn is_alone<const N: usize>(ptr: NonNull<u8>) -> bool {
     (ptr.as_ptr() as usize).wrapping_add(N).is_multiple_of(LINE_BYTES)
 }
 
 impl View {
-    /// Copies a fixed header from `addr` on, and what follows it, up to `len` bytes in all and as much as `into` has
-    /// room for: returns both, there. Each byte is read once. `None`: those do not lie in one region, or are fewer
-    /// than the header.
+    /// Copies a fixed header at `addr` and the bytes that follow it into `into`. Copies at most
+    /// `len` bytes in all, and at most as many as fit. Returns header and rest, which lie in
+    /// `into`. Reads each byte once.
+    ///
+    /// Returns `None` if the `len` bytes do not lie in one region, or are fewer than the header.
     #[inline]
     pub fn read_frame<'a, const N: usize>(
         &self,
@@ -23,16 +26,20 @@ impl View {
     ) -> Option<(&'a [u8; N], &'a [u8])> {
         let (ptr, _) = self.find(addr).filter(|(_, room)| u64::from(len) <= *room)?;
         let into = into.get_mut(..into.len().min(len as usize))?;
-        // SAFETY: `len` bytes from `ptr` on are mapped as long as this view lives (`find`), and `into`, which is
-        // ours, has no more.
+        // SAFETY: `len` bytes from `ptr` are mapped as long as this view lives (`find`). `into` is
+        // ours and has no more bytes.
         unsafe { std::ptr::copy_nonoverlapping(ptr.as_ptr(), into.as_mut_ptr(), into.len()) };
         into.split_first_chunk()
     }
 
-    /// Copies `header`, `head` and `body`, one behind the other, to `addr`; returns how many bytes those
-    /// are. A header that has a cache line for itself and is there already is not written: the line stays
-    /// in the cache of whoever reads it. `None`, and nothing is written: there are not so many within the
-    /// `len` bytes there, or those do not lie in one region.
+    /// Copies `header`, `head` and `body`, one after the other, to `addr`. Returns their total
+    /// bytes.
+    ///
+    /// If a header has a cache line for itself and the guest's memory already contains it, this
+    /// does not write it. The line then stays in the cache of the CPU that reads it.
+    ///
+    /// Returns `None` and writes nothing if the bytes exceed `len`, or if `len` bytes do not lie in
+    /// one region.
     #[inline]
     pub fn write_frame<const N: usize>(
         &self,
@@ -47,9 +54,9 @@ impl View {
             return None;
         }
         let at = ptr.as_ptr();
-        // SAFETY: `len` bytes from `at` on are mapped as long as this view lives (`find`), and `bytes` are no
-        // more: the pieces of a list have as many as it tells. `header` and `head` are ours, the list
-        // pins its pieces. `copy` allows a guest to name the same page twice.
+        // SAFETY: `len` bytes from `at` are mapped as long as this view lives (`find`), and `bytes`
+        // is no more: the pieces of a list add up to its length. `header` and `head` are ours, the
+        // list pins its pieces. `copy` allows a guest to name the same page twice.
         unsafe {
             let place = at.cast::<[u8; N]>();
             if !is_alone::<N>(ptr) || place.read_unaligned() != *header {
@@ -76,7 +83,7 @@ mod tests {
 
     const ROOM: u32 = 4096;
 
-    /// A view of two regions, the second elsewhere in our memory.
+    /// Creates a view of two regions, which are not adjacent in this process.
     fn guest() -> View {
         view(vec![region(0, 0, ROOM.into()), region(ROOM.into(), 1 << 30, ROOM.into())])
     }
@@ -90,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the body is cut, and wherever it goes.
+        /// Bodies in any pieces arrive whole at any address.
         #[test]
         fn a_frame_is_written_as_its_parts_one_after_the_other(
             addr in 0..ROOM + 10,
@@ -124,7 +131,7 @@ mod tests {
         }
     }
 
-    /// One that has a line for itself: before, behind and on its place.
+    /// Writes headers before, behind and at the address where a header has a cache line for itself.
     #[test]
     fn a_header_becomes_what_it_must_be() {
         let (guest, nothing) = (guest(), Buffers::default());

@@ -1,27 +1,37 @@
-//! Guest memory: mapped regions, counted tables, and buffers that pin what the kernel sees.
+//! Guest memory: mapped regions, checked tables, and buffers that pin what the kernel sees.
 //!
 //! # Words
-//! - [`Mapping`]: one `mmap`, unmapped when its last owner goes.
-//! - [`Region`]: a piece of guest physical memory that a mapping backs.
+//! - [`Mapping`]: one `mmap`, unmapped when its last owner drops it.
+//! - [`Region`]: a piece of guest physical memory with a mapping behind it.
 //! - [`Table`]: an immutable, checked set of regions. A front-end that changes its memory makes a
-//!   new table; the old one lives until the last request that uses it has ended (design 4.8).
-//! - [`View`]: one thread's handle on a table. It finds addresses, remembers the last region that
-//!   was hit, and hands out pins without touching a counter that another thread uses.
-//! - [`ThreadMapping`]: one thread's handle on memory of its own, from which it makes lists of pieces.
-//! - [`Buffers`]: an owned scatter list in memory that stays mapped as long as it lives. This is
-//!   what travels from the ring to the kernel and back. A [`Reader`] walks over one.
+//!   new table. The old table lives until the last request that uses it has ended.
+//! - [`View`]: one thread's handle on a table. It resolves addresses, remembers the last region
+//!   hit, and hands out pins without a counter that another thread touches.
+//! - [`ThreadMapping`]: one thread's handle on memory of this process. It makes lists of pieces.
+//! - [`Buffers`]: an owned scatter list in memory that stays mapped while the list lives. Buffers
+//!   travel from the ring to the kernel and back. A [`Reader`] walks over them.
+//!
+//! # Design
+//! **This crate is below `virtq`.** A ring, the reactor's operation slab and a memory disk all hold
+//! pointers into guest memory. That memory must stay mapped until the kernel is done. [`Buffers`]
+//! owns a scatter list together with a pin on its mapping, so `disk`, `blk` and `vhost-user` need
+//! no unsafe code. Mapping and SIGBUS guard are here and not in `vhost-user`, because memory disks
+//! and bounce buffers use them too.
+//!
+//! **The table is not `vm-memory`.** The table is on the path of every descriptor. This one
+//! remembers the last region hit, counts pins per thread without atomics, and knows which mapping
+//! was truncated. `vm-memory` and `virtio-queue` are the oracle in the tests of `virtq`.
 //!
 //! # Invariants
 //! - Addresses and lengths from a guest are checked here, once, with checked arithmetic.
 //! - Memory that a guest can write is never borrowed as `&[u8]`: it is copied, or given to the
 //!   kernel. Nothing read from it is read twice.
-//! - A pointer never outlives its mapping: whatever holds one holds a pin.
-//! - A front-end that truncates the file behind its memory gets a zero page and its table is
-//!   marked [`faulted`](Table::faulted); nobody else is touched ([`sigbus`]).
+//! - A pointer never outlives its mapping: each holder of a pointer holds a pin.
+//! - If a front-end truncates the file behind its memory, accesses find a zero page and its table
+//!   is marked [`faulted`](Table::faulted). No other front-end is affected ([`sigbus`]).
 //!
 //! # Errors
-//! [`MemoryError`]: a mapping that cannot be made, a table that contradicts itself, an address
-//! outside.
+//! [`MemoryError`]: a mapping failed, a table contradicts itself, or an address is outside.
 //!
 //! # How to test
 //! [`Mapping::memfd`] and [`Table::new`] make guest memory without a guest.
@@ -46,7 +56,7 @@ pub use reader::Reader;
 pub use table::{MAX_REGIONS, Region, RegionSpec, Table};
 pub use view::View;
 
-/// What lies there will be read or written soon. A hint: nothing is accessed, whatever `ptr` is.
+/// Prefetches the cache line at `ptr` for reading. A hint: it accesses nothing, whatever `ptr` is.
 #[inline]
 pub fn prefetch<T>(ptr: NonNull<T>) {
     #[cfg(target_arch = "x86_64")]
@@ -59,12 +69,12 @@ pub fn prefetch<T>(ptr: NonNull<T>) {
     let _ = ptr;
 }
 
-/// As [`prefetch`], for what will be written too: the others' copies go.
+/// Prefetches the cache line at `ptr` for writing, which invalidates copies in other caches.
 #[inline]
 pub fn prefetch_to_write<T>(ptr: NonNull<T>) {
-    // The compiler's own hint becomes a plain prefetch where it may not assume the instruction.
+    // The compiler emits a plain prefetch for its own hint if it may not assume the instruction.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: processors without it take it for no operation; a prefetch never faults.
+    // SAFETY: processors without the instruction treat it as a no-op; a prefetch never faults.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) ptr.as_ptr(), options(nostack, preserves_flags));
     }
@@ -75,8 +85,8 @@ pub fn prefetch_to_write<T>(ptr: NonNull<T>) {
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Tells `bring` a byte of each cache line that `len` bytes from `ptr` on lie in. It may prefetch them and
-/// nothing else: the first may lie before `ptr`.
+/// Calls `bring` with one byte of each cache line that contains any of `len` bytes at `ptr`.
+/// `bring` may only prefetch it: the first byte may lie before `ptr`.
 #[inline]
 fn lines(ptr: NonNull<u8>, len: usize, mut bring: impl FnMut(NonNull<u8>)) {
     if len == 0 {
@@ -90,10 +100,10 @@ fn lines(ptr: NonNull<u8>, len: usize, mut bring: impl FnMut(NonNull<u8>)) {
     }
 }
 
-/// Why memory cannot be used.
+/// Reason why memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// A region of no bytes, or one that ends past the address space.
+    /// A region has no bytes, or ends past the address space.
     #[error("memory region of {len:#x} bytes at {start:#x} is empty or wraps around")]
     BadRange {
         /// First address.
@@ -101,7 +111,7 @@ pub enum MemoryError {
         /// Length in bytes.
         len: u64,
     },
-    /// Two regions claim the same guest addresses.
+    /// Two regions overlap in guest addresses.
     #[error("memory regions at {first:#x} and {second:#x} overlap")]
     Overlap {
         /// Guest address of the lower region.
@@ -109,10 +119,10 @@ pub enum MemoryError {
         /// Guest address of the upper region.
         second: u64,
     },
-    /// More regions than [`MAX_REGIONS`].
+    /// There are more regions than [`MAX_REGIONS`].
     #[error("{count} memory regions, at most {MAX_REGIONS} are served")]
     TooMany {
-        /// How many were asked for.
+        /// Requested number of regions.
         count: usize,
     },
     /// The file behind a region is shorter than the region.
@@ -123,7 +133,7 @@ pub enum MemoryError {
         /// Offset plus length of the region in bytes.
         need: u64,
     },
-    /// Guest address range that no region holds.
+    /// No region contains this range of guest addresses.
     #[error("guest range of {len:#x} bytes at {addr:#x} is outside its memory")]
     Outside {
         /// First address.
@@ -131,15 +141,15 @@ pub enum MemoryError {
         /// Length in bytes.
         len: u64,
     },
-    /// Address of a ring part that is not aligned as the specification demands.
+    /// A part of a ring is not aligned as the specification demands.
     #[error("guest address {addr:#x} is not aligned to {align}")]
     Misaligned {
-        /// The address.
+        /// Address of the part.
         addr: u64,
         /// Required alignment in bytes.
         align: usize,
     },
-    /// An access to the memory could wait for another process or machine.
+    /// The file system could make an access wait for another process or machine.
     #[error(
         "memory on a file system of type {kind:#x} is refused, an access to it could wait for \
          another process or machine and hold up all disks: use memfd, /dev/shm, hugetlbfs, or for \
@@ -149,18 +159,18 @@ pub enum MemoryError {
         /// `f_type` of statfs(2).
         kind: u32,
     },
-    /// Every slot of the truncation guard is taken.
+    /// All slots of the truncation guard are in use.
     #[error("too many memory mappings in this process (at most {max})")]
     TooManyMappings {
-        /// The limit.
+        /// Number of slots.
         max: usize,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot {action} guest memory")]
     Os {
-        /// What was tried.
+        /// Failed action.
         action: &'static str,
-        /// Its answer.
+        /// The kernel's error.
         #[source]
         source: rustix::io::Errno,
     },

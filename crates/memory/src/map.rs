@@ -1,4 +1,4 @@
-//! One `mmap` of shared memory.
+//! Mappings: one `mmap` each.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -9,23 +9,23 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::{MemoryError, backing, sigbus};
 
-/// Largest mapping: what is asked for beyond it would take the address space from other guests.
+/// Largest mapping in bytes. A larger one would take address space from other guests.
 pub const MAX_BYTES: u64 = 16 << 40;
-/// Smallest page of every supported host.
+/// Smallest page size of every supported host, in bytes.
 const PAGE: usize = 4096;
 
-/// Shared memory mapped into this process; unmapped on drop.
+/// Shared memory mapped into this process. Drop unmaps it.
 ///
-/// Both sides may write it at any time, so it is only copied to and from, never borrowed.
+/// Other processes may write it at any time, so it is copied, never borrowed.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes that are mapped: `len` in whole pages of the file's own size.
+    /// Number of bytes mapped: `len` rounded up to pages of the file's page size.
     whole: usize,
-    /// Absent where nobody else can truncate.
+    /// SIGBUS guard. `None` if no other process can truncate the file.
     guard: Option<sigbus::SigbusGuard>,
-    /// Kept where it is to be handed on.
+    /// Descriptor of the file, stored if it will be passed to another process.
     file: Option<OwnedFd>,
 }
 
@@ -40,18 +40,18 @@ fn os(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from byte 0 on, shared and writable.
+    /// Maps `len` bytes of `fd` from byte 0, shared and writable.
     ///
     /// # Errors
-    /// The file is on a file system whose accesses could wait for another process or machine, is
-    /// shorter than `len`, `len` is 0 or above [`MAX_BYTES`], the kernel refuses, or
-    /// the process has no slot left to guard the mapping.
+    /// The file system could make an access wait for another process or machine; the file is
+    /// shorter than `len`; `len` is 0 or above [`MAX_BYTES`]; a system call failed; or the process
+    /// has no slot left to guard the mapping.
     pub fn file(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
         Self::window(fd, 0, len).map(|(mapping, _)| mapping)
     }
 
-    /// Maps the pages of `fd` that hold `len` bytes from byte `offset` on; returns with them where
-    /// in the mapping these bytes begin.
+    /// Maps the pages of `fd` that contain `len` bytes from byte `offset`. Returns the mapping, and
+    /// the position of the first of these bytes in it.
     ///
     /// # Errors
     /// As [`Mapping::file`].
@@ -68,7 +68,7 @@ impl Mapping {
         if size < end {
             return Err(MemoryError::Truncated { file: size, need: end });
         }
-        // Huge pages are mapped and unmapped whole; their file system tells their size.
+        // Huge pages are mapped and unmapped whole. Their file system reports their size.
         let page = u64::try_from(found.st_blksize).unwrap_or(PAGE as u64);
         let page = if page.is_power_of_two() { page.max(PAGE as u64) } else { PAGE as u64 };
         let skip = offset % page;
@@ -87,18 +87,18 @@ impl Mapping {
                 Ok((mapping, skip as usize))
             }
             Err(error) => {
-                // SAFETY: mapped above with this length, and nobody else has seen it.
+                // SAFETY: mapped above with this length, and not published yet.
                 let _ = unsafe { munmap(base.as_ptr().cast(), whole) };
                 Err(error)
             }
         }
     }
 
-    /// As [`Mapping::file`], with a descriptor of its own, so that it can be handed on; only of a
-    /// memory file system.
+    /// Maps a file like [`Mapping::file`] and stores a descriptor of it, for another process.
+    /// Accepts files of memory file systems only.
     ///
     /// # Errors
-    /// As [`Mapping::file`], and the process may open no more descriptors.
+    /// As [`Mapping::file`], or the process may open no more descriptors.
     pub fn keeping(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
         backing::check(fd, true)?;
         let mut mapping = Self::file(fd, len)?;
@@ -106,10 +106,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Makes new zeroed memory of `len` bytes that only this process has.
+    /// Allocates `len` bytes of zeroed memory that only this process has.
     ///
     /// # Errors
-    /// `len` is 0, or the kernel refuses.
+    /// `len` is 0, or a system call failed.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
         if len == 0 {
             return Err(MemoryError::BadRange { start: 0, len: 0 });
@@ -123,7 +123,7 @@ impl Mapping {
         Ok(Self { base, len, whole, guard: None, file: None })
     }
 
-    /// Makes new zeroed shared memory of `len` bytes behind a memfd named `name`.
+    /// Allocates `len` bytes of zeroed shared memory, in a memfd named `name`.
     ///
     /// # Errors
     /// As [`Mapping::file`].
@@ -135,7 +135,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// As [`Mapping::memfd`], sealed: nobody who gets the descriptor can change its size.
+    /// Allocates memory like [`Mapping::memfd`], sealed: no process can change its size.
     ///
     /// # Errors
     /// As [`Mapping::file`].
@@ -150,31 +150,31 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The file, for memory made by [`Mapping::memfd`], [`Mapping::sealed`] or
+    /// Returns the file, for memory made by [`Mapping::memfd`], [`Mapping::sealed`] or
     /// [`Mapping::keeping`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Returns false: a mapping has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The file behind it was truncated and an access found a hole.
+    /// Returns whether the file was truncated and an access found a hole.
     pub fn faulted(&self) -> bool {
         self.guard.as_ref().is_some_and(sigbus::SigbusGuard::faulted)
     }
 
-    /// Pointer to `count` values of `T` that begin at byte `offset`.
+    /// Returns a pointer to `count` values of `T` at byte `offset`.
     ///
-    /// The pointer is good as long as this mapping lives. Others may write the memory at any
-    /// time: access it only by volatile reads and writes or atomics.
+    /// The pointer is valid as long as this mapping lives. Other processes may write the memory at
+    /// any time: access it only by volatile reads and writes or atomics.
     ///
     /// # Errors
     /// [`MemoryError::Outside`], [`MemoryError::Misaligned`].
@@ -189,7 +189,7 @@ impl Mapping {
         Ok(found)
     }
 
-    /// Address of the byte at `offset` if `len` bytes from there are inside.
+    /// Returns the address of the byte at `offset` if `len` bytes from there are inside.
     pub(crate) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.len {
@@ -205,7 +205,7 @@ impl Drop for Mapping {
         if let Some(guard) = &self.guard {
             guard.release();
         }
-        // SAFETY: mapped by us with this length; every user held this mapping alive until now.
+        // SAFETY: mapped by us with this length; every user kept this mapping alive until now.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.whole) };
     }
 }

@@ -1,26 +1,26 @@
-//! A list of buffers read piece by piece into others.
+//! Sequential reads from a list of buffers.
 
 use crate::Buffers;
 
-/// A walk over a list: what was read is behind it, the list stays as it is. So the same bytes can
-/// go to several places.
+/// A read position in a list. Reading does not change the list, so the same bytes can be copied
+/// several times.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     pieces: &'a [libc::iovec],
-    /// Bytes of the first piece that were read.
+    /// Number of bytes of the first piece that were read.
     skip: usize,
 }
 
 impl Buffers {
-    /// Reads from the front on.
+    /// Returns a reader that starts at the front.
     pub fn reader(&self) -> Reader<'_> {
         Reader { pieces: self.iovecs(), skip: 0 }
     }
 }
 
 impl Reader<'_> {
-    /// Copies as many bytes as `target` holds and are left to the front of `target`; returns how
-    /// many.
+    /// Copies the next bytes to the front of `target`, up to its length or the end of the list.
+    /// Returns their number.
     pub fn copy_to(&mut self, target: &Buffers) -> usize {
         let mut done = 0;
         for v in target.iovecs() {
@@ -28,7 +28,7 @@ impl Reader<'_> {
             while at < v.iov_len {
                 let Some((from, rest)) = self.pieces.split_first() else { return done };
                 let count = (v.iov_len - at).min(from.iov_len - self.skip);
-                // SAFETY: both lists are borrowed, and their pins hold; `at` and `skip` stay inside
+                // SAFETY: both lists are borrowed, so their pins live; `at` and `skip` stay inside
                 // their pieces. `copy` allows a guest to name the same page twice.
                 unsafe {
                     let source = from.iov_base.cast::<u8>().add(self.skip);

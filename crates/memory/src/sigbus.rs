@@ -1,22 +1,22 @@
-//! A front-end that truncates its memory fails its own session only.
+//! SIGBUS guard: a front-end that truncates its memory fails only its own session.
 //!
-//! Touching a mapped page whose file no longer reaches it raises SIGBUS. The handler looks the
-//! address up among the mappings that are guarded, replaces that mapping by zeroes and marks it;
-//! the access goes on and reads zeroes. The session sees the mark after its batch and
-//! ends (design 4.8). A SIGBUS anywhere else takes its default course.
+//! An access to a mapped page that lies beyond the end of its file raises SIGBUS. The handler finds
+//! the guarded mapping that contains the address, replaces it by zeroes and marks it as faulted.
+//! The access then continues and reads zeroes. The session checks the mark after its batch and
+//! ends. A SIGBUS at any other address has its default effect.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::MemoryError;
 
-/// Mappings that can be guarded at once: 64 sessions with as many regions as the protocol allows.
+/// Most mappings guarded at once: 64 sessions with as many regions as the protocol allows.
 pub const MAX_MAPPINGS: usize = 32768;
 
-/// Mappings that were replaced since the start of the process.
+/// Number of mappings replaced since the start of the process.
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many mappings were replaced so far: cheap to compare between two batches.
+/// Returns the number of mappings replaced so far. Cheap enough to compare after each batch.
 pub fn faults() -> usize {
     FAULTS.load(Ordering::Relaxed)
 }
@@ -31,14 +31,14 @@ static SLOTS: [Slot; MAX_MAPPINGS] = [const {
     Slot { start: AtomicUsize::new(0), len: AtomicUsize::new(0), faulted: AtomicBool::new(false) }
 }; MAX_MAPPINGS];
 
-/// One guarded address range.
+/// A guarded address range.
 #[derive(Debug)]
 pub(crate) struct SigbusGuard {
     slot: usize,
 }
 
 impl SigbusGuard {
-    /// Guards `len` bytes at `start`; installs the handler on first use.
+    /// Guards `len` bytes at `start`. Installs the handler on first use.
     pub(crate) fn new(start: usize, len: usize) -> Result<Self, MemoryError> {
         install();
         for (index, slot) in SLOTS.iter().enumerate() {
@@ -62,7 +62,7 @@ impl SigbusGuard {
         self.slot().faulted.load(Ordering::Relaxed)
     }
 
-    /// Stops guarding. Called once, before the range is unmapped.
+    /// Ends the guard. Called once, before the range is unmapped.
     pub(crate) fn release(&self) {
         self.slot().len.store(0, Ordering::Release);
         self.slot().start.store(0, Ordering::Release);
@@ -87,12 +87,12 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
     let address = unsafe { (*info).si_addr() } as usize;
     if !cover(address) {
         // SAFETY: restoring the default disposition is async-signal-safe; the faulting
-        // instruction runs again and the process ends as it would have without us.
+        // instruction runs again and the process ends as it would have without this handler.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
 }
 
-/// Puts zeroes over the guarded mapping that holds `address`.
+/// Maps zeroes over the guarded mapping that contains `address`. Returns whether there is one.
 fn cover(address: usize) -> bool {
     for slot in &SLOTS {
         let start = slot.start.load(Ordering::Acquire);
@@ -100,10 +100,11 @@ fn cover(address: usize) -> bool {
         if start == 0 || address < start || address - start >= len {
             continue;
         }
-        // The whole range at once: a hole a page would run into the kernel's limit of mappings,
-        // and huge pages cannot be replaced in part. What was there is void with the session.
-        // SAFETY: the range is a mapping of ours that is alive (its slot is claimed), so
-        // replacing it takes nothing from anybody else. mmap is a plain system call.
+        // Replace the whole range at once: single pages would exceed the kernel's limit of
+        // mappings, and huge pages cannot be replaced in part. The contents are void with the
+        // session.
+        // SAFETY: the range is a mapping of ours that is alive (its slot is claimed), so no other
+        // memory is replaced. mmap is a plain system call.
         let mapped = unsafe {
             libc::mmap(
                 start as *mut libc::c_void,

@@ -1,4 +1,4 @@
-//! A checked, immutable set of regions.
+//! Memory tables: checked, immutable sets of regions.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{Mapping, MemoryError};
 
-/// Regions of one table: what vhost-user front-ends send at most (QEMU: 509 memory slots).
+/// Most regions of one table: vhost-user front-ends send no more (QEMU: 509 memory slots).
 pub const MAX_REGIONS: usize = 509;
 
 /// A piece of guest memory as a front-end describes it.
@@ -14,7 +14,7 @@ pub const MAX_REGIONS: usize = 509;
 pub struct RegionSpec {
     /// First guest physical address.
     pub guest_addr: u64,
-    /// The same byte in the front-end's address space; ring addresses are given in it.
+    /// Address of the same byte in the front-end's address space, which ring addresses use.
     pub user_addr: u64,
     /// Length in bytes.
     pub len: u64,
@@ -22,13 +22,13 @@ pub struct RegionSpec {
     pub file_offset: u64,
 }
 
-/// A piece of guest memory that is mapped.
+/// A mapped piece of guest memory.
 #[derive(Clone, Debug)]
 pub struct Region {
     spec: RegionSpec,
     mapping: Arc<Mapping>,
     base: NonNull<u8>,
-    /// Kept, so that the region can be handed on.
+    /// Descriptor of the file, stored to pass the region to another process.
     file: Option<Arc<OwnedFd>>,
 }
 
@@ -38,11 +38,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the file behind a region: the pages that hold it and no others, so that a piece of a
+    /// Maps the file behind a region. Maps only the pages that contain the region, so a piece of a
     /// large file takes no more addresses than it has bytes.
     ///
     /// # Errors
-    /// An empty or wrapping range, a file that is too short, or the kernel's refusal.
+    /// The range is empty or wraps, the file is too short, or a system call failed.
     pub fn map(spec: RegionSpec, fd: BorrowedFd<'_>) -> Result<Self, MemoryError> {
         let bad = |start| MemoryError::BadRange { start, len: spec.len };
         let fits = |start: u64| start.checked_add(spec.len).ok_or(bad(start));
@@ -60,10 +60,10 @@ impl Region {
         Self::at(spec, Arc::new(mapping), skip, Some(Arc::new(file)))
     }
 
-    /// A region in memory that is mapped already.
+    /// Creates a region in memory that is mapped already.
     ///
     /// # Errors
-    /// [`MemoryError::BadRange`] when the mapping does not hold it.
+    /// [`MemoryError::BadRange`] if the mapping does not contain it.
     pub fn within(spec: RegionSpec, mapping: Arc<Mapping>) -> Result<Self, MemoryError> {
         let skip = usize::try_from(spec.file_offset);
         let skip =
@@ -71,7 +71,7 @@ impl Region {
         Self::at(spec, mapping, skip, None)
     }
 
-    /// A region that begins at byte `skip` of a mapping.
+    /// Creates a region that begins at byte `skip` of a mapping.
     fn at(
         spec: RegionSpec,
         mapping: Arc<Mapping>,
@@ -83,13 +83,13 @@ impl Region {
         Ok(Self { spec, mapping, base, file })
     }
 
-    /// The file behind the region; `None`: its memory was not given as a file, or made by us
-    /// without one.
+    /// Returns the file behind the region. `None`: the memory did not come as a file, or this
+    /// process allocated it without one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd).or_else(|| self.mapping.fd())
     }
 
-    /// How the front-end described it.
+    /// Returns the front-end's description of the region.
     pub fn spec(&self) -> RegionSpec {
         self.spec
     }
@@ -99,20 +99,20 @@ impl Region {
     }
 }
 
-/// Where the bytes of a region are. Good as long as the table of that region lives.
+/// Location of a region's bytes. Valid as long as the table of that region lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     start: u64,
     len: u64,
-    /// Followed by `len` mapped bytes.
+    /// Pointer that is followed by `len` mapped bytes.
     base: NonNull<u8>,
 }
 
 impl Span {
-    /// Nothing is in it.
+    /// A span without bytes.
     pub(crate) const EMPTY: Self = Self { start: 0, len: 0, base: NonNull::dangling() };
 
-    /// Address of guest byte `addr` and how many bytes follow in this region.
+    /// Returns the host address of guest byte `addr`, and the bytes from there to the region's end.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
         // An address before the start wraps around to more than any length.
@@ -133,7 +133,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Checks that the regions fit together.
+    /// Creates a table and checks that the regions do not overlap.
     ///
     /// # Errors
     /// [`MemoryError::TooMany`], [`MemoryError::Overlap`].
@@ -154,12 +154,12 @@ impl Table {
         Ok(Self { regions: regions.into() })
     }
 
-    /// The regions, by guest address.
+    /// Returns the regions, sorted by guest address.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// The guest address of byte `user` of the front-end's address space.
+    /// Returns the guest address of byte `user` of the front-end's address space.
     pub fn user_to_guest(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|region| {
             let offset = user.checked_sub(region.spec.user_addr)?;
@@ -167,12 +167,13 @@ impl Table {
         })
     }
 
-    /// Some memory was truncated by its owner; what is read from it is no longer the guest's.
+    /// Returns whether a front-end truncated some memory. Bytes read from it are no longer the
+    /// guest's.
     pub fn faulted(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.faulted())
     }
 
-    /// The region that may hold `addr`: no other does.
+    /// Returns the only region that may contain `addr`.
     pub(crate) fn span_of(&self, addr: u64) -> Option<Span> {
         let after = self.regions.partition_point(|region| region.spec.guest_addr <= addr);
         Some(self.regions.get(after.checked_sub(1)?)?.span())

@@ -1,4 +1,4 @@
-//! Guest memory without a guest.
+//! Tests on guest memory without a guest.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn whatever_was_found_last_an_address_is_found_in_its_own_region() {
         assert_eq!(room(0x1000), Some(0x1000));
         assert_eq!((room(0x7fff), room(0x9000), room(u64::MAX)), (None, None, None));
     }
-    // A hint is free to be wrong.
+    // A hint may name any address.
     [0, 0x1fff, 0x2000, u64::MAX].into_iter().for_each(|addr| view.fetch(addr));
 }
 
@@ -187,7 +187,7 @@ fn a_region_is_mapped_from_its_own_page_on_and_gives_its_file() {
         let mut found = [0; 3];
         assert_eq!(list.peek(&mut found), 3);
         assert_eq!(found, bytes, "at {file_offset:#x}");
-        // To its last byte, and no further.
+        // Up to its last byte, and not further.
         assert!(list.append(&view, 0x2fff, 1).is_ok());
         assert!(list.append(&view, 0x2fff, 2).is_err());
     }

@@ -1,4 +1,4 @@
-//! One thread's handle on a table.
+//! Views: one thread's handle on a table.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -9,36 +9,36 @@ use crate::frame::is_alone;
 use crate::table::Span;
 use crate::{Mapping, MemoryError, Table, lines};
 
-/// Keeps memory mapped. Counted without atomics: it never leaves its thread, so that pins of
-/// different threads never share a counter.
+/// Pin that keeps memory mapped. Counted without atomics, because it never leaves its thread. So
+/// pins of different threads never share a counter.
 pub(crate) type Pin = Rc<Pinned>;
 
-/// What a pin keeps.
+/// Memory that a pin keeps mapped.
 #[derive(Debug)]
 pub(crate) enum Pinned {
     /// All memory of a guest.
     Table(#[expect(dead_code, reason = "held, not read")] Arc<Table>),
-    /// A mapping of ours.
+    /// A mapping of this process.
     Mapping(#[expect(dead_code, reason = "held, not read")] Arc<Mapping>),
 }
 
-/// A table as one thread uses it. Cheap to ask, never contended.
+/// A table as one thread uses it. Lookups are cheap and without contention.
 #[derive(Clone, Debug)]
 pub struct View {
     table: Arc<Table>,
     pin: Pin,
-    /// Region that the last address was in; the next one is nearly always there too.
+    /// Region of the last address. The next address is nearly always in the same region.
     last: Cell<Span>,
 }
 
 impl View {
-    /// A view for the calling thread.
+    /// Creates a view for the calling thread.
     pub fn new(table: Arc<Table>) -> Self {
         let pin = Rc::new(Pinned::Table(table.clone()));
         Self { table, pin, last: Cell::new(Span::EMPTY) }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
@@ -53,13 +53,14 @@ impl View {
         Rc::ptr_eq(pin, &self.pin)
     }
 
-    /// Address of guest byte `addr` and how many bytes follow it without a break.
+    /// Returns the host address of guest byte `addr`, and the number of contiguous bytes from
+    /// there.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
         self.last.get().find(addr).or_else(|| self.find_elsewhere(addr))
     }
 
-    /// In another region than the last address.
+    /// Finds an address in another region than the last address.
     #[inline(never)]
     fn find_elsewhere(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
         let span = self.table.span_of(addr)?;
@@ -67,8 +68,8 @@ impl View {
         span.find(addr)
     }
 
-    /// The bytes around `addr` will be read and written soon: brings them closer. Whatever the
-    /// address is, nothing else happens.
+    /// Prefetches the cache line at `addr` for reading and writing. Any address is allowed and has
+    /// no other effect.
     #[inline]
     pub fn fetch(&self, addr: u64) {
         if let Some((ptr, _)) = self.last.get().find(addr) {
@@ -76,9 +77,9 @@ impl View {
         }
     }
 
-    /// Whether `len` bytes from `addr` on lie in one region. If so the first `bytes` of them, a header of N and
-    /// what follows it, will be read soon, or written: brings them closer. A header that
-    /// [`View::write_frame`] looks at before it writes comes closer to be read.
+    /// Returns whether `len` bytes at `addr` lie in one region. If so, prefetches the first `bytes`
+    /// of them, a header of N bytes and what follows it, for reading or for writing. Prefetches a
+    /// header that [`View::write_frame`] compares before it writes for reading.
     #[inline]
     pub fn fetch_piece<const N: usize>(
         &self,
@@ -98,7 +99,7 @@ impl View {
             && let Some(rest) = bytes.checked_sub(N)
         {
             crate::prefetch(ptr);
-            // SAFETY: N of `len` bytes that are mapped, or all of them.
+            // SAFETY: N of `len` mapped bytes, or all of them.
             lines(unsafe { ptr.add(N) }, rest, crate::prefetch_to_write);
         } else {
             lines(ptr, bytes, crate::prefetch_to_write);
@@ -106,10 +107,10 @@ impl View {
         true
     }
 
-    /// Pointer to `count` values of `T` that lie at guest address `addr` in one region.
+    /// Returns a pointer to `count` values of `T` at guest address `addr`, in one region.
     ///
-    /// The pointer is good as long as this view, or a clone of it, lives. The guest may write
-    /// the memory at any time: access it only by volatile reads and writes or atomics.
+    /// The pointer is valid as long as this view, or a clone of it, lives. The guest may write the
+    /// memory at any time: access it only by volatile reads and writes or atomics.
     ///
     /// # Errors
     /// [`MemoryError::Outside`], [`MemoryError::Misaligned`] (by the host address that backs it).

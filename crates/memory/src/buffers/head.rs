@@ -1,14 +1,14 @@
-//! A list whose first bytes lie elsewhere than the rest: a header of ours before a guest's data.
+//! Lists whose first bytes lie in other memory: a header of this process before a guest's data.
 
 use super::Buffers;
 use crate::ThreadMapping;
 
 impl Buffers {
-    /// Puts `len` bytes of an area, from byte `offset` on, before what is left of the list; false,
-    /// and nothing put, when it does not reach. Both memories stay pinned.
+    /// Puts `len` bytes of a thread mapping, from byte `offset`, before the remaining bytes of the
+    /// list. Returns false and puts nothing if the mapping ends before. Both memories stay pinned.
     ///
     /// # Panics
-    /// If the list has such a head already.
+    /// The list already has a head.
     #[must_use]
     pub fn put_head(&mut self, thread_mapping: &ThreadMapping, offset: usize, len: usize) -> bool {
         let Some(ptr) = thread_mapping.mapping.at(offset, len) else { return false };
@@ -20,7 +20,7 @@ impl Buffers {
         list.head = Some(thread_mapping.pin.clone());
         let piece = libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len };
         list.bytes += len;
-        // A header that was taken off the front has left its place.
+        // A header that was consumed has left a free entry.
         let free = list.first.checked_sub(1);
         match free.and_then(|at| Some((at, list.iov.get_mut(at)?))) {
             Some((at, place)) => (list.first, *place) = (at, piece),
@@ -66,7 +66,7 @@ mod tests {
         assert!(list.append_area(&theirs, 0, 7));
         list.advance(3);
         assert!(list.put_head(&ours, 0, 4) && !list.is_empty());
-        // The areas' own handles may go.
+        // The list keeps the memory pinned without the mappings' own handles.
         drop((ours, theirs));
         assert_eq!(all(&list), b"headbody");
         list.truncate(4);

@@ -1,4 +1,4 @@
-//! A list that becomes one piece after the other, and is brought closer before it is touched.
+//! Lists that point to one piece after the other, and prefetches of a list.
 
 use std::ptr::NonNull;
 
@@ -6,8 +6,8 @@ use super::Buffers;
 use crate::{View, lines, prefetch, prefetch_to_write};
 
 impl Buffers {
-    /// Becomes the `len` bytes at guest address `addr`, or nothing where they do not all lie in one
-    /// region. One that was of the same view before is changed in place.
+    /// Sets the list to `len` bytes at guest address `addr`. The list is empty afterwards if they
+    /// do not lie in one region. A list of the same view is changed in place.
     #[inline]
     pub fn set_to(&mut self, view: &View, addr: u64, len: u32) {
         let list = self.list();
@@ -31,19 +31,19 @@ impl Buffers {
         }
     }
 
-    /// The first `bytes` will be read soon, as far as they lie in one piece: brings them closer.
+    /// Prefetches the first `bytes` of the first piece, for reading.
     #[inline]
     pub fn fetch(&self, bytes: usize) {
         self.first_lines(bytes, prefetch);
     }
 
-    /// As [`Buffers::fetch`], for what will be written.
+    /// Prefetches the first `bytes` of the first piece, for writing.
     #[inline]
     pub fn fetch_to_write(&self, bytes: usize) {
         self.first_lines(bytes, prefetch_to_write);
     }
 
-    /// A byte of each cache line of the first piece up to `bytes`.
+    /// Calls `bring` with a byte of each cache line of the first piece, up to `bytes`.
     #[inline]
     fn first_lines(&self, bytes: usize, bring: impl FnMut(NonNull<u8>)) {
         if let Some(first) = self.iovecs().first()
