@@ -1,4 +1,4 @@
-//! The buffers of one request.
+//! Descriptor chains: the buffers of one request.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,25 +7,25 @@ use memory::{Buffers, View};
 use crate::RingError;
 use crate::ring::{DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DescTable, Descriptor};
 
-/// Most descriptors in one chain. Linux makes chains longer than the ring when they are indirect
-/// (segments plus header and status); QEMU's limit is the same 1024.
+/// Most descriptors in one chain. Indirect chains of Linux can be longer than the ring (segments
+/// plus header and status). QEMU's limit is the same 1024.
 pub const MAX_CHAIN: u32 = 1024;
 
-/// A request popped from the ring. It must go back by [`crate::Queue::push`], or, when the ring
-/// is given up, by [`Chain::abandon`].
+/// A request popped from the ring. Its owner must complete it with [`crate::Queue::push`], or call
+/// [`Chain::abandon`] if the ring is no longer served.
 ///
-/// It is one pointer: on the way of a request it changes hands often.
+/// The value is one pointer, because a request changes owners often.
 #[derive(Debug)]
 pub struct Chain(Box<Parts>);
 
-/// What a chain is made of.
+/// Contents of a chain.
 #[derive(Debug)]
 pub struct Parts {
     head: u16,
     returned: bool,
-    /// What the device may read, in order.
+    /// Buffers that the device may read, in order.
     pub readable: Buffers,
-    /// What the device may write, in order.
+    /// Buffers that the device may write, in order.
     pub writable: Buffers,
 }
 
@@ -51,13 +51,13 @@ impl Chain {
         Self(Box::new(Parts { head: 0, returned: true, readable, writable }))
     }
 
-    /// Index of the first descriptor: unique among the chains in flight of one queue.
+    /// Returns the index of the first descriptor, unique among the chains in flight of a queue.
     #[inline]
     pub fn head(&self) -> u16 {
         self.0.head
     }
 
-    /// The first `bytes` that the device reads, or else writes, are used soon: brings them closer.
+    /// Prefetches the first `bytes` that the device reads, or those it writes if it reads none.
     pub(crate) fn fetch(&self, bytes: usize) {
         if self.readable.is_empty() {
             self.writable.fetch_to_write(bytes);
@@ -66,18 +66,18 @@ impl Chain {
         }
     }
 
-    /// Gives the chain up without completing it: the ring failed, or is being reset.
+    /// Drops the chain without completing it, because the ring failed or is being reset.
     pub fn abandon(mut self) {
         self.0.returned = true;
     }
 
-    /// It is in flight from now on.
+    /// Marks the chain as in flight.
     #[inline]
     pub(crate) fn mark_in_flight(&mut self) {
         self.0.returned = false;
     }
 
-    /// It is not in flight any more; its memory is let go.
+    /// Marks the chain as completed and unpins its memory.
     #[inline]
     pub(crate) fn mark_completed(&mut self) {
         self.0.returned = true;
@@ -85,8 +85,9 @@ impl Chain {
         self.0.writable.clear();
     }
 
-    /// Walks the descriptors from `head` on into this chain. `beside`: an answer is written beside what
-    /// is read first. To get that line for writing at once is a message to the driver's CPU less.
+    /// Walks the descriptors from `head` into this chain. `beside`: the driver places the status
+    /// beside the header that is read first. Fetching that cache line for writing at once saves a
+    /// message to the driver's CPU.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -127,7 +128,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The first descriptor, here or in an indirect table. The table itself is only read.
+    /// Prefetches the buffer of the first descriptor, in the ring's or an indirect table. Skips a
+    /// descriptor that refers to an indirect table, because the device only reads the table.
     #[inline]
     fn begin(&self, first: &Descriptor) {
         if self.beside && first.flags & DESC_INDIRECT == 0 {
@@ -135,8 +137,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Follows `next` through `table`, from a descriptor of it on; at most `limit` descriptors in
-    /// all.
+    /// Follows `next` through `table`, starting with `descriptor`, over at most `limit`
+    /// descriptors.
     #[inline(never)]
     fn follow(
         &mut self,
@@ -150,7 +152,8 @@ impl Walk<'_> {
                 if !outer {
                     return Err(RingError::Indirect { head: self.head });
                 }
-                // A table may end a chain of plain descriptors (virtio 1.2, 2.7.5.3.1).
+                // A chain of plain descriptors may end with an indirect table (virtio 1.2,
+                // 2.7.5.3.1).
                 return self.follow_indirect(&descriptor);
             }
             self.count += 1;
@@ -166,7 +169,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on in the table that `descriptor` points to.
+    /// Continues in the table to which `descriptor` points.
     #[inline(never)]
     fn follow_indirect(&mut self, descriptor: &Descriptor) -> Result<(), RingError> {
         let inner = self.indirect_table(descriptor)?;

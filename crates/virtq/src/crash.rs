@@ -1,6 +1,6 @@
-//! Where a test may end a life: behind each store to memory that outlives the process.
+//! Crash points for tests: after each store to memory that outlives the process.
 
-/// A store was made.
+/// Marks a store. Does nothing outside of tests.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn stored() {}
@@ -14,15 +14,15 @@ mod simulated {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     thread_local! {
-        /// Stores made, and the one behind which the thread dies.
+        /// Number of stores made, and the number of the store after which the thread dies.
         static STORES: Cell<(u64, u64)> = const { Cell::new((0, u64::MAX)) };
     }
 
-    /// The life ended at its crash point.
+    /// Result of a life that ended at its crash point.
     #[derive(Debug)]
     pub(crate) struct Died;
 
-    /// Runs `life`, which dies behind its `last`th store (from 0 on), if it comes to that.
+    /// Runs `life`. It dies after store number `last`, counted from 0, if it makes so many stores.
     pub(crate) fn live<R>(last: u64, life: impl FnOnce() -> R) -> Result<R, Died> {
         STORES.set((0, last));
         let end = catch_unwind(AssertUnwindSafe(life));
@@ -34,17 +34,17 @@ mod simulated {
         }
     }
 
-    /// Stores of this life, or of the last one.
+    /// Returns the number of stores of this life, or of the last life.
     pub(crate) fn made() -> u64 {
         STORES.get().0
     }
 
-    /// A store was made.
+    /// Counts a store, and ends the life if this is its crash point.
     pub(crate) fn stored() {
         let (stores, last) = STORES.get();
         STORES.set((stores + 1, last));
         if stores == last {
-            // Unlike a panic this prints nothing.
+            // Unlike a panic, this prints nothing.
             resume_unwind(Box::new(Died));
         }
     }

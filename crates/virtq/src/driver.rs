@@ -1,4 +1,4 @@
-//! The driver's side of a ring, for tests: makes guest memory and puts requests into it.
+//! Driver's side of a ring, for tests: creates guest memory and puts requests into it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
@@ -7,21 +7,21 @@ use memory::{Buffers, Mapping, Region, RegionSpec, Table, View};
 
 use crate::QueueConfig;
 
-/// Writable by the device.
+/// Descriptor flag: the device writes the buffer.
 pub const WRITE: u16 = crate::ring::DESC_WRITE;
-/// Chain goes on.
+/// Descriptor flag: the chain continues.
 pub const NEXT: u16 = crate::ring::DESC_NEXT;
-/// The buffer is a table.
+/// Descriptor flag: the buffer is a table of descriptors.
 pub const INDIRECT: u16 = crate::ring::DESC_INDIRECT;
 
-/// Guest address where buffers begin; the ring lies below.
+/// First guest address of the buffers. The ring lies below.
 pub const BUFFERS: u64 = 0x10_0000;
 
 /// A guest's memory with one ring in it.
 pub struct Driver {
-    /// The memory.
+    /// Guest memory.
     pub table: Arc<Table>,
-    /// The ring.
+    /// Location of the ring.
     pub config: QueueConfig,
     mapping: Arc<Mapping>,
     view: View,
@@ -30,10 +30,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Memory of `bytes` bytes from guest address 0 on with an empty ring of `size`.
+    /// Creates `bytes` bytes of memory at guest address 0, with an empty ring of `size` entries.
     ///
     /// # Panics
-    /// When the memory cannot be had: for tests.
+    /// The memory cannot be allocated.
     pub fn new(size: u16, bytes: u64, event_idx: bool) -> Self {
         let mapping = Arc::new(Mapping::memfd("driver", bytes).expect("memory for a test"));
         let spec = RegionSpec { guest_addr: 0, user_addr: 0, len: bytes, file_offset: 0 };
@@ -51,7 +51,7 @@ impl Driver {
         Self { table, config, mapping, view, avail_idx: 0, used_seen: 0 }
     }
 
-    /// The mapping behind the memory.
+    /// Returns the mapping behind the memory.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
@@ -59,7 +59,7 @@ impl Driver {
     /// Writes bytes at a guest address.
     ///
     /// # Panics
-    /// Outside memory.
+    /// The range is outside memory.
     pub fn write(&self, addr: u64, data: &[u8]) {
         let mut list = Buffers::default();
         list.append(&self.view, addr, data.len() as u32).expect("inside memory");
@@ -69,7 +69,7 @@ impl Driver {
     /// Reads bytes from a guest address.
     ///
     /// # Panics
-    /// Outside memory.
+    /// The range is outside memory.
     pub fn read(&self, addr: u64, len: usize) -> Vec<u8> {
         let mut list = Buffers::default();
         list.append(&self.view, addr, len as u32).expect("inside memory");
@@ -78,14 +78,14 @@ impl Driver {
         out
     }
 
-    /// Two bytes that a device writes or reads meanwhile: they are accessed as one.
+    /// Returns two bytes that a device accesses meanwhile, as one atomic.
     ///
     /// # Panics
-    /// Outside memory, or at an odd address.
+    /// The address is outside memory or odd.
     pub fn word(&self, addr: u64) -> &AtomicU16 {
         let found = self.view.array::<AtomicU16>(addr, 1).expect("inside memory");
-        // SAFETY: the view keeps it mapped as long as this driver, and a ring's words are
-        // accessed as atomics by both sides.
+        // SAFETY: the view keeps the memory mapped as long as this driver lives, and both sides
+        // access the fields of a ring as atomics.
         unsafe { found.as_ref() }
     }
 
@@ -93,12 +93,12 @@ impl Driver {
         u16::from_le(self.word(addr).load(Ordering::Acquire))
     }
 
-    /// Two bytes at once: a copy may write the second before the first.
+    /// Writes two bytes with one store: a copy could write the second byte first.
     fn write_u16(&self, addr: u64, value: u16) {
         self.word(addr).store(value.to_le(), Ordering::Release);
     }
 
-    /// A descriptor as it lies in memory.
+    /// Returns the bytes of a descriptor in memory.
     pub fn descriptor(addr: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
         let mut out = [0; 16];
         out[..8].copy_from_slice(&addr.to_le_bytes());
@@ -114,7 +114,7 @@ impl Driver {
         self.write(at, &Self::descriptor(addr, len, flags, next));
     }
 
-    /// Writes a chain of `(addr, len, writable)` from descriptor `head` on.
+    /// Writes a chain of `(addr, len, writable)` to the descriptors from `head`.
     pub fn put_chain(&self, head: u16, pieces: &[(u64, u32, bool)]) {
         for (i, (addr, len, writable)) in pieces.iter().enumerate() {
             let index = head + i as u16;
@@ -124,14 +124,14 @@ impl Driver {
         }
     }
 
-    /// Makes the chain at `head` available; it becomes visible with [`Driver::publish`].
+    /// Makes the chain at `head` available. The device sees it after [`Driver::publish`].
     pub fn offer(&mut self, head: u16) {
         let slot = u64::from(self.avail_idx % self.config.size);
         self.write_u16(self.config.avail + 4 + 2 * slot, head);
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
-    /// Publishes the available index; true when the device wants a kick.
+    /// Publishes the available index. Returns whether the device wants a kick.
     pub fn publish(&mut self) -> bool {
         let old = self.read_u16(self.config.avail + 2);
         self.write_u16(self.config.avail + 2, self.avail_idx);
@@ -145,38 +145,38 @@ impl Driver {
         }
     }
 
-    /// Sets the available index to anything.
+    /// Sets the available index to any value.
     pub fn jump(&mut self, idx: u16) {
         self.avail_idx = idx;
         self.write_u16(self.config.avail + 2, idx);
     }
 
-    /// Begins at any index, as a ring that has been in use for long.
+    /// Sets both indices to `idx`, as in a ring that has been in use for a long time.
     pub fn start_at(&mut self, idx: u16) {
         self.jump(idx);
         self.write_u16(self.config.used + 2, idx);
         (self.used_seen, self.config.next_avail) = (idx, idx);
     }
 
-    /// The used index, as the device published it.
+    /// Returns the used index that the device published.
     pub fn used_idx(&self) -> u16 {
         self.read_u16(self.config.used + 2)
     }
 
-    /// Asks for a call when the used index passes `idx`.
+    /// Requests a call when the used index passes `idx`.
     pub fn set_used_event(&self, idx: u16) {
         let at = self.config.avail + 4 + 2 * u64::from(self.config.size);
         self.write_u16(at, idx);
     }
 
-    /// Asks for a call at the next completion; true when one is there already.
+    /// Requests a call at the next completion. Returns whether one is there already.
     pub fn arm(&mut self) -> bool {
         self.set_used_event(self.used_seen);
         fence(Ordering::SeqCst);
         self.read_u16(self.config.used + 2) != self.used_seen
     }
 
-    /// The next completion: head and written bytes.
+    /// Takes the next completion: head and number of bytes written.
     pub fn used(&mut self) -> Option<(u32, u32)> {
         if self.read_u16(self.config.used + 2) == self.used_seen {
             return None;

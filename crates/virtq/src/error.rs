@@ -1,60 +1,61 @@
-//! How a ring can break the rules.
+//! Violations of the virtqueue rules.
 
 use memory::MemoryError;
 
 use crate::InflightError;
 
-/// Why a ring is no longer served. It stays so until the front-end starts it anew.
+/// Reason why a ring is no longer served. The ring stays failed until the front-end starts it
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// Ring size that is no power of two, 0, or above [`crate::MAX_QUEUE_SIZE`].
+    /// The ring size is 0, no power of two, or above [`crate::MAX_QUEUE_SIZE`].
     #[error("ring size {size} is not a power of two from 1 to 32768")]
     BadSize {
-        /// What was asked for.
+        /// Requested size in entries.
         size: u16,
     },
     /// A part of the ring, or a buffer, is not in guest memory.
     #[error("{part} is not usable")]
     Memory {
-        /// Which part.
+        /// Part of the ring, or `buffer`.
         part: &'static str,
-        /// Where it was said to be.
+        /// Address range, and the problem with it.
         #[source]
         source: MemoryError,
     },
-    /// What its in-flight region says cannot be; the ring did not start.
+    /// The in-flight region contradicts the ring or itself. The ring did not start.
     #[error("requests of a former life cannot be recovered")]
     Inflight(#[from] InflightError),
-    /// The available index ran ahead by more than the ring holds.
+    /// The available index advanced by more entries than the ring has.
     #[error("available index jumped from {from} to {to} in a ring of {size}")]
     IndexJump {
-        /// Index served next.
+        /// Index to be served next.
         from: u16,
         /// Index that the driver published.
         to: u16,
         /// Entries in the ring.
         size: u16,
     },
-    /// A head or next index at or above the table's size.
+    /// A head or next index is at or above the table's size.
     #[error("descriptor {index} is outside a table of {size}")]
     BadIndex {
-        /// The index.
+        /// Index of the descriptor.
         index: u16,
         /// Entries in the table.
         size: u32,
     },
-    /// The head is in flight already.
+    /// The head is already in flight.
     #[error("descriptor {head} was made available while it was in flight")]
     Busy {
-        /// The head.
+        /// First descriptor.
         head: u16,
     },
-    /// A chain that loops, or is longer than allowed.
+    /// The chain loops, or is longer than allowed.
     #[error("chain at descriptor {head} loops or has more than {limit} descriptors")]
     TooLong {
         /// First descriptor.
         head: u16,
-        /// The limit.
+        /// Most descriptors allowed.
         limit: u32,
     },
     /// The lengths of a chain add up to 4 GiB or more.
@@ -63,19 +64,19 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
-    /// A descriptor of length 0.
+    /// A descriptor has length 0.
     #[error("chain at descriptor {head} has an empty descriptor")]
     Empty {
         /// First descriptor.
         head: u16,
     },
-    /// A readable descriptor behind a writable one (virtio 1.2, 2.7.4.2).
+    /// A readable descriptor follows a writable one (virtio 1.2, 2.7.4.2).
     #[error("chain at descriptor {head} has a readable descriptor behind a writable one")]
     Order {
         /// First descriptor.
         head: u16,
     },
-    /// An indirect table of a bad length, nested, or with a next flag (virtio 1.2, 2.7.5.3).
+    /// An indirect table has a bad length, is nested, or has a next flag (virtio 1.2, 2.7.5.3).
     #[error("chain at descriptor {head} has a malformed indirect table")]
     Indirect {
         /// First descriptor.

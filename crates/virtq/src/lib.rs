@@ -2,36 +2,47 @@
 //!
 //! # Words
 //! - **Ring** or **queue**: descriptor table, available ring and used ring (virtio 1.2, 2.7).
-//! - [`Chain`]: the buffers of one request, popped from the available ring. It is owned, and it
-//!   must be completed: [`Queue::push`] takes it by value, so it cannot be completed twice.
-//! - [`SingleBuffer`]: a request of one descriptor, popped by [`Queue::pop_many`] where what a chain is made of
-//!   would be most of the work.
-//! - **Kick**: the driver tells the device that there is work. **Call**: the reverse.
-//! - **Suppress** and **arm**: switch kicks off while a queue is served, and on before sleeping.
+//! - [`Chain`]: the buffers of one request, popped from the available ring. A chain is owned and
+//!   must be completed: [`Queue::push`] takes it by value, so no chain completes twice.
+//! - [`SingleBuffer`]: a request of one descriptor. [`Queue::pop_many`] returns it where the lists
+//!   of a chain would cost more than the request.
+//! - **Kick**: the driver notifies the device. **Call**: the device notifies the driver.
+//! - **Suppress** and **arm**: switch kicks off while a queue is served, and on before a sleep.
 //!
 //! # Model
-//! One thread owns a [`Queue`]. It pops until the ring is empty, pushes what is done, and
-//! [`Queue::publish`]es a batch: one store of the used index and one decision to call. Before it
-//! sleeps it [`Queue::arm`]s, which looks at the ring once more after a full fence, so that no
-//! request is lost between the last look and the sleep.
+//! One thread owns a [`Queue`]. It pops until the ring is empty and pushes what is done.
+//! [`Queue::publish`] shows a batch to the driver: one store of the used index, one decision to
+//! call. Before the thread sleeps, [`Queue::arm`] enables kicks and checks the ring once more after
+//! a full fence. So no request is lost between the last check and the sleep.
 //!
-//! A front-end that keeps an [`InflightRegion`] lets a ring go on after the death of whoever
-//! served it: what was popped and not completed is popped again, first and in the same order. The
-//! order of stores, and why each of them may be the last, is told at the top of `inflight`. A ring
-//! without a region pays one comparison a request for that.
+//! The front-end may keep an [`InflightRegion`]. Then the ring goes on after its server dies:
+//! chains that were popped and not completed are popped again, first and in the same order. The top
+//! of `inflight` gives the order of stores and explains why each of them may be the last. A ring
+//! without a region pays one comparison a request for this.
+//!
+//! # Design
+//! **No wake-up is lost.** Driver and device announce that they check the ring or are about to
+//! sleep. The module `doorbell` holds all loads, stores and fences for this. It is generic over the
+//! memory. Its tests walk through all orders of these steps under `loom`.
+//!
+//! **Rings that complete in order need no region.** The used index tells everything
+//! ([`Queue::in_order`]): chains that were popped and not used are popped again. NICs use this.
+//!
+//! **The device fetches ahead.** The driver has just written descriptors and buffers, so they are
+//! in the cache of another CPU. While one request is served, the queue prefetches those of the next
+//! ones. The prefetch decides nothing: each value is read again, and checked, when it is due.
 //!
 //! # Errors and invariants
-//! What a driver writes is read once into private memory and checked there. A ring that breaks
-//! the rules ([`RingError`]) fails for good: from then on it yields nothing and changes nothing
-//! until it is started anew. No descriptor, index or length can make this crate panic, loop or
-//! touch memory outside the table.
+//! What a driver writes is read once into private memory and checked there. A ring that breaks the
+//! rules ([`RingError`]) fails for good: it yields nothing and changes nothing until it is started
+//! anew. No descriptor, index or length makes this crate panic, loop or touch memory outside the
+//! table.
 //!
 //! # How to test
 //! Feature `driver` has the driver's side (`driver::Driver`). `virtio-queue` is the oracle: both
-//! walk the same random rings. In this crate's own tests a life can end behind each store to
-//! memory that outlives it (`crash`), in serving and in recovery; `inflight::lives` does so for
-//! random requests, and compares with what must be. `doorbell` has every step by which the two sides
-//! wake each other; its tests walk through all their orders under `loom`.
+//! walk the same random rings. In this crate's tests a process can end behind each store to memory
+//! that outlives it (`crash`), in serving and in recovery. `inflight` does so for random requests
+//! and compares with a model.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 
 mod chain;
@@ -58,13 +69,13 @@ pub use queue::Queue;
 pub use single_buffer::{Popped, SingleBuffer};
 pub use used_event::UsedEventTracker;
 
-/// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
+/// Most entries of a split ring (virtio 1.2, 2.7: 32768).
 pub const MAX_QUEUE_SIZE: u16 = 32768;
 
-/// Where a ring is and where it goes on.
+/// Location of a ring in guest memory, and the entry to continue with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Entries: a power of two, at most [`MAX_QUEUE_SIZE`].
+    /// Number of entries: a power of two, at most [`MAX_QUEUE_SIZE`].
     pub size: u16,
     /// Guest physical address of the descriptor table.
     pub desc: u64,
@@ -74,28 +85,29 @@ pub struct QueueConfig {
     pub used: u64,
     /// Available index to serve next.
     pub next_avail: u16,
-    /// VIRTIO_F_EVENT_IDX was negotiated.
+    /// True if VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
 }
 
-/// A ring that a front-end wants served, with everything that it takes. A clone shares the
-/// descriptors: they are closed with the last of them.
+/// Parameters with which a front-end starts a ring. Clones share the descriptors, which close with
+/// the last clone.
 #[derive(Clone, Debug)]
 pub struct QueueStart {
-    /// Number of the queue within the device.
+    /// Index of the queue within the device.
     pub index: u16,
-    /// The ring.
+    /// Location of the ring.
     pub ring: QueueConfig,
-    /// The guest's memory.
+    /// Guest memory.
     pub table: Arc<memory::Table>,
-    /// Eventfd that the guest kicks; `None`: the guest never kicks, the ring must be polled.
+    /// Eventfd that the guest kicks. `None`: the guest never kicks, and the device must poll the
+    /// ring.
     pub kick: Option<Arc<OwnedFd>>,
-    /// Eventfd, pipe or socket that calls the guest, non-blocking; `None`: the guest polls.
+    /// Non-blocking eventfd, pipe or socket that calls the guest. `None`: the guest polls.
     pub call: Option<Arc<OwnedFd>>,
-    /// Eventfd that tells the front-end of a broken ring.
+    /// Eventfd that notifies the front-end of a broken ring.
     pub err: Option<Arc<OwnedFd>>,
     /// Negotiated virtio features.
     pub features: u64,
-    /// Where the ring's requests in flight are recorded, so that a successor finds them.
+    /// Part of the in-flight region that records the ring's requests for a successor.
     pub inflight: Option<Inflight>,
 }

@@ -1,4 +1,4 @@
-//! One split ring, owned by one thread.
+//! A split ring, owned by one thread.
 
 use std::sync::Arc;
 
@@ -8,37 +8,37 @@ use crate::inflight::{InflightLog, RingState};
 use crate::ring::{DescTable, Rings};
 use crate::{Chain, Inflight, QueueConfig, RingError, UsedEventTracker, doorbell};
 
-/// Buffers of completed chains that are kept for the next ones; more are freed.
+/// Most completed chains that are stored for reuse. Further ones are freed.
 const MAX_SPARE: usize = 256;
-/// Lists with room for more pieces than this are freed: a request of Linux has at most 128.
+/// Chains whose lists have space for more pieces are freed. A request of Linux has at most 128.
 const SPARE_PIECES: usize = 256;
 
-/// Descriptors of requests so far ahead come closer: as many as lie in two cache lines.
+/// Distance in requests at which a descriptor is prefetched: the descriptors of two cache lines.
 const DESCS_AHEAD: u16 = 8;
 
-/// A split ring being served.
+/// A split ring that is served.
 pub struct Queue {
     pub(crate) config: QueueConfig,
     pub(crate) view: View,
     pub(crate) table: DescTable,
     pub(crate) rings: Rings,
     pub(crate) next_avail: u16,
-    /// Available index as last read: entries below it need no further look at shared memory.
+    /// Available index as last read. Entries below it need no access to the shared index.
     pub(crate) avail_seen: u16,
     pub(crate) next_used: u16,
     /// Used index that the driver can see.
     published: u16,
-    /// No call has been sent since the start: the driver may wait for one of a former life.
+    /// True until the first call. The driver may wait for a call of a process that died.
     first_call: bool,
-    /// The last answer was called: the driver does not look by itself.
+    /// True if the last completion was called: the driver does not poll.
     called: bool,
-    /// A request's answer lies beside it: drivers of disks put the status byte beside the header
-    /// (Linux, virtio-driver).
+    /// True if the driver places a request's answer beside the request. Disk drivers put the status
+    /// byte beside the header (Linux, virtio-driver).
     beside: bool,
-    /// One bit a head: in flight, and with a ledger also pushed but not published.
+    /// One bit for each head: in flight, or with an in-flight log also pushed but not published.
     pub(crate) busy: Box<[u64]>,
     pub(crate) in_flight: u16,
-    /// Chains that a former life of the ring left to this one.
+    /// Number of chains that a process which died left in flight.
     resubmitted: u16,
     /// Used index at the start.
     started_used: u16,
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// The head is no longer in flight.
+/// Marks the head as no longer in flight.
 #[inline]
 pub(crate) fn free(busy: &mut [u64], head: u16) {
     if let Some(word) = busy.get_mut(usize::from(head / 64)) {
@@ -68,12 +68,12 @@ pub(crate) fn free(busy: &mut [u64], head: u16) {
 }
 
 impl Queue {
-    /// Finds the ring in guest memory and goes on at `config.next_avail`. Kicks start suppressed:
-    /// serve the ring, then [`Queue::arm`].
+    /// Finds the ring in guest memory and continues at `config.next_avail`. Kicks are suppressed at
+    /// first: serve the ring, then call [`Queue::arm`].
     ///
-    /// With `inflight` it records there what is in flight. Chains that are on record from a former
-    /// life are popped first, and the ring goes on behind them: at its used index plus their
-    /// number, whatever `config.next_avail` says.
+    /// With `inflight`, the queue records requests in flight there. Chains that a process which
+    /// died has recorded are popped first. The ring then continues at its used index plus their
+    /// number. `config.next_avail` is ignored.
     ///
     /// # Errors
     /// [`RingError::BadSize`], [`RingError::Memory`], [`RingError::Inflight`].
@@ -118,9 +118,9 @@ impl Queue {
         Ok(queue)
     }
 
-    /// As [`Queue::new`], for a device that completes chains in the order in which they were made
-    /// available: what its used index tells is all that was ever taken, whatever
-    /// `config.next_avail` says. No record of requests in flight is needed.
+    /// Starts a queue like [`Queue::new`], for a device that completes chains in the order in which
+    /// they became available. Its used index shows how many chains were served, so the queue
+    /// ignores `config.next_avail` and needs no record of requests in flight.
     ///
     /// # Errors
     /// [`RingError::BadSize`], [`RingError::Memory`].
@@ -132,10 +132,10 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The same ring in a new memory table. Chains in flight keep the old one alive.
+    /// Continues the ring in a new memory table. Chains in flight keep the old table alive.
     ///
     /// # Errors
-    /// [`RingError::Memory`] when the new table does not hold the ring; the queue has failed then.
+    /// [`RingError::Memory`] if the new table does not contain the ring. The queue has then failed.
     pub fn set_memory(&mut self, memory: Arc<Table>) -> Result<(), RingError> {
         let view = View::new(memory);
         match Rings::new(&view, &self.config) {
@@ -151,43 +151,43 @@ impl Queue {
         }
     }
 
-    /// The memory table in use.
+    /// Returns the memory table in use.
     pub fn memory(&self) -> &Arc<Table> {
         self.view.table()
     }
 
-    /// Entries in the ring.
+    /// Returns the number of entries in the ring.
     pub fn size(&self) -> u16 {
         self.config.size
     }
 
-    /// Available index to be served next; with nothing in flight this is where a successor
-    /// goes on.
+    /// Returns the available index to serve next. With nothing in flight, a successor continues
+    /// there.
     pub fn next_avail(&self) -> u16 {
         self.next_avail
     }
 
-    /// Chains popped and not yet pushed.
+    /// Returns the number of chains popped and not yet pushed.
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// Chains of a former life that were given to this one at its start.
+    /// Returns the number of chains that the queue took over from a process that died.
     pub fn resubmitted(&self) -> u16 {
         self.resubmitted
     }
 
-    /// Somebody served this ring before, and may have died before he called the driver: call it
-    /// once, whatever is published.
+    /// Returns whether another process may have served this ring before. It may have died before it
+    /// called the driver, so call the driver once, whether or not anything is published.
     pub fn continued(&self) -> bool {
-        // The index may have gone round. A driver that waits since before has left its wish there.
+        // The used index may have wrapped to 0. A driver that still waits has then set its event.
         let wished = || self.config.event_idx && doorbell::event(&self.rings) != 0;
         let lived = || self.inflight_log.as_ref().is_some_and(InflightLog::has_history);
         self.started_used != 0 || wished() || lived()
     }
 
-    /// Chains of a former life that are still to be popped. They count as taken from the ring
-    /// ([`Queue::next_avail`]), so a queue that is drained pops these first.
+    /// Returns whether chains of a process that died are still to be popped. They count as taken
+    /// from the ring ([`Queue::next_avail`]), so a queue that is drained pops them first.
     pub fn recovering(&self) -> bool {
         !self.failed
             && self
@@ -196,25 +196,25 @@ impl Queue {
                 .is_some_and(|inflight_log| inflight_log.heads_to_resubmit() > 0)
     }
 
-    /// The ring or its in-flight region lies in memory that its owner has truncated.
+    /// Returns whether the front-end truncated the memory of the ring or of its in-flight region.
     pub fn faulted(&self) -> bool {
         self.memory().faulted() || self.inflight_log.as_ref().is_some_and(InflightLog::faulted)
     }
 
-    /// The ring broke the rules and is not served any more.
+    /// Returns whether the ring has failed and is no longer served.
     pub fn failed(&self) -> bool {
         self.failed
     }
 
-    /// Gives up on the ring, for a reason outside it (its memory went away).
+    /// Marks the ring as failed for an external reason, such as truncated memory.
     pub fn fail(&mut self) {
         self.failed = true;
     }
 
-    /// Takes the next request, if there is one. A failed queue yields none.
+    /// Pops the next request, if there is one. A failed queue yields none.
     ///
     /// # Errors
-    /// The rule that the driver broke. It is reported once; the queue has failed then.
+    /// The driver broke a rule. The error is reported once, and the queue has failed.
     pub fn pop(&mut self) -> Result<Option<Chain>, RingError> {
         if self.failed || !self.has_work() {
             return Ok(None);
@@ -227,7 +227,7 @@ impl Queue {
         popped.map(Some)
     }
 
-    /// There is something that was not popped yet.
+    /// Returns whether a request is available that was not popped yet.
     #[inline]
     pub fn has_work(&mut self) -> bool {
         if self.next_avail != self.avail_seen || self.recovering() {
@@ -237,8 +237,8 @@ impl Queue {
         self.next_avail != self.avail_seen
     }
 
-    /// Looks at the ring and says how many requests are to be popped, those of a former life
-    /// among them. A driver that claims more than fit is found out by [`Queue::pop`].
+    /// Polls the ring and returns the number of requests to pop, including those of a process that
+    /// died. The result is at most the ring size; [`Queue::pop`] detects a driver that claims more.
     pub fn waiting(&mut self) -> u16 {
         if self.failed {
             return 0;
@@ -252,7 +252,7 @@ impl Queue {
         fresh.saturating_add(again).min(self.config.size)
     }
 
-    /// Takes a chain of a former life.
+    /// Pops a chain of a process that died.
     fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
         let chain = self.take(head)?;
         if let Some(inflight_log) = &mut self.inflight_log {
@@ -261,7 +261,7 @@ impl Queue {
         Ok(chain)
     }
 
-    /// Takes the next entry of the available ring.
+    /// Pops the next entry of the available ring.
     fn pop_next(&mut self) -> Result<Chain, RingError> {
         let size = self.config.size;
         if self.avail_seen.wrapping_sub(self.next_avail) > size {
@@ -278,14 +278,14 @@ impl Queue {
         Ok(chain)
     }
 
-    /// What requests after that of index `at` will ask for comes closer while this one is served: the driver has
-    /// just written it, so that it lies in the cache of another CPU. What is read here says what
-    /// to bring and nothing else; it is read again, and checked, when its turn has come.
+    /// Prefetches data of the requests after index `at` while that one is served. The driver has
+    /// just written it, so it lies in the cache of another CPU. The values read here only select
+    /// what to prefetch. They are read again and checked when the request is popped.
     #[inline]
     pub(crate) fn fetch(&self, at: u16) {
         let behind = self.avail_seen.wrapping_sub(at);
         if !self.beside {
-            // Many are popped at once, and who does that brings their buffers closer.
+            // Many requests are popped at once, and the caller prefetches their buffers.
             if behind > DESCS_AHEAD {
                 self.table.fetch(self.rings.avail_entry(at.wrapping_add(DESCS_AHEAD)));
             }
@@ -302,7 +302,7 @@ impl Queue {
         }
     }
 
-    /// The chain at `head`, unless it is in flight.
+    /// Builds the chain at `head`, unless that head is in flight.
     fn take(&mut self, head: u16) -> Result<Chain, RingError> {
         let size = self.config.size;
         let (word, bit) = (usize::from(head / 64), 1u64 << (head % 64));
@@ -320,12 +320,12 @@ impl Queue {
         Ok(chain)
     }
 
-    /// Completes a chain into which the device wrote `written` bytes. The driver sees it after
+    /// Completes a chain into which the device wrote `written` bytes. The driver sees this after
     /// [`Queue::publish`].
     pub fn push(&mut self, mut chain: Chain, written: u32) {
         let head = chain.head();
         self.in_flight = self.in_flight.saturating_sub(1);
-        // A failed ring keeps what was in flight on record.
+        // A failed ring leaves its requests in flight recorded.
         if !self.failed {
             match &mut self.inflight_log {
                 Some(inflight_log) => inflight_log.pushed(head),
@@ -341,7 +341,7 @@ impl Queue {
         }
     }
 
-    /// Shows the driver what was pushed since the last time; true when it must be called.
+    /// Publishes all completions since the last call. Returns whether the driver must be called.
     #[must_use = "the driver waits for the call"]
     pub fn publish(&mut self) -> bool {
         let (old, new) = (self.published, self.next_used);
@@ -361,9 +361,9 @@ impl Queue {
         self.called
     }
 
-    /// Of the `pushed` completions of this queue, how many the driver may not have taken yet: at most so
-    /// many. What it tells of that it tells late, so that few of them may be there still. `told` is what was
-    /// seen of it before, of this queue.
+    /// Returns how many of the queue's `pushed` completions the driver may not have taken yet. This
+    /// is an upper bound: the driver reports late what it has taken. `used_event_tracker` must have
+    /// tracked this queue only.
     pub fn unconsumed(&self, pushed: u64, used_event_tracker: &mut UsedEventTracker) -> u16 {
         let unpublished = self.next_used.wrapping_sub(self.published);
         let shown = pushed.saturating_sub(unpublished.into());
@@ -374,20 +374,20 @@ impl Queue {
         } else {
             None
         };
-        // No more than the ring has.
+        // The result is at most the number of entries in the ring.
         let least = by_event.map_or(by_entries, |event| event.min(by_entries.into()) as u16);
         least.saturating_add(unpublished)
     }
 
-    /// Asks the driver not to kick: somebody looks at the ring anyway.
+    /// Asks the driver not to kick, because the device polls the ring.
     pub fn suppress(&self) {
         if !self.failed {
             doorbell::suppress(&self.rings, self.config.event_idx, self.next_avail);
         }
     }
 
-    /// Asks for a kick on the next request and looks at the ring again; true when one came in
-    /// between and must be served first.
+    /// Requests a kick for the next request and polls the ring again. Returns true if a request
+    /// arrived in between; the caller must serve it first.
     #[must_use = "a request may have arrived already"]
     pub fn arm(&mut self) -> bool {
         if self.failed {

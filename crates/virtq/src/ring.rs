@@ -9,15 +9,15 @@ use crate::crash::stored;
 use crate::doorbell::{RingField, RingMemory};
 use crate::{MAX_QUEUE_SIZE, QueueConfig, RingError};
 
-/// Chain goes on at `next`.
+/// Flag: the chain continues at `next`.
 pub(crate) const DESC_NEXT: u16 = 1;
-/// The device writes this buffer.
+/// Flag: the device writes this buffer.
 pub(crate) const DESC_WRITE: u16 = 2;
-/// The buffer is a table of descriptors.
+/// Flag: the buffer is a table of descriptors.
 pub(crate) const DESC_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(crate) const DESC_BYTES: u32 = 16;
-/// Entries of the used ring in a cache line.
+/// Number of used ring entries in a cache line.
 const USED_IN_LINE: usize = 8;
 
 /// A descriptor, copied out of guest memory.
@@ -41,13 +41,13 @@ impl DescTable {
         Ok(Self { base: view.array(addr, size as usize)?, size })
     }
 
-    /// What is wrong with a chain that goes to descriptor `index`, which there is not.
+    /// Returns the error for a chain that refers to descriptor `index`, which does not exist.
     #[cold]
     pub(crate) fn has_no(&self, index: u16) -> RingError {
         RingError::BadIndex { index, size: self.size }
     }
 
-    /// Descriptor `index` will be read soon.
+    /// Prefetches descriptor `index`.
     #[inline]
     pub(crate) fn fetch(&self, index: u16) {
         if u32::from(index) < self.size {
@@ -56,7 +56,7 @@ impl DescTable {
         }
     }
 
-    /// Copies descriptor `index`, read once.
+    /// Copies descriptor `index` with one read. Returns `None` if it does not exist.
     #[inline]
     pub(crate) fn get(&self, index: u16) -> Option<Descriptor> {
         if u32::from(index) >= self.size {
@@ -78,17 +78,17 @@ impl DescTable {
 /// Available and used ring.
 pub(crate) struct Rings {
     size: u16,
-    /// `flags, idx, ring[size], used_event`
+    /// Layout: `flags, idx, ring[size], used_event`.
     avail: NonNull<AtomicU16>,
-    /// `flags, idx`
+    /// Layout: `flags, idx`.
     used: NonNull<AtomicU16>,
-    /// `ring[size]` of (id, len)
+    /// Layout: `ring[size]` of (id, len).
     used_ring: NonNull<[u32; 2]>,
     avail_event: NonNull<AtomicU16>,
 }
 
 impl Rings {
-    /// Finds every part in guest memory.
+    /// Finds all parts in guest memory.
     pub(crate) fn new(view: &View, config: &QueueConfig) -> Result<(DescTable, Self), RingError> {
         let size = config.size;
         if size > MAX_QUEUE_SIZE || !size.is_power_of_two() {
@@ -99,7 +99,7 @@ impl Rings {
         let desc =
             DescTable::new(view, config.desc, size.into()).map_err(bad("descriptor table"))?;
         let avail = view.array(config.avail, 3 + entries).map_err(bad("available ring"))?;
-        // The used ring is one range: flags, idx, entries of 8 bytes, event. Checked as a whole.
+        // The used ring is one range (flags, idx, entries of 8 bytes, event), so check it as one.
         let whole = view.array::<u32>(config.used, 1 + 2 * entries).map_err(bad("used ring"))?;
         let event = config.used.wrapping_add(4 + 8 * u64::from(size));
         let avail_event = view.array(event, 1).map_err(bad("used ring"))?;
@@ -111,59 +111,59 @@ impl Rings {
 
     fn avail_word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(index < 3 + usize::from(self.size));
-        // SAFETY: the array has 3 + size words, callers stay below; the queue keeps the view,
-        // and shared memory is accessed through atomics only.
+        // SAFETY: the array has 3 + size words and callers stay below; the queue keeps the view
+        // alive, and shared memory is accessed through atomics only.
         unsafe { self.avail.add(index).as_ref() }
     }
 
     fn used_word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(index < 2);
-        // SAFETY: flags and idx are the first two words of the used ring, kept by the view.
+        // SAFETY: flags and idx are the first two words of the used ring; the view keeps it mapped.
         unsafe { self.used.add(index).as_ref() }
     }
 
-    /// Entry of the available ring for index `at`.
+    /// Reads the entry of the available ring for index `at`.
     pub(crate) fn avail_entry(&self, at: u16) -> u16 {
         let slot = usize::from(at & (self.size - 1));
         u16::from_le(self.avail_word(2 + slot).load(Ordering::Relaxed))
     }
 
-    /// What an answer writes and reads comes closer while its request is served: the entry for
-    /// used index `at`, the index, and the driver's wish. Not for a driver that looks for its
-    /// answer meanwhile, which would fetch it back.
+    /// Prefetches what a completion writes and reads: the entry for used index `at`, the index, and
+    /// the driver's event. Not for a driver that polls for its completion: it would fetch the lines
+    /// back.
     #[inline]
     pub(crate) fn fetch_answer(&self, at: u16) {
         let slot = usize::from(at & (self.size - 1));
-        // SAFETY: slot < size entries; the queue keeps the view.
+        // SAFETY: slot < size entries; the queue keeps the view alive.
         memory::prefetch_to_write(unsafe { self.used_ring.add(slot) });
         memory::prefetch_to_write(self.used);
         // SAFETY: the array has 3 + size words.
         memory::prefetch(unsafe { self.avail.add(2 + usize::from(self.size)) });
     }
 
-    /// `count` used entries from index `at` on will be written soon: brings their lines closer, all at once. Not
-    /// the first line, which has the index at which a driver looks.
+    /// Prefetches the lines of `count` used entries from index `at`, for writing. Skips the first
+    /// line, which contains the index that a driver polls.
     #[inline]
     pub(crate) fn fetch_used(&self, at: u16, count: u16) {
         for ahead in (0..count.min(self.size)).step_by(USED_IN_LINE) {
             let slot = usize::from(at.wrapping_add(ahead) & (self.size - 1));
             if slot >= USED_IN_LINE {
-                // SAFETY: slot < size entries; the queue keeps the view.
+                // SAFETY: slot < size entries; the queue keeps the view alive.
                 memory::prefetch_to_write(unsafe { self.used_ring.add(slot) });
             }
         }
     }
 
-    /// Writes a used entry for index `at`; the driver sees it after
+    /// Writes a used entry for index `at`. The driver sees it after
     /// [`show`](crate::doorbell::show).
     pub(crate) fn put_used(&self, at: u16, head: u16, len: u32) {
         let slot = usize::from(at & (self.size - 1));
-        // SAFETY: slot < size entries; the queue keeps the view.
+        // SAFETY: slot < size entries; the queue keeps the view alive.
         unsafe { self.used_ring.add(slot).write_volatile([u32::from(head).to_le(), len.to_le()]) };
         stored();
     }
 
-    /// Requests completed so far, as its next life finds them.
+    /// Reads the used index: the number of requests completed so far, modulo 2^16.
     pub(crate) fn used_idx(&self) -> u16 {
         self.load(RingField::UsedIdx, Ordering::Relaxed)
     }
@@ -175,7 +175,7 @@ impl Rings {
             RingField::UsedEvent => self.avail_word(2 + usize::from(self.size)),
             RingField::UsedFlags => self.used_word(0),
             RingField::UsedIdx => self.used_word(1),
-            // SAFETY: found in `new`; the queue keeps the view.
+            // SAFETY: found in `new`; the queue keeps the view alive.
             RingField::AvailEvent => unsafe { self.avail_event.as_ref() },
         }
     }

@@ -1,9 +1,9 @@
-//! Requests that lie in one piece: small frames, and the buffers that drivers post for them.
+//! Requests of one descriptor: small frames, and the buffers that drivers post for them.
 //!
-//! A [`Chain`] has lists, memory that they pin, and a place of its own for both. Of one descriptor that
-//! is more work than the copy of a small frame, so a queue whose chains complete in order can give
-//! it out as what it is: an address and a length, checked, which [`Queue::show`] looks up again when it
-//! is used.
+//! A [`Chain`] has lists, pins their memory, and allocates space for both. For one descriptor that
+//! costs more than the copy of a small frame. So a queue whose chains complete in order can return
+//! the checked address and length instead. [`Queue::show`] resolves the address again when the
+//! request is used.
 
 use std::collections::VecDeque;
 
@@ -13,30 +13,30 @@ use crate::queue::free;
 use crate::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
 use crate::{Chain, Queue, RingError};
 
-/// A request of one descriptor, all of which lies in one region of memory. It must go back by
-/// [`Queue::push_piece`] to the queue that it was popped of, unless that is given up.
+/// A request of one descriptor that lies wholly in one memory region. Its owner must return it with
+/// [`Queue::push_piece`] to the queue that popped it, unless that queue is no longer served.
 #[derive(Debug)]
 #[must_use = "it must be completed"]
 pub struct SingleBuffer {
     addr: u64,
     len: u32,
     head: u16,
-    /// The device writes it; else it reads it.
+    /// True if the device writes the buffer; false if it reads it.
     writable: bool,
 }
 
-/// What [`Queue::pop_many`] gives.
+/// A request that [`Queue::pop_many`] returns.
 #[derive(Debug)]
 #[must_use = "it must be completed"]
 pub enum Popped {
-    /// A request in one piece.
+    /// A request of one descriptor.
     Piece(SingleBuffer),
-    /// Any other.
+    /// Any other request.
     Chain(Chain),
 }
 
 impl Popped {
-    /// Bytes that the device may read.
+    /// Returns the number of bytes that the device may read.
     #[inline]
     pub fn readable(&self) -> usize {
         match self {
@@ -46,7 +46,7 @@ impl Popped {
         }
     }
 
-    /// Bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     #[inline]
     pub fn writable(&self) -> usize {
         match self {
@@ -56,7 +56,7 @@ impl Popped {
         }
     }
 
-    /// Gives it up without completing it: the ring failed, or is being reset.
+    /// Drops the request without completing it, because the ring failed or is being reset.
     pub fn abandon(self) {
         if let Self::Chain(chain) = self {
             chain.abandon();
@@ -65,12 +65,12 @@ impl Popped {
 }
 
 impl Queue {
-    /// As [`Queue::pop`], for a queue whose chains complete in order ([`Queue::in_order`]): adds up to
-    /// `most` requests to `into`, and brings the first `bytes` of each closer, of which N are the header of
-    /// a frame. Returns how many.
+    /// Pops up to `most` requests into `into` and returns their number. Prefetches the first
+    /// `bytes` of each request, which begin with a frame header of N bytes. The queue must complete
+    /// chains in order ([`Queue::in_order`]).
     ///
     /// # Errors
-    /// As [`Queue::pop`]; what was popped before stays.
+    /// As [`Queue::pop`]. Requests popped before the error stay in `into`.
     pub fn pop_many<const N: usize>(
         &mut self,
         (most, bytes): (usize, usize),
@@ -91,7 +91,7 @@ impl Queue {
         Ok(count)
     }
 
-    /// The same up to what is no piece, or not as it should be.
+    /// Pops requests up to the first one that is malformed or has more than one descriptor.
     fn pop_pieces<const N: usize>(
         &mut self,
         (most, bytes): (usize, usize),
@@ -111,14 +111,14 @@ impl Queue {
             into.push_back(Popped::Piece(single_buffer));
             count += 1;
         }
-        // They complete in order: each has its place in the used ring already.
+        // The requests complete in order, so their entries in the used ring are known.
         self.rings.fetch_used(self.next_used.wrapping_add(self.in_flight), count);
         self.next_avail = self.next_avail.wrapping_add(count);
         self.in_flight += count;
         count.into()
     }
 
-    /// Takes the request at `head`, if it is a piece and all is well with it.
+    /// Takes the request at `head` if it is valid and consists of one descriptor.
     #[inline(always)]
     fn piece<const N: usize>(&mut self, head: u16, bytes: usize) -> Option<SingleBuffer> {
         let Descriptor { addr, len, flags, .. } = self.table.get(head)?;
@@ -134,7 +134,7 @@ impl Queue {
         Some(SingleBuffer { addr, len, head, writable })
     }
 
-    /// As [`Queue::push`], for a piece.
+    /// Completes a request of one descriptor, like [`Queue::push`].
     #[inline]
     pub fn push_piece(&mut self, single_buffer: SingleBuffer, written: u32) {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -145,8 +145,9 @@ impl Queue {
         }
     }
 
-    /// Copies a frame's header and first bytes out of a piece of this queue, as [`memory::View::read_frame`] does.
-    /// `None`: it is shorter than the header, or for the device to write.
+    /// Copies a frame's header and first bytes out of a buffer of this queue, like
+    /// [`memory::View::read_frame`]. Returns `None` if the buffer is shorter than the header, or is
+    /// for the device to write.
     #[inline]
     pub fn read_piece<'a, const N: usize>(
         &self,
@@ -157,8 +158,8 @@ impl Queue {
             .then(|| self.view.read_frame((single_buffer.addr, single_buffer.len), into))?
     }
 
-    /// Copies a frame to a piece of this queue, as [`memory::View::write_frame`] does. `None`: it does not fit, or
-    /// the piece is for the device to read.
+    /// Copies a frame into a buffer of this queue, like [`memory::View::write_frame`]. Returns
+    /// `None` if the frame does not fit, or if the buffer is for the device to read.
     #[inline]
     pub fn write_piece<const N: usize>(
         &self,
@@ -171,15 +172,14 @@ impl Queue {
         single_buffer.writable.then(|| self.view.write_frame(place, header, head, body))?
     }
 
-    /// Makes `list` what of a piece of this queue follows its first `from` bytes.
+    /// Sets `list` to the bytes of a buffer of this queue after its first `from` bytes.
     #[inline]
     pub fn show(&self, single_buffer: &SingleBuffer, from: u32, list: &mut Buffers) {
         let addr = single_buffer.addr.wrapping_add(from.into());
         list.set_to(&self.view, addr, single_buffer.len.saturating_sub(from));
     }
 
-    /// The first `bytes` of a request, of which N are the header of a frame, will be read or written soon: brings
-    /// them closer.
+    /// Prefetches the first `bytes` of a request, which begin with a frame header of N bytes.
     #[inline]
     pub fn fetch_more<const N: usize>(&self, popped: &Popped, bytes: usize) {
         match popped {

@@ -1,4 +1,4 @@
-//! The ring against hand-made rings and against `virtio-queue`.
+//! The queue against hand-made rings and against `virtio-queue`.
 
 use std::os::fd::AsFd;
 
@@ -77,7 +77,7 @@ fn one_call_decision_a_batch() {
             chains.push(chain);
         }
         assert_eq!(chains.len(), 4);
-        // The driver asks to be called at the last of the batch, then at one far ahead.
+        // The driver requests a call at the last completion of the batch, then at one far ahead.
         let wanted = round != 2;
         driver.set_used_event(if wanted { round * 4 + 3 } else { 1000 });
         for chain in chains {
@@ -129,12 +129,12 @@ fn what_the_driver_has_taken_shows_in_what_it_does_next() {
         (0..2).for_each(|head| driver.offer(head));
         driver.publish();
         assert_eq!(untaken(&queue, 6), 4);
-        // It waits for a call behind what it has taken.
+        // The driver requests a call for the first completion that it has not taken.
         let _ = driver.arm();
         assert_eq!(untaken(&queue, 6), if event_idx { 1 } else { 4 });
         driver.set_used_event(0x40);
         assert_eq!(untaken(&queue, 6), 4, "an event ahead says nothing");
-        // The used index is 2: what is behind 0 is not taken because of it.
+        // The used index is 2. An event of 0 does not prove that the driver took completions.
         driver.set_used_event(0);
         assert_eq!(untaken(&queue, 6), 4, "no event says nothing");
         driver.jump(0x7000);
@@ -264,7 +264,7 @@ fn chains_in_flight_survive_a_new_memory_table() {
     queue.push(chain, 0);
 }
 
-/// What a walk found: readable and writable bytes, or nothing when the ring was refused.
+/// Result of a walk: readable and writable bytes, or `None` if the ring was refused.
 type Shape = Option<(u64, u64)>;
 
 fn ours(driver: &Driver) -> Shape {
@@ -315,7 +315,7 @@ fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
 }
 
 proptest! {
-    /// Whatever we accept, the oracle reads the same; whatever is there, nobody panics.
+    /// The oracle reads every chain that the queue accepts in the same way, and nothing panics.
     #[test]
     fn random_tables_agree_with_the_oracle(
         table in prop::collection::vec(any_descriptor(), 16),
@@ -326,7 +326,7 @@ proptest! {
         for (i, (addr, len, flags, next)) in table.iter().enumerate() {
             driver.put_desc(i as u16, *addr, *len, *flags, *next);
         }
-        // An indirect chain, sometimes, and always with a usable table behind it.
+        // Some chains are indirect, and their table is always usable.
         if head % 3 == 0 {
             driver.put_desc(head, 0x3f_0000, 16 * 16, INDIRECT, 0);
         }
@@ -341,7 +341,7 @@ proptest! {
         }
     }
 
-    /// A ring with random bytes in it ends in a chain or an error.
+    /// A ring with random bytes yields a chain or an error.
     #[test]
     fn random_bytes_never_panic(noise in prop::collection::vec(any::<u8>(), 512), idx in any::<u16>()) {
         let mut driver = Driver::new(16, MEMORY, true);

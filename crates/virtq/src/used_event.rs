@@ -1,26 +1,27 @@
-//! How far a driver has taken completions, as its `used_event` tells.
+//! Tracks through `used_event` how many completions a driver has taken.
 
-/// What was seen of a driver's `used_event` by whoever looks at it now and then.
+/// Observations of a driver's `used_event`, updated at each poll.
 ///
-/// A driver that is to be called for what follows an event has taken what is before it. But it writes one
-/// only when it waits for calls: Linux leaves the former one as it is while it polls after an interrupt
-/// (`virtqueue_disable_cb_split`), and an event has 16 bits, so that a lap of the used index later an old one
-/// looks like a new one. Therefore one is believed that was seen to change, within less than a lap, and is
-/// counted in full from then on.
+/// A driver that requests a call for the completions after an event has taken those before it. But
+/// the driver writes the event only when it waits for calls. Linux leaves the former event while it
+/// polls after an interrupt (`virtqueue_disable_cb_split`). The event has 16 bits, so an old event
+/// appears new again one lap of the used index later. Therefore the tracker trusts an event only if
+/// it saw the event change within less than a lap. From then on it counts with 64 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsedEventTracker {
-    /// The event at the last look, and completions that were shown by then.
+    /// Event at the last poll, and the number of completions published by then.
     last: Option<(u16, u64)>,
-    /// Completions that have been taken.
+    /// Number of completions that the driver has taken. `None`: unknown.
     taken: Option<u64>,
 }
 
 impl UsedEventTracker {
-    /// How many of `shown` completions, the last of which made the used index `idx`, the driver may not
-    /// have taken; `None`: it tells nothing. The ring is of `size`.
+    /// Returns how many of `shown` published completions the driver may not have taken. `idx` is
+    /// the used index after the last of them, and `size` the size of the ring. Returns `None` if
+    /// the event gives no information.
     ///
-    /// One that asks to be called later than for the next completion errs about its own order and nobody
-    /// else's. An event of 0 says nothing: Linux writes that when it wants no calls.
+    /// A driver that requests a call later than for its next completion only harms the order of its
+    /// own requests. An event of 0 gives no information: Linux writes 0 when it wants no calls.
     pub(crate) fn unconsumed(
         &mut self,
         event: u16,
@@ -30,7 +31,8 @@ impl UsedEventTracker {
     ) -> Option<u64> {
         let former = self.last.replace((event, shown));
         if former.is_none_or(|(last, _)| last != event) {
-            // It lies at most a ring before what was shown at the look before.
+            // The event lies at most one ring size before the completions published at the last
+            // poll.
             let within = |(_, at): (u16, u64)| shown - at + u64::from(size) <= u16::MAX.into();
             let distance = u64::from(idx.wrapping_sub(event));
             let is_new = event != 0 && former.is_some_and(within);
@@ -69,11 +71,11 @@ mod tests {
         };
         look(90, 100);
         assert_eq!(look(100, 100), Some(0));
-        // The driver polls from now on. What is behind the event by 16 bits is ten, and then none.
+        // The driver polls from now on. By 16 bits, ten completions follow the event, then none.
         assert_eq!(look(100, LAP + 110), Some(LAP + 10));
         assert_eq!(look(100, 2 * LAP + 100), Some(2 * LAP));
         assert_eq!(look(2 * LAP + 300, 2 * LAP + 301), Some(1));
-        // One that was written at some time in more than a lap.
+        // The driver may have written this event at any time during more than a lap.
         assert_eq!(look(3 * LAP + 290, 3 * LAP + 300), None);
         assert_eq!(look(3 * LAP + 290, 3 * LAP + 310), None);
         assert_eq!(look(3 * LAP + 315, 3 * LAP + 320), Some(5));

@@ -1,118 +1,121 @@
-//! Who wakes whom, and when: every store, load and fence by which driver and device tell each other
-//! that they look at the ring, or are about to sleep.
+//! Notifications between driver and device: all stores, loads and fences with which one side shows
+//! the other that it polls the ring, or is about to sleep.
 //!
-//! Both directions are one protocol (virtio 1.2, 2.7.7 and 2.7.10). Whoever wants to sleep says so,
-//! and then looks once more; whoever has made work shows it, and then looks whether the other one
-//! sleeps. Between the two steps of each stands a full fence, so that at least one of them sees the
-//! other.
+//! Both directions use one protocol (virtio 1.2, 2.7.7 and 2.7.10). A side that is about to sleep
+//! requests a signal, and then polls for work once more. A side that has made work publishes it,
+//! and then checks whether the other side requested a signal. Each side has a full fence between
+//! its two steps, so at least one side sees the store of the other.
 //!
 //! ```text
-//! to sleep:     wish for a signal      fence   look for work     none: sleep
-//! to give work: show the work          fence   look at the wish  wished: signal
+//! to sleep:     request a signal       fence   poll for work          none: sleep
+//! to give work: publish the work       fence   check for the request  requested: signal
 //! ```
 //!
-//! The functions work on any [`RingMemory`]. In the program these are the guest's memory; in the tests
-//! they are memory under `loom`, which walks through every order in which the steps of both sides
-//! can be seen.
+//! The functions work on any [`RingMemory`]. In the program this is guest memory. In the tests it
+//! is memory under `loom`, which explores every order in which the steps of both sides can be
+//! visible.
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::Ordering;
 
-/// In `avail.flags`: do not call.
+/// Flag in `avail.flags`: do not call.
 const AVAIL_NO_INTERRUPT: u16 = 1;
-/// In `used.flags`: do not kick.
+/// Flag in `used.flags`: do not kick.
 const USED_NO_NOTIFY: u16 = 1;
 
-/// The words of a ring by which its two sides meet.
+/// Fields of a ring that notifications read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingField {
-    /// Requests that the driver has made.
+    /// Available index: number of requests from the driver.
     AvailIdx,
-    /// The driver's wish, without EVENT_IDX.
+    /// Flags of the driver, which request or suppress calls without EVENT_IDX.
     AvailFlags,
-    /// The driver's wish, with EVENT_IDX: a call when the used index passes this.
+    /// Event of the driver, with EVENT_IDX: requests a call when the used index passes it.
     UsedEvent,
-    /// Requests that the device has completed.
+    /// Used index: number of requests that the device has completed.
     UsedIdx,
-    /// The device's wish, without EVENT_IDX.
+    /// Flags of the device, which request or suppress kicks without EVENT_IDX.
     UsedFlags,
-    /// The device's wish, with EVENT_IDX: a kick when the available index passes this.
+    /// Event of the device, with EVENT_IDX: requests a kick when the available index passes it.
     AvailEvent,
 }
 
-/// Memory that both sides see.
+/// Memory that driver and device share.
 pub(crate) trait RingMemory {
-    /// What is there.
+    /// Loads a field.
     fn load(&self, ring_field: RingField, order: Ordering) -> u16;
-    /// Puts it there.
+    /// Stores a field.
     fn store(&self, ring_field: RingField, value: u16, order: Ordering);
-    /// Whatever was stored before is seen by whoever is not seen by what is loaded after.
+    /// Orders all stores before it ahead of all loads after it. Of two sides that store, fence and
+    /// load, at least one sees the other's store.
     fn full_fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
-/// The driver wants a signal when `event` is passed on the way from `old` to `new`
-/// (virtio 1.2, 2.7.7.2).
+/// Returns whether the index passed `event` between `old` and `new`, so that the other side wants
+/// a signal (virtio 1.2, 2.7.7.2).
 fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// The driver's available index; entries below it are visible after this.
+/// Loads the driver's available index. Entries below it are visible after this.
 pub(crate) fn available(ring_memory: &impl RingMemory) -> u16 {
     ring_memory.load(RingField::AvailIdx, Ordering::Acquire)
 }
 
-/// Asks the driver not to kick: somebody looks at the ring anyway. Request `next` is the one that
-/// [`arm`] has asked for a kick on.
+/// Asks the driver not to kick, because the device polls the ring. `next` is the request for which
+/// [`arm`] requested a kick.
 pub(crate) fn suppress(ring_memory: &impl RingMemory, event_idx: bool, next: u16) {
     if !event_idx {
         ring_memory.store(RingField::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
     } else if available(ring_memory) == next {
-        // Woken by something else than that request, which is still to come. An event that is
-        // passed already brings no kick until the index has gone round once.
+        // Something else woke the device, and that request is still to come. An event that the
+        // index has already passed causes no kick until the index has wrapped around once.
         ring_memory.store(RingField::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
     }
 }
 
-/// Asks for a kick on request `next`. Whoever sleeps must look at [`available`] after this.
+/// Requests a kick for request `next`. Before it sleeps, the caller must check [`available`].
 pub(crate) fn arm(ring_memory: &impl RingMemory, event_idx: bool, next: u16) {
     if event_idx {
         ring_memory.store(RingField::AvailEvent, next, Ordering::Relaxed);
     } else {
         ring_memory.store(RingField::UsedFlags, 0, Ordering::Relaxed);
     }
-    // The wish must be visible before the index is read: the driver does the reverse.
+    // The request must be visible before the index is read. The driver does the reverse.
     ring_memory.full_fence();
 }
 
-/// Of what was completed up to used index `idx` of a ring of `size`, how much the driver may not have
-/// taken yet by what it has made available: it has no more chains than entries, so what is beyond them it
-/// has had back.
+/// Returns how many completions below used index `idx` the driver may not have taken, judging by
+/// the available index. A driver has at most `size` chains, so each request beyond that proves that
+/// it has taken a completion.
 pub(crate) fn unoffered(ring_memory: &impl RingMemory, size: u16, idx: u16) -> u16 {
     size.wrapping_sub(available(ring_memory).wrapping_sub(idx).min(size))
 }
 
-/// Up to where the driver wants no call: it has EVENT_IDX. See [`crate::UsedEventTracker`].
+/// Loads the driver's event: it wants no call up to there. Only with EVENT_IDX. See
+/// [`crate::UsedEventTracker`].
 pub(crate) fn event(ring_memory: &impl RingMemory) -> u16 {
     ring_memory.load(RingField::UsedEvent, Ordering::Acquire)
 }
 
-/// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.
+/// Publishes every completion below `idx`. [`wants_call`] returns whether the driver must be
+/// called.
 pub(crate) fn show(ring_memory: &impl RingMemory, idx: u16) {
     ring_memory.store(RingField::UsedIdx, idx, Ordering::Release);
 }
 
-/// The driver must be called, now that the used index has gone from `old` to `new`.
+/// Returns whether the driver must be called after the used index went from `old` to `new`.
 pub(crate) fn wants_call(
     ring_memory: &impl RingMemory,
     event_idx: bool,
     old: u16,
     new: u16,
 ) -> bool {
-    // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
+    // The index must be visible before the driver's event is read (virtio 1.2, 2.7.7.2).
     ring_memory.full_fence();
     if event_idx {
         passed(ring_memory.load(RingField::UsedEvent, Ordering::Relaxed), new, old)

@@ -1,9 +1,9 @@
-//! Both sides of a ring in every order in which their steps can be seen.
+//! Both sides of a ring in every order in which their steps can be visible.
 //!
-//! The device runs the functions of this module, the driver what virtio asks of it. A side that
-//! sleeps while there is work for it and no signal is on its way sleeps for ever: the wake-up is
-//! lost. That no order leads there is shown; and that without the fence some order does, so that
-//! the search is known to find it.
+//! The device runs the functions of this module; the driver does what virtio requires. A side that
+//! sleeps while there is work for it, and no signal on its way, sleeps for ever: the wake-up is
+//! lost. The tests show that no order loses a wake-up. They also show that without the fence some
+//! order does, which proves that the search finds such orders.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::AtomicBool as StdBool;
@@ -15,16 +15,16 @@ use loom::thread;
 
 use super::*;
 
-/// Where the indices begin: they wrap in each test.
+/// First index of each test, so that the indices wrap in each.
 const FIRST: u16 = u16::MAX;
 
 /// A ring under `loom`.
 struct Ring {
     words: [AtomicU16; 6],
-    /// What the entries say, by the low bits of their index.
+    /// Contents of the entries, by the low bits of their index.
     entries: [AtomicU16; 4],
     event_idx: bool,
-    /// The device's fence is a fence.
+    /// True if the device's fence is a fence.
     fenced: bool,
 }
 
@@ -45,7 +45,7 @@ impl RingMemory for Ring {
 }
 
 impl Ring {
-    /// Empty, and nobody has asked for a signal yet.
+    /// Creates an empty ring in which no side has requested a signal.
     fn new(event_idx: bool, fenced: bool) -> Arc<Self> {
         let word = |value| AtomicU16::new(value);
         let behind = FIRST.wrapping_sub(1);
@@ -66,7 +66,7 @@ impl Ring {
         &self.entries[usize::from(index % 4)]
     }
 
-    /// The driver makes request `index`; true when the device wants a kick.
+    /// Makes request `index` as the driver. Returns whether the device wants a kick.
     fn offer(&self, index: u16) -> bool {
         self.entry(index).store(index, Ordering::Relaxed);
         let new = index.wrapping_add(1);
@@ -79,14 +79,14 @@ impl Ring {
         }
     }
 
-    /// The device completes request `index`; true when the driver wants a call.
+    /// Completes request `index` as the device. Returns whether the driver wants a call.
     fn complete(&self, index: u16) -> bool {
         let new = index.wrapping_add(1);
         show(self, new);
         wants_call(self, self.event_idx, index, new)
     }
 
-    /// The driver wants a call for completion `next`; true when it is there already.
+    /// Requests a call for completion `next` as the driver. Returns whether it is there already.
     fn driver_arms(&self, next: u16) -> bool {
         if self.event_idx {
             self.store(RingField::UsedEvent, next, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Ring {
         }
     }
 
-    /// Request `next` is there, and the device sees what it says.
+    /// Returns whether the device sees request `next`, and checks its contents.
     fn device_sees(&self, next: u16) -> bool {
         let there = available(self) != next;
         if there {
@@ -122,8 +122,8 @@ impl Ring {
     }
 }
 
-/// Runs one side until it has seen all `count` steps of the other, or sleeps: then the number of
-/// the step that it waits for, and of the signals that it has heard.
+/// Runs one side until it has seen all `count` steps of the other side, or sleeps. If it sleeps,
+/// returns the number of the step that it waits for, and the number of signals received.
 fn serve(
     count: u16,
     signals: &AtomicUsize,
@@ -153,15 +153,15 @@ fn serve(
     None
 }
 
-/// Every order, or with more than one step a side all those in which at most three threads are
-/// switched in the middle of something.
+/// Explores every order. With more than one step a side: all orders with at most three preemptions
+/// of threads.
 fn search(count: u16, each: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = (count > 1).then_some(3);
     builder.check(each);
 }
 
-/// Whether some order loses a kick of `count` requests.
+/// Returns whether some order loses a kick of `count` requests.
 fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
     let lost = StdArc::new(StdBool::new(false));
     let found = StdArc::clone(&lost);
@@ -180,7 +180,7 @@ fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
                 kicks.fetch_add(1, Ordering::AcqRel);
             }
         }
-        // Asleep with work in the ring, and nobody will ring any more.
+        // The device sleeps with work in the ring, and no signal will come.
         if let Some((_, heard)) = device.join().expect("the device")
             && kicks.load(Ordering::Acquire) == heard
         {
@@ -190,7 +190,7 @@ fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
     lost.load(Ordering::Relaxed)
 }
 
-/// Whether some order loses a call for `count` completions.
+/// Returns whether some order loses a call for `count` completions.
 fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
     let lost = StdArc::new(StdBool::new(false));
     let found = StdArc::clone(&lost);
@@ -240,7 +240,7 @@ fn without_its_fence_either_is_lost() {
     }
 }
 
-/// A signal that whoever sleeps waits for.
+/// A signal on which a sleeping side waits.
 struct Bell {
     rung: Mutex<bool>,
     heard: Condvar,
@@ -265,8 +265,8 @@ impl Bell {
     }
 }
 
-/// A guest with one request at a time: both sides sleep in turn, for real. A wake-up that is lost
-/// leaves no thread that can run, which `loom` reports.
+/// Runs a guest with one request at a time, so that both sides sleep in turn. A lost wake-up leaves
+/// no runnable thread, which `loom` reports.
 #[test]
 fn two_sleepers_wake_each_other() {
     for event_idx in [false, true] {

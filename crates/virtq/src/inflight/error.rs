@@ -1,63 +1,63 @@
-//! Why an in-flight region is not used.
+//! Errors of in-flight regions.
 
 use memory::MemoryError;
 
-/// Why an in-flight region is not used. Nothing in it was changed.
+/// Reason why an in-flight region is not used. The region was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum InflightError {
-    /// Nobody needs a region like that.
+    /// The number or size of queues is out of range.
     #[error(
         "in-flight region for {queues} queues of {size}: 1 to 256 queues of 1 to 32768 are possible"
     )]
     Bounds {
-        /// Queues asked for.
+        /// Requested number of queues.
         queues: u16,
-        /// Entries of each.
+        /// Requested entries of each queue.
         size: u16,
     },
-    /// The front-end's description of the region cannot be.
+    /// The front-end's description of the region is impossible.
     #[error(
         "in-flight region of {bytes} bytes at offset {offset} of its file cannot be used; \
          {need} bytes are needed, at a multiple of 64 and below 1 GiB"
     )]
     Window {
-        /// Offset in the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// Bytes that the front-end gave it.
+        /// Size that the front-end gave, in bytes.
         bytes: u64,
-        /// Bytes that its queues take.
+        /// Size that the queues need, in bytes.
         need: u64,
     },
-    /// Its file cannot be mapped.
+    /// The file of the region cannot be mapped.
     #[error("in-flight region cannot be mapped")]
     Memory(#[from] MemoryError),
-    /// Neither ours nor fresh.
+    /// The region is neither Ringway's nor empty.
     #[error("in-flight region was not made by this program; the front-end must ask for a new one")]
     Foreign,
-    /// Written by another version of this program.
+    /// Another version of this program wrote the region.
     #[error(
         "in-flight region has layout version {found}, this program knows {known}; \
          run the version that wrote it, or reset the device"
     )]
     Version {
-        /// In the region.
+        /// Layout version of the region.
         found: u32,
-        /// Ours.
+        /// Layout version of this program.
         known: u32,
     },
-    /// Made for another device.
+    /// The region was created for a device of another shape.
     #[error("in-flight region is for {queues} queues of {size}, not for {asked_queues} of {asked}")]
     Shape {
-        /// Queues it has.
+        /// Number of queues in the region.
         queues: u16,
-        /// Entries of each.
+        /// Entries of each queue in the region.
         size: u16,
-        /// Queues that the front-end says.
+        /// Number of queues that the front-end gave.
         asked_queues: u16,
-        /// Entries that the front-end says.
+        /// Entries of each queue that the front-end gave.
         asked: u16,
     },
-    /// The ring has more entries than the region keeps.
+    /// The ring has more entries than the region.
     #[error("ring of {ring} entries does not fit an in-flight region for {size}")]
     TooSmall {
         /// Entries of the ring.
@@ -65,15 +65,15 @@ pub enum InflightError {
         /// Entries of the region.
         size: u16,
     },
-    /// An entry that we never write.
+    /// The region has contents that this program never writes.
     #[error("in-flight region is damaged: {what} ({value})")]
     Damaged {
-        /// What is wrong.
+        /// Kind of damage.
         what: &'static str,
-        /// What was found.
+        /// Value found.
         value: u64,
     },
-    /// It follows another ring, or this one before it was reset.
+    /// The region belongs to another ring, or to this ring before it was reset.
     #[error(
         "in-flight region is for a ring at used index {region}, this one is at {ring}; \
          the front-end must ask for a new region when it resets the device"
@@ -84,15 +84,15 @@ pub enum InflightError {
         /// Used index of the ring.
         ring: u16,
     },
-    /// More requests are recorded than the ring has open: it was reset without the region.
+    /// The region records more requests than the ring has open: the ring was reset without it.
     #[error(
         "in-flight region records {recorded} requests, the ring has {open} open; \
          the front-end must ask for a new region when it resets the device"
     )]
     Stale {
-        /// Requests recorded.
+        /// Number of requests recorded.
         recorded: u16,
-        /// Requests that were offered and not completed.
+        /// Number of requests that were offered and not completed.
         open: u16,
     },
 }

@@ -1,4 +1,4 @@
-//! One ring's records: written while it is served, read once when it starts.
+//! In-flight records of one ring: written while it is served, read once when it starts.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use super::region::{Entry, Part};
 use super::{Inflight, InflightError};
 use crate::crash::stored;
 
-/// What the ring says when it starts.
+/// State of the ring when it starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingState {
     pub(crate) size: u16,
@@ -15,25 +15,25 @@ pub(crate) struct RingState {
     pub(crate) avail: u16,
 }
 
-/// One ring's records.
+/// In-flight records of one ring.
 pub(crate) struct InflightLog {
-    /// Keeps the memory behind the pointers.
+    /// Owner of the memory behind the pointers.
     inflight: Inflight,
     part: NonNull<Part>,
     entries: NonNull<Entry>,
-    /// Entries of the region, and so what `entries` points to.
+    /// Number of entries in the region, and so behind `entries`.
     size: u16,
     counter: u64,
-    /// Something was recorded here before.
+    /// True if another process recorded something before the start.
     lived: bool,
-    /// Pushed and not published, in order.
+    /// Heads that are pushed and not published, in order.
     batch: Vec<u16>,
-    /// What the predecessor had not completed, the oldest last.
+    /// Heads that the predecessor had not completed, the oldest last.
     recovered: Vec<u16>,
 }
 
 impl InflightLog {
-    /// Finds what the predecessor left, and settles what it had completed.
+    /// Reads what the predecessor recorded, and clears the requests that it had completed.
     pub(crate) fn recover(inflight: Inflight, ring: RingState) -> Result<Self, InflightError> {
         let size = inflight.size();
         if ring.size > size {
@@ -74,7 +74,7 @@ impl InflightLog {
         Ok(inflight_log)
     }
 
-    /// Counters and heads of all that is recorded.
+    /// Reads counters and heads of all recorded requests.
     fn read_recorded(&self, ring: u16) -> Result<Vec<(u64, u16)>, InflightError> {
         let mut recorded = Vec::new();
         for head in 0..self.size {
@@ -95,7 +95,7 @@ impl InflightLog {
         Ok(recorded)
     }
 
-    /// Heads that the predecessor had completed and may not have cleared.
+    /// Reads the heads that the predecessor had completed and may not have cleared.
     fn read_completed(&self, ring: RingState) -> Result<Vec<u16>, InflightError> {
         let region = self.part().used_idx.load(Ordering::Acquire);
         let count = ring.used.wrapping_sub(region);
@@ -119,27 +119,27 @@ impl InflightLog {
         self.entry(head).counter.load(Ordering::Relaxed)
     }
 
-    /// Somebody has recorded something here before this life.
+    /// Returns whether another process recorded something here before.
     pub(crate) fn has_history(&self) -> bool {
         self.lived
     }
 
-    /// Heads to be submitted again.
+    /// Returns the number of heads to submit again.
     pub(crate) fn heads_to_resubmit(&self) -> u16 {
         self.recovered.len() as u16
     }
 
-    /// The next head to be submitted again; it is on record already.
+    /// Returns the next head to submit again, which is recorded already.
     pub(crate) fn next_resubmit(&self) -> Option<u16> {
         self.recovered.last().copied()
     }
 
-    /// It was.
+    /// Removes the head that [`next_resubmit`](Self::next_resubmit) returned from the list.
     pub(crate) fn mark_resubmitted(&mut self) {
         self.recovered.pop();
     }
 
-    /// Records a head taken from the available ring.
+    /// Records a head popped from the available ring.
     pub(crate) fn popped(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
         let counter = self.counter;
@@ -150,12 +150,12 @@ impl InflightLog {
         stored();
     }
 
-    /// Takes a head into the batch that is published next.
+    /// Adds a head to the batch that is published next.
     pub(crate) fn pushed(&mut self, head: u16) {
         self.batch.push(head);
     }
 
-    /// Writes down which heads the ring's used index is about to complete.
+    /// Records which heads the next store of the ring's used index completes.
     pub(crate) fn link(&self) {
         let mut last = 0;
         for head in &self.batch {
@@ -167,7 +167,7 @@ impl InflightLog {
         stored();
     }
 
-    /// The used index was published: nothing of the batch is in flight any more. Gives its heads.
+    /// Clears the batch after the used index was published, and returns its heads.
     pub(crate) fn batch_published(&mut self, used: u16) -> std::vec::Drain<'_, u16> {
         self.clear(&self.batch, used);
         self.batch.drain(..)
@@ -182,25 +182,25 @@ impl InflightLog {
         stored();
     }
 
-    /// The memory behind it went away: nothing is recorded any more.
+    /// Returns whether the region was truncated. If so, nothing is recorded any more.
     pub(crate) fn faulted(&self) -> bool {
         self.inflight.faulted()
     }
 
     fn part(&self) -> &Part {
-        // SAFETY: found in `recover` inside the mapping that `inflight` keeps; atomics only.
+        // SAFETY: found in `recover` inside the mapping that `inflight` keeps alive; atomics only.
         unsafe { self.part.as_ref() }
     }
 
     fn entry(&self, head: u16) -> &Entry {
         debug_assert!(head < self.size);
-        // SAFETY: `entries` has `size` entries in the mapping that `inflight` keeps. Heads come
-        // from a ring that is no larger, checked by it or by `recover`; atomics only.
+        // SAFETY: `entries` has `size` entries in the mapping that `inflight` keeps alive. Heads
+        // come from a ring that is no larger, checked by it or by `recover`; atomics only.
         unsafe { self.entries.add(head.into()).as_ref() }
     }
 }
 
-/// Sorts by age, and gives the newest counter.
+/// Sorts the requests by age and returns the newest counter.
 fn newest(recorded: &mut [(u64, u16)]) -> Result<u64, InflightError> {
     recorded.sort_unstable();
     let twice = recorded.windows(2).find_map(|pair| match pair {
@@ -212,7 +212,7 @@ fn newest(recorded: &mut [(u64, u16)]) -> Result<u64, InflightError> {
         return Err(InflightError::Damaged { what, value: head.into() });
     }
     match recorded.last() {
-        // No ring gets there; one that starts there would wrap.
+        // No ring reaches this value, and a ring that starts there would wrap.
         Some((counter, _)) if *counter > u64::MAX / 2 => {
             Err(InflightError::Damaged { what: "a counter is beyond reason", value: *counter })
         }

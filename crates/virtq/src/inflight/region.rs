@@ -1,4 +1,4 @@
-//! The region as a whole: made, handed on, adopted and checked.
+//! The region as a whole: creation, adoption, checks and access.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -12,9 +12,10 @@ use crate::MAX_QUEUE_SIZE;
 
 /// Most queues of one region: a kick message has eight bits for the index.
 pub const MAX_INFLIGHT_QUEUES: u16 = 256;
-/// Where a region must end in its file: we make none that is larger, and address space is shared.
+/// Largest end of a region in its file, in bytes. Regions that Ringway creates are smaller, and all
+/// sessions share the address space.
 const MAX_END: u64 = 1 << 30;
-/// Parts begin at multiples of this, so that no two queues write one cache line.
+/// Alignment of parts in bytes, so that no two queues write the same cache line.
 const LINE: u64 = 64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"RINGWAY1");
@@ -36,7 +37,7 @@ pub(super) struct Part {
     pub(super) last_batch_head: AtomicU16,
 }
 
-/// What is known of one head.
+/// Record of one head.
 #[repr(C, align(16))]
 pub(super) struct Entry {
     pub(super) counter: AtomicU64,
@@ -48,7 +49,7 @@ const HEADER_BYTES: u64 = size_of::<Header>() as u64;
 const PART_BYTES: u64 = size_of::<Part>() as u64;
 const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
-/// Bytes of a queue's part.
+/// Returns the bytes of a queue's part.
 fn stride(size: u16) -> u64 {
     (PART_BYTES + ENTRY_BYTES * u64::from(size)).next_multiple_of(LINE)
 }
@@ -80,21 +81,21 @@ impl Shared {
     /// Calls `with` with the region's header.
     fn header<R>(&self, with: impl FnOnce(&Header) -> R) -> Result<R, InflightError> {
         let header = self.array::<Header>(0, 1)?;
-        // SAFETY: inside the mapping, which `self` keeps, and aligned (Mapping::array); all
-        // fields are atomics, so others may write them meanwhile.
+        // SAFETY: inside the mapping, which `self` keeps alive, and aligned (Mapping::array); all
+        // fields are atomics, so other processes may write them meanwhile.
         Ok(with(unsafe { header.as_ref() }))
     }
 
-    /// Nothing was ever written behind the header.
+    /// Returns whether all bytes after the header are zero.
     fn fresh(&self, need: u64) -> Result<bool, InflightError> {
         let count = ((need - HEADER_BYTES) / 8) as usize;
         let words = self.array::<AtomicU64>(HEADER_BYTES, count)?;
-        // SAFETY: `count` aligned words inside the mapping, which `self` keeps; atomics.
+        // SAFETY: `count` aligned words inside the mapping, which `self` keeps alive; atomics.
         let zero = |at| unsafe { words.add(at).as_ref() }.load(Ordering::Relaxed) == 0;
         Ok((0..count).all(zero))
     }
 
-    /// Makes it ours: the magic comes last, so that a header is whole or absent.
+    /// Writes the header. The magic number comes last, so that a header is complete or absent.
     fn format(&self) -> Result<(), InflightError> {
         self.header(|header| {
             header.version.store(VERSION, Ordering::Relaxed);
@@ -126,18 +127,18 @@ impl Shared {
     }
 }
 
-/// In-flight region of one session: a memfd shared with the front-end, which keeps it over our
-/// death. Clones are the same region.
+/// In-flight region of one session: a memfd shared with the front-end, which preserves it if this
+/// process dies. Clones refer to the same region.
 #[derive(Clone, Debug)]
 pub struct InflightRegion {
     shared: Arc<Shared>,
 }
 
 impl InflightRegion {
-    /// A fresh region, sealed against resizing.
+    /// Creates an empty region, sealed against resizing.
     ///
     /// # Errors
-    /// [`InflightError::Bounds`], or the kernel gives no memory.
+    /// [`InflightError::Bounds`], or the kernel provides no memory.
     pub fn create(queues: u16, size: u16) -> Result<Self, InflightError> {
         let bytes = bytes(queues, size)?;
         let mapping = Mapping::sealed("ringway-inflight", bytes)?;
@@ -146,11 +147,11 @@ impl InflightRegion {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Takes a region that a front-end has kept: one of ours, or one that is all zero.
+    /// Adopts a region that a front-end has preserved: one of Ringway's, or one that is all zero.
     ///
     /// # Errors
-    /// [`InflightError`]: it is too short, not ours, or of another shape. What its queues record is
-    /// checked when they start.
+    /// [`InflightError`]: the region is too short, not Ringway's, or of another shape. The records
+    /// of its queues are checked when the queues start.
     pub fn adopt(
         fd: BorrowedFd<'_>,
         mmap_size: u64,
@@ -170,40 +171,40 @@ impl InflightRegion {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The device was reset, and what was in flight is void: nothing is on record any more. No
-    /// ring may be served meanwhile.
+    /// Clears all records, because a device reset made the requests in flight void. No ring may be
+    /// served meanwhile.
     pub fn forget(&self) {
         for queue in (0..self.queues()).filter_map(|index| self.queue(index)) {
             queue.forget();
         }
     }
 
-    /// The file, to be handed on.
+    /// Returns the file, for another process.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.mapping.fd()
     }
 
-    /// Bytes of the region.
+    /// Returns the size of the region in bytes.
     pub fn mmap_size(&self) -> u64 {
         self.shared.bytes
     }
 
-    /// First byte of the region in its file.
+    /// Returns the offset of the region in its file, in bytes.
     pub fn mmap_offset(&self) -> u64 {
         self.shared.offset
     }
 
-    /// Queues that it is for.
+    /// Returns the number of queues in the region.
     pub fn queues(&self) -> u16 {
         self.shared.queues
     }
 
-    /// Entries of each queue: the largest ring that it can serve.
+    /// Returns the number of entries for each queue, the size of the largest ring it can serve.
     pub fn size(&self) -> u16 {
         self.shared.size
     }
 
-    /// The part of one queue.
+    /// Returns the part of one queue, or `None` if the region does not cover it.
     pub fn queue(&self, index: u16) -> Option<Inflight> {
         (index < self.queues()).then(|| Inflight { region: self.clone(), index })
     }
@@ -217,12 +218,12 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// Entries: the largest ring that it can serve.
+    /// Returns the number of entries, the size of the largest ring that it can serve.
     pub fn size(&self) -> u16 {
         self.region.size()
     }
 
-    /// The file behind it was truncated by the front-end: nothing is recorded any more.
+    /// Returns whether the front-end truncated the file. If so, nothing is recorded any more.
     pub fn faulted(&self) -> bool {
         self.region.shared.mapping.faulted()
     }
@@ -230,13 +231,13 @@ impl Inflight {
     fn forget(&self) {
         let Ok((_, entries)) = self.parts() else { return };
         for head in 0..self.size() {
-            // SAFETY: `size` entries (Self::parts) in the mapping that `self` keeps; atomics only.
+            // SAFETY: `size` entries (Self::parts) in the mapping that `self` keeps alive; atomics.
             let entry = unsafe { entries.add(head.into()).as_ref() };
             entry.inflight.store(0, Ordering::Release);
         }
     }
 
-    /// Pointers to the part and to its entries, good as long as `self` lives.
+    /// Returns pointers to the part and to its entries, valid as long as `self` lives.
     pub(super) fn parts(&self) -> Result<(NonNull<Part>, NonNull<Entry>), InflightError> {
         let shared = &*self.region.shared;
         let at = HEADER_BYTES + stride(shared.size) * u64::from(self.index);

@@ -1,4 +1,4 @@
-//! Whatever a driver writes, pieces are what chains would be.
+//! Whatever a driver writes, single buffers give the same results as chains.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
 
 const MEMORY: u64 = 0x40_0000;
 const SIZE: u16 = 8;
-/// Requests that are popped at once.
+/// Number of requests popped at once.
 const BATCH: usize = 2;
 
 fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
@@ -23,7 +23,7 @@ fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
     (addr, len, flags, 0..SIZE + 2)
 }
 
-/// Bytes to read and to write of all requests, heads in the order of completion, and how it ended.
+/// Readable and writable bytes of all requests, heads in order of completion, error, next index.
 type Served = (Vec<(usize, usize)>, Vec<u32>, Option<String>, u16);
 
 fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {

@@ -1,4 +1,7 @@
-//! Regions: made, kept, adopted, and refused.
+//! Regions: creation, adoption and refusal.
+
+mod crash;
+mod hostile;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -6,7 +9,7 @@ use memory::{Buffers, Mapping, Region, RegionSpec, Table, View};
 
 use super::{InflightError, InflightRegion};
 
-/// What a front-end keeps.
+/// Returns the descriptor that a front-end stores.
 fn kept(region: &InflightRegion) -> OwnedFd {
     region.fd().unwrap().try_clone_to_owned().unwrap()
 }
@@ -61,7 +64,7 @@ fn odd_shapes_are_refused() {
         assert!(matches!(refused, InflightError::Bounds { .. }), "{refused}");
     }
     assert!(InflightRegion::create(256, 32768).is_ok());
-    // Not only powers of two: a front-end asks for what its largest ring may have.
+    // Sizes need not be powers of two: a front-end requests the size of its largest ring.
     assert!(InflightRegion::create(3, 100).is_ok());
 }
 
@@ -70,9 +73,9 @@ fn a_region_of_zeroes_is_fresh() {
     let zeroes = Mapping::memfd("zeroes", 64 + 2 * (64 + 128)).unwrap();
     let fd = zeroes.fd().unwrap().try_clone_to_owned().unwrap();
     assert!(adopt(&fd, 2, 8).is_ok());
-    // From then on it is ours, and of that shape.
+    // Adoption has formatted the region with that shape.
     assert!(matches!(adopt(&fd, 1, 8), Err(InflightError::Shape { .. })));
-    // Zeroes where the magic belongs do not make anything else fresh.
+    // A zero magic number makes a region fresh only if the rest is zero too.
     let noise = Mapping::memfd("noise", 64 + 2 * (64 + 128)).unwrap();
     let fd = noise.fd().unwrap().try_clone_to_owned().unwrap();
     scribble(&fd, 64 + 2 * (64 + 128) - 1, &[1]);
@@ -96,7 +99,7 @@ fn what_a_front_end_says_of_a_region_is_checked() {
     for (queues, size) in [(1, 8), (2, 4)] {
         assert!(matches!(with(need, 0, queues, size), Err(InflightError::Shape { .. })));
     }
-    // More than the file has.
+    // These are more bytes than the file has.
     for (bytes, offset) in [(need + 1, 0), (need, 64), (1 << 29, 0)] {
         assert!(matches!(with(bytes, offset, 2, 8), Err(InflightError::Memory(_))));
     }

@@ -1,26 +1,26 @@
-//! Lives that end behind any store, and their successors, against an oracle.
+//! Simulated processes ("lives") that die after any store, and their successors, against an oracle.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use super::InflightRegion;
 use crate::crash::{live, made};
 use crate::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
+use crate::inflight::InflightRegion;
 use crate::{Chain, Queue};
 
 const SIZE: u16 = 8;
 
-/// What happens next. Each is one call on the ring at most.
+/// One step of a test. Each makes at most one call on the ring.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// The driver offers so many requests, as far as it has descriptors.
+    /// The driver offers this number of requests, as far as it has descriptors.
     Offer(u16),
     Pop,
-    /// Completes one of the chains popped.
+    /// The device completes one of the popped chains.
     Push(usize),
     Publish,
-    /// The driver takes what was completed.
+    /// The driver takes all completions.
     Collect,
 }
 
@@ -34,21 +34,21 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must be, by the rules of the region's documentation.
+/// Expected state, by the rules in the documentation of `inflight`.
 #[derive(Default)]
 struct Oracle {
-    /// Available and not popped, in order.
+    /// Heads that are available and not popped, in order.
     offered: VecDeque<u16>,
-    /// Left by a former life, in order.
+    /// Heads that a former life left in flight, in order.
     again: VecDeque<u16>,
-    /// On record, in order of popping.
+    /// Recorded heads, in the order in which they were popped.
     recorded: Vec<u16>,
-    /// Pushed since the last publish.
+    /// Heads pushed since the last publish.
     batch: Vec<u16>,
     used: u16,
 }
 
-/// A guest, what it believes, and the region that its front-end keeps.
+/// A guest, its expectations, and the region that its front-end stores.
 struct World {
     driver: Driver,
     region: InflightRegion,
@@ -57,7 +57,7 @@ struct World {
     /// Number of the request that each head carries now.
     outstanding: [Option<u64>; SIZE as usize],
     requests: u64,
-    /// How often each was executed.
+    /// Number of times that each request was executed.
     executed: Vec<u32>,
     completed: u64,
 }
@@ -90,10 +90,10 @@ impl World {
         }
     }
 
-    /// Starts a life. It must take up exactly what the former one has left.
+    /// Starts a life, which must take over exactly what the former life left.
     fn start(&self) -> Life {
         let mut config = self.driver.config;
-        // A base that knows nothing, as of a front-end that lost its backend.
+        // An arbitrary base, as from a front-end that lost its backend.
         config.next_avail = 0x5555;
         let part = self.region.queue(0);
         let queue = Queue::new(config, self.driver.table.clone(), part).unwrap();
@@ -141,7 +141,7 @@ impl World {
             None => self.oracle.offered.front().copied(),
         };
         let before = made();
-        // What this call does is on record before it returns.
+        // The call records the request before it returns.
         let chain = life.queue.pop().unwrap();
         assert_eq!(chain.as_ref().map(Chain::head), expected);
         let Some(chain) = chain else { return };
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Does `ops` until one dies behind store `last`; gives the rest of them then.
+    /// Runs `ops` until one dies after store `last`. Returns the remaining ones in that case.
     fn run<'a>(&mut self, life: &mut Life, ops: &'a [Op], mut last: u64) -> Option<&'a [Op]> {
         for (at, op) in ops.iter().enumerate() {
             let recovered = !self.oracle.again.is_empty();
@@ -198,7 +198,7 @@ impl World {
             match live(last, || self.step(life, *op)) {
                 Ok(()) => last = last.saturating_sub(made()),
                 Err(_) => {
-                    // Behind store number `last` of this operation, counted from 0.
+                    // The life died after store number `last` of this operation, counted from 0.
                     match op {
                         Op::Pop if last == 1 && !recovered => self.popped(),
                         Op::Publish if last > batch => self.published(),
@@ -211,19 +211,19 @@ impl World {
         None
     }
 
-    /// The process is gone; its successor begins with what it left.
+    /// Ends a life, and updates the oracle for its successor.
     fn died(&mut self, life: Life) {
         drop(life);
         self.oracle.batch.clear();
         self.oracle.again = self.oracle.recorded.iter().copied().collect();
     }
 
-    /// Starts a successor that dies behind store `last` of its recovery, if it has so many.
+    /// Starts a successor that dies after store `last` of its recovery, if there are so many.
     fn start_and_die(&self, last: u64) -> Option<Life> {
         live(last, || self.start()).ok()
     }
 
-    /// Serves everything to its end, and looks for what is missing.
+    /// Serves all remaining requests and checks that none is missing.
     fn finish(mut self, mut life: Life) {
         while !self.oracle.again.is_empty() || !self.oracle.offered.is_empty() {
             self.pop(&mut life);
@@ -236,7 +236,7 @@ impl World {
         assert_eq!(self.completed, self.requests, "none lost");
         assert!(self.executed.iter().all(|times| *times > 0));
         assert_eq!(life.queue.next_avail(), self.driver.used_idx());
-        // Drained: nothing is on record, for this ring or for any other.
+        // The queue is drained: its region records nothing, and fits this ring or any other.
         self.died(life);
         assert_eq!(self.start().queue.resubmitted(), 0);
         self.driver.start_at(0);
@@ -245,8 +245,8 @@ impl World {
     }
 }
 
-/// One life that dies behind store `last`, a recovery that dies behind store `again`, and a third
-/// life that serves the rest. True if there were so many stores.
+/// Runs a life that dies after store `last`, a recovery that dies after store `again`, and a third
+/// life that serves the rest. Returns for both whether there were so many stores.
 fn die_twice(ops: &[Op], start: u16, last: u64, again: u64, busy_driver: bool) -> (bool, bool) {
     let mut world = World::new(start);
     let mut life = world.start();
@@ -267,7 +267,7 @@ fn die_twice(ops: &[Op], start: u16, last: u64, again: u64, busy_driver: bool) -
     (true, died)
 }
 
-/// Many lives in a row, each of which dies at some store, in its recovery or later.
+/// Runs many lives in a row. Each dies at some store, in its recovery or later.
 fn die_often(lives: &[(u64, Vec<Op>)], start: u16) {
     let mut world = World::new(start);
     for (last, ops) in lives {
@@ -276,7 +276,7 @@ fn die_often(lives: &[(u64, Vec<Op>)], start: u16) {
         if world.run(&mut life, ops, last).is_some() {
             world.died(life);
         } else {
-            // Killed between two calls.
+            // The process is killed between two calls.
             world.died(life);
         }
     }
@@ -285,7 +285,7 @@ fn die_often(lives: &[(u64, Vec<Op>)], start: u16) {
 }
 
 fn any_start() -> impl Strategy<Value = u16> {
-    // Around the end of the index, and anywhere.
+    // Values near the wrap of the index, and any others.
     prop_oneof![65520u16..=65535, Just(0), any::<u16>()]
 }
 

@@ -1,12 +1,12 @@
-//! What a ring does with records that no life of ours has left.
+//! Rings with in-flight records that no process of ours can have left.
 
 use std::collections::HashSet;
 
 use memory::{Buffers, Region, RegionSpec, Table, View};
 use proptest::prelude::*;
 
-use super::{InflightError, InflightRegion};
 use crate::driver::{BUFFERS, Driver};
+use crate::inflight::{InflightError, InflightRegion};
 use crate::{Chain, Queue, RingError};
 
 const SIZE: u16 = 8;
@@ -14,8 +14,8 @@ const SIZE: u16 = 8;
 const PART: u64 = 64;
 const ENTRIES: u64 = PART + 64;
 
-/// A ring with requests at every descriptor, three of them completed in one batch and five in
-/// flight, and a window into its region.
+/// A ring with a request at every descriptor, and a window into its region. Three requests are
+/// completed in one batch and five are in flight.
 struct Left {
     driver: Driver,
     region: InflightRegion,
@@ -81,13 +81,13 @@ impl Left {
         self.scribble(ENTRIES + 16 * head + 10, &value.to_ne_bytes());
     }
 
-    /// The region's used index, and where its last batch begins.
+    /// Sets the region's used index and the head at which its last batch begins.
     fn set_part(&self, used: u16, last: u16) {
         self.scribble(PART, &used.to_ne_bytes());
         self.scribble(PART + 2, &last.to_ne_bytes());
     }
 
-    /// The ring does not start, and its region is as it was.
+    /// Checks that the ring does not start and its region is unchanged. Returns the error.
     fn refused(&self) -> InflightError {
         let before = self.snapshot();
         let refused = self.start().unwrap_err();
@@ -99,7 +99,7 @@ impl Left {
     }
 }
 
-/// Serves what the ring yields, as a device does; gives the heads.
+/// Serves all requests of the ring, as a device does. Returns their heads.
 fn serve(queue: &mut Queue) -> Vec<u16> {
     let mut heads = Vec::new();
     while let Ok(Some(chain)) = queue.pop() {
@@ -163,7 +163,7 @@ fn more_in_flight_than_the_ring_has_open_is_refused() {
 
 #[test]
 fn the_records_of_another_ring_are_refused() {
-    // The driver began anew, the front-end kept the region.
+    // The driver started anew, and the front-end reused the region.
     let mut left = Left::new();
     left.driver.start_at(0);
     assert!(matches!(left.refused(), InflightError::OtherRing { region: 3, ring: 0 }));
@@ -191,7 +191,7 @@ fn a_ring_of_another_size_is_refused_if_it_does_not_fit() {
     assert!(matches!(left.refused(), InflightError::TooSmall { ring: 16, size: 8 }));
     left.driver.config.size = SIZE / 2;
     assert!(matches!(left.refused(), InflightError::Damaged { .. }), "heads above 3 are recorded");
-    // With nothing on record a smaller ring is fine.
+    // If nothing is recorded, a smaller ring is accepted.
     left.driver.config.size = SIZE;
     serve(&mut left.start().unwrap());
     left.driver.config.size = SIZE / 2;
@@ -223,13 +223,13 @@ fn a_chain_that_went_bad_since_breaks_the_ring() {
     let mut queue = left.start().unwrap();
     assert_eq!(serve(&mut queue), [3]);
     assert!(queue.failed() && !queue.recovering());
-    // Still on record, together with what was not published since.
+    // The request is still recorded, with those that were not published since.
     left.driver.put_desc(4, BUFFERS, 16, 0, 0);
     assert_eq!(left.start().unwrap().resubmitted(), 5);
 }
 
 proptest! {
-    /// Whatever is written there: an error, or each head once and no more than are open.
+    /// Any contents lead to an error, or yield each head once and no more heads than are open.
     #[test]
     fn random_records_are_safe(
         scribbles in prop::collection::vec((0u64..48, any::<u16>(), any::<bool>()), 1..12),
