@@ -1,15 +1,16 @@
-//! Time on a reactor: read once a batch and stage, and put to use for more than one.
+//! Clock of a reactor: each reading of the time serves several purposes in a turn.
 //!
-//! A turn's first reading is where the turn after it looks back to: what a poller finds now and
-//! did not find then arrived in between. Readings at both ends of a poller's batch tell how long
-//! it kept the thread, so that whoever waited can say for whom. None of this costs a reading of
-//! its own; a turn in which nobody asks for the time has none.
+//! The first reading of a turn is the lower bound for work that the next turn finds: that work was
+//! absent before, so it arrived in between. Readings at both ends of a poller's batch give the time
+//! for which the poller kept the thread. A poller that waited can then name the poller that delayed
+//! it. None of this costs a reading of its own. A turn in which no poller needs the time makes no
+//! reading.
 //!
-//! All times are nanoseconds of [`crate::clock_ns`]; 0 is none.
+//! All times are nanoseconds of [`crate::clock_ns`]; 0 means no reading.
 
 use crate::tsc_clock::ThreadClock;
 
-/// What identifies whom a poller serves; 0 for nobody in particular.
+/// Identifier of the owner that a poller serves; 0 for a poller without an owner.
 pub type OwnerId = u32;
 
 #[derive(Debug, Default)]
@@ -19,14 +20,14 @@ pub(crate) struct Clock {
     now: u64,
     /// First reading of this turn.
     began: u64,
-    /// Reading at the end of the last batch of this turn, and of the turn before.
+    /// Readings at the end of the last batch of this turn, and of the turn before.
     ended: u64,
     ended_before: u64,
-    /// First reading of the turn before; none when it had no reading, or the thread slept since.
+    /// First reading of the turn before; 0 if that turn made no reading or the thread slept since.
     before: u64,
-    /// First reading while the present poller is asked.
+    /// First reading while the current poller runs.
     poll_began: u64,
-    /// Who kept the thread in this turn, and in the one before.
+    /// Pollers that kept the thread longest in this turn, and in the turn before.
     longest_turns: LongestTurns,
     kept_before: LongestTurns,
 }
@@ -53,28 +54,28 @@ impl Clock {
         now
     }
 
-    /// Now, at the end of a poller's batch.
+    /// Reads the time at the end of a poller's batch.
     #[inline]
     pub(crate) fn read_end(&mut self) -> u64 {
         self.ended = self.read();
         self.ended
     }
 
-    /// When the pollers began to have nothing to do, if this turn has found nothing: the end of the
-    /// last batch if somebody has read it, and now else.
+    /// Returns when the pollers ran out of work, if this turn has found none: the end of the last
+    /// batch if a poller read it, otherwise now.
     #[inline]
     pub(crate) fn idle_since(&mut self) -> u64 {
         if self.ended_before == 0 { self.now() } else { self.ended_before }
     }
 
-    /// It is `now`, in a turn of its own.
+    /// Sets the time to `now`, as in a turn of its own.
     #[cfg(test)]
     pub(crate) fn set(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// The last look at everything before this turn, or this turn's begin if nobody did anything
-    /// in the turn before.
+    /// Returns when all pollers were last polled before this turn, or the begin of this turn if the
+    /// turn before made no reading.
     #[inline]
     pub(crate) fn last_look(&mut self) -> u64 {
         self.now();
@@ -113,10 +114,10 @@ impl Clock {
     }
 }
 
-/// Less is not remembered: nobody who waited would name it.
+/// Shortest time that is recorded: a shorter one delays no other poller noticeably.
 const KEPT_MIN_NS: u64 = 10_000;
 
-/// The two that kept the thread longest in a turn, and for how long.
+/// The two owners that kept the thread longest in a turn, each with its time in nanoseconds.
 #[derive(Debug, Default)]
 struct LongestTurns([(OwnerId, u64); 2]);
 

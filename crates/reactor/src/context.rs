@@ -1,4 +1,4 @@
-//! What a reactor offers to the pollers that live on it.
+//! Interface that a reactor offers to the pollers on it.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -13,73 +13,78 @@ use crate::op::{CompletionPort, InFlight, IoOp, OpCompletion};
 use crate::spin::{PollControl, WaitTarget};
 use crate::tsc_clock::base;
 
-/// Names a poller on its reactor.
+/// Identifier of a poller on its reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// What a poller did in its turn.
+/// Result of one call of [`Poller::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollOutcome {
-    /// It found work; ask again at once.
+    /// The poller found work and must be polled again at once.
     Busy,
-    /// It found nothing.
+    /// The poller found no work.
     Idle,
-    /// It has ended and wants to be dropped.
+    /// The poller has ended and is to be dropped.
     Gone,
 }
 
-/// Something that looks for work when asked. All calls come from its reactor's thread.
+/// Source of work that a reactor polls. All calls come from the reactor's thread.
 pub trait Poller: Any {
-    /// Looks for work and does a bounded amount of it. Called every turn while hot.
+    /// Polls for work and does a bounded amount of it. The reactor calls this in every turn while
+    /// the poller is hot.
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome;
 
-    /// It is about to be hot: no notification is needed until [`Poller::arm`].
+    /// Turns notifications off: the poller becomes hot and needs none until [`Poller::arm`].
     fn on_runnable(&mut self);
 
-    /// It is about to be cold: ask to be notified, and look once more. True when there is work
-    /// after all; it stays hot then.
+    /// Turns notifications on before the poller goes cold, and polls once more. Returns true if
+    /// there is work after all; the poller stays hot then.
     fn arm(&mut self) -> bool;
 
-    /// Its descriptor was written since the last look, or has told an error: so often as the kernel
-    /// has said so.
+    /// Reports that the poller's descriptor became readable or has an error. The reactor calls this
+    /// once for each event that the kernel reports.
     fn on_kick(&mut self, _error: bool) {}
 
-    /// It stays hot when idle: its reactor never sleeps. For those whom nobody would wake.
+    /// Returns whether the poller stays hot when idle, so that its reactor never sleeps. For
+    /// pollers that no event wakes.
     fn always_polls(&self) -> bool {
         false
     }
 
-    /// How it may look for work instead of being woken; the same each time.
+    /// Returns the control block of the poller's busy polling, or `None` if it never busy-polls.
+    /// Returns the same value each time.
     fn polling(&self) -> Option<&PollControl> {
         None
     }
 
-    /// What it waits for, when it has found nothing.
+    /// Returns the event source that the poller waits for after it found no work.
     fn waits_for(&self) -> WaitTarget {
         WaitTarget::Event
     }
 
-    /// Whom it serves, for those who share the thread with it; 0 for nobody in particular.
+    /// Returns the owner that the poller serves, for the statistics of pollers on the same thread;
+    /// 0 for none.
     fn label(&self) -> OwnerId {
         0
     }
 }
 
-/// A reactor as the code that runs on it sees it.
+/// Handle on a reactor for code that runs on its thread.
 pub struct Context<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) current: Option<PollerId>,
 }
 
 impl Context<'_> {
-    /// Gives a poller a home on this reactor. `make` may open ports: they belong to the new
-    /// poller. It starts hot; `kick`, if there is one, wakes it whenever it becomes readable.
+    /// Adds a poller to this reactor. `make` may open completion ports: they belong to the new
+    /// poller. The poller starts hot. If `kick` is given, the poller becomes hot whenever that
+    /// descriptor becomes readable.
     ///
     /// # Errors
-    /// What `make` refuses.
+    /// The error of `make`.
     pub fn add_poller<P: Poller, E>(
         &mut self,
         kick: Option<Arc<OwnedFd>>,
@@ -98,7 +103,8 @@ impl Context<'_> {
         }
     }
 
-    /// Calls `with` on a poller and makes it hot. `None` when it is gone or of another type.
+    /// Calls `with` on a poller and makes the poller hot. Returns `None` if the poller is gone or
+    /// has another type.
     pub fn with_poller<P: Poller, R>(
         &mut self,
         id: PollerId,
@@ -113,103 +119,106 @@ impl Context<'_> {
         result
     }
 
-    /// Drops a poller now. Its operations in the kernel run to their end unseen.
+    /// Drops a poller now. The kernel completes its operations, and the results are dropped.
     pub fn remove_poller(&mut self, id: PollerId) {
         self.core.remove_poller(id);
     }
 
-    /// The poller that is being made or called, for those who are to find it again.
+    /// Returns the poller that is being made or called, so that it can be addressed later.
     pub fn poller(&self) -> Option<PollerId> {
         self.current
     }
 
-    /// A port for the poller that is being made or called.
+    /// Opens a completion port for the poller that is being made or called.
     ///
     /// # Panics
-    /// Outside of a poller: an operation must come back to somebody.
+    /// Panics outside of a poller: every operation needs an owner for its completion.
     pub fn open_port(&mut self) -> CompletionPort {
         let owner = self.current.expect("ports are opened by pollers");
         self.core.open_port(owner)
     }
 
-    /// Starts an operation. The kernel learns of it at the end of this turn, with all others.
+    /// Starts an operation. The reactor submits it at the end of this turn, together with all
+    /// others.
     pub fn submit(&mut self, port: &CompletionPort, op: IoOp, tag: u64) {
         let (entry, kept) = InFlight::prepare(port, op, tag);
         self.core.ring.start(entry, kept);
     }
 
-    /// Moves what has ended into `out`.
+    /// Moves the completed operations of `port` into `out`.
     pub fn reap(&mut self, port: &CompletionPort, out: &mut Vec<OpCompletion>) {
         self.core.reap(port, out);
     }
 
-    /// A bell for the poller that is being made or called; closed with it, or by
-    /// [`Context::close_bell`].
+    /// Opens a notifier for the poller that is being made or called. It is closed with the poller,
+    /// or by [`Context::close_bell`].
     ///
     /// # Panics
-    /// Outside of a poller.
+    /// Panics outside of a poller.
     pub fn open_notifier(&mut self, fd: Arc<OwnedFd>) -> PeerNotifier {
         let owner = self.current.expect("bells are opened by pollers");
         self.core.open_bell(owner, File::new(fd))
     }
 
-    /// Signals the peer at the end of this turn. Signals that it has not taken are not repeated
-    /// without end.
+    /// Signals the peer at the end of this turn. The number of signals that a peer leaves unread is
+    /// bounded.
     pub fn notify(&mut self, peer_notifier: &PeerNotifier) {
         if let Some(send) = peer_notifier.0.next() {
             self.core.ring.signal(&peer_notifier.0, send);
         }
     }
 
-    /// Closes a bell, giving up what the peer has not taken.
+    /// Closes a notifier and cancels the signals that the peer has not read.
     pub fn close_bell(&mut self, peer_notifier: PeerNotifier) {
         self.core.close_bell(&peer_notifier.0);
     }
 
-    /// Hands the kernel what was submitted and rung so far, before somebody else is told
-    /// something that must come after it.
+    /// Submits all operations and signals that are queued so far. For use before a notification
+    /// that must follow them.
     pub fn flush(&mut self) {
         self.core.ring.flush();
     }
 
-    /// As [`Self::flush`], unless others are asked in this turn too and may add to it: one system
-    /// call for all of them is worth more than to be early.
+    /// Submits as [`Self::flush`] does, but only if no other poller runs in this turn. Other
+    /// pollers may add to the queue, and one system call for all is worth more than an early
+    /// submission.
     pub fn flush_if_alone(&mut self) {
         if self.core.is_alone() {
             self.core.ring.flush();
         }
     }
 
-    /// Time of the first call in this turn: good enough for what is counted per batch.
-    /// In nanoseconds of [`crate::clock_ns`].
+    /// Returns the time of the first call in this turn, in nanoseconds of [`crate::clock_ns`]. This
+    /// is exact enough for counts per batch.
     pub fn now_ns(&mut self) -> u64 {
         self.core.clock.now()
     }
 
-    /// As [`Self::now_ns`].
+    /// Returns the time of [`Self::now_ns`] as an [`Instant`].
     pub fn now(&mut self) -> Instant {
         base() + Duration::from_nanos(self.now_ns())
     }
 
-    /// Time now, and for the rest of this turn: for the end of a batch. In nanoseconds.
+    /// Reads the time anew, in nanoseconds, and uses it for the rest of this turn. For the end of a
+    /// batch.
     pub fn now_again_ns(&mut self) -> u64 {
         self.core.clock.read_end()
     }
 
-    /// When the pollers of this reactor were last asked before this turn; this turn's begin if the
-    /// thread was asleep or had nothing to do since. What is found in this turn and was not there
-    /// in the last one has waited no longer than from then on. In nanoseconds.
+    /// Returns when the pollers of this reactor were last polled before this turn, in nanoseconds.
+    /// Returns the begin of this turn if the thread slept or no poller read the time since. Work
+    /// that this turn finds first has waited no longer than since then.
     pub fn last_poll_ns(&mut self) -> u64 {
         self.core.clock.last_look()
     }
 
-    /// Whom, of all but `label`, the thread served longest in this turn or the last, and how long
-    /// in nanoseconds.
+    /// Returns the owner, other than `label`, that the thread served longest in this turn or the
+    /// last, with the time in nanoseconds.
     pub fn longest_other(&self, label: OwnerId) -> Option<(OwnerId, u64)> {
         self.core.clock.longest_other(label)
     }
 
-    /// Number of this reactor in the process, see [`crate::Handle::number`].
+    /// Returns the number of this reactor in the process, see [`crate::Handle::number`].
     pub fn reactor(&self) -> u32 {
         self.core.mailbox.number
     }
@@ -219,7 +228,7 @@ impl Context<'_> {
         self.core.mailbox.counters.add_syscalls(count);
     }
 
-    /// Ends the reactor when the kernel has finished what it was given.
+    /// Stops the reactor as soon as the kernel has completed all operations.
     pub(crate) fn stop(&mut self) {
         self.core.stopping = true;
     }

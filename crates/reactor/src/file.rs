@@ -1,4 +1,4 @@
-//! An open file as one reactor uses it.
+//! File descriptor as one reactor uses it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use memory::Buffers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// A descriptor that stays open until the last operation on it has ended. Cloning counts on this
-/// thread only, so reactors that share a file do not share a counter.
+/// Descriptor that stays open until the last operation on it has completed. Clones are counted on
+/// this thread only, so reactors that share a file do not contend on a counter.
 #[derive(Clone, Debug)]
 pub struct File(Rc<Local>);
 
@@ -17,7 +17,7 @@ pub struct File(Rc<Local>);
 struct Local(Arc<OwnedFd>);
 
 impl File {
-    /// The calling thread's handle on `fd`.
+    /// Creates the calling thread's handle on `fd`.
     pub fn new(fd: Arc<OwnedFd>) -> Self {
         Self(Rc::new(Local(fd)))
     }
@@ -26,11 +26,11 @@ impl File {
         self.0.0.as_raw_fd()
     }
 
-    /// Reads at `offset` if that needs no waiting (RWF_NOWAIT): only for buffered descriptors,
-    /// on an O_DIRECT one it waits for the device. May read less than asked.
+    /// Reads at `offset` if that is possible without waiting (RWF_NOWAIT). Only for buffered
+    /// descriptors: an O_DIRECT read waits for the device. May read less than requested.
     ///
     /// # Errors
-    /// EAGAIN when it would wait, EOPNOTSUPP when the file system cannot tell.
+    /// EAGAIN if the read would wait, EOPNOTSUPP if the file system does not support the flag.
     pub fn read_nowait(&self, buffers: &Buffers, offset: u64) -> Result<usize, Errno> {
         let iovecs = buffers.iovecs();
         let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
@@ -41,11 +41,11 @@ impl File {
         counted(read)
     }
 
-    /// Reads what a descriptor has that never waits (O_NONBLOCK), by a system call of its own: for
-    /// drivers that cannot do [`crate::IoOp::Take`].
+    /// Reads the available bytes of a nonblocking descriptor (O_NONBLOCK) with its own system call.
+    /// For drivers that do not support [`crate::IoOp::Take`].
     ///
     /// # Errors
-    /// EAGAIN when there is nothing.
+    /// EAGAIN if no bytes are available.
     pub fn read_ready(&self, buffers: &Buffers) -> Result<usize, Errno> {
         let iovecs = buffers.iovecs();
         let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
@@ -53,22 +53,23 @@ impl File {
         counted(unsafe { libc::readv(self.raw(), iovecs.as_ptr(), count) })
     }
 
-    /// Whether poll(2) tells an error now: of a device that is being deleted it does before reads fail.
+    /// Returns whether poll(2) reports an error now. A device that is being deleted reports it
+    /// before reads fail.
     pub fn has_error(&self) -> bool {
         let mut told = [PollFd::new(&*self.0.0, PollFlags::empty())];
         let found = poll(&mut told, Some(&Timespec::default()));
         found.is_ok() && told[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Receives what a socket has, if it has anything: at least one byte, or 0 when the peer has
-    /// ended. Nobody is asked to wake this thread, so a peer that sends meanwhile pays for no
-    /// wake-up.
+    /// Receives the available bytes of a socket: at least one byte, or 0 if the peer has closed.
+    /// This registers no wake-up for this thread, so the peer does not pay for one if it sends
+    /// meanwhile.
     ///
     /// # Errors
-    /// EAGAIN when there is nothing.
+    /// EAGAIN if no bytes are available.
     pub fn recv_nowait(&self, buffers: &Buffers) -> Result<usize, Errno> {
         let iovecs = buffers.iovecs();
-        // SAFETY: a message header is plain data, for which zeroes mean absence.
+        // SAFETY: a message header is plain data, and all zeroes mean an empty one.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = iovecs.as_ptr().cast_mut();
         message.msg_iovlen = iovecs.len().min(libc::UIO_MAXIOV as usize);
@@ -78,7 +79,7 @@ impl File {
     }
 }
 
-/// What a system call says that counts bytes.
+/// Converts the result of a system call that returns a number of bytes.
 fn counted(result: libc::ssize_t) -> Result<usize, Errno> {
     usize::try_from(result)
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))

@@ -1,9 +1,9 @@
-//! A histogram of durations with one writer and any number of readers.
+//! Histogram of durations with one writer and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets in each power of two: neighbours are at most 6.25% apart, so a value read back is
-/// within 3.2%.
+/// Buckets in each power of two. Neighbours are at most 6.25% apart, so a value read back is within
+/// 3.2%.
 const STEPS: u64 = 16;
 /// Durations below 2^10 ns, about a microsecond, share the first bucket.
 const FIRST_BIT: u32 = 10;
@@ -11,7 +11,7 @@ const FIRST_BIT: u32 = 10;
 const LAST_BIT: u32 = 40;
 const BUCKETS: usize = ((LAST_BIT - FIRST_BIT) as u64 * STEPS) as usize + 1;
 
-/// Counts of nanoseconds.
+/// Histogram of durations in nanoseconds.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
@@ -26,10 +26,10 @@ impl Default for Histogram {
     }
 }
 
-/// What a histogram says, in nanoseconds.
+/// Summary of a histogram, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Values recorded.
+    /// Number of recorded values.
     pub count: u64,
     /// Median.
     pub p50_ns: u64,
@@ -39,7 +39,7 @@ pub struct Summary {
     pub p99_ns: u64,
     /// 99.9th percentile.
     pub p999_ns: u64,
-    /// Largest.
+    /// Largest value.
     pub max_ns: u64,
 }
 
@@ -53,7 +53,7 @@ fn bucket_of(ns: u64) -> usize {
     (1 + (octave * STEPS + step) as usize).min(BUCKETS - 1)
 }
 
-/// Middle of a bucket.
+/// Returns the middle of a bucket.
 fn value_of(bucket: usize) -> u64 {
     let Some(bucket) = (bucket as u64).checked_sub(1) else { return 1 << (FIRST_BIT - 1) };
     let (octave, step) = (bucket / STEPS, bucket % STEPS);
@@ -62,10 +62,10 @@ fn value_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Records `count` durations of `ns`. Only the owning thread may call it.
+    /// Records `count` durations of `ns` nanoseconds. Only the owning thread may call this.
     pub fn record(&self, ns: u64, count: u64) {
         let add = |to: &AtomicU64, by: u64| {
-            // One writer: no read-modify-write is needed.
+            // With one writer, no read-modify-write is needed.
             to.store(to.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
         };
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
@@ -77,7 +77,8 @@ impl Histogram {
         }
     }
 
-    /// Median now, in nanoseconds; 0 without values. For the writer too: it allocates nothing.
+    /// Returns the median in nanoseconds; 0 without values. Allocates nothing, so the writer may
+    /// call it too.
     pub fn median_ns(&self) -> u64 {
         let read = |bucket: &AtomicU64| bucket.load(Ordering::Relaxed);
         let count: u64 = self.buckets.iter().map(read).sum();
@@ -85,7 +86,7 @@ impl Histogram {
     }
 }
 
-/// The middle of the bucket that holds `permille` of all values.
+/// Returns the middle of the bucket that contains the `permille` quantile.
 fn percentile(buckets: impl Iterator<Item = u64>, count: u64, permille: u64) -> u64 {
     if count == 0 {
         return 0;
@@ -103,7 +104,7 @@ fn percentile(buckets: impl Iterator<Item = u64>, count: u64, permille: u64) -> 
     value_of(at)
 }
 
-/// Counts read from one histogram or several.
+/// Sum of the counts of one or more histograms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     buckets: Box<[u64]>,
@@ -118,7 +119,7 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// Adds what `one` holds now.
+    /// Adds the current counts of `one`.
     pub fn add(&mut self, one: &Histogram) {
         for (sum, bucket) in self.buckets.iter_mut().zip(&one.buckets) {
             *sum += bucket.load(Ordering::Relaxed);
@@ -127,23 +128,24 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(one.max.load(Ordering::Relaxed));
     }
 
-    /// Values recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Sum of all values in nanoseconds.
+    /// Returns the sum of all values in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Values up to `ns`, as far as the buckets tell: one that spans `ns` counts by its middle.
+    /// Returns the number of values up to `ns`. A bucket that spans `ns` counts if its middle is at
+    /// most `ns`.
     pub fn count_up_to(&self, ns: u64) -> u64 {
         let below = |at: &usize| value_of(*at) <= ns;
         self.buckets.iter().enumerate().take_while(|(at, _)| below(at)).map(|(_, n)| n).sum()
     }
 
-    /// Percentiles.
+    /// Returns count, percentiles and maximum.
     pub fn summary(&self) -> Summary {
         let count = self.count();
         let at =

@@ -1,4 +1,4 @@
-//! Work for a reactor from other threads.
+//! Tasks for a reactor from other threads.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::{Context, ReactorCounters, clock_ns};
 
 type Task = Box<dyn FnOnce(&mut Context<'_>) + Send>;
 
-/// The reactor has ended; nothing that is sent to it happens.
+/// Error of a reactor that has stopped: it runs no task sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reactor has stopped")]
 pub struct Stopped;
@@ -22,17 +22,17 @@ struct Inbox {
     closed: bool,
 }
 
-/// Numbers of the reactors of this process.
+/// Number of the next reactor in this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Mailbox {
     pub(crate) number: u32,
     inbox: Mutex<Inbox>,
-    /// Written once a letter; the reactor watches it like any other eventfd.
+    /// Eventfd that is written once for each task. The reactor watches it like any other eventfd.
     bell: Arc<OwnedFd>,
     pub(crate) counters: ReactorCounters,
     pub(crate) spin_request: Arc<SpinRequest>,
-    /// When the bell was rung last, if the reactor has not looked since.
+    /// Time at which the eventfd was last written; 0 once the reactor has read it.
     rung: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
-        // A sender that panicked left a whole letter or none.
+        // A poisoned lock is usable: a sender that panicked left a whole task or none.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,12 +58,12 @@ impl Mailbox {
         std::mem::take(&mut self.lock().letters)
     }
 
-    /// When the bell was rung, once; 0 if it was not.
+    /// Returns the time of the last write to the eventfd and resets it; 0 if there was none.
     pub(crate) fn rung_at(&self) -> u64 {
         self.rung.swap(0, Ordering::Relaxed)
     }
 
-    /// Refuses further letters and drops the waiting ones, which tells their senders.
+    /// Rejects further tasks and drops the waiting ones, which reports the stop to their senders.
     pub(crate) fn close(&self) {
         let mut inbox = self.lock();
         inbox.closed = true;
@@ -80,13 +80,13 @@ impl Mailbox {
         inbox.letters.push(letter);
         drop(inbox);
         self.rung.store(clock_ns(), Ordering::Relaxed);
-        // EAGAIN: the counter is full, so the bell has been rung already.
+        // EAGAIN: the counter is full, so the eventfd is signalled already.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         Ok(())
     }
 }
 
-/// Sends work to a reactor. Cheap to clone; outlives the reactor harmlessly.
+/// Sender of tasks to a reactor. Cheap to clone; may outlive the reactor.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Mailbox>);
 
@@ -97,10 +97,10 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Runs `letter` on the reactor soon; does not wait.
+    /// Queues `letter` to run on the reactor; does not wait.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor has stopped.
     pub fn send(
         &self,
         letter: impl FnOnce(&mut Context<'_>) + Send + 'static,
@@ -108,29 +108,29 @@ impl Handle {
         self.0.send(Box::new(letter))
     }
 
-    /// Runs `letter` on the reactor and waits for what it returns. Never from a reactor thread:
-    /// it would wait for itself.
+    /// Runs `letter` on the reactor and waits for its result. A reactor thread must never call
+    /// this: it would wait for itself.
     ///
     /// # Errors
-    /// [`Stopped`], also when the reactor ends before it answers.
+    /// [`Stopped`] if the reactor has stopped, or stops before it answers.
     pub fn call<R: Send + 'static>(
         &self,
         letter: impl FnOnce(&mut Context<'_>) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         let (answer, wait) = mpsc::sync_channel(1);
         self.send(move |context| {
-            // The caller waits below, so the answer is always taken.
+            // The caller waits below, so the result is always received.
             let _ = answer.send(letter(context));
         })?;
         wait.recv().map_err(|_| Stopped)
     }
 
-    /// Which reactor of the process it is, from 0 on in the order in which they were made.
+    /// Returns the number of the reactor in the process. Numbers begin at 0, in order of creation.
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// What the reactor has counted.
+    /// Returns the counters of the reactor.
     pub fn counters(&self) -> &ReactorCounters {
         &self.0.counters
     }

@@ -1,22 +1,24 @@
-//! Signals to a peer that may not be willing to take them.
+//! Signals to a peer that may not read them.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::File;
 
-/// What is written: an eventfd counts by it, a pipe or socket just gets eight bytes.
+/// Value that is written: an eventfd adds it, a pipe or socket receives eight bytes.
 pub(crate) static ONE: u64 = 1;
 
-/// Signals between two that the kernel must confirm. Until then no more are sent: a peer that
-/// takes none makes the kernel hold this many for us, and not one for every batch.
+/// Signals between two that the kernel must confirm. No more are sent while one is unconfirmed. So
+/// for a peer that reads none, the kernel holds at most this many, not one for every batch.
 const CONFIRM_EVERY: u32 = 64;
 
-/// An eventfd, pipe or socket that a peer holds too, rung without ever waiting for that peer.
+/// Eventfd, pipe or socket shared with a peer, which is signalled without ever waiting for the
+/// peer.
 ///
 /// A plain write can sleep: O_NONBLOCK belongs to the open file, which the peer shares and may
-/// clear. The ring's write goes on without this thread. Successful ones report nothing and are
-/// submitted with whatever else the turn queued, so a signal costs no system call of its own.
+/// clear. A write by the io_uring does not block this thread. Successful writes report no
+/// completion and are submitted with the other entries of the turn. So a signal costs no system
+/// call of its own.
 #[derive(Debug)]
 pub struct PeerNotifier(pub(crate) Rc<BellState>);
 
@@ -25,18 +27,18 @@ pub(crate) struct BellState {
     pub(crate) id: u32,
     pub(crate) file: File,
     sent: Cell<u32>,
-    /// The signal that must be confirmed is under way.
+    /// True while the kernel has not confirmed the last signal of a series.
     confirming: Cell<bool>,
-    /// One was wanted meanwhile.
+    /// True if a signal was requested meanwhile.
     missed: Cell<bool>,
 }
 
-/// How a signal is to be sent.
+/// Kind of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Send {
-    /// Nothing comes back.
+    /// The kernel reports no completion.
     Silent,
-    /// Its end comes back.
+    /// The kernel reports the completion.
     Confirmed,
 }
 
@@ -51,7 +53,7 @@ impl BellState {
         }
     }
 
-    /// Whether and how the next signal is sent.
+    /// Returns the kind of the next signal, or `None` if no signal may be sent now.
     pub(crate) fn next(&self) -> Option<Send> {
         if self.confirming.get() {
             self.missed.set(true);
@@ -67,7 +69,8 @@ impl BellState {
         Some(Send::Confirmed)
     }
 
-    /// The signal under way has ended; true when another was wanted meanwhile.
+    /// Records that the kernel has confirmed the signal. Returns true if another was requested
+    /// meanwhile.
     pub(crate) fn confirmed(&self) -> bool {
         self.confirming.set(false);
         self.missed.take()

@@ -8,121 +8,122 @@ use rustix::io::Errno;
 
 use crate::File;
 
-/// Bit of the `op_flags` of a write: durable when it completes.
+/// Flag of a write: the data is durable when the write completes.
 const RWF_DSYNC: i32 = libc::RWF_DSYNC;
-/// Bit of the `op_flags` of a read: EAGAIN instead of a wait.
+/// Flag of a read: EAGAIN instead of a wait.
 const RWF_NOWAIT: i32 = libc::RWF_NOWAIT;
 
-/// Where a file without offsets is read and written.
+/// Offset for files that have no offsets.
 const NO_OFFSET: u64 = u64::MAX;
 
-/// Something the kernel does for a poller. Everything that it touches is owned here.
+/// Operation of the kernel for a poller. The operation owns everything that the kernel accesses.
 #[derive(Debug)]
 pub enum IoOp {
-    /// Fill the buffers from `offset` (bytes).
+    /// Fills the buffers from `offset` (bytes).
     Read {
-        /// From where.
+        /// File to read from.
         file: File,
         /// Byte offset.
         offset: u64,
-        /// Into what.
+        /// Buffers to read into.
         buffers: Buffers,
     },
-    /// Fill the buffers with what a device without offsets has, which for a TAP device is one frame;
-    /// EAGAIN at once if it has nothing, EOPNOTSUPP if its driver cannot tell (that of TAP devices
-    /// can since Linux 6.4). Several of these in a turn cost one system call.
+    /// Fills the buffers from a device without offsets; for a TAP device, with one frame. Completes
+    /// with EAGAIN at once if there are no data, and with EOPNOTSUPP if the driver does not support
+    /// RWF_NOWAIT. The TAP driver supports it since Linux 6.4. Several such reads in a turn cost
+    /// one system call.
     Take {
-        /// From where.
+        /// Device to read from.
         file: File,
-        /// Into what.
+        /// Buffers to read into.
         buffers: Buffers,
     },
-    /// Write the buffers at `offset` (bytes).
+    /// Writes the buffers at `offset` (bytes).
     Write {
-        /// To where.
+        /// File to write to.
         file: File,
         /// Byte offset.
         offset: u64,
-        /// From what.
+        /// Buffers to write from.
         buffers: Buffers,
-        /// Durable on completion (RWF_DSYNC).
+        /// True for a write that is durable when it completes (RWF_DSYNC).
         durable: bool,
-        /// Start on a kernel worker at once: for writes that are known to wait.
+        /// True to start the write on a kernel worker at once: for writes that are known to wait.
         worker: bool,
     },
-    /// fdatasync.
+    /// Makes written data durable with fdatasync.
     Sync {
-        /// What.
+        /// File to synchronize.
         file: File,
     },
-    /// fallocate with `mode` over a range in bytes.
+    /// Calls fallocate with `mode` on a range in bytes.
     Allocate {
-        /// Where.
+        /// File to change.
         file: File,
-        /// FALLOC_FL bits.
+        /// FALLOC_FL flags.
         mode: i32,
-        /// First byte.
+        /// First byte of the range.
         offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
-    /// Receive from a socket into the buffers: at least one byte, or 0 when the peer has ended.
+    /// Receives from a socket into the buffers: at least one byte, or 0 if the peer has closed.
     Recv {
-        /// From where.
+        /// Socket to receive from.
         socket: File,
-        /// Into what.
+        /// Buffers to receive into.
         buffers: Buffers,
     },
-    /// Send all of the buffers to a socket. A result below their length is an end in the middle:
-    /// the socket was shut down, or the kernel is an old one; the rest may be sent again.
+    /// Sends all of the buffers to a socket. A shorter result means that the send ended early: the
+    /// socket was shut down, or the kernel is an old one. The rest may be sent again.
     Send {
-        /// To where.
+        /// Socket to send to.
         socket: File,
-        /// What, in at most 1024 pieces.
+        /// Buffers to send, in at most 1024 pieces.
         buffers: Buffers,
     },
-    /// Nothing, after a time.
+    /// Completes after a time.
     Timer {
-        /// From submission on.
+        /// Time from submission to completion.
         after: Duration,
     },
 }
 
-/// Where the operations of one owner come back. Made by [`crate::Context::open_port`]; the
-/// operations of a closed port still run to their end.
+/// Completion queue for the operations of one owner, opened by [`crate::Context::open_port`]. After
+/// the port is closed, its operations still run to completion.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CompletionPort {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// An operation that has ended.
+/// Completed operation.
 #[derive(Debug)]
 pub struct OpCompletion {
-    /// What the submitter called it.
+    /// Tag that the submitter chose.
     pub tag: u64,
-    /// Bytes or 0, or a negated errno. A timer that ran out says 0.
+    /// Bytes or 0, or a negated errno. A timer that expired reports 0.
     pub result: i32,
-    /// The buffers it was given.
+    /// Buffers of the operation, returned to the submitter.
     pub buffers: Option<Buffers>,
 }
 
 impl OpCompletion {
-    /// The result as one: bytes, or what the kernel refused with.
+    /// Returns the result as a number of bytes.
     ///
     /// # Errors
     /// The kernel's errno.
     pub fn outcome(&self) -> Result<u32, Errno> {
         match u32::try_from(self.result) {
             Ok(bytes) => Ok(bytes),
-            // Outside of 1 to 4095 there are no error numbers.
+            // Values outside of 1 to 4095 are no error numbers.
             Err(_) if self.result < -4095 => Err(Errno::IO),
             Err(_) => Err(Errno::from_raw_os_error(-self.result)),
         }
     }
 }
 
-/// An operation that the kernel knows.
+/// Operation that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) port: u32,
@@ -134,12 +135,12 @@ pub(crate) struct InFlight {
     _file: Option<File>,
     /// The kernel reads it when the entry is submitted.
     _timespec: Option<Box<types::Timespec>>,
-    /// Likewise.
+    /// The kernel reads it when the entry is submitted.
     _message: Option<Box<libc::msghdr>>,
 }
 
 impl InFlight {
-    /// The submission entry for `op`, and what must outlive it.
+    /// Returns the submission entry for `op`, and the values that must outlive it.
     pub(crate) fn prepare(port: &CompletionPort, op: IoOp, tag: u64) -> (squeue::Entry, Self) {
         let mut kept = Self {
             port: port.index,
@@ -209,7 +210,7 @@ impl InFlight {
 fn read_entry(file: &File, offset: u64, buffers: &Buffers, flags: i32) -> squeue::Entry {
     let fd = types::Fd(file.raw());
     match buffers.iovecs() {
-        // One piece needs no iovec: the kernel skips a copy.
+        // A single piece needs no iovec: that saves the kernel a copy.
         [one] if u32::try_from(one.iov_len).is_ok() => {
             opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32)
                 .offset(offset)
@@ -240,11 +241,11 @@ fn write_entry(file: &File, offset: u64, buffers: &Buffers, durable: bool) -> sq
     }
 }
 
-/// A message of several pieces. It points into the heap part of `buffers`, which stays where it
-/// is when the list itself moves.
+/// Builds a message of several pieces. It points into the heap part of `buffers`, which stays in
+/// place when the list itself moves.
 fn message_of(buffers: &Buffers) -> Box<libc::msghdr> {
     let iovecs = buffers.iovecs();
-    // SAFETY: a message header is plain data, for which zeroes mean absence.
+    // SAFETY: a message header is plain data, and all zeroes mean an empty one.
     let mut message: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
     message.msg_iov = iovecs.as_ptr().cast_mut();
     message.msg_iovlen = iovecs.len();
@@ -265,7 +266,8 @@ fn recv_entry(socket: &File, buffers: &Buffers) -> (squeue::Entry, Option<Box<li
 
 fn send_entry(socket: &File, buffers: &Buffers) -> (squeue::Entry, Option<Box<libc::msghdr>>) {
     let fd = types::Fd(socket.raw());
-    // A peer that has gone is an error and no signal; a full socket is waited for.
+    // A disconnected peer causes an error instead of a signal. The kernel waits while the socket is
+    // full.
     let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
     if let [one] = buffers.iovecs()
         && let Ok(len) = u32::try_from(one.iov_len)

@@ -1,11 +1,11 @@
-//! What a panic on a reactor's thread means.
+//! Abort of the process when a reactor's thread panics.
 //!
-//! The queues of many disks live on a reactor. When it unwinds, their positions and what they had
-//! in flight are lost, and the kernel still writes to the guests' memory. Nothing in this process
-//! can make that good: other reactors do not know the rings, a stop would answer an old index, and
-//! new queues would be placed where nobody serves them. A process that has ended can be restarted,
-//! and its successor reads in the in-flight regions what was under way. So the process ends, from
-//! the panic hook: that is before the first destructor runs and tells a waiting caller anything.
+//! A reactor runs the queues of many disks. When its thread unwinds, their positions and their
+//! requests in flight are lost, while the kernel still writes to the guests' memory. The process
+//! cannot repair that. Other reactors do not know the rings, a stop would return an outdated index,
+//! and new queues would be placed on a dead reactor. A process that has ended can be restarted: the
+//! new process reads the requests in flight from the in-flight regions. So the process aborts from
+//! the panic hook, before the first destructor runs and reports a result to a waiting caller.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -17,12 +17,12 @@ thread_local! {
     static ENDS_PROCESS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on a panic of this thread ends the process.
+/// Makes a panic of the calling thread end the process from now on.
 pub(crate) fn end_process_on_panic() {
     ENDS_PROCESS.set(true);
 }
 
-/// Puts our hook before the one that is there; once in a process.
+/// Installs this hook before the existing one; once in a process.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -44,7 +44,7 @@ fn end(info: &PanicHookInfo<'_>) -> ! {
         "{name}: {info}\n{backtrace}\nthe process ends: its queues are lost; \
          started again, it goes on with what the front-ends have recorded\n"
     );
-    // Not by the macro: a test's harness would keep the text and lose it with the process.
+    // Not by the macro: a test harness would capture the text and lose it with the process.
     let _ = std::io::stderr().write_all(text.as_bytes());
     std::process::abort();
 }

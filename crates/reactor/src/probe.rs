@@ -1,21 +1,21 @@
-//! What the kernel's io_uring can do.
+//! Features of the kernel's io_uring.
 
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 /// Result of [`probe`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// A ring can be made at all.
+    /// True if a ring can be created at all.
     pub usable: bool,
-    /// Why not.
+    /// Reason why no ring can be created.
     pub problem: Option<String>,
-    /// DEFER_TASKRUN and SINGLE_ISSUER (Linux 6.1): completions without interrupts.
+    /// Support for DEFER_TASKRUN and SINGLE_ISSUER (Linux 6.1): completions without interrupts.
     pub defer_taskrun: bool,
-    /// Every operation that the datapath uses is there.
+    /// True if the kernel supports every operation that the datapath uses.
     pub complete: bool,
 }
 
-/// Makes rings and asks them. Leaves nothing behind.
+/// Creates rings and queries their features. The rings are closed again.
 pub fn probe() -> Probe {
     let uring = match crate::ring::build() {
         Ok(uring) => uring,

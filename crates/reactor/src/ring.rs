@@ -9,34 +9,35 @@ use crate::notifier::{BellState, ONE, Send};
 use crate::op::InFlight;
 use crate::slab::Slab;
 
-/// Submission entries: more is queued by submitting early.
+/// Submission entries. When the queue is full, its entries are submitted early.
 const SQ_ENTRIES: u32 = 256;
-/// Completion entries: eight queues of 256 requests come back at once; beyond that the kernel
-/// keeps them until we look.
+/// Completion entries: enough for eight queues of 256 requests at once. The kernel stores further
+/// completions until the reactor reads them.
 const CQ_ENTRIES: u32 = 4096;
-/// Kernel workers for what may sleep on files and block devices (bounded), and for everything else.
-/// They are made when all that are there sleep, and go after 5 s of idleness. One that sleeps on
-/// storage that hangs never comes back, so there must be more of them than a disk has requests
-/// (four queues of 1024): else one such disk takes the workers of all its neighbours.
+/// Limits of kernel workers: for operations that may sleep on files and block devices (bounded),
+/// and for all others. The kernel creates a worker when all existing ones sleep, and ends it after
+/// 5 s without work. A worker that sleeps on hanging storage never returns. So there must be more
+/// workers than a disk has requests (four queues of 1024): otherwise one such disk takes the
+/// workers of all its neighbours.
 const MAX_WORKERS: [u32; 2] = [4096 + 32, 8];
 
-/// What a completion is about, packed into its user data.
+/// Subject of a completion, packed into its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// An operation of the slab.
+    /// Operation of the slab.
     Op(u32),
-    /// An eventfd that is watched.
+    /// Watched eventfd.
     Watch(u32),
-    /// A signal that had to be confirmed has ended.
+    /// Signal that the kernel had to confirm.
     Bell(u32),
-    /// A watch was to end.
+    /// Cancellation of a watch.
     Unwatch(u32),
-    /// The end of a removal, or a signal that failed: nothing to do.
+    /// Completion of a cancellation, or failed signal: needs no action.
     Ignore,
 }
 
 const KIND_SHIFT: u32 = 32;
-/// User data of signals that report only failure, which nobody needs: unpacks to `Ignore`.
+/// User data of signals that report only failure, which needs no action: unpacks to `Ignore`.
 const SILENT_BELL: u64 = 4 << KIND_SHIFT;
 
 impl Token {
@@ -66,7 +67,7 @@ impl Token {
 pub(crate) struct Cqe {
     pub(crate) token: Token,
     pub(crate) result: i32,
-    /// The watch goes on.
+    /// True if the watch continues.
     pub(crate) more: bool,
 }
 
@@ -74,18 +75,19 @@ pub(crate) struct Cqe {
 pub(crate) struct Ring {
     uring: IoUring,
     pub(crate) ops: Slab<InFlight>,
-    /// Closed by us, perhaps named in entries that the kernel has not read yet.
+    /// Files that this side has closed and that unsubmitted entries may still name.
     parting: Vec<File>,
     /// System calls since the last [`Ring::take_syscalls`].
     syscalls: u64,
     queued: bool,
 }
 
-/// Makes a ring for the calling thread.
+/// Creates a ring for the calling thread.
 pub(crate) fn build() -> std::io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(CQ_ENTRIES).setup_submit_all();
-    // Completions are worked on only when this thread asks: no interrupts, no locks (6.1).
+    // The kernel processes completions only when this thread enters it: no interrupts, no locks
+    // (6.1).
     builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     match builder.build(SQ_ENTRIES) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -99,7 +101,7 @@ pub(crate) fn build() -> std::io::Result<IoUring> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Only a thread that unwinds gets here with operations under way. The kernel may still
+        // Only a thread that unwinds drops a ring with operations in flight. The kernel may still
         // write to their buffers, so these must stay mapped for ever.
         for index in self.ops.indices() {
             std::mem::forget(self.ops.remove(index));
@@ -108,27 +110,28 @@ impl Drop for Ring {
 }
 
 impl Ring {
-    /// Must run on the thread that will use the ring (SINGLE_ISSUER).
+    /// Creates the ring. Must run on the thread that will use it (SINGLE_ISSUER).
     pub(crate) fn new() -> std::io::Result<Self> {
         let uring = build()?;
         uring.submitter().register_iowq_max_workers(&mut MAX_WORKERS.clone())?;
         Ok(Self { uring, ops: Slab::default(), parting: Vec::new(), syscalls: 0, queued: false })
     }
 
-    /// Starts an operation; the kernel learns of it at the next submit.
+    /// Starts an operation; the kernel receives it at the next submission.
     pub(crate) fn start(&mut self, entry: squeue::Entry, kept: InFlight) {
         let index = self.ops.insert(kept);
         self.push(entry.user_data(Token::Op(index).pack()));
     }
 
-    /// Reports every readiness of `fd` under [`Token::Watch`] until removed.
+    /// Reports every readiness of `fd` under [`Token::Watch`] until the watch is cancelled.
     pub(crate) fn watch(&mut self, fd: RawFd, index: u32) {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
         self.push(entry.user_data(Token::Watch(index).pack()));
     }
 
-    /// Ends a watch; its last completion has `more` false. One that is just telling something goes on:
-    /// the completion of [`Token::Unwatch`] is EALREADY then, and it is to be ended again.
+    /// Cancels a watch; its last completion has `more` false. A watch that is just reporting
+    /// continues: the completion of [`Token::Unwatch`] is EALREADY then, and the caller must cancel
+    /// again.
     pub(crate) fn unwatch(&mut self, index: u32) {
         let entry = opcode::PollRemove::new(Token::Watch(index).pack()).build();
         self.push(entry.user_data(Token::Unwatch(index).pack()));
@@ -147,8 +150,8 @@ impl Ring {
         });
     }
 
-    /// Gives up the signals that a peer has not taken, and keeps the descriptor until the kernel
-    /// has read every entry that names it.
+    /// Cancels the signals that a peer has not read. Keeps the descriptor open until the kernel has
+    /// read every entry that names it.
     pub(crate) fn close_notifier(&mut self, bell: &BellState) {
         for data in [Token::Bell(bell.id).pack(), SILENT_BELL | u64::from(bell.id)] {
             let all = types::CancelBuilder::user_data(data).all();
@@ -166,8 +169,8 @@ impl Ring {
 
     fn push(&mut self, entry: squeue::Entry) {
         self.queued = true;
-        // SAFETY: what the entry points to is static or lives in `ops`, and its descriptor is
-        // kept open by a watch, the slab, a bell or `parting`, until the kernel needs it no more.
+        // SAFETY: the entry points to static data or to data in `ops`. A watch, the slab, a
+        // notifier or `parting` keeps its descriptor open until the kernel no longer needs it.
         while unsafe { self.uring.submission().push(&entry) }.is_err() {
             self.enter(0);
         }
@@ -182,7 +185,7 @@ impl Ring {
                     self.parting.clear();
                 }
             }
-            // EINTR: a signal. EBUSY, EAGAIN: completions must be taken first; the caller does.
+            // EINTR: a signal. EBUSY, EAGAIN: the caller must reap completions first, and does.
             Err(error) => {
                 let raw = error.raw_os_error();
                 let passing = [libc::EINTR, libc::EBUSY, libc::EAGAIN];
@@ -193,14 +196,14 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, and lets the kernel finish what it has finished.
+    /// Submits the queued entries, and runs the kernel's pending completion work.
     pub(crate) fn flush(&mut self) {
         if self.queued || self.needs_enter() {
             self.enter(0);
         }
     }
 
-    /// Submits what is queued and sleeps until there is a completion.
+    /// Submits the queued entries and sleeps until there is a completion.
     pub(crate) fn sleep(&mut self) {
         self.enter(1);
     }
@@ -210,7 +213,7 @@ impl Ring {
         queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Takes completions into `out`, up to its spare capacity.
+    /// Moves completions into `out`, up to its spare capacity.
     pub(crate) fn reap(&mut self, out: &mut Vec<Cqe>) {
         let room = out.capacity() - out.len();
         out.extend(self.uring.completion().take(room).map(|entry| Cqe {

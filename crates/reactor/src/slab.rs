@@ -1,6 +1,6 @@
 //! Values with small stable indices.
 
-/// A vector with holes that are used again.
+/// Vector whose free slots are reused.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Option<T>>,
@@ -14,7 +14,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Stores a value; the index is free again after [`Slab::remove`].
+    /// Stores a value and returns its index. [`Slab::remove`] frees the index.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(index) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(index as usize) {
@@ -40,12 +40,12 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Values stored.
+    /// Returns the number of stored values.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Indices in use.
+    /// Returns the indices in use.
     pub(crate) fn indices(&self) -> Vec<u32> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
         used.map(|(index, _)| index as u32).collect()

@@ -1,4 +1,4 @@
-//! What a reactor counts: one writer, any number of readers, no read-modify-write.
+//! Counters of a reactor: one writer, any number of readers, no read-modify-write.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,38 +22,39 @@ fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl ReactorCounters {
-    /// Times the thread slept in the kernel.
+    /// Returns how often the thread slept in the kernel.
     pub fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::Relaxed)
     }
 
-    /// System calls of the loop and of its pollers.
+    /// Returns the number of system calls of the loop and of its pollers.
     pub fn syscalls(&self) -> u64 {
         self.syscalls.load(Ordering::Relaxed)
     }
 
-    /// Eventfds that woke a poller or the mailbox.
+    /// Returns how often an eventfd woke a poller or the mailbox.
     pub fn wakeups(&self) -> u64 {
         self.wakeups.load(Ordering::Relaxed)
     }
 
-    /// Pollers that live here now.
+    /// Returns the number of pollers on this reactor now.
     pub fn pollers(&self) -> u64 {
         self.pollers.load(Ordering::Relaxed)
     }
 
-    /// Turns of the loop. One that stands still while [`Self::serving`] names somebody is stuck
-    /// with them.
+    /// Returns the number of turns of the loop. If it does not change while [`Self::serving`] names
+    /// an owner, the thread is stuck in that owner's poller.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Whom the thread serves now; 0 while it sleeps.
+    /// Returns the owner that the thread serves now; 0 while it sleeps.
     pub fn serving(&self) -> OwnerId {
         self.serving.load(Ordering::Relaxed)
     }
 
-    /// Time in turns that found no work and were followed by another at once, in nanoseconds.
+    /// Returns the time in turns that found no work and were followed by another at once, in
+    /// nanoseconds.
     pub fn spun_ns(&self) -> u64 {
         self.spun_ns.load(Ordering::Relaxed)
     }

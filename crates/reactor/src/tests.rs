@@ -1,4 +1,4 @@
-//! A reactor with pollers that record what happens to them.
+//! Tests of a reactor with pollers that record their calls.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +22,7 @@ fn kick(fd: &OwnedFd) {
     rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
 }
 
-/// Reports every kick, and every operation that ends.
+/// Reports every kick and every completed operation.
 struct Recorder {
     port: CompletionPort,
     kick: Option<Arc<OwnedFd>>,
@@ -99,7 +99,7 @@ fn an_idle_reactor_sleeps() {
         let (ours, theirs) = pair();
         held.push((ours, recorder(&reactor, Some(theirs))));
     }
-    // Two calls one after the other: between them the loop went to sleep exactly once.
+    // Two calls, one after the other: between them the loop slept exactly once.
     reactor.handle().call(|_| ()).unwrap();
     let before = reactor.handle().counters().sleeps();
     std::thread::sleep(Duration::from_millis(50));
@@ -224,7 +224,7 @@ fn the_kernel_here_can_do_what_we_need() {
     assert!(probe.usable && probe.complete, "{probe:?}");
 }
 
-/// Rings once, and says whether that was heard before its turn was over.
+/// Signals once, and reports whether the signal arrived before its turn ended.
 struct Ringer {
     peer_notifier: crate::PeerNotifier,
     peer: Arc<OwnedFd>,
@@ -280,13 +280,13 @@ fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
     }
 }
 
-/// The two ends of a stream socket.
+/// Creates the two ends of a stream socket.
 fn sockets() -> (Shared, std::os::unix::net::UnixStream) {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     (Shared(Arc::new(OwnedFd::from(ours))), theirs)
 }
 
-/// What a reactor makes a [`File`] of.
+/// Shared descriptor from which a reactor makes a [`File`].
 struct Shared(Arc<OwnedFd>);
 
 #[test]
@@ -296,7 +296,7 @@ fn sockets_send_and_receive_whole_lists() {
     let reactor = Reactor::spawn("test").unwrap();
     let (id, events) = recorder(&reactor, None);
     let fd = ours.0.clone();
-    // More than the socket holds, in pieces: the kernel goes on when there is room.
+    // More than the socket buffer holds, in pieces: the kernel continues when there is room.
     let piece = 300 << 10;
     reactor
         .handle()
@@ -340,7 +340,7 @@ fn a_socket_that_is_shut_down_ends_what_waits_on_it() {
                 let buffers = Buffers::alloc(4096).unwrap();
                 let receive = IoOp::Recv { socket: socket.clone(), buffers };
                 context.submit(&recorder.port, receive, 1);
-                // Nobody reads this.
+                // No thread reads this.
                 let buffers = Buffers::alloc(8 << 20).unwrap();
                 context.submit(&recorder.port, IoOp::Send { socket, buffers }, 2);
             })
@@ -350,7 +350,7 @@ fn a_socket_that_is_shut_down_ends_what_waits_on_it() {
     let mut ended: Vec<_> = (0..2).map(|_| events.recv_timeout(SOON).unwrap()).collect();
     ended.sort();
     assert_eq!(ended[0], "1: 0");
-    // What had been sent, or nothing at all.
+    // Either the bytes sent so far, or an error.
     assert!(ended[1].starts_with("2: ") && ended[1] != "2: 8388608", "{}", ended[1]);
     drop(theirs);
 }

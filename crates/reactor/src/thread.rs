@@ -1,4 +1,4 @@
-//! The loop.
+//! Thread of a reactor and its loop.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -11,8 +11,8 @@ use crate::{Context, Handle, clock_ns};
 /// Completions taken at a time.
 const REAP_BATCH: usize = 256;
 
-/// A reactor thread. Dropping it drops its pollers, waits for what the kernel still does, and
-/// joins the thread.
+/// Reactor thread. Dropping it drops its pollers, waits for the operations in flight, and joins the
+/// thread.
 #[derive(Debug)]
 pub struct Reactor {
     handle: Handle,
@@ -20,24 +20,25 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Starts a thread called `name`.
+    /// Starts a thread with the name `name`.
     ///
     /// # Errors
-    /// No io_uring, no thread, or no descriptors.
+    /// Fails if the kernel grants no io_uring, no thread, or no descriptors.
     pub fn spawn(name: impl Into<String>) -> std::io::Result<Self> {
         Self::start(name.into(), Mailbox::new()?)
     }
 
-    /// As [`Self::spawn`], with `first` as its first letter: it does not sleep before.
+    /// Starts a thread as [`Self::spawn`] does, with `first` as its first task: the thread runs it
+    /// before it sleeps.
     ///
     /// # Errors
-    /// No io_uring, no thread, or no descriptors.
+    /// Fails if the kernel grants no io_uring, no thread, or no descriptors.
     pub fn spawn_with(
         name: impl Into<String>,
         first: impl FnOnce(&mut Context<'_>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let mailbox = Mailbox::new()?;
-        // Nobody has closed it.
+        // The mailbox is new, so it cannot be closed.
         let _ = mailbox.send(Box::new(first));
         Self::start(name.into(), mailbox)
     }
@@ -49,7 +50,7 @@ impl Reactor {
         panic::install();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             panic::end_process_on_panic();
-            // The ring must be made by the thread that uses it.
+            // The ring must be created by the thread that uses it.
             match Core::new(mailbox.clone()) {
                 Ok(core) => {
                     let _ = ready.send(Ok(()));
@@ -68,7 +69,7 @@ impl Reactor {
         }
     }
 
-    /// For other threads.
+    /// Returns the handle for other threads.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -83,7 +84,7 @@ impl Drop for Reactor {
     }
 }
 
-/// Tells waiting senders, whichever way the thread ends.
+/// Closes the mailbox however the thread ends, which reports the stop to waiting senders.
 struct CloseOnExit(Arc<Mailbox>);
 
 impl Drop for CloseOnExit {
@@ -129,7 +130,7 @@ fn run(mut core: Core) {
     finish(core, cqe);
 }
 
-/// Waits until the kernel owns no memory of ours any more.
+/// Waits until the kernel owns no memory of this reactor any more.
 fn finish(mut core: Core, mut cqe: Vec<crate::ring::Cqe>) {
     core.mailbox.close();
     core.evict_all();

@@ -1,50 +1,51 @@
-//! Nanoseconds from the CPU's time stamp counter, under a lease of the kernel's clock.
+//! Clock that reads the CPU's time stamp counter, under a lease of the kernel's clock.
 //!
-//! Asking the kernel takes longer than all else that is measured of a request on a fast disk. The
-//! counter takes a quarter of that, but nobody promises its rate, and a virtual machine that moves
-//! to another host may find another counter there. So it only continues a reading of the kernel's
-//! clock, for [`LEASE_NS`] at most, at the rate of the last such readings: an error is as large as
-//! that, and is over when a counter that goes on has counted it, which takes ten times as long at
-//! most ([`RATES`]). Time never goes back. Where the counter may stand still, or there is none, the
-//! kernel is asked each time.
+//! A reading of the kernel's clock takes longer than all other measurements of a request on a fast
+//! disk. The counter takes a quarter of that time, but its rate is not guaranteed. A virtual
+//! machine that migrates may find another counter on the new host. So the counter only continues a
+//! reading of the kernel's clock, for [`LEASE_NS`] at most, at the rate of the last such readings.
+//! An error is at most that large. It ends when the counter has counted that time, which takes at
+//! most ten times as long ([`RATES`]). Time never goes back. If the counter may stop, or there is
+//! none, each reading comes from the kernel.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// How far a reading of the kernel's clock is continued.
+/// Longest time for which a reading of the kernel's clock is continued.
 const LEASE_NS: u64 = 1_000_000;
-/// The rate is known from readings that lie so far apart: each is exact to about 50 ns.
+/// Shortest distance of two readings that give a rate: each is exact to about 50 ns.
 const RATE_FROM_NS: u64 = 10_000_000;
-/// Then it is found anew, since the kernel's clock is steered.
+/// Time after which the rate is measured anew, since the kernel's clock is steered.
 const RATE_UNTIL_NS: u64 = 1_000_000_000;
-/// Ticks that a reading of the kernel's clock may take; after more it was interrupted.
+/// Ticks that a reading of the kernel's clock may take. A longer reading was interrupted.
 const READ_TICKS_MAX: u64 = 10_000;
-/// A rate that differs from the last one by more than one part in so many is another counter's.
+/// Inverse of the largest relative change of the rate. A larger change means another counter.
 const SAME_RATE: u64 = 1000;
-/// Binary digits of a rate behind the point.
+/// Binary digits of a rate after the point.
 const FRACTION: u32 = 32;
-/// Nanoseconds in a tick of a counter that can be: 10 MHz to 10 GHz. Any other rate comes from a
-/// jump, and a lease at it would not be over for long.
+/// Plausible nanoseconds per tick of a counter: 10 MHz to 10 GHz. Any other rate comes from a jump,
+/// and a lease at that rate would last too long.
 const RATES: RangeInclusive<u64> = (1 << FRACTION) / 10..=100 << FRACTION;
 
 static BASE: OnceLock<Instant> = OnceLock::new();
 
-/// Where the clock of this process began.
+/// Returns the begin of this process's clock.
 pub(crate) fn base() -> Instant {
     *BASE.get_or_init(Instant::now)
 }
 
-/// Now, in nanoseconds on the clock that every reactor of this process uses. Never 0.
+/// Returns the time now, in nanoseconds of the clock that all reactors of this process share. Never
+/// 0.
 pub fn clock_ns() -> u64 {
     u64::try_from(base().elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
-/// A clock for one thread.
+/// Clock for one thread.
 #[derive(Debug)]
 pub(crate) struct ThreadClock {
     lease: Lease,
-    /// There is a counter that goes on at one rate.
+    /// True if there is a counter that runs at a constant rate.
     steady: bool,
     last: u64,
 }
@@ -56,7 +57,7 @@ impl Default for ThreadClock {
 }
 
 impl ThreadClock {
-    /// Now, see [`clock_ns`]; never less than the time before.
+    /// Returns the time now, see [`clock_ns`]; never less than the previous result.
     #[inline]
     pub(crate) fn read(&mut self) -> u64 {
         self.read_of(counter::now, clock_ns)
@@ -83,28 +84,29 @@ impl ThreadClock {
     }
 }
 
-/// A reading of the kernel's clock, and until when it may be continued.
+/// Reading of the kernel's clock, and how long it may be continued.
 #[derive(Debug, Default)]
 struct Lease {
     ticks: u64,
     ns: u64,
-    /// Ticks from then on for which it holds.
+    /// Ticks from then on for which the lease is valid.
     holds: u64,
-    /// Nanoseconds in a tick, with [`FRACTION`]; 0: not known.
+    /// Nanoseconds per tick, with [`FRACTION`]; 0 if unknown.
     rate: u64,
-    /// Ticks and nanoseconds from which the next rate is taken.
+    /// Ticks and nanoseconds from which the next rate is measured.
     from: Option<(u64, u64)>,
 }
 
 impl Lease {
     #[inline]
     fn at(&self, ticks: u64) -> Option<u64> {
-        // A counter that went back has gone too far as well.
+        // A counter that went back wraps around, so that it exceeds the lease as well.
         let passed = ticks.wrapping_sub(self.ticks);
         (passed < self.holds).then(|| self.ns + ((passed * self.rate) >> FRACTION))
     }
 
-    /// The kernel's clock was `ns` when the counter was between `before` and `after`.
+    /// Renews the lease: the kernel's clock was `ns` when the counter was between `before` and
+    /// `after`.
     fn renew(&mut self, before: u64, ns: u64, after: u64) {
         self.holds = 0;
         if after.wrapping_sub(before) > READ_TICKS_MAX {
@@ -123,7 +125,7 @@ impl Lease {
             }
             None => (self.from, self.rate) = (Some((after, ns)), 0),
         }
-        // The later of the two counts: what is continued lies behind the kernel's clock.
+        // The later of the two counts: the continued time lags behind the kernel's clock.
         (self.ticks, self.ns) = (after, ns);
         self.holds = (LEASE_NS << FRACTION).checked_div(self.rate).unwrap_or(0);
     }
@@ -146,12 +148,13 @@ mod counter {
 
     #[inline]
     pub(super) fn now() -> u64 {
-        // SAFETY: every x86-64 has the instruction, and Linux lets user code execute it; where an
-        // administrator forbids that, nothing that uses the vDSO runs either.
+        // SAFETY: every x86-64 CPU has the instruction, and Linux lets user code execute it. Where
+        // an administrator forbids that, programs that use the vDSO do not run either.
         unsafe { _rdtsc() }
     }
 
-    /// Its rate is constant and it never stops (Intel SDM, volume 3, 17.17.1).
+    /// Returns whether the counter has a constant rate and never stops (Intel SDM, volume 3,
+    /// 17.17.1).
     pub(super) fn is_steady() -> bool {
         __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & INVARIANT_TSC != 0
     }
@@ -174,7 +177,8 @@ mod tests {
 
     use super::*;
 
-    /// Renewed every 2 ms of a counter with `ticks_per_us`, until there is a lease.
+    /// Returns a lease that was renewed every 2 ms from a counter with `ticks_per_us`, until it is
+    /// valid.
     fn leased(ticks_per_us: u64) -> Lease {
         let mut lease = Lease::default();
         for us in (0..=20_000).step_by(2000) {
@@ -202,14 +206,14 @@ mod tests {
         for jump in [0, 1, 50_000_000 - 1, 1 << 63, u64::MAX] {
             assert!(lease.at(jump).is_none_or(|ns| ns < 21_000_000), "{jump}");
         }
-        // It went back, or is another one: no lease until its rate is known.
+        // The counter went back, or is another one: no lease until its rate is known.
         lease.renew(5, 30_000_000, 10);
         assert_eq!(lease.at(11), None);
         lease.renew(100_000, 35_000_000, 100_010);
         assert_eq!(lease.at(100_011), None);
         lease.renew(1_000_000, 75_000_000, 1_000_020);
         assert!(lease.at(1_000_030).is_some());
-        // Its rate changes.
+        // The rate of the counter changes.
         lease.renew(9_000_000, 95_000_000, 9_000_020);
         assert_eq!(lease.at(9_000_021), None);
     }
@@ -237,15 +241,15 @@ mod tests {
             let before = clock_ns();
             let now = source.read();
             let after = clock_ns();
-            // A reading that was held up just short of being given up makes a rate that is too high:
-            // by 4 us in 10 ms where a tick is 0.4 ns.
+            // A reading that was delayed just short of rejection gives a rate that is too high: by
+            // 4 us in 10 ms if a tick is 0.4 ns.
             assert!(now >= last && now <= after + 10_000, "{now} after {last}, kernel {after}");
             assert!(now + 100_000 >= before, "{now} is behind {before}");
             last = now;
         }
     }
 
-    /// A host whose counter does what it likes, while the kernel's clock goes on. Each look at
+    /// Host whose counter behaves arbitrarily, while the kernel's clock continues. Each reading of
     /// either takes a while.
     struct Host {
         ticks: Cell<u64>,
@@ -276,9 +280,9 @@ mod tests {
         }
     }
 
-    /// Counters differ by as much between hosts.
+    /// Counter rates of different hosts.
     const TICKS_PER_US: [u64; 4] = [1000, 2500, 2501, 5000];
-    /// How far time may be off: a lease at the wrong rate, which lasts up to ten times as long.
+    /// Largest error of the time: a lease at the wrong rate, which lasts up to ten times as long.
     const OFF_NS: u64 = 10 * LEASE_NS + 10_000;
 
     #[test]

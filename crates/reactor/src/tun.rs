@@ -1,5 +1,4 @@
-//! The kernel's TUN driver: its calls, each as a function that cannot be misused. What they are for
-//! is in the crate `tap`.
+//! Ioctls of the kernel's TUN driver as safe functions. The crate `tap` uses them.
 
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,54 +8,55 @@ use rustix::fs::{Mode, OFlags};
 
 use rustix::io::Errno;
 
-/// Where the driver is.
+/// Path of the driver's device node.
 pub const PATH: &str = "/dev/net/tun";
-/// Bytes of a device's name without the zero at its end, at most.
+/// Most bytes of a device's name, without the terminating zero.
 pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// Flags of [`Tun::attach`]: Ethernet frames.
+/// Flag of [`Tun::attach`]: Ethernet frames.
 pub const TAP: u32 = libc::IFF_TAP as u32;
-/// No prefix of the driver's own before each frame.
+/// Flag of [`Tun::attach`]: no packet information of the driver before each frame.
 pub const NO_PREFIX: u32 = libc::IFF_NO_PI as u32;
-/// A virtio-net header before each frame.
+/// Flag of [`Tun::attach`]: a virtio-net header before each frame.
 pub const VNET_HEADER: u32 = libc::IFF_VNET_HDR as u32;
-/// Several queues, each a descriptor.
+/// Flag of [`Tun::attach`]: several queues, each with a descriptor.
 pub const MULTI_QUEUE: u32 = libc::IFF_MULTI_QUEUE as u32;
-/// There must be no such device yet.
+/// Flag of [`Tun::attach`]: the device must not exist yet.
 pub const EXCLUSIVE: u32 = libc::IFF_TUN_EXCL as u32;
 
-/// Bits of [`Tun::set_offloads`]: frames may come with a checksum that is left to do.
+/// Offload of [`Tun::set_offloads`]: frames may have a partial checksum.
 pub const CHECKSUM: u32 = libc::TUN_F_CSUM;
-/// Segments of TCP over IPv4 may come in one frame.
+/// Offload of [`Tun::set_offloads`]: one frame may hold several TCP segments over IPv4.
 pub const TCP4: u32 = libc::TUN_F_TSO4;
-/// Likewise over IPv6.
+/// Offload of [`Tun::set_offloads`]: one frame may hold several TCP segments over IPv6.
 pub const TCP6: u32 = libc::TUN_F_TSO6;
-/// Likewise with ECN.
+/// Offload of [`Tun::set_offloads`]: such segments may have ECN set.
 pub const ECN: u32 = libc::TUN_F_TSO_ECN;
 
-/// A descriptor of the driver: a queue of a device once it was attached to one.
+/// Descriptor of the driver: a queue of a device once it is attached to the device.
 #[derive(Clone, Debug)]
 pub struct Tun(Arc<OwnedFd>);
 
 impl Tun {
-    /// A new descriptor of the driver, which never waits.
+    /// Opens a new nonblocking descriptor of the driver.
     ///
     /// # Errors
-    /// The kernel's refusal: ENOENT or ENODEV if it has no such driver, EACCES.
+    /// The kernel's error: ENOENT or ENODEV without such a driver, EACCES without permission.
     pub fn open() -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(Self(Arc::new(rustix::fs::open(PATH, flags, Mode::empty())?)))
     }
 
-    /// A descriptor of the driver that somebody else has opened.
+    /// Takes over a descriptor of the driver that another process has opened.
     pub fn adopt(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
 
-    /// Name of the device that it is a queue of, as it is called now.
+    /// Returns the current name of the device that this queue belongs to.
     ///
     /// # Errors
-    /// The kernel's refusal: EBADFD if it is attached to none, ENOTTY if it is not the driver's.
+    /// The kernel's error: EBADFD if the descriptor is attached to no device, ENOTTY if it is not
+    /// the driver's.
     pub fn device(&self) -> Result<String, Errno> {
         // SAFETY: the request is plain data, for which zeroes are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -67,7 +67,7 @@ impl Tun {
         String::from_utf8(name).map_err(|_| Errno::INVAL)
     }
 
-    /// The descriptor, for reads and writes.
+    /// Returns the descriptor, for reads and writes.
     pub fn fd(&self) -> Arc<OwnedFd> {
         self.0.clone()
     }
@@ -76,10 +76,10 @@ impl Tun {
         self.0.as_raw_fd()
     }
 
-    /// Flags that the driver knows.
+    /// Returns the flags that the driver supports.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn features(&self) -> Result<u32, Errno> {
         let mut bits: c_uint = 0;
         // SAFETY: this call writes one unsigned int, which `bits` is.
@@ -87,10 +87,11 @@ impl Tun {
         outcome(result).map(|()| bits)
     }
 
-    /// Makes it a queue of the device of this name, which is made if it is not there.
+    /// Attaches the descriptor as a queue to the device with this name. Creates the device if it
+    /// does not exist.
     ///
     /// # Errors
-    /// The kernel's refusal; ENAMETOOLONG if no device can have such a name.
+    /// The kernel's error; ENAMETOOLONG if a device cannot have such a name.
     pub fn attach(&self, name: &str, flags: u32) -> Result<(), Errno> {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(Errno::NAMETOOLONG);
@@ -105,36 +106,36 @@ impl Tun {
         outcome(unsafe { libc::ioctl(self.raw(), libc::TUNSETIFF, &raw mut request) })
     }
 
-    /// Bytes of the header before each frame, of all queues of the device.
+    /// Sets the size of the header before each frame in bytes, for all queues of the device.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn set_header_bytes(&self, bytes: u32) -> Result<(), Errno> {
         self.set(libc::TUNSETVNETHDRSZ, bytes)
     }
 
-    /// The header's fields have the byte order of virtio 1, whatever the host's is.
+    /// Sets the byte order of the header's fields to that of virtio 1 (little-endian), on any host.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn set_little_endian(&self) -> Result<(), Errno> {
         self.set(libc::TUNSETVNETLE, 1)
     }
 
-    /// What the kernel may leave to be done in frames that it gives us.
+    /// Sets the offloads that frames from the kernel may leave to the reader.
     ///
     /// # Errors
-    /// The kernel's refusal: EINVAL for bits that it does not know.
+    /// The kernel's error: EINVAL for bits that it does not know.
     pub fn set_offloads(&self, bits: u32) -> Result<(), Errno> {
         let bits = libc::c_ulong::from(bits);
         // SAFETY: this call takes a number in place of a pointer.
         outcome(unsafe { libc::ioctl(self.raw(), libc::TUNSETOFFLOAD, bits) })
     }
 
-    /// Whether the device spreads frames to this queue.
+    /// Sets whether the device spreads frames to this queue.
     ///
     /// # Errors
-    /// The kernel's refusal: EINVAL if it is so already.
+    /// The kernel's error: EINVAL if that is the state already.
     pub fn set_queue(&self, attached: bool) -> Result<(), Errno> {
         let flag = if attached { libc::IFF_ATTACH_QUEUE } else { libc::IFF_DETACH_QUEUE };
         // SAFETY: the request is plain data, for which zeroes are valid.
@@ -146,7 +147,7 @@ impl Tun {
 
     fn set(&self, call: libc::Ioctl, value: u32) -> Result<(), Errno> {
         let value = value as c_int;
-        // SAFETY: the calls that are made by this read one int, which lives until they return.
+        // SAFETY: the ioctls passed to this function read one int, which lives until they return.
         outcome(unsafe { libc::ioctl(self.raw(), call, &raw const value) })
     }
 }

@@ -1,4 +1,4 @@
-//! What comes back from the kernel, and who hears of it.
+//! Delivery of the kernel's completions to their pollers.
 
 use std::os::fd::AsRawFd;
 
@@ -27,8 +27,8 @@ impl Core {
         }
     }
 
-    /// Ends a watch again that was just telling something when it was to end: else its descriptor would
-    /// stay open for ever.
+    /// Cancels a watch again if the kernel could not cancel it because it was just reporting.
+    /// Otherwise the descriptor would stay open for ever.
     fn ensure_unwatched(&mut self, index: u32, result: i32) {
         let closes = |watch: &Watch| matches!(watch.owner, WatchOwner::Closing);
         if result == -libc::EALREADY && self.watches.get(index).is_some_and(closes) {
@@ -61,7 +61,7 @@ impl Core {
             WatchOwner::Poller(id) => Some(*id),
         };
         if !cqe.more {
-            // The kernel ends a multishot poll when its queue runs over: start it again.
+            // The kernel ends a multishot poll when its queue overflows: start the poll again.
             let raw = watch.fd.as_raw_fd();
             self.ring.watch(raw, index);
         }

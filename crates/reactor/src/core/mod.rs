@@ -1,4 +1,4 @@
-//! Everything on a reactor but its thread: who lives here, what they wait for, what comes back.
+//! State of a reactor, without its thread: pollers, watched descriptors, completion ports.
 
 mod completions;
 mod turn;
@@ -19,12 +19,12 @@ use crate::spin::{SpinGuards, WaitTracker};
 use crate::{File, ReactorCounters};
 
 struct PollerSlot {
-    /// Out while its own method runs.
+    /// `None` while a method of the poller runs.
     poller: Option<Box<dyn Poller>>,
     generation: u32,
     hot: bool,
     watch: Option<u32>,
-    /// Of one that may look for work instead of being woken.
+    /// Wait statistics; `None` for a poller that never busy-polls.
     wait_tracker: Option<Box<WaitTracker>>,
 }
 
@@ -37,7 +37,7 @@ struct PortSlot {
 enum WatchOwner {
     Poller(PollerId),
     Mailbox,
-    /// Being removed; the descriptor stays open until the kernel lets go.
+    /// The watch is being removed. The descriptor stays open until the kernel releases it.
     Closing,
 }
 
@@ -46,21 +46,21 @@ struct Watch {
     fd: Arc<OwnedFd>,
 }
 
-/// Everything on a reactor but its thread.
+/// State of a reactor, without its thread.
 pub(crate) struct Core {
     pub(crate) ring: Ring,
     residents: Slab<PollerSlot>,
     ports: Slab<PortSlot>,
     watches: Slab<Watch>,
-    /// Bells by number, with their owner. Numbers are not used again soon, so that what comes
-    /// late for a closed one finds nobody.
+    /// Notifiers by number, with their owner. Numbers are not reused soon, so a late completion of
+    /// a closed notifier finds no entry.
     bells: HashMap<u32, (PollerId, Rc<BellState>)>,
     hot: Vec<PollerId>,
     generation: u32,
     pub(crate) letters: bool,
     pub(crate) stopping: bool,
     pub(crate) clock: Clock,
-    /// Since when no turn has found work; 0: the last one did.
+    /// Time since which no turn has found work; 0 if the last turn found some.
     idle_since: u64,
     idle_turns: u32,
     pub(crate) guards: SpinGuards,
@@ -99,17 +99,17 @@ impl Core {
         Context { core: self, current: None }
     }
 
-    /// Nothing is hot: the thread may sleep.
+    /// Returns whether no poller is hot and no task waits, so that the thread may sleep.
     pub(crate) fn is_idle(&self) -> bool {
         self.hot.is_empty() && !self.letters
     }
 
-    /// No more than one poller is asked in this turn.
+    /// Returns whether this turn polls at most one poller.
     pub(crate) fn is_alone(&self) -> bool {
         self.hot.len() <= 1
     }
 
-    /// Operations, other than timers, that the kernel still owns.
+    /// Returns the number of operations, other than timers, that the kernel still owns.
     pub(crate) fn in_kernel(&self) -> usize {
         let ops = &self.ring.ops;
         ops.indices().iter().filter(|i| ops.get(**i).is_some_and(|op| !op.timer)).count()
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// Drops every poller and cancels every timer: the reactor is about to end.
+    /// Drops all pollers and cancels all timers before the reactor ends.
     pub(crate) fn evict_all(&mut self) {
         for index in self.residents.indices() {
             if let Some(poller_slot) = self.residents.get(index) {
@@ -195,7 +195,8 @@ impl Core {
         }
     }
 
-    /// A place for a poller that is being made; it may open ports already.
+    /// Reserves a slot for a poller that is being made. The poller may open completion ports from
+    /// now on.
     pub(crate) fn reserve(&mut self) -> PollerId {
         let generation = self.next_generation();
         let poller_slot =
@@ -203,7 +204,7 @@ impl Core {
         PollerId { index: self.residents.insert(poller_slot), generation }
     }
 
-    /// Puts a poller into its place, hot, woken by `kick` from then on.
+    /// Stores a poller in its slot and makes it hot. From then on `kick` wakes it.
     pub(crate) fn install_poller(
         &mut self,
         id: PollerId,
@@ -222,12 +223,12 @@ impl Core {
         self.counters().set_pollers(self.residents.len() as u64);
     }
 
-    /// Takes a poller out of its place for a call.
+    /// Takes a poller out of its slot for a call.
     pub(crate) fn take_poller(&mut self, id: PollerId) -> Option<Box<dyn Poller>> {
         self.resident(id)?.poller.take()
     }
 
-    /// Puts it back, hot: the call may have made work.
+    /// Puts the poller back and makes it hot, because the call may have created work.
     pub(crate) fn put_poller(&mut self, id: PollerId, poller: Box<dyn Poller>) {
         if let Some(poller_slot) = self.resident(id) {
             poller_slot.poller = Some(poller);

@@ -1,4 +1,4 @@
-//! One turn: who is asked, and who stays hot.
+//! One turn of the loop: polls the hot pollers and decides which of them stay hot.
 
 use super::{Core, PollerSlot};
 use crate::clock::Clock;
@@ -6,11 +6,11 @@ use crate::clock_ns;
 use crate::context::{Context, PollOutcome, Poller, PollerId};
 use crate::spin::SpinGuards;
 
-/// Turns that find nothing before readers are told how long they took.
+/// Turns without work after which the time spent in them is published.
 const TELL_EVERY: u32 = 4096;
 
 impl Core {
-    /// Asks every hot poller once; true when one of them found work.
+    /// Polls every hot poller once. Returns whether one of them found work.
     pub(crate) fn turn(&mut self) -> bool {
         self.clock.turn_begins();
         self.counters().add_turn();
@@ -27,12 +27,13 @@ impl Core {
         worked
     }
 
-    /// Asks one poller. Whether it stays hot, which it does not when it went cold or ended, and
-    /// whether it found work.
+    /// Polls one poller. Returns whether it stays hot and whether it found work. A poller that went
+    /// cold or ended does not stay hot.
     fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
         let Some(poller_slot) = self.resident(id) else { return (false, false) };
         let Some(mut poller) = poller_slot.poller.take() else { return (false, false) };
-        // What a turn finds is there since its begin: the work itself is no wait.
+        // Work that a turn finds ends a wait at the begin of the turn: doing the work is no part of
+        // the wait.
         let timed =
             poller_slot.wait_tracker.as_ref().is_some_and(|wait_tracker| wait_tracker.is_timed());
         let began = if timed { self.clock.now() } else { 0 };
@@ -46,7 +47,7 @@ impl Core {
             self.remove_poller(id);
             return (false, true);
         }
-        // Taken out of `self` by parts: all four are needed at once.
+        // Borrowed field by field: all of them are needed at the same time.
         let Self { residents, clock, guards, .. } = self;
         let poller_slot = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
         let Some(poller_slot) = poller_slot else { return (false, true) };
@@ -72,8 +73,8 @@ impl Core {
         (stays, poll_outcome == PollOutcome::Busy)
     }
 
-    /// A letter is there. `slept`: since when this thread slept, if it did; a bell that was rung
-    /// before has not woken it.
+    /// Records how long the mailbox took to wake this thread. `slept` is the time at which the
+    /// thread went to sleep, or `None`. A task sent before that time has not woken the thread.
     pub(crate) fn woken_by_letter(&mut self, slept: Option<u64>) {
         let rung = self.mailbox.rung_at();
         if slept.is_some_and(|since| rung > since) {
@@ -81,13 +82,14 @@ impl Core {
         }
     }
 
-    /// A turn is over. `idle`: it found nothing, and the next one follows at once.
+    /// Ends a turn. If `idle`, the turn found no work and the next one follows at once.
     #[inline]
     pub(crate) fn end_turn(&mut self, idle: bool) {
         if idle {
             self.idle_turns += 1;
             if self.idle_turns == 1 {
-                // The time of this turn is not taken for it: the next one's is, if there is one.
+                // A reading only for this turn would cost too much: the next turn makes it, if
+                // there is one.
             } else if self.idle_since == 0 {
                 self.idle_since = self.clock.now();
             } else if self.idle_turns >= TELL_EVERY {
@@ -110,7 +112,7 @@ impl Core {
     }
 }
 
-/// One that found nothing is to be asked again at once, because that pays.
+/// Returns whether a poller that found no work is to be polled again at once, because that pays.
 fn keep_polling(
     poller_slot: &mut PollerSlot,
     poller: &dyn Poller,

@@ -1,31 +1,31 @@
-//! Where the control groups of this process are.
+//! Directories of the control groups of this process.
 //!
-//! `/proc/self/cgroup` names the groups within their hierarchies, and `/proc/self/mountinfo` says
-//! which part of a hierarchy is mounted where (cgroups(7), proc_pid_mountinfo(5)). Both versions of
-//! control groups may be there at once; the CPU controller belongs to one of them, whose files are
-//! there.
+//! `/proc/self/cgroup` names the groups within their hierarchies. `/proc/self/mountinfo` says which
+//! part of a hierarchy is mounted where (cgroups(7), proc_pid_mountinfo(5)). Both versions of
+//! control groups may be mounted at once. The CPU controller belongs to one of them, and only that
+//! one has the controller's files.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// Groups above each other that are looked at: the kernel has no limit.
+/// Most nested groups that are read: the kernel sets no limit.
 const LEVELS_MAX: usize = 64;
 
-/// Version of control groups: each has files of its own.
+/// Version of control groups. Each version has its own files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
     One,
     Two,
 }
 
-/// A group that this process is in, itself or by an ancestor of its group.
+/// Control group that contains this process, directly or as an ancestor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     pub(super) version: Version,
     pub(super) folder: PathBuf,
 }
 
-/// Groups that may limit this process's CPU time. None where control groups are not mounted.
+/// Groups that may limit this process's CPU time. Empty where control groups are not mounted.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     named: Vec<u8>,
@@ -33,8 +33,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Those that it is in now. Mounts, of which a host may have thousands, are read when it is in
-    /// others than before.
+    /// Returns the groups of this process now. The mounts are read only after the process changed
+    /// groups, since a host may have thousands of mounts.
     pub(super) fn now(&mut self) -> &[Group] {
         let read = |path| std::fs::read(path).unwrap_or_default();
         let named = read("/proc/self/cgroup");
@@ -61,7 +61,8 @@ fn find(named: &str, mounts: &str) -> Vec<Group> {
     found.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The folder of the uppermost group that is seen, and those below it on the way to our own.
+/// Returns the directory of the uppermost visible group and of each group below it, down to the
+/// process's own group.
 fn levels(point: &Path, below: &Path) -> Vec<PathBuf> {
     let mut folder = point.to_owned();
     let below = below.components().map(|part| {
@@ -71,7 +72,7 @@ fn levels(point: &Path, below: &Path) -> Vec<PathBuf> {
     std::iter::once(point.to_owned()).chain(below).take(LEVELS_MAX).collect()
 }
 
-/// A mounted part of a hierarchy that can have the CPU controller.
+/// Mounted part of a hierarchy that can have the CPU controller.
 struct Mount {
     version: Version,
     root: PathBuf,
@@ -94,7 +95,7 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { version, root: place.next()?.into(), point: place.next()?.into() })
 }
 
-/// The group's name in its hierarchy.
+/// Parses the name of a group in its hierarchy.
 fn name(line: &str) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers) = (parts.next()?, parts.next()?);
@@ -104,12 +105,12 @@ fn name(line: &str) -> Option<(Version, PathBuf)> {
         _ => return None,
     };
     let path = PathBuf::from(parts.next()?);
-    // Outside of what this process may see of the hierarchy (cgroup_namespaces(7)).
+    // A path with `..` lies outside of the part that this process may see (cgroup_namespaces(7)).
     let plain = path.components().all(|part| part != Component::ParentDir);
     (path.is_absolute() && plain).then_some((version, path))
 }
 
-/// A path as mountinfo tells it: blanks and the like are `\` and three octal digits.
+/// Decodes a path of mountinfo: blanks and similar bytes are written as `\` and three octal digits.
 fn unescape(told: &str) -> String {
     let mut parts = told.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();
@@ -171,7 +172,7 @@ mod tests {
             found("1:cpu:/docker/abc/x", mounts),
             ["One /sys/fs/cgroup/cpu", "One /sys/fs/cgroup/cpu/x"]
         );
-        // What is mounted is of somebody else.
+        // The mounted part belongs to another group.
         assert!(found("1:cpu:/docker/abcd", mounts).is_empty());
         assert!(found("1:cpu:/", mounts).is_empty());
         assert!(found("1:cpu:/../other", HYBRID).is_empty());

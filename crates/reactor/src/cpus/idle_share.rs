@@ -1,4 +1,4 @@
-//! What is free, from measures that lie apart, and who gets it.
+//! Free CPU time, computed from successive readings, and its distribution among reactors.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,38 +6,38 @@ use std::time::{Duration, Instant};
 use super::quota::{self, CpuQuotas};
 use super::stat::Idle;
 
-/// Intervals that count: idle time is told in hundredths of a second.
+/// Intervals that count: the kernel reports idle time in hundredths of a second.
 const INTERVALS: usize = 4;
-/// A shorter interval says nothing.
+/// Shortest interval: a shorter one is too inexact.
 const SHORTEST: Duration = Duration::from_millis(20);
 
-/// A reactor that wants to spin, and the CPU time it has used in nanoseconds.
+/// Reactor that wants to spin, and the CPU time it has used in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpinDemand {
     pub(super) tid: i32,
     pub(super) used_ns: u64,
 }
 
-/// One reading.
+/// One reading of all inputs.
 #[derive(Debug)]
 struct Reading {
     at: Instant,
     idle: Idle,
-    /// In the order in which they began to want it.
+    /// Reactors that want to spin, in the order in which they began to.
     spin_demand: Vec<SpinDemand>,
     limits: CpuQuotas,
 }
 
-/// An interval between two readings.
+/// Interval between two readings.
 #[derive(Debug)]
 struct Interval {
     elapsed_ns: u64,
     free_ns: u64,
-    /// Of the tightest quota, if there is one.
+    /// CPU time that the tightest quota leaves; `None` without a quota.
     left_ns: Option<u64>,
 }
 
-/// The last intervals.
+/// Meter of free CPU time over the last intervals.
 #[derive(Debug, Default)]
 pub(super) struct IdleMeter {
     last: Option<Reading>,
@@ -45,7 +45,8 @@ pub(super) struct IdleMeter {
 }
 
 impl IdleMeter {
-    /// Takes a reading: idle times of the CPUs that may be used, who wants to spin, and quotas.
+    /// Adds a reading: idle times of the usable CPUs, the reactors that want to spin, and the
+    /// quotas.
     pub(super) fn add(
         &mut self,
         at: Instant,
@@ -58,7 +59,7 @@ impl IdleMeter {
             if elapsed < SHORTEST {
                 return;
             }
-            // Who wanted it before comes first.
+            // Reactors that wanted to spin before come first.
             let rank =
                 |one: &SpinDemand| last.spin_demand.iter().position(|former| former.tid == one.tid);
             spin_demand.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
@@ -76,8 +77,8 @@ impl IdleMeter {
         self.last = Some(Reading { at, idle, spin_demand, limits });
     }
 
-    /// Thousandths of a CPU that are free for the reactor whose thread is `tid`, if those before it
-    /// have as much. `None`: not known.
+    /// Returns the thousandths of a CPU that are free for the reactor with thread `tid`, if each
+    /// reactor before it has as much. Returns `None` while that is unknown.
     pub(super) fn share(&self, tid: i32) -> Option<u32> {
         let elapsed: u64 = self.intervals.iter().map(|one| one.elapsed_ns).sum();
         let free: u64 = self.intervals.iter().map(|one| one.free_ns).sum();
@@ -87,8 +88,9 @@ impl IdleMeter {
         known.then(|| u32::try_from(all / (rank as u128 + 1)).unwrap_or(u32::MAX - 1))
     }
 
-    /// Quotas leave a whole CPU for the reactor whose thread is `tid` and for each before it: who
-    /// spins uses one whole, and has no share in it with anybody. True while that is not known.
+    /// Returns whether the quotas leave a whole CPU for the reactor with thread `tid` and for each
+    /// one before it. A spinning thread uses a whole CPU and cannot share it. Returns true while
+    /// that is unknown.
     pub(super) fn has_quota(&self, tid: i32) -> bool {
         let Some(rank) = self.rank(tid) else { return true };
         let limited = self.intervals.iter().filter_map(|one| Some((one.left_ns?, one.elapsed_ns)));
@@ -97,27 +99,27 @@ impl IdleMeter {
         if let Some(cpus) = left.checked_div(elapsed) {
             return cpus > rank as u128;
         }
-        // What a quota never has it need not be measured for.
+        // Without readings, the quota alone can show that it leaves too little.
         let limits = self.last.iter().flat_map(|last| last.limits.values());
         limits.map(|limit| limit.permille / 1000).all(|cpus| cpus > rank as u64)
     }
 
-    /// Its place among those that want to spin.
+    /// Returns the rank of a reactor among those that want to spin.
     fn rank(&self, tid: i32) -> Option<usize> {
         self.last.as_ref()?.spin_demand.iter().position(|one| one.tid == tid)
     }
 }
 
-/// Time for which a CPU was idle.
+/// Returns the time for which a CPU was idle.
 fn free(last: &Reading, idle: &Idle) -> u64 {
     let idle = idle.iter().filter_map(|(cpu, now)| {
-        // One that has come, or gone, meanwhile says nothing.
+        // A CPU that came or went in the interval is not counted.
         last.idle.get(cpu).map(|before| now.saturating_sub(*before))
     });
     idle.fold(0, u64::saturating_add)
 }
 
-/// Time for which a CPU was used by one that wants to spin.
+/// Returns the CPU time that the reactors that want to spin have used.
 fn used(last: &Reading, spin_demand: &[SpinDemand]) -> u64 {
     let used = spin_demand.iter().filter_map(|one| {
         let before = last.spin_demand.iter().find(|former| former.tid == one.tid)?;
@@ -133,7 +135,7 @@ mod tests {
     const STEP: Duration = Duration::from_millis(100);
     const MS: u64 = 1_000_000;
 
-    /// Readings on two CPUs whose idle time grows by `idle_ms` a step together.
+    /// Readings of two CPUs whose idle time grows by `idle_ms` a step together.
     fn measure(steps: u64, idle_ms: u64, used_ms: &[(i32, u64)]) -> IdleMeter {
         let (mut idle_meter, begin) = (IdleMeter::default(), Instant::now());
         for step in 0..=steps {
@@ -169,7 +171,7 @@ mod tests {
         let last = idle_meter.last.as_ref().unwrap();
         let at = last.at + STEP;
         let used = last.spin_demand[0].used_ns;
-        // The newcomer is named first, and is the second.
+        // The newcomer is listed first and ranks second.
         let spin_demand =
             vec![SpinDemand { tid: 5, used_ns: 0 }, SpinDemand { tid: 7, used_ns: used + 90 * MS }];
         idle_meter.add(at, Idle::from([(0, 40 * MS), (3, 77)]), spin_demand, CpuQuotas::new());
@@ -187,7 +189,7 @@ mod tests {
             CpuQuotas::new(),
         );
         assert_eq!(idle_meter.share(7), Some(450));
-        // A clock that stands still, or goes back, takes no reading.
+        // A reading without elapsed time, or from an earlier time, is ignored.
         idle_meter.add(at, Idle::new(), Vec::new(), CpuQuotas::new());
         assert_eq!(idle_meter.share(7), Some(450));
         idle_meter.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), CpuQuotas::new());

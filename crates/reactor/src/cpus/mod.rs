@@ -1,23 +1,19 @@
-//! How much of a CPU is free for those who want to spin.
+//! Measures how much CPU time is free for reactors that want to spin.
 //!
-//! A reactor that spins takes a CPU whole. That harms nobody while the CPU would be idle, and slows
-//! guests down when it is not. So while a reactor spins or wants to, a thread measures what the
-//! CPUs that it may use have left: their idle time, and what the reactors that want to spin use
-//! themselves, whether they spin or work: a reactor that spins needs one CPU for both. What is left
-//! is handed out in the order in which they began to want it, so that of two reactors and one free
-//! CPU one spins, and not none.
+//! A spinning reactor takes a whole CPU. That is harmless while the CPU would be idle, and slows
+//! guests down otherwise. So while a reactor spins or wants to, a thread measures the free time of
+//! the CPUs that the reactor may use. Free is the CPUs' idle time plus the time that the reactors
+//! that want to spin use themselves. Their work counts like their spins, because a spinning reactor
+//! needs one CPU for both. Reactors are served in the order in which they began to want a CPU. So
+//! of two reactors and one free CPU, one reactor spins instead of none.
 //!
-//! Other processes' spins count as use: who came first keeps its CPU. Before the first measure a
-//! spin is allowed, for [`EVERY`] at most.
+//! The spins of other processes count as use: the first process keeps its CPU. Before the first
+//! measurement a spin is allowed, for [`EVERY`] at most.
 //!
-//! A control group's quota is counted with that: what it leaves is the most that is free, see
-//! [`quota`].
+//! The quota of a control group limits the free time, see [`quota`].
 //!
-//! The thread sleeps when nobody has wanted to spin for [`FORGET_NS`]: an idle process has no
+//! The thread sleeps when no reactor has wanted to spin for [`FORGET_NS`]: an idle process has no
 //! timer.
-//!
-//! Source: design 4.3; the documents' tapdisk3 polls only while the host has idle CPU (seed-facts
-//! 1.1).
 
 mod groups;
 mod idle_share;
@@ -38,12 +34,12 @@ use spin_request::UNKNOWN;
 
 use crate::clock_ns;
 
-/// Between two measures.
+/// Time between two measurements.
 const EVERY: Duration = Duration::from_millis(100);
-/// Who has not wanted to spin for so long does not.
+/// Time after which a reactor that did not ask to spin no longer counts.
 const FORGET_NS: u64 = 1_000_000_000;
 
-/// The thread that measures, and for whom.
+/// Thread that measures, and the reactors that it measures for.
 #[derive(Debug, Default)]
 struct Governor {
     spin_requests: Mutex<Vec<Weak<SpinRequest>>>,
@@ -53,7 +49,7 @@ struct Governor {
 
 static GOVERNOR: OnceLock<Governor> = OnceLock::new();
 
-/// Reserves a seat for the calling thread.
+/// Registers the calling thread as a reactor that may want to spin.
 pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
     let governor = GOVERNOR.get_or_init(Governor::default);
     spin_request.sit();
@@ -70,7 +66,7 @@ pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
     });
 }
 
-/// Somebody wants to spin. Costs a look when the thread is awake.
+/// Wakes the measuring thread if it sleeps. Costs one load while the thread is awake.
 fn wanted() {
     if let Some(governor) = GOVERNOR.get()
         && governor.asleep.load(Ordering::Relaxed)
@@ -84,11 +80,11 @@ fn wanted() {
 
 impl Governor {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SpinRequest>>> {
-        // Every change is one addition or removal.
+        // A poisoned lock is usable: every change is a single addition or removal.
         self.spin_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that are there.
+    /// Returns all registered reactors that still exist.
     fn seats(&self) -> Vec<Arc<SpinRequest>> {
         let mut spin_requests = self.lock();
         spin_requests.retain(|spin_request| spin_request.strong_count() > 0);
@@ -105,7 +101,7 @@ fn run() {
     }
 }
 
-/// Until nobody wants to spin any more.
+/// Measures until no reactor wants to spin any more.
 fn measure(governor: &Governor, throttled: &mut Throttled) {
     let mut idle_meter = IdleMeter::default();
     let mut groups = Groups::default();
@@ -126,7 +122,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
             used_ns: spin_request.cpu_ns(),
         });
         let cpus = wants.iter().flat_map(|spin_request| spin_request.cpus());
-        // Anew each time: a process can be put into another group.
+        // Read anew each time: a process can be moved to another group.
         let limits = quota::read(groups.now());
         throttled.add(now, &limits);
         match stat::read(cpus) {
@@ -153,7 +149,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
     }
 }
 
-/// Until somebody wants to spin.
+/// Sleeps until a reactor wants to spin.
 fn sleep(governor: &Governor) {
     governor.asleep.store(true, Ordering::Relaxed);
     while governor.asleep.load(Ordering::Relaxed) {

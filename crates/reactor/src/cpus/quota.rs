@@ -1,10 +1,11 @@
-//! What the quota of a control group leaves.
+//! CPU time that the quotas of control groups leave.
 //!
-//! A group may use so much CPU time in each period (`CPUQuota=` of a unit, `--cpus` of a container);
-//! when that is used up, all its threads stand still until the next one. A spin that uses it up
-//! takes it from the requests of every disk. So of a quota a whole CPU must be left for each reactor
-//! that spins, and while the kernel stops a group, or has done so of late ([`Throttled`]), nothing
-//! spins. That holds for each group that this process is in, itself or by an ancestor of its group.
+//! A quota limits the CPU time of a group in each period (`CPUQuota=` of a unit, `--cpus` of a
+//! container). When the group has used its quota, the kernel stops all its threads until the next
+//! period. A spin that uses the quota up takes that time from the requests of every disk. So a
+//! quota must leave a whole CPU for each spinning reactor. While the kernel throttles a group, or
+//! has done so recently ([`Throttled`]), no reactor spins. This applies to each group that contains
+//! this process, directly or as an ancestor.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,29 +13,29 @@ use std::path::{Path, PathBuf};
 
 use super::groups::{Group, Version};
 
-/// More of a file is not read: the longest that is asked for has some twenty short lines.
+/// Most bytes read of a file: the longest file needed has some twenty short lines.
 const FILE_MAX: u64 = 8192;
-/// For how long nothing spins after the kernel has stopped a group: at first and at most. Each time
-/// that this follows on spins that were allowed again it is twice as long.
+/// Time for which no reactor spins after the kernel has throttled a group: at first and at most.
+/// The time doubles whenever throttling follows spins that were allowed again.
 const PAUSE_NS: u64 = 1_000_000_000;
 const PAUSE_MAX_NS: u64 = 60_000_000_000;
 
-/// What one group may use.
+/// CPU quota of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuQuota {
     /// Thousandths of a CPU.
     pub(super) permille: u64,
-    /// Periods in which it was stopped.
+    /// Periods in which the kernel throttled the group.
     pub(super) throttled: u64,
-    /// CPU time that the whole group has used, in nanoseconds; where it does not say, that this
-    /// process has.
+    /// CPU time that the whole group has used, in nanoseconds. If the group does not report it, the
+    /// CPU time of this process.
     pub(super) used_ns: u64,
 }
 
-/// The groups that have a quota, by their folders.
+/// Groups with a quota, by their directories.
 pub(super) type CpuQuotas = BTreeMap<PathBuf, CpuQuota>;
 
-/// Reads those that have a quota. A group that cannot be read has none.
+/// Reads the quotas of `groups`. A group whose files cannot be read counts as one without a quota.
 pub(super) fn read(groups: &[Group]) -> CpuQuotas {
     let limit = |group: &Group| Some((group.folder.clone(), limit(group)?));
     groups.iter().filter_map(limit).collect()
@@ -52,7 +53,7 @@ fn limit(group: &Group) -> Option<CpuQuota> {
     };
     let stat = file("cpu.stat").unwrap_or_default();
     let used = match group.version {
-        // There when the two controllers are mounted together.
+        // Present if the two controllers are mounted together.
         Version::One => file("cpuacct.usage").and_then(|text| text.trim().parse().ok()),
         Version::Two => value(&stat, "usage_usec").map(|us| us.saturating_mul(1000)),
     };
@@ -66,28 +67,29 @@ fn text(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `None`: there is no quota, which is told as `max` or -1.
+/// Returns the quota in thousandths of a CPU. Returns `None` for no quota, which the kernel writes
+/// as `max` or -1.
 fn permille(quota: &str, period: &str) -> Option<u64> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let (quota, period) = (number(quota)?, number(period).filter(|period| *period > 0)?);
     Some(quota.saturating_mul(1000) / period)
 }
 
-/// A value in a file of lines with a name and a number.
+/// Returns a value of a file whose lines hold a name and a number.
 fn value(stat: &str, name: &str) -> Option<u64> {
     let of = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     stat.lines().find_map(of)
 }
 
-/// CPU time that this process has used.
+/// Returns the CPU time that this process has used.
 fn own_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// CPU time that the tightest group has left for those who used `used_ns` of it in the `elapsed_ns`
-/// between two readings. `None`: no group has a quota.
+/// Returns the CPU time, in nanoseconds, that the tightest group left in the `elapsed_ns` between
+/// two readings for threads that used `used_ns` of it. Returns `None` if no group has a quota.
 pub(super) fn left(
     before: &CpuQuotas,
     now: &CpuQuotas,
@@ -103,7 +105,7 @@ pub(super) fn left(
     now.iter().map(of).min()
 }
 
-/// Whether the kernel stops one of the groups.
+/// Tracks whether the kernel throttles one of the groups.
 #[derive(Debug, Default)]
 pub(super) struct Throttled {
     seen: BTreeMap<PathBuf, u64>,
@@ -112,12 +114,12 @@ pub(super) struct Throttled {
 }
 
 impl Throttled {
-    /// What was counted up to now is not held against spins: there were none.
+    /// Forgets the counts: throttling before now was not caused by spins.
     pub(super) fn begin(&mut self) {
         self.seen.clear();
     }
 
-    /// Takes a reading at `now`, in nanoseconds.
+    /// Adds a reading at `now`, in nanoseconds.
     pub(super) fn add(&mut self, now: u64, limits: &CpuQuotas) {
         let counts = limits.iter().map(|(folder, limit)| (folder.clone(), limit.throttled));
         let counts: BTreeMap<_, _> = counts.collect();
@@ -135,7 +137,7 @@ impl Throttled {
         self.seen = counts;
     }
 
-    /// Nothing may spin at `now`.
+    /// Returns whether spinning is forbidden at `now`.
     pub(super) fn forbids(&self, now: u64) -> bool {
         now < self.until && !self.seen.is_empty()
     }
@@ -147,7 +149,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// A group of files with these contents.
+    /// Creates a group of files with these contents.
     fn group(version: Version, files: &[(&str, &[u8])]) -> (tempfile::TempDir, Group) {
         let dir = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
@@ -237,7 +239,8 @@ mod tests {
             assert!(!throttled.forbids(now));
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        // Stopped while nothing spins: for as long as that goes on, and not twice as long.
+        // Throttled while no reactor spins: the pause lasts as long as the throttling and does not
+        // double.
         throttled.add(now, &one(1500, 0, count + 1));
         throttled.add(now + S, &one(1500, 0, count + 2));
         assert_eq!(throttled.until, now + 61 * S);
@@ -246,7 +249,7 @@ mod tests {
         throttled.add(now, &one(1500, 0, count + 2));
         throttled.add(now, &one(1500, 0, count + 3));
         assert_eq!(throttled.until, now + S, "it begins anew");
-        // A quota that was taken away holds nobody; nor does what was counted meanwhile.
+        // A removed quota forbids nothing, and neither do the counts of the time without it.
         throttled.add(now, &CpuQuotas::new());
         assert!(!throttled.forbids(now));
         throttled.begin();

@@ -1,20 +1,21 @@
-//! A reactor as one that wants a CPU.
+//! Request of a reactor for a CPU to spin on.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::{Pid, gettid, sched_getaffinity};
 
-/// Nothing was measured.
+/// Value of [`SpinRequest::free_permille`] before the first measurement.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// A reactor as one that wants a CPU: it writes when it wanted to spin, and reads what is free.
+/// Request of a reactor for a CPU to spin on. The reactor writes when it wanted to spin, and reads
+/// how much CPU is free.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct SpinRequest {
     wished: AtomicU64,
-    /// Thousandths of a CPU.
+    /// Free thousandths of a CPU.
     free: AtomicU32,
-    /// None is, because of a quota.
+    /// True if a quota is the reason that no CPU is free.
     by_quota: AtomicBool,
     tid: AtomicI32,
 }
@@ -31,25 +32,26 @@ impl Default for SpinRequest {
 }
 
 impl SpinRequest {
-    /// The calling thread sits here.
+    /// Records the calling thread as the thread of this reactor.
     pub(super) fn sit(&self) {
         self.tid.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
-    /// It wants to spin, by [`crate::clock_ns`].
+    /// Records that the reactor wants to spin, at `now` of [`crate::clock_ns`].
     #[inline]
     pub(crate) fn wishes(&self, now: u64) {
         self.wished.store(now, Ordering::Relaxed);
         super::wanted();
     }
 
-    /// Thousandths of a CPU that are free for it; everything while that is not known.
+    /// Returns the thousandths of a CPU that are free for this reactor; the maximum while that is
+    /// unknown.
     #[inline]
     pub(crate) fn free_permille(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Nothing is free because the quota of a control group leaves nothing.
+    /// Returns whether no CPU is free because the quota of a control group leaves none.
     #[cold]
     pub(crate) fn is_by_quota(&self) -> bool {
         self.by_quota.load(Ordering::Relaxed)
@@ -65,7 +67,7 @@ impl SpinRequest {
         self.free.store(free, Ordering::Relaxed);
     }
 
-    /// It wanted to spin within `within` nanoseconds before `now`.
+    /// Returns whether the reactor wanted to spin within `within` nanoseconds before `now`.
     pub(super) fn wanted_since(&self, now: u64, within: u64) -> bool {
         let wished = self.wished.load(Ordering::Relaxed);
         wished > 0 && now.saturating_sub(wished) < within
@@ -75,18 +77,19 @@ impl SpinRequest {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// CPU time that its thread has used, in nanoseconds.
+    /// Returns the CPU time that the reactor's thread has used, in nanoseconds.
     pub(super) fn cpu_ns(&self) -> u64 {
-        // As the C library makes it (linux/posix-timers.h): per thread, scheduled time.
+        // The clock of a thread's scheduled time, encoded as the C library does
+        // (linux/posix-timers.h).
         let clock = (!self.tid() << 3) | 6;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes a whole `timespec` or, for a thread that is gone, nothing.
+        // SAFETY: the kernel writes a whole `timespec`, or nothing for a thread that is gone.
         unsafe { libc::clock_gettime(clock, &raw mut time) };
         let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
         seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
     }
 
-    /// Numbers of the CPUs that it may use.
+    /// Returns the numbers of the CPUs that the thread may use.
     pub(super) fn cpus(&self) -> Vec<u32> {
         let Some(set) = Pid::from_raw(self.tid()).and_then(|tid| sched_getaffinity(Some(tid)).ok())
         else {
@@ -116,7 +119,7 @@ mod tests {
         let all = spin_request.cpus();
         let mut one = rustix::thread::CpuSet::new();
         one.set(all[0] as usize);
-        // The test's own thread, which ends with it.
+        // The affinity changes only for the test's own thread, which ends with the test.
         rustix::thread::sched_setaffinity(None, &one).unwrap();
         assert_eq!(spin_request.cpus(), all[..1], "asked anew each time");
     }

@@ -1,14 +1,14 @@
-//! Idle time of CPUs, as the kernel tells it.
+//! Idle time of CPUs, as the kernel reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nanoseconds that each CPU was idle since the machine began.
+/// Nanoseconds for which each CPU was idle since boot.
 pub(super) type Idle = BTreeMap<u32, u64>;
 
-/// Asks for the CPUs with these numbers; those that are offline are not there.
+/// Reads the idle times of the CPUs with these numbers. The result omits CPUs that are offline.
 ///
 /// # Errors
-/// There is no `/proc/stat`, or it is not one.
+/// Fails if `/proc/stat` cannot be read or is not text.
 pub(super) fn read(cpus: impl Iterator<Item = u32>) -> std::io::Result<Idle> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let ticks = rustix::param::clock_ticks_per_second().max(1);
@@ -25,7 +25,7 @@ fn parse(text: &str, cpus: &BTreeSet<u32>, tick_ns: u64) -> Idle {
         let iowait: u64 = words.next()?.parse().ok()?;
         Some((cpu, idle.saturating_add(iowait).saturating_mul(tick_ns)))
     };
-    // The first line is that of all CPUs together, and its name has no number.
+    // The first line is the sum of all CPUs, and its name has no number.
     lines
         .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()))
         .filter_map(of)

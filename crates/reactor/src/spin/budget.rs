@@ -1,15 +1,15 @@
-//! What a poller may waste.
+//! Budget for a poller's spins that find no work.
 
-/// Part of the time that spins which found nothing may take.
+/// Divisor of the time that such spins may take: a quarter.
 const PART: u64 = 4;
-/// What is saved up at most, in nanoseconds.
+/// Most time that can be saved up, in nanoseconds.
 const SAVED_MAX: u64 = 10_000_000;
 
-/// Time for spins that find nothing: a quarter of all time, and 10 ms at once. What waits were like
-/// says nothing of what they will be; this bounds what it costs to be wrong.
+/// Time for spins that find no work: a quarter of all time, and 10 ms at once. Past waits do not
+/// determine future ones; the budget bounds the cost of a wrong prediction.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// In quarters of nanoseconds; less than nothing when the last spin took more than was left.
+    /// Time left in quarters of nanoseconds; negative if the last spin took more than was left.
     left: i64,
     at: u64,
 }
@@ -21,7 +21,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// There is something left at `now`.
+    /// Returns whether time is left at `now`.
     pub(super) fn allows(&mut self, now: u64) -> bool {
         let earned = now.saturating_sub(self.at).min(SAVED_MAX * PART) as i64;
         self.at = now;
@@ -29,7 +29,7 @@ impl Budget {
         self.left > 0
     }
 
-    /// A spin found nothing.
+    /// Charges a spin that found no work.
     pub(super) fn wasted(&mut self, ns: u64) {
         let spent = ns.min(SAVED_MAX * PART) * PART;
         self.left = self.left.saturating_sub(spent as i64);
@@ -61,7 +61,7 @@ mod tests {
         budget.wasted(u64::MAX);
         assert!(!budget.allows(0));
         assert!(!budget.allows(1));
-        // The debt of one spin, however long it was, is paid off.
+        // The debt of one spin is bounded, however long the spin was, and is paid off.
         let mut now = 0u64;
         while !budget.allows(now) {
             now += SAVED_MAX * PART;

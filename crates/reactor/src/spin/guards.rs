@@ -1,24 +1,24 @@
-//! What forbids a reactor to spin: a spin is paid by whoever else wants the CPU.
+//! Conditions that forbid a reactor to spin, because a spin takes CPU time from other threads.
 //!
-//! - Too little of a CPU is free: `cpus` measures that for the whole machine, while somebody wants
-//!   to spin.
-//! - The quota of a control group leaves none: measured with it.
-//! - Somebody else wants this very CPU: the kernel takes it from the spin again and again. A front-end
-//!   that shares the CPU would else wait for the end of each spin before it can go on. Seen by the
-//!   switches that this thread did not want; then nothing spins for a while, each time longer.
+//! - Too little CPU is free: `cpus` measures that for the whole machine while a reactor wants to
+//!   spin.
+//! - The quota of a control group leaves none: measured together with the first.
+//! - Another thread wants this very CPU: the kernel preempts the spin again and again. Otherwise a
+//!   front-end on the same CPU would wait for the end of each spin. The sign is the thread's
+//!   involuntary context switches. After them nothing spins for a while, each time longer.
 
 use std::sync::Arc;
 
 use super::SpinRefusal;
 use crate::cpus::SpinRequest;
 
-/// Spins are judged when they add up to this.
+/// Spin time after which the switches are judged, in nanoseconds.
 const JUDGED_NS: u64 = 1_000_000;
-/// Spins that add up to it in a longer time do no harm that is worth a word.
+/// Longest time over which that spin time is added up: spread over more time it does no harm.
 const WITHIN_NS: u64 = 4_000_000;
-/// As many switches are anybody's.
+/// Fewer switches than this are normal.
 const SWITCHES_MIN: u64 = 2;
-/// Pauses, at first and at most.
+/// Pauses in nanoseconds, at first and at most.
 const PAUSE_NS: u64 = 20_000_000;
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
 
@@ -27,9 +27,9 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 pub(crate) struct SpinGuards {
     spin_request: Arc<SpinRequest>,
     cpu_contention: CpuContention,
-    /// Up to when spins were counted.
+    /// Time up to which spins were counted.
     counted_to: u64,
-    /// What it costs to be woken, in nanoseconds; 0 while that is unknown.
+    /// Cost of a wake-up in nanoseconds; 0 while that is unknown.
     pub(crate) wake_ns: u64,
 }
 
@@ -38,7 +38,7 @@ impl SpinGuards {
         Self { spin_request, cpu_contention: CpuContention::default(), counted_to: 0, wake_ns: 0 }
     }
 
-    /// Of a thread whose CPU nobody else wants.
+    /// Guards of a thread whose CPU no other thread wants.
     #[cfg(test)]
     pub(super) fn alone(spin_request: Arc<SpinRequest>) -> Self {
         let mut guards = Self::new(spin_request);
@@ -46,7 +46,7 @@ impl SpinGuards {
         guards
     }
 
-    /// Whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
+    /// Returns whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
     #[inline]
     pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), SpinRefusal> {
         self.spin_request.wishes(now);
@@ -60,7 +60,8 @@ impl SpinGuards {
         Ok(())
     }
 
-    /// A spin has ended at `now` and took `ns`. Those of several pollers at once are one.
+    /// Records that a spin of `ns` ended at `now`. Simultaneous spins of several pollers count
+    /// once.
     #[inline]
     pub(super) fn spun(&mut self, now: u64, ns: u64) {
         let ns = ns.min(now.saturating_sub(self.counted_to));
@@ -68,8 +69,8 @@ impl SpinGuards {
         self.cpu_contention.spun(now, ns);
     }
 
-    /// It took `ns` from a signal until this thread ran. The least is what a waking costs; one that
-    /// took longer had other reasons too.
+    /// Records that it took `ns` from a signal until this thread ran. The least such time is the
+    /// cost of a wake-up; longer ones have other causes too.
     pub(crate) fn woke(&mut self, ns: u64) {
         self.wake_ns = match self.wake_ns {
             0 => ns,
@@ -79,12 +80,12 @@ impl SpinGuards {
     }
 }
 
-/// Whether others want this CPU.
+/// Detects whether other threads want this CPU.
 #[derive(Debug)]
 struct CpuContention {
-    /// Tells the switches.
+    /// Returns the number of involuntary switches.
     read: fn() -> u64,
-    /// When the switches were counted, and how many there were.
+    /// Time of the last count, and the number of switches then.
     from: u64,
     switches: u64,
     /// Time spun since then.
@@ -132,10 +133,10 @@ impl CpuContention {
     }
 }
 
-/// Times that the kernel gave this thread's CPU to another though it wanted to go on.
+/// Returns how often the kernel preempted this thread (involuntary context switches).
 fn switches() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes a whole `rusage` or nothing, and zeroes are one.
+    // SAFETY: the kernel writes a whole `rusage` or nothing, and zeroes are a valid one.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()

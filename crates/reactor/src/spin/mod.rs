@@ -1,14 +1,11 @@
-//! Looking for work instead of sleeping until it is announced.
+//! Busy polling: a poller without work spins instead of sleeping until it is notified.
 //!
-//! A poller that finds nothing may stay hot for a while. What it is told to do is its
-//! [`PollPolicy`]; how long pays is what its [`PollWindow`](crate::PollWindow) has learnt; and
-//! guards may forbid it, since a spin is paid by whoever else wants the CPU: see `guards`. The
-//! pieces:
-//! - `door`: policy in, counts out, shared with other threads.
-//! - `wait`: one wait of a poller, from the turn that finds nothing to the one that finds work.
-//! - `guards` and `budget`: what forbids a spin that its window would have.
-//!
-//! Source: design 4.3.
+//! A poller that finds no work may stay hot for a while. Its [`PollPolicy`] sets the mode, and its
+//! [`PollWindow`](crate::PollWindow) has learnt how long a spin pays. Guards may forbid a spin,
+//! because it takes CPU time from other threads: see `guards`. The parts:
+//! - `policy`: policy in, counters out, shared with other threads.
+//! - `wait`: one wait of a poller, from the turn that finds no work to the one that finds work.
+//! - `guards` and `budget`: conditions that forbid a spin although its window allows it.
 
 mod budget;
 mod guards;
@@ -24,13 +21,13 @@ pub use policy::{
 };
 pub(crate) use wait::WaitTracker;
 
-/// What a poller that finds nothing waits for.
+/// Event source that a poller without work waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitTarget {
-    /// Its driver is to bring something new: nothing is under way.
+    /// The driver must submit a request: none is in flight.
     Driver,
-    /// Its device is to end something; its driver may bring more.
+    /// The device must complete a request; the driver may submit more.
     Device,
-    /// Only an event brings it on, so that looking is of no use.
+    /// Only an event brings work, so that polling is useless.
     Event,
 }

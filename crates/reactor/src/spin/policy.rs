@@ -1,31 +1,32 @@
-//! Between a poller's reactor and those who set or read how it waits.
+//! Policy and counters of busy polling, shared between a poller's reactor and other threads.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Longest spin that may be set, in nanoseconds.
+/// Longest spin that can be configured, in nanoseconds.
 pub const POLL_MAX_NS: u64 = 10_000_000;
 
-/// When a poller may spin.
+/// Mode of busy polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PollMode {
-    /// Never.
+    /// The poller never spins.
     #[default]
     Off,
-    /// When it pays, and nobody else wants the CPU.
+    /// The poller spins when that pays and no other thread wants the CPU.
     Auto,
-    /// Without end: its reactor sleeps only while nothing but an event brings it on.
+    /// The poller spins without end: its reactor sleeps only while all its pollers wait for an
+    /// event.
     Always,
 }
 
-/// What the owner of a disk sets.
+/// Policy that the owner of a disk sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollPolicy {
-    /// When it may spin.
+    /// Mode of busy polling.
     pub mode: PollMode,
-    /// Longest spin, and the most that a hit may cost in the mean, in nanoseconds; at most
+    /// Longest spin, and the most that a hit may cost on average, in nanoseconds; at most
     /// [`POLL_MAX_NS`].
     pub max_ns: u64,
-    /// How much of a free CPU must be there for a reactor that spins, in percent.
+    /// Share of a CPU that must be free for a spinning reactor, in percent.
     pub idle_percent: u8,
 }
 
@@ -52,43 +53,43 @@ impl PollPolicy {
     }
 }
 
-/// What forbade a spin.
+/// Reason why a spin was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpinRefusal {
-    /// Waits are too long, or too uncertain, or those for the device are less than half of all time
-    /// waited: it would not pay.
+    /// A spin would not pay: waits are too long or too uncertain, or waits for the device take less
+    /// than half of all waiting time.
     TooLong,
     /// Too little of a CPU is free.
     NoFreeCpu,
-    /// Somebody else wants this very CPU.
+    /// Another thread wants this very CPU.
     CpuWanted,
-    /// Spins that found nothing have taken what they may.
+    /// Spins that found no work have used up their budget.
     BudgetUsed,
-    /// The quota of a control group does not leave a CPU.
+    /// The quota of a control group leaves no whole CPU.
     QuotaUsed,
 }
 
 impl SpinRefusal {
-    /// All of them, in the order of [`PollState::refused`].
+    /// All reasons, in the order of [`PollState::refused`].
     pub const ALL: [Self; 5] =
         [Self::TooLong, Self::NoFreeCpu, Self::CpuWanted, Self::BudgetUsed, Self::QuotaUsed];
 }
 
-/// How a poller waits now, and why.
+/// State of a poller's waiting, with its reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PollReason {
-    /// It has not waited yet, or too seldom to tell.
+    /// The poller has not waited yet, or too seldom to decide.
     #[default]
     Unknown,
     /// Spinning is turned off.
     Off,
-    /// It always spins.
+    /// The poller always spins.
     Always,
-    /// It spins a few waits to see what they cost.
+    /// The poller spins through a few waits to measure their cost.
     Probing,
-    /// It spins: that pays.
+    /// The poller spins because that pays.
     Pays,
-    /// It sleeps.
+    /// The poller sleeps.
     Refused(SpinRefusal),
 }
 
@@ -116,33 +117,33 @@ impl PollReason {
     }
 }
 
-/// How a poller has waited so far.
+/// Statistics of a poller's waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollState {
-    /// What it did at its last wait, and why.
+    /// State at the last wait, with its reason.
     pub reason: PollReason,
-    /// When that wait began, on [`crate::clock_ns`]; of waits that were slept because polling is
-    /// off nobody takes the time.
+    /// Begin of that wait, on [`crate::clock_ns`]. Waits while polling is off are not timed.
     pub waited_ns: u64,
-    /// Waits that ended while it looked.
+    /// Waits that ended during a spin.
     pub hits: u64,
-    /// Waits that it looked for and then slept through.
+    /// Waits that outlasted their spin and were then slept through.
     pub misses: u64,
-    /// Time for which it looked, in nanoseconds; others of its reactor may have worked meanwhile.
+    /// Time spent spinning, in nanoseconds. Other pollers of the reactor may have worked meanwhile.
     pub spun_ns: u64,
-    /// What waking up would have cost in all its hits, in nanoseconds; 0 while that is unknown.
+    /// Cost of the wake-ups that all hits avoided, in nanoseconds; 0 while that is unknown.
     pub saved_ns: u64,
-    /// Waits that were slept at once, by what forbade to spin, in the order of [`SpinRefusal::ALL`].
+    /// Waits that were slept through at once, by the reason against a spin, in the order of
+    /// [`SpinRefusal::ALL`].
     pub refused: [u64; 5],
 }
 
 impl PollState {
-    /// It spins when it has nothing to do.
+    /// Returns whether the poller spins when it has no work.
     pub fn armed(&self) -> bool {
         matches!(self.reason, PollReason::Always | PollReason::Probing | PollReason::Pays)
     }
 
-    /// Adds the counts of another; the reason is that of the one that has waited last.
+    /// Adds the counts of another poller. The reason is that of the poller that waited last.
     pub fn add(&mut self, other: &Self) {
         let later = other.waited_ns >= self.waited_ns && other.reason != PollReason::Unknown;
         if later || self.reason == PollReason::Unknown {
@@ -158,14 +159,15 @@ impl PollState {
     }
 }
 
-/// Policy in, counts out. Its reactor writes the counts, and whoever has it sets the policy, at any
-/// time: it holds from the next turn of a poller that is awake, and from its next waking else.
+/// Control block of a poller's busy polling: policy in, counters out. The reactor writes the
+/// counters. Any holder may set the policy at any time. A new policy applies from the next turn of
+/// a poller that is awake, otherwise from its next wake-up.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PollControl {
     policy: AtomicU64,
     reason: AtomicU8,
-    /// When the wait began that the reason is of, if it was timed.
+    /// Begin of the wait that `reason` belongs to, if that wait was timed.
     waited: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -174,23 +176,23 @@ pub struct PollControl {
     refused: [AtomicU64; 5],
 }
 
-/// One writer: no read-modify-write.
+/// Adds to a counter. With one writer, no read-modify-write is needed.
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 impl PollControl {
-    /// Changes what it may do. Larger values than may be set count as the largest.
+    /// Changes the policy. Values above their limits are reduced to them.
     pub fn set(&self, policy: PollPolicy) {
         self.policy.store(policy.pack(), Ordering::Relaxed);
     }
 
-    /// What it may do.
+    /// Returns the policy.
     pub fn policy(&self) -> PollPolicy {
         PollPolicy::unpack(self.packed())
     }
 
-    /// What it did so far.
+    /// Returns the state and the counters so far.
     pub fn state(&self) -> PollState {
         PollState {
             reason: self.reason(),
@@ -203,7 +205,7 @@ impl PollControl {
         }
     }
 
-    /// What was done under another mode says nothing of this one.
+    /// Returns the reason. A reason from another mode does not apply to the current one.
     fn reason(&self) -> PollReason {
         let reason = PollReason::of(self.reason.load(Ordering::Relaxed));
         match (self.policy().mode, reason) {

@@ -1,4 +1,4 @@
-//! Waits over a clock that the test sets, and pollers on a real reactor.
+//! Waits on a clock that the test sets, and pollers on a real reactor.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::clock::Clock;
 use crate::cpus::SpinRequest;
 
 const US: u64 = 1_000;
-/// Waits that are slept before anything is known.
+/// Waits that are slept through before the first probe.
 const FIRST: u64 = 32;
 
-/// A poller's waits, with what is around it.
+/// Waits of a poller, with its surroundings.
 struct Bench {
     poll_control: PollControl,
     wait_tracker: WaitTracker,
@@ -35,7 +35,7 @@ impl Bench {
         }
     }
 
-    /// One that has slept for long enough to know that a probe is worth it.
+    /// Creates a bench that has slept long enough to decide that a probe is worth it.
     fn willing(mode: PollMode) -> Self {
         let mut bench = Self::new(policy(mode));
         (0..FIRST).for_each(|_| _ = bench.wait(WaitTarget::Driver, 5 * US));
@@ -52,7 +52,8 @@ impl Bench {
         )
     }
 
-    /// A wait that takes `took_ns`, looked at every 500 ns; true if it was spun to its end.
+    /// Simulates a wait of `took_ns` that is polled every 500 ns. Returns whether it was spun to
+    /// its end.
     fn wait(&mut self, wait_target: WaitTarget, took_ns: u64) -> bool {
         let end = self.now + took_ns;
         let mut awake = true;
@@ -119,7 +120,7 @@ fn a_device_is_looked_at_while_it_is_busy_half_of_the_time() {
         }
         bench.state().hits - before
     };
-    // The driver's waits are too long to be looked for.
+    // The driver's waits are too long to spin through.
     assert_eq!(hits_of(200 * US), 0);
     let hits = hits_of(60 * US);
     assert!(hits > 800, "{hits}");
@@ -140,7 +141,7 @@ fn settings_hold_from_the_next_look_on() {
     assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
     bench.wait_tracker.finds_work(&bench.poll_control, bench.now, &mut bench.guards);
     assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 9_999 * US));
-    // In the middle of a spin.
+    // During a spin.
     assert!(bench.looks(WaitTarget::Driver));
     bench.poll_control.set(policy(PollMode::Off));
     assert!(!bench.looks(WaitTarget::Driver));
@@ -193,7 +194,7 @@ fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
 
 #[test]
 fn a_window_that_always_misses_is_bounded_by_the_budget() {
-    // Waits that end 1 us before and behind the window in turn never teach it.
+    // Waits that end alternately 1 us before and after the window do not change it.
     let mut bench = Bench::new(PollPolicy { max_ns: POLL_MAX_NS, ..policy(PollMode::Auto) });
     let began = bench.now;
     let mut hit = false;

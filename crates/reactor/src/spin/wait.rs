@@ -1,4 +1,4 @@
-//! One wait of a poller, from the turn that finds nothing to the one that finds work.
+//! One wait of a poller, from the turn that finds no work to the one that finds work.
 
 use super::budget::Budget;
 use super::wait_share::WaitShare;
@@ -6,44 +6,44 @@ use super::{PollControl, PollMode, PollPolicy, PollReason, SpinGuards, SpinRefus
 use crate::clock::Clock;
 use crate::{PollSettings, PollVerdict, PollWait, PollWindow};
 
-/// A window without an end.
+/// Window without an end.
 const FOR_EVER: u64 = u64::MAX;
-/// Looks without a limit before readers are told how long they took.
+/// Polls of an endless spin after which the time spun is published.
 const TELL_EVERY: u32 = 4096;
 
-/// Where a poller is between two pieces of work. Times are nanoseconds.
+/// Phase of a poller between two pieces of work. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
-    /// It looks for the first time, and is to look for so long.
+    /// The poller spins for the first time, for at most `window`.
     Begun {
         since: u64,
         window: u64,
     },
-    /// It looks since one time, and until another.
+    /// The poller has spun since one time and may spin until another.
     Looking {
         since: u64,
         until: u64,
     },
-    /// It looked for some time, or not at all, and waits to be woken.
+    /// The poller has spun for some time, or not at all, and waits for its wake-up.
     Sleeping {
         since: u64,
         looked: u64,
     },
 }
 
-/// What a reactor knows of the waits of one poller.
+/// Tracker of the waits of one poller.
 #[derive(Debug)]
 pub(crate) struct WaitTracker {
     phase: Phase,
-    /// The policy that the windows are set to.
+    /// Packed policy that the windows are configured for.
     packed: u64,
     policy: PollPolicy,
     driver: PollWindow,
     device: PollWindow,
-    /// The present wait is for the device.
+    /// True if the current wait is for the device.
     for_device: bool,
-    /// Up to when it was told how long it looked.
+    /// Time up to which the time spun was published.
     told: u64,
     looks: u32,
     budget: Budget,
@@ -76,7 +76,7 @@ impl WaitTracker {
         let max_ns = if self.policy.mode == PollMode::Auto { self.policy.max_ns } else { 0 };
         let settings = PollSettings { max_ns };
         for window in [&mut self.driver, &mut self.device] {
-            // What was learnt holds as long as waits are judged by the same.
+            // Keep what the windows have learnt as long as their settings stay the same.
             if window.settings() != settings {
                 window.set(settings);
             }
@@ -87,19 +87,19 @@ impl WaitTracker {
         if self.for_device { &mut self.device } else { &mut self.driver }
     }
 
-    /// It waits, so that work ends something.
+    /// Returns whether the poller waits, so that work ends a wait.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.phase != Phase::Working
     }
 
-    /// The time of its next turn's begin will be asked for, whatever that finds.
+    /// Returns whether the next turn reads the time at its begin in any case.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         !matches!(self.phase, Phase::Working | Phase::Looking { until: FOR_EVER, .. })
     }
 
-    /// A turn has found nothing. True: it is to be asked again at once.
+    /// Records a turn without work. Returns whether the poller is to be polled again at once.
     pub(crate) fn finds_nothing(
         &mut self,
         poll_control: &PollControl,
@@ -120,7 +120,8 @@ impl WaitTracker {
             Phase::Working => self.begins(poll_control, wait_target, clock, guards),
             Phase::Sleeping { .. } => false,
             Phase::Begun { since, window } => {
-                // Only now: the time between the end of a batch and the first look was no look's.
+                // Only now: the time between the end of a batch and the first poll does not count
+                // as spinning.
                 let now = clock.now();
                 let until = now.saturating_add(window);
                 self.phase = Phase::Looking { since, until };
@@ -182,7 +183,7 @@ impl WaitTracker {
         }
     }
 
-    /// For how long to look, and why; or why not, if that is known yet.
+    /// Returns how long to spin and the reason, or the reason not to spin if that is known.
     fn decides(
         &mut self,
         now: u64,
@@ -194,8 +195,8 @@ impl WaitTracker {
             let unknown = verdict == PollVerdict::Unknown;
             return Err(if unknown { None } else { Some(SpinRefusal::TooLong) });
         }
-        // Else a disk that takes 70 us for each of 5,000 requests a second would have a third of a
-        // CPU for a tenth of its latency.
+        // Otherwise a disk with 5,000 requests a second of 70 us each would use a third of a CPU to
+        // gain a tenth of its latency.
         if self.for_device && !self.share.is_mostly_device() {
             return Err(Some(SpinRefusal::TooLong));
         }
@@ -208,13 +209,13 @@ impl WaitTracker {
         Ok((spin, reason))
     }
 
-    /// For how long it has looked since that was told last.
+    /// Returns the time spun since it was last published.
     fn looked(&mut self, now: u64) -> u64 {
         self.looks = 0;
         now.saturating_sub(std::mem::replace(&mut self.told, now))
     }
 
-    /// A turn has found work at `now`: the wait is over.
+    /// Records that a turn found work at `now`, which ends the wait.
     pub(crate) fn finds_work(
         &mut self,
         poll_control: &PollControl,
@@ -235,13 +236,13 @@ impl WaitTracker {
                 let looked = self.looked(now);
                 poll_control.hit(looked, guards.wake_ns);
                 guards.spun(now, looked);
-                // It ended while it was looked for, however late that was seen.
+                // The wait ended during the spin, however late the poller noticed.
                 (took, took.max(1))
             }
             Phase::Sleeping { since, looked } => (now.saturating_sub(since), looked),
         };
         self.share.add(took_ns, self.for_device);
-        // Twice the least that a waking takes.
+        // Twice the least cost of a wake-up.
         let woken_ns = if spun_ns < took_ns { 2 * guards.wake_ns } else { 0 };
         self.window().ended(PollWait { took_ns, spun_ns, woken_ns });
     }

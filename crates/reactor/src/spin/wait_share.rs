@@ -1,11 +1,11 @@
-//! How much of its time a poller waits for its device.
+//! Share of a poller's waiting time that is for its device.
 
-/// Half of what was counted is forgotten after so many waits.
+/// Waits after which all counts are halved.
 const HALF_LIFE: u32 = 64;
-/// A longer wait counts as one of these nanoseconds: a pause says little about what follows it.
+/// Longest time that a wait counts, in nanoseconds: a pause says little about later waits.
 const LONGEST_NS: u64 = 1_000_000;
 
-/// The time of recent waits, by whom they were for.
+/// Time of recent waits: for the device, and all.
 #[derive(Debug, Default)]
 pub(super) struct WaitShare {
     device: u64,
@@ -14,7 +14,7 @@ pub(super) struct WaitShare {
 }
 
 impl WaitShare {
-    /// A wait has ended that took so many nanoseconds.
+    /// Adds a wait that took `took_ns` nanoseconds.
     pub(super) fn add(&mut self, took_ns: u64, for_device: bool) {
         let took = took_ns.min(LONGEST_NS);
         self.all += took;
@@ -27,8 +27,8 @@ impl WaitShare {
         }
     }
 
-    /// At least half of the time that it waits it waits for the device, as far as is known. Whoever
-    /// has nothing under way for most of the time would burn a CPU for little.
+    /// Returns whether at least half of the waiting time is for the device, as far as is known. A
+    /// poller without requests in flight most of the time would use a CPU for little gain.
     pub(super) fn is_mostly_device(&self) -> bool {
         2 * self.device >= self.all
     }

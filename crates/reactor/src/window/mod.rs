@@ -1,26 +1,24 @@
-//! How long a wait is worth spinning for, judged by the waits there were.
+//! Chooses how long a wait is worth spinning for, from the waits so far.
 //!
-//! A queue that has nothing to do waits: for its driver, or for its device. To sleep costs the next
-//! request a wake-up; to spin costs the CPU the time until it comes. [`PollWindow`] is told of each
-//! wait and says how long to spin for the next one. It knows neither clock nor queue, so a recorded
+//! A queue without work waits for its driver or for its device. Sleeping costs the next request a
+//! wake-up; spinning costs CPU time until the request comes. [`PollWindow`] learns from each wait
+//! and returns how long to spin for the next one. It knows neither clock nor queue, so a recorded
 //! trace of waits drives it as a reactor does.
 //!
 //! # The rule
-//! A hit may cost at most the [`WindowSettings::max_ns`] that its owner grants: over the waits of the
-//! recent past, time spun divided by waits that ended within the spin. Of all windows that keep to
-//! that, the one that gains most is taken. So a wait of 50 us is spun through when it always takes
-//! 50 us; arrivals at random, 200 us apart in the mean, are not, since every window pays 200 us for
-//! each hit; and of bursts with pauses the gaps are spun and the pauses are not.
+//! A hit may cost at most the [`WindowSettings::max_ns`] that its owner grants. The cost is the
+//! time spun over the recent waits, divided by the waits that ended within the spin. Of all windows
+//! within that limit, the window chooses the one with the largest gain. So waits that always take
+//! 50 us are spun through. Random arrivals 200 us apart on average are not, since every window pays
+//! 200 us for each hit. Of bursts with pauses, the gaps are spun through and the pauses are not.
 //!
-//! # Asleep and looking
+//! # Sleeping and spinning
 //! A wait that was slept through ends late, by a wake-up that can be longer than the wait itself.
-//! So it says only roughly what a spin would have cost: enough to leave one out that cannot pay.
-//! A window begins asleep, and after some waits it spins a few to the full ([`PROBE`]) if these
-//! waits, less the wake-up, look as if that could pay; it goes by the probe alone. A time asleep
-//! that ends without a probe that pays makes the next one twice as long. Since a wake-up can take
-//! longer than is known, some probes ([`PATIENCE`]) are made whatever the waits look like.
-//!
-//! Source: design 4.3; the documents' tapdisk3 spins a fixed time whatever comes (seed-facts 1.1).
+//! So it only roughly shows the cost of a spin: enough to exclude a spin that cannot pay. A window
+//! begins asleep. After some waits it spins through a few completely ([`PROBE`]) if the waits, less
+//! the wake-up, suggest that this could pay. The decision depends on the probe alone. If a sleep
+//! ends without a probe that pays, the next sleep is twice as long. Since a wake-up can take longer
+//! than is known, some probes ([`PATIENCE`]) happen whatever the waits suggest.
 
 #[cfg(test)]
 mod tests;
@@ -30,22 +28,22 @@ use wait_histogram::WaitHistogram;
 
 /// Waits that a probe spins through.
 const PROBE: u32 = 8;
-/// Waits that are slept before the first probe.
+/// Waits that are slept through before the first probe.
 const FIRST: u32 = 32;
-/// Times asleep in a row that may end without a probe.
+/// Consecutive sleeps that may end without a probe.
 const PATIENCE: u32 = 3;
-/// Waits that are slept between two probes: at first, and at most.
+/// Waits that are slept through between two probes: at first, and at most.
 const SLEEPS: u32 = 128;
 const SLEEPS_MAX: u32 = 8192;
-/// The choice is made anew after so many waits.
+/// Waits after which the window is chosen anew.
 const REVIEW: u32 = 16;
-/// After so many reviews that said yes, the next sleep is a short one again: fewer are chance.
+/// Consecutive reviews that must pay before the next sleep is a short one again: fewer are chance.
 const PROVEN: u32 = 16;
-/// To begin, a hit must cost at most this part of what it may, so that a window at the border
-/// does not come and go.
+/// Fraction of the allowed cost that a hit may have when spinning begins, so that a window at the
+/// limit does not oscillate.
 const ENTER: (u64, u64) = (3, 4);
 
-/// What the owner of a disk sets.
+/// Settings of a window, from the owner of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSettings {
     /// Longest spin, and the most that a hit may cost, in nanoseconds; 0 never spins.
@@ -53,66 +51,66 @@ pub struct WindowSettings {
 }
 
 impl Default for WindowSettings {
-    /// 128 us: above what a wake-up costs on any machine that was measured, below the gap at which
-    /// a queue that is idle most of the time would burn a core.
+    /// Returns 128 us. This is above the cost of a wake-up on any machine that was measured. It is
+    /// below the gap at which a mostly idle queue would use a whole CPU.
     fn default() -> Self {
         Self { max_ns: 128_000 }
     }
 }
 
-/// Why a window is what it is.
+/// Reason for the current window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowVerdict {
-    /// Nothing is known yet: the first waits are slept.
+    /// No waits are known yet: the first ones are slept through.
     Unknown,
-    /// A few waits are spun to see what they cost.
+    /// A few waits are spun through to measure their cost.
     Probing,
-    /// Waits are short enough to spin.
+    /// Waits are short enough to spin through.
     Pays,
-    /// Waits are too long, or too uncertain.
+    /// Waits are too long or too uncertain.
     TooLong,
     /// Spinning is turned off.
     Off,
 }
 
-/// How a wait ended.
+/// One observed wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitSample {
-    /// From the moment with nothing to do to the moment at which there was something, nanoseconds.
+    /// Time from the moment without work to the moment with work, in nanoseconds.
     pub took_ns: u64,
-    /// For how long of that the queue was looked at; 0 when it slept at once.
+    /// Part of that time spent spinning, in nanoseconds; 0 if the queue slept at once.
     pub spun_ns: u64,
-    /// What of it may have been the waking, nanoseconds.
+    /// Part of that time that the wake-up may have taken, in nanoseconds.
     pub woken_ns: u64,
 }
 
 impl WaitSample {
-    /// It ended while the queue was looked at.
+    /// Returns whether the wait ended during the spin.
     pub fn hit(&self) -> bool {
         self.spun_ns > 0 && self.took_ns <= self.spun_ns
     }
 }
 
-/// See the module.
+/// Spin window of one kind of wait, see the module documentation.
 #[derive(Clone, Debug)]
 pub struct PollWindow {
     settings: WindowSettings,
     verdict: WindowVerdict,
     window_ns: u64,
-    /// Waits left in this probe, this review or this sleep.
+    /// Waits left in this probe, review or sleep.
     left: u32,
-    /// Length of the next sleep.
+    /// Length of the next sleep in waits.
     sleeps: u32,
-    /// Reviews in a row that said yes.
+    /// Consecutive reviews that paid.
     paid: u32,
-    /// Times asleep in a row that ended without a probe.
+    /// Consecutive sleeps that ended without a probe.
     passed: u32,
-    /// Waits that were spun; asleep, what those were about that were not.
+    /// Waits that were spun through; during a sleep, estimates of those slept through.
     wait_histogram: WaitHistogram,
 }
 
 impl PollWindow {
-    /// A window that begins asleep.
+    /// Creates a window that begins asleep.
     pub fn new(settings: WindowSettings) -> Self {
         let mut window = Self {
             settings,
@@ -128,7 +126,7 @@ impl PollWindow {
         window
     }
 
-    /// Changes the settings; what was learnt under others is forgotten.
+    /// Changes the settings and forgets the waits so far.
     pub fn set(&mut self, settings: WindowSettings) {
         self.settings = settings;
         (self.sleeps, self.passed) = (SLEEPS, 0);
@@ -136,23 +134,23 @@ impl PollWindow {
         self.rest(if off { WindowVerdict::Off } else { WindowVerdict::Unknown }, FIRST);
     }
 
-    /// By what it judges.
+    /// Returns the settings.
     pub fn settings(&self) -> WindowSettings {
         self.settings
     }
 
-    /// For how long to look at the queue in the wait that begins now, in nanoseconds; 0 to sleep.
+    /// Returns how long to spin in the wait that begins now, in nanoseconds; 0 to sleep.
     pub fn spin_ns(&self) -> u64 {
         self.window_ns
     }
 
-    /// Why.
+    /// Returns the reason for the current window.
     pub fn verdict(&self) -> WindowVerdict {
         self.verdict
     }
 
-    /// A wait has ended. One that was not spun though [`Self::spin_ns`] said so, since a guard
-    /// forbade it, teaches nothing.
+    /// Adds a wait. A wait that was not spun through although [`Self::spin_ns`] allowed it, because
+    /// a guard forbade it, is ignored.
     pub fn ended(&mut self, wait: WaitSample) {
         match self.verdict {
             WindowVerdict::Off => {}
@@ -183,13 +181,13 @@ impl PollWindow {
         self.left = waits;
     }
 
-    /// Sleeps on, for twice as long the next time.
+    /// Begins another sleep and doubles the length of the next one.
     fn rest_on(&mut self) {
         self.rest(WindowVerdict::TooLong, self.sleeps);
         self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
     }
 
-    /// The time asleep is over.
+    /// Ends a sleep with a probe or another sleep.
     fn wake_up(&mut self) {
         let max = self.settings.max_ns;
         if self.passed < PATIENCE

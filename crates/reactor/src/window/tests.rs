@@ -1,8 +1,8 @@
-//! Traces of waits, driven through a window as a reactor drives it.
+//! Traces of waits that drive a window as a reactor does.
 
 use super::{PollWindow, WaitSample, WindowSettings, WindowVerdict};
 
-/// What a wake-up costs in these traces: it ends a wait that was slept through late.
+/// Cost of a wake-up in these traces: a wait that was slept through ends that much later.
 const WAKE_NS: u64 = 30_000;
 
 /// xorshift64*: the traces are the same in every run.
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// What came of a trace.
+/// Result of a trace.
 #[derive(Debug, Default)]
 struct Outcome {
     waits: u64,
@@ -35,7 +35,7 @@ impl Outcome {
         self.hits as f64 / self.waits as f64
     }
 
-    /// Part of a CPU that was spun.
+    /// Returns the share of a CPU that was spent spinning.
     fn burnt(&self) -> f64 {
         self.spun_ns as f64 / self.time_ns as f64
     }
@@ -102,7 +102,7 @@ fn arrivals_at_random_are_slept_for_when_they_come_seldom() {
         let mut random = Random(seed);
         let outcome = drive(&mut fresh(), (0..50_000).map(|_| random.exponential(200_000.0)));
         assert!(outcome.burnt() < 0.005, "{seed}: {outcome:?}");
-        // Nor does it cost much to find that out.
+        // The probes until then cost little.
         let begin = drive(&mut fresh(), (0..2_000).map(|_| random.exponential(200_000.0)));
         assert!(begin.burnt() < 0.01, "{seed}: {begin:?}");
     }
@@ -113,7 +113,7 @@ fn a_wake_up_that_takes_longer_than_is_known_does_not_hide_what_pays() {
     let mut window = fresh();
     let mut waits = 0;
     while window.verdict() != WindowVerdict::Pays {
-        // Each wait of 10 us ends 300 us late, and nothing is known of that.
+        // Each wait of 10 us ends 300 us late, and the window does not know that.
         let spun_ns = window.spin_ns();
         let took_ns = if spun_ns > 0 { 10_000 } else { 310_000 };
         window.ended(WaitSample { took_ns, spun_ns, woken_ns: 0 });
@@ -174,13 +174,13 @@ fn waits_that_no_guard_let_spin_teach_nothing() {
         window.ended(WaitSample { took_ns: 1_000_000, spun_ns: 0, woken_ns: 0 });
     }
     assert_eq!(window.verdict(), WindowVerdict::Probing);
-    // A clock that jumps is a wait without end.
+    // A clock that jumps produces a wait of the largest duration.
     window.ended(WaitSample { took_ns: u64::MAX, spun_ns: u64::MAX, woken_ns: u64::MAX });
 }
 
 #[test]
 fn no_trace_makes_a_hit_dearer_than_it_may_be() {
-    // Random mixtures: time spun is bounded by what hits may cost, and a little for probes.
+    // Random mixtures: the allowed cost of the hits, and a little for probes, bounds the time spun.
     for seed in 1..40 {
         let mut random = Random(seed);
         let (short, long) = (random.exponential(40_000.0), random.exponential(2_000_000.0));

@@ -1,16 +1,16 @@
-//! How long the recent waits took.
+//! Histogram of the durations of recent waits.
 
-/// Edges, two per octave from 250 ns to 16 ms; longer waits are beyond all.
+/// Bucket limits, two per octave from 250 ns to 16 ms. Longer waits are counted separately.
 const BUCKETS: usize = 33;
 const FIRST_NS: u64 = 250;
-/// A wait counts half after this many more.
+/// Waits after which all weights are halved.
 const HALF_LIFE: u32 = 64;
-/// Weight of a wait when it comes.
+/// Weight of a new wait.
 const ONE: u64 = 1 << 12;
-/// Of so many waits one must end within a window: fewer are chance.
+/// Inverse of the smallest share of waits that must end within a window: fewer are chance.
 const LEAST_HITS: u64 = 8;
 
-/// Waits that took about equally long.
+/// Waits of about the same duration.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     weight: u64,
@@ -25,7 +25,7 @@ impl Bucket {
     }
 }
 
-/// A histogram that forgets.
+/// Histogram whose old entries decay.
 #[derive(Clone, Debug)]
 pub(super) struct WaitHistogram {
     buckets: [Bucket; BUCKETS],
@@ -40,7 +40,7 @@ impl Default for WaitHistogram {
     }
 }
 
-/// Longest wait of a bucket: 250, 354, 500, 707, 1000 ...
+/// Returns the longest wait of a bucket: 250, 354, 500, 707, 1000 ...
 fn edge(bucket: usize) -> u64 {
     let octave = FIRST_NS << (bucket / 2);
     if bucket.is_multiple_of(2) { octave } else { octave * 181 / 128 }
@@ -63,8 +63,8 @@ impl WaitHistogram {
         }
     }
 
-    /// The window of at most `max_ns` that gains most, of those whose hits cost at most `price_ns`
-    /// each. What is gained is the price for each hit, less the time spun.
+    /// Returns the window of at most `max_ns` with the largest gain, among those whose hits cost at
+    /// most `price_ns` each. The gain is the price of all hits, less the time spun.
     pub(super) fn best(&self, max_ns: u64, price_ns: u64) -> Option<u64> {
         let all = self.buckets.iter().map(|b| b.weight).sum::<u64>() + self.beyond.weight;
         let (mut hits, mut spun_in_hits) = (0u64, 0u64);
@@ -79,7 +79,7 @@ impl WaitHistogram {
             if bucket.weight == 0 {
                 continue;
             }
-            // One bucket more than the waits need: they vary.
+            // One octave more than the waits need: they vary.
             let spin = (window * 2).min(max_ns);
             let spun = spun_in_hits.saturating_add((all - hits).saturating_mul(spin));
             let worth = hits.saturating_mul(price_ns);

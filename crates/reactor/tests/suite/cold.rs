@@ -1,4 +1,4 @@
-//! What a cold poller costs a reactor that is busy: nothing.
+//! Tests that cold pollers cost a busy reactor nothing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ const IDLE: usize = 3200;
 const TURNS: u64 = 10_000;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Counts how often anything is asked of it; finds nothing, ever.
+/// Poller that counts its calls and never finds work.
 struct Idle(Arc<AtomicU64>);
 
 impl Poller for Idle {
@@ -42,7 +42,7 @@ impl Poller for Idle {
     }
 }
 
-/// Has work for so many turns.
+/// Poller that has work for a number of turns.
 struct Busy {
     left: u64,
     over: SyncSender<()>,
@@ -73,8 +73,8 @@ fn event() -> Arc<OwnedFd> {
 fn a_busy_poller_takes_its_turns_without_a_look_at_three_thousand_idle_ones() {
     let reactor = Reactor::spawn("cold").unwrap();
     let asked = Arc::new(AtomicU64::new(0));
-    // One eventfd for each would need a higher limit of open files; a cold poller without any is
-    // no cheaper, since nothing of it is looked at.
+    // One eventfd for each would need a higher limit of open files. A cold poller without an
+    // eventfd is no cheaper, since the reactor touches nothing of it.
     let kicks: Vec<_> = (0..IDLE).map(|at| (at % 16 == 0).then(event)).collect();
     let rings: Vec<_> = kicks.iter().flatten().cloned().collect();
     let counter = Arc::clone(&asked);
@@ -85,7 +85,7 @@ fn a_busy_poller_takes_its_turns_without_a_look_at_three_thousand_idle_ones() {
         }
     });
     added.unwrap();
-    // Two turns later they have all gone cold.
+    // After two turns all of them are cold.
     for _ in 0..2 {
         reactor.handle().call(|_| ()).unwrap();
     }
@@ -100,7 +100,7 @@ fn a_busy_poller_takes_its_turns_without_a_look_at_three_thousand_idle_ones() {
     wait.recv_timeout(SOON).unwrap();
     assert!(reactor.handle().counters().turns() - turns >= TURNS);
     assert_eq!(asked.load(Ordering::Relaxed), before, "idle pollers were asked");
-    // They are there: whoever is kicked is asked.
+    // The pollers still work: a kick makes one hot.
     for ring in &rings {
         rustix::io::write(ring, &1u64.to_ne_bytes()).unwrap();
     }

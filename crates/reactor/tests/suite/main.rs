@@ -1,4 +1,4 @@
-//! Tests of `reactor`, one program.
+//! Tests of `reactor`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod cold;

@@ -1,4 +1,4 @@
-//! Descriptors that are watched, and given up while they tell something.
+//! Watched descriptors that are closed while they report events.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ impl Poller for Nothing {
     }
 }
 
-/// Writes and reads it until told otherwise, so that a wake-up may find nothing any more.
+/// Writes and reads the eventfd until `over` is set, so that a wake-up may find no data any more.
 fn hammer(fd: &OwnedFd, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
