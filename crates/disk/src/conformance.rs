@@ -1,4 +1,4 @@
-//! A suite that every [`Disk`] passes, and a client for tests of single disks.
+//! Test suite that every [`Disk`] passes, and a client for tests of single disks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::{Channel, Completion, Disk, IoError, Request, RequestKind, SubmitOutc
 /// Longer than any request of a test takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A reactor with one channel, used by blocking calls from a test.
+/// Reactor with one channel, used by blocking calls from a test.
 pub struct Client {
     reactor: Reactor,
     id: PollerId,
 }
 
-/// A request that was sent.
+/// Request that was sent.
 pub struct Sent(Receiver<Answer>);
 
-/// A request whose channel was abandoned.
+/// Request whose channel was abandoned.
 pub struct Abandoned {
     sent: Sent,
     memory: Arc<memory::Mapping>,
@@ -30,16 +30,16 @@ pub struct Abandoned {
     len: usize,
 }
 
-/// How a request ended, and the data it read.
+/// Outcome of a request, and the data it read.
 pub type Answer = (Result<(), IoError>, Vec<u8>);
 
 struct Pump {
     channel: Box<dyn Channel>,
     waiting: HashMap<u32, SyncSender<Answer>>,
-    /// Requests that the channel handed back.
+    /// Requests that the channel returned.
     held: Vec<Request>,
     done: Vec<Completion>,
-    /// Reads keep a second list on the same memory, since the channel may consume the first.
+    /// Second buffer lists of reads on the same memory, since the channel may consume the first.
     windows: HashMap<u32, Buffers>,
     next: u32,
 }
@@ -108,7 +108,7 @@ impl Client {
         Self { reactor, id }
     }
 
-    /// Sends a request whose buffers begin `skew` bytes behind an aligned address.
+    /// Sends a request whose buffers begin `skew` bytes after an aligned address.
     pub fn send(
         &self,
         kind: RequestKind,
@@ -140,11 +140,11 @@ impl Client {
         Sent(wait)
     }
 
-    /// Sends a request and abandons the channel before the kernel has seen it; returns the request
-    /// and its memory.
+    /// Sends a request and abandons the channel before the kernel has seen the request. Returns the
+    /// request and its memory.
     ///
     /// # Panics
-    /// There is no memory.
+    /// Panics if there is no memory.
     pub fn send_abandoned(
         &self,
         kind: RequestKind,
@@ -195,12 +195,12 @@ impl Client {
         Sent(wait)
     }
 
-    /// Waits for a turn of the reactor: what it was sent before has gone to the kernel after two.
+    /// Waits for a turn of the reactor. After two turns the kernel has all requests sent before.
     pub fn barrier(&self) {
         self.reactor.handle().call(|_| ()).expect("a running reactor");
     }
 
-    /// Sends and waits.
+    /// Sends a request and waits for its outcome.
     pub fn run(&self, kind: RequestKind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
         self.send(kind, offset, len, data, 0).wait()
     }
@@ -208,7 +208,7 @@ impl Client {
     /// Reads `len` bytes.
     ///
     /// # Panics
-    /// When the disk refuses.
+    /// Panics if the read fails.
     pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
         let (outcome, data) = self.run(RequestKind::Read, offset, len, Vec::new());
         assert_eq!(outcome, Ok(()));
@@ -218,13 +218,13 @@ impl Client {
     /// Writes `data`.
     ///
     /// # Panics
-    /// When the disk refuses.
+    /// Panics if the write fails.
     pub fn write(&self, offset: u64, data: Vec<u8>) {
         let kind = RequestKind::Write { durable: false };
         assert_eq!(self.run(kind, offset, data.len() as u64, data).0, Ok(()));
     }
 
-    /// Tells the channel that its queue is being stopped.
+    /// Reports to the channel that its queue is being drained.
     pub fn give_up(&self) {
         let id = self.id;
         let told = self.reactor.handle().call(move |context| {
@@ -235,10 +235,10 @@ impl Client {
 }
 
 impl Abandoned {
-    /// Waits for the end of the request; returns how that is told, and what is in its memory then.
+    /// Waits until the request completes. Returns its outcome, and the contents of its memory then.
     ///
     /// # Panics
-    /// When it does not end.
+    /// Panics if the request does not complete.
     pub fn wait(self) -> Answer {
         let (outcome, _) = self.sent.wait();
         let window = Buffers::from_mapping(&self.memory, self.skew, self.len).expect("inside");
@@ -249,15 +249,15 @@ impl Abandoned {
 }
 
 impl Sent {
-    /// Waits for the end of the request.
+    /// Waits until the request completes.
     ///
     /// # Panics
-    /// When it does not end.
+    /// Panics if the request does not complete.
     pub fn wait(self) -> Answer {
         self.0.recv_timeout(DEADLINE).expect("the request ends")
     }
 
-    /// The request has not ended within `time`.
+    /// Returns whether the request does not complete within `time`.
     pub fn still_waits(&self, time: Duration) -> bool {
         self.0.recv_timeout(time).is_err()
     }
@@ -275,10 +275,10 @@ fn pattern(seed: u64, len: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Runs the whole suite on a writable disk of at least 4 MiB that keeps what is written.
+/// Runs the whole suite on a writable disk of at least 4 MiB that stores written data.
 ///
 /// # Panics
-/// When the disk breaks the contract.
+/// Panics if the disk breaks the contract.
 pub fn run(disk: Arc<dyn Disk>) {
     disk.activate().expect("activates");
     disk.activate().expect("twice is once");
@@ -339,7 +339,7 @@ fn zeroes_and_discards(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     clients[0].read(0, 4 * block);
 }
 
-/// Extents follow each other over the whole disk, and holes read zeroes.
+/// Checks that extents follow each other over the whole disk, and that holes read as zeroes.
 fn extents(client: &Client, disk: &Arc<dyn Disk>) {
     let geometry = disk.geometry();
     let punch = RequestKind::WriteZeroes { unmap: true, durable: true };
@@ -379,7 +379,8 @@ fn depth(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     }
 }
 
-/// Random operations in the first MiB, from both reactors in turn, against a flat buffer.
+/// Runs random operations in the first MiB, alternately from both reactors, and compares with a
+/// flat buffer.
 fn model(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     const AREA: u64 = 1 << 20;
     let soak = std::env::var_os("RINGWAY_SOAK").is_some();

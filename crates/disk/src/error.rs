@@ -1,137 +1,137 @@
-//! What can go wrong with a disk and with a request.
+//! Errors of disks and of requests.
 
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why a disk cannot be opened, locked or resized.
+/// Reason why a disk cannot be opened, locked or resized.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Os {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// Path of the image.
         path: PathBuf,
-        /// Its answer.
+        /// Error of the system call.
         #[source]
         source: Errno,
     },
-    /// Neither a regular file nor a block device.
+    /// The path is neither a regular file nor a block device.
     #[error("{} is {what}; give a raw image file or a block device", path.display())]
     WrongType {
-        /// What was given.
+        /// Given path.
         path: PathBuf,
-        /// What it is.
+        /// Type of the file.
         what: &'static str,
     },
-    /// An image without a byte.
+    /// The image is empty.
     #[error("{} is empty; give it a size first, for example with `truncate -s 8G`", path.display())]
     Empty {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
     },
-    /// The size is no whole number of blocks.
+    /// The size is not a multiple of the block size.
     #[error(
         "{} has {size} bytes, not a multiple of the block size {block_size}; \
          grow it to {next} bytes, for example with `truncate -s {next}`", path.display()
     )]
     OddSize {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// Block size in bytes.
         block_size: u32,
-        /// Next multiple.
+        /// Next larger multiple of the block size, in bytes.
         next: u64,
     },
-    /// Direct I/O needs larger blocks than asked for.
+    /// Direct I/O needs larger blocks than requested.
     #[error(
         "block size {asked} is below the {needed} bytes that direct I/O on {} needs; \
          use --block-size {needed} or --cache writeback", path.display()
     )]
     BlockSize {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
-        /// What was asked for, in bytes.
+        /// Requested block size in bytes.
         asked: u32,
-        /// What the storage needs, in bytes.
+        /// Block size that the storage needs, in bytes.
         needed: u32,
     },
-    /// No O_DIRECT here.
+    /// The file system does not support O_DIRECT.
     #[error("the file system of {} has no direct I/O; use --cache writeback", path.display())]
     NoDirectIo {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
     },
-    /// Somebody else uses the image.
+    /// Another process uses the image.
     #[error("{} is in use: {holder}; stop that first, or open both read-only", path.display())]
     Locked {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
-        /// By whom and how, as far as the kernel tells.
+        /// Use of the image by the other process, as far as its locks show.
         holder: String,
     },
-    /// A process that is gone has I/O on the image under way.
+    /// A process that has ended still has I/O in flight on the image.
     #[error(
         "the kernel has not ended all I/O on {} of a process that served this disk before; \
          wait until it has", path.display()
     )]
     Fenced {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
     },
-    /// The image became smaller since it was opened.
+    /// The image has shrunk since it was opened.
     #[error(
         "{} has {found} bytes now, {size} when it was attached; detach and attach it again",
         path.display()
     )]
     Shrunk {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
-        /// Its size now, in bytes.
+        /// Current size in bytes.
         found: u64,
-        /// The size that guests were told, in bytes.
+        /// Size that guests see, in bytes.
         size: u64,
     },
-    /// The size cannot become what was asked for.
+    /// The disk cannot have the requested size.
     #[error("cannot resize: {problem}")]
     Resize {
-        /// Why, and what would be possible.
+        /// Reason, and what would be possible.
         problem: String,
     },
-    /// No memory for a memory disk.
+    /// There is no memory for a memory disk.
     #[error("cannot make a memory disk of {size} bytes")]
     Memory {
-        /// Its size.
+        /// Size in bytes.
         size: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: memory::MemoryError,
     },
 }
 
-/// Why a request failed, as far as a guest can be told.
+/// Reason why a request failed, as far as a guest can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IoError {
     /// The storage failed.
     #[error("storage error: {0}")]
     Storage(Errno),
-    /// The storage ended before the disk did.
+    /// The storage ends before the disk does.
     #[error("storage is shorter than the disk")]
     Short,
-    /// No room, and waiting was not asked for.
+    /// The storage is full, and the disk is not set to wait for space.
     #[error("storage is full")]
     Full,
-    /// A write to a disk that refuses writes.
+    /// The disk is read-only and refuses the write.
     #[error("disk is read-only")]
     ReadOnly,
-    /// Outside of the disk, or not a whole number of blocks.
+    /// The range is outside of the disk or not a whole number of blocks.
     #[error("range is outside of the disk or not aligned to its blocks")]
     Range,
-    /// The disk cannot do that.
+    /// The disk does not support the operation.
     #[error("operation is not supported")]
     Unsupported,
 }

@@ -1,36 +1,58 @@
 //! The Disk contract and its backends: file, block device, memory, null.
 //!
 //! # Words
-//! - [`Disk`]: something with a geometry that channels can be opened on. Shared by all threads.
-//! - [`Channel`]: one reactor's way to a disk. Requests go in ([`Channel::submit`]), completions
+//! - [`Disk`]: a device with a geometry, on which channels are opened. All threads share it.
+//! - [`Channel`]: one reactor's access to a disk. Requests go in ([`Channel::submit`]), completions
 //!   come out ([`Channel::reap`]).
 //! - [`Request`]: a checked range of bytes, what to do with it, and the buffers it owns.
-//! - **Activate**: take the lock that keeps a second writer away. A disk that is opened and not
-//!   activated only tells its geometry.
-//! - **Fence**: keeps a successor from activating while the kernel still ends the I/O of a process
-//!   that was killed ([`Disk::wait_fence`]).
-//! - **Home reactor**: a disk with metadata that changes has one reactor that owns it; channels
-//!   elsewhere answer [`SubmitOutcome::Pending`] and ask it. The disks here have none.
+//! - **Activate**: take the lock that keeps a second writer away. A disk that is opened but not
+//!   activated only reports its geometry.
+//! - **Fence**: keeps a successor from activating while the kernel still ends the I/O of a killed
+//!   process ([`Disk::wait_fence`]).
+//! - **Home reactor**: the one reactor that owns a disk whose metadata changes. Channels elsewhere
+//!   answer [`SubmitOutcome::Pending`] and ask it. The disks here have none.
 //!
 //! # Model
-//! `submit` answers at once ([`SubmitOutcome::Done`]), later through `reap`
-//! ([`SubmitOutcome::Pending`]), or hands the request back because it is out of something
-//! ([`SubmitOutcome::Full`]): the caller keeps it and tries again after the next completion. A
-//! channel never blocks and never drops a request.
+//! `submit` answers at once ([`SubmitOutcome::Done`]), or later through `reap`
+//! ([`SubmitOutcome::Pending`]). If the channel is out of a resource, it hands the request back
+//! ([`SubmitOutcome::Full`]); the caller keeps it and retries after the next completion. A channel
+//! never blocks and never drops a request.
 //!
 //! | backend | data | flush | discard, zeroes | full storage |
 //! |---|---|---|---|---|
-//! | [`FileDisk`] | io_uring, O_DIRECT or buffered | fdatasync | fallocate, else plain zeroes | waits or errors |
+//! | [`FileDisk`] | io_uring, direct or buffered | fdatasync | fallocate, zeroes | waits or fails |
 //! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
 //! | [`NullDisk`] | untouched | nothing | nothing | - |
 //!
+//! # Design
+//! **A failed flush stays failed.** The kernel reports lost data once per open file and forgets the
+//! pages. After that, every flush on the disk fails until the disk is attached anew. So no guest
+//! takes a later success for a promise.
+//!
+//! **Locks are QEMU's.** An active disk sets the marks that QEMU sets on an image: OFD read locks
+//! on bytes 100+n and 200+n. So `qemu-img`, QEMU and this process refuse each other's second
+//! writer.
+//!
+//! **A dead process's I/O is fenced.** The kernel goes on with the requests of a killed process. An
+//! active disk holds one more lock, on a byte above 2^62 that disk id and socket select
+//! ([`fence_byte`]), by the open file that its I/O uses. The lock goes with the last request. A
+//! successor sleeps in the kernel until it has the byte, on a thread of its own, and lets no
+//! front-end in before. Without write permission it cannot take the lock that it would sleep for.
+//! It checks with growing pauses, because no event exists.
+//!
+//! **Full storage makes requests wait.** The kernel has no event for "space is available". So
+//! stalled requests are retried twice a second, and only while some wait. When a queue stops, it
+//! gives up waiting ([`Channel::fail_stalled`]). With an in-flight region the requests stay on
+//! record and are submitted at the next start. Without one they end in an error, because a ring
+//! cannot give a request back unserved.
+//!
 //! # Errors
 //! [`DiskError`] for opening, locking and resizing: it names the path, the cause and what to do.
-//! [`IoError`] for a request: what a guest can be told.
+//! [`IoError`] for a request: the failures that a guest can distinguish.
 //!
 //! # Invariants
-//! - Whoever submits has checked the range against [`Geometry::check`]; a channel still never
-//!   touches a byte outside its disk.
+//! - The submitter has checked the range against [`Geometry::check`]. A channel still never touches
+//!   a byte outside its disk.
 //! - Decorators forward every data operation explicitly: no method here has a default that drops
 //!   data.
 //! - Buffers come back with the completion, on success and on failure, whole or consumed.
@@ -57,83 +79,83 @@ pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
 
-/// Something that stores blocks. All methods may be called from any thread but a reactor's,
-/// except [`Disk::open_channel`], which runs on the reactor that will own the channel, and what is
-/// said to never wait.
+/// Block storage. All methods may be called from any thread but a reactor's. Exceptions are
+/// [`Disk::open_channel`], which runs on the reactor that will own the channel, and methods that
+/// never wait.
 pub trait Disk: Debug + Send + Sync {
-    /// Size and limits now. Size grows only by [`Disk::resize`].
+    /// Returns the current size and limits. The size grows only by [`Disk::resize`].
     fn geometry(&self) -> Geometry;
 
-    /// A channel for the reactor and the poller that `context` belongs to.
+    /// Opens a channel for the reactor and the poller that `context` belongs to.
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel>;
 
-    /// Sleeps until the kernel has ended all I/O that a process before this one had under way on
-    /// the same disk: until then what it wrote may land after what we write. That may take as
-    /// long as storage hangs: call it on a thread that can be left alone. Holds from then on
+    /// Sleeps until the kernel has completed all I/O that a former process had in flight on this
+    /// disk. Until then the former process's writes may land after new ones. This may take as long
+    /// as the storage hangs: call it on a thread that can be abandoned. The fence is then held
     /// until [`Disk::deactivate`].
     ///
     /// # Errors
-    /// The storage has no locks.
+    /// Fails if the storage has no locks.
     fn wait_fence(&self) -> Result<(), DiskError>;
 
-    /// Takes the lock: from here on requests may be submitted. Twice is once.
+    /// Takes the lock; from then on requests may be submitted. A second call has no effect.
     ///
     /// # Errors
-    /// [`DiskError::Locked`] when somebody else uses the image, [`DiskError::Fenced`] when
+    /// [`DiskError::Locked`] if another process uses the image, [`DiskError::Fenced`] if
     /// [`Disk::wait_fence`] would wait.
     fn activate(&self) -> Result<(), DiskError>;
 
     /// Makes acknowledged writes durable and releases the lock. All channels must be drained.
     ///
     /// # Errors
-    /// The flush failed; the lock is released all the same.
+    /// Fails if the flush fails; the lock is released in any case.
     fn deactivate(&self) -> Result<(), DiskError>;
 
-    /// Grows the disk to `size` bytes, or takes the size that its storage has now.
+    /// Grows the disk to `size` bytes, or to the current size of its storage if `size` is `None`.
     ///
     /// # Errors
-    /// [`DiskError::Resize`]: it would shrink, or the storage cannot.
+    /// [`DiskError::Resize`] if the disk would shrink or the storage cannot grow.
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError>;
 
-    /// Requests that wait for full storage now, over all channels.
+    /// Returns the number of requests that now wait for space on the storage, over all channels.
     fn stalled(&self) -> u64;
 
-    /// Which bytes from `offset` on are stored and which are holes that read zeroes: at most
-    /// `limit` extents in order, without a break, that begin at `offset` and end at
-    /// `offset + len` at the latest. Whoever writes meanwhile makes the answer old. May wait for
-    /// the storage: never on a reactor.
+    /// Returns the stored extents and the holes of a range, in order and without gaps. At most
+    /// `limit` extents are returned. They begin at `offset` and end at `offset + len` at the
+    /// latest. A concurrent write makes the result outdated. May wait for the storage: never call
+    /// it on a reactor.
     ///
     /// # Errors
-    /// Outside of the disk, or the storage's refusal.
+    /// Fails if the range is outside of the disk or the storage fails.
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError>;
 
-    /// Nothing is ever stored, so whoever reads need not be sent any data: it may be told that all
-    /// is zero. Never waits.
+    /// Returns whether the disk never stores data. A reader need not be sent any data then: all of
+    /// it is zero. Never waits.
     fn reads_zeroes(&self) -> bool {
         false
     }
 
-    /// Writing zeroes moves no data, as far as is known; `unmap` as in [`RequestKind::WriteZeroes`].
-    /// Never waits.
+    /// Returns whether writing zeroes moves no data, as far as is known; `unmap` as in
+    /// [`RequestKind::WriteZeroes`]. Never waits.
     fn zeroes_fast(&self, unmap: bool) -> bool;
 }
 
-/// One reactor's way to a disk.
+/// One reactor's access to a disk.
 pub trait Channel {
     /// Starts a request.
     fn submit(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome;
 
-    /// Moves requests that have ended into `out`.
+    /// Moves completed requests into `out`.
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>);
 
-    /// The queue is being stopped: what waits for storage to get room fails now, so that
-    /// everything that was submitted ends. From then on nothing waits; a queue that starts again
-    /// opens a channel of its own.
+    /// Prepares to drain the queue: requests that wait for space on the storage fail now, so that
+    /// all submitted requests complete. From then on no request waits for space. A queue that
+    /// starts again opens its own channel.
     fn fail_stalled(&mut self, context: &mut Context<'_>);
 
-    /// The queue was given up with requests under way, and its guest goes on elsewhere: from here
-    /// on no step of any request begins and nothing is copied into its buffers. What the kernel
-    /// has can only be waited for; every request still ends through [`Channel::reap`], with an
-    /// outcome that means nothing.
+    /// Abandons the channel, because its guest continues on another queue while requests are in
+    /// flight. From then on no step of any request begins, and no data is copied into its buffers.
+    /// Operations in the kernel can only be waited for. Every request still completes through
+    /// [`Channel::reap`], with a meaningless outcome.
     fn abandon(&mut self);
 }

@@ -1,4 +1,4 @@
-//! A disk that moves no data: what a datapath costs by itself.
+//! Disk that moves no data, to measure the cost of the datapath itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +8,8 @@ use crate::{
     Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, SubmitOutcome,
 };
 
-/// Reads leave the buffers as they are, writes are forgotten, everything succeeds. Whoever can be
-/// told so hears that all of it is a hole.
+/// Disk that ignores its data: reads leave the buffers unchanged, writes are dropped, and every
+/// request succeeds. The disk reports all of its range as a hole.
 #[derive(Debug)]
 pub struct NullDisk {
     size: AtomicU64,
@@ -18,7 +18,7 @@ pub struct NullDisk {
 }
 
 impl NullDisk {
-    /// A disk of `size` bytes in blocks of `block_size` bytes.
+    /// Creates a disk of `size` bytes in blocks of `block_size` bytes.
     pub fn new(size: u64, block_size: u32, read_only: bool) -> Self {
         Self { size: size.into(), block_size, read_only }
     }
@@ -39,7 +39,7 @@ impl Disk for NullDisk {
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
-        // Nothing of a process that is gone can reach this one.
+        // I/O of a dead process cannot reach this disk.
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Disk for NullDisk {
     }
 }
 
-/// A disk may only grow, by whole blocks.
+/// Checks that a disk only grows, and by whole blocks.
 pub(crate) fn check_growth(now: Geometry, size: u64) -> Result<(), DiskError> {
     let problem = if size < now.size {
         format!("{size} bytes is less than the present {}; a disk only grows", now.size)

@@ -1,4 +1,4 @@
-//! A disk in memory.
+//! Disk in memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,14 +13,15 @@ use crate::{
     SubmitOutcome,
 };
 
-/// Punch a hole and keep the size.
+/// Fallocate mode that punches a hole and keeps the size.
 pub(crate) const PUNCH_HOLE: i32 = 0x02 | 0x01;
 
-/// A disk in a memfd: contents last as long as somebody holds it.
+/// Disk in a memfd. Its contents last as long as any process has the memfd open.
 #[derive(Debug)]
 pub struct MemoryDisk {
     file: Arc<OwnedFd>,
-    /// Replaced when the disk grows; channels take the new one when they need it.
+    /// Mapping of the memfd, replaced when the disk grows. Channels fetch the new one when they
+    /// need it.
     mapping: Arc<RwLock<Arc<Mapping>>>,
     block_size: u32,
     read_only: bool,
@@ -31,10 +32,10 @@ fn current(mapping: &RwLock<Arc<Mapping>>) -> Arc<Mapping> {
 }
 
 impl MemoryDisk {
-    /// A zeroed disk of `size` bytes in blocks of `block_size` bytes.
+    /// Creates a zeroed disk of `size` bytes in blocks of `block_size` bytes.
     ///
     /// # Errors
-    /// [`DiskError::Memory`].
+    /// [`DiskError::Memory`] if the memory cannot be allocated.
     pub fn new(size: u64, block_size: u32, read_only: bool) -> Result<Self, DiskError> {
         let failed = |source| DiskError::Memory { size, source };
         let mapping = Mapping::memfd("ringway-disk", size).map_err(failed)?;
@@ -47,10 +48,11 @@ impl MemoryDisk {
         Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
     }
 
-    /// The disk whose bytes somebody has held in `file` ([`Self::file`]), as large as that is.
+    /// Takes over the disk whose bytes are in `file` ([`Self::file`]). The disk is as large as the
+    /// file.
     ///
     /// # Errors
-    /// [`DiskError::Memory`].
+    /// [`DiskError::Memory`] if the file cannot be mapped.
     pub fn adopt(file: OwnedFd, block_size: u32, read_only: bool) -> Result<Self, DiskError> {
         let failed = |size| move |source| DiskError::Memory { size, source };
         let found = rustix::fs::fstat(&file)
@@ -61,7 +63,7 @@ impl MemoryDisk {
         Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
     }
 
-    /// The file with its bytes: whoever has it open keeps them.
+    /// Returns the file with the disk's bytes. They exist as long as any process has it open.
     pub fn file(&self) -> &Arc<OwnedFd> {
         &self.file
     }
@@ -88,7 +90,7 @@ impl Disk for MemoryDisk {
     }
 
     fn wait_fence(&self) -> Result<(), DiskError> {
-        // Nothing of a process that is gone can reach this one.
+        // I/O of a dead process cannot reach this disk.
         Ok(())
     }
 
@@ -148,7 +150,7 @@ impl MemoryChannel {
         if copy(&self.mapping) {
             return true;
         }
-        // Past the end of what this channel knows: the disk may have grown.
+        // Past the end of this channel's mapping: the disk may have grown.
         self.mapping = current(&self.newest);
         copy(&self.mapping)
     }

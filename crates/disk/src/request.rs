@@ -7,96 +7,96 @@ use crate::IoError;
 /// Size and limits of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Logical block size in bytes: ranges are multiples of it.
     pub block_size: u32,
-    /// Writes, discards and zeroes are refused.
+    /// True if writes, discards and zeroing are refused.
     pub read_only: bool,
-    /// A discard frees something.
+    /// True if a discard frees storage.
     pub discard: bool,
 }
 
-/// A piece of a disk that is stored, or is not.
+/// Part of a disk that is either stored or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Nothing is stored: it reads zeroes and takes no room.
+    /// True for a hole: it reads as zeroes and takes no space.
     pub hole: bool,
 }
 
 impl Extent {
-    /// All of a range is stored, as far as anybody knows.
+    /// Returns a range as one stored extent, for disks that do not track holes.
     pub(crate) fn stored(geometry: &Geometry, offset: u64, len: u64) -> Result<Vec<Self>, IoError> {
         geometry.check_inside(offset, len)?;
         Ok(vec![Self { len, hole: false }])
     }
 }
 
-/// What to do.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// Fill the buffers.
     Read,
     /// Store the buffers.
     Write {
-        /// Durable on completion: the driver will not flush.
+        /// True if the data must be durable on completion: the driver will not flush.
         durable: bool,
     },
     /// Make completed writes durable.
     Flush,
-    /// The range is not needed; later reads may return anything that was there or zeroes.
+    /// Discard the range; later reads may return the old data or zeroes.
     Discard,
-    /// The range reads zeroes.
+    /// Write zeroes to the range.
     WriteZeroes {
-        /// It may be unmapped.
+        /// True if the range may be unmapped.
         unmap: bool,
-        /// Durable on completion.
+        /// True if the zeroes must be durable on completion.
         durable: bool,
     },
 }
 
-/// One request. Its range has been checked by [`Geometry::check`].
+/// One request, whose range [`Geometry::check`] has checked.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// Kind of the request.
     pub kind: RequestKind,
     /// First byte.
     pub offset: u64,
-    /// Bytes; for reads and writes as many as the buffers hold.
+    /// Length in bytes; for reads and writes the length of the buffers.
     pub len: u64,
     /// Data; empty for other kinds.
     pub buffers: Buffers,
-    /// The submitter's name for it.
+    /// Tag that the submitter chose.
     pub tag: u32,
 }
 
-/// One request that has ended.
+/// One completed request.
 #[derive(Debug)]
 pub struct Completion {
-    /// The submitter's name for it.
+    /// Tag that the submitter chose.
     pub tag: u32,
-    /// How it ended.
+    /// Outcome of the request.
     pub outcome: Result<(), IoError>,
-    /// Its buffers, whole or consumed.
+    /// Buffers of the request, whole or consumed.
     pub buffers: Buffers,
 }
 
-/// Answer of [`crate::Channel::submit`].
+/// Result of [`crate::Channel::submit`].
 #[derive(Debug)]
 #[must_use = "a request that is not done must be kept"]
 pub enum SubmitOutcome {
-    /// It has ended already.
+    /// The request has completed already.
     Done(Completion),
-    /// It ends through [`crate::Channel::reap`].
+    /// The request completes through [`crate::Channel::reap`].
     Pending,
-    /// The channel is out of something: try again after the next completion.
+    /// The channel lacks a resource: submit again after the next completion.
     Full(Request),
 }
 
 impl Request {
-    /// Ends the request.
+    /// Completes the request.
     pub fn complete(self, outcome: Result<(), IoError>) -> Completion {
         Completion { tag: self.tag, outcome, buffers: self.buffers }
     }
@@ -106,7 +106,8 @@ impl Geometry {
     /// Checks that a request of `kind` over `len` bytes at `offset` may be submitted.
     ///
     /// # Errors
-    /// [`IoError::ReadOnly`], [`IoError::Range`].
+    /// [`IoError::ReadOnly`] if the request would change a read-only disk, [`IoError::Range`] if
+    /// the range is outside of the disk or not aligned.
     pub fn check(&self, kind: RequestKind, offset: u64, len: u64) -> Result<(), IoError> {
         let changes = !matches!(kind, RequestKind::Read | RequestKind::Flush);
         if changes && self.read_only {
@@ -122,10 +123,11 @@ impl Geometry {
         self.check_inside(offset, len)
     }
 
-    /// Checks that there are `len` bytes at `offset`, and at least one, whatever the block size.
+    /// Checks that the disk contains the `len` bytes at `offset`, and that `len` is at least 1.
+    /// Ignores the block size.
     ///
     /// # Errors
-    /// [`IoError::Range`].
+    /// [`IoError::Range`] otherwise.
     pub fn check_inside(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let end = offset.checked_add(len).ok_or(IoError::Range)?;
         if len == 0 || end > self.size { Err(IoError::Range) } else { Ok(()) }

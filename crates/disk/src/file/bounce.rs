@@ -6,27 +6,27 @@ use memory::{Buffers, Mapping};
 
 /// Bytes of one bounce buffer: large misaligned requests go through it piece by piece.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Bounce buffers of one channel. An empty pool holds the queue.
+/// Bounce buffers of one channel. While all are in use, the queue waits.
 const LIMIT: usize = 8;
 
-/// A bounded pool, filled as it is needed.
+/// Bounded pool of bounce buffers, allocated on demand.
 #[derive(Debug, Default)]
 pub(crate) struct BouncePool {
     free: Vec<Arc<Mapping>>,
     made: usize,
 }
 
-/// Why there is no bounce buffer.
+/// Reason why there is no bounce buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoBuffer {
-    /// All are in use: one comes back when a request ends.
+    /// All buffers are in use: one returns when a request completes.
     Busy,
-    /// None can be made and none will come back.
+    /// No buffer can be allocated and none will return.
     NoMemory,
 }
 
 impl BouncePool {
-    /// A buffer for one request at a time.
+    /// Takes a buffer for one request.
     pub(crate) fn take(&mut self) -> Result<Arc<Mapping>, NoBuffer> {
         if let Some(mapping) = self.free.pop() {
             return Ok(mapping);
@@ -44,13 +44,13 @@ impl BouncePool {
         }
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the pool.
     pub(crate) fn put(&mut self, mapping: Arc<Mapping>) {
         self.free.push(mapping);
     }
 }
 
-/// The first `len` bytes of a bounce buffer.
+/// Returns the first `len` bytes of a bounce buffer.
 pub(crate) fn piece(mapping: &Arc<Mapping>, len: usize) -> Buffers {
     Buffers::from_mapping(mapping, 0, len.min(PIECE)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One reactor's way to a file.
+//! One reactor's channel to a file.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,19 +14,19 @@ use super::request::{FileRequest, IoMethod, StepOutcome};
 use super::{FileOptions, ImageInfo, OnFull, Shared};
 use crate::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
 
-/// Largest read that first asks the page cache without waiting, in bytes: above, the copy costs
-/// more than the trip through the ring saves.
+/// Largest read that first tries the page cache without waiting, in bytes. Above, the copy costs
+/// more than avoiding the io_uring saves.
 const INLINE_READ: u64 = 32 << 10;
 /// Bytes read that way between two reaps, so that other queues get their turn.
 const INLINE_BUDGET: u64 = 512 << 10;
-/// How often requests that wait for room are tried again: there is no event for room.
+/// Interval for retrying requests that wait for space: the kernel reports no event for free space.
 const RETRY: Duration = Duration::from_millis(500);
-/// Tag of the retry timer; requests have theirs from 0 on.
+/// Tag of the retry timer; the tags of requests begin at 0.
 const TIMER: u64 = u64::MAX;
-/// How a request of a channel that was abandoned ends.
+/// Outcome of a request whose channel was abandoned.
 const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
-/// One reactor's way to a file.
+/// One reactor's channel to a file.
 pub(crate) struct FileChannel {
     file: File,
     port: CompletionPort,
@@ -35,20 +35,20 @@ pub(crate) struct FileChannel {
     buffered: bool,
     on_full: OnFull,
     giving_up: bool,
-    /// Nobody is to see anything of what ends.
+    /// True once the outcome of requests does not matter any more.
     abandoned: bool,
     budget: u64,
     pool: BouncePool,
-    /// Requests in the kernel, found by the operation's tag.
+    /// Requests in the kernel, indexed by the operation's tag.
     file_request: Vec<Option<FileRequest>>,
     free: Vec<usize>,
-    /// Requests that wait for room.
+    /// Requests that wait for space.
     stalled: VecDeque<FileRequest>,
-    /// Zeroes that wait for a bounce buffer.
+    /// Zeroing requests that wait for a bounce buffer.
     starved: VecDeque<FileRequest>,
     timer_set: bool,
     op_completion: Vec<OpCompletion>,
-    /// Ended outside of [`Channel::reap`]; handed out by it.
+    /// Requests completed outside of [`Channel::reap`], which returns them.
     ended: Vec<Completion>,
 }
 
@@ -81,7 +81,7 @@ impl FileChannel {
         }
     }
 
-    /// Reads what the page cache has; true when that was all.
+    /// Reads the data that the page cache has. Returns true if that was all of the request.
     fn read_inline(&mut self, context: &Context<'_>, request: &mut Request) -> bool {
         if !self.buffered || request.len > INLINE_READ || request.len > self.budget {
             return false;
@@ -100,7 +100,7 @@ impl FileChannel {
         false
     }
 
-    /// How a request of this kind begins.
+    /// Returns how a request of this kind begins.
     fn way(&mut self, request: &mut Request) -> Result<IoMethod, NoBuffer> {
         match request.kind {
             RequestKind::Flush => Ok(IoMethod::Sync),
@@ -170,7 +170,8 @@ impl FileChannel {
         };
         self.free.push(slot);
         let syncs = matches!(file_request.io_method, IoMethod::Sync);
-        // A flush touches no buffers, and its failure is the disk's, whoever asked for it.
+        // A flush touches no buffers, and its failure concerns the disk, whichever request caused
+        // it.
         let step = if self.abandoned && !syncs {
             StepOutcome::End(CANCELED)
         } else {
@@ -191,7 +192,8 @@ impl FileChannel {
         }
     }
 
-    /// The file system refused a fallocate: remember it, and take the next way.
+    /// Tries the next method after the file system rejected a fallocate, and remembers the
+    /// rejection.
     fn other_way(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         let zeroes = matches!(file_request.kind, RequestKind::WriteZeroes { .. });
         if matches!(file_request.io_method, IoMethod::Punch) {
@@ -206,7 +208,7 @@ impl FileChannel {
         self.begin_fill(context, file_request);
     }
 
-    /// Writes zeroes plainly, now or when a buffer is free.
+    /// Writes zeroes as data, now or when a buffer is free.
     fn begin_fill(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         match self.fill() {
             Ok(io_method) => {
@@ -239,7 +241,7 @@ impl FileChannel {
         }
     }
 
-    /// Starts everything again that waits for room.
+    /// Restarts all requests that wait for space.
     fn retry(&mut self, context: &mut Context<'_>) {
         for file_request in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Where a file has data and where it has holes.
+//! Data and holes of a file.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::{Extent, IoError};
 
-/// Asks the file system. A hole counts as far as it is whole blocks; the rest of a block that
-/// holds a byte of data is data.
+/// Asks the file system for the extents of a range. Only whole blocks count as a hole: a block with
+/// any data is data.
 pub(crate) fn map(
     file: BorrowedFd<'_>,
     offset: u64,
@@ -20,16 +20,16 @@ pub(crate) fn map(
     let mut found: Vec<Extent> = Vec::new();
     let mut at = offset;
     while at < end && found.len() < limit.max(1) {
-        // What answers before the question is no file.
+        // A result before the start of the search means that this is no regular file.
         let data = next(file, SeekFrom::Data(at), end)?.max(at);
-        // A hole that does not reach the next block is none.
+        // A hole that ends within its first block does not count.
         let hole_end = if data >= end { end } else { data - data % block };
         if hole_end > at {
             push(&mut found, Extent { len: hole_end - at, hole: true });
             at = hole_end;
             continue;
         }
-        // Somebody may punch that very byte between two questions: go on all the same.
+        // Another process may punch that very byte between two queries: advance in any case.
         let hole = next(file, SeekFrom::Hole(data), end)?.max(data.saturating_add(1));
         let hole = hole.checked_next_multiple_of(block).unwrap_or(end).min(end);
         push(&mut found, Extent { len: hole - at, hole: false });
@@ -38,7 +38,7 @@ pub(crate) fn map(
     Ok(found)
 }
 
-/// Makes the last extent longer where it is of the same kind.
+/// Appends an extent, or extends the last one if it is of the same kind.
 fn push(found: &mut Vec<Extent>, next: Extent) {
     match found.last_mut() {
         Some(last) if last.hole == next.hole => last.len += next.len,
@@ -46,13 +46,13 @@ fn push(found: &mut Vec<Extent>, next: Extent) {
     }
 }
 
-/// The next byte of the kind that is looked for, at most `end`.
+/// Returns the next byte of the requested kind, at most `end`.
 fn next(file: BorrowedFd<'_>, from: SeekFrom, end: u64) -> Result<u64, IoError> {
     match seek(file, from) {
         Ok(at) => Ok(at.min(end)),
-        // Nothing of that kind up to the end of the file.
+        // There is none up to the end of the file.
         Err(Errno::NXIO) => Ok(end),
-        // A device or file system that cannot tell: all of it is data.
+        // The device or file system cannot report holes: all of it is data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(match from {
             SeekFrom::Data(at) => at,
             _ => end,
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(ask(0, 1 << 20, 3), expected[..3]);
         assert_eq!(ask(k64 + 512, 512, 100), [extent(512, false)]);
         assert_eq!(ask(k64 + k64 / 2, k64, 100), [extent(k64 / 2, false), extent(k64 / 2, true)]);
-        // In blocks of 128 KiB no hole is a whole one but those behind the second piece.
+        // In blocks of 128 KiB the only whole holes are those after the second piece.
         let coarse = map(file.as_fd(), 0, 1 << 20, 131_072, 100).unwrap();
         let tail = (1 << 20) - 393_216;
         assert_eq!(

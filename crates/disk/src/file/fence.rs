@@ -1,18 +1,18 @@
-//! Keeps a successor away until the kernel has ended everything that a dead process began.
+//! Fence: makes a successor wait until the kernel has completed all I/O of a dead process.
 //!
-//! The kernel goes on with the I/O of a process that was killed: a write lands after whatever a
-//! successor writes meanwhile, and a read lands in guest memory that is used for something else by
-//! then. So a disk holds an OFD read lock on one byte, far above its last, by the open file that
-//! its I/O uses. Every request holds that file, so the lock goes when the last of them has ended,
-//! and not before. The byte is chosen by who serves what: two that share an image without being
-//! successors of each other do not meet there.
+//! The kernel continues the I/O of a process that was killed. A write lands after whatever the
+//! successor writes meanwhile. A read lands in guest memory that may have another use by then. So a
+//! disk holds an OFD read lock on one byte, far beyond its end, through the open file that its I/O
+//! uses. Every request references that file, so the kernel releases the lock when the last request
+//! has completed, and not before. The byte is derived from the disk's id and socket. Two processes
+//! that share an image without succeeding each other use different bytes.
 //!
-//! Waiting: a disk that may be written asks for a write lock on the byte, sleeps in the kernel
-//! until it has it, and turns it into the read lock. Without the right to write a write lock is not
-//! given, and to wait for the end of a read lock there is no other event; then the byte is looked
-//! at with growing pauses.
+//! A writable disk requests a write lock on the byte, sleeps in the kernel until it has the lock,
+//! and converts it to a read lock. The kernel grants no write lock through a read-only descriptor,
+//! and no other event reports the end of a read lock. So a read-only disk polls the byte with
+//! growing pauses.
 //!
-//! Locks are known to one host: a dead process on another one is not seen here.
+//! Locks are local to one host: a dead process on another host is not detected.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -25,22 +25,22 @@ use super::lock::range;
 
 /// Lowest byte: above every disk and above QEMU's marks.
 const LOWEST: u64 = 1 << 62;
-/// Bytes from there on.
+/// Number of bytes from there on.
 const COUNT: u64 = 1 << 61;
-/// First pause between two looks.
+/// First pause between two polls.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// Longest pause: what a guest waits longer than it had to.
+/// Longest pause: the largest unnecessary wait of a guest.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who serves what, as a byte to lock: the same for each successor, on every version of this
-/// program (FNV-1a over both words).
+/// Returns the byte to lock for a disk id and a socket. The byte is the same for each successor and
+/// for every version of this program (FNV-1a over both).
 pub fn fence_byte(id: &str, socket: &[u8]) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let bytes = id.bytes().chain([0]).chain(socket.iter().copied());
     LOWEST + bytes.fold(0xcbf2_9ce4_8422_2325, step) % COUNT
 }
 
-/// The lock on one byte, by one open file.
+/// Lock on one byte, through one open file.
 #[derive(Debug)]
 pub(crate) struct Fence {
     byte: i64,
@@ -56,9 +56,9 @@ impl Fence {
         self.held
     }
 
-    /// Takes it unless I/O of a predecessor is under way.
+    /// Takes the lock unless I/O of a predecessor is in flight. Returns whether it was taken.
     pub(crate) fn try_take(&mut self, file: &OwnedFd) -> Result<bool, Errno> {
-        // Marked first and compared then: of two that start at once none overlooks the other.
+        // Lock first, then check: of two processes that start at once, at least one sees the other.
         self.set(file, libc::F_RDLCK)?;
         self.held = !is_others(file, self.byte)?;
         if !self.held {
@@ -67,14 +67,14 @@ impl Fence {
         Ok(self.held)
     }
 
-    /// It was taken by [`wait`].
+    /// Records that [`wait`] has taken the lock.
     pub(crate) fn taken(&mut self) {
         self.held = true;
     }
 
     pub(crate) fn release(&mut self, file: &OwnedFd) {
         if std::mem::take(&mut self.held) {
-            // Nothing can be done about a failure; the end of the file releases it at last.
+            // A failure needs no action: closing the file releases the lock.
             let _ = self.set(file, libc::F_UNLCK);
         }
     }
@@ -88,7 +88,7 @@ impl Fence {
     }
 }
 
-/// Sleeps until nobody else has the byte, and takes it.
+/// Sleeps until no other open file has a lock on the byte, and takes the lock.
 pub(crate) fn wait(file: &OwnedFd, byte: i64, may_write: bool) -> Result<(), Errno> {
     if may_write {
         loop {
@@ -105,11 +105,11 @@ pub(crate) fn wait(file: &OwnedFd, byte: i64, may_write: bool) -> Result<(), Err
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
-    // From one kind to the other in one step: nobody comes between.
+    // One step converts the lock: no other process can take it in between.
     fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_RDLCK, byte))).map(drop)
 }
 
-/// Another open file has a lock on the byte.
+/// Returns whether another open file has a lock on the byte.
 fn is_others(file: &OwnedFd, byte: i64) -> Result<bool, Errno> {
     let mut found = range(libc::F_WRLCK, byte);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;

@@ -1,4 +1,4 @@
-//! What a path is, and what its storage asks of direct I/O.
+//! Type and geometry of an image, and the alignment that its storage needs for direct I/O.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,41 +11,41 @@ use rustix::io::Errno;
 use super::FileOptions;
 use crate::DiskError;
 
-/// Block size where nobody says what direct I/O needs: right for every device of today.
+/// Block size if the kernel does not report what direct I/O needs: enough for all current devices.
 const CAUTIOUS_BLOCK: u32 = 4096;
-/// Blocks through the page cache may be as small as virtio's sectors.
+/// Smallest block size through the page cache: virtio's sector.
 const SECTOR: u32 = 512;
-/// Linux guests take no larger logical block than a page.
+/// Largest block size: Linux guests accept no logical block larger than a page.
 const LARGEST_BLOCK: u32 = 4096;
 
-/// What was found.
+/// Properties of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ImageInfo {
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
     /// Logical block size for the guest, in bytes.
     pub(crate) block_size: u32,
-    /// Alignment of buffers in bytes, 1 through the page cache.
+    /// Alignment of buffers in bytes; 1 through the page cache.
     pub(crate) memory_align: usize,
-    /// Every buffer's length is a multiple of this, 1 through the page cache.
+    /// Alignment of the length of every buffer in bytes; 1 through the page cache.
     pub(crate) length_align: usize,
-    /// A block device.
+    /// True for a block device.
     pub(crate) device: bool,
 }
 
-/// Which file or device this is, whatever path leads to it.
+/// Identity of a file or device, independent of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// Number of the block device, or of the file system that the file is in.
+    /// Number of the block device, or of the file system that contains the file.
     pub device: u64,
-    /// The file's number there, 0 for a block device.
+    /// Inode number of the file; 0 for a block device.
     pub inode: u64,
-    /// When the file was made, in nanoseconds since 1970, where the file system tells: the number
-    /// of a file that was removed is given to another.
+    /// Creation time in nanoseconds since 1970, if the file system reports it. It is needed because
+    /// the inode number of a removed file is reused.
     pub born_ns: Option<u64>,
 }
 
-/// What `fd` has open.
+/// Returns the identity of the file behind `fd`.
 pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
     let stat = fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
@@ -59,14 +59,14 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
 }
 
-/// Opens what `options` name if it is a file or a block device; true for a device.
+/// Opens the path in `options` if it is a file or a block device. Returns true for a device.
 fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
     let path = &options.path;
     let os = |action| {
         let path = path.clone();
         move |source| DiskError::Os { action, path, source }
     };
-    // Looked at before it is opened for real: opening a FIFO would wait, a device may act.
+    // Check the type before the real open: opening a FIFO would wait, and a device may act on it.
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(os("open"))?;
     let kind = FileType::from_raw_mode(fstat(&found).map_err(os("inspect"))?.st_mode);
@@ -95,7 +95,7 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Opens an image and reads its geometry; of a larger one only the first `at_most` bytes.
+/// Opens an image and reads its geometry. Of a larger image, only the first `at_most` bytes count.
 pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, ImageInfo), DiskError> {
     let path = &options.path;
     let (fd, device) = open_checked(options)?;
@@ -112,7 +112,8 @@ pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Imag
     Ok((fd, image_info))
 }
 
-/// The image that somebody has opened by these options; `size` bytes of it are the guest's.
+/// Inspects an image that another process has opened with these options. The guest's disk is the
+/// first `size` bytes.
 pub(super) fn inspect_fd(
     options: &FileOptions,
     fd: BorrowedFd<'_>,
@@ -157,19 +158,19 @@ fn examine(
         let next = size - odd + u64::from(block_size);
         return Err(DiskError::OddSize { path: path.clone(), size, block_size, next });
     }
-    // Kernels before 6.18 want whole blocks in every piece, not only in the sum.
+    // Kernels before 6.18 require whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
     Ok(ImageInfo { size, block_size, memory_align, length_align, device })
 }
 
-/// Bytes in a file or a block device.
+/// Returns the size of a file or block device in bytes.
 pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     seek(fd, SeekFrom::End(0))
 }
 
-/// Alignment of offsets and of memory, in bytes.
+/// Returns the alignment of offsets and of memory, in bytes.
 fn direct_io_needs(fd: BorrowedFd<'_>, device: bool) -> (u32, usize) {
-    // "" with EMPTY_PATH asks about the descriptor itself.
+    // An empty path with EMPTY_PATH queries the descriptor itself.
     if let Ok(found) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
         if told && found.stx_dio_offset_align.is_power_of_two() {

@@ -1,9 +1,9 @@
-//! Keeps a second writer away, in the way that QEMU does.
+//! Image lock that excludes a second writer, compatible with QEMU.
 //!
-//! QEMU marks what it does with an image by OFD read locks on single bytes: byte 100 + n says "I
-//! use permission n", byte 200 + n says "nobody else may use permission n". Marks are set first
-//! and then compared with those of others, so that of two that start at once at most one goes on.
-//! We set the same marks for a guest's disk, so both sides see each other
+//! QEMU marks its use of an image by OFD read locks on single bytes. Byte 100 + n means "I use
+//! permission n", byte 200 + n means "no other process may use permission n". Marks are set first
+//! and then compared with those of other processes. So of two processes that start at once, at most
+//! one continues. This module sets the same marks for a guest's disk, so both sides see each other
 //! (QEMU, block/file-posix.c; permissions in include/block/block-common.h).
 
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// The marks of one disk on its image; gone on drop.
+/// Marks of one disk on its image, removed on drop.
 #[derive(Debug)]
 pub(crate) struct ImageLock {
     file: Arc<OwnedFd>,
@@ -54,7 +54,7 @@ impl ImageLock {
         Ok(())
     }
 
-    /// Fails when another open file has a mark on `byte`.
+    /// Fails if another open file has a mark on `byte`.
     fn refuse_rival(&self, path: &Path, byte: i64) -> Result<(), DiskError> {
         let mut found = range(libc::F_WRLCK, byte);
         fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut found))
@@ -74,7 +74,7 @@ impl ImageLock {
 impl Drop for ImageLock {
     fn drop(&mut self) {
         for byte in &self.marks {
-            // Nothing can be done about a failure; the descriptor's end releases it at last.
+            // A failure needs no action: closing the descriptor releases the lock.
             let _ = fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, *byte)));
         }
     }

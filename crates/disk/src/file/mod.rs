@@ -1,4 +1,4 @@
-//! A raw image file or a block device.
+//! Disk in a raw image file or on a block device.
 
 mod bounce;
 mod channel;
@@ -25,45 +25,45 @@ pub use inspect::FileIdentity;
 pub(crate) use inspect::ImageInfo;
 use lock::ImageLock;
 
-/// What happens to a write when the storage has no room.
+/// Behaviour of a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// It waits until there is room.
+    /// The write waits until there is space.
     #[default]
     Wait,
-    /// It fails.
+    /// The write fails.
     Error,
 }
 
-/// How to open a file.
+/// Options for opening an image.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// The image or block device.
+    /// Path of the image or block device.
     pub path: PathBuf,
-    /// Refuse writes.
+    /// True to refuse writes.
     pub read_only: bool,
-    /// O_DIRECT; otherwise through the page cache.
+    /// True for O_DIRECT, false for I/O through the page cache.
     pub direct: bool,
-    /// Logical block size in bytes; what the storage asks of direct I/O when absent.
+    /// Logical block size in bytes. `None` uses the size that direct I/O on the storage needs.
     pub block_size: Option<u32>,
     /// Behaviour on full storage.
     pub on_full: OnFull,
 }
 
-/// What the channels of one disk share. Written only when something unusual happens.
+/// State shared by the channels of one disk. Written only when something unusual happens.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Requests that wait for room.
+    /// Number of requests that wait for space.
     pub(crate) waiting: AtomicU64,
-    /// The file system has no PUNCH_HOLE, respectively no ZERO_RANGE.
+    /// Whether the file system lacks PUNCH_HOLE, and whether it lacks ZERO_RANGE.
     pub(crate) no_punch: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
-    /// A flush failed. The kernel reports that once to one of us and forgets what it could not
-    /// write, so that every later flush, on any queue, must fail too.
+    /// True once a flush has failed. The kernel reports a failed flush once and forgets the data
+    /// that it could not write, so every later flush on any queue must fail too.
     pub(crate) lost: AtomicBool,
 }
 
-/// A raw image file or a block device.
+/// Disk in a raw image file or on a block device.
 #[derive(Debug)]
 pub struct FileDisk {
     options: FileOptions,
@@ -76,30 +76,33 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens an image and finds out its size and block size. Takes no lock.
+    /// Opens an image and determines its size and block size. Takes no lock.
     ///
     /// # Errors
-    /// Missing, unreadable, empty, odd-sized, no file or device, or no direct I/O.
+    /// Fails if the image is missing, unreadable, empty or odd-sized, if it is neither a file nor a
+    /// device, or if it does not support requested direct I/O.
     pub fn open(options: FileOptions) -> Result<Self, DiskError> {
         Self::reopen(options, u64::MAX)
     }
 
-    /// Opens an image of which a guest was told that it has `size` bytes. If it is larger now, the
-    /// rest is left alone until a resize.
+    /// Opens an image that a guest knows with a size of `size` bytes. If the image is larger now,
+    /// the rest stays unused until a resize.
     ///
     /// # Errors
-    /// As [`Self::open`]. One that is smaller now is opened as it is.
+    /// Fails as [`Self::open`] does. A smaller image is opened with its current size.
     pub fn reopen(options: FileOptions, size: u64) -> Result<Self, DiskError> {
         let (file, image_info) = inspect::open(&options, size)?;
         Ok(Self::with(options, file, image_info, false))
     }
 
-    /// Goes on with an image that another process has opened by the same options and hands over
-    /// ([`Self::handover`]). Its locks belong to the open file and are shared: activating takes
-    /// them again, which changes nothing, and neither process releases them by closing.
+    /// Takes over an image that another process has opened with the same options and hands over
+    /// ([`Self::handover`]). The locks belong to the open file, so both processes share them.
+    /// Activating takes them again without effect, and neither process releases them by closing its
+    /// descriptor.
     ///
     /// # Errors
-    /// No file or device, smaller than `size`, or no direct I/O.
+    /// Fails if the descriptor is neither a file nor a device, if the image is smaller than `size`,
+    /// or if it does not support requested direct I/O.
     pub fn adopt(
         options: FileOptions,
         file: OwnedFd,
@@ -117,13 +120,14 @@ impl FileDisk {
         Self { options, file: Arc::new(file), image_info, size, lock, fence: None, shared }
     }
 
-    /// What another process needs to go on with it: the open file, and whether a flush has failed.
+    /// Returns the handover state for another process: the open file, and whether a flush has
+    /// failed.
     pub fn handover(&self) -> (&Arc<OwnedFd>, bool) {
         (&self.file, self.shared.lost.load(Ordering::Relaxed))
     }
 
-    /// The same behind a fence on `byte` ([`fence_byte`]): it is activated only when no I/O of a
-    /// predecessor that had the same fence is under way any more.
+    /// Adds a fence on `byte` ([`fence_byte`]). The disk can be activated only when no I/O of a
+    /// predecessor with the same fence is in flight any more.
     #[must_use]
     pub fn fenced(mut self, byte: u64) -> Self {
         self.fence = Some(Mutex::new(Fence::new(byte)));
@@ -139,10 +143,10 @@ impl FileDisk {
         move |errno| os(rustix::io::Errno::from_raw_os_error(errno as i32))
     }
 
-    /// Which file or device it has open.
+    /// Returns the identity of the open file or device.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn identity(&self) -> Result<FileIdentity, DiskError> {
         inspect::identity(self.file.as_fd()).map_err(self.os("inspect"))
     }
@@ -173,7 +177,7 @@ impl Disk for FileDisk {
         if fence.is_held() {
             return Ok(());
         }
-        // Not under the lock: this may take as long as storage hangs.
+        // Without the mutex: this may take as long as the storage hangs.
         let byte = fence.byte();
         drop(fence);
         fence::wait(&self.file, byte, !self.options.read_only).map_err(self.fence_error())?;
@@ -184,7 +188,7 @@ impl Disk for FileDisk {
     }
 
     fn activate(&self) -> Result<(), DiskError> {
-        // First, since the marks of a dead process go with its last request too.
+        // First, since the image marks of a dead process also disappear with its last request.
         if let Some(mut fence) = self.fence()
             && !fence.is_held()
             && !fence.try_take(&self.file).map_err(self.fence_error())?

@@ -1,11 +1,11 @@
-//! One request on its way through the kernel, perhaps in several steps.
+//! One request in the kernel, possibly in several steps.
 //!
 //! ```text
 //! data, aligned       Whole --short--> Whole ... --> done
 //! data, misaligned    Bounced --piece done--> Bounced ... --> done
 //! flush               Sync --> done
 //! discard             Punch --> done (not supported: done, a discard is a hint)
-//! zeroes              Punch or ZeroRange --not supported--> next way ... --> Fill (written)
+//! zeroes              Punch or ZeroRange --not supported--> next method ... --> Fill (written)
 //!                     Punch or ZeroRange, durable --> Sync --> done
 //! ```
 
@@ -18,17 +18,18 @@ use rustix::io::Errno;
 use super::bounce::{self, PIECE};
 use crate::{IoError, RequestKind};
 
-/// Punch a hole, keep the size: reads zeroes afterwards.
+/// Fallocate mode that punches a hole and keeps the size: the range reads as zeroes afterwards.
 const PUNCH_HOLE: i32 = crate::ram::PUNCH_HOLE;
-/// Zeroes that stay allocated, keep the size.
+/// Fallocate mode that zeroes a range, keeps it allocated, and keeps the size.
 const ZERO_RANGE: i32 = 0x10 | 0x01;
 
-/// How the next step is done.
+/// Method of the next step.
 #[derive(Debug)]
 pub(crate) enum IoMethod {
-    /// The guest's buffers go to the kernel.
+    /// The kernel uses the guest's buffers directly.
     Whole,
-    /// Piece by piece through aligned memory; the guest's buffers wait here.
+    /// The data is copied piece by piece through aligned memory. `guest` stores the guest's buffers
+    /// meanwhile.
     Bounced {
         guest: Buffers,
         bounce: Arc<Mapping>,
@@ -42,7 +43,7 @@ pub(crate) enum IoMethod {
     },
 }
 
-/// A request that the kernel works on, or that waits for room.
+/// Request that the kernel processes, or that waits for space.
 #[derive(Debug)]
 pub(crate) struct FileRequest {
     pub(crate) tag: u32,
@@ -54,21 +55,21 @@ pub(crate) struct FileRequest {
     pub(crate) io_method: IoMethod,
 }
 
-/// What a step led to.
+/// Result of a step.
 #[derive(Debug)]
 pub(crate) enum StepOutcome {
-    /// Start the next one.
+    /// Start the next step.
     Again,
-    /// The whole request has ended.
+    /// The whole request has completed.
     End(Result<(), IoError>),
-    /// There is no room; start the same step again later.
+    /// The storage is full: start the same step again later.
     Full,
-    /// The file system cannot do it this way.
+    /// The file system does not support this method.
     OtherWay,
 }
 
 impl FileRequest {
-    /// The driver takes the completion for a promise: it will not flush.
+    /// Returns whether the data must be durable on completion, because the driver will not flush.
     fn durable(&self) -> bool {
         match self.kind {
             RequestKind::Write { durable } | RequestKind::WriteZeroes { durable, .. } => durable,
@@ -76,12 +77,12 @@ impl FileRequest {
         }
     }
 
-    /// Bytes of the next step.
+    /// Returns the length of the next step in bytes.
     fn step_len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX).min(PIECE)
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub(crate) fn op(&mut self, file: &File, worker: bool) -> IoOp {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
@@ -111,7 +112,7 @@ impl FileRequest {
         }
     }
 
-    /// Takes the result of the last operation.
+    /// Processes the result of the last operation.
     pub(crate) fn step(&mut self, op_completion: OpCompletion) -> StepOutcome {
         let outcome = op_completion.outcome();
         let buffers = op_completion.buffers.unwrap_or_default();
@@ -146,7 +147,7 @@ impl FileRequest {
         self.left = self.left.saturating_sub(moved);
         match (self.left, moved) {
             (0, _) => StepOutcome::End(Ok(())),
-            // The file ends before the disk does: somebody shrank it.
+            // The file ends before the disk does: another process shrank it.
             (_, 0) => StepOutcome::End(Err(IoError::Short)),
             _ => StepOutcome::Again,
         }
@@ -158,7 +159,7 @@ impl FileRequest {
         }
         match errno {
             Errno::AGAIN | Errno::INTR => StepOutcome::Again,
-            // A failed flush has lost data: asked again, the kernel would say that all is well.
+            // A failed flush has lost data: a second flush would wrongly succeed.
             Errno::NOSPC | Errno::DQUOT if !matches!(self.io_method, IoMethod::Sync) => {
                 StepOutcome::Full
             }
@@ -188,7 +189,7 @@ mod tests {
         let write = RequestKind::Write { durable: false };
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             assert!(matches!(step(IoMethod::Whole, write, errno), StepOutcome::Full));
-            // The kernel tells of lost data once; waiting and asking again would hide it.
+            // The kernel reports lost data once; waiting and retrying would hide the loss.
             let flushed = step(IoMethod::Sync, RequestKind::Flush, errno);
             assert!(matches!(flushed, StepOutcome::End(Err(IoError::Storage(_)))), "{flushed:?}");
         }

@@ -1,4 +1,5 @@
-//! Every backend passes the suite; files do what design 4.4 says.
+//! Tests that every backend passes the conformance suite, and that files follow the locking, flush
+//! and full-storage rules of the `Disk` contract.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::unix::fs::FileExt;
@@ -33,7 +34,7 @@ fn open(options: FileOptions) -> Arc<dyn Disk> {
     Arc::new(FileDisk::open(options).unwrap())
 }
 
-/// A directory on a real file system: the temporary one may be tmpfs, which refuses nothing.
+/// Creates a directory on a real file system: the default one may be tmpfs, which refuses nothing.
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -115,17 +116,17 @@ fn an_abandoned_channel_copies_nothing_and_starts_nothing() {
     file.write_all_at(&[1; 64 << 10], 0).unwrap();
     let disk = open(FileOptions { direct: true, ..options(&path) });
     disk.activate().unwrap();
-    // Memory that is not aligned: the data goes through a buffer of ours.
+    // Unaligned memory: the data goes through a bounce buffer.
     let read = Client::new(&disk).send_abandoned(RequestKind::Read, 0, &[7; 64 << 10], 1).wait();
     assert!(read.0.is_err() && read.1.iter().all(|byte| *byte == 7), "copied to a guest that left");
-    // Larger than that buffer: at most the first piece was on its way.
+    // Larger than a bounce buffer: at most the first piece was in flight.
     let write = RequestKind::Write { durable: false };
     let len = 4 << 20;
     assert!(Client::new(&disk).send_abandoned(write, 0, &vec![9; len], 1).wait().0.is_err());
     let mut last = [9; 4096];
     file.read_exact_at(&mut last, len as u64 - 4096).unwrap();
     assert_eq!(last, [0; 4096], "the last piece was written");
-    // The disk is well, and so are other channels.
+    // The disk still works, and so do other channels.
     assert_eq!(Client::new(&disk).read(len as u64, 4096), [0; 4096]);
 }
 
@@ -154,7 +155,7 @@ fn an_image_goes_on_in_another_process_without_a_moment_unlocked() {
     let old = FileDisk::open(options(&path)).unwrap();
     let rival = open(options(&path));
     old.activate().unwrap();
-    // Grown by somebody, and not by us: the guest knows of the former size.
+    // Grown by another process: the guest knows the former size.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE + 1000).unwrap();
     let (file, lost) = old.handover();
     let (file, lost) = (Arc::clone(file), lost);
@@ -168,12 +169,12 @@ fn an_image_goes_on_in_another_process_without_a_moment_unlocked() {
     let new = FileDisk::adopt(options(&path), twin(), SIZE, lost).unwrap();
     assert_eq!(new.geometry(), old.geometry());
     new.activate().unwrap();
-    // A process that ends runs nothing of ours.
+    // A process that ends runs no destructors.
     std::mem::forget(old);
     assert!(matches!(rival.activate(), Err(DiskError::Locked { .. })));
     new.deactivate().unwrap();
     rival.activate().unwrap();
-    // A failed flush stays failed for whoever comes.
+    // A failed flush stays failed for every later user.
     let lost = FileDisk::adopt(options(&path), file.try_clone().unwrap(), SIZE, true).unwrap();
     assert!(lost.deactivate().is_err());
 }
@@ -207,7 +208,7 @@ fn a_file_that_somebody_shrank_gives_errors_and_no_panic() {
     assert_eq!(outcome, Err(IoError::Short));
 }
 
-/// A small file system that can be filled, where the test may mount one.
+/// Small file system that can be filled, if the test may mount one.
 struct Small {
     dir: tempfile::TempDir,
 }
@@ -264,7 +265,7 @@ fn full_storage_gives_an_error_when_that_was_asked_for_or_the_queue_stops() {
     assert_eq!(sent.wait().0, Err(IoError::Full));
 }
 
-/// Flushes that the loop device has seen: field 16 of its statistics.
+/// Returns the flushes that the loop device has seen: field 16 of its statistics.
 fn flushes(device: &Loop) -> u64 {
     let name = device.path.file_name().unwrap().to_str().unwrap();
     let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
@@ -294,7 +295,7 @@ fn a_block_device_conforms() {
     conformance::run(open(FileOptions { direct: true, ..options(&device.path) }));
 }
 
-/// A loop device over a file.
+/// Loop device over a file.
 struct Loop {
     path: PathBuf,
 }

@@ -1,8 +1,8 @@
-//! I/O of a process that was killed never lands after that of its successor.
+//! Tests that I/O of a killed process never lands after that of its successor.
 //!
-//! The hazard is shown first, without the fence: the block layer holds a request back, its process
-//! is killed, a successor writes to the same place and is
-//! done, and then the dead process's request lands on top. With the fence it never does.
+//! The hazard is shown first, without the fence. The block layer delays a request, and its process
+//! is killed. A successor completes a write to the same range, and then the dead process's request
+//! lands on top. With the fence it never does.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use disk::{Disk, DiskError, FileDisk, FileOptions, OnFull, RequestKind, fence_by
 use memory::Mapping;
 use testkit::storage::Stalling;
 
-/// What the child is to do, in its environment.
+/// Environment variable with the task of the child process.
 const ROLE: &str = "RINGWAY_FENCE_TEST";
 const LENGTH: u64 = 16 << 10;
 
@@ -35,7 +35,7 @@ fn disk(path: &Path, read_only: bool, fenced: bool) -> FileDisk {
     if fenced { disk.fenced(fence_byte("disk", b"/run/d.sock")) } else { disk }
 }
 
-/// Not a test: the process that dies. It begins a request that takes long and says so.
+/// Body of the process that dies, not a test: begins a request that takes long and reports it.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -60,14 +60,14 @@ fn child() {
     std::thread::park();
 }
 
-/// A device that stalls, and memory that two processes share.
+/// Device that stalls, and memory that two processes share.
 struct Bench {
     device: Stalling,
     dir: tempfile::TempDir,
 }
 
 impl Bench {
-    /// `None`: this host has no block layer that could be told to stall, and that is known.
+    /// Returns `None` if this host is known to have no block layer that can be stalled.
     fn new() -> Option<Self> {
         let device = Stalling::new(1 << 20, 0xcc).unwrap()?;
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -83,7 +83,7 @@ impl Bench {
         disk(self.device.device(), read_only, fenced)
     }
 
-    /// A process that dies with a request under way, which stays with the kernel.
+    /// Runs a process that dies with a request in flight, which stays in the kernel.
     fn crash(&self, kind: &str) {
         self.device.hang().unwrap();
         let role = format!(
@@ -93,7 +93,7 @@ impl Bench {
             self.device.group().display()
         );
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "fence::child", "--nocapture"])
             .env(ROLE, role)
             .stdout(Stdio::piped())
             .spawn()
@@ -105,7 +105,7 @@ impl Bench {
         assert!(submitted, "the child failed");
     }
 
-    /// A successor waits for the dead process's request, and for nothing after it.
+    /// Checks that a successor waits for the dead process's request, and for nothing after it.
     fn let_in(&self, successor: &Arc<FileDisk>) {
         let early = successor.activate().unwrap_err();
         assert!(matches!(early, DiskError::Fenced { .. }), "{early}");
@@ -122,14 +122,14 @@ impl Bench {
         successor.activate().unwrap();
     }
 
-    /// Lets the kernel end all that the dead process began, and waits until it has.
+    /// Lets the kernel complete all requests of the dead process, and waits until it has.
     fn settle(&self) {
         self.device.answer().unwrap();
         self.disk(false, true).wait_fence().unwrap();
     }
 }
 
-/// What is on the disk at the end, when a successor has written `0xbb` over the request of the
+/// Returns the final data on the disk, after a successor has written `0xbb` over the request of the
 /// dead process.
 fn written_last(bench: &Bench, fenced: bool) -> Vec<u8> {
     bench.crash("write");
@@ -162,16 +162,15 @@ fn a_late_write_never_lands_on_a_successors() {
     assert!(with.iter().all(|byte| *byte == 0xbb), "the successor has the last word");
 }
 
-/// What is in the guest's memory at the end, when it was used for something else as soon as a
-/// successor was there.
+/// Returns the final data in the guest's memory, which was reused as soon as a successor was ready.
 fn remembered(bench: &Bench, fenced: bool) -> Vec<u8> {
     bench.crash("read");
-    // A disk that may not be written: it waits in another way.
+    // Read-only disk: it waits by polling.
     let successor = Arc::new(bench.disk(true, fenced));
     if fenced {
         bench.let_in(&successor);
     }
-    // The same pages, written anew.
+    // The same pages with new contents.
     let memory = std::fs::File::options().write(true).open(bench.memory()).unwrap();
     memory.write_all_at(&[0xdd; LENGTH as usize], 0).unwrap();
     drop(successor);
@@ -212,7 +211,7 @@ fn only_successors_wait_for_each_other() {
     twin.wait_fence().unwrap();
     twin.activate().unwrap();
     drop((a, b, twin));
-    // One that writes sleeps until its predecessor has gone.
+    // A writer sleeps until its predecessor has gone.
     let writer = || FileDisk::open(options(false)).unwrap().fenced(fence_byte("w", b"/s"));
     let (first, second) = (writer(), Arc::new(writer()));
     first.activate().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `disk`, one program.
+//! Tests of `disk`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod backends;
