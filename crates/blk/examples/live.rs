@@ -1,10 +1,10 @@
-//! The path of a request between two threads: what recording costs, and what a request takes.
+//! Cost of recording, and of a request, on the path between two threads.
 //!
-//! `live DISK DEPTH ROUNDS`: a driver on one CPU keeps DEPTH reads of 4 KiB in flight, and a
-//! reactor that never sleeps serves them on another. It does so for 5 ms at a device that records
-//! times and for 5 ms at one that does not, in turns; what is told are medians, and the median of
-//! the ratios within a turn, so that a host that is busy now and then does not matter. DISK is
-//! `null` or `memory`.
+//! `live DISK DEPTH ROUNDS`: a driver on one CPU keeps DEPTH reads of 4 KiB in flight. A reactor
+//! that never sleeps serves them on another CPU. Each round runs 5 ms on a device that records
+//! times and 5 ms on one that does not. The program prints medians, and the median of the ratios
+//! within a round, so that short disturbances on the host do not matter. DISK is `null` or
+//! `memory`.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const DISK: u64 = 8 << 20;
 const BLOCK: u32 = 4096;
-/// Header, status beside it as in Linux, and data of one request.
+/// Bytes of a slot: the header, the status beside it as in Linux, and the data of one request.
 const SLOT: u64 = 0x2000;
 const WINDOW: Duration = Duration::from_millis(5);
 
@@ -34,7 +34,7 @@ fn disk(name: &str) -> Arc<dyn Disk> {
     }
 }
 
-/// One request's place.
+/// Addresses of one request.
 struct Slot {
     header: Buffers,
     status: Buffers,
@@ -43,7 +43,7 @@ struct Slot {
     sector: u64,
 }
 
-/// Keeps requests in flight.
+/// A driver that keeps requests in flight.
 struct Guest {
     ends: Vec<Buffers>,
     slots: Vec<Slot>,
@@ -94,7 +94,7 @@ impl Guest {
         self.word(self.driver.config.avail + 2).store(self.offered.to_le(), Ordering::Release);
     }
 
-    /// Takes what has ended, and offers it again if `more`.
+    /// Takes completions, and offers the requests again if `more`.
     fn turn(&mut self, more: bool) -> u16 {
         let used = u16::from_le(self.word(self.driver.config.used + 2).load(Ordering::Acquire));
         let ended = used.wrapping_sub(self.seen);
@@ -116,7 +116,7 @@ impl Guest {
         ended
     }
 
-    /// Nanoseconds a request.
+    /// Returns nanoseconds per request.
     fn run(&mut self) -> f64 {
         let depth = self.slots.len() as u16;
         (0..depth).for_each(|slot| self.offer(3 * slot));
@@ -143,13 +143,13 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// The first quarter, the median and the third.
+/// Returns the first quartile, the median and the third quartile.
 fn quarters(values: &mut [f64]) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [1, 2, 3].map(|of| values[values.len() * of / 4])
 }
 
-/// The disk's queue, to be started, and its guest.
+/// Returns the device, the start parameters of its queue, and its driver.
 fn start(name: &str, record: bool, depth: u16) -> (BlkDevice, QueueStart, Guest) {
     let disk = disk(name);
     disk.activate().unwrap();

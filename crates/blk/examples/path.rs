@@ -1,9 +1,9 @@
-//! The path of a request and nothing else: what `make counts` counts instructions of.
+//! The request path alone; `make counts` counts its instructions.
 //!
-//! `path DISK DEPTH RECORD REQUESTS`: a driver and a device take turns on one reactor's thread,
-//! so that nothing depends on the speed of the host. DISK is `null` or `memory`; RECORD is
-//! `on` or `off`. The driver reads 4 KiB at a time; its ring is laid out once, and all that it does
-//! afterwards is to move its index and to look at the device's. The process ends by itself.
+//! `path DISK DEPTH RECORD REQUESTS`: a driver and a device alternate on one reactor's thread, so
+//! that nothing depends on the speed of the host. DISK is `null` or `memory`; RECORD is `on` or
+//! `off`. The driver reads 4 KiB at a time. It lays its ring out once; afterwards it only moves its
+//! index and reads the device's. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const DISK: u64 = 8 << 20;
 const BLOCK: u32 = 4096;
-/// Header, status beside it as in Linux, and data of one request.
+/// Bytes of a slot: the header, the status beside it as in Linux, and the data of one request.
 const SLOT: u64 = 0x2000;
 
 fn disk(name: &str) -> Arc<dyn Disk> {
@@ -29,7 +29,7 @@ fn disk(name: &str) -> Arc<dyn Disk> {
     }
 }
 
-/// Offers `depth` requests at a time; the next ones when all have ended.
+/// A driver that offers `depth` requests at a time, and the next ones when all have ended.
 struct Guest {
     avail: Buffers,
     used: Buffers,
@@ -50,7 +50,7 @@ impl Poller for Guest {
         if self.left == 0 {
             let requests = self.device.stats().requests.read;
             assert!(requests >= self.total, "{requests} of {}", self.total);
-            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            // Exit here: a reactor that sleeps under valgrind 3.19 blocks all threads.
             std::process::exit(0);
         }
         self.left = self.left.saturating_sub(self.depth.into());
@@ -66,7 +66,7 @@ impl Poller for Guest {
     }
 }
 
-/// Requests at the first `depth` slots, again and again around the ring.
+/// Fills the whole ring with requests at the first `depth` slots, repeatedly.
 fn lay_out(driver: &mut Driver, depth: u16) {
     assert!(depth > 0 && RING.is_multiple_of(depth) && 3 * depth <= RING, "depth {depth}");
     for slot in 0..depth {
@@ -82,7 +82,7 @@ fn main() {
     run(&std::env::args().skip(1).collect::<Vec<_>>())
 }
 
-/// Ends the process.
+/// Runs the load and ends the process.
 pub(crate) fn run(args: &[String]) -> ! {
     let [name, depth, record, requests] = args else {
         panic!("usage: path DISK DEPTH RECORD REQUESTS")

@@ -1,9 +1,9 @@
-//! Each stage of a request's path by itself, over the null disk: pop, parse, submit, complete.
+//! Each stage of the request path by itself, over the null disk: pop, parse, submit, complete.
 //!
-//! `stages BATCHES`: a driver and a device take turns on one reactor's thread, 32 requests of 4 KiB
-//! at a time, and every stage takes all 32 before the next one begins. Told are medians of
-//! nanoseconds a request. `make counts` counts the instructions of each stage: the functions below
-//! that end in `_batch` are what it looks for. The process ends by itself.
+//! `stages BATCHES`: a driver and a device alternate on one reactor's thread, 32 requests of 4 KiB
+//! at a time. Every stage processes all 32 before the next one begins. The program prints medians
+//! of nanoseconds per request. `make counts` counts the instructions of each stage: the functions
+//! below that end in `_batch`. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::time::Instant;
@@ -18,7 +18,7 @@ use virtq::{Chain, Queue};
 const RING: u16 = 128;
 const BATCH: u16 = 32;
 const DISK: u64 = 8 << 20;
-/// Header, status beside it as in Linux, and data of one request.
+/// Bytes of a slot: the header, the status beside it as in Linux, and the data of one request.
 const SLOT: u64 = 0x2000;
 
 #[inline(never)]
@@ -56,7 +56,7 @@ fn complete_batch(queue: &mut Queue, chains: &mut Vec<Chain>, ended: &mut Vec<(B
     let _ = queue.publish();
 }
 
-/// Requests at the first slots, again and again around the ring.
+/// Fills the whole ring with requests at the first slots, repeatedly.
 fn lay_out(driver: &mut Driver) {
     for slot in 0..BATCH {
         let header = BUFFERS + SLOT * u64::from(slot);
@@ -68,7 +68,7 @@ fn lay_out(driver: &mut Driver) {
     driver.jump(0);
 }
 
-/// Nanoseconds a request, for each batch and stage.
+/// Returns nanoseconds per request, for each batch and stage.
 fn run(context: &mut Context<'_>, batches: usize) -> [Vec<f64>; 4] {
     let disk = NullDisk::new(DISK, 512, false);
     disk.activate().unwrap();
@@ -112,7 +112,7 @@ fn main() {
             took.sort_by(f64::total_cmp);
             println!("{name}: {:.1} ns a request", took[took.len() / 2]);
         }
-        // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+        // Exit here: a reactor that sleeps under valgrind 3.19 blocks all threads.
         std::process::exit(0);
     };
     let _reactor = Reactor::spawn_with("stages", first).unwrap();

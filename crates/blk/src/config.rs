@@ -4,12 +4,12 @@ use disk::Geometry;
 
 use crate::spec::{RANGE_SECTORS_MAX, SECTOR, SEG_MAX};
 
-/// Bytes of the space, up to `write_zeroes_may_unmap` and its padding.
+/// Size of the configuration space in bytes, up to `write_zeroes_may_unmap` and its padding.
 pub(crate) const CONFIG_BYTES: usize = 60;
-/// Physical block that file systems and devices of today have.
+/// Physical block size in bytes that today's file systems and devices use.
 const PHYSICAL: u32 = 4096;
 
-/// The space for a disk with `queues` queues.
+/// Returns the configuration space of a disk with `queues` queues.
 pub(crate) fn config_space(geometry: &Geometry, queues: u16) -> [u8; CONFIG_BYTES] {
     let mut out = [0; CONFIG_BYTES];
     let mut put = |at: usize, bytes: &[u8]| {
@@ -25,7 +25,7 @@ pub(crate) fn config_space(geometry: &Geometry, queues: u16) -> [u8; CONFIG_BYTE
     put(20, &block.to_le_bytes());
     put(24, &[blocks_per_physical.trailing_zeros() as u8]);
     put(26, &(blocks_per_physical as u16).to_le_bytes());
-    // The cache mode is the host's; a driver that flushes is told of a write-back cache.
+    // The host owns the cache mode; a driver that flushes sees a write-back cache.
     put(32, &[1]);
     put(34, &queues.to_le_bytes());
     for (at, value) in [(36, RANGE_SECTORS_MAX), (40, 1), (44, sectors_per_block)] {

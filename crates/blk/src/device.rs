@@ -1,4 +1,4 @@
-//! One disk as a guest sees it.
+//! The virtio-blk device: its features, configuration space, counters and queues.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,45 +18,47 @@ use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};
 use crate::throttle::{Caps, Throttle, TokenBalance};
 
-/// How a disk is presented.
+/// Options of a [`BlkDevice`].
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
     /// Name in logs.
     pub id: String,
-    /// Queues offered, from 1 on.
+    /// Number of queues offered; at least 1.
     pub queues: u16,
-    /// Answer to GET_ID, cut at 20 bytes.
+    /// Answer to GET_ID, truncated to 20 bytes.
     pub serial: String,
-    /// How queues wait when they have nothing to do.
+    /// Polling policy of idle queues.
     pub poll: PollPolicy,
-    /// Measure where the time of requests goes.
+    /// Whether the queues record latencies and slow requests.
     pub record: bool,
 }
 
-/// Labels of the devices of this process; 0 is nobody's.
+/// Next device label of this process; 0 belongs to no device.
 static NEXT_LABEL: AtomicU32 = AtomicU32::new(1);
 
-/// Called on the reactor's thread, at most once per queue, when a session cannot go on.
+/// Callback for a session that cannot continue.
+///
+/// The reactor's thread calls it at most once per queue, with the reason.
 pub type FaultHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Why a queue cannot be started or changed.
+/// Reason why a queue cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The ring is not usable.
     #[error("queue {index} cannot be served")]
     Ring {
-        /// Which queue.
+        /// Index of the queue.
         index: u16,
-        /// Why.
+        /// Reason why the ring is not usable.
         #[source]
         source: RingError,
     },
     /// The device has fewer queues.
     #[error("there is no queue {index}, the disk has {queues}")]
     NoSuchQueue {
-        /// What was asked for.
+        /// Index that the caller requested.
         index: u16,
-        /// How many there are.
+        /// Number of queues of the device.
         queues: u16,
     },
     /// The reactor has ended.
@@ -64,7 +66,7 @@ pub enum QueueError {
     Stopped(#[from] Stopped),
 }
 
-/// What the device and its queues share.
+/// State that the device and its queues share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
@@ -72,12 +74,12 @@ pub(crate) struct Shared {
     pub(crate) serial: [u8; ID_BYTES],
     pub(crate) record: bool,
     pub(crate) label: OwnerId,
-    /// Changes when the disk was resized: queues then ask for the geometry again.
+    /// Incremented when the disk is resized; queues then read the geometry again.
     pub(crate) epoch: AtomicU64,
     pub(crate) throttle: Throttle,
 }
 
-/// One disk as a guest sees it.
+/// A virtio-blk device over one disk.
 #[derive(Debug)]
 pub struct BlkDevice {
     shared: Arc<Shared>,
@@ -86,7 +88,7 @@ pub struct BlkDevice {
 }
 
 impl BlkDevice {
-    /// Presents `disk`.
+    /// Creates a device that presents `disk`.
     pub fn new(disk: Arc<dyn Disk>, options: &DeviceOptions) -> Self {
         let mut serial = [0; ID_BYTES];
         for (place, byte) in serial.iter_mut().zip(options.serial.bytes()) {
@@ -108,17 +110,17 @@ impl BlkDevice {
         device
     }
 
-    /// When it was made: all its counts were 0 then.
+    /// Returns the creation time, at which all counters were 0.
     pub fn made(&self) -> SystemTime {
         self.made
     }
 
-    /// Queues offered.
+    /// Returns the number of queues offered.
     pub fn queues(&self) -> u16 {
         self.stats.len() as u16
     }
 
-    /// Feature bits offered.
+    /// Returns the feature bits offered.
     pub fn features(&self) -> u64 {
         use feature::*;
         let geometry = self.shared.disk.geometry();
@@ -128,7 +130,8 @@ impl BlkDevice {
         SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | changes | queues | ring
     }
 
-    /// Copies configuration space from byte `offset` on; beyond its end `out` is left alone.
+    /// Copies the configuration space from byte `offset` on. Bytes of `out` beyond its end stay
+    /// unchanged.
     pub fn read_config(&self, offset: u32, out: &mut [u8]) {
         let space = config::config_space(&self.shared.disk.geometry(), self.queues());
         let from = space.get(offset as usize..).unwrap_or_default();
@@ -137,62 +140,62 @@ impl BlkDevice {
         }
     }
 
-    /// The disk has another size: requests are checked against it from now on.
+    /// Notifies the queues that the disk has a new size. Later requests are checked against it.
     pub fn resized(&self) {
         self.shared.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Caps what the guest may do from now on. Queues in which something waits must be woken
-    /// ([`RunningQueue::recheck_throttle`]) to notice it at once.
+    /// Sets the caps of the disk. A queue with a waiting request applies them at once only if
+    /// [`RunningQueue::recheck_throttle`] wakes it.
     pub fn set_caps(&self, caps: Caps) {
         self.shared.throttle.set(caps, self.now());
     }
 
-    /// Changes how queues wait when they have nothing to do. One that sleeps learns of it when it
-    /// is woken ([`RunningQueue::recheck_throttle`] does that).
+    /// Sets the polling policy of idle queues. A sleeping queue applies it when it is woken, for
+    /// example by [`RunningQueue::recheck_throttle`].
     pub fn set_poll(&self, policy: PollPolicy) {
         self.stats.iter().for_each(|queue| queue.poll_control.set(policy));
     }
 
-    /// How its queues have waited since it was made, together.
+    /// Returns the sum of the queues' polling states since the device was created.
     pub fn poll_state(&self) -> PollState {
         let mut sum = PollState::default();
         self.stats.iter().for_each(|queue| sum.add(&queue.poll_control.state()));
         sum
     }
 
-    /// What is saved up under the caps, or owed. Exact while no queue runs.
+    /// Returns the unused tokens under the caps; debt is negative. Exact while no queue runs.
     pub fn saved(&self) -> TokenBalance {
         self.shared.throttle.saved(self.now())
     }
 
-    /// So much is saved up under the caps, or owed, when the first queue starts.
+    /// Sets the unused tokens or the debt under the caps. Call it before the first queue starts.
     pub fn set_saved(&self, saved: TokenBalance) {
         self.shared.throttle.refill(saved, self.now());
     }
 
-    /// On the clock of the caps.
+    /// Returns the time on the clock of the caps, in nanoseconds.
     fn now(&self) -> u64 {
         reactor::clock_ns()
     }
 
-    /// The caps in force.
+    /// Returns the caps in force.
     pub fn caps(&self) -> Caps {
         self.shared.throttle.caps()
     }
 
-    /// Sums over all queues since the device was made.
+    /// Returns sums over all queues since the device was created.
     pub fn stats(&self) -> DeviceStats {
         DeviceStats::sum(self.stats.iter().map(|queue| &**queue))
     }
 
-    /// What identifies this device to those who share a reactor with it.
+    /// Returns the number that identifies this device among the owners of a reactor's queues.
     pub fn label(&self) -> OwnerId {
         self.shared.label
     }
 
-    /// Durations of `stage` for requests of kind `op`, over all queues since the device was made.
-    /// `None` when there were none.
+    /// Returns the durations of `stage` for requests of kind `op`, summed over all queues since
+    /// the device was created. `None` if there were none.
     pub fn durations(&self, stage: Stage, op: Op) -> Option<Snapshot> {
         let mut sum = None;
         for queue in &self.stats {
@@ -201,37 +204,38 @@ impl BlkDevice {
         sum
     }
 
-    /// Slow requests that the flight recorders of the queues keep, in no order.
+    /// Returns the slow requests in the flight recorders of all queues, in no order.
     pub fn slow(&self) -> Vec<SlowRequest> {
         self.stats.iter().flat_map(|queue| queue.recorder.records()).collect()
     }
 
-    /// The oldest request that is under way, also while it hangs.
+    /// Returns the oldest unfinished request, even while the storage hangs.
     pub fn oldest(&self) -> Option<Oldest> {
         let all = self.stats.iter().filter_map(|queue| queue.recorder.oldest());
         all.min_by_key(|oldest| oldest.known_ns)
     }
 
-    /// Since when, by the clock of [`clock_ns`](crate::clock_ns), the oldest request of any queue
-    /// that is with the disk has been there. One of another queue that waits elsewhere for longer
-    /// does not hide it.
+    /// Returns when the disk received the oldest request that it still works on, over all queues.
+    ///
+    /// The time is nanoseconds on [`clock_ns`](crate::clock_ns). An older request of another queue
+    /// that waits in its ring or under its cap does not hide this one.
     pub fn oldest_in_disk_ns(&self) -> Option<u64> {
         let all = self.stats.iter().filter_map(|queue| queue.recorder.oldest());
         all.filter(|oldest| oldest.stage == Stage::Device).map(|oldest| oldest.entered_ns).min()
     }
 
-    /// Nanoseconds for which the turns of a queue have lasted since the device was made; 0 where
-    /// nothing is recorded.
+    /// Returns the total duration of a queue's turns since the device was created, in nanoseconds;
+    /// 0 if the device does not record.
     pub fn busy_ns(&self, index: u16) -> u64 {
         self.stats.get(usize::from(index)).map_or(0, |queue| queue.busy_ns())
     }
 
-    /// Each queue as it stands now.
+    /// Returns the current state of each queue.
     pub fn queue_states(&self) -> Vec<QueueState> {
         self.stats.iter().map(|queue| QueueState::of(queue)).collect()
     }
 
-    /// Serves a ring on `reactor`. The disk must be activated.
+    /// Starts to serve a ring on `reactor`. The disk must be activated.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -247,7 +251,7 @@ impl BlkDevice {
         Ok(RunningQueue::running(reactor.clone(), id, index))
     }
 
-    /// Serves a ring on the reactor of the caller, as long as that lives.
+    /// Starts to serve a ring on the caller's reactor, until that reactor ends.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -262,7 +266,7 @@ impl BlkDevice {
         made.map(|_| ()).map_err(|source| QueueError::Ring { index, source })
     }
 
-    /// What makes the poller of a ring.
+    /// Returns the function that creates the poller of a ring on its reactor.
     fn maker(
         &self,
         mut start: QueueStart,
@@ -284,7 +288,7 @@ impl BlkDevice {
     }
 }
 
-/// A ring being served. Dropping it stops it without waiting.
+/// A ring that a reactor serves. Dropping it stops the ring without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
     reactor: Handle,
@@ -298,57 +302,58 @@ impl RunningQueue {
         Self { reactor, id, index, running: true }
     }
 
-    /// Which queue of the device it is.
+    /// Returns the index of the queue in its device.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Takes no more requests, waits for those in flight, and returns where a successor goes on.
+    /// Stops taking requests and waits for those in flight. Returns the available index at which a
+    /// successor continues.
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, and the position with it.
+    /// [`Stopped`] if the reactor has ended; the position is lost with it.
     pub fn stop(self) -> Result<u16, Stopped> {
         self.begin_stop()?.wait()
     }
 
-    /// Takes no more requests; does not wait for those in flight.
+    /// Stops taking requests without waiting for those in flight.
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, and the position with it.
+    /// [`Stopped`] if the reactor has ended; the position is lost with it.
     pub fn begin_stop(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
         DrainingQueue::begin(self.reactor.clone(), self.id, self.index, false)
     }
 
-    /// Takes no more requests, so that somebody else can go on with the ring: nothing that waits
-    /// is failed for it. Ends with [`DrainingQueue::wait_or_resume`].
+    /// Stops taking requests so that a successor can continue with the ring. Waiting requests do
+    /// not fail. Finish with [`DrainingQueue::wait_or_resume`].
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, and the position with it.
+    /// [`Stopped`] if the reactor has ended; the position is lost with it.
     pub fn begin_quiesce(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
         DrainingQueue::begin(self.reactor.clone(), self.id, self.index, true)
     }
 
-    /// Has the queue look at what it waits for: the caps have changed. Does not wait.
+    /// Makes the queue check its waiting request against changed caps. Does not wait.
     pub fn recheck_throttle(&self) {
         let id = self.id;
-        // A call on a poller makes it hot; one that has ended waits for nothing.
+        // A call on a poller makes it runnable. A queue that has ended has no waiting request.
         let _ = self.reactor.send(move |context| {
             context.with_poller(id, |_: &mut BlkQueue, _| ());
         });
     }
 
-    /// Waits until the turn that the queue is in has ended: it shows its guest what has ended
-    /// before [`BlkDevice::oldest_in_disk_ns`] knows.
+    /// Waits until the queue's current turn has ended. The queue publishes finished requests to
+    /// its guest before [`BlkDevice::oldest_in_disk_ns`] reflects them.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor has ended.
     pub fn wait_turn(&self) -> Result<(), Stopped> {
         self.reactor.call(|_| ())
     }
 
-    /// Finds the ring in a new memory table; requests in flight keep the old one.
+    /// Maps the ring through a new memory table. Requests in flight keep the old table.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -363,10 +368,10 @@ impl RunningQueue {
         }
     }
 
-    /// Replaces the call descriptor and calls once, since a call may have been lost in between.
+    /// Replaces the call descriptor and calls once, because a call may have been lost meanwhile.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor or the queue has ended.
     pub fn set_call(&self, call: Option<Arc<OwnedFd>>) -> Result<(), Stopped> {
         let id = self.id;
         let done = self.reactor.call(move |context| {

@@ -1,24 +1,24 @@
-//! The end of a queue, and what is left of one whose storage does not answer.
+//! Stop of a queue: drain it, quiesce it, or abandon it if its storage does not answer.
 //!
 //! ```text
-//!   running --begin--> stopping --drained--> gone, with a position
-//!                          |
-//!                          +--deadline--> zombie --the kernel is done--> gone
+//!   running --stop--> draining --drained--> gone, with a position
+//!                        |
+//!                        +--deadline--> abandoned --the kernel ends the I/O--> gone
 //!
-//!   running --begin quiet--> quiet --drained--> gone, with a position
-//!      ^                       |
-//!      +-------deadline--------+
+//!   running --quiesce--> quiesced --drained--> gone, with a position
+//!      ^                    |
+//!      +------deadline------+
 //! ```
-//! A quiet end is one that nothing may be lost by, for a successor that is to go on with the same
-//! ring: requests that wait for room on the storage are not failed, and when the deadline passes
-//! the queue serves as before.
+//! Quiescing loses nothing, because a successor is to continue with the same ring. Requests that
+//! wait for space on the storage do not fail. If the deadline passes, the queue serves again.
 //!
-//! A ring that its driver has broken ends as such: nobody goes on with it before its front-end has
-//! started it anew.
+//! A ring that its driver has broken is reported as broken. No successor continues with it before
+//! the front-end has started it anew.
 //!
-//! Nothing can take a request back that the kernel has. Its buffers must stay mapped and its file
-//! open until it ends, so the queue stays on its reactor, where it costs nothing. It has failed
-//! for its ring: nothing is completed, and what an in-flight region says of it stays as it is.
+//! The kernel does not return a request that it has. The request's buffers must stay mapped and
+//! its file must stay open until the kernel ends it. So an abandoned queue stays on its reactor,
+//! where it costs nothing. Its ring has failed: the queue completes nothing, and the records in the
+//! in-flight region stay unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,40 +30,41 @@ use reactor::{Handle, PollerId, Stopped};
 use crate::device::RunningQueue;
 use crate::queue::BlkQueue;
 
-/// A queue that takes no more requests.
+/// A queue that takes no more requests and finishes those in flight.
 #[derive(Debug)]
 pub struct DrainingQueue {
     reactor: Handle,
     id: PollerId,
     index: u16,
-    /// Known before the answer comes.
+    /// Whether the ring was broken at the start of the stop; set before the answer arrives.
     broken: Arc<AtomicBool>,
     answer: Receiver<u16>,
 }
 
-/// How a stop ended.
+/// Result of [`DrainingQueue::wait_until`].
 #[derive(Debug)]
 pub enum DrainOutcome {
-    /// Everything in flight has ended; a successor goes on at this available index.
+    /// All requests have ended; a successor continues at this available index.
     Drained(u16),
-    /// The same of a ring that its driver had broken.
+    /// All requests have ended, and the driver has broken the ring.
     Broken(u16),
-    /// Storage did not end it in time; the queue was given up.
+    /// The storage did not end all requests in time; the queue is abandoned.
     Stuck(AbandonedQueue),
 }
 
-/// How a quiet end came out.
+/// Result of [`DrainingQueue::wait_or_resume`].
 #[derive(Debug)]
 pub enum QuiesceOutcome {
-    /// Everything in flight has ended; a successor goes on at this available index.
+    /// All requests have ended; a successor continues at this available index.
     Drained(u16),
-    /// The same of a ring that its driver had broken.
+    /// All requests have ended, and the driver has broken the ring.
     Broken(u16),
-    /// Not in time: it serves as before.
+    /// The deadline passed; the queue serves again.
     GoesOn(RunningQueue),
 }
 
-/// A queue that was given up. Dropping this changes nothing: the queue ends by itself.
+/// A queue with I/O that the kernel has not ended. Dropping this value changes nothing: the queue
+/// ends by itself.
 #[derive(Debug)]
 pub struct AbandonedQueue {
     requests: u16,
@@ -91,7 +92,8 @@ impl DrainingQueue {
         Ok(Self { reactor, id, index, broken, answer: wait })
     }
 
-    /// It was broken when the stop began. Later nothing new is taken that could break it.
+    /// Returns whether the ring was broken when the stop began. Afterwards the queue takes nothing
+    /// new that could break it.
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
@@ -112,11 +114,11 @@ impl DrainingQueue {
         }
     }
 
-    /// Waits for what is in flight until `deadline`, then lets the queue go on. For a stop that
-    /// was begun by [`RunningQueue::begin_quiesce`].
+    /// Waits until all requests have ended, or resumes the queue at `deadline`. Only for a stop
+    /// that [`RunningQueue::begin_quiesce`] began.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor has ended.
     pub fn wait_or_resume(self, deadline: Instant) -> Result<QuiesceOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
@@ -132,23 +134,24 @@ impl DrainingQueue {
             Some(()) => {
                 Ok(QuiesceOutcome::GoesOn(RunningQueue::running(self.reactor, id, self.index)))
             }
-            // It has ended in between, and has answered before.
+            // The queue ended meanwhile and has sent its answer.
             None => Ok(self.quiet_end(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 
-    /// Waits for what is in flight, however long that takes.
+    /// Waits without a limit until all requests have ended. Returns the available index at which a
+    /// successor continues.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor has ended.
     pub fn wait(self) -> Result<u16, Stopped> {
         self.answer.recv().map_err(|_| Stopped)
     }
 
-    /// Waits for what is in flight until `deadline`, then gives the queue up.
+    /// Waits until all requests have ended, or abandons the queue at `deadline`.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if the reactor has ended.
     pub fn wait_until(self, deadline: Instant) -> Result<DrainOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
@@ -170,32 +173,32 @@ impl DrainingQueue {
                     answer: self.answer,
                 }))
             }
-            // It has ended in between, and has answered before.
+            // The queue ended meanwhile and has sent its answer.
             None => Ok(self.stop_end(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 }
 
 impl AbandonedQueue {
-    /// Requests that it had when it was given up.
+    /// Returns the number of requests in flight when the queue was abandoned.
     pub fn requests(&self) -> u16 {
         self.requests
     }
 
-    /// Its driver had broken the ring.
+    /// Returns whether the driver had broken the ring.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// The available index behind everything that it has taken. A successor goes on there if an
-    /// in-flight region has recorded what was taken; else only this queue knows of it.
+    /// Returns the available index behind all popped requests. A successor continues there if an
+    /// in-flight region has recorded these requests; otherwise only this queue knows of them.
     pub fn next_avail(&self) -> u16 {
         self.next_avail
     }
 
-    /// Waits until the kernel has ended them all.
+    /// Waits until the kernel has ended all requests.
     pub fn wait(self) {
-        // An answer, or none because the reactor has ended: it is over either way.
+        // An error means that the reactor has ended, and the queue with it.
         let _ = self.answer.recv();
     }
 }

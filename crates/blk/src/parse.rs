@@ -1,4 +1,4 @@
-//! A chain becomes a checked request, or a status.
+//! Parses a descriptor chain into a checked request or a status.
 
 use disk::{Geometry, IoError, RequestKind};
 use memory::{Buffers, Byte};
@@ -6,28 +6,28 @@ use virtq::Chain;
 
 use crate::spec::*;
 
-/// What a guest asked for.
+/// A parsed request.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// I/O in a range that has been checked.
+    /// I/O in a checked range.
     Io {
         kind: RequestKind,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         data: Buffers,
         status: Byte,
     },
-    /// GET_ID.
+    /// A GET_ID request.
     Id { data: Buffers, status: Byte },
-    /// It ends at once with this status.
+    /// A request that ends at once with the status `code`.
     Refused { code: u8, status: Byte },
-    /// There is no status byte: nothing can be said.
+    /// A chain without a status byte, which cannot be answered.
     Mute,
 }
 
-/// What parsing depends on.
+/// Geometry and features that parsing depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) geometry: Geometry,
@@ -36,12 +36,13 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The driver will not flush, so every write must be durable (virtio 1.2, 5.2.6.2).
+    /// Returns whether each write must be durable, because the driver will not flush
+    /// (virtio 1.2, 5.2.6.2).
     fn write_through(&self) -> bool {
         self.features & feature::FLUSH == 0
     }
 
-    /// Takes what it needs out of `chain`.
+    /// Parses `chain` and takes the buffers that the request needs out of it.
     pub(crate) fn parse(&self, chain: &mut Chain) -> Parsed {
         let Some(status) = chain.writable.take_last_byte() else { return Parsed::Mute };
         let Some(header) = chain.readable.take_front::<HEADER>() else {
@@ -94,7 +95,7 @@ impl Rules {
         }
     }
 
-    /// A discard or zeroes request with its one segment (virtio 1.2, 5.2.6.2).
+    /// Parses a discard or write-zeroes request with its one segment (virtio 1.2, 5.2.6.2).
     fn segment(
         &self,
         readable: &mut Buffers,
@@ -125,7 +126,7 @@ impl Rules {
     }
 }
 
-/// The status byte for an outcome.
+/// Returns the status byte for an outcome.
 pub(crate) fn status_of(outcome: Result<(), IoError>) -> u8 {
     match outcome {
         Ok(()) => S_OK,

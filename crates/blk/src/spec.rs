@@ -1,8 +1,8 @@
-//! Numbers of the virtio specification (virtio 1.2, 5.2).
+//! Constants of the virtio specification (virtio 1.2, 5.2).
 
 /// Feature bits.
 pub mod feature {
-    /// Most segments in a request.
+    /// The configuration has the maximum number of segments in a request.
     pub const SEG_MAX: u64 = 1 << 2;
     /// The device refuses writes.
     pub const RO: u64 = 1 << 5;
@@ -10,7 +10,7 @@ pub mod feature {
     pub const BLK_SIZE: u64 = 1 << 6;
     /// FLUSH requests.
     pub const FLUSH: u64 = 1 << 9;
-    /// The configuration tells of physical blocks.
+    /// The configuration has the physical block size.
     pub const TOPOLOGY: u64 = 1 << 10;
     /// Several queues.
     pub const MQ: u64 = 1 << 12;
@@ -22,15 +22,15 @@ pub mod feature {
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Event indices.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Not a legacy device.
+    /// The device is not a legacy device.
     pub const VERSION_1: u64 = 1 << 32;
 }
 
-/// Bytes of a sector, the unit of every range.
+/// Bytes of a sector, the unit of all ranges.
 pub(crate) const SECTOR: u64 = 512;
-/// Bytes of a request's header: type, reserved, sector.
+/// Bytes of a request header: type, reserved, sector.
 pub(crate) const HEADER: usize = 16;
-/// Bytes of a discard or zeroes segment: sector, sectors, flags.
+/// Bytes of a discard or write-zeroes segment: sector, number of sectors, flags.
 pub(crate) const SEGMENT: usize = 16;
 /// Bytes of a GET_ID answer.
 pub(crate) const ID_BYTES: usize = 20;
@@ -42,17 +42,17 @@ pub(crate) const T_GET_ID: u32 = 8;
 pub(crate) const T_DISCARD: u32 = 11;
 pub(crate) const T_WRITE_ZEROES: u32 = 13;
 
-/// In a segment's flags: the range may be unmapped.
+/// Segment flag: the device may unmap the range.
 pub(crate) const SEGMENT_UNMAP: u32 = 1;
 
 pub(crate) const S_OK: u8 = 0;
 pub(crate) const S_IOERR: u8 = 1;
 pub(crate) const S_UNSUPP: u8 = 2;
 
-/// Segments of one request: what Linux uses at most with a ring of 128.
+/// Maximum number of segments in a request: the most that Linux uses with a ring of 128 entries.
 pub(crate) const SEG_MAX: u32 = 126;
-/// Data of one request in bytes. Guests split at a few MiB; a larger one would keep a reactor
-/// from its other queues while it is copied.
+/// Maximum data of one request in bytes. Guests split at a few MiB. A larger request would keep a
+/// reactor from its other queues during the copy.
 pub(crate) const DATA_MAX: u64 = 64 << 20;
-/// Sectors of one discard or zeroes segment: 1 GiB, so that one request ends in finite time.
+/// Maximum sectors of one discard or write-zeroes segment: 1 GiB, to bound the time of a request.
 pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 21;

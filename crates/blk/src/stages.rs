@@ -1,4 +1,4 @@
-//! The stages of a request's path one by one, for the example `stages` that counts and times them.
+//! The stages of the request path as single functions. The example `stages` counts and times them.
 
 use disk::{Geometry, Request};
 use memory::{Buffers, Byte};
@@ -9,18 +9,18 @@ use crate::parse::{Parsed, Rules};
 use crate::queue::{FinishedRequest, complete_to_guest};
 use crate::spec::{S_OK, feature};
 
-/// Parses as a device does whose driver takes every feature.
+/// Parser of a device whose driver has negotiated every feature.
 #[derive(Debug)]
 pub struct Parser(Rules);
 
 impl Parser {
-    /// For a disk of this geometry.
+    /// Creates a parser for a disk of this geometry.
     pub fn new(geometry: Geometry) -> Self {
         let features = feature::FLUSH | feature::DISCARD | feature::WRITE_ZEROES;
         Self(Rules { geometry, features })
     }
 
-    /// The I/O that the chain asks for and where its status goes; `None`: something else.
+    /// Parses the chain into an I/O request and its status byte. `None` for any other request.
     #[inline]
     pub fn parse(&self, chain: &mut Chain) -> Option<(Request, Byte)> {
         let tag = u32::from(chain.head());

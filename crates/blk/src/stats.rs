@@ -1,4 +1,4 @@
-//! What a device counts. Each queue writes its own counters; readers sum them up.
+//! Counters of a device. Each queue writes its own counters; readers add them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use reactor::{OwnerId, PollControl, PollState, Summary};
 
 const CLASSES: usize = 6;
 
-/// Counters of one queue: one writer, no read-modify-write.
+/// Counters of one queue. Only its reactor writes them, without read-modify-write operations.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct QueueStats {
@@ -59,17 +59,17 @@ impl QueueStats {
 /// A number for each kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// IN.
+    /// Reads (IN).
     pub read: u64,
-    /// OUT.
+    /// Writes (OUT).
     pub write: u64,
-    /// FLUSH.
+    /// Flushes (FLUSH).
     pub flush: u64,
-    /// DISCARD.
+    /// Discards (DISCARD).
     pub discard: u64,
-    /// WRITE_ZEROES.
+    /// Writes of zeroes (WRITE_ZEROES).
     pub write_zeroes: u64,
-    /// GET_ID.
+    /// Requests for the serial number (GET_ID).
     pub get_id: u64,
 }
 
@@ -83,24 +83,24 @@ impl From<[u64; CLASSES]> for Counts {
 /// Sums over the queues of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Requests that ended.
+    /// Completed requests.
     pub requests: Counts,
-    /// Bytes that they moved, freed or zeroed.
+    /// Bytes that completed requests moved, discarded or zeroed.
     pub bytes: Counts,
-    /// Requests that ended in an error, or could not be answered.
+    /// Requests that failed or could not be answered.
     pub errors: u64,
     /// Kicks received.
     pub kicks: u64,
     /// Calls sent.
     pub calls: u64,
-    /// Requests that a former life of a queue left in flight and that were submitted again.
+    /// Requests that were in flight when a former process died, and that were submitted again.
     pub resubmitted: u64,
-    /// From when they were known to their end, without flushes.
+    /// Total latency, from known to the end, without flushes.
     pub latency: Summary,
 }
 
 impl DeviceStats {
-    /// Adds up.
+    /// Adds up the counters of `queues`.
     pub(crate) fn sum<'a>(queues: impl Iterator<Item = &'a QueueStats> + Clone) -> Self {
         let (mut requests, mut bytes) = ([0; CLASSES], [0; CLASSES]);
         let mut out = Self::default();
@@ -130,28 +130,29 @@ impl DeviceStats {
     }
 }
 
-/// One queue as it stands now. Counts lag behind by the turn that is under way.
+/// Current state of one queue. Counts exclude the current turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
-    /// It is served now.
+    /// Whether a reactor serves the queue.
     pub served: bool,
     /// Number of the reactor that serves it, or served it last.
     pub reactor: u32,
-    /// Requests that the disk works on.
+    /// Number of requests that the disk works on.
     pub in_flight: u32,
-    /// Requests in the ring, as the last turn left it.
+    /// Number of requests in the ring at the end of the last turn.
     pub in_ring: u32,
-    /// The cap holds it.
+    /// Whether the cap holds requests of the queue back.
     pub held_by_cap: bool,
-    /// Time that its turns took, in nanoseconds.
+    /// Total duration of its turns, in nanoseconds.
     pub busy_ns: u64,
-    /// The longest of its turns, in nanoseconds.
+    /// Duration of its longest turn, in nanoseconds.
     pub longest_turn_ns: u64,
-    /// Time of neighbours' turns that it waited for, in nanoseconds; short ones are not counted.
+    /// Time that the queue waited for long turns of neighbours, in nanoseconds.
     pub neighbour_ns: u64,
-    /// The last of them: whose, how long in nanoseconds, and when on [`crate::clock_ns`].
+    /// The last such turn: its owner, its duration in nanoseconds, and its time on
+    /// [`crate::clock_ns`].
     pub neighbour: Option<(OwnerId, u64, u64)>,
-    /// How it has waited when it had nothing to do.
+    /// Polling state of the queue.
     pub poll: PollState,
 }
 

@@ -1,4 +1,4 @@
-//! The request of one queue that waits for its turn under the disk's caps.
+//! The request of one queue that waits under the disk's caps.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 use crate::device::Shared;
 use crate::throttle::{QueueThrottle, TokenGrant};
 
-/// Longest sleep for a turn, in nanoseconds. A timer cannot be taken back, so that one set under
-/// an old cap may outlive it; this bounds how many of those there are.
+/// Longest timer for a waiting request, in nanoseconds. A timer cannot be cancelled, so a timer of
+/// an old cap may outlive it. This limit bounds how many such timers exist.
 const NAP_MAX: u64 = 1_000_000_000;
 
-/// The request of one queue that waits for its turn, and the timer that brings it.
+/// The request of one queue that waits for its tokens, and the timer that wakes the queue.
 #[derive(Debug)]
 pub(crate) struct ThrottledRequest {
     queue_throttle: QueueThrottle,
     waiting: Option<(Request, TokenGrant)>,
     port: CompletionPort,
-    /// When the earliest timer fires that is under way, in nanoseconds; 0: none is.
+    /// Expiry of the earliest pending timer, in nanoseconds; 0 if there is none.
     alarm: u64,
     fired: Vec<OpCompletion>,
 }
@@ -29,13 +29,13 @@ impl ThrottledRequest {
         Self { queue_throttle, waiting: None, port, alarm: 0, fired: Vec::new() }
     }
 
-    /// Nothing waits.
+    /// Returns whether no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_none()
     }
 
-    /// Takes a turn for a request and gives it back if that has come; else it waits here, and a
-    /// timer wakes the queue. Only when nothing waits.
+    /// Takes tokens for a request. Returns the request if its tokens are available now; otherwise
+    /// stores it and sets a timer. Call it only while no request waits.
     pub(crate) fn admit(
         &mut self,
         context: &mut Context<'_>,
@@ -59,8 +59,8 @@ impl ThrottledRequest {
         None
     }
 
-    /// Looks at the caps, and gives out the request whose turn has come. `at_once`: whether it has
-    /// come or not.
+    /// Applies changed caps and returns the waiting request if its tokens are available, or in any
+    /// case if `at_once` is true.
     pub(crate) fn release(
         &mut self,
         context: &mut Context<'_>,
@@ -83,7 +83,7 @@ impl ThrottledRequest {
         None
     }
 
-    /// What waits, whoever's turn it is.
+    /// Returns the waiting request, even if its tokens are not available yet.
     pub(crate) fn take(&mut self) -> Option<Request> {
         self.waiting.take().map(|(request, _)| request)
     }

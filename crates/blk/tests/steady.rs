@@ -1,6 +1,6 @@
-//! A request on its steady path takes no memory from the heap, no lock, and writes nothing that
-//! others write too: counted under callgrind ([`testkit::callgrind`]) with the load of
-//! `examples/path.rs`, as calls of what would do so.
+//! The steady request path allocates no heap memory, takes no lock, and writes no shared memory.
+//! The tests run `examples/path.rs` under callgrind ([`testkit::callgrind`]) and count calls that
+//! would do so.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../examples/path.rs"]
@@ -11,10 +11,10 @@ use testkit::callgrind::{self, Calls, is_shared};
 
 const SHORT: u64 = 512;
 const LONG: u64 = 2048;
-/// Requests between the two counts.
+/// Number of requests between the two counts.
 const MORE: u64 = LONG - SHORT;
 
-/// Not a test: what the others run under valgrind.
+/// Load that the tests run under valgrind; not a test itself.
 #[test]
 #[ignore = "it is the load of the other tests"]
 fn load() {
@@ -23,11 +23,11 @@ fn load() {
     }
 }
 
-/// What requests call, and how often in so many more of them.
+/// Returns the functions that requests call, and how often in [`MORE`] requests.
 fn grown(disk: &str, depth: u16, record: &str) -> Calls {
     let load = |requests| format!("{disk} {depth} {record} {requests}");
     let mut grown = callgrind::grown("load", &load(SHORT), &load(LONG)).unwrap();
-    // Once in a while is not once a request: a table that grows, a rate that is found anew.
+    // Ignore rare calls: a table that grows, a rate that is measured again.
     grown.retain(|_, more| *more * 64 > MORE);
     grown
 }

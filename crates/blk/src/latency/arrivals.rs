@@ -1,24 +1,24 @@
-//! Since when what waits in a ring has been known.
+//! Arrival times of the requests that wait in a ring.
 
 use std::collections::VecDeque;
 
-/// Looks that are remembered: a ring has 1024 entries at most and a turn pops 64, so a request
-/// is found in the ring by fewer looks than this.
+/// Maximum number of arrivals stored. A ring has at most 1024 entries and a turn pops 64, so fewer
+/// polls than this see a request in the ring.
 const MARKS_MAX: usize = 32;
 
-/// What one look at the ring showed for the first time.
+/// Requests that one poll of the ring saw for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// Of these requests, how many have not been popped.
+    /// Number of these requests that have not been popped.
     left: u32,
-    /// When they were known, in nanoseconds.
+    /// Time at which these requests were known, in nanoseconds.
     pub(crate) since_ns: u64,
-    /// Total of the time that the cap held the queue, by then.
+    /// Total time that the cap had throttled the queue by then, in nanoseconds.
     pub(crate) held_ns: u64,
 }
 
 impl Arrival {
-    /// Of a request that no look has shown.
+    /// Creates the arrival of a request that no poll of the ring has seen.
     pub(crate) fn at(since_ns: u64, held_ns: u64) -> Self {
         Self { left: 0, since_ns, held_ns }
     }
@@ -27,14 +27,14 @@ impl Arrival {
 /// Requests of a ring in the order in which they were known.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalQueue {
-    /// The earliest look of which something may be left.
+    /// The earliest arrival that may have requests left.
     first: Arrival,
     later: VecDeque<Arrival>,
     waiting: u32,
 }
 
 impl ArrivalQueue {
-    /// A look at the ring has shown `waiting` requests, known at `since_ns` at the latest.
+    /// Records a poll that saw `waiting` requests in the ring, known since `since_ns` or earlier.
     #[inline]
     pub(crate) fn look(&mut self, waiting: u16, since_ns: u64, held_ns: u64) {
         let waiting = u32::from(waiting);
@@ -59,8 +59,8 @@ impl ArrivalQueue {
         }
     }
 
-    /// The next request is popped, and it is of the same look as the one before. False, and nothing
-    /// is done: [`Self::pop_later`] tells of which look it is.
+    /// Pops the next request if it belongs to the same arrival as the one before. Otherwise
+    /// returns false and changes nothing; then [`Self::pop_later`] returns its arrival.
     #[inline]
     pub(crate) fn pop(&mut self) -> bool {
         let Some(left) = self.first.left.checked_sub(1) else { return false };
@@ -69,24 +69,26 @@ impl ArrivalQueue {
         true
     }
 
-    /// The next request is popped, the first of its look. `None`: it came after the last look.
+    /// Pops the first request of the next arrival. `None` if it came after the last poll.
     pub(crate) fn pop_later(&mut self) -> Option<Arrival> {
         self.first = self.later.pop_front()?;
         self.pop().then_some(self.first)
     }
 
-    /// The look of the next request, if a look has shown it and no later one than the last popped.
+    /// Returns the arrival of the next request, unless that belongs to a later arrival than the
+    /// last popped one or no poll has seen it.
     pub(crate) fn first(&self) -> Arrival {
         self.first
     }
 
-    /// Nothing waits in the ring, as the last look showed.
+    /// Returns whether the last poll left nothing in the ring.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// What waits in the ring: how many, as the last look showed, and since when.
+    /// Returns the number of requests in the ring at the last poll, and since when the first one
+    /// was known.
     #[inline]
     pub(crate) fn waiting(&self) -> (u32, u64) {
         if self.waiting == 0 {
@@ -102,7 +104,7 @@ impl ArrivalQueue {
 mod tests {
     use super::*;
 
-    /// When the next one was known, and the cap's total then.
+    /// Returns when the next request was known, and the cap's total then.
     fn pop(arrival_queue: &mut ArrivalQueue) -> Option<(u64, u64)> {
         let arrival = if arrival_queue.pop() {
             Some(arrival_queue.first())

@@ -1,19 +1,19 @@
 //! The requests of one turn of a queue, counted by the times that they share.
 //!
-//! The clock is read once for what a turn pops and once for what it ends, so the requests of one
-//! look at the ring have all times in common. They are counted here, and go into the histograms
-//! together when the turn has ended.
+//! A turn reads the clock once for the requests that it pops and once for those that it ends. So
+//! the requests of one poll of the ring share all times. The batch counts them and records them in
+//! the histograms together when the turn has ended.
 
 use super::sampler::Counts;
 use super::stages::OPS;
 use super::{Op, RequestTimestamps, Stage, Stages};
 
-/// How many of one kind.
+/// Number of requests of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    /// Popped in this turn and still on their way.
+    /// Requests popped in this turn and not finished.
     pending: u32,
-    /// Popped in this turn, and ended where they were submitted.
+    /// Requests popped in this turn that ended during submission.
     inline: u32,
 }
 
@@ -24,37 +24,37 @@ struct Group {
     counts: [Count; OPS],
 }
 
-/// Requests that the disk has ended.
+/// Requests that ended in this turn, with the same times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ended {
     op: Op,
     known: u64,
-    /// When the disk got them.
+    /// Time at which the disk received them.
     given: u64,
-    /// When the reactor saw their end; 0: they ended where they were submitted.
+    /// Time at which the reactor saw their end; 0 if they ended during submission.
     reaped: u64,
     count: u32,
 }
 
-/// What a turn has popped and ended.
+/// Requests that one turn has popped and ended.
 #[derive(Debug, Default)]
 pub(crate) struct TurnBatch {
     group: Group,
     /// Earlier groups of this turn.
     groups: Vec<Group>,
     ended: Vec<Ended>,
-    /// There is more than requests of one look that ended where they were submitted.
+    /// Whether the batch has more than requests of one poll that ended during submission.
     mixed: bool,
 }
 
 impl TurnBatch {
-    /// What this turn pops first has these times.
+    /// Sets the times of the first requests that this turn pops.
     #[inline]
     pub(crate) fn begins(&mut self, request_timestamps: RequestTimestamps) {
         self.group.request_timestamps = request_timestamps;
     }
 
-    /// What is popped from now on has these times.
+    /// Sets the times of the requests popped from now on.
     pub(crate) fn goes_on(&mut self, request_timestamps: RequestTimestamps) {
         self.mixed = true;
         if self.group.request_timestamps != request_timestamps {
@@ -65,13 +65,13 @@ impl TurnBatch {
         }
     }
 
-    /// Times of what is popped now.
+    /// Returns the times of the requests popped now.
     #[inline]
     pub(crate) fn stamps(&self) -> RequestTimestamps {
         self.group.request_timestamps
     }
 
-    /// A request was popped, and is still on its way.
+    /// Counts a request that was popped and has not ended.
     #[inline]
     pub(crate) fn pending(&mut self, op: Op) {
         self.mixed = true;
@@ -80,7 +80,7 @@ impl TurnBatch {
         }
     }
 
-    /// A request was popped and has ended.
+    /// Counts a request that was popped and ended during submission.
     #[inline]
     pub(crate) fn inline(&mut self, op: Op) {
         if let Some(count) = self.group.counts.get_mut(op as usize) {
@@ -88,8 +88,8 @@ impl TurnBatch {
         }
     }
 
-    /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
-    /// it was submitted.
+    /// Counts a request of this or an earlier turn that has ended. The reactor saw its end at
+    /// `reaped`; 0 if it ended during submission.
     pub(crate) fn ended(&mut self, op: Op, request_timestamps: &RequestTimestamps, reaped: u64) {
         self.mixed = true;
         let (known, given) = (request_timestamps.known, request_timestamps.given());
@@ -100,14 +100,14 @@ impl TurnBatch {
         }
     }
 
-    /// There are only requests of one look, and all have ended where they were submitted, without
-    /// a cap.
+    /// Returns whether the batch has only requests of one poll that all ended during submission,
+    /// without a cap.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         !self.mixed && self.group.request_timestamps.held == 0
     }
 
-    /// More that ended as those of this turn.
+    /// Adds `counts` requests that share the times of this turn.
     #[inline]
     pub(crate) fn joined_by(&mut self, counts: Counts) {
         for (count, more) in self.group.counts.iter_mut().zip(counts) {
@@ -115,13 +115,13 @@ impl TurnBatch {
         }
     }
 
-    /// Takes out what a plain batch has.
+    /// Takes the counts of a plain batch.
     #[inline]
     pub(crate) fn take_plain(&mut self) -> Counts {
         self.group.counts.each_mut().map(|count| std::mem::take(&mut count.inline))
     }
 
-    /// The driver can see since `now` what has ended in this turn.
+    /// Records the batch. The driver sees the ended requests of this turn since `now`.
     #[inline]
     pub(crate) fn record(&mut self, stages: &Stages, now: u64) {
         self.mixed = false;
@@ -136,7 +136,7 @@ impl TurnBatch {
 }
 
 impl Group {
-    /// Into the histograms; nothing is left.
+    /// Records the group in the histograms and clears it.
     #[inline]
     fn record(&mut self, stages: &Stages, now: u64) {
         for (op, count) in Op::ALL.iter().zip(&mut self.counts) {
@@ -189,7 +189,7 @@ mod tests {
         RequestTimestamps { known, popped, admitted: popped, held: 0 }
     }
 
-    /// Values and their sum.
+    /// Returns the number of recorded values and their sum.
     fn of(stages: &Stages, stage: Stage, op: Op) -> (u64, u64) {
         let mut all = None;
         stages.add_to(stage, op, &mut all);

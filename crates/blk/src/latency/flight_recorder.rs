@@ -1,7 +1,7 @@
-//! The flight recorder of a queue: what was slow, and what is under way now.
+//! The flight recorder of a queue: slow requests, and the requests in flight now.
 //!
-//! One thread writes, anybody reads at any time, also while the storage hangs or the thread is
-//! stuck: ages are computed by the reader from when a request was known.
+//! One thread writes. Any thread may read at any time, even while the storage hangs or the writer
+//! is stuck: the reader computes ages from the time at which a request was known.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,39 +11,39 @@ use reactor::OwnerId;
 use super::seqlock::SeqLock;
 use super::{Class, Stage};
 
-/// Slow requests that are kept for each queue.
+/// Number of slow requests stored for each queue.
 const SLOW_KEPT: u64 = 48;
-/// Minutes whose slowest request is kept.
+/// Number of minutes whose slowest request is stored.
 const MINUTES_KEPT: u64 = 16;
 pub(crate) const MINUTE_NS: u64 = 60_000_000_000;
 const WORDS: usize = 11;
 
-/// One slow request. Times are nanoseconds on the clock of [`crate::clock_ns`].
+/// A slow request. Times are nanoseconds on the clock of [`crate::clock_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowRequest {
-    /// What it was.
+    /// Kind of request.
     pub class: Class,
-    /// It ended in an error.
+    /// Whether it failed.
     pub failed: bool,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// When it was known.
+    /// Time at which the reactor could first know of it.
     pub known_ns: u64,
     /// Time in each stage, in nanoseconds: queue, cap, device, completion.
     pub stages_ns: [u64; 4],
     /// Number of the reactor that served it.
     pub reactor: u32,
-    /// Others that ended with it and were slow too, but less.
+    /// Number of slow but faster requests that ended in the same turn.
     pub others: u32,
-    /// Whom its reactor served meanwhile, and for how long at a time in nanoseconds, if that was
-    /// long.
+    /// Neighbour that the reactor served meanwhile for a long turn, and the turn's duration in
+    /// nanoseconds.
     pub neighbour: Option<(OwnerId, u64)>,
 }
 
 impl SlowRequest {
-    /// From when it was known to its end, in nanoseconds.
+    /// Returns the time from known to the end, in nanoseconds.
     pub fn total_ns(&self) -> u64 {
         self.stages_ns.iter().sum()
     }
@@ -73,25 +73,25 @@ impl SlowRequest {
     }
 }
 
-/// The oldest request that is under way.
+/// The oldest unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oldest {
-    /// What it is; `None` while it is still in the ring.
+    /// Kind, offset and length in bytes; `None` while the request is still in the ring.
     pub request: Option<(Class, u64, u64)>,
-    /// Where it is.
+    /// Current stage.
     pub stage: Stage,
-    /// When it was known, on the clock of [`crate::clock_ns`].
+    /// Time at which the reactor could first know of it, in nanoseconds on [`crate::clock_ns`].
     pub known_ns: u64,
-    /// When it came to its present stage.
+    /// Time at which it entered its current stage, on the same clock.
     pub entered_ns: u64,
 }
 
-/// What waits and what is under way, as readers see it.
+/// Published counts of waiting and in-flight requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PublishedState {
     pub(crate) in_flight: u32,
     pub(crate) in_ring: u32,
-    /// When the first one in the ring was known; 0 when none is there.
+    /// Time at which the first request in the ring was known; 0 if the ring is empty.
     pub(crate) in_ring_since_ns: u64,
 }
 
@@ -101,10 +101,10 @@ struct RecordSlot {
     minutes: [SeqLock<WORDS>; MINUTES_KEPT as usize],
 }
 
-/// What one queue publishes of its requests.
+/// Data that one queue publishes about its requests.
 #[derive(Debug, Default)]
 pub(crate) struct FlightRecorder {
-    /// Class and stage, offset, length, known, entered.
+    /// Class and stage, offset, length, time known, time of entering the stage.
     oldest: SeqLock<5>,
     record_slot: OnceLock<Box<RecordSlot>>,
     written: AtomicU64,
@@ -117,7 +117,7 @@ pub(crate) struct FlightRecorder {
     pub(crate) busy_ns: AtomicU64,
     pub(crate) longest_turn_ns: AtomicU64,
     pub(crate) neighbour_ns: AtomicU64,
-    /// Label, length of its turn, when.
+    /// Label, duration of its turn, time.
     neighbour: SeqLock<3>,
 }
 
@@ -135,13 +135,13 @@ impl FlightRecorder {
         })
     }
 
-    /// The queue is served from now on, on this reactor.
+    /// Marks the queue as served by `reactor`.
     pub(crate) fn starts(&self, reactor: u32) {
         self.reactor.store(reactor, Ordering::Relaxed);
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// The queue is not served any more.
+    /// Marks the queue as not served.
     pub(crate) fn ends(&self) {
         self.served.store(false, Ordering::Relaxed);
         self.nothing_in_flight();
@@ -151,7 +151,7 @@ impl FlightRecorder {
         self.in_ring_since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Keeps a slow request. Only the owning thread may call this and the other writers.
+    /// Stores a slow request. Only the owning thread may call this and the other writers.
     pub(crate) fn slow(&self, record: &SlowRequest) {
         let at = self.written.load(Ordering::Relaxed);
         self.written.store(at.wrapping_add(1), Ordering::Relaxed);
@@ -160,14 +160,14 @@ impl FlightRecorder {
         }
     }
 
-    /// Keeps the slowest request of a minute.
+    /// Stores the slowest request of a minute.
     pub(crate) fn slowest_of_minute(&self, minute: u64, record: &SlowRequest) {
         if let Some(place) = self.kept().minutes.get((minute % MINUTES_KEPT) as usize) {
             place.write(record.words());
         }
     }
 
-    /// Total time of the slowest request kept for `minute`.
+    /// Returns the total time of the slowest request stored for `minute`; 0 if there is none.
     pub(crate) fn longest_of_minute(&self, minute: u64) -> u64 {
         let kept = self.record_slot.get().and_then(|record_slot| {
             record_slot
@@ -180,21 +180,21 @@ impl FlightRecorder {
         record.map_or(0, |one| one.total_ns())
     }
 
-    /// Slow requests that are kept, in no order; the slowest of each minute are among them.
+    /// Returns the stored slow requests and the slowest of each minute, in no order.
     pub(crate) fn records(&self) -> Vec<SlowRequest> {
         let Some(record_slot) = self.record_slot.get() else { return Vec::new() };
         let all = record_slot.slow.iter().chain(&record_slot.minutes);
         all.filter_map(SeqLock::read).map(SlowRequest::from_words).collect()
     }
 
-    /// Publishes what waits and what is under way.
+    /// Publishes the counts of waiting and in-flight requests.
     pub(crate) fn show(&self, published_state: PublishedState) {
         self.in_flight.store(published_state.in_flight, Ordering::Relaxed);
         self.in_ring.store(published_state.in_ring, Ordering::Relaxed);
         self.in_ring_since_ns.store(published_state.in_ring_since_ns, Ordering::Relaxed);
     }
 
-    /// A turn of the queue has ended.
+    /// Adds the duration of a turn that has ended.
     #[inline]
     pub(crate) fn turn_took(&self, ns: u64) {
         let busy = self.busy_ns.load(Ordering::Relaxed).wrapping_add(ns);
@@ -230,12 +230,13 @@ impl FlightRecorder {
         self.neighbour.write([label.into(), time_ns, at_ns]);
     }
 
-    /// Whom the reactor last served for long while this queue had work: label, how long, when.
+    /// Returns the neighbour whose long turn last kept this queue waiting: label, duration and time
+    /// in nanoseconds.
     pub(crate) fn neighbour(&self) -> Option<(OwnerId, u64, u64)> {
         self.neighbour.read().map(|[label, time, at]| (label as u32, time, at))
     }
 
-    /// The oldest request: the first one in flight, else the first in the ring.
+    /// Returns the oldest unfinished request: the first one in flight, else the first in the ring.
     pub(crate) fn oldest(&self) -> Option<Oldest> {
         let in_flight = self.oldest.read().and_then(|[kind, offset, len, known_ns, entered_ns]| {
             let stage = match kind >> 8 {
@@ -256,7 +257,7 @@ impl FlightRecorder {
     }
 }
 
-/// Where a request in flight is, and since when.
+/// Stage of a request in flight, and when it entered it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InFlightStage {
     Cap(u64),

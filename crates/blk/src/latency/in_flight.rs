@@ -1,4 +1,4 @@
-//! Requests that the disk works on, by the head of their chain and in the order of their pops.
+//! Requests that the disk works on, indexed by the head of their chain and linked in pop order.
 
 use memory::Byte;
 use virtq::Chain;
@@ -25,7 +25,7 @@ struct Slot<T> {
     later: u16,
 }
 
-/// All of a queue's. Slots are linked in order, so that the oldest is known at any time.
+/// In-flight requests of a queue. Slots are linked in pop order to find the oldest at any time.
 #[derive(Debug)]
 pub(crate) struct InFlightTable<T = InFlight> {
     slots: Box<[Slot<T>]>,
@@ -34,7 +34,7 @@ pub(crate) struct InFlightTable<T = InFlight> {
 }
 
 impl<T> InFlightTable<T> {
-    /// For a ring of `size` entries.
+    /// Creates a table for a ring of `size` entries.
     pub(crate) fn new(size: u16) -> Self {
         let free = |_| Slot { entry: None, earlier: NONE, later: NONE };
         Self { slots: (0..size).map(free).collect(), first: NONE, last: NONE }
@@ -44,7 +44,7 @@ impl<T> InFlightTable<T> {
         self.slots.get_mut(usize::from(head))
     }
 
-    /// Adds a request, the latest of all, under the head of its chain, which is not in flight.
+    /// Adds the latest request under the head of its chain, which must not be in flight.
     pub(crate) fn insert(&mut self, head: u16, entry: T) {
         let last = self.last;
         let Some(slot) = self.slot(head) else { return };
@@ -56,12 +56,12 @@ impl<T> InFlightTable<T> {
         self.last = head;
     }
 
-    /// A request that is in it.
+    /// Returns the request under `head`.
     pub(crate) fn get_mut(&mut self, head: u32) -> Option<&mut T> {
         self.slot(u16::try_from(head).ok()?)?.entry.as_mut()
     }
 
-    /// Takes a request out.
+    /// Removes and returns the request under `head`.
     pub(crate) fn take(&mut self, head: u32) -> Option<T> {
         let slot = self.slot(u16::try_from(head).ok()?)?;
         let entry = slot.entry.take()?;
@@ -77,12 +77,12 @@ impl<T> InFlightTable<T> {
         Some(entry)
     }
 
-    /// The one that was popped first.
+    /// Returns the request that was popped first.
     pub(crate) fn oldest(&self) -> Option<&T> {
         self.slots.get(usize::from(self.first))?.entry.as_ref()
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all requests.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         (self.first, self.last) = (NONE, NONE);
         self.slots.iter_mut().filter_map(|slot| slot.entry.take())

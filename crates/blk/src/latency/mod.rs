@@ -1,28 +1,28 @@
-//! Where the time of requests goes.
+//! Latency measurement: where the time of requests goes.
 //!
-//! # Words
-//! - [`Stage`]: a part of a request's way: queue, cap, device, completion.
-//! - **Known**: when the reactor could first know of a request. It looks at a ring once a turn;
-//!   what it finds now and did not find the last time came in between, so a request is known
-//!   from the last look on: at most the length of one turn too early, never too late. After the
-//!   thread slept, or had nothing to do, it is known from its wake-up on. What stays in the ring
-//!   when a turn ends is known from the look that showed it first.
+//! # Terms
+//! - [`Stage`]: a part of the request path: queue, cap, device, completion.
+//! - **Known**: the earliest time at which the reactor could know of a request. The reactor polls a
+//!   ring once a turn. A request that this poll sees and the last poll did not came in between. So
+//!   it is known since the last poll: at most one turn too early, never too late. After the thread
+//!   slept, or was idle, requests are known since its wake-up. A request that stays in the ring at
+//!   the end of a turn is known since the poll that saw it first.
 //! - [`Histogram`](reactor::Histogram): counts of durations; one writer, readers without a lock.
-//! - [`SlowRequest`]: one slow request, kept by the flight recorder.
+//! - [`SlowRequest`]: one slow request, stored by the flight recorder.
 //!
 //! # Model
 //! ```text
 //! known ----- popped ----- admitted ----- reaped ----- pushed
 //!       queue        cap           device       completion
 //! ```
-//! Clocks are read once a batch and stage, and what shares its times is counted first and recorded
-//! together, after the driver could see it; of turns that follow one another within microseconds
-//! one in four is timed (`streak`). Requests that end where they are submitted share the
-//! time of their batch as device time and have no completion time of their own.
+//! The clock is read once a batch and stage. Requests that share their times are counted first and
+//! recorded together, after the driver can see them. Of turns that follow each other within
+//! microseconds, one in four is timed (`sampler`). Requests that end during submission share the
+//! time of their batch as device time and have no completion time.
 //!
-//! A histogram takes 3.8 KiB and is made when its stage and kind of request first occur: a queue
-//! that reads, writes and flushes on a disk without a cap has 12 of them, 46 KiB, and its flight
-//! recorder 8 KiB. 256 queues in use take 14 MiB; a queue that was never used takes nothing.
+//! A histogram takes 3.8 KiB and is created when its stage and kind of request first occur. A queue
+//! that reads, writes and flushes on a disk without a cap has 12 of them, 46 KiB, and a flight
+//! recorder of 8 KiB. 256 used queues take 14 MiB; an unused queue takes nothing.
 
 mod arrivals;
 mod batch;

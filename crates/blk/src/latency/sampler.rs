@@ -1,24 +1,24 @@
-//! Turns that follow one another quickly: all are counted, one in four is timed.
+//! Sampling of turns that follow each other quickly: all are counted, one in four is timed.
 //!
-//! A queue that is polled under load takes a few requests a turn, turn after turn, each over in a
-//! few microseconds. To put the times of every one of them into histograms would cost such a queue
-//! several percent of its requests. So after a turn that was short the next three are only counted,
-//! and what was counted gets the times of a turn beside it that was timed.
+//! A queue that polls under load takes a few requests a turn, each finished within a few
+//! microseconds. Recording the times of each in the histograms would cost such a queue several
+//! percent of its throughput. So after a short turn, the next three short turns are only counted.
+//! Their requests are recorded with the times of the adjacent turn that was timed.
 //!
-//! Nothing slow is lost by that: only a turn is left out whose requests came a moment ago, ended at
-//! once, and were over within that time.
+//! No slow request is lost. A turn is skipped only if its requests arrived a moment ago, ended
+//! during submission, and finished within that time.
 
 use super::stages::OPS;
 use super::{Op, Stage, Stages};
 
-/// A turn that takes less is short, and so is such a time in the ring.
+/// Limit below which the duration of a turn, or a time in the ring, is short.
 const SHORT_NS: u64 = 20_000;
-/// Turns that are left out after one that was timed.
+/// Turns that are only counted after a timed one.
 const LEFT_OUT: u32 = 3;
-/// Looks that find nothing before what was counted is put down: readers wait for it.
+/// Number of empty polls after which counted turns are recorded, because readers wait for them.
 const IDLE_LOOKS: u32 = 64;
 
-/// How long the requests of a turn were where.
+/// Times that the requests of a turn spent in the queue, in the device and in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TurnDurations {
     pub(crate) queue: u64,
@@ -27,40 +27,40 @@ pub(crate) struct TurnDurations {
 }
 
 impl TurnDurations {
-    /// What nobody needs to know each of.
+    /// Returns whether the turn is too short to need a record of its own.
     pub(crate) fn is_short(&self) -> bool {
         self.queue < SHORT_NS && self.device < SHORT_NS
     }
 }
 
-/// Requests that ended where they were submitted, by kind.
+/// Number of requests that ended during submission, by kind.
 pub(crate) type Counts = [u32; OPS];
 
-/// See the module.
+/// Sampler of one queue; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct TurnSampler {
-    /// Times of the last turn that was timed, if it was short.
+    /// Times of the last timed turn, if it was short.
     recent: Option<TurnDurations>,
     left_out: u32,
-    /// Requests of the turns that were left out.
+    /// Requests of the turns that were only counted.
     counts: Counts,
     carries: bool,
     idle: u32,
 }
 
 impl TurnSampler {
-    /// The queue was asleep.
+    /// Forgets the last timed turn, because the queue slept.
     pub(crate) fn wakes(&mut self) {
         self.recent = None;
     }
 
-    /// A turn whose requests were there so long may be left out.
+    /// Returns whether a turn with these durations may be counted only.
     #[inline]
     pub(crate) fn may_leave_out(&self, turn_durations: &TurnDurations) -> bool {
         self.recent.is_some() && self.left_out < LEFT_OUT && turn_durations.is_short()
     }
 
-    /// A turn with these requests is left out.
+    /// Counts the requests of a turn that is not timed.
     #[inline]
     pub(crate) fn leave_out(&mut self, counts: &Counts) {
         self.carries = true;
@@ -71,8 +71,8 @@ impl TurnSampler {
         }
     }
 
-    /// A turn was timed: what was counted so far gets its times if it was short, and those of the
-    /// one before if not. Returns what is to be recorded with it.
+    /// Notes a timed turn. If it was short, returns the counts to record with its times. If not,
+    /// records them with the times of the previous timed turn.
     #[inline]
     pub(crate) fn timed(
         &mut self,
@@ -91,7 +91,7 @@ impl TurnSampler {
         with_it
     }
 
-    /// A look found nothing.
+    /// Notes a poll that found nothing.
     #[inline]
     pub(crate) fn rests(&mut self, stages: &Stages) {
         if self.carries {
@@ -102,7 +102,7 @@ impl TurnSampler {
         }
     }
 
-    /// Records what was counted, with the times of the last turn that was timed.
+    /// Records the counted turns with the times of the last timed turn.
     #[inline]
     pub(crate) fn put_down(&mut self, stages: &Stages) {
         if std::mem::take(&mut self.carries)
@@ -131,7 +131,7 @@ mod tests {
         all.map_or((0, 0), |all| (all.count(), all.sum_ns()))
     }
 
-    /// Leaves a turn with one read out.
+    /// Counts a turn with one read without timing it.
     fn left_out(turn_sampler: &mut TurnSampler) {
         assert!(turn_sampler.may_leave_out(&QUICK));
         turn_sampler.leave_out(&[1, 0, 0, 0]);

@@ -1,15 +1,16 @@
-//! A few words that one thread writes and others read whole, without making it wait.
+//! A sequence lock: one thread writes a few words, others read them consistently without blocking
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Attempts of a reader that the writer keeps overtaking. A write takes nanoseconds, so more
-/// would only meet a writer that was interrupted in the middle.
+/// Attempts of a reader while the writer interferes. A write takes nanoseconds. More attempts would
+/// only help against a writer that was preempted in the middle.
 const READ_TRIES: usize = 64;
 
-/// `N` words that are read whole or not at all.
+/// `N` words that are read consistently.
 #[derive(Debug)]
 pub(crate) struct SeqLock<const N: usize> {
-    /// Odd while it is written, 0 before the first time.
+    /// Odd during a write, 0 before the first write.
     version: AtomicU64,
     words: [AtomicU64; N],
 }
@@ -25,11 +26,11 @@ impl<const N: usize> SeqLock<N> {
         Self { version: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; N] }
     }
 
-    /// Only the owning thread may call it.
+    /// Writes the words. Only the owning thread may call it.
     pub(crate) fn write(&self, words: [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        // Who sees a new word sees the odd version too.
+        // A reader that sees a new word also sees the odd version.
         fence(Ordering::Release);
         for (place, word) in self.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
@@ -37,7 +38,7 @@ impl<const N: usize> SeqLock<N> {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The words of one write; `None` before the first, or when the writer kept at it.
+    /// Returns the words of one write; `None` before the first, or if the writer kept interfering.
     pub(crate) fn read(&self) -> Option<[u64; N]> {
         for _ in 0..READ_TRIES {
             let before = self.version.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Which requests are worth a record: the slow ones, and the slowest of each minute.
+//! Selects the requests to record: the slow ones, and the slowest of each minute.
 
 use reactor::OwnerId;
 
@@ -6,10 +6,10 @@ use super::flight_recorder::MINUTE_NS;
 use super::stages::OPS;
 use super::{Class, FlightRecorder, RequestTimestamps, SlowRequest, Stage, Stages};
 
-/// A request that takes longer, and ten times the median of its kind, is slow.
+/// A request is slow if it takes at least this long and ten times the median of its kind.
 const SLOW_MIN_NS: u64 = 10_000_000;
 const SLOW_MEDIANS: u64 = 10;
-/// The median is looked up at most this often.
+/// Shortest interval between two computations of the median.
 const MEDIAN_EVERY_NS: u64 = 1_000_000_000;
 
 /// A request that may be the slowest of its turn.
@@ -19,13 +19,13 @@ pub(crate) struct Candidate {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) request_timestamps: RequestTimestamps,
-    /// When the reactor saw its end; 0: it ended where it was submitted.
+    /// Time at which the reactor saw its end; 0 if it ended during submission.
     pub(crate) reaped: u64,
     pub(crate) failed: bool,
 }
 
 impl Candidate {
-    /// As it stands `now`, when the driver can see it.
+    /// Returns the record of a request that the driver sees as completed at `now`.
     fn record(&self, now: u64, reactor: u32) -> SlowRequest {
         let Self { class, offset, len, request_timestamps, reaped, failed } = *self;
         let seen = if reaped == 0 { now } else { reaped };
@@ -45,22 +45,22 @@ impl Candidate {
     }
 }
 
-/// What makes a request slow, and the slowest of this turn.
+/// Thresholds for slow requests, and the slowest request of the current turn.
 #[derive(Debug)]
 pub(crate) struct SlowFilter {
-    /// Of those that ended in this turn; of equal ones the first.
+    /// Slowest request that ended in this turn; the first of equal ones.
     slowest: Option<Candidate>,
-    /// When that was known; the end of time without one.
+    /// Time at which that request was known; `u64::MAX` if there is none.
     slowest_known: u64,
-    /// How many the disk has ended in this turn that reach the bar.
+    /// Number of requests that the disk ended in this turn and that reach `bar`.
     many: u32,
-    /// Faster ones need no record.
+    /// Duration in nanoseconds below which a request needs no record.
     bar: u64,
     minute_end: u64,
     longest_of_minute: u64,
     thresholds: [u64; OPS],
     median_at: u64,
-    /// The last neighbour that kept the reactor for long: whose, how long, when.
+    /// Last neighbour with a long turn: label, duration and time in nanoseconds.
     pub(crate) neighbour: Option<(OwnerId, u64, u64)>,
 }
 
@@ -81,7 +81,7 @@ impl Default for SlowFilter {
 }
 
 impl SlowFilter {
-    /// A request has ended that was `known` then. All end with the turn, so the one that was known
+    /// Notes an ended request. All requests of a turn end together, so the one that was known
     /// first is the slowest.
     #[inline]
     pub(crate) fn ended(&mut self, known: u64, one: impl FnOnce() -> Candidate) {
@@ -90,7 +90,7 @@ impl SlowFilter {
         }
     }
 
-    /// As [`Self::ended`], for one that the disk has ended and that took `so_far`.
+    /// Notes a request that the disk has ended and that took `so_far` nanoseconds.
     #[inline]
     pub(crate) fn reaped(&mut self, known: u64, so_far: u64, one: impl FnOnce() -> Candidate) {
         if so_far >= self.bar {
@@ -99,13 +99,13 @@ impl SlowFilter {
         }
     }
 
-    /// Nothing of this turn was slow.
+    /// Forgets the requests of this turn, because none was slow.
     #[inline]
     pub(crate) fn forget(&mut self) {
         (self.slowest_known, self.many) = (u64::MAX, 0);
     }
 
-    /// The turn has ended: keeps what deserves it.
+    /// Ends the turn and records its slowest request if that reaches `bar`.
     #[inline]
     pub(crate) fn turn_ends(&mut self, stats: (&Stages, &FlightRecorder), now: u64) {
         if now >= self.minute_end {
@@ -120,7 +120,7 @@ impl SlowFilter {
         self.many = 0;
     }
 
-    /// The first of a minute is its slowest so far.
+    /// Begins a minute; its first request is its slowest so far.
     #[cold]
     fn minute_begins(&mut self, recorder: &FlightRecorder, now: u64) {
         let minute = now / MINUTE_NS;
@@ -129,7 +129,7 @@ impl SlowFilter {
         self.bar = 1;
     }
 
-    /// Keeps a record if it is slow, or the slowest of this minute.
+    /// Records the request if it is slow, or the slowest of this minute.
     #[cold]
     fn offer(&mut self, one: &Candidate, stats: (&Stages, &FlightRecorder), now: u64) {
         let (stages, recorder) = stats;
@@ -157,7 +157,7 @@ impl SlowFilter {
             recorder.slowest_of_minute(now / MINUTE_NS, &record);
         }
         let least = self.thresholds.iter().copied().min().unwrap_or(SLOW_MIN_NS);
-        // One as long as the longest changes nothing.
+        // A request as long as the longest changes nothing.
         self.bar = least.min(self.longest_of_minute.saturating_add(1));
     }
 }

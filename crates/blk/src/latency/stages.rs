@@ -5,48 +5,48 @@ use std::sync::OnceLock;
 use disk::RequestKind;
 use reactor::{Histogram, Snapshot};
 
-/// A part of a request's way.
+/// A part of the request path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From when the reactor could first know of it until it was popped.
+    /// In the ring: since the reactor could first know of the request, until it was popped.
     Queue,
-    /// Held back by the disk's cap, in the ring or popped. Only what was held back is counted.
+    /// Time that the disk's cap held the request back, in the ring or after it was popped.
     Cap,
-    /// From its submission until the reactor saw its end: the storage, and the way back.
+    /// With the storage: from submission until the reactor saw the end.
     Device,
-    /// From then until the driver can see it.
+    /// After the storage: until the driver can see the completion.
     Completion,
-    /// All of them together.
+    /// Sum of all stages.
     Total,
 }
 
-/// Kinds of request whose times are kept apart.
+/// Kind of request with histograms of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// IN.
+    /// Reads (IN).
     Read,
-    /// OUT.
+    /// Writes (OUT).
     Write,
-    /// FLUSH.
+    /// Flushes (FLUSH).
     Flush,
     /// DISCARD and WRITE_ZEROES.
     Other,
 }
 
-/// Kinds of request that are counted apart.
+/// Kind of request with a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// IN.
+    /// Reads (IN).
     Read,
-    /// OUT.
+    /// Writes (OUT).
     Write,
-    /// FLUSH.
+    /// Flushes (FLUSH).
     Flush,
-    /// DISCARD.
+    /// Discards (DISCARD).
     Discard,
-    /// WRITE_ZEROES.
+    /// Writes of zeroes (WRITE_ZEROES).
     WriteZeroes,
-    /// GET_ID.
+    /// Requests for the serial number (GET_ID).
     GetId,
 }
 
@@ -54,13 +54,13 @@ pub(crate) const STAGES: usize = 5;
 pub(crate) const OPS: usize = 4;
 
 impl Stage {
-    /// All of them, in the order of a request's way.
+    /// All stages, in the order of the request path.
     pub const ALL: [Self; STAGES] =
         [Self::Queue, Self::Cap, Self::Device, Self::Completion, Self::Total];
 }
 
 impl Op {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; OPS] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 }
 
@@ -77,7 +77,7 @@ impl From<RequestKind> for Class {
 }
 
 impl Class {
-    /// Whose times its times are counted with.
+    /// Returns the kind whose histograms record this class.
     pub fn op(self) -> Op {
         match self {
             Self::Read => Op::Read,
@@ -94,7 +94,7 @@ impl Class {
     }
 }
 
-/// A histogram for each stage and kind, made when it first gets a value.
+/// A histogram for each stage and kind, created when it gets its first value.
 #[derive(Debug, Default)]
 pub(crate) struct Stages([[OnceLock<Box<Histogram>>; OPS]; STAGES]);
 
@@ -106,7 +106,7 @@ impl Stages {
         }
     }
 
-    /// Adds what was recorded to `sum`.
+    /// Adds the recorded durations to `sum`.
     pub(crate) fn add_to(&self, stage: Stage, op: Op, sum: &mut Option<Snapshot>) {
         if let Some(one) = self.place(stage, op).and_then(OnceLock::get) {
             sum.get_or_insert_default().add(one);

@@ -1,30 +1,30 @@
-//! When a request in flight passed which point.
+//! Timestamps of a request in flight.
 
-/// When a request in flight passed which point, in nanoseconds.
+/// Timestamps of a request in flight, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestTimestamps {
-    /// When it was known.
+    /// Time at which the reactor could first know of the request.
     pub(crate) known: u64,
-    /// When it was popped.
+    /// Time at which the queue popped it.
     pub(crate) popped: u64,
-    /// When the cap let it pass; 0 until then.
+    /// Time at which the cap admitted it; 0 until then.
     pub(crate) admitted: u64,
-    /// Of the time in the ring, that for which the cap held the queue.
+    /// Part of its time in the ring during which the cap throttled the queue.
     pub(crate) held: u64,
 }
 
 impl RequestTimestamps {
-    /// Time in the ring without that for which the cap held it.
+    /// Returns the time in the ring, without the time under the cap.
     pub(crate) fn queue(&self) -> u64 {
         self.popped.saturating_sub(self.known).saturating_sub(self.held)
     }
 
-    /// Time for which the cap held it, in the ring and popped.
+    /// Returns the time under the cap, in the ring and after the pop.
     pub(crate) fn cap(&self) -> u64 {
         self.held.saturating_add(self.admitted.saturating_sub(self.popped))
     }
 
-    /// When the disk got it.
+    /// Returns when the disk received the request.
     pub(crate) fn given(&self) -> u64 {
         self.admitted.max(self.popped)
     }

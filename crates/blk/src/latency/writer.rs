@@ -1,13 +1,19 @@
-//! The writer's side: from clock readings to histograms and records.
+//! The writer's side: turns clock readings into histograms and records.
 //!
-//! The owner of a ring tells it, in this order in a turn: [`LatencyRecorder::reaped`] for each request that
-//! its disk has finished, [`LatencyRecorder::looked`], [`LatencyRecorder::popped`] for each request, then
-//! [`LatencyRecorder::inline`] if it ended at once and [`LatencyRecorder::pending`] if not, then [`LatencyRecorder::shows`] when
-//! the driver can see what has ended, and [`LatencyRecorder::shown`]. A request that the cap holds back is
-//! told by [`LatencyRecorder::held`] and [`LatencyRecorder::released`].
+//! In each turn, the owner of a ring calls in this order:
 //!
-//! What is told for each request counts it and no more; all else is done once a turn, after the
-//! driver could see its requests: it does not wait for that.
+//! 1. [`LatencyRecorder::reaped`] for each request that its disk has finished;
+//! 2. [`LatencyRecorder::looked`] after the poll of the ring;
+//! 3. [`LatencyRecorder::popped`] for each request, then [`LatencyRecorder::inline`] if it ended
+//!    during submission, or [`LatencyRecorder::pending`] if not;
+//! 4. [`LatencyRecorder::shows`] when the driver can see the completions;
+//! 5. [`LatencyRecorder::shown`].
+//!
+//! [`LatencyRecorder::held`] and [`LatencyRecorder::released`] report a request that the cap holds
+//! back.
+//!
+//! Each call for a request only counts it. All other work happens once a turn, after the driver can
+//! see its completions, so that the driver does not wait for it.
 
 use std::sync::atomic::Ordering;
 
@@ -20,26 +26,26 @@ use super::sampler::{TurnDurations, TurnSampler};
 use super::slow::{Candidate, SlowFilter};
 use super::{Class, FlightRecorder, InFlight, InFlightTable, RequestTimestamps, Stage, Stages};
 
-/// A turn of a neighbour is worth a note from here on: a guest feels it.
+/// Shortest turn of a neighbour that is recorded, in nanoseconds: a guest notices it.
 const NEIGHBOUR_MIN_NS: u64 = 200_000;
 
-/// What the owner of a ring keeps to measure it.
+/// Measurement state of the owner of a ring.
 #[derive(Debug)]
 pub(crate) struct LatencyRecorder {
     on: bool,
     label: OwnerId,
-    /// When this turn of the queue began; 0 before its first reading.
+    /// Start of this turn; 0 before the first clock reading.
     began: u64,
-    /// This turn has popped something, or its look has shown something.
+    /// Whether this turn has popped a request, or its poll has seen one.
     seen: bool,
     arrival_queue: ArrivalQueue,
     batch: TurnBatch,
     slow: SlowFilter,
     turn_sampler: TurnSampler,
-    /// Time for which the cap held the queue, up to `held_since` if it does now.
+    /// Total time that the cap throttled the queue, up to `held_since` if it does now.
     held_total: u64,
     held_since: u64,
-    /// What readers see now.
+    /// State that readers see now.
     published_state: PublishedState,
     oldest: u64,
 }
@@ -62,30 +68,30 @@ impl LatencyRecorder {
         }
     }
 
-    /// The queue is asked. A turn that found only what the cap holds back has shown nothing, and
-    /// the time since is not the queue's.
+    /// Begins a turn. If a turn found only requests that the cap holds back, its poll has seen
+    /// nothing. The time since then does not count as queue time.
     #[inline]
     pub(crate) fn turn_begins(&mut self) {
         (self.began, self.seen) = (0, false);
     }
 
-    /// The queue is about to be asked again, after it slept.
+    /// Notes that the queue is about to run again after it slept.
     pub(crate) fn wakes(&mut self) {
         self.turn_sampler.wakes();
     }
 
-    /// The queue was asked, and nothing was there.
+    /// Notes a turn that found nothing.
     #[inline]
     pub(crate) fn rests(&mut self, stages: &Stages) {
         self.turn_sampler.rests(stages);
     }
 
-    /// The queue is about to sleep, or to end: nothing is kept back from readers.
+    /// Records all counted turns, because the queue is about to sleep or to end.
     pub(crate) fn puts_down(&mut self, stages: &Stages) {
         self.turn_sampler.put_down(stages);
     }
 
-    /// Nobody needs the times of this turn.
+    /// Returns whether this turn may be counted without its times.
     #[inline]
     fn leaves_out(&self, turn_durations: &TurnDurations, in_flight: u16) -> bool {
         self.turn_sampler.may_leave_out(turn_durations)
@@ -95,7 +101,7 @@ impl LatencyRecorder {
             && self.published_state == PublishedState::default()
     }
 
-    /// Time of this batch.
+    /// Returns the time of this batch.
     #[inline]
     fn now(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) -> u64 {
         let now = context.now_ns();
@@ -123,7 +129,7 @@ impl LatencyRecorder {
         self.held_total + open
     }
 
-    /// The ring was looked at: `waiting` requests are in it.
+    /// Notes a poll of the ring that saw `waiting` requests.
     #[inline]
     pub(crate) fn looked(
         &mut self,
@@ -142,23 +148,23 @@ impl LatencyRecorder {
         self.seen = true;
     }
 
-    /// Of what was shown by `mark` and is popped `now`.
+    /// Returns the timestamps of a request of `arrival` that is popped `now`.
     #[inline]
     fn stamps(&self, arrival: Arrival, now: u64) -> RequestTimestamps {
         let held = self.held_by(now).saturating_sub(arrival.held_ns);
         RequestTimestamps { known: arrival.since_ns, popped: now, admitted: now, held }
     }
 
-    /// A request was popped.
+    /// Notes that a request was popped.
     #[inline]
     pub(crate) fn popped(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
         if self.on && !self.arrival_queue.pop() && !(self.seen && self.arrival_queue.is_empty()) {
             self.popped_later(context, recorder);
         }
-        // One that came since the look shares the times of those that the look has shown.
+        // A request that came after the poll shares the times of those that the poll saw.
     }
 
-    /// The first of its look, or of a turn whose look has shown nothing.
+    /// Notes the pop of the first request of an arrival, or of a turn whose poll saw nothing.
     #[inline(never)]
     fn popped_later(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
         let now = self.now(context, recorder);
@@ -168,7 +174,7 @@ impl LatencyRecorder {
         self.batch.goes_on(self.stamps(arrival, now));
     }
 
-    /// The request that was popped has ended where it was submitted.
+    /// Notes that the popped request ended during submission.
     #[inline]
     pub(crate) fn inline(&mut self, class: Class, offset: u64, len: u64, failed: bool) {
         if !self.on {
@@ -180,7 +186,7 @@ impl LatencyRecorder {
         self.slow.ended(request_timestamps.known, one);
     }
 
-    /// The request that was popped is on its way to the disk: what it is to keep.
+    /// Notes that the popped request is in flight. Returns the timestamps to store with it.
     #[inline]
     pub(crate) fn pending(&mut self, class: Class) -> RequestTimestamps {
         if !self.on {
@@ -190,7 +196,7 @@ impl LatencyRecorder {
         self.batch.stamps()
     }
 
-    /// The cap holds the queue from now on, and the request with these stamps if one was popped.
+    /// Notes that the cap throttles the queue from now on, and the popped request if there is one.
     pub(crate) fn held(
         &mut self,
         context: &mut Context<'_>,
@@ -210,7 +216,7 @@ impl LatencyRecorder {
         recorder.held_by_cap.store(1, Ordering::Relaxed);
     }
 
-    /// The cap lets the queue go on, and the request with these stamps if one was popped.
+    /// Notes that the cap releases the queue, and the popped request if there is one.
     pub(crate) fn released(
         &mut self,
         context: &mut Context<'_>,
@@ -232,12 +238,12 @@ impl LatencyRecorder {
                 now.saturating_sub(request_timestamps.popped),
                 1,
             );
-            // It is in another stage now, if it is the oldest.
+            // If this is the oldest request, its published stage has changed.
             self.oldest = 0;
         }
     }
 
-    /// A request that was held back has ended where it was submitted.
+    /// Notes that a request that was held back ended during submission.
     pub(crate) fn ended_at_once(&mut self, entry: &InFlight, failed: bool) {
         if self.on {
             self.batch.ended(entry.class.op(), &entry.request_timestamps, 0);
@@ -245,7 +251,7 @@ impl LatencyRecorder {
         }
     }
 
-    /// The disk has finished a request.
+    /// Notes that the disk has finished a request.
     #[inline]
     pub(crate) fn reaped(
         &mut self,
@@ -263,13 +269,15 @@ impl LatencyRecorder {
         self.slow.reaped(known, now.saturating_sub(known), || candidate(entry, now, failed));
     }
 
-    /// When the driver can see what has ended in this turn: now; 0 if nobody wants to know.
+    /// Returns the time at which the driver can see the completions of this turn, which is now; 0
+    /// if there is nothing to record.
     #[inline]
     pub(crate) fn shows(&self, context: &mut Context<'_>) -> u64 {
         if self.on && self.began > 0 { context.now_again_ns() } else { 0 }
     }
 
-    /// The end of a turn: the driver can see since `now` what ended in it ([`LatencyRecorder::shows`]).
+    /// Ends the turn. The driver can see its completions since `now`, the result of
+    /// [`LatencyRecorder::shows`].
     #[inline]
     pub(crate) fn shown(
         &mut self,
@@ -323,7 +331,7 @@ impl LatencyRecorder {
 
     fn show_oldest(&mut self, recorder: &FlightRecorder, oldest: &InFlight) {
         let InFlight { class, offset, bytes, request_timestamps, .. } = oldest;
-        // Heads differ where times do not.
+        // Requests with equal times have different heads.
         let mark = request_timestamps.popped ^ (u64::from(oldest.chain.head()) << 48);
         if mark != self.oldest {
             self.oldest = mark;

@@ -1,4 +1,4 @@
-//! One ring on its reactor.
+//! A ring on its reactor.
 
 mod requests;
 mod stop;
@@ -22,7 +22,7 @@ use crate::parse::Rules;
 use crate::stats::QueueStats;
 use crate::throttled_request::ThrottledRequest;
 
-/// One ring on its reactor: pops, parses, submits, reaps, completes.
+/// A ring on its reactor: pops, parses, submits, reaps, completes.
 pub(crate) struct BlkQueue {
     shared: Arc<Shared>,
     stats: Arc<QueueStats>,
@@ -34,30 +34,30 @@ pub(crate) struct BlkQueue {
     err: Option<PeerNotifier>,
     rules: Rules,
     epoch: u64,
-    /// Nobody kicks: it must look.
+    /// Whether the driver does not kick, so that the queue must poll.
     kickless: bool,
     in_flight: InFlightTable,
     latency_recorder: LatencyRecorder,
-    /// What the caps hold back: nothing is popped before its turn.
+    /// The request that the caps hold back. The queue pops nothing before it is released.
     throttled_request: ThrottledRequest,
-    /// Handed back by the channel: nothing is popped before it is taken.
+    /// The request that the full channel returned. The queue pops nothing before it is submitted.
     held: Option<Request>,
     done: Vec<Completion>,
     /// Bytes of data popped in this turn.
     moved: u64,
     faults: usize,
     stopping: bool,
-    /// What waits for room fails, or stays on record.
+    /// Whether a stop fails requests that wait for space, or leaves them in the in-flight region.
     giving_up: bool,
     stopped: Option<SyncSender<u16>>,
-    /// The front-end keeps a record of what is in flight.
+    /// Whether the front-end has an in-flight region.
     recorded: bool,
-    /// Waited for room on the storage when the queue was stopped: stays on record and is
-    /// submitted again at the next start.
+    /// Requests that waited for space on the storage when the queue was stopped. They stay in the
+    /// in-flight region and are submitted again at the next start.
     left: Vec<Chain>,
-    /// Given up: what ends is not told to anybody.
+    /// Whether the queue is abandoned: it reports no completions.
     zombie: bool,
-    /// Somebody else writes the records of this queue.
+    /// Whether the last statistics are written. A successor may write from then on.
     silent: bool,
 }
 
@@ -110,7 +110,7 @@ impl BlkQueue {
         Ok(queue)
     }
 
-    /// Goes on where another has served this ring.
+    /// Continues a ring that another process has served.
     fn take_over(&mut self, context: &mut Context<'_>) {
         let resubmitted = self.queue.resubmitted();
         if resubmitted > 0 {
@@ -119,7 +119,7 @@ impl BlkQueue {
             tracing::info!(disk, queue, resubmitted, "requests of a former life go on");
         }
         if self.queue.continued() {
-            // It may have completed requests and died before it could call.
+            // The former process may have published completions and died before it could call.
             self.signal(context);
         }
     }
@@ -136,13 +136,13 @@ impl BlkQueue {
         self.signal(context);
     }
 
-    /// Shows the guest what has ended, and calls it if it wants to be called.
+    /// Publishes completions to the guest, and calls it if it wants a call.
     fn publish(&mut self, context: &mut Context<'_>) {
         let wanted = self.queue.publish();
         let now = self.latency_recorder.shows(context);
         if wanted {
             self.signal(context);
-            // The guest wakes up while the rest of the turn is done.
+            // The guest wakes up while the rest of the turn runs.
             context.flush_if_alone();
         }
         let stats = (&self.stats.stages, &self.stats.recorder);
@@ -151,7 +151,7 @@ impl BlkQueue {
 
     fn signal(&mut self, context: &mut Context<'_>) {
         if let Some(call) = &self.call {
-            // One that does not fit finds earlier calls that the guest has not taken.
+            // If the eventfd is full, the guest has not read earlier calls.
             context.notify(call);
             self.stats.call();
         }
@@ -171,7 +171,7 @@ impl BlkQueue {
         }
     }
 
-    /// Ends the session when its memory went away under us.
+    /// Ends the session if the front-end truncated its memory.
     fn check_memory(&mut self) {
         let faults = memory::sigbus::faults();
         if faults == self.faults {
@@ -185,7 +185,7 @@ impl BlkQueue {
     }
 }
 
-/// An error with its causes.
+/// Returns the text of an error with its causes.
 fn chain_of(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -202,7 +202,7 @@ impl Poller for BlkQueue {
         self.latency_recorder.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.submit_batch(context);
-        // Also when nothing was found: what was looked at may have been a hole.
+        // Check even without work: the polled memory may have been truncated.
         self.check_memory();
         if worked || self.stopping {
             self.publish(context);
@@ -210,13 +210,14 @@ impl Poller for BlkQueue {
         let unfinished = usize::from(self.queue.in_flight()).saturating_sub(self.left.len());
         if self.stopping && unfinished == 0 && !self.has_recovered() {
             if !self.left.is_empty() {
-                // A failed ring takes nothing more, and keeps what is in flight on record.
+                // A failed ring pops nothing more, and its in-flight records stay.
                 self.queue.fail();
                 self.left.drain(..).for_each(|chain| self.queue.push(chain, 0));
             }
             if let Some(answer) = self.stopped.take() {
-                // The last call must be there before the front-end hears that the ring stands still,
-                // and a successor on another reactor writes the same records as soon as it is told.
+                // The last call must be sent before the front-end learns that the ring has
+                // stopped. A successor on another reactor writes the same statistics as soon as
+                // it gets the answer.
                 context.flush();
                 self.end_records();
                 let _ = answer.send(self.queue.next_avail());
@@ -237,7 +238,8 @@ impl Poller for BlkQueue {
 
     fn arm(&mut self) -> bool {
         self.latency_recorder.puts_down(&self.stats.stages);
-        // With a request held back, or while stopping, only a completion or a timer brings us on.
+        // Kicks do not help while a request is held back or the queue stops: a completion or a
+        // timer wakes it.
         self.held.is_none()
             && self.throttled_request.is_empty()
             && !self.stopping

@@ -1,4 +1,4 @@
-//! The way of a request: taken out of the ring, parsed, submitted, completed.
+//! The path of a request: pop, parse, submit, complete.
 
 use std::sync::atomic::Ordering;
 
@@ -12,12 +12,12 @@ use crate::latency::{Class, InFlight};
 use crate::parse::{Parsed, status_of};
 use crate::spec::{ID_BYTES, S_OK};
 
-/// Requests popped in one turn, so that the queues of a reactor take turns.
+/// Maximum number of requests popped in one turn, so that other queues of the reactor run too.
 const BATCH: usize = 64;
-/// Bytes of data after which a turn ends: disks in memory copy them at once.
+/// Bytes of data after which a turn ends, because memory disks copy them during submission.
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// What is left of a request to be told to the guest.
+/// Parts of a request that its completion needs.
 pub(crate) struct FinishedRequest {
     pub(crate) chain: Chain,
     pub(crate) status: Byte,
@@ -25,7 +25,7 @@ pub(crate) struct FinishedRequest {
     pub(crate) bytes: u64,
 }
 
-/// Tells the guest how a request has ended: its status byte is `code`, and its chain goes back.
+/// Completes a request to the guest: writes `code` to its status byte and pushes its chain.
 #[inline]
 pub(crate) fn complete_to_guest(
     queue: &mut Queue,
@@ -39,7 +39,7 @@ pub(crate) fn complete_to_guest(
         (Class::Read, S_OK) => bytes as u32 + 1,
         _ => 1,
     };
-    // The list goes back with the chain, so that the next one needs no allocation.
+    // The buffer list returns with the chain, so that the next request needs no allocation.
     match class {
         Class::Read => chain.writable = buffers,
         Class::Write => chain.readable = buffers,
@@ -56,7 +56,7 @@ impl From<InFlight> for FinishedRequest {
 }
 
 impl BlkQueue {
-    /// Pops and starts a batch; true when there was something.
+    /// Pops and starts a batch of requests. Returns whether there was one.
     pub(super) fn submit_batch(&mut self, context: &mut Context<'_>) -> bool {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         if epoch != self.epoch {
@@ -118,7 +118,7 @@ impl BlkQueue {
                     }
                 };
                 self.held = match self.channel.submit(context, request) {
-                    // What ends at once never enters the table.
+                    // A request that ends during submission never enters the table.
                     SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
                         self.latency_recorder.inline(class, offset, len, outcome.is_err());
                         let finished_request = FinishedRequest { chain, status, class, bytes: len };
@@ -152,9 +152,10 @@ impl BlkQueue {
         }
     }
 
-    /// Submits the request that the caps hold back, if its turn has come; true when it was.
+    /// Submits the request that the caps hold back if its tokens are available. Returns whether it
+    /// did.
     fn release(&mut self, context: &mut Context<'_>) -> bool {
-        // Its turn is taken, so one that goes early at a stop is paid for by those after it.
+        // Its tokens are taken. A stop submits it early, and later requests pay the debt.
         let Some(request) = self.throttled_request.release(context, &self.shared, self.stopping)
         else {
             return false;
@@ -182,7 +183,7 @@ impl BlkQueue {
         }
     }
 
-    /// Collects what the disk has finished; true when there was something.
+    /// Collects the requests that the disk has finished. Returns whether there was one.
     pub(super) fn reap(&mut self, context: &mut Context<'_>) -> bool {
         let mut done = std::mem::take(&mut self.done);
         self.channel.reap(context, &mut done);
@@ -196,7 +197,7 @@ impl BlkQueue {
         any
     }
 
-    /// Writes the status and gives the chain back.
+    /// Writes the status and returns the chain.
     #[inline]
     fn complete(
         &mut self,
@@ -206,7 +207,8 @@ impl BlkQueue {
     ) {
         let FinishedRequest { chain, status, class, bytes } = finished_request;
         if self.zombie {
-            // Its memory may be another request's by now; the ring has failed and takes nothing.
+            // Another request may use its memory by now. The ring has failed, so a push writes
+            // nothing.
             return self.queue.push(chain, 0);
         }
         if self.giving_up && self.recorded && outcome == Err(IoError::Full) {

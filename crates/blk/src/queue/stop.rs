@@ -1,4 +1,4 @@
-//! How serving a ring ends: drained, held still, or given up.
+//! Stop of a ring: drain, quiesce, or abandon.
 
 use std::sync::mpsc::SyncSender;
 
@@ -7,8 +7,8 @@ use reactor::Context;
 use super::BlkQueue;
 
 impl BlkQueue {
-    /// Takes no more requests; answers when those in flight have ended, and those that a former
-    /// life has left.
+    /// Stops taking requests. Answers when all requests in flight, and those that a former process
+    /// left, have ended.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
         self.giving_up = true;
@@ -16,7 +16,7 @@ impl BlkQueue {
         self.channel.fail_stalled(context);
     }
 
-    /// As [`Self::stop`], but what waits goes on waiting, and [`Self::unquiesce`] ends it.
+    /// Stops taking requests without failing waiting ones. [`Self::unquiesce`] reverts it.
     pub(crate) fn quiesce(&mut self, answer: SyncSender<u16>) {
         self.stopping = true;
         self.stopped = Some(answer);
@@ -28,13 +28,13 @@ impl BlkQueue {
         self.stopped = None;
     }
 
-    /// Its driver has broken the ring: whoever goes on with it serves nothing of it.
+    /// Returns whether the driver has broken the ring. A successor serves nothing of such a ring.
     pub(crate) fn is_broken(&self) -> bool {
         self.queue.failed()
     }
 
-    /// Touches the ring and the guest's signals no more; returns how many requests are in flight,
-    /// and the available index behind them. The queue ends when the last of them does.
+    /// Stops all access to the ring and the guest's eventfds. Returns the number of requests in
+    /// flight and the available index behind them. The queue ends when the last of them ends.
     pub(crate) fn abandon_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
         self.zombie = true;
         self.channel.abandon();
@@ -51,12 +51,13 @@ impl BlkQueue {
         (self.queue.in_flight(), self.queue.next_avail())
     }
 
-    /// Requests of a former life are still to be taken. A ring that has failed yields none.
+    /// Returns whether requests that a former process left are still to be popped. A failed ring
+    /// yields none.
     pub(super) fn has_recovered(&self) -> bool {
         !self.queue.failed() && self.queue.recovering()
     }
 
-    /// Writes no more records, once.
+    /// Writes the last statistics, once.
     pub(super) fn end_records(&mut self) {
         if !std::mem::replace(&mut self.silent, true) {
             self.latency_recorder.puts_down(&self.stats.stages);
@@ -66,7 +67,7 @@ impl BlkQueue {
 }
 
 impl Drop for BlkQueue {
-    /// What is in flight stays on record in the in-flight region, for a successor.
+    /// Leaves in-flight requests in the in-flight region, for a successor.
     fn drop(&mut self) {
         self.end_records();
         for entry in self.in_flight.drain() {

@@ -1,29 +1,30 @@
-//! Caps on what a guest may do with its disk: requests and bytes a second, with bursts.
+//! Caps of a disk: requests and bytes a second, with bursts.
 //!
-//! # Words
-//! - **Cap**: a rate that is not exceeded in the long run. Without a burst, a tenth of a second's
-//!   worth may be made up for ([`SLACK`]), so that a guest that is late by a wake-up loses nothing.
-//! - **Burst**: a higher rate that is allowed for a time. It is saved up while the disk does less
-//!   than its cap, and full when the disk is attached. [`TokenBalance`] goes along with a disk that another
-//!   process goes on with.
-//! - **Ticket**: the turn of one request. Whoever has one waits until it comes and needs nobody
-//!   else for that.
+//! # Terms
+//! - **Cap**: a rate that the disk does not exceed in the long run. Without a burst, the bucket
+//!   stores a tenth of a second's worth ([`SLACK`]). So a guest that wakes up late loses nothing.
+//! - **Burst**: a higher rate for a limited time. Its tokens accumulate while the disk does less
+//!   than its cap. They are full when the disk is attached. The [`TokenBalance`] moves with a disk
+//!   to its next process.
+//! - **Ticket**: the tokens of one request. Its holder waits until they arrive and depends on no
+//!   other queue for that.
 //!
 //! # Model
-//! The unit is the disk, over all queues and reactors. [`Throttle`] is shared: one number for each
-//! of the four buckets (cap and burst of requests, cap and burst of bytes), and the settings. Each
-//! queue has a copy of the settings in its [`QueueThrottle`], and asks once a turn whether they have
-//! changed. A disk without caps costs that one look.
+//! Caps apply to the disk, over all queues and reactors. [`Throttle`] is shared. It has the
+//! settings, and one number for each of four buckets (cap and burst of requests, cap and burst of
+//! bytes). Each queue has a copy of the settings in its [`QueueThrottle`], and checks once a turn
+//! whether they have changed. A disk without caps costs only that check.
 //!
-//! A queue takes a ticket for the request that it has popped and pops no other before the turn of
-//! that one has come; what is behind it stays in the guest's ring, where a stop can leave it. Turns
-//! come in the order of the tickets, so the queues of a disk share its caps in turn. One timer a
-//! queue, only while a request waits.
+//! A queue takes a ticket for the request that it has popped, and pops no other until the ticket is
+//! due. The requests behind it stay in the guest's ring, where a stop can leave them. Tickets are
+//! due in the order in which they were taken, so the queues of a disk share its caps in turn. Each
+//! queue has one timer, only while a request waits.
 //!
-//! # What counts
-//! Reads and writes: one request, and their bytes. Discards and zeroes: one request; they carry no
-//! data. A flush is never held back: it costs the guest's own writes, which have been counted. But
-//! it waits behind what came before it in its queue.
+//! # Costs
+//! - Reads and writes: one request, and their bytes.
+//! - Discards and write-zeroes: one request; they carry no data.
+//! - Flushes: nothing, because the guest's own writes have been counted. A flush still waits behind
+//!   earlier requests of its queue.
 
 mod bucket;
 
@@ -33,48 +34,48 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bucket::{Bucket, Rate, RefillCurve};
 use disk::RequestKind;
 
-/// Highest cap of requests a second that is kept; a higher one is taken for this.
+/// Highest cap of requests a second; higher values are reduced to it.
 pub const REQUESTS_MAX: u64 = 1 << 32;
-/// Highest cap of bytes a second that is kept; a higher one is taken for this.
+/// Highest cap of bytes a second; higher values are reduced to it.
 pub const BYTES_MAX: u64 = 1 << 40;
-/// Longest burst that is kept, in seconds; a longer one is taken for this.
+/// Longest burst in seconds; longer values are reduced to it.
 pub const BURST_SECONDS_MAX: u32 = 86_400;
 
-/// Bytes are counted in sectors, which all reads and writes consist of: what a disk can do in
-/// a lifetime then has a number.
+/// Unit of byte counts: reads and writes consist of sectors. In this unit, the bytes of a disk's
+/// lifetime fit into a token number.
 const SECTOR: u64 = 512;
 
-/// Part of a second's worth that may be made up for: a guest that waits for each request, and is
-/// woken late, still gets its rate.
+/// Divisor of a second's worth that a cap without a burst stores. A guest that waits for each
+/// request and wakes up late still gets its rate.
 const SLACK: u64 = 10;
 
-/// A rate, and a higher one for a while.
+/// A rate limit with an optional burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// Units a second in the long run; at least 1.
     pub per_second: u64,
-    /// Units a second in a burst, no less than that, and seconds for which a full burst lasts.
+    /// Units a second in a burst (at least `per_second`), and seconds that a full burst lasts.
     pub burst: Option<(u64, u32)>,
 }
 
 /// Caps of one disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// Requests.
+    /// Limit of requests; `None` for no limit.
     pub requests: Option<Cap>,
-    /// Bytes of reads and writes.
+    /// Limit of bytes of reads and writes; `None` for no limit.
     pub bytes: Option<Cap>,
 }
 
-/// Buckets: requests, requests in a burst, bytes, bytes in a burst.
+/// Number of buckets: requests, requests in a burst, bytes, bytes in a burst.
 const BUCKETS: usize = 4;
 
-/// What is saved up in each bucket, in requests and in sectors; what is owed is negative.
+/// Unused tokens of each bucket, in requests and in sectors; debt is negative.
 pub type TokenBalance = [i64; BUCKETS];
 
 type Lines = [Option<RefillCurve>; BUCKETS];
 
-/// Numbers of the first token in each bucket.
+/// Number of the first token in each bucket.
 type Ticket = [Option<u64>; BUCKETS];
 
 #[derive(Debug, Default)]
@@ -83,16 +84,16 @@ struct Settings {
     lines: Lines,
 }
 
-/// What the queues of a disk share.
+/// Throttle state that the queues of a disk share.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     buckets: [Bucket; BUCKETS],
     settings: Mutex<Settings>,
-    /// Changes with the settings.
+    /// Incremented when the settings change.
     epoch: AtomicU64,
 }
 
-/// What comes into each bucket, and how much it holds.
+/// Returns the refill rate and capacity of each bucket.
 fn rates(caps: Caps) -> [Option<Rate>; BUCKETS] {
     let slack = |rate: u64| (rate / SLACK).max(1);
     let pair = |cap: Option<Cap>, most: u64, grain: u64| {
@@ -104,7 +105,7 @@ fn rates(caps: Caps) -> [Option<Rate>; BUCKETS] {
             return [rate(per_second, slack(per_second)), None];
         };
         let above = above.min(most);
-        // At the burst's rate, what was saved lasts for its seconds.
+        // The stored tokens last for the burst's seconds at the burst's rate.
         let saved = above.saturating_sub(per_second) * u64::from(seconds.min(BURST_SECONDS_MAX));
         [rate(per_second, saved + slack(per_second)), rate(above, slack(above))]
     };
@@ -115,11 +116,11 @@ fn rates(caps: Caps) -> [Option<Rate>; BUCKETS] {
 
 impl Throttle {
     fn settings(&self) -> MutexGuard<'_, Settings> {
-        // Settings are replaced whole: a panic elsewhere leaves them whole.
+        // Settings are replaced as a whole, so a panic elsewhere leaves them consistent.
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Other caps from now on (`now` in nanoseconds). What was saved up, or is owed, stays so.
+    /// Sets the caps from `now` (nanoseconds) on. Unused tokens and debt stay.
     pub(crate) fn set(&self, caps: Caps, now: u64) {
         let mut settings = self.settings();
         settings.caps = caps;
@@ -134,7 +135,7 @@ impl Throttle {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// What is saved up, or owed, at `now`; nothing where nothing is capped.
+    /// Returns unused tokens and debt at `now`; 0 where there is no cap.
     pub(crate) fn saved(&self, now: u64) -> TokenBalance {
         let settings = self.settings();
         let mut saved = TokenBalance::default();
@@ -146,7 +147,7 @@ impl Throttle {
         saved
     }
 
-    /// So much is saved up, or owed, from now on; no more than fits.
+    /// Sets unused tokens and debt, limited to the capacity of the buckets.
     pub(crate) fn refill(&self, saved: TokenBalance, now: u64) {
         let mut settings = self.settings();
         for ((refill_curve, saved), bucket) in
@@ -159,13 +160,13 @@ impl Throttle {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// The caps in force.
+    /// Returns the caps in force.
     pub(crate) fn caps(&self) -> Caps {
         self.settings().caps
     }
 }
 
-/// One queue's view of the caps.
+/// A queue's copy of the throttle settings.
 #[derive(Debug, Default)]
 pub(crate) struct QueueThrottle {
     epoch: u64,
@@ -174,7 +175,7 @@ pub(crate) struct QueueThrottle {
 }
 
 impl QueueThrottle {
-    /// Looks whether the caps have changed; true when they have.
+    /// Applies changed caps. Returns whether they have changed.
     pub(crate) fn refresh(&mut self, throttle: &Throttle) -> bool {
         let epoch = throttle.epoch.load(Ordering::Acquire);
         if epoch == self.epoch {
@@ -186,12 +187,12 @@ impl QueueThrottle {
         true
     }
 
-    /// There is a cap.
+    /// Returns whether there is a cap.
     pub(crate) fn is_on(&self) -> bool {
         self.on
     }
 
-    /// Takes a turn for a request; `None`: nothing holds requests of this kind back.
+    /// Takes a ticket for a request. `None` if no cap applies to requests of this kind.
     pub(crate) fn ticket(
         &self,
         throttle: &Throttle,
@@ -217,7 +218,7 @@ impl QueueThrottle {
         Some(TokenGrant(ticket))
     }
 
-    /// When a turn comes, in nanoseconds, as the caps are now.
+    /// Returns when a ticket is due under the current caps, in nanoseconds.
     pub(crate) fn due(&self, token_grant: &TokenGrant) -> u64 {
         let each = token_grant.0.iter().zip(&self.lines);
         each.filter_map(|(first, refill_curve)| Some(refill_curve.as_ref()?.due((*first)?)))
@@ -226,7 +227,7 @@ impl QueueThrottle {
     }
 }
 
-/// The turn of one request.
+/// The ticket of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenGrant(Ticket);
 

@@ -1,11 +1,11 @@
-//! Caps against a clock of our own.
+//! Tests of caps against a simulated clock.
 
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 const WRITE: RequestKind = RequestKind::Write { durable: false };
 
-/// Queues of one disk that always want more: each asks again when it was let pass.
+/// Queues of one disk that always have requests: each sends the next when one passes.
 struct Guests {
     throttle: Throttle,
     queues: Vec<(QueueThrottle, Option<TokenGrant>)>,
@@ -20,7 +20,7 @@ impl Guests {
         Self { throttle, queues, now: 0 }
     }
 
-    /// Serves requests of `len` bytes until `end`; how many passed, by queue.
+    /// Serves requests of `len` bytes until `end`. Returns how many passed, by queue.
     fn run(&mut self, kind: RequestKind, len: u64, end: u64) -> Vec<u64> {
         let mut passed = vec![0; self.queues.len()];
         for (queue_throttle, token_grant) in &mut self.queues {
@@ -86,10 +86,10 @@ fn a_burst_lasts_as_long_as_configured() {
         burst += passed;
     }
     assert!((50_000..=50_110).contains(&burst), "{burst}: ten seconds of it");
-    // It is used up, but for the slack.
+    // The burst is used up, except for the slack.
     let after = sum(guests.run(WRITE, 512, 20 * SECOND));
     assert!((9_900..=10_110).contains(&after), "{after}");
-    // And saved up again: half of it in half the time that it takes.
+    // Half the burst refills in half of its refill time.
     guests.now += 20 * SECOND;
     let (from, mut passed) = (guests.now, 0);
     passed += sum(guests.run(WRITE, 512, from + 5 * SECOND));
@@ -103,7 +103,7 @@ fn queues_share_a_cap_in_turn() {
     let mut guests = Guests::new(requests(1001, None), 8);
     let passed = guests.run(WRITE, 512, 60 * SECOND);
     let (least, most) = (passed.iter().min().unwrap(), passed.iter().max().unwrap());
-    // The first one has the slack to itself.
+    // The first queue gets all of the slack.
     assert!(most - least <= 101, "{passed:?}");
 }
 
@@ -121,7 +121,7 @@ fn rewriting_the_caps_every_second_starves_nobody_and_gives_nothing_away() {
         assert!(total <= allowed + 4, "{total} of {allowed} after {second} s");
     }
     assert!(total * 100 >= allowed * 97, "{total} of {allowed}");
-    // The same rate again and again is no change.
+    // Setting the same rate again changes nothing.
     let mut guests = Guests::new(requests(7, None), 1);
     let mut total = 0;
     for second in 1..=3000 {
@@ -147,7 +147,7 @@ fn what_waits_goes_on_when_the_cap_is_lifted() {
     queue_throttle.refresh(&throttle);
     assert_eq!(queue_throttle.due(&turns[99]), 0);
     assert!(queue_throttle.ticket(&throttle, WRITE, 512, SECOND).is_none());
-    // Capped again, nobody pays for what was not capped.
+    // After a time without a cap, no queue pays for requests of that time.
     throttle.set(requests(1, None), 2 * SECOND);
     queue_throttle.refresh(&throttle);
     let token_grant = queue_throttle.ticket(&throttle, WRITE, 512, 2 * SECOND).unwrap();
@@ -196,7 +196,7 @@ fn several_threads_take_from_one_bucket_and_the_sum_is_the_rate() {
     assert_eq!(all, 3999 * SECOND, "four thousand turns, each its own");
 }
 
-/// The highest caps that are accepted, lower ones, none, over and over: the last one holds.
+/// Sets the highest accepted caps, lower ones and none, repeatedly. The last one applies.
 #[test]
 fn extreme_caps_leave_nothing_behind() {
     let most = Caps {
@@ -226,11 +226,11 @@ fn what_is_saved_up_goes_along_and_a_crash_gains_nothing() {
     let mut first = Guests::new(caps, 2);
     let burst = sum(&mut first, 5 * SECOND);
     assert!((5000..=5110).contains(&burst), "{burst}");
-    // Half of it is left, and the other process has that and no more.
+    // Half of the burst is left, and the other process gets exactly that.
     let mut second = Guests::new(caps, 2);
     second.throttle.refill(first.throttle.saved(first.now), 0);
     let rest = sum(&mut second, 20 * SECOND);
-    // What was left, and twenty seconds.
+    // The rest of the burst, and twenty seconds.
     let left = 9010 - burst + 500;
     assert!((left + 1990..=left + 2010).contains(&rest), "{rest} where {left} were left");
     let mut third = Guests::new(caps, 2);

@@ -1,4 +1,4 @@
-//! Where the time of requests goes, as a device says it.
+//! Tests of the latency and slow-request reports of a device.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::guest::{FLUSH, GET_ID, Gate, Guest, IN, OUT, SOON, device};
 use blk::{BlkDevice, Class, DeviceOptions, Op, Stage, clock_ns};
 use reactor::{PollPolicy, Reactor};
 
-/// Asks until something is there: what a queue publishes lags behind by a turn.
+/// Calls `ask` until it returns a value: published data lags behind by a turn.
 fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let until = std::time::Instant::now() + SOON;
     loop {
@@ -54,7 +54,7 @@ fn a_queue_that_is_polled_counts_every_request_whatever_it_times() {
             guest.run(IN, 0, (4096, true));
             guest.run(OUT, 0, (4096, false));
         }
-        // It spins without end, and puts down all that it has when nothing comes.
+        // The queue spins forever and records all counted turns when it is idle.
         for stage in [Stage::Queue, Stage::Device, Stage::Total] {
             for op in [Op::Read, Op::Write] {
                 let count = || device.durations(stage, op).map_or(0, |all| all.count());
@@ -112,7 +112,7 @@ fn a_request_that_hangs_is_seen_while_it_hangs_and_afterwards() {
     assert_eq!(oldest.request, Some((Class::Write, 0, 4096)));
     assert!(oldest.known_ns <= oldest.entered_ns && oldest.entered_ns <= clock_ns());
     assert_eq!(device.queue_states()[0].in_flight, 3);
-    // Longer than any request that is not slow.
+    // Longer than the limit of a slow request.
     std::thread::sleep(Duration::from_millis(30));
     assert!(clock_ns() - device.oldest().unwrap().known_ns >= 30_000_000);
     gate.open();
@@ -141,7 +141,7 @@ fn a_neighbour_that_keeps_the_reactor_is_named() {
     let reactor = Arc::new(Reactor::spawn("shared").unwrap());
     let mut neighbour = Guest::with(&busy, reactor.clone(), true, !0);
     let mut guest = Guest::with(&victim, reactor, true, !0);
-    // Until the host lets one come while the thread is with the neighbour.
+    // Retry until a request arrives while the thread serves the neighbour.
     for _ in 0..100 {
         neighbour.put(0, IN, 0, (512, true));
         neighbour.publish();

@@ -1,4 +1,4 @@
-//! Tests of `blk`, one program.
+//! Tests of `blk` as one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod guest;

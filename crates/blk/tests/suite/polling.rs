@@ -1,4 +1,4 @@
-//! A queue that looks for work instead of being woken.
+//! Tests of a queue that polls for work instead of being woken.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::guest::{Gate, Guest, IN, OUT, SOON, polled};
 use blk::BlkDevice;
 use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason};
 
-/// Spins whatever else this machine does: tests run beside others.
+/// Returns a policy that spins even on a busy machine, because tests run in parallel.
 fn willing(mode: PollMode) -> PollPolicy {
     PollPolicy { mode, max_ns: POLL_MAX_NS, idle_percent: 0 }
 }
@@ -25,7 +25,7 @@ fn soon(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// What is saved is only known once a letter has woken the reactor.
+/// Wakes the reactor once, because savings are known only after that.
 fn waking_is_timed(guest: &Guest) {
     let handle = guest.reactor.handle();
     for _ in 0..2 {
@@ -52,7 +52,7 @@ fn a_driver_that_comes_back_at_once_is_waited_for() {
     let state = device.poll_state();
     assert!(state.armed() && state.spun_ns > 0 && state.saved_ns > 0, "{state:?}");
     assert_eq!(device.queue_states()[0].poll, state);
-    // Then nobody comes.
+    // No more requests from here on.
     let sleeps = guest.reactor.handle().counters().sleeps();
     let reactor = guest.reactor.clone();
     soon("it sleeps", || reactor.handle().counters().sleeps() > sleeps);

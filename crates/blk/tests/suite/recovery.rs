@@ -1,4 +1,4 @@
-//! Requests that a life of the device left in flight, as its successor finds them.
+//! Tests of requests that a dead process left in flight, as its successor finds them.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::fd::AsFd;
@@ -12,8 +12,8 @@ use virtq::InflightRegion;
 const SIZE: u64 = 8 << 20;
 const REQUESTS: u16 = 32;
 
-/// A guest with requests on sectors 0, 1, ... that its device has taken and will never finish.
-/// The device has died then.
+/// Returns a guest with requests on sectors 0, 1, ... that its device popped and never finished.
+/// That device is gone.
 fn left_behind() -> Guest {
     let region = InflightRegion::create(1, 128).unwrap();
     let hanging = Gate::closed();
@@ -25,7 +25,7 @@ fn left_behind() -> Guest {
     guest.publish();
     hanging.wait_for(&guest.reactor, usize::from(REQUESTS));
     assert_eq!(guest.driver.used(), None);
-    // The reactor ends with everything on it, as in a process that is killed.
+    // The reactor ends with all its pollers, as in a killed process.
     drop(guest.queue.take());
     guest.reactor = reactor();
     guest
@@ -33,7 +33,7 @@ fn left_behind() -> Guest {
 
 fn go_on(guest: &mut Guest, device: &BlkDevice) {
     let reactor = guest.reactor.clone();
-    // A front-end that lost its backend knows the used index only.
+    // A front-end that lost its backend knows only the used index.
     guest.resume(device, &reactor, guest.driver.used_idx());
 }
 
@@ -48,7 +48,7 @@ fn completions(guest: &mut Guest, count: u16) {
 #[test]
 fn what_a_former_life_left_is_served_first_and_once() {
     let mut guest = left_behind();
-    // Offered while nobody served.
+    // Requests that came while no process served.
     for slot in REQUESTS..REQUESTS + 4 {
         guest.put(slot, IN, u64::from(slot), (512, true));
     }
@@ -57,7 +57,7 @@ fn what_a_former_life_left_is_served_first_and_once() {
     let device = device(Arc::new(narrow.clone()), 1, false);
     go_on(&mut guest, &device);
     completions(&mut guest, REQUESTS + 4);
-    // In order, although the disk takes one at a time and holds the queue.
+    // The order holds although the disk takes one request at a time and blocks the queue.
     assert_eq!(narrow.sectors(), (0..u64::from(REQUESTS) + 4).collect::<Vec<_>>());
     assert_eq!(device.stats().resubmitted, u64::from(REQUESTS));
     assert_eq!(guest.queue.take().unwrap().stop().unwrap(), REQUESTS + 4);
@@ -73,7 +73,7 @@ fn a_queue_that_is_stopped_serves_what_counts_as_taken() {
     let next = guest.queue.take().unwrap().stop().unwrap();
     assert!(next >= REQUESTS, "{next}");
     completions(&mut guest, next);
-    // A successor finds nothing left, and takes the rest.
+    // A successor finds nothing in flight and serves the rest.
     let memory: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());
     let device = crate::guest::device(memory, 1, false);
     go_on(&mut guest, &device);
@@ -98,7 +98,7 @@ fn a_call_that_the_former_life_did_not_send_is_made_up_for() {
 #[test]
 fn a_region_that_contradicts_the_ring_is_refused() {
     let mut guest = left_behind();
-    // The driver begins anew, its front-end keeps the region.
+    // The driver starts over, while its front-end preserves the region.
     guest.driver.jump(0);
     let memory: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());
     let device = device(memory, 1, false);

@@ -1,4 +1,4 @@
-//! Requests of every kind, good and bad, from a guest's driver through a real reactor.
+//! Tests of valid and invalid requests of every kind, from a driver through a real reactor.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::sync::Arc;
@@ -146,7 +146,7 @@ fn a_broken_ring_is_told_once_and_stops_cleanly() {
     let mut guest = Guest::new(&device, true);
     assert_eq!(guest.write(0, &[1; 512]), 0);
     guest.driver.jump(1000);
-    // No event index covers a jump, so kick by hand: publish nothing new, but ring.
+    // No event index covers a jump, so kick without publishing anything.
     guest.put(0, IN, 0, (512, true));
     guest.driver.jump(2000);
     guest.kick_anyway();
@@ -166,7 +166,7 @@ fn a_full_ring_is_served_in_batches() {
             for slot in 0..32 {
                 guest.put(slot, IN, 0, (4096, true));
             }
-            // Be called when the last of the batch is there.
+            // Ask for a call at the last completion of the batch.
             guest.driver.set_used_event(round * 32 + 31);
             guest.publish();
             let mut seen = 0;
@@ -219,7 +219,7 @@ fn new_memory_and_a_new_call_descriptor_while_running() {
     let device = device(memory(), 1, false);
     let mut guest = Guest::new(&device, true);
     assert_eq!(guest.write(0, &[5; 512]), 0);
-    // The same memory in another table, as a front-end does when it adds a region.
+    // Map the same memory in another table, as a front-end does when it adds a region.
     let queue = guest.queue.as_ref().unwrap();
     queue.set_memory(guest.driver.table.clone()).unwrap();
     assert_eq!(guest.read(0, 512), (0, vec![5; 512]));
@@ -237,7 +237,7 @@ fn truncated_memory_ends_the_session_and_nobody_else() {
     assert_eq!(bad.write(0, &[1; 512]), 0);
     bad.put(0, IN, 0, (4096, true));
     let fd = bad.driver.mapping().fd().unwrap().try_clone_to_owned().unwrap();
-    // The rings stay, the buffers go.
+    // Truncate the buffers; the rings stay.
     rustix::fs::ftruncate(&fd, BUFFERS).unwrap();
     bad.publish_blind();
     bad.wait_for_fault();
@@ -286,7 +286,7 @@ fn a_guest_that_takes_no_calls_holds_nobody_up() {
     bad.fill_call();
     for round in 0..300 {
         bad.put(0, IN, 0, (512, true));
-        // Every completion asks for a call.
+        // Each completion asks for a call.
         bad.driver.set_used_event(round);
         bad.publish_blind();
         bad.wait_without_call();

@@ -1,4 +1,4 @@
-//! Queues that are stopped while storage does not end what it was given.
+//! Tests of queues that stop while storage does not finish their requests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use blk::{DrainOutcome, QuiesceOutcome};
 use disk::{Disk, FileDisk, FileOptions, OnFull};
 use virtq::InflightRegion;
 
-/// A small file system that is full but for a hole in a file.
+/// A small file system that is full except for a hole in a file.
 struct Full {
     dir: tempfile::TempDir,
 }
@@ -52,7 +52,7 @@ fn options(path: &Path) -> FileOptions {
     }
 }
 
-/// Writes that wait for room.
+/// Puts writes that wait for space.
 fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
     for slot in 0..3 {
         guest.driver.write(Guest::data_at(slot), &[slot as u8 + 1; 4096]);
@@ -74,7 +74,7 @@ fn what_waits_for_room_stays_on_record_at_a_stop_and_goes_on_at_the_next_start()
     let region = InflightRegion::create(1, 128).unwrap();
     let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
     put_writes(&mut guest, &disk);
-    // Again and again: a stop loses nothing, and fails nothing.
+    // Repeated stops lose nothing and fail nothing.
     for _ in 0..3 {
         assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
         assert_eq!((guest.driver.used_idx(), disk.stalled()), (0, 0));
@@ -110,7 +110,7 @@ fn a_quiet_end_that_takes_too_long_is_none() {
     let full = Full::new();
     let disk = full.disk();
     let device = device(disk.clone(), 1, false);
-    // Nobody records: a stop would fail what waits.
+    // Without an in-flight region, a stop would fail waiting requests.
     let mut guest = Guest::new(&device, true);
     put_writes(&mut guest, &disk);
     let soon = || Instant::now() + Duration::from_millis(50);
@@ -121,14 +121,14 @@ fn a_quiet_end_that_takes_too_long_is_none() {
         };
         guest.queue = Some(queue);
         assert_eq!(guest.driver.used_idx(), 0);
-        // For a moment of each attempt they do not wait.
+        // Each attempt interrupts their wait for a moment.
         let until = Instant::now() + SOON;
         while disk.stalled() != 3 {
             assert!(Instant::now() < until, "{} of 3 wait", disk.stalled());
             std::thread::yield_now();
         }
     }
-    // What comes in the middle is taken when it goes on.
+    // Requests that come meanwhile are served after the resume.
     let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
     guest.put(3, GET_ID, 0, (20, true));
     guest.publish();
@@ -141,7 +141,7 @@ fn a_quiet_end_that_takes_too_long_is_none() {
         let (head, _) = guest.used();
         assert_eq!(guest.status(head as u16 / 3), 0);
     }
-    // With nothing under way it ends at once, and a successor goes on.
+    // With nothing in flight the queue drains at once, and a successor continues.
     let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
     let far = Instant::now() + Duration::from_secs(60);
     assert!(matches!(ending.wait_or_resume(far).unwrap(), QuiesceOutcome::Drained(4)));
@@ -166,12 +166,12 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     let DrainOutcome::Stuck(abandoned_queue) = ended else { panic!("{ended:?}") };
     assert_eq!(abandoned_queue.requests(), 3);
     assert!(hanging.abandoned(), "the disk would go on with its steps");
-    // The storage answers: the queue ends, and nobody hears of what it did.
+    // The storage answers: the queue ends and reports nothing.
     hanging.open();
     abandoned_queue.wait();
     assert_eq!(guest.driver.used_idx(), 0);
     assert!((0..3).all(|slot| guest.status(slot) == 0xff), "the guest's memory is left alone");
-    // A successor finds all of them on record.
+    // A successor finds all requests in the in-flight region.
     let next = reactor();
     guest.resume(&device, &next, 0);
     for _ in 0..3 {

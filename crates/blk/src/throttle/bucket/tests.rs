@@ -1,4 +1,4 @@
-//! One bucket against arithmetic that is done by hand, or has room for everything.
+//! Tests of one bucket against manual arithmetic and an oracle with unbounded numbers.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn tokens(per_second: u64, capacity: u64) -> Rate {
     Rate { per_second, grain: 1, capacity }
 }
 
-/// Takers that ask again as soon as they were let pass: when each of `count` passes.
+/// Returns when each of `count` requests passes if takers ask again as soon as one passes.
 fn greedy(
     bucket: &Bucket,
     refill_curve: &RefillCurve,
@@ -31,7 +31,7 @@ fn a_full_bucket_passes_its_capacity_at_once_and_then_the_rate_exactly() {
     let refill_curve = RefillCurve::full(tokens(7, 20), 5 * SECOND, &bucket);
     let passed = greedy(&bucket, &refill_curve, 5 * SECOND, 1, 20 + 7000);
     assert!(passed[..20].iter().all(|at| *at == 5 * SECOND));
-    // Seven in each second, for a thousand seconds, without a nanosecond of drift.
+    // Seven a second for a thousand seconds, without a nanosecond of drift.
     for (nth, at) in (1u64..).zip(&passed[20..]) {
         assert_eq!(*at, 5 * SECOND + (nth * SECOND).div_ceil(7));
     }
@@ -42,7 +42,7 @@ fn more_than_the_bucket_holds_passes_and_the_next_one_pays() {
     let bucket = Bucket::default();
     let refill_curve = RefillCurve::full(tokens(100, 10), 0, &bucket);
     assert_eq!(greedy(&bucket, &refill_curve, 0, 1000, 1), [0]);
-    // 990 of the thousand are still to come, and then its own.
+    // 990 of the thousand tokens must arrive first, then its own.
     assert_eq!(greedy(&bucket, &refill_curve, 0, 1, 1), [991 * SECOND / 100]);
 }
 
@@ -63,11 +63,11 @@ fn what_waits_keeps_its_turn_when_the_rate_changes() {
     let slow = RefillCurve::full(tokens(1, 1), 0, &bucket);
     let tickets: Vec<_> = (0..11).map(|_| bucket.take(&slow, 0, 1)).collect();
     assert_eq!(slow.due(tickets[10]), 10 * SECOND);
-    // After five seconds, ten times as fast: five are left, in half a second.
+    // After five seconds the rate is ten times as high: five tokens remain, in half a second.
     let fast = slow.bend(tokens(10, 1), 5 * SECOND);
     assert_eq!(fast.due(tickets[5]), 5 * SECOND);
     assert_eq!(fast.due(tickets[10]), 5 * SECOND + SECOND / 2);
-    // And stopped almost for good, the rest comes when it comes.
+    // After a change to a low rate, the rest arrives at that rate.
     let slow = fast.bend(tokens(1, 1), 5 * SECOND + SECOND / 4);
     assert_eq!(slow.due(tickets[10]), 5 * SECOND + SECOND / 4 + 5 * SECOND / 2);
 }
@@ -90,24 +90,24 @@ fn a_level_can_be_read_and_set() {
     assert_eq!(refill_curve.saved(&bucket, 50 * SECOND), 100, "no more than fits");
     bucket.take(&refill_curve, 0, 130);
     assert_eq!(refill_curve.saved(&bucket, SECOND), -20);
-    // Another bucket goes on there.
+    // Another bucket continues with this balance.
     let other = Bucket::default();
     let twin = RefillCurve::full(tokens(10, 100), 7, &other).refilled(-20, 7, &other);
     assert_eq!(twin.saved(&other, 7), -20);
     assert_eq!(twin.due(other.take(&twin, 7, 1)), 7 + 21 * SECOND / 10);
-    // Whatever somebody says that is saved up or owed.
+    // Extreme balances are limited to what fits.
     assert_eq!(twin.refilled(i64::MAX, 7, &other).saved(&other, 7), 100);
     let owed = twin.refilled(i64::MIN, 7, &other);
     assert_eq!(owed.saved(&other, 7), -(CAPACITY_MAX as i64));
     assert_eq!(owed.bend(tokens(1 << 40, 5), 7).saved(&other, 7 + 4200 * SECOND), 5, "is paid");
 }
 
-/// The same arithmetic with numbers that never wrap.
+/// Oracle: the same arithmetic with numbers that never wrap.
 #[derive(Debug)]
 struct Oracle {
     rate: Rate,
     now: u64,
-    /// Parts that have come, from long before the first token.
+    /// Parts that have arrived, from long before the first token.
     come: i128,
     next: i128,
 }
@@ -150,7 +150,7 @@ enum Step {
     Change { per_second: u64, capacity: u64 },
 }
 
-/// Any number below 2^`bits`, each magnitude as likely as the next.
+/// Generates numbers below 2^`bits`, with each magnitude equally likely.
 fn any_size(bits: u32) -> impl Strategy<Value = u64> {
     (0..bits, any::<u64>()).prop_map(|(bits, random)| (1 << bits) | (random & ((1 << bits) - 1)))
 }
@@ -168,15 +168,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever rates, sizes and jumps of the clock: each turn comes when exact arithmetic says, to
-    /// the nanosecond, also where numbers wrap; so nothing ever waits for ever.
+    /// Each ticket is due at the exact nanosecond for any rates, sizes and clock jumps, even
+    /// where numbers wrap. So no request waits forever.
     #[test]
     fn turns_come_when_exact_arithmetic_says(
         bytes in any::<bool>(), first in any::<u64>(), wraps in any::<bool>(), steps in steps(),
     ) {
         let first = if wraps { u64::MAX - (first & 0xffff) } else { first };
         let grain = if bytes { 512 } else { 1 };
-        // Requests that are counted one by one come more slowly.
+        // Tokens of single requests arrive more slowly.
         let slower = if bytes { 0 } else { 8 };
         let rate = |per_second: u64, capacity| Rate { per_second: (per_second >> slower).max(1), grain, capacity };
         let bucket = Bucket(first.into());
@@ -209,13 +209,13 @@ proptest! {
     }
 }
 
-/// One taker's request: how long after the last one, and for how much.
+/// Generates the requests of one taker: delay after the previous one, and cost.
 fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     proptest::collection::vec((0..SECOND, 1u64..5000), 1..50)
 }
 
 proptest! {
-    /// In no window does more pass than the capacity, what comes in it, and the one request
+    /// No window passes more units than the capacity, the refill in it, and the one request
     /// that may overdraw.
     #[test]
     fn no_window_gets_more_than_its_share(
@@ -232,7 +232,7 @@ proptest! {
         for from in 0..passed.len() {
             let mut sum = 0u128;
             for (at, cost) in &passed[from..] {
-                // Without the last one: it needs its first token only.
+                // Without the last request: it needs only its first token.
                 let share = u128::from(capacity) * PARTS
                     + u128::from(rate) * u128::from(at - passed[from].0);
                 prop_assert!(sum * PARTS < share, "{sum} by {at}");
@@ -241,7 +241,7 @@ proptest! {
         }
     }
 
-    /// Somebody who always wants more gets the whole rate, whatever the sizes.
+    /// A taker that always asks gets the whole rate, for any sizes.
     #[test]
     fn who_always_asks_gets_the_rate(
         rate in 1u64..1_000_000, capacity in 1u64..1000,
@@ -252,14 +252,14 @@ proptest! {
         let (mut now, mut sum) = (0, 0u128);
         for cost in costs {
             now = now.max(refill_curve.due(bucket.take(&refill_curve, now, cost)));
-            // At the moment at which it may pass, nothing that came was left unused.
+            // When the request may pass, no arrived token was left unused.
             prop_assert!(u128::from(rate) * u128::from(now) <= sum * PARTS + PARTS + u128::from(rate));
             sum += u128::from(cost);
         }
     }
 
-    /// However often the rate is rewritten: no more passes than the rates in force allow, and
-    /// every turn comes in the order in which it was taken.
+    /// Rate changes never let more pass than the rates in force allow. Tickets are due
+    /// in the order in which they were taken.
     #[test]
     fn changes_give_nothing_away_and_keep_the_order(
         capacity in 1u64..1000,
@@ -276,7 +276,7 @@ proptest! {
             rate = next_rate;
             let first = bucket.take(&refill_curve, now, cost);
             prop_assert!(first >= last);
-            // Those that may pass now took no more than has ever come.
+            // Requests that may pass now took no more than has ever arrived.
             if refill_curve.due(first) <= now {
                 prop_assert!(taken * PARTS < allowed);
             }
@@ -284,7 +284,7 @@ proptest! {
         }
     }
 
-    /// Takers on several threads' behalf: each gets numbers of its own.
+    /// Takers on several threads get distinct numbers.
     #[test]
     fn numbers_are_handed_out_once(costs in proptest::collection::vec(1u64..100, 1..100)) {
         let bucket = Bucket::default();

@@ -1,4 +1,4 @@
-//! A disk of a test: it takes requests, remembers them, and ends them when it is told to.
+//! A test disk that takes requests, records them, and ends them on command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use reactor::{CompletionPort, Context, IoOp, OpCompletion, Reactor};
 
 use super::SOON;
 
-/// How often the gate is looked at, and how long a request takes when it is open.
+/// Interval at which the gate is checked, and duration of a request while it is open.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Ends requests only while it is open. Clones are the same disk.
+/// A disk that ends requests only while it is open. Clones are the same disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate(Arc<State>);
 
@@ -23,36 +23,36 @@ pub(crate) struct Gate(Arc<State>);
 struct State {
     open: AtomicBool,
     fails: AtomicBool,
-    /// How many it holds at once; more have to wait.
+    /// Number of requests that it takes at once; further ones wait.
     room: usize,
-    /// How long it keeps the reactor's thread with each.
+    /// Time for which each request blocks the reactor's thread.
     keeps: Duration,
     taken: Mutex<Vec<(RequestKind, u64)>>,
     abandoned: AtomicBool,
 }
 
 impl Gate {
-    /// Takes whatever comes, and ends nothing.
+    /// Creates a disk that takes all requests and ends none.
     pub(crate) fn closed() -> Self {
         Self::new(false, usize::MAX, Duration::ZERO)
     }
 
-    /// Ends everything after a moment.
+    /// Creates a disk that ends all requests after a moment.
     pub(crate) fn opened() -> Self {
         Self::new(true, usize::MAX, Duration::ZERO)
     }
 
-    /// Takes one at a time, and ends it after a moment.
+    /// Creates a disk that takes one request at a time and ends it after a moment.
     pub(crate) fn narrow() -> Self {
         Self::new(true, 1, Duration::ZERO)
     }
 
-    /// Keeps the reactor's thread for so long with each request.
+    /// Creates a disk that blocks the reactor's thread for `keeps` with each request.
     pub(crate) fn slow(keeps: Duration) -> Self {
         Self::new(true, usize::MAX, keeps)
     }
 
-    /// Fails everything at once.
+    /// Creates a disk that fails all requests at once.
     pub(crate) fn failing() -> Self {
         let gate = Self::closed();
         gate.0.fails.store(true, Ordering::Relaxed);
@@ -66,17 +66,17 @@ impl Gate {
         Self(Arc::new(State { open, fails, room, keeps, taken, abandoned }))
     }
 
-    /// From now on requests end, those that are here too.
+    /// Lets all present and later requests end.
     pub(crate) fn open(&self) {
         self.0.open.store(true, Ordering::Relaxed);
     }
 
-    /// Sectors of the requests that it has taken, in order.
+    /// Returns the sectors of the requests that it has taken, in order.
     pub(crate) fn sectors(&self) -> Vec<u64> {
         self.0.taken.lock().unwrap().iter().map(|(_, sector)| *sector).collect()
     }
 
-    /// Kinds of the requests that it has taken, in order.
+    /// Returns the kinds of the requests that it has taken, in order.
     pub(crate) fn kinds(&self) -> Vec<RequestKind> {
         self.0.taken.lock().unwrap().iter().map(|(kind, _)| *kind).collect()
     }
@@ -86,12 +86,12 @@ impl Gate {
         let until = Instant::now() + SOON;
         while self.sectors().len() < count {
             assert!(Instant::now() < until, "the disk is not asked");
-            // Any round trip lets the reactor take another turn.
+            // A round trip lets the reactor run another turn.
             reactor.handle().call(|_| ()).unwrap();
         }
     }
 
-    /// A queue has given up what is here.
+    /// Returns whether a queue has abandoned the requests on this disk.
     pub(crate) fn abandoned(&self) -> bool {
         self.0.abandoned.load(Ordering::Relaxed)
     }

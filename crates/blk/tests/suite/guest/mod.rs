@@ -23,7 +23,7 @@ pub(crate) const GET_ID: u32 = 8;
 pub(crate) const DISCARD: u32 = 11;
 pub(crate) const WRITE_ZEROES: u32 = 13;
 
-/// Bytes of buffer that each slot has; its header and status lie before the data.
+/// Buffer bytes of each slot; its header and status lie before the data.
 const SLOT: u64 = 0x2_0000;
 const MEMORY: u64 = 64 << 20;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub(crate) struct Guest {
     pub(crate) faults: Arc<Mutex<Vec<String>>>,
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) kicks: u64,
-    /// Asks for a call at every completion; otherwise a test sets the event itself.
+    /// Whether it asks for a call at every completion; otherwise a test sets the event index.
     pub(crate) arms: bool,
     kick: Arc<OwnedFd>,
     call: Arc<OwnedFd>,
@@ -71,7 +71,7 @@ impl Guest {
         Self::recorded(device, reactor, event_idx, mask, None)
     }
 
-    /// With an in-flight region.
+    /// Creates a guest with an in-flight region.
     pub(crate) fn recorded(
         device: &BlkDevice,
         reactor: Arc<Reactor>,
@@ -112,7 +112,7 @@ impl Guest {
         BUFFERS + SLOT * u64::from(slot) + 64
     }
 
-    /// Lays a request out at descriptor `3 * slot`; `publish` shows it to the device.
+    /// Writes a request at descriptor `3 * slot`; `publish` makes it visible to the device.
     pub(crate) fn put(&mut self, slot: u16, kind: u32, sector: u64, data: (u32, bool)) {
         let header_at = BUFFERS + SLOT * u64::from(slot);
         let mut header = [0; 16];
@@ -137,7 +137,7 @@ impl Guest {
         }
     }
 
-    /// Waits for a call until `enough` says so.
+    /// Waits for calls until `enough` returns true.
     pub(crate) fn wait(&mut self, mut enough: impl FnMut(&mut Driver) -> bool) {
         let until = std::time::Instant::now() + SOON;
         while !enough(&mut self.driver) {
@@ -152,7 +152,7 @@ impl Guest {
         }
     }
 
-    /// The next completion: head and written bytes.
+    /// Returns the next completion: head and written bytes.
     pub(crate) fn used(&mut self) -> (u32, u32) {
         let mut found = None;
         self.wait(|driver| {
@@ -166,7 +166,7 @@ impl Guest {
         self.driver.read(Self::status_at(slot), 1)[0]
     }
 
-    /// One request from start to end: its status and written bytes.
+    /// Runs one request and returns its status and written bytes.
     pub(crate) fn run(&mut self, kind: u32, sector: u64, data: (u32, bool)) -> (u8, u32) {
         self.put(0, kind, sector, data);
         self.publish();
@@ -188,7 +188,7 @@ impl Guest {
         (status, self.driver.read(Self::data_at(0), len as usize))
     }
 
-    /// A discard or zeroes request.
+    /// Runs a discard or write-zeroes request.
     pub(crate) fn segment(&mut self, kind: u32, sector: u64, sectors: u32, flags: u32) -> u8 {
         let mut raw = sector.to_le_bytes().to_vec();
         raw.extend(sectors.to_le_bytes());
@@ -199,18 +199,18 @@ impl Guest {
 }
 
 impl Guest {
-    /// Kicks whether the device wants it or not.
+    /// Kicks even if the device does not want it.
     pub(crate) fn kick_anyway(&self) {
         rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Publishes without reading the device's wish, and kicks.
+    /// Publishes and kicks without reading the device's event index.
     pub(crate) fn publish_blind(&mut self) {
         let _ = self.driver.publish();
         self.kick_anyway();
     }
 
-    /// Waits until the device has told of a broken ring, and takes the count.
+    /// Waits until the device has reported a broken ring, and reads the count.
     pub(crate) fn wait_for_error(&self, count: &mut [u8; 8]) {
         let mut fds = [PollFd::from_borrowed_fd(self.err.as_fd(), PollFlags::IN)];
         let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
@@ -218,12 +218,12 @@ impl Guest {
         rustix::io::read(&self.err, count).unwrap();
     }
 
-    /// Waits until the session was told that it cannot go on.
+    /// Waits until the session has been notified that it cannot continue.
     pub(crate) fn wait_for_fault(&self) {
         let until = std::time::Instant::now() + SOON;
         while self.faults.lock().unwrap().is_empty() {
             assert!(std::time::Instant::now() < until, "no fault was told");
-            // Any round trip through the reactor lets it take another turn.
+            // A round trip lets the reactor run another turn.
             self.reactor.handle().call(|_| ()).unwrap();
         }
     }
@@ -267,7 +267,7 @@ impl Guest {
         fcntl_setfl(&self.call, flags - OFlags::NONBLOCK).unwrap();
     }
 
-    /// Waits for the next completion by looking.
+    /// Waits for the next completion by polling.
     pub(crate) fn wait_without_call(&mut self) {
         let until = std::time::Instant::now() + SOON;
         while self.driver.used().is_none() {
