@@ -1,8 +1,8 @@
-//! The decisions about a frame and nothing else: what a frame costs before its bytes are moved.
+//! Forwarding decisions alone: the cost of a frame before its bytes are moved.
 //!
-//! `steering KIND FRAMES`: KIND is `udp` (64 bytes, known stations), `locked` (the same from a locked
-//! port), `tso` (64 KiB to a receiver that takes it whole), `cut` (the same, cut in software) or
-//! `learn` (a new source each time, flooded). Prints nanoseconds for each frame.
+//! `steering KIND FRAMES`: KIND is `udp` (64 bytes, known stations), `locked` (the same from a
+//! locked port), `tso` (64 KiB to a receiver that accepts it whole), `cut` (the same, segmented in
+//! software) or `learn` (a new source each time, flooded). Prints nanoseconds for each frame.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::hint::black_box;
@@ -28,7 +28,7 @@ fn mac(number: u32) -> Mac {
     Mac([2, 0, a, b, c, d])
 }
 
-/// An IPv4 frame from station 1 to station 2 with `body` behind its ports.
+/// Returns an IPv4 frame from station 1 to station 2 with `body` after its ports.
 fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut out = [mac(2).0, mac(1).0].concat();
     out.extend([8, 0, 0x45, 0]);
@@ -40,7 +40,7 @@ fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What one reactor has.
+/// State of one reactor.
 struct Path {
     switch: Switch,
     hash: FlowHashCache,
@@ -78,7 +78,7 @@ impl Path {
         }
     }
 
-    /// Decides about a frame and does for its receiver what must be done before it is moved.
+    /// Decides about a frame, and does the work for its receiver that precedes the move.
     fn take(&mut self, bytes: &[u8], header: &[u8], receiver: Offloads) -> u64 {
         self.now += 100;
         let prefix = bytes.get(..PREFIX_BYTES).unwrap_or(bytes);
@@ -116,7 +116,7 @@ impl Path {
 pub(crate) fn run(args: &[String]) {
     let [kind, frames] = args else { panic!("steering KIND FRAMES") };
     let frames: u64 = frames.parse().unwrap();
-    // Behind the ports: length and checksum of UDP, or the rest of a TCP header.
+    // After the ports: length and checksum of UDP, or the rest of a TCP header.
     let udp = frame(17, &[0; 26]);
     let tcp = [&[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 0, 0, 0, 0, 0], &[7; 65_000][..]].concat();
     let tcp = frame(6, &tcp);

@@ -1,37 +1,37 @@
-//! The configuration space (virtio 1.2, 5.1.4).
+//! Configuration space (virtio 1.2, 5.1.4).
 
 use crate::bytes::put;
 use crate::mac::Mac;
 
 /// Bytes of the space, up to `supported_hash_types`.
 pub const CONFIG_BYTES: usize = 24;
-/// Most pairs of queues that the specification knows.
+/// Most queue pairs that the specification allows.
 pub const PAIRS_MAX: u16 = 0x8000;
-/// Smallest MTU that may be told.
+/// Smallest MTU that the device may report.
 pub const MTU_MIN: u16 = 68;
 
-/// There is a link (virtio 1.2, 5.1.4).
+/// Status bit: the link is up (virtio 1.2, 5.1.4).
 const LINK_UP: u16 = 1;
-/// The driver is asked to announce itself.
+/// Status bit: the driver is asked to announce itself.
 const ANNOUNCE: u16 = 2;
 
-/// What a driver reads about its interface.
+/// Contents of the configuration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its address.
+    /// Address of the interface.
     pub mac: Mac,
-    /// There is a link.
+    /// True if the link is up.
     pub link: bool,
-    /// It is to announce itself.
+    /// True if the driver is asked to announce itself.
     pub announce: bool,
-    /// Pairs of queues, taken for 1 to [`PAIRS_MAX`].
+    /// Queue pairs, clamped to 1 to [`PAIRS_MAX`].
     pub pairs: u16,
-    /// Most bytes of a frame without its Ethernet header, no less than [`MTU_MIN`].
+    /// Most bytes of a frame without its Ethernet header, at least [`MTU_MIN`].
     pub mtu: u16,
 }
 
 impl Config {
-    /// As a driver reads it.
+    /// Returns the bytes that a driver reads.
     pub fn bytes(&self) -> [u8; CONFIG_BYTES] {
         let mut out = [0; CONFIG_BYTES];
         let link = if self.link { LINK_UP } else { 0 };

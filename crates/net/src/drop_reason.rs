@@ -1,20 +1,20 @@
-//! Why frames are dropped, and how often.
+//! Reasons for dropped frames, with a counter for each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// Why a frame is dropped.
+        /// Reason for a dropped frame.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)*
         }
 
         impl Reason {
-            /// All of them, in the order of their counters.
+            /// All reasons, in the order of their counters.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// One word for metrics and logs.
+            /// Returns the name of the reason for metrics and logs.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $label,)*
@@ -27,73 +27,74 @@ macro_rules! reasons {
 reasons! {
     /// The chain has no room for a virtio-net header.
     ShortHeader = "short-header",
-    /// It has no Ethernet header.
+    /// The frame has no complete Ethernet header.
     ShortFrame = "short-frame",
-    /// It is longer than any frame may be.
+    /// The frame is longer than any frame may be.
     LongFrame = "long-frame",
-    /// The type of segmentation is none that is known.
+    /// The type of segmentation is unknown.
     UnknownGso = "unknown-gso",
-    /// It asks for an offload that was not negotiated.
+    /// The header requests an offload that was not negotiated.
     NotNegotiated = "not-negotiated",
-    /// It asks for segmentation and brings a finished checksum.
+    /// The header requests segmentation of a frame whose checksum is complete.
     GsoWithoutChecksum = "gso-without-checksum",
-    /// It tells of ECN and asks for no segmentation.
+    /// The header has the ECN bit but requests no segmentation.
     EcnWithoutGso = "ecn-without-gso",
-    /// The size of segments is impossible.
+    /// The size of segments is invalid.
     GsoSize = "gso-size",
-    /// Its headers are said to be longer than the frame.
+    /// The header claims more header bytes than the frame has.
     GsoHeader = "gso-header",
-    /// It is no frame that the asked segmentation is for.
+    /// The requested segmentation does not fit the frame's protocol.
     GsoMismatch = "gso-mismatch",
-    /// It would become too many segments for a receiver that does not take it whole.
+    /// The frame would become too many segments for a receiver without segmentation offload.
     ManySegments = "many-segments",
-    /// The checksum would be outside of what it may cover.
+    /// The checksum field would lie outside of the permitted range.
     ChecksumRange = "checksum-range",
-    /// It comes from a port that there is not.
+    /// The frame comes from a port that does not exist.
     NoPort = "no-port",
-    /// The port it comes from is closed.
+    /// The frame comes from a closed port.
     Closed = "closed",
-    /// The source is a group, or zero.
+    /// The source address is a multicast address or zero.
     BadSource = "bad-source",
-    /// The destination is one that bridges keep to themselves.
+    /// The destination is reserved for bridges, which do not forward it.
     ReservedDestination = "reserved-destination",
-    /// It has a tag that its port may not send.
+    /// The frame has a VLAN tag that its port may not send.
     WrongVlan = "wrong-vlan",
-    /// It is, or its segments are, longer than the network's MTU.
+    /// The frame, or a segment of it, is longer than the network's MTU.
     Oversize = "oversize",
-    /// Locked port: not the port's source address.
+    /// Locked port: the source is not the port's address.
     LockedMac = "locked-mac",
-    /// Locked port: an IP source that is not allowed.
+    /// Locked port: the IP source is not allowed.
     LockedAddress = "locked-address",
     /// Locked port: ARP for an address that is not allowed.
     LockedArp = "locked-arp",
-    /// Locked port: neighbour discovery for an address that is not allowed, or a router's part.
+    /// Locked port: neighbour discovery for an address that is not allowed, or a message of a
+    /// router.
     LockedNeighbour = "locked-neighbour",
-    /// Locked port: a protocol that cannot be checked.
+    /// Locked port: the protocol cannot be checked.
     LockedProtocol = "locked-protocol",
-    /// Locked port: a checksum that would be written over what was checked.
+    /// Locked port: the checksum would overwrite bytes that were checked.
     LockedChecksum = "locked-checksum",
-    /// More broadcasts, multicasts and unknown destinations than the port may send.
+    /// The port has sent more broadcasts, multicasts and unknown destinations than it may.
     FloodLimit = "flood-limit",
-    /// It would go back to where it came from.
+    /// The frame would return to the port it came from.
     SamePort = "same-port",
-    /// The port it would go to is closed or not in its VLAN.
+    /// The destination port is closed or not in the frame's VLAN.
     ReceiverClosed = "receiver-closed",
-    /// Nobody is there to get it.
+    /// No port receives the frame.
     NoReceiver = "no-receiver",
-    /// The receiver has no buffers for it.
+    /// The receiver has no buffers for the frame.
     NoBuffer = "no-buffer",
-    /// The receiver takes a frame in one buffer only, and that is too small.
+    /// The receiver accepts a frame only in one buffer, and that is too small.
     SmallBuffer = "small-buffer",
-    /// The receiver's reactor has not taken what was sent there before.
+    /// The link to the receiver's reactor is full.
     ReactorBusy = "reactor-busy",
-    /// The host's kernel takes no such frame.
+    /// The host's kernel rejects the frame.
     HostRefused = "host-refused",
-    /// The host's kernel had it and could not hand it over.
+    /// The host's kernel accepted the frame and failed to deliver it.
     HostLost = "host-lost",
 }
 
-/// A counter for each reason: one writer, any readers, no read-modify-write.
+/// Counters by reason: one writer, any number of readers, no read-modify-write.
 #[derive(Debug)]
 pub struct Drops([AtomicU64; Reason::ALL.len()]);
 
@@ -104,14 +105,14 @@ impl Default for Drops {
 }
 
 impl Drops {
-    /// Counts one more. Only the owner of the counters may call it.
+    /// Counts one dropped frame. Only the owner of the counters may call this.
     pub fn count(&self, reason: Reason) {
         if let Some(counter) = self.0.get(reason as usize) {
             counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
     }
 
-    /// How many there were.
+    /// Returns the number of frames dropped for `reason`.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0.get(reason as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }

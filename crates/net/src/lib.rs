@@ -2,38 +2,65 @@
 //!
 //! # Words
 //! - [`Frame`](frame::Frame): what a frame's first bytes say, parsed once from a private copy.
-//! - [`ForwardingEntry`](switch::ForwardingEntry): where frames between two stations went just now.
-//! - [`Header`](header::Header): what a sender leaves to be done (checksum, segmentation), checked
-//!   against the frame.
-//! - **Port**: where frames come in and go out; **network**: ports that frames go between;
-//!   **VLAN**: a part of a network.
-//! - **Station**: whoever has an address of its own; the table of a network knows at which port.
-//! - **Command**: what a driver asks its interface to be over the control queue; see [`control`].
-//! - **Flow**, **bucket**, **steering**: how frames are spread over a receiver's queues; what that
-//!   means exactly stands at the top of [`flow`].
+//! - [`ForwardingEntry`](switch::ForwardingEntry): a cached decision about frames between two
+//!   stations.
+//! - [`Header`](header::Header): offloads that a sender leaves undone (checksum, segmentation),
+//!   checked against the frame.
+//! - **Port**: where frames enter and leave; **network**: ports that exchange frames; **VLAN**: a
+//!   part of a network.
+//! - **Station**: the owner of a MAC address. The MAC table of a network knows its port.
+//! - **Command**: a driver's request on the control queue ([`control`]).
+//! - **Flow**, **bucket**, **indirection table**: how frames spread over a receiver's queues
+//!   ([`flow`]).
 //!
 //! # Model
 //! ```text
-//! descriptors --one copy--> Frame::parse -> Header::parse -> Switch::way, else Switch::decide -> to ports
-//! for each port: Switch::tagging, Header::finish_for, checksum or Segments, Steering::pick
+//! descriptors --one copy--> Frame::parse -> Header::parse -> Switch::lookup, else Switch::decide
+//! for each port: Switch::tagging, Header::finish_for, checksum or segments, QueueSelector::pick
 //! ```
-//! All of this is pure: bytes, counters and times come in, decisions go out. Nothing here knows a
-//! ring, a socket or a clock.
+//! All of this is pure: bytes, counters and times come in, decisions go out. This crate knows no
+//! ring, no socket and no clock.
+//!
+//! # Design
+//! **Decisions are cached for 10 ms.** Between two stations the answer stays the same until
+//! something changes. Most frames then cost one comparison. Locked ports are not cached: each of
+//! their frames is checked.
+//!
+//! **IP is parsed on demand only:** for a lock, an offload, a receiver with several queues, and one
+//! frame of sixteen for the names of flows.
+//!
+//! **A switch is one reactor's view.** Each reactor has ports, networks and stations of its own, so
+//! a frame is decided without a lock. What one learns it tells the others, at most once a second
+//! for each station. Only rate limits are shared, one atomic word each.
+//!
+//! **The sender's reactor balances.** A flow comes in on one queue of its sender, and so on one
+//! reactor. That reactor can move the flow's bucket to another queue by itself, once nothing it has
+//! sent is on its way. If a guest itself changes the queue by which it sends a flow, it reorders
+//! the flow, as with any multi-queue NIC. Linux does so for TCP only when nothing is on its way
+//! (`ooo_okay`).
+//!
+//! - Uneven queues are mended step by step. Only when that leads nowhere are the eight hottest
+//!   buckets dealt anew, because each move costs a guest's CPU its warm cache.
+//! - A receiver has no central balancer. Each reactor that sends to it decides about its own
+//!   buckets, over what the others report that they send to each queue, after their moves. One
+//!   balancer for all would need a lock or a home, and a home without frames would never run.
+//!
+//! **A locked port follows XenServer's rules, and a few more.** A guest may request an address by
+//! DHCP for itself only. Content behind headers, fragments or tags that are not parsed is refused.
+//! So is a checksum that a later hop would complete over what was checked ([`port`]).
 //!
 //! # Errors
 //! A frame that is not passed on has a [`Reason`], and each reason has a counter.
 //!
 //! # Invariants
-//! - A guest's bytes are looked at in a private copy only, so what was decided on is what a
-//!   receiver gets.
-//! - No input makes anything here panic, loop or point outside of a frame.
-//! - No allocation and no lock in what is done for each frame: tables have their size from the
-//!   start.
-//! - Frames of a flow are never reordered by a move of their bucket.
+//! - A guest's bytes are parsed in a private copy only, so a receiver gets what was decided on.
+//! - No input makes this crate panic, loop or point outside of a frame.
+//! - No allocation and no lock per frame: tables have their size from the start.
+//! - A move of a bucket never reorders frames of a flow.
 //!
 //! # How to test
 //! Parsers get random and mutated bytes, tables and sets are compared with naive ones, and the
-//! balancer with what the best possible split would be.
+//! balancer with the best possible split.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,37 +1,38 @@
-//! Addresses of interfaces.
+//! Ethernet addresses of interfaces.
 
 use std::fmt;
 
-/// An Ethernet address (IEEE 802, 8.2).
+/// Ethernet address (IEEE 802, 8.2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everybody.
+    /// Broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// For a group of receivers, or everybody.
+    /// Returns whether this is a multicast or broadcast address.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// May be the address of one interface: neither a group's nor zero.
+    /// Returns whether this may be the address of one interface: neither multicast nor zero.
     pub fn is_station(self) -> bool {
         !self.is_group() && self.0 != [0; 6]
     }
 
-    /// One of those that a bridge does not pass on: 01-80-C2-00-00-00 to -0F (IEEE 802.1Q, 8.6.3).
+    /// Returns whether a bridge does not forward this address: 01-80-C2-00-00-00 to -0F (IEEE
+    /// 802.1Q, 8.6.3).
     pub fn is_reserved(self) -> bool {
         matches!(self.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
     }
 
-    /// The address of this number, of which only the lowest 48 bits count.
+    /// Returns the address with this number, of which only the lowest 48 bits count.
     pub(crate) fn of_number(number: u64) -> Self {
         let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
         Self([a, b, c, d, e, f])
     }
 
-    /// As a number below 2^48.
+    /// Returns the address as a number below 2^48.
     pub(crate) fn number(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])

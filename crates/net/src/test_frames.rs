@@ -1,4 +1,4 @@
-//! Frames for tests, put together by hand.
+//! Frames for tests, composed by hand.
 #![allow(clippy::indexing_slicing)]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use crate::frame::{Frame, ethertype};
 use crate::header::{Header, Offloads};
 use crate::mac::Mac;
 
-/// The station with that number.
+/// Returns the address of the station with that number.
 pub(crate) fn mac(number: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, number])
 }
@@ -23,7 +23,8 @@ pub(crate) fn ether(dst: Mac, src: Mac, tag: Option<u16>, kind: u16, body: &[u8]
     out
 }
 
-/// `place`: flags and fragment offset; `options` must be a multiple of 4 bytes.
+/// Returns an IPv4 packet. `place` contains flags and fragment offset; the length of `options` must
+/// be a multiple of 4 bytes.
 pub(crate) fn v4_with(
     [src, dst]: [Ipv4Addr; 2],
     protocol: u8,
@@ -60,7 +61,7 @@ pub(crate) fn v6([src, dst]: [Ipv6Addr; 2], next: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// With `options` words of options and no checksum.
+/// Returns a TCP segment with `options` words of options and no checksum.
 pub(crate) fn tcp(ports: [u16; 2], sequence: u32, flags: u8, options: u8, data: &[u8]) -> Vec<u8> {
     let mut out = ports.map(u16::to_be_bytes).concat();
     out.extend(sequence.to_be_bytes());
@@ -87,7 +88,7 @@ pub(crate) fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
     out
 }
 
-/// A message of neighbour discovery, with options of link-layer addresses.
+/// Returns a neighbour discovery message with options of link-layer addresses.
 pub(crate) fn neighbour(kind: u8, target: Option<Ipv6Addr>, options: &[(u8, Mac)]) -> Vec<u8> {
     let mut out = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     out.extend(target.map(|target| target.octets()).iter().flatten());
@@ -98,7 +99,7 @@ pub(crate) fn neighbour(kind: u8, target: Option<Ipv6Addr>, options: &[(u8, Mac)
     out
 }
 
-/// DHCP of a client or server, with a message type.
+/// Returns a DHCP message of a client or server, with a message type.
 pub(crate) fn dhcp(op: u8, client: Mac, yours: Ipv4Addr, kind: u8) -> Vec<u8> {
     let mut out = vec![0; 240];
     out[..3].copy_from_slice(&[op, 1, 6]);
@@ -109,7 +110,7 @@ pub(crate) fn dhcp(op: u8, client: Mac, yours: Ipv4Addr, kind: u8) -> Vec<u8> {
     out
 }
 
-/// The Internet checksum of bytes, word by word.
+/// Computes the Internet checksum of bytes word by word.
 pub(crate) fn naive(bytes: &[u8]) -> [u8; 2] {
     let words = bytes
         .chunks(2)
@@ -122,12 +123,12 @@ pub(crate) fn naive(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// Its bytes live as long as the tests do.
+/// Parses a frame whose bytes live as long as the tests do.
 pub(crate) fn parse(frame: &[u8]) -> Frame<'static> {
     Frame::parse(frame.to_vec().leak(), frame.len()).unwrap()
 }
 
-/// A virtio-net header: flags, type, and the words behind them.
+/// Returns a virtio-net header: flags, type, and the words after them.
 pub(crate) fn raw(flags: u8, gso: u8, words: [u16; 4]) -> [u8; 12] {
     let mut out = [0; 12];
     (out[0], out[1]) = (flags, gso);
@@ -137,7 +138,7 @@ pub(crate) fn raw(flags: u8, gso: u8, words: [u16; 4]) -> [u8; 12] {
     out
 }
 
-/// A header that asks for segments of `size` bytes.
+/// Returns a header that requests segments of `size` bytes.
 pub(crate) fn gso(frame: &Frame<'_>, size: u16) -> Header {
     let (at, tcp) = frame.tcp().unwrap();
     let kind = if frame.kind == ethertype::IPV4 { 1 } else { 4 };

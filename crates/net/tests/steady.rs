@@ -1,6 +1,6 @@
-//! What is decided about a frame takes no memory from the heap, no lock, and writes nothing that
-//! others write too: counted under callgrind ([`testkit::callgrind`]) with the load of
-//! `examples/steering.rs`, as calls of what would do so.
+//! Tests that a forwarding decision allocates no memory, takes no lock, and writes no shared
+//! memory. The test counts the calls that would do so under callgrind ([`testkit::callgrind`]) with
+//! the load of `examples/steering.rs`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../examples/steering.rs"]
@@ -14,7 +14,7 @@ const LONG: u64 = 512;
 /// Frames between the two counts.
 const MORE: u64 = LONG - SHORT;
 
-/// Not a test: what the others run under valgrind.
+/// Load that the other tests run under valgrind; not a test itself.
 #[test]
 #[ignore = "it is the load of the other tests"]
 fn load() {
@@ -26,7 +26,8 @@ fn load() {
 fn is_steady(kind: &str) {
     let load = |frames: u64| format!("{kind} {frames}");
     let mut grown = callgrind::grown("load", &load(SHORT), &load(LONG)).unwrap();
-    // Once in a while is not once a frame: who waits for the load's thread may come too late to.
+    // A call once in a while is not a call for each frame: a thread that waits for the load's
+    // thread may be late.
     grown.retain(|_, more| *more * 64 > MORE);
     let decided = grown.iter().find(|(name, _)| name.contains("Switch>::decide"));
     assert!(decided.is_some_and(|(_, more)| *more >= MORE), "frames were not seen: {grown:?}");

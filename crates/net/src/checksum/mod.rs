@@ -1,20 +1,20 @@
-//! The Internet checksum (RFC 1071), and finishing one that a sender has left to others.
+//! Internet checksum (RFC 1071), and completion of a checksum that the sender left partial.
 
 use std::net::IpAddr;
 
 use crate::bytes::put;
 
-/// A ones' complement sum over pieces, in order.
+/// Ones' complement sum over consecutive pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Sums of pieces, in this machine's byte order: it does not matter for a ones' complement sum
-    /// (RFC 1071, 2 B).
+    /// Sum of the pieces, in this machine's byte order: the order does not matter for a ones'
+    /// complement sum (RFC 1071, 2 B).
     total: u64,
-    /// The bytes so far are odd in number.
+    /// True if the number of bytes so far is odd.
     odd: bool,
 }
 
-/// The sum as 16 bits, with all carries in it.
+/// Folds a sum to 16 bits, with all carries added.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
@@ -23,7 +23,7 @@ fn fold(mut sum: u64) -> u16 {
 }
 
 impl Sum {
-    /// Goes on with `bytes`; at most 4 GiB in all.
+    /// Adds `bytes`; at most 4 GiB in all.
     pub fn add(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<4>();
         // 2^32 words of 32 bits fit into 64.
@@ -36,13 +36,13 @@ impl Sum {
         self.odd ^= !bytes.len().is_multiple_of(2);
     }
 
-    /// What a checksum field must have: the complement.
+    /// Returns the value for a checksum field: the complement of the sum.
     pub fn checksum(&self) -> [u8; 2] {
         (!fold(self.total)).to_ne_bytes()
     }
 
-    /// The pseudo header of TCP and UDP (RFC 9293, 3.1; RFC 8200, 8.1) for `bytes` from the header
-    /// on.
+    /// Returns the sum of the pseudo header of TCP or UDP (RFC 9293, 3.1; RFC 8200, 8.1). `bytes`
+    /// is the length from the transport header on.
     pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: u8, bytes: u32) -> Self {
         let mut sum = Self::default();
         for address in [src, dst] {
@@ -57,10 +57,12 @@ impl Sum {
     }
 }
 
-/// Finishes a checksum of which the pseudo header's part is at `offset` behind `start`, over all
-/// from `start` to the end of `frame`. `None`, and nothing changed, if it is not within the frame.
+/// Completes a partial checksum at `offset` bytes after `start`, over all bytes from `start` to the
+/// end of `frame`. The field contains the sum of the pseudo header. Returns `None` and changes
+/// nothing if the field is not within the frame.
 ///
-/// 0 is written as its other form, 0xffff: in UDP it would say that there is no checksum.
+/// A checksum of 0 is written in its other form, 0xffff: in UDP a 0 means that there is no
+/// checksum.
 pub fn finish(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
     frame.get(at..at + 2)?;

@@ -1,4 +1,4 @@
-//! Sums against one that adds word by word.
+//! Compares sums with one that adds word by word.
 
 use std::net::Ipv4Addr;
 
@@ -36,7 +36,7 @@ fn nothing_is_written_outside() {
 
 #[test]
 fn a_datagram_of_the_wild() {
-    // A DNS question whose checksum was taken down: 192.168.0.31 to .30, 63 bytes of UDP.
+    // A DNS query from a capture, with its checksum: 192.168.0.31 to .30, 63 bytes of UDP.
     let ends = [Ipv4Addr::new(192, 168, 0, 31), Ipv4Addr::new(192, 168, 0, 30)];
     let sum = Sum::pseudo(ends[0].into(), ends[1].into(), 17, 10);
     let mut by_hand = ends.map(|end| end.octets()).concat();
@@ -64,14 +64,14 @@ proptest! {
     ) {
         let mut frame = frame;
         let start = start.index(frame.len() - 1);
-        // Behind an even number of bytes, as all of them are.
+        // At an even offset, as all checksum fields are.
         let offset = offset.index(frame.len() - 1 - start) & !1;
         let before = frame.clone();
         prop_assert_eq!(finish(&mut frame, start as u16, offset as u16), Some(()));
         let at = start + offset;
         prop_assert_eq!(&before[..at], &frame[..at]);
         prop_assert_eq!(&before[at + 2..], &frame[at + 2..]);
-        // What was in the field stands for the pseudo header.
+        // The previous content of the field stands for the pseudo header.
         let mut all = before[at..at + 2].to_vec();
         all.extend(&frame[start..]);
         prop_assert_eq!(naive(&all), [0, 0]);

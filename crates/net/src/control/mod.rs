@@ -1,8 +1,8 @@
-//! The control queue: what a driver asks its interface to be (virtio 1.2, 5.1.6.5).
+//! Control queue: settings that a driver requests (virtio 1.2, 5.1.6.5).
 //!
-//! A [`Command`] is parsed once from a private copy of its bytes, against what was negotiated
-//! ([`ControlFeatures`]); [`ControlSettings`] is what all commands since the last reset come to. What is wrong in any
-//! way changes nothing and is answered [`ERR`].
+//! A [`Command`] is parsed once from a private copy of its bytes, against the negotiated features
+//! ([`ControlFeatures`]). [`ControlSettings`] is the sum of all commands since the last reset. An
+//! invalid command changes nothing and is answered with [`ERR`].
 
 mod parse;
 mod settings;
@@ -10,15 +10,15 @@ mod settings;
 pub use parse::{Command, CommandError, ControlFeatures};
 pub use settings::ControlSettings;
 
-/// The answer to a command that was carried out.
+/// Status of a command that was applied.
 pub const OK: u8 = 0;
-/// The answer to any other.
+/// Status of a command that was rejected.
 pub const ERR: u8 = 1;
 
-/// Most addresses of a driver's table: Linux has one for each address of the interface itself, of
-/// what is stacked on it, and of each group that it is in.
+/// Most addresses in a driver's MAC table. Linux uses one for each address of the interface, of
+/// each device stacked on it, and of each multicast group.
 pub const ADDRESSES_MAX: usize = 1024;
-/// Bytes of the longest command: class, command, and a table of two lists, each behind its length.
+/// Bytes of the longest command: class, command, and a table of two lists, each with its length.
 pub const COMMAND_BYTES_MAX: usize = 2 + 2 * 4 + 6 * ADDRESSES_MAX;
 
 #[cfg(test)]

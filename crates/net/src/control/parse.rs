@@ -1,4 +1,4 @@
-//! From bytes to commands.
+//! Parses commands of the control queue.
 
 use super::{ADDRESSES_MAX, COMMAND_BYTES_MAX};
 use crate::features::{AcceptedFeatures, feature};
@@ -14,69 +14,70 @@ const MAC_ADDRESS: u8 = 1;
 const MQ: u8 = 4;
 const MQ_PAIRS: u8 = 0;
 
-/// What was negotiated, as far as commands depend on it.
+/// Negotiated features that commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlFeatures {
-    /// What the driver has accepted.
+    /// Features that the driver has accepted.
     pub features: AcceptedFeatures,
-    /// Pairs of queues that there are.
+    /// Number of queue pairs.
     pub pairs: u16,
 }
 
-/// Something that a driver asks for, which can be had.
+/// Valid command of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// All frames, or only those that its other wishes let pass.
+    /// Receive all frames, or only those that the other settings admit.
     Promiscuous(bool),
-    /// All frames to groups.
+    /// Receive all multicast frames.
     AllMulticast(bool),
-    /// Frames to these addresses, stations' and groups', instead of those that it listed before.
+    /// Receive frames to these addresses, unicast and multicast, instead of those of the former
+    /// table.
     Table(Vec<Mac>),
-    /// It has this address, which is a station's.
+    /// Use this unicast address.
     Address(Mac),
-    /// It uses so many pairs of queues: 1 to [`ControlFeatures::pairs`].
+    /// Use this many queue pairs: 1 to [`ControlFeatures::pairs`].
     Pairs(u16),
 }
 
-/// Why a command is refused.
+/// Reason why a command is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// There is no room for an answer.
+    /// The chain has no room for a status.
     #[error("nobody could hear what became of it")]
     NoAnswer,
-    /// It has no class and command.
+    /// The command is too short for a class and a number.
     #[error("{0} bytes are no command")]
     Short(usize),
-    /// It is longer than any command.
+    /// The command is longer than any valid one.
     #[error("a command has at most {COMMAND_BYTES_MAX} bytes")]
     Long,
-    /// Nobody has negotiated, or knows, such a command.
+    /// The command is unknown or was not negotiated.
     #[error("command {command} of class {class} was not negotiated")]
     Unknown {
-        /// Its class.
+        /// Class of the command.
         class: u8,
-        /// Its number in the class.
+        /// Number of the command in its class.
         command: u8,
     },
-    /// Its data have another length than that command's.
+    /// The data do not have the length of that command's data.
     #[error("{0} bytes are no data of this command")]
     Data(usize),
     /// A table has too many addresses.
     #[error("a table has at most {ADDRESSES_MAX} addresses")]
     LargeTable,
-    /// A group, or zero.
+    /// The address is a multicast address or zero.
     #[error("{0} is no address of a station")]
     NoStation(Mac),
-    /// Such a number of pairs cannot be used.
+    /// The number of queue pairs is invalid.
     #[error("{0} pairs of queues cannot be used")]
     Pairs(u16),
 }
 
 impl Command {
-    /// A command as a driver has written it, in private memory.
+    /// Parses a command of a driver from private memory.
     ///
     /// # Errors
-    /// [`CommandError`]
+    /// [`CommandError`] for an invalid command.
     pub fn parse(bytes: &[u8], control_features: ControlFeatures) -> Result<Self, CommandError> {
         if bytes.len() > COMMAND_BYTES_MAX {
             return Err(CommandError::Long);
@@ -98,7 +99,7 @@ impl Command {
     }
 }
 
-/// Data of a fixed length.
+/// Returns data of a fixed length.
 fn exactly<const N: usize>(data: &[u8]) -> Result<[u8; N], CommandError> {
     data.try_into().map_err(|_| CommandError::Data(data.len()))
 }
@@ -117,7 +118,7 @@ fn pairs(data: &[u8], most: u16) -> Result<u16, CommandError> {
     if (1..=most).contains(&pairs) { Ok(pairs) } else { Err(CommandError::Pairs(pairs)) }
 }
 
-/// Two lists, of stations and of groups; which of them an address is in does not matter.
+/// Parses two lists, of unicast and of multicast addresses; the list of an address does not matter.
 fn table(data: &[u8]) -> Result<Vec<Mac>, CommandError> {
     let wrong = || CommandError::Data(data.len());
     let (mut all, mut rest) = (Vec::new(), data);

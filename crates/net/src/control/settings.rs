@@ -1,27 +1,27 @@
-//! What all commands come to.
+//! Settings that result from a driver's commands.
 
 use super::Command;
 use crate::mac::Mac;
 
-/// What a driver has asked its interface to be since the last reset.
+/// Settings that a driver has requested since the last reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
     pairs: u16,
     promiscuous: bool,
     all_multicast: bool,
     address: Mac,
-    /// In order.
+    /// Sorted addresses of the table.
     table: Box<[Mac]>,
 }
 
 impl ControlSettings {
-    /// Nothing yet: it uses one pair of queues, and gets whatever there is (virtio 1.2, 5.1.6.5.5;
-    /// drivers that never ask for less count on the latter).
+    /// Returns the settings after a reset: one queue pair, all frames (virtio 1.2, 5.1.6.5.5).
+    /// Drivers that never restrict reception depend on receiving all frames.
     pub fn nothing(address: Mac) -> Self {
         Self { pairs: 1, promiscuous: true, all_multicast: false, address, table: Box::default() }
     }
 
-    /// Carries out a command.
+    /// Applies a command.
     pub fn apply(&mut self, command: Command) {
         match command {
             Command::Promiscuous(on) => self.promiscuous = on,
@@ -36,7 +36,8 @@ impl ControlSettings {
         }
     }
 
-    /// What brings one of which [`Self::address`] was asked, and nothing else, to this.
+    /// Returns the commands that turn the settings after a reset, with the same [`Self::address`],
+    /// into these.
     pub fn commands(&self) -> [Command; 4] {
         [
             Command::Promiscuous(self.promiscuous),
@@ -46,17 +47,18 @@ impl ControlSettings {
         ]
     }
 
-    /// Pairs of queues that it uses, from the first on.
+    /// Returns the number of queue pairs in use, from the first on.
     pub fn pairs(&self) -> u16 {
         self.pairs
     }
 
-    /// Its address.
+    /// Returns the address of the interface.
     pub fn address(&self) -> Mac {
         self.address
     }
 
-    /// Whether it wants a frame to `dst`, of which nobody knows whose it is.
+    /// Returns whether the driver wants a frame to `dst`, if the switch does not know the station
+    /// `dst`.
     pub fn wants(&self, dst: Mac) -> bool {
         self.promiscuous
             || dst == Mac::BROADCAST

@@ -1,4 +1,4 @@
-//! Every command, and everything that is none.
+//! Tests of every command, and of invalid ones.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn parse(bytes: &[u8]) -> Result<Command, CommandError> {
     Command::parse(bytes, all())
 }
 
-/// A table as Linux writes it.
+/// Returns a table as Linux writes it.
 fn table(stations: &[Mac], groups: &[Mac]) -> Vec<u8> {
     let list = |macs: &[Mac]| {
         let bytes = macs.iter().flat_map(|mac| mac.0);
@@ -82,7 +82,7 @@ fn tables_have_limits_and_must_be_whole() {
     }
     assert_eq!(parse(&[&whole[..], &[0]].concat()), Err(CommandError::Long));
     assert_eq!(parse(&[&table(&[], &[])[..], &[0]].concat()), Err(CommandError::Data(9)));
-    // What it says of itself counts, whatever follows.
+    // The stated count decides, whatever follows.
     for huge in [ADDRESSES_MAX as u32 + 1, u32::MAX] {
         let claim = [&[1, 0][..], &huge.to_le_bytes(), &[0; 12]].concat();
         assert_eq!(parse(&claim), Err(CommandError::LargeTable));
@@ -134,7 +134,7 @@ fn filters_let_pass_what_was_asked_for() {
     assert_eq!((control_settings.pairs(), wants(&control_settings)), (3, [1, 1, 1, 1, 1, 1]));
 }
 
-/// Bytes that are commands more often than chance would have it.
+/// Generates bytes that are commands more often than random bytes.
 fn like_commands() -> impl Strategy<Value = Vec<u8>> {
     let data = proptest::collection::vec(prop_oneof![0..4u8, any::<u8>()], 0..64);
     (0..6u8, 0..4u8, data)

@@ -1,4 +1,4 @@
-//! What a port offers, and what its driver may accept (virtio 1.2, 5.1.3).
+//! Features that a port offers, and that its driver may accept (virtio 1.2, 5.1.3).
 
 mod roles;
 
@@ -8,70 +8,72 @@ use crate::header::Offloads;
 
 /// Feature bits.
 pub mod feature {
-    /// The driver may leave checksums to us.
+    /// The device accepts frames with a partial checksum.
     pub const CSUM: u64 = 1 << 0;
-    /// We may leave checksums to the driver.
+    /// The driver accepts frames with a partial checksum.
     pub const GUEST_CSUM: u64 = 1 << 1;
-    /// The configuration has an MTU.
+    /// The configuration space has an MTU.
     pub const MTU: u64 = 1 << 3;
-    /// The configuration has an address.
+    /// The configuration space has an address.
     pub const MAC: u64 = 1 << 5;
-    /// The driver takes TCP over IPv4 unsegmented.
+    /// The driver accepts unsegmented TCP over IPv4.
     pub const GUEST_TSO4: u64 = 1 << 7;
-    /// The driver takes TCP over IPv6 unsegmented.
+    /// The driver accepts unsegmented TCP over IPv6.
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// The driver takes unsegmented TCP with ECN.
+    /// The driver accepts unsegmented TCP with ECN.
     pub const GUEST_ECN: u64 = 1 << 9;
-    /// We take TCP over IPv4 unsegmented.
+    /// The device accepts unsegmented TCP over IPv4.
     pub const HOST_TSO4: u64 = 1 << 11;
-    /// We take TCP over IPv6 unsegmented.
+    /// The device accepts unsegmented TCP over IPv6.
     pub const HOST_TSO6: u64 = 1 << 12;
-    /// We take unsegmented TCP with ECN.
+    /// The device accepts unsegmented TCP with ECN.
     pub const HOST_ECN: u64 = 1 << 13;
-    /// A received frame may use several buffers.
+    /// A received frame may span several buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
-    /// The configuration tells whether there is a link.
+    /// The configuration space reports the link state.
     pub const STATUS: u64 = 1 << 16;
-    /// There is a control queue.
+    /// The device has a control queue.
     pub const CTRL_VQ: u64 = 1 << 17;
-    /// The control queue takes receive modes.
+    /// The control queue supports receive modes.
     pub const CTRL_RX: u64 = 1 << 18;
-    /// The control queue takes filters of VLANs.
+    /// The control queue supports VLAN filters.
     pub const CTRL_VLAN: u64 = 1 << 19;
-    /// The driver announces itself when it is asked to.
+    /// The driver announces itself on request.
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
-    /// Several pairs of queues.
+    /// The device has several queue pairs.
     pub const MQ: u64 = 1 << 22;
-    /// The control queue takes an address.
+    /// The control queue can set the address.
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
-    /// Indirect descriptors.
+    /// The device supports indirect descriptors.
     pub const INDIRECT_DESC: u64 = 1 << 28;
-    /// Event indices.
+    /// The device supports event indices.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Not a legacy device.
+    /// The device is not a legacy device.
     pub const VERSION_1: u64 = 1 << 32;
 }
 
 use feature::*;
 
-/// What a port is to offer.
+/// Features that a port offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferedFeatures {
-    /// Checksums and segmentation, both ways.
+    /// Checksum and segmentation offloads, in both directions.
     pub offloads: bool,
-    /// Frames over several buffers.
+    /// Received frames over several buffers.
     pub mergeable: bool,
-    /// Pairs of queues; more than one needs a control queue.
+    /// Number of queue pairs; more than one needs a control queue.
     pub pairs: u16,
-    /// The control queue. A front-end that answers it itself (QEMU) leaves it out of what it
-    /// accepts; one that hands us all rings (User-Mode Linux) does not.
+    /// True for a control queue. A front-end that implements the control queue itself (QEMU) does
+    /// not accept this feature. A front-end that passes all rings to the device (User-Mode Linux)
+    /// accepts it.
     pub control: bool,
-    /// An MTU in the configuration.
+    /// True for an MTU in the configuration space.
     pub mtu: bool,
 }
 
-/// Bits that make a feature useless without one of the others (virtio 1.2, 5.1.3.1). What needs the
-/// control queue is not among them: whoever accepts it without that queue answers the queue itself.
+/// Bits that a feature needs at least one of (virtio 1.2, 5.1.3.1). Features that need the control
+/// queue are not listed: a front-end that accepts them without that queue implements the queue
+/// itself.
 const NEEDS: [(u64, u64); 6] = [
     (GUEST_TSO4, GUEST_CSUM),
     (GUEST_TSO6, GUEST_CSUM),
@@ -85,7 +87,7 @@ const OFFLOADS: u64 =
     CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
 
 impl OfferedFeatures {
-    /// The bits. Those that a control queue would be needed for are left out without one.
+    /// Returns the feature bits. Without a control queue, the bits that need one are left out.
     pub fn bits(&self) -> u64 {
         let when = |wanted: bool, bits: u64| if wanted { bits } else { 0 };
         let pairs = when(self.pairs > 1, MQ);
@@ -95,12 +97,12 @@ impl OfferedFeatures {
         always | control | offloads | when(self.mergeable, MRG_RXBUF) | when(self.mtu, MTU)
     }
 
-    /// Checks what a driver has accepted.
+    /// Checks the features that a driver has accepted.
     ///
     /// # Errors
-    /// Bits that were not offered, or one without what it needs.
+    /// Bits that were not offered, or a bit without the bits that it needs.
     pub fn accept(&self, bits: u64) -> Result<AcceptedFeatures, FeatureError> {
-        // Bits above and beyond the device's are the transport's and its session's.
+        // Bits beyond the device's belong to the transport and its session.
         let strange = bits & DEVICE & !self.bits();
         if strange != 0 {
             return Err(FeatureError::NotOffered(strange));
@@ -117,45 +119,45 @@ impl OfferedFeatures {
 /// Bits that a device type may define (virtio 1.2, 2.2).
 const DEVICE: u64 = ((1 << 24) - 1) | (!0 << 50);
 
-/// Why what a driver accepted cannot be.
+/// Reason why accepted features are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
     /// These bits were not offered.
     #[error("feature bits {0:#x} were not offered")]
     NotOffered(u64),
-    /// A feature without any that it needs.
+    /// A feature is accepted without any of the features that it needs.
     #[error("feature bit {feature:#x} needs one of {needs:#x}")]
     Needs {
-        /// The feature.
+        /// Bit of the feature.
         feature: u64,
-        /// What it needs one of.
+        /// Bits of which the feature needs one.
         needs: u64,
     },
 }
 
-/// What a driver has accepted.
+/// Features that a driver has accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedFeatures(u64);
 
 impl AcceptedFeatures {
-    /// All of these were accepted.
+    /// Returns whether all of these bits were accepted.
     pub fn has(self, bits: u64) -> bool {
         self.0 & bits == bits
     }
 
-    /// What the driver may leave to whoever gets its frames.
+    /// Returns the offloads that the driver may leave to the receiver of its frames.
     pub fn sends(self) -> Offloads {
         Offloads {
             checksum: self.has(CSUM),
             tcp4: self.has(HOST_TSO4),
             tcp6: self.has(HOST_TSO6),
             ecn: self.has(HOST_ECN),
-            // A driver's word for a checksum is nothing to pass on (virtio 1.2, 5.1.6.2.1).
+            // A driver's claim that a checksum is valid is not passed on (virtio 1.2, 5.1.6.2.1).
             vouches: false,
         }
     }
 
-    /// What may be left to the driver.
+    /// Returns the offloads that may be left to the driver.
     pub fn receives(self) -> Offloads {
         Offloads {
             checksum: self.has(GUEST_CSUM),

@@ -1,19 +1,19 @@
-//! Which queue is which (virtio 1.2, 5.1.2).
+//! Purpose of each queue (virtio 1.2, 5.1.2).
 
 use super::feature::{CTRL_VQ, MQ};
 use super::{AcceptedFeatures, OfferedFeatures};
 
-/// What a queue is for.
+/// Purpose of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueRole {
-    /// A pair's, by its number: the even queue receives, the odd one transmits.
+    /// Queue of the pair with this number: the even queue receives, the odd one transmits.
     Pair(u16),
-    /// It is the control queue.
+    /// Control queue.
     Control,
 }
 
-/// Which queue is which, for what a driver has accepted. It stays so until the driver accepts
-/// something else.
+/// Layout of the queues for the accepted features. It is valid until the driver accepts other
+/// features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLayout {
     pairs: u16,
@@ -21,12 +21,12 @@ pub struct QueueLayout {
 }
 
 impl QueueLayout {
-    /// Pairs of queues that there are, whether or not they are in use.
+    /// Returns the number of queue pairs, used or not.
     pub fn pairs(self) -> u16 {
         self.pairs
     }
 
-    /// What a queue is for; `None`: there is no such queue.
+    /// Returns the purpose of a queue, or `None` if there is no such queue.
     pub fn of(self, index: u16) -> Option<QueueRole> {
         let pair = index / 2;
         match index {
@@ -40,15 +40,16 @@ impl QueueLayout {
 }
 
 impl OfferedFeatures {
-    /// Queues that a driver may have, the control queue included.
+    /// Returns the number of queues that a driver may use, including the control queue.
     pub fn queues(&self) -> u16 {
         self.pairs.saturating_mul(2).saturating_add(self.control.into())
     }
 
-    /// Which queue is which when these were accepted.
+    /// Returns the layout of the queues if these features were accepted.
     pub fn roles(&self, features: AcceptedFeatures) -> QueueLayout {
         let control = features.has(CTRL_VQ);
-        // Without a control queue of ours the front-end numbers pairs as it likes.
+        // If the front-end implements the control queue itself, the front-end chooses the numbers
+        // of pairs.
         let pairs = if control && !features.has(MQ) { self.pairs.min(1) } else { self.pairs };
         QueueLayout { pairs, control }
     }

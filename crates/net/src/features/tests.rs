@@ -1,4 +1,4 @@
-//! Every bit, with and without what it needs.
+//! Tests of every feature bit, with and without the bits that it needs.
 
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ fn a_feature_without_what_it_needs_is_refused() {
         if ALL.bits() & feature == 0 {
             continue;
         }
-        // Alone, and as all but what it needs.
+        // Alone, and with all bits except those it needs.
         for bits in [feature, ALL.bits() & !needs] {
             assert!(matches!(ALL.accept(bits), Err(FeatureError::Needs { .. })), "{feature:#x}");
         }

@@ -1,26 +1,27 @@
-//! Hashes of flows that were seen of late: what is told of one frame of a flow holds for the next.
+//! Cache of the hashes of recent flows: all frames of a flow have the same hash.
 
 use super::toeplitz::Toeplitz;
 use crate::frame::{FiveTuple, FlowSignature, Frame};
 
-/// Flows that are remembered: two to the power of this, of 48 bytes each.
+/// Binary logarithm of the number of cached flows, which take 48 bytes each.
 const PLACES_BITS: u32 = 6;
 
-/// A hash that is worked out once for flows that send many frames. It tells what [`Toeplitz::of`] does.
+/// Hash that is computed once for flows that send many frames, with the results of
+/// [`Toeplitz::of`].
 ///
-/// To parse what a frame carries, and to hash it, costs about a fifth of all that is done for one of
-/// 1,514 bytes (`ringway lab run net-queues --only nic-1500` compares); to compare a few words does not.
+/// Parsing and hashing a frame costs about a fifth of all work for a frame of 1,514 bytes (`ringway
+/// lab run net-queues --only nic-1500` compares). Comparing a few words is much cheaper.
 #[derive(Clone, Debug)]
 pub struct FlowHashCache {
     hash: Toeplitz,
-    /// The last frame that had a tuple: that the next is of the same flow is foreseen by the CPU, which then
-    /// need not wait for a place.
+    /// Last frame with a tuple. The CPU predicts that the next frame belongs to the same flow, and
+    /// then need not wait for a cache entry.
     last: Last,
-    /// By [`FiveTuple::place`]. Flows that share a place take it from each other.
+    /// Entries by [`FiveTuple::place`]. Flows with the same place replace each other.
     places: Box<[(FiveTuple, u32)]>,
 }
 
-/// A frame, and the hash of its flow.
+/// Frame, and the hash of its flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     flow_signature: FlowSignature,
@@ -35,13 +36,13 @@ impl Default for FlowHashCache {
 }
 
 impl FlowHashCache {
-    /// Of this hash.
+    /// Creates a cache for this hash.
     pub fn new(hash: Toeplitz) -> Self {
         let places = vec![Default::default(); 1 << PLACES_BITS].into();
         Self { hash, last: Last::default(), places }
     }
 
-    /// The hash of a frame's flow; see [`Toeplitz::of`].
+    /// Returns the hash of a frame's flow; see [`Toeplitz::of`].
     #[inline]
     pub fn of(&mut self, frame: &Frame<'_>) -> Option<u32> {
         match FlowSignature::of(frame) {
@@ -52,7 +53,7 @@ impl FlowHashCache {
         }
     }
 
-    /// Of a frame that is not just like the last one.
+    /// Returns the hash for a frame whose signature differs from the last one's.
     #[inline(never)]
     fn of_another(&mut self, flow_signature: FlowSignature, frame: &Frame<'_>) -> Option<u32> {
         let Some(tuple) = frame.tuple() else { return self.hash.of(frame) };
@@ -99,7 +100,8 @@ mod tests {
     }
 
     proptest! {
-        /// Mutants of few frames: they share ends, and differ in what makes a packet a broken one.
+        /// Mutated frames of few kinds: they share addresses, and differ in details that make a
+        /// packet invalid.
         #[test]
         fn it_says_what_the_hash_does(frames in vec(mutants(), 1..20)) {
             let (mut flow_hash_cache, hash) = (FlowHashCache::default(), Toeplitz::default());

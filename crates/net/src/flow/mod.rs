@@ -1,23 +1,25 @@
-//! Which receive queue a frame goes to.
+//! Selection of the receive queue for a frame.
 //!
 //! # Words
-//! - **Flow**: frames between the same two ends, as [`Toeplitz::of`] sees them; their order is
-//!   kept.
-//! - **Bucket**: one of [`BUCKETS`] groups of flows, by the low bits of their hash. Buckets, and
-//!   not flows, have a queue, so what is kept for a receiver is bounded.
-//! - **Steering**: the queue of each bucket, as one sender's reactor knows it.
-//! - **Share**: what one reactor sends to each queue of a receiver, told to the other reactors.
-//! - **Top flows**: those of which most is sent, as far as few places tell ([`TopFlows`]).
+//! - **Flow**: frames between the same two endpoints, as [`Toeplitz::of`] defines them. The order
+//!   of a flow's frames is preserved.
+//! - **Bucket**: one of [`BUCKETS`] groups of flows, by the low bits of their hash. Buckets, not
+//!   flows, are assigned to queues, so the state for a receiver is bounded.
+//! - **Indirection table**: the queue of each bucket, as one sender's reactor knows it.
+//! - **Queue loads**: the load that one reactor sends to each queue of a receiver, published to the
+//!   other reactors.
+//! - **Top flows**: the flows that send most, as far as a few entries can show ([`TopFlows`]).
 //!
 //! # Model
 //! ```text
-//! Frame -> Memo::of (Toeplitz::of) -> Spread::pick (Steering::pick) -> queue        (per frame)
-//! own counters, others' shares -> Balancer::tick -> moves -> Steering::want   (now and then)
+//! Frame -> FlowHashCache::of -> QueueSelector::pick (IndirectionTable::pick) -> queue  (per frame)
+//! own counters, QueueLoads of others -> Balancer::tick -> moves -> IndirectionTable::want
+//!                                                                        (every INTERVAL_NS)
 //! ```
-//! A flow has one sender and so one reactor that picks for it. Each reactor therefore decides about
-//! moves and carries them out by itself, as soon as nothing of the bucket that it has sent is on its
-//! way. So that two of them do not choose the same queue, each tells what it sends where, as it is to
-//! be after its moves ([`QueueLoads`]), and takes what others tell for given.
+//! A flow has one sender and so one reactor that selects its queue. Each reactor therefore decides
+//! about moves and carries them out by itself, as soon as no frame of the bucket is in flight. To
+//! keep two reactors from choosing the same queue, each publishes its load by queue as it will be
+//! after its moves ([`QueueLoads`]). Each reactor takes the published loads of the others as given.
 
 mod balance;
 mod hash_cache;
@@ -35,5 +37,5 @@ pub use queue_selector::{QueueSelector, WORTH};
 pub use toeplitz::{KEY_BYTES, MICROSOFT_KEY, Toeplitz};
 pub use top::{FLOWS, FlowKey, HALF_LIFE_NS, TopFlow, TopFlows};
 
-/// Buckets of a receiver, as a receive-side scaling table has them at least (virtio 1.2, 5.1.4.1).
+/// Buckets of a receiver: the smallest size of a receive-side scaling table (virtio 1.2, 5.1.4.1).
 pub const BUCKETS: usize = 128;

@@ -1,4 +1,4 @@
-//! What each reactor sends to each queue of a receiver.
+//! Load that each reactor sends to each queue of a receiver.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,15 +6,15 @@ use super::balance::INTERVAL_NS;
 use super::indirection::QUEUES_MAX;
 
 const QUEUES: usize = QUEUES_MAX as usize;
-/// What was told so long ago does not hold any more: whoever sends tells every interval. In
-/// nanoseconds.
+/// Age in nanoseconds after which a published load no longer counts: a sending reactor publishes in
+/// every interval.
 const STALE_NS: u64 = 3 * INTERVAL_NS;
 
-/// The shares of all reactors: each writes its own and reads those of the others, now and then.
+/// Loads of all reactors. Each reactor writes its own load and sometimes reads those of the others.
 #[derive(Debug)]
 pub struct QueueLoads(Box<[Share]>);
 
-/// One reactor's.
+/// Load of one reactor.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Share {
@@ -24,7 +24,7 @@ struct Share {
 }
 
 impl QueueLoads {
-    /// Of so many reactors, which send nothing yet.
+    /// Creates the loads of `reactors` reactors, all zero.
     pub fn new(reactors: usize) -> Self {
         let share = || Share {
             told_ns: AtomicU64::new(0),
@@ -34,21 +34,21 @@ impl QueueLoads {
         Self((0..reactors).map(|_| share()).collect())
     }
 
-    /// Reactor `number` sends so much to each queue as of `now_ns`, and has asked for so many more
-    /// moves to make it so. Only that reactor may call it.
+    /// Publishes the load by queue of reactor `number` as of `now_ns`, with the number of moves
+    /// that the reactor requested for it. Only that reactor may call this.
     pub(super) fn tell(&self, number: usize, now_ns: u64, sums: &[u64; QUEUES], moves: u64) {
         let Some(share) = self.0.get(number) else { return };
         for (place, sum) in share.queues.iter().zip(sums) {
             place.store(*sum, Ordering::Relaxed);
         }
-        // One writer: no read-modify-write is needed.
+        // With one writer, no read-modify-write is needed.
         let all = share.moves.load(Ordering::Relaxed).wrapping_add(moves);
         share.moves.store(all, Ordering::Relaxed);
         share.told_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// What all but reactor `number` send to each queue. One that tells at this moment may be read
-    /// in part: that is a guess like all of this.
+    /// Returns the load by queue of all reactors but `number`. A load that is published at this
+    /// moment may be read in part: all of these numbers are estimates.
     pub(super) fn others(&self, number: usize, now_ns: u64) -> [u64; QUEUES] {
         let mut sums = [0u64; QUEUES];
         let fresh =
@@ -62,7 +62,7 @@ impl QueueLoads {
         sums
     }
 
-    /// Moves of buckets that were asked for so far.
+    /// Returns the number of moves of buckets requested so far.
     pub fn moves(&self) -> u64 {
         self.0.iter().map(|share| share.moves.load(Ordering::Relaxed)).sum()
     }

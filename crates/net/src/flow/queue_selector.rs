@@ -1,4 +1,4 @@
-//! One reactor's way of spreading a receiver's frames over its queues, kept even.
+//! Selects a receiver's queue for each frame of one reactor, and balances the queues.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use super::balance::{Balancer, Load};
 use super::indirection::{IndirectionTable, QUEUES_MAX};
 use super::queue_loads::QueueLoads;
 
-/// Units of work that a reactor must have sent since the last look for queues to be balanced: at
-/// less than 10 MB a second no CPU of a guest is busy, and each move costs one of them its cache.
+/// Work that a reactor must have sent since the last pass for the queues to be balanced. At less
+/// than 10 MB a second no CPU of a guest is busy, and each move costs one of them its cache.
 pub const WORTH: u64 = 1 << 20;
 
-/// Which queue of a receiver a frame goes to, as one reactor sees it.
+/// Selector of a receiver's queue for the frames of one reactor.
 #[derive(Debug)]
 pub struct QueueSelector {
-    /// With more than one queue: 10 KiB that others do without.
+    /// State for more than one queue: 10 KiB that receivers with one queue do not need.
     multi_queue: Option<Box<MultiQueue>>,
     queue_loads: Arc<QueueLoads>,
-    /// Which of the shares is ours.
+    /// Index of this reactor's load in `queue_loads`.
     number: usize,
 }
 
-/// The queues of buckets, and what they are to be.
+/// Current queues of the buckets, and the wanted ones.
 #[derive(Debug)]
 struct MultiQueue {
     indirection_table: IndirectionTable,
@@ -29,13 +29,12 @@ struct MultiQueue {
 }
 
 impl QueueSelector {
-    /// For frames that reactor `number` sends to a receiver, with one queue.
+    /// Creates a selector for frames that reactor `number` sends to a receiver, with one queue.
     pub fn new(queue_loads: Arc<QueueLoads>, number: usize) -> Self {
         Self { multi_queue: None, queue_loads, number }
     }
 
-    /// The receiver has another number of queues, at most [`QUEUES_MAX`], and none of them holds a
-    /// frame.
+    /// Changes the number of queues, at most [`QUEUES_MAX`]. No queue may contain a frame.
     pub fn set_queues(&mut self, queues: u8) {
         let (queues, wide) = (queues.min(QUEUES_MAX), queues > 1);
         self.multi_queue = wide.then(|| {
@@ -45,12 +44,12 @@ impl QueueSelector {
         });
     }
 
-    /// There is more than one queue: positions are asked for.
+    /// Returns whether there is more than one queue, so that positions are needed.
     pub fn is_wide(&self) -> bool {
         self.multi_queue.is_some()
     }
 
-    /// The queue for a frame; see [`IndirectionTable::pick`].
+    /// Returns the queue for a frame; see [`IndirectionTable::pick`].
     pub fn pick(
         &mut self,
         hash: Option<u32>,
@@ -62,7 +61,8 @@ impl QueueSelector {
             .map_or(0, |multi_queue| multi_queue.indirection_table.pick(hash, now_ns, taken))
     }
 
-    /// The frame went to the queue that was picked, at `position`; see [`IndirectionTable::sent`].
+    /// Records that the frame went to the selected queue at `position`; see
+    /// [`IndirectionTable::sent`].
     pub fn sent(&mut self, hash: Option<u32>, position: u64, units: u64, now_ns: u64) {
         if let Some(multi_queue) = &mut self.multi_queue {
             multi_queue.indirection_table.sent(hash, position, units, now_ns);
@@ -70,7 +70,8 @@ impl QueueSelector {
         }
     }
 
-    /// The frame was lost on its way to the queue that was picked; see [`IndirectionTable::lost`].
+    /// Records that the frame was dropped before the selected queue; see
+    /// [`IndirectionTable::lost`].
     pub fn lost(&mut self, hash: Option<u32>, units: u64, now_ns: u64) {
         if let Some(multi_queue) = &mut self.multi_queue {
             multi_queue.indirection_table.lost(hash, units);
@@ -104,7 +105,7 @@ impl MultiQueue {
         queue_loads.tell(number, now_ns, &self.balancer.sums(), moves);
     }
 
-    /// Moves that have waited for too long are not made.
+    /// Cancels moves that have waited for too long.
     fn give_up(&mut self, now_ns: u64) {
         let mut late = [None; BUCKETS];
         let overdue = self.indirection_table.overdue(now_ns).map(Some);

@@ -1,23 +1,22 @@
-//! The Toeplitz hash of receive-side scaling (virtio 1.2, 5.1.6.4.3; Microsoft, "RSS Hashing
-//! Types").
+//! Toeplitz hash of receive-side scaling (virtio 1.2, 5.1.6.4.3; Microsoft, "RSS Hashing Types").
 
 use crate::frame::{Frame, Ip, NetworkLayer, TransportLayer};
 
-/// Bytes of a key: for the 36 bytes of two IPv6 addresses and ports, and the hash's width.
+/// Bytes of a key: the 36 bytes of two IPv6 addresses and ports, and the width of the hash.
 pub const KEY_BYTES: usize = 40;
-/// Bytes that are hashed at most.
+/// Most bytes that are hashed.
 const INPUT_MAX: usize = 36;
 
-/// The key of Microsoft's verification suite. Spreading by it is even; whoever wants flows that
-/// others cannot make collide takes a random one.
+/// Key of Microsoft's verification suite. It spreads flows evenly. To keep others from constructing
+/// flows that collide, use a random key.
 pub const MICROSOFT_KEY: [u8; KEY_BYTES] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
     0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// The hash under one key, with what each half of a byte adds at each place worked out: 4.5 KiB,
-/// and two look-ups for a byte.
+/// Hash under one key, with a table of the contribution of each half byte at each position: 4.5
+/// KiB, and two look-ups for a byte.
 #[derive(Clone, Debug)]
 pub struct Toeplitz(Box<[[[u32; 16]; 2]; INPUT_MAX]>);
 
@@ -27,7 +26,7 @@ impl Default for Toeplitz {
     }
 }
 
-/// The 32 bits of the key from bit `at` on.
+/// Returns the 32 bits of the key from bit `at` on.
 fn window(key: &[u8; KEY_BYTES], at: usize) -> u32 {
     let first = (at / 8).min(KEY_BYTES - 5);
     let five = key.iter().skip(first).take(5).fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -35,7 +34,7 @@ fn window(key: &[u8; KEY_BYTES], at: usize) -> u32 {
 }
 
 impl Toeplitz {
-    /// The hash under `key`.
+    /// Creates the hash under `key`.
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
         let mut halves = Box::new([[[0; 16]; 2]; INPUT_MAX]);
         for (half, table) in halves.iter_mut().flatten().enumerate() {
@@ -48,7 +47,7 @@ impl Toeplitz {
         Self(halves)
     }
 
-    /// What `bytes` add to a hash from place `at` on; nothing behind the last place.
+    /// Returns the contribution of `bytes` from position `at` on; nothing past the last position.
     fn part(&self, at: usize, bytes: &[u8]) -> u32 {
         let places = self.0.get(at..).unwrap_or_default();
         places.iter().zip(bytes).fold(0, |sum, ([high, low], byte)| {
@@ -58,8 +57,9 @@ impl Toeplitz {
         })
     }
 
-    /// The hash of a frame's flow: addresses and ports of TCP and UDP, addresses alone in fragments
-    /// of those, since only the first one has ports. `None`: what has neither, and goes to queue 0.
+    /// Returns the hash of a frame's flow: addresses and ports of TCP and UDP. Fragments of these
+    /// hash the addresses alone, since only the first fragment has ports. Returns `None` for all
+    /// other frames, which go to queue 0.
     pub fn of(&self, frame: &Frame<'_>) -> Option<u32> {
         match frame.net() {
             NetworkLayer::V4(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),

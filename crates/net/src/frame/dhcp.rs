@@ -1,4 +1,4 @@
-//! DHCP (RFC 2131): who asks, and for whom.
+//! DHCP (RFC 2131): direction and client of a message.
 
 use crate::bytes::array;
 use crate::mac::Mac;
@@ -7,22 +7,22 @@ const SERVER: u16 = 67;
 const CLIENT: u16 = 68;
 const REPLY: u8 = 2;
 
-/// Ports between which DHCP is spoken: client and server, or relay and server.
+/// Returns whether these are the ports of DHCP: client and server, or relay and server.
 pub(super) fn is_for(src: u16, dst: u16) -> bool {
     [SERVER, CLIENT].contains(&src) && [SERVER, CLIENT].contains(&dst)
 }
 
-/// The first fields of a DHCP message, which are BOOTP's (RFC 951).
+/// First fields of a DHCP message, which are those of BOOTP (RFC 951).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bootp {
-    /// A server's answer.
+    /// True for a message of a server.
     pub reply: bool,
-    /// `chaddr`: who the client is.
+    /// `chaddr`: address of the client.
     pub client: Mac,
 }
 
 impl Bootp {
-    /// Parses a message at `at`; `None`: it is cut off, or not for Ethernet.
+    /// Parses a message at `at`. Returns `None` if it is truncated or not for Ethernet.
     pub(super) fn parse(bytes: &[u8], at: usize) -> Option<Self> {
         let [op, hardware, length, _]: [u8; 4] = array(bytes, at)?;
         let client: [u8; 6] = array(bytes, at + 28)?;

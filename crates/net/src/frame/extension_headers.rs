@@ -1,4 +1,4 @@
-//! From an IP header to what the packet carries.
+//! Walks from an IP header to the transport layer.
 
 use super::dhcp::{self, Bootp};
 use super::ip::{TCP, Tcp, TransportLayer, UDP, Udp};
@@ -19,15 +19,15 @@ const MOBILITY: u8 = 135;
 const HIP: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// The way through extension headers (RFC 8200, 4).
+/// Position in the extension headers (RFC 8200, 4).
 pub(super) struct ExtensionHeaders {
-    /// The protocol that is next.
+    /// Protocol of the next header.
     pub(super) protocol: u8,
-    /// Where it begins.
+    /// Position of the next header.
     pub(super) at: u16,
-    /// The protocol that a fragment header names.
+    /// Protocol named by a fragment header.
     pub(super) fragment: Option<u8>,
-    /// There is a routing header.
+    /// True if there is a routing header.
     pub(super) routed: bool,
 }
 
@@ -67,7 +67,7 @@ impl ExtensionHeaders {
                 AUTHENTICATION => (u16::from(size) + 2) * 4,
                 _ => (u16::from(size) + 1) * 8,
             };
-            // Bounded by what eight headers of 2 KiB have.
+            // Bounded by the size of eight headers of 2 KiB.
             self.at = self.at.saturating_add(step);
             self.routed |= self.protocol == ROUTING;
             self.protocol = next;
@@ -76,14 +76,14 @@ impl ExtensionHeaders {
     }
 }
 
-/// The bytes of a packet that were copied, and where the packet ends.
+/// Copied bytes of a packet, and the end of the packet.
 pub(super) struct PacketBounds<'a> {
     pub(super) prefix: &'a [u8],
     pub(super) end: u32,
 }
 
 impl PacketBounds<'_> {
-    /// `N` bytes at `at` of a header of `bytes`, or why not.
+    /// Returns `N` bytes at `at` of a header of `bytes` bytes, or the reason why not.
     fn get<const N: usize>(&self, at: u16, bytes: u16) -> Result<[u8; N], TransportLayer> {
         if u32::from(at) + u32::from(bytes) > self.end {
             return Err(TransportLayer::Broken);
@@ -98,7 +98,7 @@ impl PacketBounds<'_> {
         };
         let bytes = u16::from(header[12] >> 4) * 4;
         let data_at = at.saturating_add(bytes);
-        // In a first fragment options may be cut off.
+        // In a first fragment the options may be cut off.
         if bytes < 20 || !fragment && u32::from(data_at) > self.end {
             return TransportLayer::Broken;
         }

@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, as far as they are in a frame's prefix.
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, as far as a frame's prefix contains them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,81 +11,81 @@ use crate::bytes::{array, be16, byte};
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// An IP packet.
+/// IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip<A> {
-    /// Source.
+    /// Source address.
     pub src: A,
-    /// Destination.
+    /// Destination address.
     pub dst: A,
-    /// It is one of several fragments.
+    /// True for one of several fragments.
     pub fragment: bool,
-    /// A routing header has, or may have, another final destination.
+    /// True if a routing header names, or may name, another final destination.
     pub routed: bool,
-    /// The last protocol number that was reached; the same in all fragments of a packet.
+    /// Last protocol number that was reached; the same in all fragments of a packet.
     pub protocol: u8,
-    /// Where what it carries begins in the frame, if that was reached.
+    /// Position of the transport layer in the frame, if it was reached.
     pub at: u16,
-    /// Where the packet ends in the frame; behind it there is padding.
+    /// Position of the end of the packet in the frame; padding follows it.
     pub end: u32,
-    /// What it carries.
+    /// Transport layer of the packet.
     pub transport_layer: TransportLayer,
 }
 
-/// What an IP packet carries.
+/// Transport layer of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportLayer {
     /// TCP.
     Tcp(Tcp),
     /// UDP.
     Udp(Udp),
-    /// ICMPv6 of that type, other than what [`TransportLayer::Neighbour`] tells.
+    /// ICMPv6 of that type, other than the messages of [`TransportLayer::Neighbour`].
     Icmp6(u8),
-    /// What a host says in neighbour discovery.
+    /// Neighbour discovery message of a host.
     Neighbour(Neighbour),
     /// Another protocol.
     Other,
-    /// A fragment that is not the first.
+    /// Fragment that is not the first.
     Later,
-    /// Shorter than its own header.
+    /// Packet that is shorter than its own header.
     Broken,
-    /// Behind more headers than are looked at.
+    /// Transport layer beyond the headers that are walked.
     Unseen,
 }
 
-/// A TCP header (RFC 9293, 3.1).
+/// TCP header (RFC 9293, 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Source port.
     pub src: u16,
     /// Destination port.
     pub dst: u16,
-    /// Where its data begins in the frame.
+    /// Position of the data in the frame.
     pub data_at: u16,
-    /// CWR to FIN.
+    /// Flags, from CWR to FIN.
     pub flags: u8,
 }
 
-/// A UDP header (RFC 768).
+/// UDP header (RFC 768).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
     /// Source port.
     pub src: u16,
     /// Destination port.
     pub dst: u16,
-    /// DHCP, if the ports are its.
+    /// DHCP message, if the ports are those of DHCP.
     pub bootp: Option<Bootp>,
 }
 
 impl<A> Ip<A> {
-    /// TCP or UDP, also where the ports are in another fragment.
+    /// Returns whether the protocol is TCP or UDP, even if the ports are in another fragment.
     pub fn has_ports(&self) -> bool {
         [TCP, UDP].contains(&self.protocol)
     }
 }
 
 impl Ip<Ipv4Addr> {
-    /// Parses a packet at `at` of a frame of `len` bytes; `None`: it breaks the rules.
+    /// Parses a packet at `at` of a frame of `len` bytes. Returns `None` if the packet is invalid.
     pub(super) fn v4(prefix: &[u8], at: u16, len: u32) -> Option<Self> {
         let base = usize::from(at);
         let first = byte(prefix, base)?;
@@ -114,8 +114,8 @@ impl Ip<Ipv4Addr> {
 }
 
 impl Ip<Ipv6Addr> {
-    /// Parses a packet at `at` of a frame of `len` bytes; `None`: it breaks the rules. A jumbogram
-    /// (RFC 2675) tells 0 for its length, and what it carries is taken for broken.
+    /// Parses a packet at `at` of a frame of `len` bytes. Returns `None` if the packet is invalid.
+    /// A jumbogram (RFC 2675) has a length of 0, and its transport layer counts as broken.
     pub(super) fn v6(prefix: &[u8], at: u16, len: u32) -> Option<Self> {
         let base = usize::from(at);
         let payload = be16(prefix, base + 4)?;
@@ -128,8 +128,8 @@ impl Ip<Ipv6Addr> {
         let (src, dst) = (address(8)?, address(24)?);
         let mut extension_headers = ExtensionHeaders::new(protocol, at + 40);
         let transport_layer = extension_headers.reach_upper(&PacketBounds { prefix, end });
-        // All fragments tell the same number behind their fragment header; what follows only the
-        // first one has.
+        // All fragments have the same number after their fragment header. Only the first fragment
+        // has the headers that follow.
         let protocol = extension_headers.fragment.unwrap_or(extension_headers.protocol);
         let (fragment, at) = (extension_headers.fragment.is_some(), extension_headers.at);
         Some(Self {

@@ -1,10 +1,10 @@
-//! A frame's first bytes become a checked value.
+//! Parses the first bytes of a frame into a checked value.
 //!
-//! Only a private copy may be parsed: what a guest can still change is not what was decided on.
-//! Parsing is total: whatever the bytes are, the answer is a [`Frame`] or one of two refusals, in
-//! bounded time. What cannot be understood is not refused here, since a switch passes protocols on
-//! that it does not know; it is marked, and a locked port refuses it. What a frame carries is parsed
-//! when somebody asks for it: a switch needs that for few of the small ones.
+//! Only a private copy may be parsed: a guest could change shared bytes after the decision. Parsing
+//! is total: for any bytes the result is a [`Frame`] or one of two errors, in bounded time. An
+//! unknown protocol is no error, since a switch forwards protocols that it does not know. The frame
+//! marks it, and a locked port rejects it. The network layer is parsed on demand: a switch needs it
+//! for few of the small frames.
 
 mod dhcp;
 mod extension_headers;
@@ -26,7 +26,7 @@ use crate::bytes::{array, be16};
 use crate::drop_reason::Reason;
 use crate::mac::Mac;
 
-/// Bytes of a frame that are copied and looked at: all headers of common traffic.
+/// Bytes of a frame that are copied and parsed: enough for all headers of common traffic.
 pub const PREFIX_BYTES: usize = 128;
 /// Bytes of an Ethernet header.
 pub const ETHER_BYTES: u16 = 14;
@@ -35,7 +35,7 @@ pub const TAG_BYTES: u16 = 4;
 /// Longest frame in bytes: the largest IPv6 packet (its header and 64 KiB) and a tagged header.
 pub const FRAME_MAX: u32 = 40 + 65_535 + 18;
 
-/// EtherTypes that are looked into.
+/// EtherTypes that are parsed.
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -49,23 +49,23 @@ pub mod ethertype {
     pub const SERVICE: u16 = 0x88a8;
 }
 
-/// A VLAN tag's priority and number (IEEE 802.1Q, 9.6).
+/// Priority and number of a VLAN tag (IEEE 802.1Q, 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// Number of the VLAN; 0: only a priority.
+    /// Returns the number of the VLAN; 0 for a tag with only a priority.
     pub fn vlan(self) -> u16 {
         self.0 & 0xfff
     }
 }
 
-/// What a frame carries.
+/// Network layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkLayer {
-    /// A protocol that is not looked into.
+    /// Protocol that is not parsed.
     Opaque,
-    /// ARP, IPv4 or IPv6 that breaks its own rules.
+    /// Invalid ARP, IPv4 or IPv6.
     Broken,
     /// ARP for IPv4 over Ethernet.
     Arp(Arp),
@@ -75,33 +75,33 @@ pub enum NetworkLayer {
     V6(Ip<Ipv6Addr>),
 }
 
-/// The headers of a frame.
+/// Headers of a frame.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
-    /// All its bytes.
+    /// Length of the whole frame in bytes.
     pub len: u32,
-    /// Destination.
+    /// Destination address.
     pub dst: Mac,
-    /// Source.
+    /// Source address.
     pub src: Mac,
-    /// The outer tag, if it is an 802.1Q one.
+    /// Outer tag, if it is an 802.1Q one.
     pub tag: Option<Tag>,
-    /// EtherType behind that tag; a length if it is below 0x600.
+    /// EtherType after that tag; a length if it is below 0x600.
     pub kind: u16,
-    /// Where what it carries begins.
+    /// Position of the network layer.
     pub net_at: u16,
-    /// Its first bytes.
+    /// First bytes of the frame.
     prefix: &'a [u8],
-    /// What it carries, if somebody has asked.
+    /// Network layer, once it was parsed.
     net: OnceCell<NetworkLayer>,
 }
 
 impl<'a> Frame<'a> {
     /// Parses `prefix`, the first bytes of a frame of `len` bytes: at least [`PREFIX_BYTES`], or
-    /// all.
+    /// the whole frame.
     ///
     /// # Errors
-    /// [`Reason::ShortFrame`], also for a prefix that has less than it must, and
+    /// [`Reason::ShortFrame`], also for a prefix with fewer bytes than required, and
     /// [`Reason::LongFrame`].
     pub fn parse(prefix: &'a [u8], len: usize) -> Result<Self, Reason> {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
@@ -126,20 +126,20 @@ impl<'a> Frame<'a> {
         Ok(Self { len, dst, src, tag, kind, net_at, prefix, net })
     }
 
-    /// What it carries.
+    /// Returns the network layer.
     pub fn net(&self) -> NetworkLayer {
         *self.net.get_or_init(|| net(self.prefix, self.kind, self.net_at, self.len))
     }
 
-    /// Bytes behind the Ethernet header and the tags, as an MTU counts them.
+    /// Returns the number of bytes after the Ethernet header and the tags, as an MTU counts them.
     pub fn payload_bytes(&self) -> u32 {
         let more = [ethertype::VLAN, ethertype::SERVICE].contains(&self.kind);
         let header = self.net_at + if more { TAG_BYTES } else { 0 };
         self.len.saturating_sub(header.into())
     }
 
-    /// An address that the sender says is its own: ARP and neighbour discovery. Whether it may say
-    /// so is for the port's lock.
+    /// Returns the address that the sender claims as its own, by ARP or neighbour discovery. The
+    /// port's address lock decides whether it may.
     pub fn claims(&self) -> Option<IpAddr> {
         match self.net() {
             NetworkLayer::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
@@ -153,13 +153,13 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// A whole TCP segment's header and where it begins.
+    /// Returns the TCP header of an unfragmented segment and its position.
     pub fn tcp(&self) -> Option<(u16, Tcp)> {
         let (at, transport_layer) = self.transport()?;
         if let TransportLayer::Tcp(tcp) = transport_layer { Some((at, tcp)) } else { None }
     }
 
-    /// What IP carries, and where, if it is not a fragment.
+    /// Returns the transport layer and its position, if the packet is not a fragment.
     pub fn transport(&self) -> Option<(u16, TransportLayer)> {
         match self.net() {
             NetworkLayer::V4(Ip { fragment: false, at, transport_layer, .. })

@@ -1,4 +1,4 @@
-//! Who says which address is its own: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861).
+//! Claims of addresses: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,12 +6,12 @@ use super::ip::TransportLayer;
 use crate::bytes::{array, byte};
 use crate::mac::Mac;
 
-/// The sender of an ARP packet, by its own account.
+/// Sender of an ARP packet, as the packet states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// Its hardware address.
+    /// Hardware address of the sender.
     pub mac: Mac,
-    /// Its protocol address; 0.0.0.0 in a probe (RFC 5227).
+    /// Protocol address of the sender; 0.0.0.0 in a probe (RFC 5227).
     pub address: Ipv4Addr,
 }
 
@@ -19,13 +19,14 @@ pub struct Arp {
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl Arp {
-    /// Parses a packet at `at`; `None`: it is not ARP for IPv4 over Ethernet, or cut off.
+    /// Parses a packet at `at`. Returns `None` if it is truncated or not ARP for IPv4 over
+    /// Ethernet.
     pub(super) fn parse(prefix: &[u8], at: u16) -> Option<Self> {
         let base = usize::from(at);
         if array(prefix, base)? != ETHERNET_IPV4 {
             return None;
         }
-        // Its last field must be there too.
+        // The last field must be present too.
         let _target: [u8; 10] = array(prefix, base + 18)?;
         let (mac, address): ([u8; 6], [u8; 4]) =
             (array(prefix, base + 8)?, array(prefix, base + 14)?);
@@ -33,19 +34,20 @@ impl Arp {
     }
 }
 
-/// What a host says in neighbour discovery; what only a router may say is not among it.
+/// Kind of a host's neighbour discovery message. Messages that only routers may send are not
+/// included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Solicited {
-    /// It asks for routers.
+    /// Router solicitation.
     Routers,
-    /// It asks for the owner of an address, or tests whether there is one (RFC 4862).
+    /// Neighbour solicitation: asks for the owner of an address, or detects duplicates (RFC 4862).
     Owner,
-    /// It says that an address is its own.
+    /// Neighbour advertisement: claims an address.
     Mine,
 }
 
 impl Solicited {
-    /// By the type of the ICMPv6 message.
+    /// Returns the kind for an ICMPv6 type.
     pub(super) fn of(kind: u8) -> Option<Self> {
         match kind {
             133 => Some(Self::Routers),
@@ -55,7 +57,7 @@ impl Solicited {
         }
     }
 
-    /// Bytes before its options (RFC 4861, 4.1, 4.3, 4.4).
+    /// Returns the number of bytes before the options (RFC 4861, 4.1, 4.3, 4.4).
     fn fixed_bytes(self) -> u16 {
         match self {
             Self::Routers => 8,
@@ -63,7 +65,7 @@ impl Solicited {
         }
     }
 
-    /// The option with an address of the sender: source, or target link-layer address.
+    /// Returns the option with the sender's address: source or target link-layer address.
     fn option(self) -> u8 {
         match self {
             Self::Routers | Self::Owner => 1,
@@ -72,21 +74,21 @@ impl Solicited {
     }
 }
 
-/// A message of neighbour discovery from a host.
+/// Neighbour discovery message of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// What it says.
+    /// Kind of the message.
     pub says: Solicited,
-    /// The address it is about; unspecified where it is about routers.
+    /// Address that the message is about; unspecified for a router solicitation.
     pub target: Ipv6Addr,
-    /// The hardware address that it tells for itself.
+    /// Hardware address that the sender states for itself.
     pub mac: Option<Mac>,
-    /// It tells different ones, or its options are not all within what is looked at.
+    /// True if the message states different addresses, or if its options exceed the parsed bytes.
     pub unclear: bool,
 }
 
 impl Neighbour {
-    /// Parses a message at `at` that ends at `end`; `None`: it is cut off.
+    /// Parses a message at `at` that ends at `end`. Returns `None` if it is truncated.
     pub(super) fn parse(
         says: Solicited,
         prefix: &[u8],
@@ -111,7 +113,8 @@ impl Neighbour {
         Some(TransportLayer::Neighbour(said))
     }
 
-    /// Walks the options (RFC 4861, 4.6); each has at least 8 bytes, so the prefix bounds them.
+    /// Reads the options (RFC 4861, 4.6). Each has at least 8 bytes, so the prefix bounds their
+    /// number.
     fn read_options(&mut self, prefix: &[u8], mut at: usize, end: usize) {
         while at < end {
             let (Some(kind), Some(units @ 1..)) = (byte(prefix, at), byte(prefix, at + 1)) else {
@@ -131,7 +134,7 @@ impl Neighbour {
         self.unclear |= at > end;
     }
 
-    /// The address that its sender, at `src`, says is its own. A test for duplicates says nothing
+    /// Returns the address that the sender, at `src`, claims. A test for duplicates claims none
     /// yet.
     pub(super) fn claims(&self, src: Ipv6Addr) -> Option<Ipv6Addr> {
         let address = match self.says {

@@ -1,28 +1,30 @@
-//! What a packet's ends are read from, unread: frames that look alike have the same ends.
+//! Signature of a packet's flow as raw words: frames with equal signatures have equal endpoints.
 
 use super::ip::TCP;
 use super::{Frame, ethertype};
 use crate::bytes::array;
 
-/// Where the first word begins in a frame. Each word then lies within 16 bytes of a frame that was copied with
-/// its header of virtio-net before it, and need not wait until that copy is in the cache.
+/// Position of the first word in a frame. The frame is copied with its virtio-net header before it.
+/// With this offset each word lies within one 16-byte piece of that copy, so a read need not wait
+/// until the copy is in the cache.
 const AT: usize = 12;
-/// The type; IPv4's version and length of its header, IPv6's version; the length of the packet.
+/// Mask of the first word: EtherType, IP version and IPv4 header length, and length of the packet.
 const WHAT_V4: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0, 0xff, 0xff, 0, 0]);
 const WHAT_V6: u64 = u64::from_ne_bytes([0xff, 0xff, 0xf0, 0, 0, 0, 0xff, 0xff]);
-/// Whether it is a fragment; the protocol; some of the source.
+/// Mask of the second word: fragment fields, protocol, and part of the source.
 const PART_V4: u64 = u64::from_ne_bytes([0xff, 0xff, 0, 0xff, 0, 0, 0xff, 0xff]);
 const PART_V6: u64 = u64::from_ne_bytes([0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-/// The destination's port; with IPv6 also the end of its address and the other port.
+/// Mask of the port word: destination port; for IPv6 also the end of its address and the other
+/// port.
 const PORT_V4: u64 = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
 const PORT_V6: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
-/// All that [`Frame::tuple`] looks at in a frame without a tag, as words that are
-/// compared for less than it costs to read the fields. No frame's are all zero.
+/// All bytes that [`Frame::tuple`] reads in a frame without a tag. Comparing these words costs less
+/// than reading the fields. The signature of a frame is never all zero.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct FlowSignature([u64; 7]);
 
-// In registers, as tuples.
+// Compared in registers, as tuples are.
 impl PartialEq for FlowSignature {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -32,8 +34,9 @@ impl PartialEq for FlowSignature {
 }
 
 impl FlowSignature {
-    /// Of an IPv4 or IPv6 packet without a tag, of which the first bytes are there up to where TCP says where
-    /// its data begins: for those without, [`Frame::tuple`] is to be asked.
+    /// Returns the signature of an IPv4 or IPv6 packet without a tag. The prefix must reach the TCP
+    /// field for the start of the data. Returns `None` for other frames: use [`Frame::tuple`] for
+    /// them.
     #[inline]
     pub fn of(frame: &Frame<'_>) -> Option<Self> {
         let kind = array(frame.prefix, AT).map(u16::from_be_bytes)?;
@@ -64,7 +67,8 @@ impl FlowSignature {
     }
 }
 
-/// How long the frame is, and where TCP says that its data begins. Others say nothing there.
+/// Returns the length of the frame, and for TCP the position of its data. Other protocols have no
+/// such field.
 #[inline]
 fn rest(frame: &Frame<'_>, protocol: u8, data: u8) -> u64 {
     u64::from(frame.len) << 8 | u64::from(if protocol == TCP { data } else { 0 })
@@ -75,10 +79,10 @@ mod tests {
     use super::*;
     use crate::frame::tests::samples;
 
-    /// Bytes in which headers are.
+    /// Bytes that contain the headers.
     const HEADERS: usize = 70;
 
-    /// Whatever bit of a frame's headers is another one, and however much longer it is.
+    /// Tries each changed bit of a frame's headers, and longer frames.
     #[test]
     fn frames_that_look_alike_have_the_same_ends() {
         let mut alike = 0;

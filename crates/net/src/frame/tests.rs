@@ -1,4 +1,4 @@
-//! Frames that are put together by hand, and bytes that nobody would.
+//! Tests with frames composed by hand, and with random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ fn ethernet_and_one_tag() {
     assert_eq!((tagged.tag.unwrap().0, tagged.tag.unwrap().vlan()), (0xa007, 7));
     assert_eq!(upper(&tagged), TransportLayer::Udp(Udp { src: 5, dst: 6, bootp: None }));
     assert_eq!(tagged.payload_bytes() as usize, bytes.len() - 18);
-    // A second tag is not looked behind, and neither is a service tag.
+    // Parsing stops at a second tag and at a service tag.
     let inner = [&[0, 8, 8, 0], &v4(A, 17, &udp([5, 6], b""))[..]].concat();
     let double = parse(&ether(mac(2), mac(1), Some(7), ethertype::VLAN, &inner));
     assert_eq!((double.net(), double.tag), (NetworkLayer::Opaque, Some(Tag(7))));
@@ -89,7 +89,7 @@ fn ipv4_that_breaks_its_rules() {
         );
     }
     assert_eq!(frame(ethertype::IPV4, &good[..19]).net(), NetworkLayer::Broken);
-    // A header of TCP that is cut off, or says that it is shorter than it can be.
+    // A TCP header that is truncated, or claims to be shorter than possible.
     assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &[0; 19]))), TransportLayer::Broken);
     for offset in [0x40, 0x60] {
         let mut segment = tcp([1, 2], 0, 0, 0, b"");
@@ -121,7 +121,7 @@ fn ipv4_fragments() {
     assert_eq!((whole.transport(), whole.tcp()), (None, None));
 }
 
-/// An extension header of `units` times 8 bytes.
+/// Returns an extension header of `units` times 8 bytes.
 fn extension(next: u8, units: u8) -> Vec<u8> {
     let mut out = vec![0; usize::from(units) * 8];
     (out[0], out[1]) = (next, units - 1);
@@ -142,15 +142,15 @@ fn ipv6_with_extension_headers() {
     body[1] = 4;
     let ah = frame(ethertype::IPV6, &v6(six(), 51, &[body, datagram.clone()].concat()));
     assert_eq!(upper(&ah), ports);
-    // Nothing behind it; no protocol that is known; ends within a header.
+    // No next header; an unknown protocol; an end within a header.
     assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 59, b""))), TransportLayer::Other);
     assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &[17, 0, 0]))), TransportLayer::Broken);
     let beyond = frame(ethertype::IPV6, &v6(six(), 60, &[17, 200, 0, 0, 0, 0, 0, 0]));
     assert_eq!(upper(&beyond), TransportLayer::Broken);
-    // Behind the prefix, and behind more headers than are walked.
+    // Past the prefix, and behind more headers than are walked.
     let far = [extension(17, 12), datagram.clone()].concat();
     assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &far))), TransportLayer::Unseen);
-    // Eight of them end just within the prefix, with the ports behind it: so does the bound.
+    // Eight of them end just within the prefix, followed by the ports: the limits agree.
     let mut many = Vec::new();
     (0..9).for_each(|_| many.extend(extension(60, 1)));
     many.extend(datagram);
@@ -182,7 +182,7 @@ fn ipv6_fragments() {
         );
         assert_eq!((ip.protocol, ip.at), (17, 62));
     }
-    // What the fragment header names is the same in all of them, whatever follows in the first.
+    // All fragments carry the number that the fragment header names, whatever follows in the first.
     let first = [vec![60, 0, 0, 1, 0, 0, 0, 0], extension(17, 1), datagram].concat();
     let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &first)).net() else {
         panic!()
@@ -236,7 +236,7 @@ fn options_of_neighbour_discovery() {
         (Some(mac(1)), false)
     );
     assert!(said(&neighbour(136, Some(target), &[(2, mac(1)), (2, mac(5))])).1, "two addresses");
-    // An option without a length, one that ends behind the packet, and more than is looked at.
+    // An option without a length, one that ends past the packet, and more than is parsed.
     let with = |tail: &[u8]| [&neighbour(136, Some(target), &[])[..], tail].concat();
     assert!(said(&with(&[14, 0, 0, 0, 0, 0, 0, 0])).1);
     assert!(said(&with(&[14, 2, 0, 0, 0, 0, 0, 0])).1);
@@ -265,7 +265,7 @@ fn messages_of_dhcp() {
     (0..34).for_each(|cut| assert_eq!(said([67, 68], &whole(2)[..cut]), None, "{cut}"));
 }
 
-/// Frames of every kind that is looked into.
+/// Returns frames of every kind that is parsed.
 pub(crate) fn samples() -> Vec<Vec<u8>> {
     let six = six();
     let target = Some(six[0]);
@@ -290,7 +290,7 @@ pub(crate) fn samples() -> Vec<Vec<u8>> {
     all.map(|((kind, body), tag)| ether(mac(2), mac(1), tag, *kind, body)).collect()
 }
 
-/// A sample with some of its bytes changed and its end cut off.
+/// Generates samples with some bytes changed and the end cut off.
 pub(crate) fn mutants() -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
     let sample = prop::sample::select(samples());
@@ -308,7 +308,7 @@ pub(crate) fn mutants() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// No place that was found is outside of the frame.
+/// Checks that no position in the result is outside of the frame.
 fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Ok(frame) = Frame::parse(bytes, bytes.len()) else {
         prop_assert!(bytes.len() < 18);

@@ -1,16 +1,16 @@
-//! The ends of a common packet, read without parsing all that it is.
+//! Endpoints of a common packet, read without parsing the whole packet.
 
 use super::ip::{TCP, UDP};
 use super::{Frame, ethertype};
 use crate::bytes::array;
 
-/// Protocol, ports and addresses of a TCP or UDP packet (its 5-tuple), as words that compare fast. No
-/// packet's are all zero.
+/// Protocol, ports and addresses of a TCP or UDP packet (its 5-tuple), as words that compare fast.
+/// The words of a packet are never all zero.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct FiveTuple([u64; 5]);
 
-// In registers. What is derived calls memcmp, which waits for the words to be in memory: twice as long
-// as all else that is done for a flow that is known.
+// Compared in registers. A derived comparison calls memcmp, which waits until the words are in
+// memory: twice as long as all other work for a known flow.
 impl PartialEq for FiveTuple {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -26,7 +26,8 @@ impl FiveTuple {
         Self([kind | u64::from(u32::from_be_bytes(ports)), a, b, c, d])
     }
 
-    /// One of `2^bits` places of a table; those of nearby ports and addresses differ. Bits are 1 to 64.
+    /// Returns one of `2^bits` table entries; those of nearby ports and addresses differ. `bits` is
+    /// 1 to 64.
     pub fn place(&self, bits: u32) -> usize {
         let [kind, a, b, c, d] = self.0;
         let mixed = (kind ^ a.rotate_left(16) ^ b ^ c.rotate_left(32) ^ d.rotate_left(48))
@@ -37,9 +38,9 @@ impl FiveTuple {
 }
 
 impl Frame<'_> {
-    /// The 5-tuple of a whole TCP or UDP packet without IP options or extension headers, all of whose
-    /// headers are there. It is what [`Frame::net`] tells, for less; `None` only says that that is to
-    /// be asked.
+    /// Returns the 5-tuple of a whole TCP or UDP packet without IP options or extension headers, if
+    /// the prefix contains all headers. The result agrees with [`Frame::net`] and costs less.
+    /// Returns `None` if [`Frame::net`] is needed.
     #[inline]
     pub fn tuple(&self) -> Option<FiveTuple> {
         match self.kind {
@@ -75,7 +76,7 @@ impl Frame<'_> {
         Some(FiveTuple::new(6, protocol, array(self.prefix, at + 40)?, addresses))
     }
 
-    /// A packet that ends at `end` is within the frame, and so is its header at `at`.
+    /// Returns whether a packet that ends at `end` is within the frame, with its header at `at`.
     #[inline]
     fn is_whole(&self, protocol: u8, at: u16, end: u32) -> bool {
         if end > self.len {

@@ -1,8 +1,8 @@
-//! The virtio-net header (virtio 1.2, 5.1.6): what a frame's sender leaves to be done.
+//! The virtio-net header (virtio 1.2, 5.1.6): offloads that a frame's sender leaves to be done.
 //!
-//! A driver's header is checked against the frame that it is for, once. What comes out can be
-//! handed to any receiver, or be finished in software where the receiver lacks an offload: no field
-//! points outside of the frame, or at headers that the switch has decided on.
+//! A driver's header is checked once against its frame. The checked header can be passed to any
+//! receiver, or be completed in software if the receiver lacks an offload. No field points outside
+//! of the frame, or at headers that the switch has decided on.
 
 mod raw;
 
@@ -11,19 +11,19 @@ use crate::drop_reason::Reason;
 use crate::frame::{Frame, TAG_BYTES};
 use raw::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, NEEDS_CSUM, RawHeader};
 
-/// Bytes of the header, with `num_buffers`, as every driver of version 1 has it.
+/// Bytes of the header with `num_buffers`, as every driver of version 1 uses it.
 pub const HEADER_BYTES: usize = 12;
-/// Smallest segments in bytes: what Linux's TCP does not go below (`TCP_MIN_GSO_SIZE`). It bounds
-/// into how many frames one may be cut.
+/// Smallest segment size in bytes: the lower limit of Linux's TCP (`TCP_MIN_GSO_SIZE`). It bounds
+/// the number of segments of a frame.
 pub const GSO_MIN: u16 = 8;
 
-/// Where TCP has its checksum.
+/// Offset of the checksum in a TCP header.
 pub(crate) const TCP_CHECKSUM: u16 = 16;
 
-/// What may be left undone, by a sender or for a receiver.
+/// Offloads that a sender may leave undone, or that a receiver accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// Checksums.
+    /// Partial checksums.
     pub checksum: bool,
     /// Segmentation of TCP over IPv4.
     pub tcp4: bool,
@@ -31,12 +31,12 @@ pub struct Offloads {
     pub tcp6: bool,
     /// Segmentation of TCP with ECN.
     pub ecn: bool,
-    /// A word that a checksum is right: a sender's is believed, or a receiver may be given one.
+    /// Valid-checksum marks: believed from a sender, or accepted by a receiver.
     pub vouches: bool,
 }
 
 impl Offloads {
-    /// All of them: the kernel, behind a TAP device that is opened with all of them.
+    /// All offloads: those of the kernel behind a TAP device that enables all of them.
     pub const KERNEL: Self =
         Self { checksum: true, tcp4: true, tcp6: true, ecn: true, vouches: true };
 
@@ -49,24 +49,24 @@ impl Offloads {
     }
 }
 
-/// What is known of a frame's checksum.
+/// State of a frame's checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: it should be there.
+    /// Not known: the frame should contain a complete checksum.
     #[default]
     Unknown,
-    /// Somebody has checked it.
+    /// Already checked.
     Valid,
-    /// Only the pseudo header's part is there.
+    /// Only the pseudo header is summed.
     Partial {
-        /// It covers what begins there.
+        /// First byte that the checksum covers.
         start: u16,
-        /// It is that far behind the start.
+        /// Position of the checksum after `start`.
         offset: u16,
     },
 }
 
-/// Kinds of segmentation.
+/// Kind of segmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -75,46 +75,46 @@ pub enum GsoKind {
     Tcp6,
 }
 
-/// How a frame is to be cut.
+/// Segmentation of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// Kind of segments.
     pub kind: GsoKind,
-    /// It has ECN's flags: CWR is for the first segment only.
+    /// True if the segments have ECN flags: CWR is for the first segment only.
     pub ecn: bool,
-    /// Bytes of TCP data in each but the last.
+    /// Bytes of TCP data in each segment but the last.
     pub size: u16,
-    /// Bytes of headers that each has, as the frame itself shows.
+    /// Bytes of headers in each segment, computed from the frame itself.
     pub header: u16,
 }
 
-/// A header that fits its frame.
+/// Header that fits its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     checksum: Checksum,
     gso: Option<Gso>,
 }
 
-/// What software must do for a receiver.
+/// Work that software must do for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftwareOffload {
-    /// Nothing.
+    /// No work.
     Nothing,
     /// Complete the checksum.
     Checksum,
-    /// Cut it into segments, with all their checksums.
+    /// Cut the frame into segments, with all their checksums.
     Segment,
 }
 
 impl Header {
-    /// Checks the header `raw` of `frame`, by what its sender may leave undone. Flags that are not
-    /// known are not looked at, as the specification demands (5.1.6.2.2).
+    /// Checks the header `raw` of `frame` against the offloads that its sender may use. Unknown
+    /// flags are ignored, as the specification demands (5.1.6.2.2).
     ///
     /// # Errors
-    /// Why the frame cannot be handled.
+    /// Reason why the frame cannot be handled.
     #[inline]
     pub fn parse(raw: &[u8], frame: &Frame<'_>, may: Offloads) -> Result<Self, Reason> {
-        // Nothing is left undone, and the rest of it means nothing.
+        // No offload is used, and the other fields are meaningless.
         if let Some([0, GSO_NONE, ..]) = raw.first_chunk::<HEADER_BYTES>() {
             return Ok(Self::default());
         }
@@ -129,23 +129,23 @@ impl Header {
         Ok(Self { checksum, gso })
     }
 
-    /// Nothing is said of the frame: any receiver can have it as it is.
+    /// Returns whether the header uses no offload, so that any receiver accepts the frame as it is.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.checksum == Checksum::Unknown && self.gso.is_none()
     }
 
-    /// What is known of the checksum.
+    /// Returns the state of the checksum.
     pub fn checksum(&self) -> Checksum {
         self.checksum
     }
 
-    /// How it is to be cut; nothing if it is one segment.
+    /// Returns the segmentation; `None` if the frame is one segment.
     pub fn gso(&self) -> Option<Gso> {
         self.gso
     }
 
-    /// What must be done in software for a receiver that takes `offloads`.
+    /// Returns the work that software must do for a receiver that accepts `offloads`.
     pub fn finish_for(&self, offloads: Offloads) -> SoftwareOffload {
         if self.is_plain() {
             return SoftwareOffload::Nothing;
@@ -157,7 +157,7 @@ impl Header {
         }
     }
 
-    /// The header for a receiver that takes `offloads`, when what it lacks has been done.
+    /// Returns the header for a receiver that accepts `offloads`, after the software work was done.
     pub fn for_receiver(&self, offloads: Offloads) -> Self {
         match self.finish_for(offloads) {
             SoftwareOffload::Checksum | SoftwareOffload::Segment => Self::default(),
@@ -168,12 +168,12 @@ impl Header {
         }
     }
 
-    /// For the frame with a tag put in.
+    /// Returns the header for the frame with a tag inserted.
     pub fn tagged(&self) -> Self {
         self.moved(|at| at.saturating_add(TAG_BYTES))
     }
 
-    /// For the frame with its tag taken out.
+    /// Returns the header for the frame with its tag removed.
     pub fn untagged(&self) -> Self {
         self.moved(|at| at.saturating_sub(TAG_BYTES))
     }
@@ -187,7 +187,7 @@ impl Header {
         Self { checksum, gso }
     }
 
-    /// As a driver reads it, for a frame that is spread over `buffers`.
+    /// Returns the bytes that a driver reads, for a frame that spans `buffers` buffers.
     pub fn bytes(&self, buffers: u16) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         if self.is_plain() {

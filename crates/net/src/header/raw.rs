@@ -1,4 +1,4 @@
-//! The fields of a virtio-net header, and whether they fit the frame (virtio 1.2, 5.1.6.2).
+//! Fields of a virtio-net header, and their checks against the frame (virtio 1.2, 5.1.6.2).
 
 use super::{Checksum, GSO_MIN, Gso, GsoKind, HEADER_BYTES, Offloads, TCP_CHECKSUM};
 use crate::bytes::{byte, le16};
@@ -15,7 +15,7 @@ pub(super) const GSO_TCP6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 pub(super) const GSO_ECN: u8 = 0x80;
 
-/// The fields as they were written.
+/// Fields as the driver wrote them.
 pub(super) struct RawHeader {
     flags: u8,
     gso_type: u8,
@@ -47,13 +47,13 @@ impl RawHeader {
             return Err(Reason::NotNegotiated);
         }
         let (start, offset) = (self.csum_start, self.csum_offset);
-        // What it is written over must be behind the headers that were decided on.
+        // The checksum must be written after the headers that were decided on.
         let first = match frame.net() {
             NetworkLayer::V4(Ip { at, .. }) | NetworkLayer::V6(Ip { at, .. }) => at,
             NetworkLayer::Opaque | NetworkLayer::Broken | NetworkLayer::Arp(_) => frame.net_at,
         };
         let end = u32::from(start) + u32::from(offset) + 2;
-        // There is room for a tag to be put in before it.
+        // Inserting a tag must not overflow the position.
         let tagged = start.checked_add(TAG_BYTES);
         if start < first || end > frame.len || tagged.is_none() {
             return Err(Reason::ChecksumRange);
@@ -73,7 +73,7 @@ impl RawHeader {
             GSO_NONE => return Ok(None),
             GSO_TCP4 => (GsoKind::Tcp4, may.tcp4),
             GSO_TCP6 => (GsoKind::Tcp6, may.tcp6),
-            // Known, and never offered.
+            // Known, but never offered.
             GSO_UDP | GSO_UDP_L4 => return Err(Reason::NotNegotiated),
             _ => return Err(Reason::UnknownGso),
         };
@@ -93,19 +93,20 @@ impl RawHeader {
         if (start, offset) != (at, TCP_CHECKSUM) {
             return Err(Reason::GsoMismatch);
         }
-        // What fits into one segment is one, as Linux takes it too.
+        // A frame that fits into one segment is one, as in Linux.
         let one = end - u32::from(header) <= u32::from(self.gso_size);
         Ok((!one).then_some(Gso { kind, ecn, size: self.gso_size, header }))
     }
 }
 
-/// Where the frame's TCP header begins, its packet ends, and its data begins, if it is of a kind.
+/// Returns the start of the TCP header, the end of the packet, and the start of the data, if the
+/// frame is of that kind.
 fn tcp_of(frame: &Frame<'_>, kind: GsoKind) -> Option<(u16, u32, u16)> {
     let (TransportLayer::Tcp(tcp), at, end) = (match (frame.net(), kind) {
         (NetworkLayer::V4(ip), GsoKind::Tcp4) if !ip.fragment => {
             (ip.transport_layer, ip.at, ip.end)
         }
-        // With another final destination the checksum of a segment could not be known.
+        // With another final destination, the checksum of a segment cannot be computed.
         (NetworkLayer::V6(ip), GsoKind::Tcp6) if !ip.fragment && !ip.routed => {
             (ip.transport_layer, ip.at, ip.end)
         }

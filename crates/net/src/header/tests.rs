@@ -1,4 +1,4 @@
-//! Headers that drivers write, and those that only an enemy would.
+//! Tests of headers that drivers write, and of hostile ones.
 
 use std::net::Ipv4Addr;
 
@@ -33,7 +33,7 @@ fn nothing_is_asked_for() {
     let frame = tcp4(None, 10);
     let plain = Header::parse(&[0; 12], &frame, NOTHING).unwrap();
     assert_eq!((plain, plain.bytes(1)), (Header::default(), raw(0, 0, [0; 4]).tap(1)));
-    // What means nothing without segmentation is not looked at, nor are flags that nobody knows.
+    // Fields without meaning unless there is segmentation are ignored, and so are unknown flags.
     let noise = Header::parse(&raw(0xf8, 0, [9999, 1, 2, 3]), &frame, NOTHING).unwrap();
     assert_eq!(noise, Header::default());
     for short in 0..12 {
@@ -80,7 +80,8 @@ fn a_checksum_stays_behind_what_was_decided_on() {
         assert_eq!(with(start, offset), Err(Reason::ChecksumRange), "{start} {offset}");
     }
     assert_eq!(refusal(&raw(1, 0, [0, 0, 34, 16]), &frame, NOTHING), Reason::NotNegotiated);
-    // Into what is not IP it may go behind the Ethernet header, with room for a tag before it.
+    // In a frame that is not IP, the checksum may be after the Ethernet header, with room for a
+    // tag.
     let opaque = parse(&ether(mac(2), mac(1), None, 0x1234, &[0; 40]));
     assert!(Header::parse(&raw(1, 0, [0, 0, 14, 0]), &opaque, Offloads::KERNEL).is_ok());
     let mut large = opaque;
@@ -96,7 +97,7 @@ fn segmentation_that_drivers_ask_for() {
         [(tcp4(None, 5000), 1, 0), (tcp4(Some(7), 5000), 1, 4), (tcp6(5000), 4, 0)]
     {
         let (at, tcp) = frame.tcp().unwrap();
-        // A hint that is short is put right; one that is honest stays.
+        // A hint that is too short is corrected; a correct one stays.
         for hint in [0, 14 + tag, tcp.data_at] {
             let raw = raw(1, kind | 0x80, [hint, 1448, at, 16]);
             let header = Header::parse(&raw, &frame, Offloads::KERNEL).unwrap();
@@ -106,7 +107,7 @@ fn segmentation_that_drivers_ask_for() {
             assert_eq!(header.bytes(0)[2..4], tcp.data_at.to_le_bytes());
         }
     }
-    // What fits into one segment is one.
+    // A frame that fits into one segment is one.
     let frame = tcp4(None, 1448);
     let small = Header::parse(&raw(1, 1, [66, 1448, 34, 16]), &frame, Offloads::KERNEL).unwrap();
     assert_eq!(
@@ -150,7 +151,7 @@ fn segmentation_that_cannot_be() {
         let frame = parse(&ether(mac(2), mac(1), None, ethertype::IPV4, &packet));
         assert_eq!(refusal(&asked(1, 1448, 34, 16), &frame, all), Reason::GsoMismatch);
     }
-    // With a routing header nobody can tell a segment's checksum.
+    // With a routing header the checksum of a segment is unknown.
     let ends = ["fd00::1", "fd00::2"].map(|end| end.parse().unwrap());
     let routed = [&[6, 0, 0, 0, 0, 0, 0, 0], &tcp([1, 2], 0, 0, 0, &[0; 5000])[..]].concat();
     let frame = parse(&ether(mac(2), mac(1), None, ethertype::IPV6, &v6(ends, 43, &routed)));
@@ -196,8 +197,8 @@ fn tags_move_what_lies_behind_them() {
 }
 
 proptest! {
-    /// Whatever a driver writes: what is passed on is within the frame, keeps what the receiver has
-    /// accepted, and reads back as the same.
+    /// For any header of a driver: the result is within the frame, respects the offloads of the
+    /// receiver, and reads back unchanged.
     #[test]
     fn any_header_is_taken(
         bytes in mutants(),

@@ -1,9 +1,8 @@
-//! What a locked port may send: frames of its own addresses, and nothing that it could not have
-//! from them.
+//! Address lock: restricts a locked port to frames from its own addresses.
 //!
-//! The rules are those of XenServer's locked mode, with fewer holes: a guest may ask for an
-//! address by DHCP for itself only, may test an address of its own for duplicates, and cannot hide
-//! a message behind headers, fragments, or a checksum that is written over what was checked.
+//! The rules are those of XenServer's locked mode, with fewer holes. A guest may request an address
+//! by DHCP for itself only, and may test an address of its own for duplicates. It cannot hide a
+//! message behind headers, fragments, or a checksum that overwrites checked bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,11 +14,11 @@ use crate::mac::Mac;
 /// Most addresses of each kind.
 pub const ADDRESSES_MAX: usize = 1024;
 
-/// Where UDP has its checksum.
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: u16 = 6;
 const DHCP_CLIENT: u16 = 68;
 const DHCP_SERVER: u16 = 67;
-/// What only routers say, and mobile hosts (RFC 4861, 4.2, 4.5; RFC 6275, 6.7, 6.8; RFC 4286).
+/// Messages of routers and mobile hosts only (RFC 4861, 4.2, 4.5; RFC 6275, 6.7, 6.8; RFC 4286).
 const ROUTERS: [u8; 7] = [134, 137, 146, 147, 151, 152, 153];
 
 /// Addresses that a port may send from.
@@ -30,16 +29,16 @@ pub struct AddressLock {
     v6: Box<[Ipv6Addr]>,
 }
 
-/// Why there cannot be such a lock.
+/// Error for a lock with too many addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} addresses are more than the {ADDRESSES_MAX} that a port may be locked to")]
 pub struct AddressLockError(pub usize);
 
 impl AddressLock {
-    /// A lock to addresses. Without any of a kind, none of that kind may be used.
+    /// Creates a lock to these addresses. Without addresses of a kind, that kind is not allowed.
     ///
     /// # Errors
-    /// More than [`ADDRESSES_MAX`] of a kind.
+    /// Fails for more than [`ADDRESSES_MAX`] of a kind.
     pub fn new(mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, AddressLockError> {
         let most = v4.len().max(v6.len());
         if most > ADDRESSES_MAX {
@@ -51,10 +50,10 @@ impl AddressLock {
         Ok(Self { mac, v4: v4.into(), v6: v6.into() })
     }
 
-    /// Whether the port may send a frame.
+    /// Checks whether the port may send a frame.
     ///
     /// # Errors
-    /// Why not.
+    /// Reason why not.
     pub fn check(&self, frame: &Frame<'_>, header: &Header) -> Result<(), Reason> {
         if frame.src != self.mac {
             return Err(Reason::LockedMac);
@@ -79,7 +78,7 @@ impl AddressLock {
             TransportLayer::Udp(Udp { src: DHCP_CLIENT, dst: DHCP_SERVER, bootp }) => Some(bootp),
             _ => None,
         };
-        // It asks for itself, whatever address it has.
+        // The guest requests for itself, whatever address it has.
         if let Some(bootp) = dhcp
             && !bootp.is_some_and(|said| !said.reply && said.client == self.mac)
         {
@@ -95,7 +94,7 @@ impl AddressLock {
             TransportLayer::Icmp6(kind) if ROUTERS.contains(&kind) => {
                 return Err(Reason::LockedNeighbour);
             }
-            // In fragments it is not understood by anybody (RFC 6980).
+            // No host accepts it in fragments (RFC 6980).
             TransportLayer::Neighbour(_) if ip.fragment => return Err(Reason::LockedNeighbour),
             TransportLayer::Neighbour(said) => return self.neighbour(ip.src, said),
             _ => {}
@@ -108,7 +107,7 @@ impl AddressLock {
         let sender = self.has_v6(src);
         let own = match said.says {
             Solicited::Routers => sender || src.is_unspecified(),
-            // Who has no address yet tests one that it may have (RFC 4862, 5.4).
+            // A host without an address tests one that it may have (RFC 4862, 5.4).
             Solicited::Owner => sender || src.is_unspecified() && self.has_v6(said.target),
             Solicited::Mine => sender && self.has_v6(said.target),
         };
@@ -124,7 +123,7 @@ impl AddressLock {
     }
 }
 
-/// A checksum that somebody will complete later is written over nothing but a checksum.
+/// Checks that a partial checksum will only overwrite a checksum field.
 fn checksum(frame: &Frame<'_>, header: &Header) -> Result<(), Reason> {
     let Checksum::Partial { start, offset } = header.checksum() else { return Ok(()) };
     let fits = match frame.transport() {

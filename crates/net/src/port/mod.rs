@@ -1,4 +1,4 @@
-//! What a port may do: its network, VLAN, lock, and how much it may send.
+//! Policy of a port: network, VLAN, address lock, and rate limits.
 
 mod address_lock;
 mod rate_limiter;
@@ -16,63 +16,64 @@ pub use vlan::{TagAction, Vlan, VlanError, VlanId};
 use crate::mac::Mac;
 use crate::switch::NetworkId;
 
-/// How strictly a port is held to its addresses (XenAPI, `VIF.locking_mode`).
+/// Locking mode of a port (XenAPI, `VIF.locking_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockingMode {
-    /// As its network says for those that say nothing: open or closed.
+    /// The default of the port's network: open or closed.
     #[default]
     NetworkDefault,
-    /// It may send anything.
+    /// The port may send anything.
     Unlocked,
-    /// It may send only as the addresses that it is given.
+    /// The port may send only from the addresses of its lock.
     Locked,
-    /// Nothing comes in or goes out.
+    /// The port neither sends nor receives.
     Disabled,
 }
 
-/// What a network says for ports that say nothing (XenAPI, `network.default_locking_mode`).
+/// Default locking mode of a network (XenAPI, `network.default_locking_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultMode {
-    /// They are open.
+    /// Ports with the default mode are open.
     #[default]
     Unlocked,
-    /// They are closed.
+    /// Ports with the default mode are closed.
     Disabled,
 }
 
-/// What holds for a port now.
+/// Locking mode that applies to a port now.
 #[derive(Clone, Copy, Debug)]
 pub enum EffectiveMode<'a> {
-    /// It may send anything.
+    /// The port may send anything.
     Open,
-    /// It may send what the lock lets pass.
+    /// The port may send the frames that the lock admits.
     Locked(&'a AddressLock),
-    /// Nothing comes in or goes out.
+    /// The port neither sends nor receives.
     Closed,
 }
 
-/// What a port is to be. A clone shares the paces: a port's caps hold over all its queues and
-/// reactors, each of which has a switch with a clone of this.
+/// Policy of a port. A clone shares the rate limiters: a port's limits apply across all its queues
+/// and reactors, each of which has a switch with a clone of this.
 #[derive(Clone, Debug)]
 pub struct PortPolicy {
-    /// Where it is plugged in.
+    /// Network of the port.
     pub network: NetworkId,
-    /// Which VLANs it has.
+    /// VLANs of the port.
     pub vlan: Vlan,
-    /// How strictly it is held to its addresses.
+    /// Locking mode.
     pub locking: LockingMode,
-    /// What it may send when it is locked.
+    /// Addresses of the port when it is locked.
     pub lock: Arc<AddressLock>,
-    /// Bytes a second that it may send.
+    /// Limit of the bytes that the port may send a second.
     pub rate: Option<Arc<RateLimiter>>,
-    /// Frames a second that it may send to many: groups and unknown destinations.
+    /// Limit of the flooded frames that the port may send a second: multicasts and unknown
+    /// destinations.
     pub flood: Option<Arc<RateLimiter>>,
-    /// Most stations that are learnt from it; `None`: as many as from any port of its network.
+    /// Most stations that are learnt from the port; `None` for the limit of its network's ports.
     pub stations: Option<u32>,
 }
 
 impl PortPolicy {
-    /// A port without any limit.
+    /// Returns the policy of a port without limits.
     pub fn open(network: NetworkId) -> Self {
         Self {
             network,
@@ -85,10 +86,10 @@ impl PortPolicy {
         }
     }
 
-    /// The same, locked to addresses.
+    /// Locks the port to these addresses.
     ///
     /// # Errors
-    /// More addresses than a lock takes.
+    /// Fails for more addresses than a lock supports.
     pub fn locked(
         self,
         mac: Mac,
@@ -99,8 +100,8 @@ impl PortPolicy {
         Ok(Self { locking: LockingMode::Locked, lock, ..self })
     }
 
-    /// The same in place of `former` at `now_ns`: of caps that are the same, nothing changes, and of others
-    /// what was used is.
+    /// Continues the limits of `former` at `now_ns`. Equal limits are shared with it; others start
+    /// with the usage so far.
     #[must_use]
     pub fn following(self, former: &Self, now_ns: u64) -> Self {
         let follow =
@@ -116,7 +117,7 @@ impl PortPolicy {
         Self { rate, flood, ..self }
     }
 
-    /// What holds for it in a network with this default.
+    /// Returns the locking mode that applies in a network with this default.
     pub fn mode(&self, default: DefaultMode) -> EffectiveMode<'_> {
         match (self.locking, default) {
             (LockingMode::Disabled, _) | (LockingMode::NetworkDefault, DefaultMode::Disabled) => {

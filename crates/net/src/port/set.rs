@@ -1,4 +1,4 @@
-//! Ports by number, and sets of them.
+//! Ports by number, and sets of ports.
 
 use crate::switch::PORTS_MAX;
 
@@ -7,7 +7,7 @@ use crate::switch::PORTS_MAX;
 pub struct PortId(pub u16);
 
 impl PortId {
-    /// Its place in tables.
+    /// Returns the index of the port in tables.
     pub fn index(self) -> usize {
         self.0.into()
     }
@@ -15,7 +15,7 @@ impl PortId {
 
 const WORDS: usize = PORTS_MAX / 64;
 
-/// A set of ports of one switch.
+/// Set of ports of one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSet([u64; WORDS]);
 
@@ -25,36 +25,36 @@ impl PortSet {
         self.0.get_mut(port.index() / 64).map(|word| (word, bit))
     }
 
-    /// Puts one in. Numbers that no port can have are ignored.
+    /// Inserts a port. Numbers that no port can have are ignored.
     pub fn insert(&mut self, port: PortId) {
         if let Some((word, bit)) = self.word(port) {
             *word |= bit;
         }
     }
 
-    /// Takes one out.
+    /// Removes a port.
     pub fn remove(&mut self, port: PortId) {
         if let Some((word, bit)) = self.word(port) {
             *word &= !bit;
         }
     }
 
-    /// It is in.
+    /// Returns whether the set contains a port.
     pub fn contains(&self, port: PortId) -> bool {
         self.0.get(port.index() / 64).is_some_and(|word| word >> (port.0 % 64) & 1 != 0)
     }
 
-    /// None is in.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// How many are in.
+    /// Returns the number of ports in the set.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// All that are in, by number.
+    /// Returns the ports of the set, by number.
     pub fn iter(&self) -> impl Iterator<Item = PortId> + use<> {
         (0u16..).step_by(64).zip(self.0).flat_map(|(base, mut word)| {
             std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Every locking mode under every default.
+//! Tests of every locking mode under every default.
 
 use super::*;
 use crate::test_frames::mac;

@@ -1,4 +1,4 @@
-//! Which VLANs a port has, and tags of frames (IEEE 802.1Q, 6.9, 8.6.1, 8.6.4).
+//! VLANs of ports, and tags of frames (IEEE 802.1Q, 6.9, 8.6.1, 8.6.4).
 
 use crate::frame::Tag;
 
@@ -6,7 +6,7 @@ use crate::frame::Tag;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VlanId(u16);
 
-/// No VLAN has this number.
+/// Error for an invalid VLAN number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no number of a VLAN (1 to 4094)")]
 pub struct VlanError(pub u16);
@@ -25,42 +25,43 @@ impl From<VlanId> for u16 {
     }
 }
 
-/// Which VLANs a port has.
+/// VLANs of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
-    /// All: frames keep their tags, and those without one are in none.
+    /// All VLANs: frames keep their tags, and frames without a tag are in no VLAN.
     #[default]
     Trunk,
-    /// One, and its frames have no tag there.
+    /// One VLAN, whose frames have no tag at this port.
     Access(VlanId),
 }
 
-/// What becomes of a frame's tag on its way out.
+/// Change of a frame's tag when the frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagAction {
-    /// It stays as it is.
+    /// Keep the tag as it is.
     Keep,
-    /// It gets this one.
+    /// Insert this tag.
     Push(Tag),
-    /// It gets this one for its own.
+    /// Replace the tag by this one.
     Replace(Tag),
-    /// It loses its own.
+    /// Remove the tag.
     Pop,
 }
 
 impl Vlan {
-    /// The VLAN of a frame that comes in with `tag`; 0 is none. `None`: it may not come in.
+    /// Returns the VLAN of a frame that enters with `tag`; 0 for no VLAN. Returns `None` if the
+    /// frame may not enter.
     pub fn enter(self, tag: Option<Tag>) -> Option<u16> {
         let told = tag.map_or(0, Tag::vlan);
         match self {
             // 4095 is reserved (IEEE 802.1Q, table 9-2).
             Self::Trunk => (told != 0xfff).then_some(told),
-            // A tag may give a priority, and no VLAN but its own.
+            // A tag may carry a priority, but no VLAN, not even the port's own.
             Self::Access(id) => (told == 0).then_some(id.0),
         }
     }
 
-    /// A frame of `vlan` may go out.
+    /// Returns whether a frame of `vlan` may leave here.
     pub fn carries(self, vlan: u16) -> bool {
         match self {
             Self::Trunk => true,
@@ -68,7 +69,8 @@ impl Vlan {
         }
     }
 
-    /// What becomes of the tag of a frame of `vlan` that came in with `tag`, if it goes out here.
+    /// Returns the change of the tag of a frame of `vlan` that entered with `tag`, if it leaves
+    /// here.
     pub fn leave(self, vlan: u16, tag: Option<Tag>) -> TagAction {
         match (self, tag) {
             (Self::Access(_), None) => TagAction::Keep,
@@ -76,7 +78,7 @@ impl Vlan {
             (Self::Trunk, None) if vlan == 0 => TagAction::Keep,
             (Self::Trunk, None) => TagAction::Push(Tag(vlan)),
             (Self::Trunk, Some(tag)) if tag.vlan() == vlan => TagAction::Keep,
-            // The priority stays.
+            // The priority is preserved.
             (Self::Trunk, Some(tag)) => TagAction::Replace(Tag(tag.0 & 0xf000 | vlan)),
         }
     }

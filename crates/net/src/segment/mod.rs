@@ -1,8 +1,8 @@
-//! TCP segmentation in software, for receivers that do not take a large frame whole.
+//! TCP segmentation in software, for receivers that do not accept large frames.
 //!
-//! Each segment has the frame's headers, with the fields that differ set as a sender without
-//! offloads would have: lengths, the IPv4 identification (counting up), sequence numbers, CWR on
-//! the first only, FIN and PSH on the last only, and finished checksums.
+//! Each segment has the frame's headers. Fields that differ are set as by a sender without
+//! offloads: lengths, the IPv4 identification (counting up), sequence numbers, CWR on the first
+//! only, FIN and PSH on the last only, and complete checksums.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ const FIN: u8 = 1;
 const PSH: u8 = 8;
 const CWR: u8 = 0x80;
 
-/// The buffer is too small for a segment.
+/// Error of a buffer that is too small for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment has {0} bytes, more than there is room for")]
 pub struct BufferTooSmall(pub usize);
 
-/// A frame that is being cut.
+/// Frame that is being cut into segments.
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     frame: &'a [u8],
@@ -30,16 +30,16 @@ pub struct Segments<'a> {
     addresses: (IpAddr, IpAddr),
     net_at: usize,
     tcp_at: usize,
-    /// Where the data that is still to come begins.
+    /// Position of the data that remains.
     at: usize,
     end: usize,
-    /// How many there were.
+    /// Segments written so far.
     made: u16,
 }
 
 impl<'a> Segments<'a> {
-    /// Cuts `frame`, whole and in a private copy, of which `parsed` are the headers. `None`: it is
-    /// not to be cut, or not the frame that was parsed.
+    /// Begins to cut `frame`, a private copy of the whole frame with the headers `parsed`. Returns
+    /// `None` if the header requests no segmentation, or if `frame` is not the parsed frame.
     pub fn new(frame: &'a [u8], parsed: &Frame<'_>, header: &Header) -> Option<Self> {
         let gso = header.gso()?;
         let (addresses, tcp_at, end) = match parsed.net() {
@@ -53,20 +53,21 @@ impl<'a> Segments<'a> {
         Some(Self { frame, gso, addresses, net_at, tcp_at, at, end, made: 0 })
     }
 
-    /// How many are still to come.
+    /// Returns the number of segments that remain.
     pub fn left(&self) -> usize {
         (self.end - self.at).div_ceil(self.gso.size.into())
     }
 
-    /// Bytes of the longest one.
+    /// Returns the bytes of the longest segment.
     pub fn bytes_max(&self) -> usize {
         usize::from(self.gso.header) + usize::from(self.gso.size)
     }
 
-    /// Writes the next one to the beginning of `out` and tells its length; `None`: that were all.
+    /// Writes the next segment to the beginning of `out` and returns its length; `None` after the
+    /// last one.
     ///
     /// # Errors
-    /// It does not fit; it is still the next one.
+    /// [`BufferTooSmall`] if the segment does not fit; it is still the next one.
     pub fn write_next(&mut self, out: &mut [u8]) -> Result<Option<usize>, BufferTooSmall> {
         if self.at >= self.end {
             return Ok(None);
@@ -81,7 +82,7 @@ impl<'a> Segments<'a> {
         Ok(Some(bytes))
     }
 
-    /// Writes a segment that has exactly the length of `out`; every place is inside of it.
+    /// Writes a segment of exactly the length of `out`.
     fn fill(&self, out: &mut [u8], header: usize, data: usize) -> Option<()> {
         let (head, body) = out.split_at_mut_checked(header)?;
         head.copy_from_slice(self.frame.get(..header)?);
@@ -108,7 +109,7 @@ impl<'a> Segments<'a> {
         put(out, at + 10, sum.checksum())
     }
 
-    /// Sets the fields of a segment whose data is `before` bytes behind the first one's.
+    /// Sets the TCP fields of a segment whose data begin `before` bytes after the first one's.
     fn tcp(&self, out: &mut [u8], before: usize, last: bool) -> Option<()> {
         let at = self.tcp_at;
         let sequence = be32(self.frame, at + 4)?.wrapping_add(before as u32);

@@ -1,4 +1,4 @@
-//! Segments are what a sender without offloads would have sent.
+//! Tests that segments equal the frames of a sender without offloads.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2
 const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
 
-/// A large frame: IPv4 with options, or IPv6 with an extension header.
+/// Returns a large frame: IPv4 with options, or IPv6 with an extension header.
 fn large(six: bool, tag: Option<u16>, words: u8, sequence: u32, flags: u8, data: &[u8]) -> Vec<u8> {
     let segment = tcp([1000, 2000], sequence, flags, words, data);
     let (kind, packet) = if six {
@@ -43,7 +43,7 @@ fn cut(bytes: &[u8], size: u16) -> Vec<Vec<u8>> {
     out
 }
 
-/// Sequence number, flags and data of a segment whose checksums are right.
+/// Checks the checksums of a segment and returns its sequence number, flags and data.
 fn read(bytes: &[u8]) -> (u32, u8, Vec<u8>) {
     let frame = parse(bytes);
     let (at, tcp) = frame.tcp().unwrap();
@@ -101,7 +101,7 @@ fn only_what_is_to_be_cut_is_cut() {
     assert!(Segments::new(&bytes[..60], &frame, &gso(&frame, 10)).is_none(), "not the whole frame");
     assert!(cut(&bytes, 30).is_empty(), "it is one segment");
     assert_eq!(cut(&bytes, 29).len(), 2);
-    // Padding behind the packet is not data.
+    // Padding after the packet is not data.
     let mut padded = bytes.clone();
     padded.extend([0; 6]);
     assert_eq!(cut(&padded, 10).concat(), cut(&bytes, 10).concat());
@@ -143,7 +143,7 @@ proptest! {
             prop_assert!(last || flags & (FIN | PSH) == 0 && part.len() == size.into());
             all_flags |= flags;
             joined.extend(part);
-            // Nothing else has changed: addresses, options, tags.
+            // Addresses, options and tags are unchanged.
             let frame = parse(segment);
             let original = parse(&bytes);
             prop_assert_eq!((frame.dst, frame.src), (original.dst, original.src));
@@ -155,7 +155,8 @@ proptest! {
         prop_assert_eq!((joined, all_flags), (data, flags));
     }
 
-    /// Whatever a driver asks for, every segment is within its buffer and none has more than asked.
+    /// For any frame of a driver, every segment is within its buffer and none exceeds the requested
+    /// size.
     #[test]
     fn any_frame_is_cut_within_bounds(bytes in crate::frame::tests::mutants(), size in 8u16..40) {
         let Ok(frame) = Frame::parse(&bytes, bytes.len()) else { return Ok(()) };

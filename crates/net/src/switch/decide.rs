@@ -1,4 +1,4 @@
-//! What becomes of a frame: one function, on a private copy of its headers.
+//! Forwarding decision for a frame: one function, on a private copy of its headers.
 
 use super::{Network, Switch};
 use crate::drop_reason::Reason;
@@ -7,33 +7,33 @@ use crate::header::Header;
 use crate::port::{EffectiveMode, PortId, PortPolicy, PortSet, TagAction};
 use crate::table::LearnOutcome;
 
-/// Bytes of a full frame of an Ethernet with a tag, as the limit of floods counts them.
+/// Bytes of a full Ethernet frame with a tag, as the flood limit counts them.
 const FULL_BYTES: u64 = 1518;
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nowhere.
+    /// Drop the frame.
     Drop(Reason),
-    /// To one port.
+    /// Forward the frame to one port.
     Forward(PortId),
-    /// To each of these ports; never empty, and never the one it came from.
+    /// Forward the frame to each of these ports; never empty, and never the port it came from.
     Flood(PortSet),
 }
 
-/// All that is decided about a frame.
+/// Result of the decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameVerdict {
-    /// Where it goes.
+    /// Destination of the frame.
     pub decision: Decision,
-    /// Its VLAN; 0 is none. [`Switch::tagging`] needs it.
+    /// VLAN of the frame; 0 for none. [`Switch::tagging`] needs it.
     pub vlan: u16,
-    /// What its source has taught. If it [`LearnOutcome::is_news`], other reactors' switches of the
-    /// network should learn it too.
+    /// Result of learning the source. If it [`LearnOutcome::is_news`], the network's switches on
+    /// other reactors should learn the station too.
     pub learn_outcome: Option<LearnOutcome>,
 }
 
-/// Bytes of the longest packet that becomes of a frame, as an MTU counts them.
+/// Returns the bytes of the longest packet that results from a frame, as an MTU counts them.
 pub(super) fn longest(frame: &Frame<'_>, header: &Header) -> u32 {
     match header.gso() {
         None => frame.payload_bytes(),
@@ -42,9 +42,9 @@ pub(super) fn longest(frame: &Frame<'_>, header: &Header) -> u32 {
 }
 
 impl Switch {
-    /// Decides about a frame that came from port `from` at `now_ns`. Looks at nothing but its
-    /// arguments, takes no lock, allocates nothing. The time is that of two looks into a table; for
-    /// a flood, that of a walk over the network's ports. [`Switch::lookup`] may spare those.
+    /// Decides about a frame that came from port `from` at `now_ns`. Depends on nothing but its
+    /// arguments, takes no lock, and allocates no memory. Costs two table look-ups; a flood costs a
+    /// walk over the network's ports. [`Switch::lookup`] may save these.
     pub fn decide(
         &mut self,
         from: PortId,
@@ -64,12 +64,13 @@ impl Switch {
         FrameVerdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learn_outcome }
     }
 
-    /// What becomes of the tag of a frame, of which `vlan` was decided, on its way out to `port`.
+    /// Returns the change of a frame's tag when the frame leaves at `port`, after `vlan` was
+    /// decided.
     pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame<'_>) -> TagAction {
         self.port(port).map_or(TagAction::Keep, |policy| policy.vlan.leave(vlan, frame.tag))
     }
 
-    /// Whether a frame may come in, and its VLAN.
+    /// Returns the VLAN of a frame, or the reason why it may not enter.
     fn admit(&self, from: PortId, frame: &Frame<'_>, header: &Header) -> Result<u16, Reason> {
         let (policy, network) = self.place(from)?;
         let mode = policy.mode(network.policy.default);
@@ -130,8 +131,9 @@ impl Switch {
     }
 }
 
-/// What a frame that goes to many counts for: each of them gets a copy of its bytes, so a segment of 64 KiB
-/// is as many as there are full frames of an Ethernet in it.
+/// Returns the cost of a flooded frame in full Ethernet frames, rounded up. Each receiver gets a
+/// copy of all its bytes, so an unsegmented frame of 64 KiB costs as much as the full frames with
+/// those bytes.
 fn full_frames(frame: &Frame<'_>) -> u64 {
     u64::from(frame.len).div_ceil(FULL_BYTES)
 }

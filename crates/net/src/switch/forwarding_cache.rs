@@ -1,9 +1,9 @@
-//! Ways that frames have gone of late: what was decided about one holds for those that follow it.
+//! Cache of recent forwarding decisions.
 //!
-//! To decide takes two looks into a table and one at each policy that has a say. Between two stations the
-//! answer is the same until something of that changes, so it is kept for a moment: most frames then cost
-//! one comparison. Only what depends on nothing but addresses and tag is kept: of ports that are locked
-//! every frame is checked, and what goes to many is decided each time.
+//! A decision takes two table look-ups and a check of each policy involved. Between two stations
+//! the result stays the same until one of these changes, so it is cached for a short time. Most
+//! frames then cost one comparison. Only decisions that depend on nothing but addresses and tag are
+//! cached. Every frame of a locked port is checked, and every flood is decided anew.
 
 use super::Switch;
 use super::decide::longest;
@@ -12,18 +12,18 @@ use crate::header::Header;
 use crate::mac::Mac;
 use crate::port::{EffectiveMode, PortId, TagAction};
 
-/// Bits of a way's place: 256 ways.
+/// Binary logarithm of the number of entries: 256.
 const BITS: u32 = 8;
-/// How long a way holds, in nanoseconds. A station that was silent for too long is forgotten that much
-/// later, and that one has sent again is noted that much later.
+/// Lifetime of an entry in nanoseconds. The aging of a silent station, and the refresh of an active
+/// one, may be late by as much.
 const HOLDS_NS: u64 = 10_000_000;
 
-/// Where a frame goes.
+/// Cached decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardingEntry {
-    /// The port that it goes to.
+    /// Destination port.
     pub to: PortId,
-    /// What becomes of its tag.
+    /// Change of the frame's tag.
     pub tag_action: TagAction,
 }
 
@@ -33,9 +33,9 @@ struct CacheSlot {
     tag: Option<Tag>,
     src: Mac,
     dst: Mac,
-    /// Longest frame that may go this way, as [`longest`] tells.
+    /// Length of the longest frame that the entry applies to, as [`longest`] computes it.
     longest: u32,
-    /// From then on it holds no more; 0: there is none.
+    /// Time at which the entry expires; 0 for an empty slot.
     until_ns: u64,
     forwarding_entry: ForwardingEntry,
 }
@@ -50,11 +50,11 @@ const EMPTY: CacheSlot = CacheSlot {
     forwarding_entry: ForwardingEntry { to: PortId(0), tag_action: TagAction::Keep },
 };
 
-/// The ways of a switch.
+/// Cached decisions of a switch.
 #[derive(Debug)]
 pub(super) struct ForwardingCache {
     places: Box<[CacheSlot; 1 << BITS]>,
-    /// There is none, so that to forget them costs nothing: a guest may make up stations.
+    /// True if the cache is empty, so that clearing it costs nothing: a guest may invent stations.
     none: bool,
 }
 
@@ -65,7 +65,7 @@ impl Default for ForwardingCache {
 }
 
 impl ForwardingCache {
-    /// Something has changed that others than frames on their way depend on.
+    /// Clears the cache after a change that cached decisions depend on.
     pub(super) fn forget(&mut self) {
         if !self.none {
             self.places.fill(EMPTY);
@@ -73,17 +73,17 @@ impl ForwardingCache {
         }
     }
 
-    /// Where the way of such a frame is kept, if it is.
+    /// Returns the index of the slot for such a frame.
     fn at(frame: &Frame<'_>) -> usize {
         let stations = frame.src.number() ^ frame.dst.number().rotate_left(24);
-        // Fibonacci hashing: the high bits are good. They are a place.
+        // Fibonacci hashing: the high bits are good, and they are the index.
         (stations.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - BITS)) as usize
     }
 }
 
 impl Switch {
-    /// Where a frame from port `from` goes at `now_ns`, if others like it went there just now. What
-    /// [`Switch::decide`] would teach of it is known.
+    /// Returns the decision for a frame from port `from` at `now_ns`, if it is cached from similar
+    /// frames. Such a frame teaches the switch nothing new.
     pub fn lookup(
         &self,
         from: PortId,
@@ -101,7 +101,7 @@ impl Switch {
             .then_some(cache_slot.forwarding_entry)
     }
 
-    /// A frame goes from one station to another, and taught nothing: so do those after it.
+    /// Caches the decision for a frame between two stations that taught the switch nothing.
     pub(super) fn insert(
         &mut self,
         from: PortId,

@@ -1,8 +1,9 @@
-//! Ports, networks, and what becomes of a frame.
+//! Switch: ports, networks, and forwarding decisions.
 //!
 //! A switch is one reactor's view: it owns its tables, so that a decision takes no lock. Changes
-//! are made to every reactor's; what one of them learns is told to the others
-//! ([`FrameVerdict::learnt`], [`Switch::learn`]). Caps are shared by all ([`crate::port::RateLimiter`]).
+//! are applied to every reactor's switch. Stations that one switch learns are broadcast to the
+//! others ([`FrameVerdict::learn_outcome`], [`Switch::learn`]). All switches share the rate
+//! limiters ([`crate::port::RateLimiter`]).
 
 mod decide;
 mod forwarding_cache;
@@ -24,14 +25,14 @@ pub const NETWORKS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkId(pub u16);
 
-/// What a network is to be.
+/// Policy of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkPolicy {
-    /// Most bytes of a frame behind its Ethernet header and tags.
+    /// Most bytes of a frame after its Ethernet header and tags.
     pub mtu: u16,
-    /// What holds for ports that leave it to their network.
+    /// Locking mode of ports that use the network's default.
     pub default: DefaultMode,
-    /// Bounds of its table.
+    /// Bounds of the network's MAC table.
     pub limits: MacTableLimits,
 }
 
@@ -41,29 +42,29 @@ impl Default for NetworkPolicy {
     }
 }
 
-/// Why ports or networks cannot be as they were asked for.
+/// Reason why a port or network cannot be set up as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
-    /// No port can have this number.
+    /// The port number is too large.
     #[error("port {0} is beyond the {PORTS_MAX} that a switch has")]
     NoSuchPort(u16),
-    /// No network has this number.
+    /// The network does not exist.
     #[error("there is no network {0}")]
     NoSuchNetwork(u16),
 }
 
-/// Where a station is.
+/// Station that a switch has learnt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearntStation {
-    /// In which network.
+    /// Network of the station.
     pub network: NetworkId,
-    /// At which port.
+    /// Port of the station.
     pub port: PortId,
-    /// In which VLAN of the network.
+    /// VLAN of the station in the network.
     pub vlan: u16,
-    /// Its address.
+    /// Address of the station.
     pub mac: Mac,
-    /// When it was heard last, in nanoseconds.
+    /// Time at which the station last sent a frame, in nanoseconds.
     pub seen_ns: u64,
 }
 
@@ -79,7 +80,7 @@ struct Network {
 pub struct Switch {
     ports: Box<[Option<PortPolicy>]>,
     networks: Box<[Option<Network>]>,
-    /// Forgotten whenever something changes that they depend on.
+    /// Cached decisions, cleared whenever something changes that they depend on.
     forwarding_cache: ForwardingCache,
 }
 
@@ -90,14 +91,14 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// Without ports and networks.
+    /// Creates a switch without ports and networks.
     pub fn new() -> Self {
         let ports = (0..PORTS_MAX).map(|_| None).collect();
         let networks = (0..NETWORKS_MAX).map(|_| None).collect();
         Self { ports, networks, forwarding_cache: ForwardingCache::default() }
     }
 
-    /// Makes a network, or changes one: with other limits of its table it learns anew.
+    /// Creates or changes a network. If the limits of its table change, the table starts empty.
     ///
     /// # Errors
     /// [`SwitchError::NoSuchNetwork`] for a number beyond [`NETWORKS_MAX`].
@@ -119,7 +120,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a network and unplugs its ports.
+    /// Removes a network and its ports.
     pub fn remove_network(&mut self, id: NetworkId) {
         self.forwarding_cache.forget();
         let Some(network) = self.networks.get_mut(usize::from(id.0)).and_then(Option::take) else {
@@ -132,11 +133,10 @@ impl Switch {
         }
     }
 
-    /// Plugs a port in, or changes it. If its network, VLAN or lock are other ones, its stations
-    /// are forgotten.
+    /// Adds or changes a port. If its network, VLAN or lock change, its stations are forgotten.
     ///
     /// # Errors
-    /// There is no such network, or no such number of a port.
+    /// The network does not exist, or the port number is too large.
     pub fn set_port(&mut self, id: PortId, policy: PortPolicy) -> Result<(), SwitchError> {
         if self.network(policy.network).is_none() {
             return Err(SwitchError::NoSuchNetwork(policy.network.0));
@@ -160,7 +160,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Unplugs a port; its stations are forgotten.
+    /// Removes a port and forgets its stations.
     pub fn remove_port(&mut self, id: PortId) {
         self.forwarding_cache.forget();
         let Some(old) = self.ports.get_mut(id.index()).and_then(Option::take) else { return };
@@ -170,21 +170,21 @@ impl Switch {
         }
     }
 
-    /// Another reactor has learnt where a station is.
+    /// Learns a station that another reactor has learnt.
     pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> LearnOutcome {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
         let learn_outcome = network.map_or(LearnOutcome::NoStation, |network| {
             network.stations.learn(vlan, mac, port, now_ns)
         });
-        // New is also one that was forgotten, and has moved in between.
+        // A new station may have been forgotten here and have moved meanwhile.
         if matches!(learn_outcome, LearnOutcome::Moved(_) | LearnOutcome::New) {
             self.forwarding_cache.forget();
         }
         learn_outcome
     }
 
-    /// Stations that were learnt, in no order.
+    /// Returns the learnt stations, in no order.
     pub fn stations(&self) -> impl Iterator<Item = LearntStation> {
         let networks = (0..).map(NetworkId).zip(&self.networks);
         networks.filter_map(|(id, network)| Some((id, network.as_ref()?))).flat_map(
@@ -201,7 +201,7 @@ impl Switch {
         )
     }
 
-    /// A port as it was plugged in.
+    /// Returns the policy of a port.
     pub fn port(&self, id: PortId) -> Option<&PortPolicy> {
         self.ports.get(id.index())?.as_ref()
     }
@@ -214,7 +214,7 @@ impl Switch {
         self.networks.get_mut(usize::from(id.0))?.as_mut()
     }
 
-    /// Frames of `vlan` may go out to `port`.
+    /// Returns whether frames of `vlan` may leave at `port`.
     fn is_open(&self, network: &Network, port: PortId, vlan: u16) -> bool {
         self.port(port).is_some_and(|policy| {
             let closed = matches!(policy.mode(network.policy.default), EffectiveMode::Closed);

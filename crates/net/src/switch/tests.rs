@@ -1,4 +1,4 @@
-//! What becomes of frames between ports of several networks.
+//! Forwarding of frames between ports of several networks.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn tagged(to: Mac, from: Mac, tag: u16) -> Frame<'static> {
     parse(&ether(to, from, Some(tag), 0x1234, &[0; 46]))
 }
 
-/// Ports 0 to 3 in one network, 4 and 5 in another.
+/// Creates a switch with ports 0 to 3 in one network, 4 and 5 in another.
 pub(super) fn switch() -> Switch {
     let mut switch = Switch::new();
     for network in [LAN, OTHER] {
@@ -61,7 +61,7 @@ fn it_learns_and_networks_are_apart() {
     assert_eq!(decide(&mut switch, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), Decision::Forward(PortId(1)));
     assert_eq!(decide(&mut switch, 0, &frame(Mac::BROADCAST, mac(0))), set(&[1, 2, 3]));
-    // The same addresses in another network are somebody else's.
+    // The same addresses in another network belong to other stations.
     assert_eq!(decide(&mut switch, 4, &frame(mac(1), mac(0))), set(&[5]));
     assert_eq!(decide(&mut switch, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
 }
@@ -105,7 +105,7 @@ fn frames_that_go_nowhere() {
     change(&mut switch, 0, |policy| policy.locking = LockingMode::Disabled);
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), drop(Reason::Closed));
     assert_eq!(decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1))), set(&[2, 3]));
-    // One that is closed keeps nobody's frames.
+    // Frames to a closed port are dropped, not flooded.
     switch.learn(PortId(0), 0, mac(0), 0);
     assert_eq!(decide(&mut switch, 1, &frame(mac(0), mac(1))), drop(Reason::ReceiverClosed));
     switch.remove_port(PortId(5));
@@ -145,7 +145,7 @@ fn access_ports_and_trunks() {
         decide(&mut switch, 0, &tagged(mac(1), mac(0), 8)),
         Decision::Drop(Reason::WrongVlan)
     );
-    // A port that goes to another VLAN is no longer where it was.
+    // The stations of a port that changes its VLAN are forgotten.
     change(&mut switch, 0, |policy| policy.vlan = Vlan::Access(8.try_into().unwrap()));
     assert_eq!(decide(&mut switch, 3, &back), set(&[1]));
 }
@@ -163,7 +163,7 @@ fn nothing_longer_than_the_mtu() {
     }
     assert_ne!(decide(&mut switch, 0, &of(Some(7), ethertype::VLAN, 1504)), oversize);
     assert_eq!(decide(&mut switch, 0, &of(Some(7), ethertype::VLAN, 1505)), oversize);
-    // Of what is to be cut, the segments count.
+    // For a frame to be segmented, the size of the segments counts.
     let ends = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
     let packet = v4(ends, 6, &tcp([1, 2], 0, 0, 3, &[0; 9000]));
     let large = parse(&ether(mac(1), mac(0), None, ethertype::IPV4, &packet));
@@ -194,12 +194,13 @@ fn floods_are_limited_and_known_stations_are_not() {
     assert_eq!(later.decision, set(&[1, 2, 3]));
 }
 
-/// Whoever floods large segments has as many bytes copied as whoever floods full frames.
+/// The flood limit allows as many copied bytes for large segments as for full frames.
 #[test]
 fn large_frames_count_for_many_in_the_limit_of_floods() {
     let floods = |bytes: usize| {
         let mut switch = switch();
-        // Segments pass by any MTU; these are told to be none.
+        // Segments fit any MTU; these frames have no segmentation header, so the MTU is the
+        // largest.
         switch
             .set_network(LAN, NetworkPolicy { mtu: u16::MAX, ..NetworkPolicy::default() })
             .unwrap();
@@ -208,7 +209,7 @@ fn large_frames_count_for_many_in_the_limit_of_floods() {
         let large = parse(&ether(Mac::BROADCAST, mac(0), None, 0x1234, &vec![0; bytes - 14]));
         (0..1000).take_while(|_| decide(&mut switch, 0, &large) == set(&[1, 2, 3])).count()
     };
-    // The last one passes whole, as far as it is over.
+    // The last frame passes whole, even beyond the limit.
     assert_eq!([60, 1514, 1518, 1519, 65_000].map(floods), [100, 100, 100, 50, 3]);
 }
 
@@ -258,8 +259,8 @@ fn numbers_that_cannot_be() {
 }
 
 proptest! {
-    /// Whatever is sent: it leaves its network nowhere, never goes back, and only to open ports
-    /// that carry its VLAN, with the tag that is right there.
+    /// For any traffic: a frame never leaves its network or returns to its port, and goes only to
+    /// open ports of its VLAN, with the right tag.
     #[test]
     fn frames_stay_in_their_network_and_vlan(
         ports in prop::collection::vec((0u16..3, 0u16..3, 0u8..4), 8),

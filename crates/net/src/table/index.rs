@@ -1,12 +1,11 @@
-//! From a number to a place in a slab: open addressing with linear probing, at most half full.
+//! Index from a number to a slab entry: open addressing with linear probing, at most half full.
 //!
-//! Numbers are mixed with secrets of the process, so that a guest that makes up addresses cannot
-//! choose where they go. Taking one out closes the gap, so nothing is left behind that would slow
-//! down the next look.
+//! Numbers are mixed with secrets of the process, so that a guest that invents addresses cannot
+//! choose their slots. Removal closes the gap, so that no tombstone slows down later searches.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// No place.
+/// Empty slot.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -16,11 +15,11 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Room for `most` numbers.
+    /// Creates an index for `most` numbers.
     pub(super) fn new(most: u32) -> Self {
         let places = (most.max(1) as usize * 2).next_power_of_two();
         let random = RandomState::new();
-        // An odd factor loses nothing.
+        // An odd factor loses no information.
         let secrets = [random.hash_one(0u8), random.hash_one(1u8) | 1];
         Self { places: vec![NONE; places].into(), secrets }
     }
@@ -29,7 +28,7 @@ impl Index {
         self.places.len() - 1
     }
 
-    /// Where a look for `key` begins.
+    /// Returns the first slot of the search for `key`.
     fn home(&self, key: u64) -> usize {
         let [add, factor] = self.secrets;
         let wide = u128::from(key ^ add) * u128::from(factor);
@@ -46,26 +45,27 @@ impl Index {
         }
     }
 
-    /// Places from `key`'s first one on.
+    /// Returns the slots in the order of the search for `key`.
     fn walk(&self, key: u64) -> impl Iterator<Item = usize> + use<> {
         let (home, mask) = (self.home(key), self.mask());
         (0..=mask).map(move |step| (home + step) & mask)
     }
 
-    /// Where `key` is, as `is` recognises it.
+    /// Returns the entry of `key`, as recognised by `is`.
     pub(super) fn find(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let filled = self.walk(key).map(|place| self.at(place)).take_while(|at| *at != NONE);
         filled.into_iter().find(|at| is(*at))
     }
 
-    /// `key`, which is not in it, is at `at`.
+    /// Inserts `key`, which must not be present, with the entry `at`.
     pub(super) fn insert(&mut self, key: u64, at: u32) {
         if let Some(place) = self.walk(key).find(|place| self.at(*place) == NONE) {
             self.set(place, at);
         }
     }
 
-    /// `key` is not at `at` any more. `key_of` tells the number of those that have to close up.
+    /// Removes `key` with the entry `at`. `key_of` returns the number of each entry that may close
+    /// the gap.
     pub(super) fn remove(&mut self, key: u64, at: u32, key_of: impl Fn(u32) -> Option<u64>) {
         let Some(mut gap) = self.walk(key).find(|place| self.at(*place) == at) else { return };
         let mask = self.mask();
@@ -74,7 +74,7 @@ impl Index {
             place = (place + 1) & mask;
             let there = self.at(place);
             let Some(home) = (there != NONE).then(|| key_of(there)).flatten() else { break };
-            // It may close the gap if its own look passes by there.
+            // The entry may close the gap if its own search passes there.
             let from_home = place.wrapping_sub(self.home(home)) & mask;
             let from_gap = place.wrapping_sub(gap) & mask;
             if from_home >= from_gap {

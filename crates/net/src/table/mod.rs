@@ -1,10 +1,10 @@
-//! Where stations are: the table that a network learns from what they send (IEEE 802.1Q, 8.7, 8.8).
+//! MAC table of a network, learnt from the frames of its stations (IEEE 802.1Q, 8.7, 8.8).
 //!
-//! Memory is bounded and taken at the start. Looking up and learning take constant time; entries
-//! that have aged are taken out when something is learnt, each once, oldest first.
+//! Memory is bounded and allocated at the start. Look-ups and learning take constant time. Aged
+//! entries are removed while learning, each once, oldest first.
 //!
-//! One reactor owns a table. What it learns is told by [`LearnOutcome::is_news`] to be worth telling the
-//! tables of the network on other reactors.
+//! One reactor owns a table. [`LearnOutcome::is_news`] says whether the network's tables on other
+//! reactors should learn a station too.
 
 mod index;
 mod slab;
@@ -17,96 +17,96 @@ use crate::switch::PORTS_MAX;
 use index::Index;
 use slab::{Entry, Slab, UNUSED};
 
-/// An entry in use is written again only after so long, in nanoseconds; so it may age by that much
-/// too early, and a frame seldom writes anything.
+/// Shortest time between two writes of an entry in use, in nanoseconds. So an entry may age too
+/// early by as much, and a frame seldom writes anything.
 pub const REFRESH_NS: u64 = 1_000_000_000;
 
 /// Bounds of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacTableLimits {
-    /// Stations in all.
+    /// Most stations in the table.
     pub entries: u32,
-    /// Stations learnt from one port, unless it may have more.
+    /// Most stations learnt from one port, unless the port has its own limit.
     pub per_port: u32,
-    /// Time after which one that sends nothing is forgotten, in nanoseconds; no less than
-    /// [`REFRESH_NS`].
+    /// Time after which a silent station is forgotten, in nanoseconds; at least [`REFRESH_NS`].
     pub age_ns: u64,
-    /// Shortest time between two moves of a station, in nanoseconds: two that claim the same
-    /// address cannot make the table their battlefield.
+    /// Shortest time between two moves of a station, in nanoseconds. It bounds the changes caused
+    /// by two ports that claim the same address.
     pub move_gap_ns: u64,
 }
 
 impl Default for MacTableLimits {
-    /// 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
+    /// Returns 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
     fn default() -> Self {
         let second = 1_000_000_000;
         Self { entries: 8192, per_port: 1024, age_ns: 300 * second, move_gap_ns: second }
     }
 }
 
-/// What came of a frame's source.
+/// Result of learning a frame's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnOutcome {
-    /// Nothing new.
+    /// The station was known and is unchanged.
     Known,
-    /// It is new.
+    /// The station is new.
     New,
-    /// It was known, and is still there.
+    /// The station was known and its time was renewed.
     Refreshed,
-    /// It has come from that port.
+    /// The station has moved from that port.
     Moved(PortId),
-    /// It is at that port and may not move again yet.
+    /// The station stays at that port, because it may not move again yet.
     Held(PortId),
-    /// No station has this address.
+    /// The address cannot be a station's.
     NoStation,
-    /// The port has as many as it may have.
+    /// The port has reached its limit of stations.
     PortFull,
-    /// The table has as many as it may have, and the port its share of them.
+    /// The table is full, and the port has its share of it.
     TableFull,
 }
 
 impl LearnOutcome {
-    /// Other tables of the network should learn it too.
+    /// Returns whether other tables of the network should learn the station too.
     pub fn is_news(self) -> bool {
         matches!(self, Self::New | Self::Refreshed | Self::Moved(_))
     }
 }
 
-/// A VLAN and an address, never 0.
+/// VLAN and address as a number, never 0.
 type Key = NonZeroU64;
 
 fn key(vlan: u16, mac: Mac) -> Key {
-    // One bit more makes it a number other than 0.
+    // One additional bit makes the number nonzero.
     NonZeroU64::MIN | (u64::from(vlan & 0xfff) << 49) | (mac.number() << 1)
 }
 
-/// What [`key`] was made of.
+/// Returns the VLAN and address of a [`key`].
 fn unkey(key: Key) -> (u16, Mac) {
     ((key.get() >> 49) as u16 & 0xfff, Mac::of_number(key.get() >> 1))
 }
 
-/// The stations of one network.
+/// Stations of one network.
 #[derive(Debug)]
 pub struct MacTable {
     limits: MacTableLimits,
     index: Index,
     slab: Slab,
     per_port: Box<[PortEntries]>,
-    /// Ports from which something was learnt, without those that may have more than others.
+    /// Ports with learnt stations, except those with a higher limit.
     sharers: u32,
 }
 
-/// Of a port.
+/// Entries of one port.
 #[derive(Clone, Copy, Debug)]
 struct PortEntries {
-    /// Stations that were learnt from it.
+    /// Stations that were learnt from the port.
     learnt: u32,
-    /// Most of these.
+    /// Limit of stations for the port.
     most: u32,
 }
 
 impl MacTable {
-    /// An empty table. Takes about 56 bytes for each entry, and 8 for each possible port.
+    /// Creates an empty table. It takes about 56 bytes for each entry, and 8 for each possible
+    /// port.
     pub fn new(limits: MacTableLimits) -> Self {
         let most = limits.entries.clamp(1, 1 << 20);
         let limits =
@@ -116,29 +116,30 @@ impl MacTable {
         Self { limits, index, slab, per_port, sharers: 0 }
     }
 
-    /// So many stations may be learnt from `port` from now on; `None`: as many as from any.
+    /// Sets the limit of stations for `port`; `None` for the common limit.
     pub fn set_most(&mut self, port: PortId, most: Option<u32>) {
         let most = most.unwrap_or(self.limits.per_port);
         self.change(port, |port_entries| port_entries.most = most);
     }
 
-    /// Stations that are known, also those that have aged and were not taken out yet.
+    /// Returns the number of known stations, including aged ones that are not removed yet.
     pub fn len(&self) -> u32 {
         self.slab.used()
     }
 
-    /// There is none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where a station is at `now_ns`.
+    /// Returns the port of a station at `now_ns`.
     pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<PortId> {
         let entry = self.slab.get(self.find(key(vlan, mac))?)?;
         (!self.has_aged(entry, now_ns)).then_some(entry.port)
     }
 
-    /// Stations that were learnt, in no order: VLAN, address, port, and when it was heard last.
+    /// Returns the learnt stations, in no order: VLAN, address, port, and the time of the last
+    /// frame.
     pub fn learnt(&self) -> impl Iterator<Item = (u16, Mac, PortId, u64)> {
         let entries = (0..self.limits.entries).filter_map(|at| self.slab.get(at));
         entries.filter_map(|entry| {
@@ -147,7 +148,7 @@ impl MacTable {
         })
     }
 
-    /// A frame came from `mac` on `port`.
+    /// Learns that a frame came from `mac` on `port`.
     pub fn learn(&mut self, vlan: u16, mac: Mac, port: PortId, now_ns: u64) -> LearnOutcome {
         if !mac.is_station() {
             return LearnOutcome::NoStation;
@@ -168,7 +169,7 @@ impl MacTable {
         }
     }
 
-    /// Nothing is at `port` any more. Goes through the whole table.
+    /// Removes all stations of `port`. Walks the whole table.
     pub fn forget_port(&mut self, port: PortId) {
         for at in 0..self.limits.entries {
             if self.slab.get(at).is_some_and(|entry| entry.key.is_some() && entry.port == port) {
@@ -191,7 +192,7 @@ impl MacTable {
         LearnOutcome::New
     }
 
-    /// The station of `entry`, at `at`, was seen on another port.
+    /// Moves the station of `entry`, at `at`, to the port on which it was seen.
     fn relocate(&mut self, at: u32, entry: Entry, port: PortId, now_ns: u64) -> LearnOutcome {
         if now_ns < entry.free_ns {
             return LearnOutcome::Held(entry.port);
@@ -218,7 +219,7 @@ impl MacTable {
         now_ns.saturating_sub(entry.seen_ns) >= self.limits.age_ns
     }
 
-    /// Takes out what has aged.
+    /// Removes aged entries.
     fn expire(&mut self, now_ns: u64) {
         while let Some((oldest, entry)) = self.slab.oldest()
             && self.has_aged(entry, now_ns)
@@ -227,9 +228,10 @@ impl MacTable {
         }
     }
 
-    /// A port that has less than its share takes the place of the station that was silent for longest
-    /// of those of ports that have more than theirs. The stations before that are of ports that have no
-    /// more, and so not many; and a place that is had so is kept until it ages.
+    /// Makes room for a station of a port that has less than its share. Removes the station that
+    /// was silent longest among those of ports with more than their share. The stations skipped by
+    /// this search belong to ports within their share, and are therefore few. An entry gained this
+    /// way stays until it ages.
     fn make_room(&mut self, port: PortId) {
         let port_entries = self.of(port);
         let newcomer = u32::from(port_entries.learnt == 0 && !self.is_wide(port_entries));
@@ -247,9 +249,10 @@ impl MacTable {
         }
     }
 
-    /// Stations that a port may have although the table is full: half of the table where it may have
-    /// more than others, and an equal part of the other half else. All shares are no more than there
-    /// is, so that where one has less, another one has more.
+    /// Returns the number of stations that a port may have although the table is full. A port with
+    /// a higher limit may have half of the table. All other ports have equal parts of the other
+    /// half. The shares together do not exceed the table, so if one port has less than its share,
+    /// another has more.
     fn share(&self, port_entries: PortEntries, sharers: u32) -> u32 {
         let half = self.limits.entries / 2;
         if self.is_wide(port_entries) { half } else { half / sharers.max(1) }

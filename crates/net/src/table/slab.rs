@@ -1,7 +1,7 @@
 //! Entries of a table, and the order in which they were last seen.
 //!
-//! Entries lie in memory that is taken once. Those in use are in a list from the one seen longest
-//! ago to the one seen last; unused ones are in another, by the same links.
+//! Entries lie in memory that is allocated once. Entries in use are linked from the one seen
+//! longest ago to the one seen last. Unused entries form another list with the same links.
 
 use super::Key;
 use super::index::NONE;
@@ -9,14 +9,14 @@ use crate::port::PortId;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// `None`: unused.
+    /// Key of the entry; `None` if it is unused.
     pub(super) key: Option<Key>,
     pub(super) port: PortId,
     pub(super) seen_ns: u64,
-    /// From then on it may move.
+    /// Time from which the station may move again.
     pub(super) free_ns: u64,
     pub(super) older: u32,
-    /// Of an unused one: the next unused one.
+    /// Next newer entry; for an unused entry, the next unused one.
     pub(super) newer: u32,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Room for `most`.
+    /// Creates a slab for `most` entries.
     pub(super) fn new(most: u32) -> Self {
         let next = |nth| if nth + 1 < most { nth + 1 } else { NONE };
         let entries = (0..most).map(|nth| Entry { newer: next(nth), ..UNUSED }).collect();
@@ -48,12 +48,12 @@ impl Slab {
         self.unused == NONE
     }
 
-    /// The one that was silent for longest.
+    /// Returns the entry that was silent longest.
     pub(super) fn oldest(&self) -> Option<(u32, &Entry)> {
         self.get(self.oldest).map(|entry| (self.oldest, entry))
     }
 
-    /// Those in use, from the one that was silent for longest on.
+    /// Returns the entries in use, beginning with the one that was silent longest.
     pub(super) fn by_age(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let next = |(_, entry): &(u32, &Entry)| Some((entry.newer, self.get(entry.newer)?));
         std::iter::successors(self.oldest(), next)
@@ -67,7 +67,7 @@ impl Slab {
         self.entries.get_mut(at as usize)
     }
 
-    /// Puts one in; it is the last one seen. `None`: there is no room.
+    /// Adds an entry as the one seen last. Returns `None` if the slab is full.
     pub(super) fn take(&mut self, entry: Entry) -> Option<u32> {
         let at = self.unused;
         self.unused = self.get(at)?.newer;
@@ -77,7 +77,7 @@ impl Slab {
         Some(at)
     }
 
-    /// Takes one out that is in use.
+    /// Removes an entry in use.
     pub(super) fn release(&mut self, at: u32) {
         if self.get(at).is_none_or(|entry| entry.key.is_none()) {
             return;
@@ -91,11 +91,11 @@ impl Slab {
         self.used -= 1;
     }
 
-    /// Seen at `now_ns`: the last one to age.
+    /// Marks an entry as seen at `now_ns`: it is the last one to age.
     pub(super) fn touch(&mut self, at: u32, now_ns: u64) {
         self.unlink(at);
         if let Some(entry) = self.get_mut(at) {
-            // A clock that goes back makes nothing older.
+            // A clock that goes back makes no entry older.
             entry.seen_ns = entry.seen_ns.max(now_ns);
         }
         self.append(at);

@@ -1,4 +1,4 @@
-//! The table against a map that is searched from end to end.
+//! Compares the table with a map that is searched completely.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ fn moves_are_bounded_and_a_first_one_is_free() {
     assert_eq!(table.learn(0, mac(1), PortId(1), 1 + 2 * SECOND), LearnOutcome::Moved(PortId(2)));
 }
 
-/// A flood of addresses that are made up fills what its port may have and no more.
+/// A flood of invented addresses fills its port's limit and no more.
 #[test]
 fn a_flood_leaves_room_for_others() {
     let mut table = MacTable::new(MacTableLimits::default());
@@ -65,7 +65,7 @@ fn a_flood_leaves_room_for_others() {
     );
 }
 
-/// Ports that fill the table together give way to whoever has less than his share, and only to those.
+/// Ports that fill the table together yield to a port below its share, and only to such ports.
 #[test]
 fn a_full_table_is_shared() {
     let mut table = MacTable::new(MacTableLimits { entries: 12, per_port: 6, ..small() });
@@ -117,11 +117,11 @@ fn news_are_what_others_must_know() {
     );
 }
 
-/// What the table must say, with everything searched through.
+/// Reference result, found by a complete search.
 #[derive(Debug, Default)]
 struct Naive {
     stations: HashMap<(u16, Mac), (PortId, u64, u64)>,
-    /// In the order in which they were last seen.
+    /// Stations in the order in which they were last seen.
     order: Vec<(u16, Mac)>,
 }
 
@@ -180,7 +180,7 @@ impl Naive {
         answer
     }
 
-    /// Whether a place could be had for a port that has so many.
+    /// Removes an entry if a port with this many stations may take one. Returns whether it may.
     fn gives_way(&mut self, on_port: usize, limits: MacTableLimits) -> bool {
         let mut of = HashMap::new();
         for (port, ..) in self.stations.values() {

@@ -1,8 +1,8 @@
 //! Moves buckets of hot flows from the most loaded queue to others.
 //!
-//! Static spreading collides: eight flows on four queues have two on each in one of 26 cases only.
-//! The balancer looks at what each bucket has sent, and moves or swaps buckets as long as the most
-//! loaded queue gains by it. It knows nothing of time but what it is told, and nothing of frames.
+//! Static spreading collides: eight flows on four queues have two on each in only one of 26 cases.
+//! The balancer reads the load of each bucket, and moves or swaps buckets as long as the most
+//! loaded queue gains by it. The caller passes the time; the balancer reads no clock and no frames.
 
 mod plan;
 mod redistribute;
@@ -11,22 +11,22 @@ use super::BUCKETS;
 use super::indirection::{Bucket, QUEUES_MAX, in_turn};
 use plan::BalancePlan;
 
-/// Shortest time between two looks, in nanoseconds: longer than a burst of a flow, shorter than
-/// what somebody would call slow.
+/// Shortest time between two balancing passes, in nanoseconds: longer than a burst of a flow,
+/// shorter than a delay that users notice.
 pub const INTERVAL_NS: u64 = 100_000_000;
-/// Most moves in one interval: each makes a guest's CPU fetch a flow's state from another's.
+/// Most moves in one interval: each makes a guest's CPU fetch a flow's state from another's cache.
 pub const MOVES_MAX: usize = 8;
-/// Intervals for which a bucket whose move was given up stays where it is.
+/// Intervals for which a bucket is not moved after its move was cancelled.
 const REST: u8 = 16;
 
-/// What was sent in some time, in any unit.
+/// Load sent in an interval, in any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// By bucket.
+    /// Load by bucket.
     pub buckets: [u64; BUCKETS],
-    /// What has no flow and always goes to queue 0.
+    /// Load without a flow, which always goes to queue 0.
     pub unhashed: u64,
-    /// By queue: what others send there, who balance it themselves.
+    /// Load by queue from other reactors, which balance it themselves.
     pub others: [u64; QUEUES_MAX as usize],
 }
 
@@ -37,24 +37,24 @@ impl Default for Load {
 }
 
 impl Load {
-    /// All of it but what others send.
+    /// Returns the load without that of other reactors.
     pub fn own(&self) -> u64 {
         self.buckets.iter().fold(self.unhashed, |sum, one| sum.saturating_add(*one))
     }
 }
 
-/// A bucket goes to another queue.
+/// Move of a bucket to another queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// Bucket to move.
     pub bucket: Bucket,
-    /// From where.
+    /// Current queue.
     pub from: u8,
-    /// To where.
+    /// New queue.
     pub to: u8,
 }
 
-/// What is to be moved.
+/// Moves of one interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moves {
     list: [Option<Move>; MOVES_MAX],
@@ -62,7 +62,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// In the order in which they were decided on.
+    /// Returns the moves in the order of their decision.
     pub fn iter(&self) -> impl Iterator<Item = Move> {
         self.list.into_iter().flatten()
     }
@@ -79,7 +79,7 @@ impl Moves {
     }
 }
 
-/// Decides for one receiver, and one of those who send to it.
+/// Balancer for one receiver and one of the reactors that send to it.
 #[derive(Debug)]
 pub struct Balancer {
     queues: u8,
@@ -90,7 +90,8 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Buckets in turn over `queues`, as in a new [`super::IndirectionTable`].
+    /// Creates a balancer with the buckets distributed round-robin over `queues`, as in a new
+    /// [`super::IndirectionTable`].
     pub fn new(queues: u8) -> Self {
         let queues = queues.clamp(1, QUEUES_MAX);
         let mut table = [0; BUCKETS];
@@ -98,32 +99,32 @@ impl Balancer {
         Self { queues, table, rest: [0; BUCKETS], load: Load::default(), due_ns: 0 }
     }
 
-    /// The queue that a bucket is to have.
+    /// Returns the queue that a bucket is assigned to.
     pub fn queue(&self, bucket: Bucket) -> u8 {
         self.table.get(bucket.index()).copied().unwrap_or(0)
     }
 
-    /// When it wants to look again, in nanoseconds. Nothing has to wake up for that: with the next
+    /// Returns the time of the next pass, in nanoseconds. No timer is needed: a pass with the next
     /// frames is early enough.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Looks at what was sent since the last time. Before it is due it does nothing,
-    /// and takes nothing of `load`.
+    /// Makes a pass over the load since the last one. Before the pass is due, this does nothing and
+    /// takes nothing from `load`.
     pub fn tick(&mut self, now_ns: u64, load: &mut Load) -> Moves {
         if now_ns < self.due_ns {
             return Moves::default();
         }
         self.due_ns = now_ns.saturating_add(INTERVAL_NS);
-        // Half of it is new: one interval's chance moves little.
+        // Average with the past, so that the chance of one interval moves little.
         let blend = |old: &mut u64, new: u64| *old = *old / 2 + new / 2;
         let news = std::mem::take(load);
         blend(&mut self.load.unhashed, news.unhashed);
         for (old, new) in self.load.buckets.iter_mut().zip(news.buckets) {
             blend(old, new);
         }
-        // Those are blended already.
+        // The load from other reactors is averaged already.
         self.load.others = news.others;
         let moves = BalancePlan::new(self).make();
         for Move { bucket, to, .. } in moves.iter() {
@@ -135,14 +136,13 @@ impl Balancer {
         moves
     }
 
-    /// Too little was sent since the last time for a move to be worth it: what was before is
-    /// forgotten.
+    /// Skips a pass because too little was sent for a move to be worth it. Forgets the load so far.
     pub fn rest(&mut self, now_ns: u64) {
         self.due_ns = now_ns.saturating_add(INTERVAL_NS);
         self.load = Load::default();
     }
 
-    /// A bucket could not be moved: it stays on `queue`, and is left alone for a while.
+    /// Records that a bucket could not be moved: it stays on `queue` and is not moved for a while.
     pub fn stuck(&mut self, bucket: Bucket, queue: u8) {
         let at = bucket.index();
         if let (Some(now), Some(rest)) = (self.table.get_mut(at), self.rest.get_mut(at)) {
@@ -150,7 +150,7 @@ impl Balancer {
         }
     }
 
-    /// By queue: what is sent to it by whom this decides for, as all buckets are to be.
+    /// Returns the load by queue that this reactor sends, after all decided moves.
     pub fn sums(&self) -> [u64; QUEUES_MAX as usize] {
         let mut sums = [0u64; QUEUES_MAX as usize];
         if let Some(first) = sums.first_mut() {

@@ -1,19 +1,19 @@
-//! One look at the queues of a receiver, and what to change.
+//! One balancing pass over the queues of a receiver, and the moves that it decides.
 
 use super::redistribute::{HANDS, HotBucket, Redistribution};
 use super::{Balancer, Load, Move, Moves};
 use crate::flow::BUCKETS;
 use crate::flow::indirection::{Bucket, QUEUES_MAX};
 
-/// Part of the mean by which the most loaded queue may exceed it.
+/// Divisor of the mean: the most loaded queue may exceed the mean by that part.
 const TOLERANCE: u64 = 16;
-/// Part of the mean that a move must gain.
+/// Divisor of the mean: a move must gain at least that part.
 const GAIN: u64 = 32;
-/// Part of the mean by which the most loaded queue must exceed it, after all that could be done
-/// step by step, for the hottest buckets to be dealt anew.
+/// Divisor of the mean. If the most loaded queue exceeds the mean by more than that part after all
+/// single moves, the hottest buckets are redistributed.
 const UNEVEN: u64 = 8;
 
-/// Sums of queues, and what would change them.
+/// Sums of the queues, and the changes to them.
 #[derive(Clone)]
 pub(super) struct BalancePlan<'a> {
     load: &'a Load,
@@ -24,15 +24,15 @@ pub(super) struct BalancePlan<'a> {
     mean: u64,
 }
 
-/// A change that makes the most loaded queue less so.
+/// Change that reduces the load of the most loaded queue.
 #[derive(Clone, Copy)]
 struct Change {
-    /// The larger of the two queues' sums after it.
+    /// Larger sum of the two queues after the change.
     top: u64,
-    /// Goes away from the most loaded queue.
+    /// Bucket that leaves the most loaded queue.
     away: Bucket,
     to: u8,
-    /// Comes for it.
+    /// Bucket that comes back in a swap.
     back: Option<Bucket>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> BalancePlan<'a> {
         Self { load, rest, table, queues, sums, mean: total / u64::from(queues) }
     }
 
-    /// What to move.
+    /// Decides the moves.
     pub(super) fn make(self) -> Moves {
         let mut near = self.clone();
         let moves = near.step_by_step();
@@ -60,7 +60,7 @@ impl<'a> BalancePlan<'a> {
         }
     }
 
-    /// The least that makes a change worth it.
+    /// Returns the smallest gain that is worth a change.
     fn gain_min(&self) -> u64 {
         (self.mean / GAIN).max(1)
     }
@@ -86,12 +86,12 @@ impl<'a> BalancePlan<'a> {
         (0..self.queues).zip(self.sums.iter().copied())
     }
 
-    /// The most loaded queue.
+    /// Returns the most loaded queue.
     fn top(&self) -> (u8, u64) {
         self.queues_with_sums().max_by_key(|(_, sum)| *sum).unwrap_or((0, 0))
     }
 
-    /// Buckets that may move, with their queues and loads.
+    /// Returns the buckets that may move, with their queues and loads.
     fn movable(&self) -> impl Iterator<Item = (Bucket, u8, u64)> {
         let places = self.table.iter().zip(self.rest).zip(&self.load.buckets);
         let all = Bucket::all().zip(places);
@@ -99,12 +99,13 @@ impl<'a> BalancePlan<'a> {
             .map(|(bucket, ((queue, _), load))| (bucket, *queue, *load))
     }
 
-    /// Those of a queue.
+    /// Returns the movable buckets of a queue.
     fn of_queue(&self, queue: u8) -> impl Iterator<Item = (Bucket, u64)> {
         self.movable().filter(move |(_, at, _)| *at == queue).map(|(one, _, load)| (one, load))
     }
 
-    /// The change after which the larger of both queues is smallest; a move before a swap.
+    /// Returns the change after which the larger of both queues is smallest. Prefers a move to a
+    /// swap.
     fn best(&self, heavy: u8, top: u64, swaps: bool) -> Option<Change> {
         let (light, least) = self.queues_with_sums().min_by_key(|(_, sum)| *sum)?;
         let mut best: Option<Change> = None;
@@ -152,7 +153,7 @@ impl<'a> BalancePlan<'a> {
         }
     }
 
-    /// Deals the hottest buckets anew, if that makes the most loaded queue less so than `top`.
+    /// Redistributes the hottest buckets, if that brings the most loaded queue below `top`.
     fn deal(mut self, top: u64) -> Option<Moves> {
         let mut hot = [None; HANDS];
         for one in self.movable().filter(|(.., load)| *load >= self.gain_min()) {
@@ -181,7 +182,7 @@ impl<'a> BalancePlan<'a> {
     }
 }
 
-/// Keeps the heaviest, heaviest first.
+/// Inserts a bucket into the list of the heaviest, heaviest first.
 fn sort_in(hot: &mut [Option<(Bucket, u8, u64)>; HANDS], mut one: (Bucket, u8, u64)) {
     for place in hot {
         match place {

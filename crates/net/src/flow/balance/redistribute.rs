@@ -1,43 +1,44 @@
-//! Deals the hottest buckets anew, when step by step nothing more is gained.
+//! Redistributes the hottest buckets, if single moves gain nothing more.
 //!
-//! It is the complete greedy search for the most even split (Korf 1998): heaviest first, each to
-//! the queue that has least so far, and then all else in that order, until nothing better can be or
-//! the search has taken long enough. The first split that it sees is the one of the longest
-//! processing time rule.
+//! The algorithm is the complete greedy search for the most even split (Korf 1998), heaviest bucket
+//! first. It first assigns each bucket to the least loaded queue, then tries the other queues in
+//! that order. The search ends when no better split can exist or its budget is used up. The first
+//! split that it finds is the one of the longest-processing-time rule.
 
 use super::MOVES_MAX;
 use crate::flow::indirection::QUEUES_MAX;
 
-/// Most buckets that are dealt: no more could be moved at once.
+/// Most buckets that are redistributed: no more can be moved at once.
 pub(super) const HANDS: usize = MOVES_MAX;
-/// Most places that are tried: what eight buckets on four queues need, some ten microseconds.
+/// Most assignments that are tried: enough for eight buckets on four queues, some ten microseconds.
 const TRIES: u32 = 4096;
 
-/// A hot bucket.
+/// Hot bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HotBucket {
     pub(super) load: u64,
-    /// Where it is, which is preferred to another queue that has as much.
+    /// Current queue, preferred to another queue with the same load.
     pub(super) now: u8,
 }
 
-/// A search.
+/// State of a search.
 pub(super) struct Redistribution<'a> {
-    /// Heaviest first.
+    /// Buckets, heaviest first.
     hot_buckets: &'a [HotBucket],
     sums: &'a mut [u64],
     chosen: [u8; HANDS],
     best: [u8; HANDS],
-    /// The most that a queue has in the best split so far.
+    /// Load of the most loaded queue in the best split so far.
     top: u64,
-    /// No split has less.
+    /// Lower bound of that load for any split.
     least: u64,
     tries: u32,
 }
 
 impl<'a> Redistribution<'a> {
-    /// Deals `hands`, at most [`HANDS`], to queues with `sums` of everything else. Returns the
-    /// queue of each, and what the most loaded one has, if that is below `top`.
+    /// Distributes `hot_buckets`, at most [`HANDS`], to queues that have `sums` of all other load.
+    /// Returns the queue of each bucket and the load of the most loaded queue, if that is below
+    /// `top`.
     pub(super) fn search(
         hot_buckets: &'a [HotBucket],
         sums: &'a mut [u64],
@@ -53,7 +54,7 @@ impl<'a> Redistribution<'a> {
     fn place(&mut self, nth: usize) {
         let Some(HotBucket { load, now }) = self.hot_buckets.get(nth).copied() else {
             let top = self.sums.iter().copied().max().unwrap_or(0);
-            // What is not dealt may have more than all of this.
+            // A queue may exceed all of these by load that is not redistributed.
             if top < self.top {
                 (self.top, self.best) = (top, self.chosen);
             }
@@ -68,12 +69,12 @@ impl<'a> Redistribution<'a> {
                 return;
             };
             let with = sum.saturating_add(load);
-            // Those that are left have more.
+            // The remaining queues have a larger load.
             if with >= self.top {
                 return;
             }
             self.tries -= 1;
-            // Another queue with as much would come to the same.
+            // Another queue with the same load would give the same result.
             let same = tried.iter_mut().zip(self.sums.iter()).filter(|(_, other)| **other == sum);
             same.for_each(|(tried, _)| *tried = true);
             self.set(nth, queue, with);

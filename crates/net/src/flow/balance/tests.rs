@@ -1,4 +1,4 @@
-//! The balancer against all splits that there are, and elephants on four queues.
+//! Compares the balancer with all possible splits, and tests elephant flows on four queues.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -32,11 +32,11 @@ fn most(table: impl Fn(Bucket) -> u8, load: &Load, queues: u8) -> u64 {
     sums(table, load, queues).into_iter().max().unwrap()
 }
 
-/// Lets a balancer look at the same load until it changes nothing any more.
+/// Repeats passes over the same load until the balancer changes nothing any more.
 fn settle(balancer: &mut Balancer, load: &Load) -> u32 {
     for round in 0..64 {
         let now = balancer.due_ns();
-        // The first looks are damped by what was before them.
+        // The first passes are damped by the load before.
         if balancer.tick(now, &mut load.clone()).iter().count() == 0 && round > 8 {
             return round;
         }
@@ -44,14 +44,14 @@ fn settle(balancer: &mut Balancer, load: &Load) -> u32 {
     panic!("it never settles");
 }
 
-/// Tries all ways to put `units` on queues that have `sums`.
+/// Tries all assignments of `units` to queues that have `sums`.
 fn search(units: &[u64], sums: &mut [u64], best: &mut u64) {
     let Some((unit, rest)) = units.split_first() else {
         *best = (*best).min(*sums.iter().max().unwrap());
         return;
     };
     for queue in 0..sums.len() {
-        // Queues with the same sum are the same.
+        // Queues with the same sum are equivalent.
         if sums[..queue].contains(&sums[queue]) || sums[queue] + unit >= *best {
             continue;
         }
@@ -61,7 +61,7 @@ fn search(units: &[u64], sums: &mut [u64], best: &mut u64) {
     }
 }
 
-/// The smallest load that the most loaded of `queues` can have.
+/// Returns the smallest possible load of the most loaded of `queues`.
 fn best(units: &[u64], queues: usize) -> u64 {
     let mut sorted = units.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
@@ -112,7 +112,7 @@ fn what_has_no_flow_counts_for_its_queue() {
 #[test]
 fn no_more_moves_than_may_be() {
     let mut balancer = Balancer::new(2);
-    // All on one of two queues: 32 of 64 have to go.
+    // All on one of two queues: 32 of 64 have to move.
     let units: Vec<_> = (0..64).map(|nth| (nth * 2, 1000)).collect();
     let counted = load(&units);
     let first = balancer.tick(0, &mut counted.clone());
@@ -134,14 +134,14 @@ fn a_move_that_cannot_be_made_is_taken_back_and_another_one_made() {
     assert_ne!(other.bucket, stuck.bucket);
 }
 
-/// Most loaded over mean, static and balanced, and whether a better split exists at all.
+/// Most loaded queue over mean, static and balanced, and for the best possible split.
 struct Draw {
     fixed: f64,
     balanced: f64,
     best: f64,
 }
 
-/// Eight elephants between two guests, with ports of this draw.
+/// Draws eight elephant flows between two guests, with ports of this seed.
 fn elephants(hash: &Toeplitz, seed: u64, units: impl Fn(u64) -> u64) -> Draw {
     const QUEUES: u8 = 4;
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -166,8 +166,8 @@ fn elephants(hash: &Toeplitz, seed: u64, units: impl Fn(u64) -> u64) -> Draw {
     Draw { fixed, balanced: ratio(now(&balancer)), best: ratio(best(&units, 4)) }
 }
 
-/// The bar of the experiment `net-balance`, without the network: most loaded over mean at most 1.25
-/// wherever a split of buckets reaches it.
+/// Limit of the experiment `net-balance`, without the network: most loaded queue over mean at most
+/// 1.25, wherever a split of buckets reaches it.
 #[test]
 fn elephants_are_balanced_over_thousands_of_draws() {
     let hash = Toeplitz::default();
@@ -180,7 +180,7 @@ fn elephants_are_balanced_over_thousands_of_draws() {
         assert!(draw.balanced <= draw.fixed, "never worse");
         assert!(draw.balanced <= draw.best * 1.01, "{} {}", draw.balanced, draw.best);
     }
-    // What it is compared with: the hash alone.
+    // Reference: the hash alone.
     let even = draws.iter().filter(|draw| draw.fixed <= 1.25).count();
     let mean = draws.iter().map(|draw| draw.fixed).sum::<f64>() / draws.len() as f64;
     println!("the hash alone: {even} of {} draws at most 1.25, mean {mean:.2}", draws.len());
@@ -188,7 +188,7 @@ fn elephants_are_balanced_over_thousands_of_draws() {
     assert!(even * 10 < draws.len() && mean > 1.5, "the hash alone collides: {even}, {mean}");
 }
 
-/// Flows that are not alike: within the bar wherever there is some room below it.
+/// Flows of different size: within the limit wherever there is some margin.
 #[test]
 fn unequal_elephants_are_balanced_too() {
     let hash = Toeplitz::default();
@@ -206,8 +206,8 @@ fn unequal_elephants_are_balanced_too() {
     assert_eq!(missed, 0);
 }
 
-/// With the guest's queues, as frames really flow: every queue does the same, and takes of its
-/// frames what it can.
+/// With the guest's queues and moving frames: every queue works alike, and consumes as many of its
+/// frames as it can.
 #[test]
 fn moves_are_carried_out_without_reordering() {
     let mut balancer = Balancer::new(4);
@@ -230,7 +230,7 @@ fn moves_are_carried_out_without_reordering() {
             last[at] += u32::from(round >= 10_000);
         }
         for (queue, done) in queues.iter_mut().zip(&mut done) {
-            // Each guest CPU wakes up at times of its own, and takes all that is there.
+            // Each guest CPU wakes up at its own times, and consumes all waiting frames.
             if (round + *done) % 3 == 0 {
                 *done += queue.len() as u64;
                 for (flow, number) in queue.drain(..) {
@@ -250,7 +250,7 @@ fn moves_are_carried_out_without_reordering() {
 }
 
 proptest! {
-    /// Up to eight are dealt as evenly as can be, beside whatever else there is.
+    /// Up to eight buckets are distributed as evenly as possible, whatever other load there is.
     #[test]
     fn a_deal_is_the_best_there_is(
         loads in prop::collection::vec(1u64..1000, 1..=8),
@@ -259,7 +259,7 @@ proptest! {
         let mut loads = loads;
         loads.sort_unstable_by(|a, b| b.cmp(a));
         let hot_buckets: Vec<_> = loads.iter().map(|load| HotBucket { load: *load, now: 0 }).collect();
-        // What is not dealt is like a bucket that is on its queue already.
+        // Load that is not redistributed is like a bucket that stays on its queue.
         let mut least = u64::MAX;
         search(&loads, &mut others.clone(), &mut least);
         let mut sums = others.clone();
@@ -274,8 +274,8 @@ proptest! {
         prop_assert!(Redistribution::search(&hot_buckets, &mut others.clone(), least, 0).is_none());
     }
 
-    /// Whatever the load is: nothing is lost, the most loaded queue never gets more, moves are
-    /// within their bound and from where the bucket was.
+    /// For any load: no bucket is lost, the most loaded queue never gets more, and moves are within
+    /// their bound and start at the bucket's queue.
     #[test]
     fn it_is_never_worse(
         units in prop::collection::vec((0u8..128, 0u64..1 << 40), 0..200),

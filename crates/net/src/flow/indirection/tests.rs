@@ -1,4 +1,4 @@
-//! Moves happen when nothing is on its way, and order is kept.
+//! Tests that moves happen only when no frame is in flight, and that the order is preserved.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Nobody knows what a guest has taken.
+/// Consumption by the guest is unknown.
 fn never(_: u8, _: u64) -> Option<bool> {
     None
 }
 
-/// The guest has taken everything of each queue up to these positions.
+/// The guest has consumed everything of each queue up to these positions.
 fn up_to(done: &[u64; 4]) -> impl FnOnce(u8, u64) -> Option<bool> + use<> {
     let done = *done;
     move |queue, position| Some(position <= done[usize::from(queue)])
@@ -64,7 +64,7 @@ fn a_bucket_waits_until_its_frames_were_taken() {
     done[1] = 11;
     assert_eq!(indirection_table.pick(hash, 3, up_to(&done)), 3);
     assert_eq!(indirection_table.queue(bucket), 3);
-    // Its own positions count there.
+    // Positions of the new queue count from now on.
     indirection_table.sent(hash, 1, 1, 3);
     indirection_table.want(bucket, 0, 3);
     assert_eq!(indirection_table.pick(hash, 4, up_to(&done)), 3);
@@ -80,7 +80,7 @@ fn a_pause_is_enough_and_no_frame_at_all_too() {
     indirection_table.want(bucket, 3, 100);
     assert_eq!(indirection_table.pick(hash, 99 + QUIET_NS, never), 2);
     assert_eq!(indirection_table.pick(hash, 100 + QUIET_NS, never), 3);
-    // Where somebody can tell that a frame waits, however long, it is not overtaken.
+    // While it is known that a frame waits, no later frame overtakes it, however long it waits.
     indirection_table.sent(hash, 2, 1, 200);
     indirection_table.want(bucket, 1, 200);
     assert_eq!(indirection_table.pick(hash, 200 + 1000 * QUIET_NS, |_, _| Some(false)), 3);
@@ -93,7 +93,7 @@ fn what_cannot_move_is_overdue() {
     let (hash, bucket) = (Some(5), Bucket::of(5));
     indirection_table.sent(hash, 1, 1, 0);
     indirection_table.want(bucket, 2, 0);
-    // Asking again for the same does not make it wait longer.
+    // A repeated request for the same queue does not extend the wait.
     indirection_table.want(bucket, 2, PATIENCE_NS / 2);
     indirection_table.sent(hash, 2, 1, PATIENCE_NS - 1);
     assert_eq!(indirection_table.overdue(PATIENCE_NS - 1).count(), 0);
@@ -123,8 +123,8 @@ fn other_numbers_of_queues() {
 }
 
 proptest! {
-    /// A guest takes frames of its queues in any order among them; within a flow they arrive as
-    /// they were sent, however often buckets are moved.
+    /// A guest consumes its queues in any order. Within a flow, frames arrive as they were sent,
+    /// however often buckets are moved.
     #[test]
     fn order_is_kept(
         steps in prop::collection::vec((0u8..8, 0u32..6, 0u8..4, 0..3 * QUIET_NS), 1..600),

@@ -1,4 +1,4 @@
-//! Elephants on a receiver's queues over a clock that the test sets: even, and in order.
+//! Elephant flows on a receiver's queues with a clock that the test sets: balanced, and in order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,10 +8,10 @@ use crate::flow::{Bucket, INTERVAL_NS, PATIENCE_NS};
 const QUEUES: usize = 4;
 /// Work of a frame.
 const UNITS: u64 = 64_000;
-/// Between two frames of a flow, in nanoseconds.
+/// Time between two frames of a flow, in nanoseconds.
 const STEP_NS: u64 = 400_000;
 
-/// Ever the same numbers.
+/// Random numbers that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -23,18 +23,18 @@ impl Random {
     }
 }
 
-/// A frame on its way, with its position.
+/// Frame in flight, with its position.
 struct OnItsWay {
     flow: u32,
     number: u64,
     position: u64,
 }
 
-/// A receiver with its queues, and reactors that send to it.
+/// Receiver with its queues, and reactors that send to it.
 struct Bench {
     senders: Vec<QueueSelector>,
     queues: [VecDeque<OnItsWay>; QUEUES],
-    /// By sender and queue: positions that were sent, and that were taken.
+    /// By sender and queue: positions that were sent, and that were consumed.
     sent: Vec<[u64; QUEUES]>,
     taken: Vec<[u64; QUEUES]>,
     next: u64,
@@ -62,7 +62,7 @@ impl Bench {
         }
     }
 
-    /// A flow belongs to one sender.
+    /// Returns the sender of a flow.
     fn sender(&self, flow: u32) -> usize {
         flow as usize % self.senders.len()
     }
@@ -80,7 +80,7 @@ impl Bench {
         self.senders[by].sent(Some(hash), position, UNITS, now_ns);
     }
 
-    /// A guest's CPU takes what its queue has, in order.
+    /// Consumes the frames of a queue in order, as a guest's CPU does.
     fn take(&mut self, queue: usize) {
         while let Some(frame) = self.queues[queue].pop_front() {
             let last = self.seen.insert(frame.flow, frame.number);
@@ -90,7 +90,7 @@ impl Bench {
         }
     }
 
-    /// Lets flows run for so long; each queue is taken from at times of its own.
+    /// Sends frames of the flows for some time; each queue is consumed at its own times.
     fn run(&mut self, flows: &[u32], from_ns: u64, for_ns: u64, random: &mut Random) -> u64 {
         let mut now = from_ns;
         while now < from_ns + for_ns {
@@ -107,7 +107,7 @@ impl Bench {
         now
     }
 
-    /// Most loaded queue over mean since this was asked last.
+    /// Returns the most loaded queue over mean since the last call.
     fn uneven(&mut self) -> f64 {
         let work = std::mem::take(&mut self.work);
         let most = work.iter().max().unwrap();
@@ -115,7 +115,7 @@ impl Bench {
     }
 }
 
-/// Eight hashes of elephants, of which no more than two share a bucket: buckets are what moves.
+/// Draws eight hashes of elephant flows, at most two of which share a bucket: only buckets move.
 fn draw(random: &mut Random) -> Vec<u32> {
     loop {
         let flows: Vec<_> = (0..8).map(|_| random.next() as u32).collect();
@@ -127,8 +127,8 @@ fn draw(random: &mut Random) -> Vec<u32> {
     }
 }
 
-/// The bar of `net-balance`: eight elephants on four queues, most loaded over mean at most 1.25,
-/// sent by one reactor or by several that each know their own flows only.
+/// Limit of `net-balance`: eight elephant flows on four queues, most loaded queue over mean at most
+/// 1.25. One reactor sends them, or several that each know only their own flows.
 fn elephants(senders: usize, draws: u64) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut before, mut worst) = (0.0, 0f64);
@@ -195,7 +195,7 @@ fn a_few_frames_are_no_reason_to_move_anything() {
 fn a_flow_that_never_pauses_stays_and_others_move_for_it() {
     let mut bench = Bench::new(1);
     let flows: Vec<u32> = (0..4).map(|flow| flow * 4).collect();
-    // Nobody knows what the guest has taken, and the first two flows never pause.
+    // Consumption by the guest is unknown, and the first two flows never pause.
     let mut now = 1;
     while now < 2 * PATIENCE_NS + 20 * INTERVAL_NS {
         for (flow, hash) in (0u64..).zip(&flows) {

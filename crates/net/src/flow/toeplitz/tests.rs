@@ -1,4 +1,4 @@
-//! The published vectors, a naive hash, and how evenly it spreads.
+//! Published vectors, a naive hash, and the evenness of the spreading.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::flow::BUCKETS;
 use crate::frame::ethertype;
 use crate::test_frames::{ether, mac, neighbour, parse, tcp, udp, v4, v4_with, v6};
 
-/// Bit by bit, as Microsoft's text has it.
+/// Computes the hash bit by bit, as Microsoft's text describes it.
 fn naive(key: &[u8; KEY_BYTES], bytes: &[u8]) -> u32 {
     let bit = |of: &[u8], at: usize| of[at / 8] >> (7 - at % 8) & 1;
     let mut result = 0;
@@ -88,7 +88,7 @@ fn what_has_no_ports_has_no_flow() {
     for (kind, body) in nothing {
         assert_eq!(hash.of(&parse(&ether(mac(2), mac(1), None, kind, &body))), None);
     }
-    // All fragments of a datagram go together.
+    // All fragments of a datagram go to the same queue.
     let parts = [0x2000, 0x2005, 0x000a].map(|place| {
         parse(&ether(
             mac(2),
@@ -102,8 +102,8 @@ fn what_has_no_ports_has_no_flow() {
     assert!(first.is_some() && first == second && second == third);
 }
 
-/// Flows of one client to one server, whose ports count up by one or two as those of systems do:
-/// each of 128 buckets gets about the same.
+/// Flows of one client to one server, whose ports count up by one or two as those of real systems
+/// do: each of 128 buckets gets about the same number.
 #[test]
 fn flows_are_spread_evenly() {
     let hash = Toeplitz::default();

@@ -1,43 +1,44 @@
-//! The flows of which most is sent, in few places (Metwally, Agrawal and El Abbadi, "Efficient
-//! Computation of Frequent and Top-k Elements in Data Streams", 2005: Space-Saving).
+//! Flows that send most, in few entries (Metwally, Agrawal and El Abbadi, "Efficient Computation of
+//! Frequent and Top-k Elements in Data Streams", 2005: Space-Saving).
 //!
-//! Each place has a flow and what was seen of it. A flow without a place takes that of the one with
-//! least, and what that one had: so a flow that sends more than a sixteenth of everything always has a
-//! place, and what is told of a flow is too much by no more than what it began with. Everything is
-//! halved now and then, so that what was large long ago makes room.
+//! Each entry has a flow and its bytes. A flow without an entry takes the entry with the fewest
+//! bytes and inherits these bytes. So a flow that sends more than a sixteenth of all bytes always
+//! has an entry. The bytes of a flow are too many by at most the inherited ones. All counts are
+//! halved periodically, so that flows that were large long ago make room.
 //!
-//! One frame of sixteen is looked at, by chance, and counts for sixteen: a flow that is worth a name
-//! sends many.
+//! One frame of sixteen is sampled at random and counts for sixteen: a flow that matters sends many
+//! frames.
 
 use std::net::IpAddr;
 
 use crate::frame::{Frame, Ip, NetworkLayer, TransportLayer};
 use crate::port::PortId;
 
-/// Places.
+/// Number of entries.
 pub const FLOWS: usize = 16;
-/// Half of what was seen is forgotten after so long, in nanoseconds.
+/// Time after which all counts are halved, in nanoseconds.
 pub const HALF_LIFE_NS: u64 = 5_000_000_000;
-/// One frame of so many is looked at: two to the power of this.
+/// Binary logarithm of the sampling interval: one frame of that many is sampled.
 const LOOKS_BITS: u32 = 4;
-/// Numbers of frames that may pass between two that are looked at, from 0 on: that many on average.
+/// Possible numbers of frames between two samples, from 0 on; their average gives the sampling
+/// interval.
 const SPREAD: u64 = (2 << LOOKS_BITS) - 1;
 
-/// Between whom a flow is.
+/// Endpoints of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {
-    /// Source and destination; nothing if it is not IP.
+    /// Source and destination; `None` if the flow is not IP.
     pub ends: Option<(IpAddr, IpAddr)>,
-    /// Number of the protocol over IP.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination ports, if it has any.
+    /// Source and destination ports, if there are any.
     pub ports: Option<(u16, u16)>,
-    /// The port of the switch that it goes to; nothing if it goes to several.
+    /// Destination port of the switch; `None` if the flow goes to several.
     pub to: Option<PortId>,
 }
 
 impl FlowKey {
-    /// Of a frame that goes `to` there.
+    /// Returns the key of a frame that goes to `to`.
     pub fn of(frame: &Frame<'_>, to: Option<PortId>) -> Self {
         match frame.net() {
             NetworkLayer::V4(ip) => Self::packet(&ip, to),
@@ -50,7 +51,7 @@ impl FlowKey {
 
     fn packet<A: Copy + Into<IpAddr>>(ip: &Ip<A>, to: Option<PortId>) -> Self {
         let ports = match ip.transport_layer {
-            // Its flow is that of the addresses alone: only the first fragment has ports.
+            // The flow is that of the addresses alone: only the first fragment has ports.
             _ if ip.fragment => None,
             TransportLayer::Tcp(tcp) => Some((tcp.src, tcp.dst)),
             TransportLayer::Udp(udp) => Some((udp.src, udp.dst)),
@@ -60,28 +61,28 @@ impl FlowKey {
     }
 }
 
-/// What was seen of one flow.
+/// Counts of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopFlow {
-    /// Between whom.
+    /// Endpoints.
     pub key: FlowKey,
-    /// Bytes of late: about what it sent in the last seven seconds.
+    /// Recent bytes: about those of the last seven seconds.
     pub bytes: u64,
-    /// So many of those may be others'.
+    /// Part of `bytes` that may belong to other flows.
     pub error: u64,
 }
 
-/// What was seen of the largest flows.
+/// Counts of the largest flows.
 #[derive(Clone, Debug)]
 pub struct TopFlows {
-    /// Looked at for each frame, so they lie together.
+    /// Hashes of the entries, searched for each sample and therefore stored together.
     hashes: [u32; FLOWS],
     flows: [Option<TopFlow>; FLOWS],
-    /// Bytes of all flows of late.
+    /// Recent bytes of all flows.
     total: u64,
-    /// When everything is halved next; 0: nothing was seen yet.
+    /// Time of the next halving; 0 before the first sample.
     halve_ns: u64,
-    /// Frames that pass before one is looked at.
+    /// Frames until the next sample.
     unseen: u32,
     dice: u64,
 }
@@ -93,8 +94,8 @@ impl Default for TopFlows {
 }
 
 impl TopFlows {
-    /// Sees a frame of a flow with this hash, which is asked for if it is looked at. Flows with the same
-    /// hash are taken for one, what has none is of no flow.
+    /// Counts a frame of a flow if the frame is sampled; only then `hash` and `key` are called.
+    /// Flows with the same hash count as one. A frame without a hash belongs to no flow.
     pub fn see(
         &mut self,
         hash: impl FnOnce() -> Option<u32>,
@@ -106,7 +107,7 @@ impl TopFlows {
             self.unseen -= 1;
             return;
         }
-        // Knuth's MMIX generator: its high bits are good. No flow keeps time with it.
+        // Knuth's MMIX generator: its high bits are good. No flow stays in step with it.
         let dice = self.dice.wrapping_mul(6_364_136_223_846_793_005);
         self.dice = dice.wrapping_add(1_442_695_040_888_963_407);
         self.unseen = (((self.dice >> 32) * SPREAD) >> 32) as u32;
@@ -124,7 +125,7 @@ impl TopFlows {
             flow.bytes = flow.bytes.saturating_add(bytes);
             return;
         }
-        // An empty place has least.
+        // An empty entry has the fewest bytes.
         let places = self.hashes.iter_mut().zip(&mut self.flows);
         let least = places.min_by_key(|(_, flow)| flow.as_ref().map(|flow| flow.bytes));
         if let Some((place, flow)) = least {
@@ -134,7 +135,7 @@ impl TopFlows {
         }
     }
 
-    /// Forgets what is due to be forgotten.
+    /// Halves all counts if that is due.
     fn age(&mut self, now_ns: u64) {
         if self.halve_ns == 0 {
             self.halve_ns = now_ns.saturating_add(HALF_LIFE_NS);
@@ -154,7 +155,7 @@ impl TopFlows {
         }
     }
 
-    /// What is there at `now_ns`, the largest first, and the bytes of all flows together.
+    /// Returns the flows at `now_ns`, the largest first, and the bytes of all flows.
     pub fn read(&mut self, now_ns: u64) -> (Vec<TopFlow>, u64) {
         self.age(now_ns);
         let mut all: Vec<_> = self.flows.iter().flatten().copied().collect();

@@ -1,4 +1,4 @@
-//! Elephants among mice, and what is forgotten.
+//! Large flows among small ones, and aging.
 
 use std::net::Ipv4Addr;
 
@@ -51,7 +51,7 @@ fn elephants_have_places_among_thousands_of_mice() {
     assert_eq!(all.len(), FLOWS);
     let names: Vec<_> = all.iter().take(8).map(|flow| flow.key.ports.unwrap().0).collect();
     assert_eq!(names, [7, 6, 5, 4, 3, 2, 1, 0], "largest first");
-    // One of sixteen is looked at, so sums are near what was sent and not equal to it.
+    // One frame of sixteen is sampled, so sums are near the sent bytes but not equal.
     let sent = 40_000 * (8 * 9_000 + 28 * 3_000 + 8 * 500);
     assert!(total.abs_diff(sent) < sent / 20, "{total} {sent}");
     for (flow, number) in all.iter().zip((0..8).rev()) {

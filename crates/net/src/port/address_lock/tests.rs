@@ -1,4 +1,4 @@
-//! What a locked guest may say, and what it may not.
+//! Tests of frames that a locked guest may send, and of those that it may not.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn six(last: u16) -> Ipv6Addr {
 }
 
 fn lock() -> AddressLock {
-    // Not in order, and more than one.
+    // Unsorted, and more than one.
     AddressLock::new(mac(1), &[PEER.to_bits().wrapping_add(7).into(), OWN], &[six(9), six(1)])
         .unwrap()
 }
@@ -42,7 +42,7 @@ fn addresses_of_its_own() {
     assert_eq!(fragment, Err(Reason::LockedAddress));
     let other = parse(&ether(mac(2), mac(3), None, ethertype::ARP, &arp(mac(3), OWN)));
     assert_eq!(lock().check(&other, &Header::default()), Err(Reason::LockedMac));
-    // Without addresses nothing goes.
+    // Without addresses no frame passes.
     let none = AddressLock::new(mac(1), &[], &[]).unwrap();
     let frame = parse(&ether(mac(2), mac(1), None, ethertype::IPV4, &v4([OWN, PEER], 6, &segment)));
     assert_eq!(none.check(&frame, &Header::default()), Err(Reason::LockedAddress));
@@ -67,7 +67,7 @@ fn dhcp_for_itself() {
     assert_eq!((ask(NOBODY, [68, 67], &own), ask(OWN, [68, 67], &own)), (Ok(()), Ok(())));
     assert_eq!(ask(OTHER, [68, 67], &own), Err(Reason::LockedAddress));
     assert_eq!(ask(NOBODY, [68, 53], &own), Err(Reason::LockedAddress));
-    // For somebody else, as a server, without saying for whom.
+    // For another client, as a server, and without naming the client.
     assert_eq!(ask(NOBODY, [68, 67], &dhcp(1, mac(3), NOBODY, 1)), Err(Reason::LockedProtocol));
     assert_eq!(ask(OWN, [68, 67], &dhcp(2, mac(1), NOBODY, 5)), Err(Reason::LockedProtocol));
     assert_eq!(ask(OWN, [68, 67], &own[..20]), Err(Reason::LockedProtocol));
@@ -131,14 +131,14 @@ fn nothing_is_hidden() {
     assert_eq!(says6(six(1), 44, &fragment), Err(Reason::LockedNeighbour));
     let packet = v4([OTHER, PEER], 6, &tcp([1, 2], 0, 0, 0, b""));
     assert_eq!(check(0x88cc, &packet), Err(Reason::LockedProtocol));
-    // Behind a second tag.
+    // After a second tag.
     let inner = [&[0, 7, 8, 0], &packet[..]].concat();
     assert_eq!(check(ethertype::SERVICE, &inner), Err(Reason::LockedProtocol));
     let frame = parse(&ether(mac(2), mac(1), Some(7), ethertype::IPV4, &packet));
     assert_eq!(lock().check(&frame, &Header::default()), Err(Reason::LockedAddress));
 }
 
-/// A checksum that a receiver completes must not be written over an address.
+/// A checksum that a receiver completes must not overwrite an address.
 #[test]
 fn checksums_are_written_where_checksums_are() {
     let frame = |body: &[u8]| parse(&ether(mac(2), mac(1), None, ethertype::IPV4, body));
@@ -159,7 +159,7 @@ fn checksums_are_written_where_checksums_are() {
 }
 
 proptest! {
-    /// Whatever passes is from its own addresses.
+    /// Every frame that passes is from the port's own addresses.
     #[test]
     fn whatever_passes_is_its_own(bytes in mutants()) {
         let Ok(frame) = Frame::parse(&bytes, bytes.len()) else { return Ok(()) };

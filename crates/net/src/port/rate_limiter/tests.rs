@@ -1,4 +1,4 @@
-//! Caps against arithmetic that is done by hand.
+//! Compares rate limits with arithmetic by hand.
 
 use std::sync::atomic::AtomicU64;
 use std::thread;
@@ -9,7 +9,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// When each of `count` passes, if one asks again as soon as it was told to.
+/// Returns when each of `count` requests passes if the caller retries as soon as permitted.
 fn greedy(rate_limiter: &RateLimiter, mut now: u64, units: u64, count: usize) -> Vec<u64> {
     let pass = |_| {
         while let Err(at) = rate_limiter.admit(units, now) {
@@ -42,7 +42,7 @@ fn what_is_owed_goes_along_to_a_successor() {
         "{}",
         rate_limiter.debt_ns(7)
     );
-    // By another clock.
+    // On another clock.
     other.charge(rate_limiter.debt_ns(7), 100);
     assert_eq!(greedy(&other, 100, 1, 2), [100; 2]);
     assert!(other.admit(1, 100).is_err() && rate_limiter.debt_ns(SECOND) == 0);
@@ -75,7 +75,7 @@ fn extremes_neither_overflow_nor_wait_for_ever() {
     assert_eq!(rate_limiter.admit(1, u64::MAX), Err(u64::MAX));
     let rate_limiter = RateLimiter::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
     assert!(greedy(&rate_limiter, 0, 1 << 40, 1000).iter().all(|at| *at == 0));
-    // A year without anything.
+    // A year without requests.
     let rate_limiter = RateLimiter::new(Rate { per_second: 1, burst: 1 }, 0);
     assert_eq!(rate_limiter.admit(1, 365 * 86_400 * SECOND), Ok(()));
     let rate = Rate::bytes(1000);
@@ -97,7 +97,8 @@ fn threads_share_one_cap() {
             });
         }
     });
-    // 10 ms at the rate, and the burst; threads are not at the same time, and only lose by it.
+    // The units of 10 ms at the rate, and the burst. Threads do not run simultaneously, which only
+    // reduces the result.
     let passed = passed.into_inner();
     assert!(passed <= 11_001, "{passed}");
     assert!(passed > 1000, "{passed}");
@@ -115,7 +116,8 @@ fn who_is_given_another_cap_is_given_no_other_burst() {
         next.follow(&former, 1000 * SECOND);
         assert_eq!(next.debt_ns(1000 * SECOND), 0);
     }
-    // What was larger than the burst is no matter of the next one: after one unit's time one passes.
+    // A request larger than the burst does not burden the next limiter: one unit passes after one
+    // unit's time.
     assert_eq!(former.admit(5000, 0), Ok(()));
     for per_second in [1, 1000, 10_000] {
         let next = of(per_second);
@@ -125,8 +127,8 @@ fn who_is_given_another_cap_is_given_no_other_burst() {
 }
 
 proptest! {
-    /// In no span of time does more pass than the burst, one more, and what the rate gives; and
-    /// whoever waits as long as told passes, so that the rate is also reached.
+    /// In any span of time at most the burst, one more request, and the units of the rate pass. A
+    /// caller that waits as long as told passes, so that the rate is also reached.
     #[test]
     fn no_span_has_more_than_its_rate(
         per_second in 1u64..1 << 33,
@@ -152,7 +154,7 @@ proptest! {
             let mut sum: u128 = 0;
             for (to, units) in &passed[nth..] {
                 let given = u128::from(to - from) * u128::from(per_second) / u128::from(SECOND);
-                // Times are rounded up, which gives nothing away but the last part of a unit.
+                // Times are rounded up, which grants nothing but the last part of a unit.
                 let most = given + u128::from(burst) + u128::from(per_second / SECOND) + 2;
                 prop_assert!(sum <= most, "{sum} of {most}");
                 sum += u128::from(*units);

@@ -1,4 +1,4 @@
-//! Ways change nothing: a switch that keeps them decides as one that has none.
+//! Tests that the cache changes no result: a switch with it decides as one without it.
 
 use proptest::prelude::*;
 
@@ -10,10 +10,10 @@ use crate::port::{DefaultMode, LockingMode, PortPolicy, Vlan};
 use crate::table::{LearnOutcome, MacTableLimits};
 use crate::test_frames::{ether, mac, parse};
 
-/// Something that happens to a switch.
+/// Event of a switch.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A frame from a port, between stations, with a tag and so many bytes.
+    /// Frame from a port, between stations, with a tag and a number of bytes.
     Frame {
         port: u16,
         from: u8,
@@ -21,7 +21,7 @@ enum Event {
         tag: Option<u16>,
         bytes: usize,
     },
-    /// Time passes, in milliseconds.
+    /// Passage of time, in milliseconds.
     Wait(u64),
     Lock(u16, LockingMode),
     Vlan(u16, Option<u16>),
@@ -30,7 +30,7 @@ enum Event {
         mtu: u16,
         closed: bool,
     },
-    /// Another reactor has heard a station.
+    /// Station learnt by another reactor.
     News(u16, u8),
 }
 
@@ -38,7 +38,7 @@ fn event() -> impl Strategy<Value = Event> {
     let (port, station) = (|| 0u16..3, || 0u8..3);
     let tag = prop_oneof![6 => Just(None), 1 => Just(Some(0xa000)), 1 => Just(Some(7))];
     let bytes = prop_oneof![4 => Just(46usize), 1 => Just(1400)];
-    // A station is mostly at the port of its number.
+    // A station is mostly at the port with its number.
     let sender =
         prop_oneof![9 => station().prop_map(|of| (of.into(), of)), 1 => (port(), station())];
     let frame = (sender, station(), tag, bytes);
@@ -88,7 +88,7 @@ fn happen(switch: &mut Switch, event: &Event, now_ns: u64) {
     }
 }
 
-/// What becomes of a frame, and of its tag.
+/// Returns the decision about a frame, and the change of its tag.
 fn decided(
     switch: &mut Switch,
     from: PortId,
