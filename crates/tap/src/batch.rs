@@ -1,10 +1,10 @@
-//! How many frames to ask for at once.
+//! Number of frames to read at once.
 
-/// Most of them: beyond this a system call is a small part of what the frames cost.
+/// Most reads at once. Beyond this number a system call is a small part of the cost of the frames.
 pub(crate) const BATCH_MAX: usize = 32;
 
-/// As many as came the last time and one more, so that the end is seen by the same call; twice as
-/// many if the end was not seen.
+/// Size of the next batch of reads. It is one more than the frames of the last batch, so that the
+/// same call finds the end. If the last batch found no end, it doubles.
 #[derive(Debug)]
 pub(crate) struct ReadBatch {
     next: usize,
@@ -21,7 +21,7 @@ impl ReadBatch {
         self.next
     }
 
-    /// So many were asked for, and so many came.
+    /// Adjusts the size after a batch of `asked` reads that returned `came` frames.
     pub(crate) fn ended(&mut self, asked: usize, came: usize) {
         let next = if came < asked { came + 1 } else { asked * 2 };
         self.next = next.clamp(1, BATCH_MAX);

@@ -1,4 +1,4 @@
-//! Opening a device.
+//! Opening a TAP device, or adopting it from another process.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,28 +12,28 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::TapError;
 
-/// Queues of a device, at most: the kernel's own limit.
+/// Most queues of a device: the kernel's own limit.
 pub const QUEUES_MAX: usize = 256;
 
-/// What every queue is.
+/// Flags with which every queue is attached.
 const FLAGS: u32 = tun::TAP | tun::NO_PREFIX | tun::VNET_HEADER | tun::MULTI_QUEUE;
-/// What the kernel may leave to be done: all of [`net::header::Offloads::KERNEL`].
+/// Offloads that the kernel may leave to this process: all of [`net::header::Offloads::KERNEL`].
 const OFFLOADS: u32 = tun::CHECKSUM | tun::TCP4 | tun::TCP6 | tun::ECN;
-/// Where the kernel shows network devices.
+/// Directory in which the kernel lists network devices.
 const DEVICES: &str = "/sys/class/net";
 
-/// Where a device comes from.
+/// Whether a device must exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapOrigin {
-    /// It is there, made by whoever looks after the host's network, and it stays.
+    /// The device must exist. The administrator's network setup created it, and it stays.
     Existing,
-    /// It is made, and goes with the last of its queues.
+    /// The device must not exist. It is created, and removed with the last of its queues.
     New,
-    /// It is used if it is there, else made.
+    /// The device is used if it exists, and created if not.
     Either,
 }
 
-/// A device that is open. It is up or down, and in a bridge or not, as others set it.
+/// An open device. Other programs set it up or down, and add it to a bridge or not.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
@@ -41,10 +41,10 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens a device of this name with so many queues, all attached, with headers and offloads set.
+    /// Opens a device with this number of queues, all attached, and sets headers and offloads.
     ///
     /// # Errors
-    /// [`TapError`]: a device that was made for it is gone by then.
+    /// [`TapError`]. A device that was created for this call is then removed.
     pub fn open(name: &str, queues: usize, origin: TapOrigin) -> Result<Self, TapError> {
         check(name)?;
         if !(1..=QUEUES_MAX).contains(&queues) {
@@ -63,7 +63,8 @@ impl Tap {
             Errno::BUSY if before.is_none() => TapError::Exists(name.into()),
             errno => refused(errno),
         })?;
-        // One that was deleted meanwhile has been made anew, and goes as this returns.
+        // The device was deleted meanwhile. Attaching created a new one, which is removed on
+        // return.
         if before.is_some() && index(name)? != before {
             return Err(TapError::NotThere(name.into()));
         }
@@ -82,11 +83,11 @@ impl Tap {
         Ok(tap)
     }
 
-    /// A device that another process has opened by this name, with all its queues. It is as that has
-    /// left it, and may have been called otherwise since.
+    /// Adopts a device that another process has opened under this name, with all its queues. The
+    /// device keeps the settings of that process, and may have been renamed since.
     ///
     /// # Errors
-    /// [`TapError`]: they are not queues of one device.
+    /// [`TapError`]: the descriptors are not queues of one device.
     pub fn adopt(name: &str, queues: Vec<OwnedFd>) -> Result<Self, TapError> {
         check(name)?;
         if !(1..=QUEUES_MAX).contains(&queues.len()) {
@@ -104,7 +105,7 @@ impl Tap {
         Ok(Self { name: name.into(), queues: all })
     }
 
-    /// Headers and offloads belong to the device: each queue has them.
+    /// Sets headers and offloads, which belong to the device and so apply to each queue.
     fn configure(&self) -> Result<(), Errno> {
         let Some(first) = self.queues.first() else { return Ok(()) };
         first.set_header_bytes(HEADER_BYTES as u32)?;
@@ -112,26 +113,26 @@ impl Tap {
         first.set_offloads(OFFLOADS)
     }
 
-    /// Its name.
+    /// Returns the name of the device.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of queues.
+    /// Returns the number of queues.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// The descriptor of a queue, for [`crate::Queue::new`] and for the reactor to watch.
+    /// Returns the descriptor of a queue, for [`crate::Queue::new`] and for the reactor to watch.
     pub fn queue(&self, number: usize) -> Option<Arc<OwnedFd>> {
         self.queues.get(number).map(Tun::fd)
     }
 
-    /// Whether the device spreads frames to a queue; from the start it does. What waits in a queue
-    /// that is detached is lost. The last one should stay attached.
+    /// Sets whether the device spreads frames to a queue. At the start it does. Frames that wait in
+    /// a queue are lost when it is detached. At least one queue should stay attached.
     ///
     /// # Errors
-    /// The kernel's refusal: also if it is so already.
+    /// The system call failed, for example because the queue is already in this state.
     pub fn set_attached(&self, number: usize, attached: bool) -> Result<(), TapError> {
         let queue = self.queues.get(number).ok_or(TapError::Queues(number))?;
         let doing = if attached { "attach a queue of" } else { "detach a queue of" };
@@ -148,7 +149,7 @@ fn check(name: &str) -> Result<(), TapError> {
     Err(TapError::Name(name.chars().take(2 * NAME_BYTES_MAX).collect()))
 }
 
-/// Number of the device of this name, if it is there.
+/// Returns the index of the device of this name, if it exists.
 fn index(name: &str) -> Result<Option<u32>, TapError> {
     let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
     match any.and_then(|any| name_to_index(any, name)) {
@@ -158,7 +159,7 @@ fn index(name: &str) -> Result<Option<u32>, TapError> {
     }
 }
 
-/// A descriptor of a driver that has what we use.
+/// Opens the driver and checks that it has the required features.
 fn driver(name: &str) -> Result<Tun, TapError> {
     let driver = Tun::open().map_err(|errno| match errno {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
@@ -191,13 +192,14 @@ fn explain(doing: &'static str, name: &str, errno: Errno) -> TapError {
     }
 }
 
-/// Flags of a device of the TUN driver, as the kernel shows them.
+/// Reads the flags of a device of the TUN driver from sysfs.
 fn shown_flags(name: &str) -> Option<u32> {
     let text = std::fs::read_to_string(Path::new(DEVICES).join(name).join("tun_flags")).ok()?;
     u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
 }
 
-/// Queues that the device has, whoever has them; nothing if the kernel shows another namespace's.
+/// Counts the queues of a device, those of all processes. `None` if sysfs shows the devices of
+/// another network namespace.
 fn shown_queues(name: &str, index: u32) -> Option<usize> {
     let shown = Path::new(DEVICES).join(name);
     let number = std::fs::read_to_string(shown.join("ifindex")).ok()?;

@@ -1,4 +1,4 @@
-//! Opening a device that its last user is just letting go.
+//! Opening a device that its former user is about to release.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -9,34 +9,34 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use crate::{Tap, TapError, TapOrigin};
 
-/// Changes of network devices (rtnetlink(7), `RTMGRP_LINK`).
+/// Multicast group for changes of network devices (rtnetlink(7), `RTMGRP_LINK`).
 const LINKS: u32 = 1;
 
-/// A device that stays and is down changes hands without news: it is looked at as often.
+/// Interval between attempts. No event reports that a device which stays and is down is released.
 const UNTOLD: Duration = Duration::from_millis(50);
 
-/// News of this host's network devices; nothing where the kernel does not tell.
+/// Events of this host's network devices. `None` if the kernel does not report them.
 struct LinkEvents(Option<OwnedFd>);
 
 impl LinkEvents {
-    /// What happens from now on.
+    /// Subscribes to events from now on.
     fn listen() -> Self {
         Self(Self::socket())
     }
 
     fn socket() -> Option<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Of its protocols the first, NETLINK_ROUTE.
+        // Protocol `None` is the first, NETLINK_ROUTE.
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).ok()?;
         bind(&fd, &SocketAddrNetlink::new(0, LINKS)).ok()?;
         Some(fd)
     }
 
-    /// Something has happened, or may have, or it is `until`.
+    /// Waits for an event or until `until`, at most [`UNTOLD`]. May return early.
     fn wait(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now()).min(UNTOLD);
         let left = Timespec::try_from(left).ok();
-        // An interruption is looked at as if something had happened, and so is what went by unread.
+        // After an interruption or a lost event the caller tries again, as after an event.
         let mut fds: Vec<_> = self.0.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let _ = poll(&mut fds, left.as_ref());
         let Some(fd) = &self.0 else { return };
@@ -45,9 +45,9 @@ impl LinkEvents {
 }
 
 impl Tap {
-    /// As [`Tap::open`], but a device that is in use, or goes just when it is opened, is waited for,
-    /// `patience` at most. A process that has ended lets go of its devices a moment after others see
-    /// its end, when the kernel was still at work for it.
+    /// Opens a device like [`Tap::open`]. If the device is in use, or is removed just now, waits up
+    /// to `patience` and retries. The kernel releases a process's devices a moment after other
+    /// processes see its end.
     ///
     /// # Errors
     /// As [`Tap::open`].
@@ -58,7 +58,7 @@ impl Tap {
         patience: Duration,
     ) -> Result<Self, TapError> {
         let until = Instant::now() + patience;
-        // From before the first look on, so that nothing is missed.
+        // Subscribe before the first attempt, so that no event is missed.
         let link_events = LinkEvents::listen();
         loop {
             let opened = Self::open(name, queues, origin);

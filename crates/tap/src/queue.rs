@@ -1,4 +1,4 @@
-//! One queue as a reactor uses it.
+//! One queue of a device, as a reactor uses it.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use crate::batch::{BATCH_MAX, ReadBatch};
 use crate::skipped_frames::SkippedFrames;
 use crate::{QueueError, SendError};
 
-/// Bytes of memory for a frame and its header, in whole pages. A frame that fills it is longer than
-/// any that a switch takes.
+/// Bytes of memory for a frame and its header, in whole pages. A switch accepts no frame that fills
+/// a slot.
 pub const SLOT_BYTES: usize = (HEADER_BYTES + FRAME_MAX as usize).next_multiple_of(4096);
-/// Frames that have a place in memory, in the kernel or with their user. The kernel gives memory to
-/// those places only that are used, and of each as much as was.
+/// Number of slots for frames, which are in the kernel, free, or with their user. The kernel
+/// provides memory only for the slots and pages that are used.
 pub const SLOTS: usize = 2 * BATCH_MAX;
 
-/// A frame that came, after its header. It is given back by [`Queue::recycle`], or its place is lost.
+/// A received frame, after its header. Return it with [`Queue::recycle`], or its slot is lost.
 #[derive(Debug)]
 #[must_use = "its place in memory is given back by recycle"]
 pub struct Frame {
@@ -30,62 +30,64 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The header and the frame. Only this process has the memory.
+    /// Returns the header and the frame. Only this process has the memory.
     pub fn buffers(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 }
 
-/// A frame that was to be sent.
+/// A frame that [`Queue::send`] has handled.
 #[derive(Debug)]
 pub struct Sent {
-    /// What its sender called it.
+    /// Tag that the sender gave it.
     pub tag: u64,
-    /// Its memory.
+    /// Memory of the frame.
     pub buffers: Buffers,
-    /// Whether the kernel has taken it.
+    /// Result: sent, or the reason why not.
     pub outcome: Result<(), SendError>,
 }
 
-/// One queue of a device, on the reactor that owns it. What it has in the kernel ends with its poller.
+/// One queue of a device, on the reactor that owns it. Its operations in the kernel end with its
+/// poller.
 #[derive(Debug)]
 pub struct Queue {
     file: File,
     reads: CompletionPort,
     writes: CompletionPort,
     thread_mapping: ThreadMapping,
-    /// Places that are free, ready to be read into.
+    /// Free slots, ready for reads.
     free: Vec<Frame>,
     came: VecDeque<Frame>,
     sent: VecDeque<Sent>,
     op_completion: Vec<OpCompletion>,
     batch: ReadBatch,
     skipped_frames: SkippedFrames,
-    /// Reads in the kernel.
+    /// Number of reads in the kernel.
     asked: usize,
-    /// There may be something: the device said so, or the end was not seen, since it was asked.
+    /// True if frames may wait: the device notified, or the last batch did not find the end.
     ready: bool,
-    /// The driver cannot tell that a read would wait (before Linux 6.4), so frames are read one by
-    /// one. Reads that wait in the kernel would be no way: nothing ends them with their poller.
+    /// True if frames are read one by one, because the driver cannot report that a read would wait
+    /// (before Linux 6.4). Reads that wait in the kernel are no option: nothing ends them with
+    /// their poller.
     direct: bool,
-    /// It was told something that frames may not be all of.
+    /// True if a notification may have reported an error besides frames.
     doubts: bool,
-    /// Whether it has failed is to be seen from the device: nothing has come of what was told.
+    /// True if the device must be checked for an error: a notification brought no frames.
     looks: bool,
-    /// It takes nothing of the device for now.
+    /// True while the queue starts no reads.
     rests: bool,
     failed: bool,
 }
 
 impl Queue {
-    /// A queue for the poller that is being made. The same descriptor should be watched by the
-    /// reactor, as the poller's kick.
+    /// Creates a queue for the poller that is being created. The reactor should watch the same
+    /// descriptor, as the poller's kick.
     ///
     /// # Errors
-    /// No memory for frames.
+    /// There is no memory for frames.
     ///
     /// # Panics
-    /// Outside of a poller.
+    /// The call is outside of a poller.
     pub fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
         let thread_mapping = ThreadMapping::private(SLOTS * SLOT_BYTES)?;
         let mut free = Vec::with_capacity(SLOTS);
@@ -113,40 +115,40 @@ impl Queue {
         })
     }
 
-    /// The device says that there is something, or that it has an error: once for each time that it
-    /// does.
+    /// Handles a notification of the device: frames wait, or it has an error. Call once for each
+    /// notification.
     pub fn kicked(&mut self, error: bool) {
-        // What comes next may be the answer to one time, and the end that of another.
+        // The next frames may belong to one notification, and an error to the other.
         self.doubts |= error || self.ready;
         self.ready = true;
     }
 
-    /// There may be something that nobody has asked for.
+    /// Returns whether frames may wait for which no read was started.
     pub fn has_work(&self) -> bool {
         let may = !self.failed && !self.rests;
         self.ready && may && self.asked == 0 && !self.free.is_empty()
     }
 
-    /// Takes nothing more of the device, or does so again. What was asked for still comes.
+    /// Pauses or resumes reads. Reads in the kernel still complete.
     pub fn set_resting(&mut self, rests: bool) {
         self.rests = rests;
     }
 
-    /// Nothing that was asked for is still to come.
+    /// Returns whether no read is in the kernel.
     pub fn is_quiet(&self) -> bool {
         self.asked == 0
     }
 
-    /// Frames that the kernel could not hand over, since this was asked last. They are lost, and those
-    /// behind them come.
+    /// Returns the number of frames that the kernel could not deliver since the last call. They are
+    /// lost; frames behind them arrive.
     pub fn take_skipped(&mut self) -> u64 {
         self.skipped_frames.take()
     }
 
-    /// Looks at what has ended.
+    /// Collects completed reads and writes.
     ///
     /// # Errors
-    /// The queue has failed: told once. What came before is there.
+    /// The queue has failed. Reported once. Frames that arrived before are available.
     pub fn reap(&mut self, context: &mut Context<'_>) -> Result<(), QueueError> {
         let mut gone = false;
         context.reap(&self.writes, &mut self.op_completion);
@@ -160,7 +162,7 @@ impl Queue {
         if !self.op_completion.is_empty() {
             self.sort()?;
         }
-        // Whoever only sends learns of the end so.
+        // A queue that only sends detects the end of its device this way.
         if gone {
             self.fail(QueueError::Gone)?;
         }
@@ -170,14 +172,15 @@ impl Queue {
         if std::mem::take(&mut self.looks) { self.look(context) } else { Ok(()) }
     }
 
-    /// A device that is deleted wakes its readers just before a read fails. One that was quicker has
-    /// found nothing, and is not woken again, but the device tells an error by then.
+    /// Checks the device for an error. A deleted device wakes its readers just before reads fail. A
+    /// read in between finds nothing and is not woken again, but the device reports an error by
+    /// then.
     fn look(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
         context.count_syscalls(1);
         if self.file.has_error() { self.fail(QueueError::Gone) } else { Ok(()) }
     }
 
-    /// Sorts the reads that have ended, which came in the order in which they were asked for.
+    /// Handles the completed reads, which are in the order in which they were submitted.
     fn sort(&mut self) -> Result<(), QueueError> {
         let (mut frames, ended, mut failure) = (0, self.op_completion.len(), None);
         for op_completion in self.op_completion.drain(..) {
@@ -206,8 +209,8 @@ impl Queue {
         }
         self.asked = self.asked.saturating_sub(ended);
         self.batch.ended(ended, frames);
-        // If the end was seen, the device tells of what has come after it. A frame that was skipped is
-        // not the end: nothing more is told of those behind it.
+        // If a read found the end, the device notifies of later frames. A skipped frame is not the
+        // end: the device does not notify of the frames behind it.
         self.ready |= frames == ended || self.direct;
         if frames < ended && !self.direct {
             self.looks = std::mem::take(&mut self.doubts) || frames == 0;
@@ -215,7 +218,7 @@ impl Queue {
         failure.map_or(Ok(()), |error| self.fail(error))
     }
 
-    /// Reads what is there, up to a batch.
+    /// Reads the frames that wait, up to a batch.
     fn read(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
         for read in 0..BATCH_MAX {
             let Some(mut frame) = self.free.pop() else { break };
@@ -243,23 +246,24 @@ impl Queue {
         Ok(())
     }
 
-    /// The first failure is told, and ends everything.
+    /// Marks the queue as failed. Returns the error the first time only.
     fn fail(&mut self, error: QueueError) -> Result<(), QueueError> {
         if std::mem::replace(&mut self.failed, true) { Ok(()) } else { Err(error) }
     }
 
-    /// The next frame that came, in their order.
+    /// Returns the next received frame, in order of arrival.
     pub fn next_frame(&mut self) -> Option<Frame> {
         self.came.pop_front()
     }
 
-    /// Takes a frame's place back.
+    /// Takes a frame's slot back.
     pub fn recycle(&mut self, frame: Frame) {
         let Frame { buffers, slot } = frame;
         self.free.push(whole(&self.thread_mapping, buffers, slot));
     }
 
-    /// Asks for frames, if there may be some. The kernel is asked with what else the turn submits.
+    /// Submits reads if frames may wait. They go to the kernel with the other operations of the
+    /// turn.
     pub fn ask(&mut self, context: &mut Context<'_>) {
         if self.direct || !self.has_work() {
             return;
@@ -273,8 +277,8 @@ impl Queue {
         }
     }
 
-    /// Sends a frame, its header before it: at the end of the turn, in the order of the calls. What
-    /// has become of it is told by [`Self::next_sent`].
+    /// Sends a frame that begins with its header: at the end of the turn, in the order of the
+    /// calls. [`Self::next_sent`] returns the result.
     pub fn send(&mut self, context: &mut Context<'_>, buffers: Buffers, tag: u64) {
         if self.failed {
             self.sent.push_back(Sent { tag, buffers, outcome: Err(SendError::Gone) });
@@ -285,16 +289,16 @@ impl Queue {
         context.submit(&self.writes, op, tag);
     }
 
-    /// The next frame that was sent or lost.
+    /// Returns the next frame that was sent or lost.
     pub fn next_sent(&mut self) -> Option<Sent> {
         self.sent.pop_front()
     }
 }
 
-/// A place as a whole, in a list that has room for one piece.
+/// Returns a whole slot, in a list with capacity for one piece.
 fn whole(thread_mapping: &ThreadMapping, mut buffers: Buffers, slot: u16) -> Frame {
     buffers.clear();
-    // The area has room for every slot.
+    // The mapping has space for every slot.
     let _fits = buffers.append_area(thread_mapping, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
     Frame { buffers, slot }
 }

@@ -1,19 +1,19 @@
-//! What becomes of a queue whose reads fail.
+//! Frames that are lost because their read failed.
 
 use rustix::io::Errno;
 
 use crate::QueueError;
 
-/// So many reads may fail on end, without a frame or the news that there is none: many times what waits
-/// in a device (500 frames, unless somebody sets more). A descriptor that can only fail would keep the
-/// reactor busy for nothing.
+/// Most failed reads in a row, without a frame and without an end. This is many times the frames
+/// that wait in a device (500 by default). A descriptor that can only fail would otherwise keep the
+/// reactor busy without effect.
 pub(crate) const RUN_MAX: u32 = 1 << 16;
 
-/// Frames that the kernel had and could not hand over. It drops such a frame, and those behind it can
-/// be read: one whose kind of segmentation a header cannot express, say (EINVAL).
+/// Counts frames that the kernel could not deliver. It drops such a frame, and the frames behind it
+/// can be read. An example is a kind of segmentation that the header cannot express (EINVAL).
 #[derive(Debug, Default)]
 pub(crate) struct SkippedFrames {
-    /// Since they were asked for.
+    /// Number of frames since the last [`Self::take`].
     new: u64,
     run: u32,
 }
@@ -23,15 +23,15 @@ impl SkippedFrames {
         std::mem::take(&mut self.new)
     }
 
-    /// A frame came.
+    /// Ends a run of failed reads, because a frame arrived.
     pub(crate) fn came(&mut self) {
         self.run = 0;
     }
 
-    /// A read has failed: whether a frame was skipped by it, or else there is none.
+    /// Handles a failed read. Returns whether it skipped a frame; if not, no frame waits.
     ///
     /// # Errors
-    /// The queue ends: its device has gone, or has done nothing but fail.
+    /// The queue has failed: its device is gone, or its reads only fail.
     pub(crate) fn judge(&mut self, errno: Errno) -> Result<bool, QueueError> {
         match errno {
             Errno::BADFD => return Err(QueueError::Gone),

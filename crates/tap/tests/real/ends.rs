@@ -1,4 +1,4 @@
-//! Queues on a reactor, whose frames go to the queue of another device or to nobody.
+//! Queues on a reactor. Frames of one queue go to the queue of another device, or are dropped.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,13 +11,13 @@ use net::header::{HEADER_BYTES, Header, Offloads};
 use reactor::{Context, PollOutcome, Poller, PollerId, Reactor};
 use tap::{Queue, QueueError, SendError, Tap};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// What a queue has seen.
+/// Events of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// First bytes of each frame with its header, and how many bytes it had with it.
+    /// First bytes of each frame with its header, and the length of both.
     pub(super) frames: Vec<(Vec<u8>, usize)>,
     pub(super) errors: Vec<QueueError>,
     pub(super) skipped: u64,
@@ -25,7 +25,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Frames as the switch takes them.
+    /// Returns the frames, parsed as the switch does.
     pub(super) fn parsed(&self) -> Vec<(Frame<'_>, Header)> {
         fn parse((bytes, len): &(Vec<u8>, usize)) -> (Frame<'_>, Header) {
             let frame = Frame::parse(&bytes[HEADER_BYTES..], len - HEADER_BYTES).unwrap();
@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// A queue that is used by a reactor.
+/// A queue on a reactor.
 struct End {
     queue: Queue,
     other: Option<PollerId>,
@@ -89,7 +89,7 @@ impl Poller for End {
     }
 }
 
-/// The reactor sleeps: nothing goes on there. What it has begun has ended.
+/// Checks that the reactor sleeps and has completed all its operations.
 pub(super) fn at_rest(reactor: &Reactor) {
     reactor.handle().call(|_| ()).unwrap();
     let before = reactor.handle().counters().sleeps();
@@ -98,7 +98,7 @@ pub(super) fn at_rest(reactor: &Reactor) {
     assert!(after - before <= 1, "{before} {after}");
 }
 
-/// A queue of the test's.
+/// A queue that the test observes.
 pub(super) struct Watched {
     id: PollerId,
     seen: Arc<Mutex<Seen>>,
@@ -106,17 +106,18 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// The queue with this number of a device, used by a reactor from now on.
+    /// Places queue `number` of a device on a reactor.
     pub(super) fn new(reactor: &Reactor, tap: &Tap, number: usize) -> Self {
         Self::of(reactor, tap.queue(number).unwrap())
     }
 
-    /// A queue that is this descriptor.
+    /// Places a queue with this descriptor on a reactor.
     pub(super) fn of(reactor: &Reactor, fd: Arc<OwnedFd>) -> Self {
         Self::kicked_by(reactor, fd.clone(), Some(fd))
     }
 
-    /// A queue whose descriptor nobody watches: it asks at first, and on its own account.
+    /// Places a queue on a reactor that does not watch its descriptor. It reads at first, and then
+    /// only on its own account.
     pub(super) fn deaf(reactor: &Reactor, fd: Arc<OwnedFd>) -> Self {
         Self::kicked_by(reactor, fd, None)
     }
@@ -135,7 +136,7 @@ impl Watched {
         Self { id, seen, changes }
     }
 
-    /// What comes in at one goes out at the other, both ways.
+    /// Forwards the frames of each of both queues to the other.
     pub(super) fn join(&self, reactor: &Reactor, other: &Self) {
         for (one, other) in [(self.id, other.id), (other.id, self.id)] {
             let set = move |context: &mut Context<'_>| {
@@ -145,7 +146,7 @@ impl Watched {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub(super) fn send(&self, reactor: &Reactor, bytes: &[u8], tag: u64) {
         let (id, bytes) = (self.id, bytes.to_vec());
         let send = move |context: &mut Context<'_>| {
@@ -158,7 +159,7 @@ impl Watched {
         reactor.handle().call(send).unwrap().unwrap();
     }
 
-    /// What was seen, as soon as it is enough.
+    /// Waits until `enough` returns a value for the events of the queue.
     pub(super) fn until<R>(&self, mut enough: impl FnMut(&mut Seen) -> Option<R>) -> R {
         loop {
             if let Some(result) = enough(&mut self.seen.lock().unwrap()) {

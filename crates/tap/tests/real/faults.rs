@@ -1,5 +1,5 @@
-//! Reads that fail. Sockets fail as a TAP device does that has a frame which it cannot hand over: one
-//! read has the error, and those behind it what has come.
+//! Reads that fail. Sockets fail like a TAP device with a frame that it cannot deliver: one read
+//! returns the error, and the next reads return the frames behind it.
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use testkit::in_namespace::in_own_network;
 use crate::ends::{LONG, Watched, at_rest};
 use crate::ip;
 
-/// Frames that wait behind the error: more than are asked for at first.
+/// Number of frames behind the error: more than the first batch reads.
 const FRAMES: u8 = 10;
 
-/// A socket with frames that wait, and an error before them.
+/// Creates a socket with an error before the frames that wait.
 fn refused() -> UdpSocket {
     let [near, far] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     near.connect(far.local_addr().unwrap()).unwrap();
@@ -39,7 +39,7 @@ fn refused() -> UdpSocket {
 #[test]
 fn a_frame_that_cannot_be_had_is_skipped_and_those_behind_it_come() {
     let reactor = Reactor::spawn("test").unwrap();
-    // Nothing wakes it for them: it has to see by itself that this was not the end.
+    // No event wakes the queue for them. It must detect that the error was not the end.
     let queue = Watched::deaf(&reactor, Arc::new(OwnedFd::from(refused())));
     queue.until(|seen| {
         let came: Vec<_> = seen.frames.iter().map(|(bytes, len)| (bytes[0], *len)).collect();
@@ -56,7 +56,7 @@ fn a_frame_that_cannot_be_had_is_skipped_and_those_behind_it_come() {
 fn a_descriptor_that_only_fails_is_given_up() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
-    // A driver that cannot tell that a read would wait, so this one is read one by one.
+    // Like a driver that cannot report that a read would wait, so it is read one by one.
     let directory = std::fs::File::open("/proc/self").unwrap();
     let both: [(OwnedFd, Errno); 2] =
         [(socket.into(), Errno::NOTCONN), (directory.into(), Errno::ISDIR)];
@@ -78,8 +78,8 @@ fn a_descriptor_that_only_fails_is_given_up() {
 
 #[test]
 fn a_device_that_is_going_is_told_although_a_read_just_finds_nothing() {
-    // Of errors in its queue a socket tells as a device does that is being deleted: poll(2) knows, and
-    // after the first of them a read finds nothing.
+    // A socket with an error queue behaves like a device that is being deleted: poll(2) reports the
+    // error, and a read after the first error finds nothing.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     setsockopt(&socket, Ipv4RecvErr, &true).unwrap();
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -98,24 +98,27 @@ fn a_device_that_is_going_is_told_although_a_read_just_finds_nothing() {
 
 #[test]
 fn a_device_whose_end_no_read_has_seen_is_told_by_a_write() {
-    in_own_network("faults::a_device_whose_end_no_read_has_seen_is_told_by_a_write", || {
-        let reactor = Reactor::spawn("test").unwrap();
-        let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
-        // As one that was woken too early, and has found nothing.
-        let queue = Watched::deaf(&reactor, tap.queue(0).unwrap());
-        at_rest(&reactor);
-        ip("link del dev rwa");
-        at_rest(&reactor);
-        assert_eq!(queue.until(|seen| Some(seen.errors.len())), 0);
-        for tag in 1..4 {
-            queue.send(&reactor, &[0; 60], tag);
-            queue.until(|seen| {
-                let last = seen.sent.last().copied();
-                last.filter(|sent| sent.0 == tag)
-                    .map(|sent| assert_eq!(sent.1, Err(SendError::Gone)))
-            });
-        }
-        assert_eq!(queue.until(|seen| Some(seen.errors.clone())), [QueueError::Gone]);
-    })
+    in_own_network(
+        concat!(module_path!(), "::a_device_whose_end_no_read_has_seen_is_told_by_a_write"),
+        || {
+            let reactor = Reactor::spawn("test").unwrap();
+            let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
+            // Like a queue that was woken too early and found nothing.
+            let queue = Watched::deaf(&reactor, tap.queue(0).unwrap());
+            at_rest(&reactor);
+            ip("link del dev rwa");
+            at_rest(&reactor);
+            assert_eq!(queue.until(|seen| Some(seen.errors.len())), 0);
+            for tag in 1..4 {
+                queue.send(&reactor, &[0; 60], tag);
+                queue.until(|seen| {
+                    let last = seen.sent.last().copied();
+                    last.filter(|sent| sent.0 == tag)
+                        .map(|sent| assert_eq!(sent.1, Err(SendError::Gone)))
+                });
+            }
+            assert_eq!(queue.until(|seen| Some(seen.errors.clone())), [QueueError::Gone]);
+        },
+    )
     .unwrap();
 }

@@ -1,4 +1,4 @@
-//! Real TAP devices, in network namespaces of their own. Needs root.
+//! Tests with real TAP devices, in network namespaces of their own. They need root.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -10,13 +10,13 @@ mod traffic;
 
 use std::process::Command;
 
-/// Runs `ip` with these words, in the namespace of the calling thread.
+/// Runs `ip` with these arguments, in the namespace of the calling thread.
 fn ip(words: &str) {
     let output = Command::new("ip").args(words.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// Gives a device addresses, and what the kernel would ask of its other end.
+/// Gives a device addresses, and static neighbour entries for its other end.
 fn address(device: &str, host: u8) {
     ip(&format!("addr add 10.7.0.{host}/24 dev {device}"));
     ip(&format!("addr add fd07::{host}/64 dev {device} nodad"));

@@ -1,5 +1,5 @@
-//! A driver that cannot tell that a read would wait, as that of TAP devices before Linux 6.4. Here that
-//! is inotify, whose records are taken for frames.
+//! A driver that cannot report that a read would wait, like that of TAP devices before Linux 6.4.
+//! Here inotify takes its place: its records are read as frames.
 
 use std::sync::Arc;
 
@@ -24,6 +24,6 @@ fn frames_are_read_one_by_one() {
             seen.frames.iter().any(|(bytes, _)| is_it(bytes)).then_some(())
         });
     }
-    // An idle queue sleeps, and nothing keeps the reactor from its end.
+    // An idle queue sleeps, and does not delay the end of the reactor.
     at_rest(&reactor);
 }

@@ -1,4 +1,4 @@
-//! Which devices can be opened, and what is said of the others.
+//! Devices that can be opened, and errors for those that cannot.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use testkit::in_namespace::in_own_network;
 
 use crate::ip;
 
-/// Somebody who may do nothing.
+/// Id of a user without rights.
 const NOBODY: u32 = 65_534;
 
 fn refused(name: &str, origin: TapOrigin) -> TapError {
@@ -26,7 +26,7 @@ fn shell(script: &str) {
     assert!(output.status.success(), "{script}: {output:?}");
 }
 
-/// Does something as a user without rights.
+/// Runs `work` as a user without rights.
 fn as_nobody<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let nobody = Uid::from_raw(NOBODY);
     let thread = std::thread::spawn(move || {
@@ -38,7 +38,7 @@ fn as_nobody<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R 
 
 #[test]
 fn devices_of_every_kind() {
-    in_own_network("open::devices_of_every_kind", || {
+    in_own_network(concat!(module_path!(), "::devices_of_every_kind"), || {
         let new = Tap::open("rwa", 4, TapOrigin::New).unwrap();
         assert_eq!((new.name(), new.queues(), there("rwa")), ("rwa", 4, true));
         assert!(new.queue(3).is_some() && new.queue(4).is_none());
@@ -66,11 +66,11 @@ fn devices_of_every_kind() {
 
 #[test]
 fn whoever_may_not_is_told_what_would_help() {
-    in_own_network("open::whoever_may_not_is_told_what_would_help", || {
+    in_own_network(concat!(module_path!(), "::whoever_may_not_is_told_what_would_help"), || {
         ip(&format!("tuntap add dev rwp mode tap multi_queue vnet_hdr user {NOBODY}"));
-        // One without an owner would be everybody's.
+        // A device without an owner would be open to every user.
         ip("tuntap add dev rwq mode tap multi_queue vnet_hdr user 0");
-        // Only this process and its children see what is mounted here.
+        // Only this process and its children see this mount.
         shell("mount -t tmpfs none /dev/net");
         assert_eq!(refused("rwp", TapOrigin::Existing), TapError::NoDriver);
         shell("mknod -m 600 /dev/net/tun c 10 200");
@@ -93,7 +93,7 @@ fn whoever_may_not_is_told_what_would_help() {
 
 #[test]
 fn a_device_in_use_is_waited_for() {
-    in_own_network("open::a_device_in_use_is_waited_for", || {
+    in_own_network(concat!(module_path!(), "::a_device_in_use_is_waited_for"), || {
         let (name, short) = ("rwtheld", Duration::from_millis(100));
         for kept in [false, true] {
             if kept {

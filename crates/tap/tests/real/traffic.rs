@@ -1,4 +1,4 @@
-//! The kernel's TCP and UDP through devices, and what happens to them.
+//! The kernel's TCP and UDP through devices, and devices that change meanwhile.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,7 +15,7 @@ use crate::{address, ip};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A network namespace beside that of the test: a thread that is in it.
+/// Another network namespace than the test's, with a thread in it.
 struct Far(Sender<Work>);
 
 impl Far {
@@ -30,7 +30,7 @@ impl Far {
         Self(sender)
     }
 
-    /// Does something there.
+    /// Runs `work` in that namespace.
     fn call<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
         let (sender, result) = channel();
         self.0.send(Box::new(move || drop(sender.send(work())))).unwrap();
@@ -38,7 +38,7 @@ impl Far {
     }
 }
 
-/// Two devices, one here and one far, whose queues are joined one by one.
+/// Two devices, one in the test's namespace and one far, whose queues are joined one by one.
 struct Cable {
     _reactor: Reactor,
     far: Far,
@@ -73,7 +73,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 
 const STREAM_BYTES: usize = 4 << 20;
 
-/// Sends a stream to a listener, which sends it back; what arrived.
+/// Sends a stream to a listener, which sends it back. Returns the bytes that arrived.
 fn there_and_back(cable: &Cable, far: IpAddr) -> Vec<u8> {
     let listener = cable.far.call(move || TcpListener::bind((far, 0)).unwrap());
     let to = listener.local_addr().unwrap();
@@ -92,7 +92,7 @@ fn there_and_back(cable: &Cable, far: IpAddr) -> Vec<u8> {
     all
 }
 
-/// Bytes of the largest frame of which the kernel left segmentation to us.
+/// Returns the bytes of the largest frame for which the kernel left segmentation to this process.
 fn largest(ends: &[Watched], kind: GsoKind) -> u32 {
     let of = |seen: &mut Seen| {
         let all = seen.parsed().into_iter();
@@ -104,7 +104,7 @@ fn largest(ends: &[Watched], kind: GsoKind) -> u32 {
 
 #[test]
 fn streams_go_both_ways_in_large_pieces() {
-    in_own_network("traffic::streams_go_both_ways_in_large_pieces", || {
+    in_own_network(concat!(module_path!(), "::streams_go_both_ways_in_large_pieces"), || {
         let cable = Cable::new(2);
         let both: [(&str, GsoKind); 2] = [("10.7.0.2", GsoKind::Tcp4), ("fd07::2", GsoKind::Tcp6)];
         for (far, kind) in both {
@@ -119,14 +119,14 @@ fn streams_go_both_ways_in_large_pieces() {
     .unwrap();
 }
 
-/// A datagram from a port that this flow has alone.
+/// Sends a datagram from a port that only this flow uses.
 fn datagram(flow: u16) -> UdpSocket {
     let socket = UdpSocket::bind(("10.7.0.1", 20_000 + flow)).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
     socket
 }
 
-/// Frames of UDP that a queue has seen.
+/// Returns the number of UDP frames that a queue has received.
 fn datagrams(end: &Watched) -> usize {
     end.until(|seen| Some(seen.parsed().iter().filter(|(frame, _)| is_udp(frame)).count()))
 }
@@ -138,52 +138,59 @@ fn is_udp(frame: &net::frame::Frame) -> bool {
 
 #[test]
 fn checksums_are_left_to_the_other_side_and_flows_are_spread() {
-    in_own_network("traffic::checksums_are_left_to_the_other_side_and_flows_are_spread", || {
-        let cable = Cable::new(2);
-        let far = cable.far.call(|| UdpSocket::bind("10.7.0.2:7").unwrap());
-        far.set_read_timeout(Some(LONG)).unwrap();
-        let echo = |flows: std::ops::Range<u16>| {
-            for flow in flows {
-                let near = datagram(flow);
-                near.send_to(b"question", "10.7.0.2:7").unwrap();
-                let mut bytes = [0; 20];
-                let (len, from) = far.recv_from(&mut bytes).unwrap();
-                assert_eq!((&bytes[..len], from), (&b"question"[..], near.local_addr().unwrap()));
-                far.send_to(b"answer", from).unwrap();
-                let came: (usize, SocketAddr) = near.recv_from(&mut bytes).unwrap();
-                assert_eq!(&bytes[..came.0], b"answer");
-            }
-        };
-        echo(0..32);
-        let counts: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
-        assert!(counts.iter().sum::<usize>() == 32 && !counts.contains(&0), "{counts:?}");
-        for end in cable.near_ends.iter().chain(&cable.far_ends) {
-            end.until(|seen| {
-                for (frame, header) in seen.parsed().into_iter().filter(|(frame, _)| is_udp(frame))
-                {
-                    let partial = matches!(header.checksum(), Checksum::Partial { .. });
-                    assert!(partial, "{frame:?} {header:?}");
+    in_own_network(
+        concat!(module_path!(), "::checksums_are_left_to_the_other_side_and_flows_are_spread"),
+        || {
+            let cable = Cable::new(2);
+            let far = cable.far.call(|| UdpSocket::bind("10.7.0.2:7").unwrap());
+            far.set_read_timeout(Some(LONG)).unwrap();
+            let echo = |flows: std::ops::Range<u16>| {
+                for flow in flows {
+                    let near = datagram(flow);
+                    near.send_to(b"question", "10.7.0.2:7").unwrap();
+                    let mut bytes = [0; 20];
+                    let (len, from) = far.recv_from(&mut bytes).unwrap();
+                    assert_eq!(
+                        (&bytes[..len], from),
+                        (&b"question"[..], near.local_addr().unwrap())
+                    );
+                    far.send_to(b"answer", from).unwrap();
+                    let came: (usize, SocketAddr) = near.recv_from(&mut bytes).unwrap();
+                    assert_eq!(&bytes[..came.0], b"answer");
                 }
-                Some(())
-            });
-        }
-        // A queue that is detached gets nothing, and all again when it is attached.
-        cable.near.set_attached(1, false).unwrap();
-        cable.near.set_attached(1, false).unwrap_err();
-        echo(32..48);
-        let detached: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
-        assert_eq!(detached, [counts[0] + 16, counts[1]]);
-        cable.near.set_attached(1, true).unwrap();
-        echo(48..80);
-        let again: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
-        assert!(again[1] > counts[1] && again.iter().sum::<usize>() == 80, "{again:?}");
-    })
+            };
+            echo(0..32);
+            let counts: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
+            assert!(counts.iter().sum::<usize>() == 32 && !counts.contains(&0), "{counts:?}");
+            for end in cable.near_ends.iter().chain(&cable.far_ends) {
+                end.until(|seen| {
+                    for (frame, header) in
+                        seen.parsed().into_iter().filter(|(frame, _)| is_udp(frame))
+                    {
+                        let partial = matches!(header.checksum(), Checksum::Partial { .. });
+                        assert!(partial, "{frame:?} {header:?}");
+                    }
+                    Some(())
+                });
+            }
+            // A detached queue receives nothing. Attached again, it receives everything.
+            cable.near.set_attached(1, false).unwrap();
+            cable.near.set_attached(1, false).unwrap_err();
+            echo(32..48);
+            let detached: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
+            assert_eq!(detached, [counts[0] + 16, counts[1]]);
+            cable.near.set_attached(1, true).unwrap();
+            echo(48..80);
+            let again: Vec<_> = cable.near_ends.iter().map(datagrams).collect();
+            assert!(again[1] > counts[1] && again.iter().sum::<usize>() == 80, "{again:?}");
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn a_device_that_is_deleted_is_told_once() {
-    in_own_network("traffic::a_device_that_is_deleted_is_told_once", || {
+    in_own_network(concat!(module_path!(), "::a_device_that_is_deleted_is_told_once"), || {
         let reactor = Reactor::spawn("test").unwrap();
         let tap = Tap::open("rwa", 2, TapOrigin::New).unwrap();
         let ends = [0, 1].map(|number| Watched::new(&reactor, &tap, number));
@@ -194,7 +201,7 @@ fn a_device_that_is_deleted_is_told_once() {
             end.send(&reactor, &[0; 60], 5);
             end.until(|seen| (!seen.sent.is_empty()).then_some(()));
         }
-        // Nothing goes on behind it.
+        // The reactor is idle afterwards.
         at_rest(&reactor);
         for end in &ends {
             end.until(|seen| {
@@ -203,7 +210,7 @@ fn a_device_that_is_deleted_is_told_once() {
                 Some(())
             });
         }
-        // Another one may have its name.
+        // Another device may take its name.
         drop(tap);
         Tap::open("rwa", 1, TapOrigin::New).unwrap();
     })
@@ -212,26 +219,29 @@ fn a_device_that_is_deleted_is_told_once() {
 
 #[test]
 fn frames_that_cannot_go_are_lost_and_the_queue_goes_on() {
-    in_own_network("traffic::frames_that_cannot_go_are_lost_and_the_queue_goes_on", || {
-        let reactor = Reactor::spawn("test").unwrap();
-        let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
-        let end = Watched::new(&reactor, &tap, 0);
-        let mut frame = [0; 72];
-        frame[12..24].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9]);
-        let outcome = |tag: u64, bytes: &[u8]| {
-            end.send(&reactor, bytes, tag);
-            end.until(|seen| seen.sent.iter().find(|sent| sent.0 == tag).map(|sent| sent.1))
-        };
-        assert_eq!(outcome(1, &frame), Err(SendError::Down));
-        ip("link set dev rwa up");
-        assert_eq!(outcome(2, &frame), Ok(()));
-        assert!(matches!(outcome(3, &frame[..5]), Err(SendError::Refused(_))));
-        // Segments without a checksum to complete.
-        let mut bad = frame;
-        bad[1] = 1;
-        assert!(matches!(outcome(4, &bad), Err(SendError::Refused(_))));
-        assert_eq!(outcome(5, &frame), Ok(()));
-        assert_eq!(end.until(|seen| Some(seen.errors.len())), 0);
-    })
+    in_own_network(
+        concat!(module_path!(), "::frames_that_cannot_go_are_lost_and_the_queue_goes_on"),
+        || {
+            let reactor = Reactor::spawn("test").unwrap();
+            let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
+            let end = Watched::new(&reactor, &tap, 0);
+            let mut frame = [0; 72];
+            frame[12..24].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9]);
+            let outcome = |tag: u64, bytes: &[u8]| {
+                end.send(&reactor, bytes, tag);
+                end.until(|seen| seen.sent.iter().find(|sent| sent.0 == tag).map(|sent| sent.1))
+            };
+            assert_eq!(outcome(1, &frame), Err(SendError::Down));
+            ip("link set dev rwa up");
+            assert_eq!(outcome(2, &frame), Ok(()));
+            assert!(matches!(outcome(3, &frame[..5]), Err(SendError::Refused(_))));
+            // The header requests segmentation without a checksum to complete, which is invalid.
+            let mut bad = frame;
+            bad[1] = 1;
+            assert!(matches!(outcome(4, &bad), Err(SendError::Refused(_))));
+            assert_eq!(outcome(5, &frame), Ok(()));
+            assert_eq!(end.until(|seen| Some(seen.errors.len())), 0);
+        },
+    )
     .unwrap();
 }
