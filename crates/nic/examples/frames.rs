@@ -1,14 +1,20 @@
-//! The path of a frame and nothing else: what a frame costs, with its bytes.
+//! Path of a frame alone: the cost of a frame including the move of its bytes.
 //!
-//! `frames KIND COUNT`: KIND is `known` (60 bytes of UDP to a guest on the same reactor whose address is
-//! known), `steered` (the same to one with two queues), `near` (60 bytes of nothing known, to everybody),
-//! `far` (the same between two reactors), `wide` (a flow that could be moved, to one of two queues on
-//! another reactor), `whole` (64 KiB to a guest that takes it so), `cut` (the same to one that does not), or
-//! as `known` from a guest that may not do everything: `locked` to its addresses, or `capped` at a rate that
-//! it does not reach; or as `known` to a guest that wants to be `called` for each batch, or is `late`: it has
-//! no buffers before frames wait for them, and kicks then.
-//! A poller on the sender's reactor plays both drivers: the rings are laid out once, and all that it does
-//! afterwards is to move their indices. The process ends by itself.
+//! `frames KIND COUNT`, where KIND is:
+//! - `known`: 60 bytes of UDP to a guest on the same reactor whose address is known
+//! - `steered`: as `known`, to a guest with two queues
+//! - `near`: 60 bytes of an unknown protocol, flooded
+//! - `far`: as `near`, between two reactors
+//! - `wide`: a flow that could be moved, to one of two queues on another reactor
+//! - `whole`: 64 KiB to a guest that accepts it whole
+//! - `cut`: as `whole`, to a guest that needs segments
+//! - `locked`: as `known`, from a guest that is locked to its addresses
+//! - `capped`: as `known`, from a guest with a rate limit that it does not reach
+//! - `called`: as `known`, to a guest that wants a call for each batch
+//! - `late`: as `known`, to a guest that has no buffers before frames wait for them, and kicks then
+//!
+//! A poller on the sender's reactor plays both drivers. The rings are set up once, and afterwards
+//! the poller only moves their indices. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::net::Ipv4Addr;
@@ -32,40 +38,40 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const MEMORY: u64 = 8 << 20;
 const LAN: NetworkId = NetworkId(0);
-/// The receiver's address.
+/// Address of the receiver.
 const STATION: Mac = Mac([4; 6]);
-/// The sender's addresses.
+/// Addresses of the sender.
 const SENDER: (Mac, Ipv4Addr) = (Mac([2; 6]), Ipv4Addr::new(10, 0, 0, 1));
-/// Bytes between two frames.
+/// Distance of two frames in bytes.
 const SLOT: u64 = 0x1_1000;
 
-/// What is sent, and to whom.
+/// Frame that is sent, and its receiver.
 struct Kind {
     reactors: usize,
     frame: Vec<u8>,
-    /// Frames at once.
+    /// Frames sent at once.
     depth: u16,
     /// Bytes of a receive buffer.
     buffer: u32,
     /// Buffers that a frame takes.
     takes: u16,
-    /// What the receiver's driver has accepted.
+    /// Features that the receiver's driver has accepted.
     bits: u64,
-    /// Pairs of queues of the receiver. Frames go to the first.
+    /// Queue pairs of the receiver. Frames go to the first.
     pairs: u16,
-    /// What the sender may.
+    /// Policy of the sender.
     policy: PortPolicy,
     receiver: Receiver,
 }
 
-/// What the receiver's driver does.
+/// Behaviour of the receiver's driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiver {
-    /// It posts all its buffers, and looks for frames by itself.
+    /// Posts all its buffers, and polls for frames.
     Looks,
-    /// It posts all its buffers, and wants to be called for each batch.
+    /// Posts all its buffers, and wants a call for each batch.
     IsCalled,
-    /// It posts buffers when frames wait for them, and kicks.
+    /// Posts buffers when frames wait for them, and kicks.
     IsLate,
 }
 
@@ -108,13 +114,13 @@ fn locked() -> PortPolicy {
     PortPolicy::open(LAN).locked(mac, &[address], &[]).unwrap()
 }
 
-/// Never held: more than any machine copies.
+/// Never throttled: the limit exceeds the copy rate of any machine.
 fn capped() -> PortPolicy {
     let rate_limiter = RateLimiter::new(Rate::bytes(1 << 40), reactor::clock_ns());
     PortPolicy { rate: Some(Arc::new(rate_limiter)), ..PortPolicy::open(LAN) }
 }
 
-/// A header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
+/// Returns a header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
 fn flow(dst: [u8; 6]) -> Vec<u8> {
     let frame = |port: u16| {
         let mut out = [dst.to_vec(), vec![2; 6], vec![8, 0, 0x45, 0, 0, 46]].concat();
@@ -133,7 +139,7 @@ fn flow(dst: [u8; 6]) -> Vec<u8> {
     [vec![0; 12], frame].concat()
 }
 
-/// A header and 64 KiB of TCP over IPv4, to everybody.
+/// Returns a header and 64 KiB of TCP over IPv4, to the broadcast address.
 fn large() -> Vec<u8> {
     let data = 65_000u16;
     let mut out = vec![1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
@@ -148,11 +154,11 @@ fn large() -> Vec<u8> {
 const OFFER: OfferedFeatures =
     OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
-/// The indices of a ring.
+/// Indices of a ring.
 struct Indices {
     avail: Buffers,
     used: Buffers,
-    /// At the used entry of this number the driver wants to be called.
+    /// Used entry for which the driver wants a call.
     event: Buffers,
 }
 
@@ -185,7 +191,7 @@ impl Indices {
     }
 }
 
-/// The receive ring's eventfds.
+/// Eventfds of the receive ring.
 struct Signals {
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
@@ -207,13 +213,13 @@ impl Signals {
         }
     }
 
-    /// The receiver was called; true as well if it is not to be.
+    /// Returns whether the receiver was called; true as well if it needs no call.
     fn was_called(&self) -> bool {
         self.call.as_ref().is_none_or(|call| rustix::io::read(call, &mut [0; 8]).is_ok())
     }
 }
 
-/// Sends some frames at a time; the next ones when all have arrived.
+/// Sends some frames at a time, and the next ones when all have arrived.
 struct Guests {
     tx: Indices,
     rx: Indices,
@@ -221,7 +227,7 @@ struct Guests {
     kind: Kind,
     sent: u16,
     due: u16,
-    /// Buffers that were posted.
+    /// Number of posted buffers.
     posted: u16,
     left: u64,
     total: u64,
@@ -235,7 +241,7 @@ impl Guests {
         self.rx.offer(index);
     }
 
-    /// Says what a frame took, and ends the process.
+    /// Prints the cost of a frame, and ends the process.
     fn end(&self) -> ! {
         let (frames, took) = (self.fabric.counts(PortId(2)).got_frames, self.began.elapsed());
         assert!(frames >= self.total, "{frames} of {}", self.total);
@@ -244,7 +250,7 @@ impl Guests {
         assert_eq!(waited, if is_late { frames } else { 0 }, "frames that waited");
         assert!(self.signals.was_called(), "no call");
         println!("{:.1} ns a frame", took.as_nanos() as f64 / self.total as f64);
-        // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+        // Exit at once: a reactor that sleeps under valgrind 3.19 blocks all threads.
         std::process::exit(0);
     }
 }
@@ -287,7 +293,7 @@ impl Poller for Guests {
     }
 }
 
-/// Keeps its reactor awake.
+/// Poller that keeps its reactor awake.
 struct Awake;
 
 impl Poller for Awake {
@@ -302,7 +308,7 @@ impl Poller for Awake {
     }
 }
 
-/// The rings, laid out once: frames in the first `depth` slots, again and again around the ring.
+/// Sets up the rings once: frames in the first `depth` slots, repeated around the ring.
 fn drivers(kind: &Kind) -> [Driver; 2] {
     let [mut tx, mut rx] = [0, 0].map(|_| Driver::new(RING, MEMORY, true));
     for slot in 0..kind.depth {
@@ -339,11 +345,11 @@ fn start(
     let fault: nic::FaultHandler = Arc::new(|_: &str| {});
     let queue =
         RunningQueue::start(fabric, reactor.handle(), port_incarnation, start, fault).unwrap();
-    // It is served until the process ends.
+    // The queue is served until the process ends.
     std::mem::forget(queue);
 }
 
-/// Ends the process.
+/// Runs the example and ends the process.
 pub(crate) fn run(args: &[String]) -> ! {
     let [name, count] = args else { panic!("usage: frames KIND COUNT") };
     let (kind, total) = (kind(name), count.parse().unwrap());

@@ -1,9 +1,9 @@
-//! Frames for which a guest has no buffers yet.
+//! Backlog of frames for which a guest has no buffers yet.
 //!
-//! A guest posts buffers in bursts, and TCP sends in bursts: where the two do not meet, a frame that waits
-//! for some microseconds costs a copy, and one that is lost a round trip and half of a window.
-//! xen-netback keeps frames so, too (`xenvif_rx_queue_tail`: half of a ring of pages; drained after
-//! `rx_drain_timeout_msecs`).
+//! A guest posts buffers in bursts, and TCP sends in bursts. If the two do not match, a frame that
+//! waits for some microseconds costs a copy. A lost frame costs a round trip and half of a window.
+//! xen-netback queues frames in the same way (`xenvif_rx_queue_tail`: half of a ring of pages;
+//! drained after `rx_drain_timeout_msecs`).
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,17 @@ use net::header::HEADER_BYTES;
 use crate::frame_buffer::{FrameBuffer, StoredFrame};
 use crate::frame_sink::EgressFrame;
 
-/// Bytes that wait, at most, with their headers: as many as a ring of 256 pages holds.
+/// Most bytes that wait, including headers: as many as a ring of 256 pages holds.
 pub(crate) const BACKLOG_BYTES: usize = 1 << 20;
-/// What has waited for longer is of no use to anybody, in nanoseconds: as in xen-netback.
+/// Time after which a waiting frame is useless and dropped, in nanoseconds: as in xen-netback.
 const OLD_NS: u64 = 10_000_000_000;
-/// So long a frame may be the first while there are buffers, and too few for it: some guests post more
-/// only when they get something.
+/// Longest time that the first frame waits while there are buffers, but too few for it, in
+/// nanoseconds. Some guests post more buffers only after they receive a frame.
 const STALL_NS: u64 = 50_000_000;
-/// Memory is given back when nothing has waited for so long.
+/// Time without waiting frames after which the memory is released, in nanoseconds.
 const IDLE_NS: u64 = 1_000_000_000;
 
-/// A frame that waits.
+/// Waiting frame.
 #[derive(Debug)]
 struct Waiting {
     stored_frame: StoredFrame,
@@ -31,13 +31,13 @@ struct Waiting {
     since_ns: u64,
 }
 
-/// The frames that wait, oldest first. It has no memory before the first of them.
+/// Waiting frames, oldest first. Allocates no memory before the first frame waits.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     frame_buffer: Option<FrameBuffer>,
     frames: VecDeque<Waiting>,
     list: Buffers,
-    /// Since when the first frame is the first, or nothing waits.
+    /// Time since which the first frame is the first, or since which no frame waits.
     since_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl Backlog {
         self.frames.len()
     }
 
-    /// Has a frame wait behind the others; false: there is no room.
+    /// Appends a frame; returns false if there is no room.
     #[cold]
     pub(crate) fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
         if self.frame_buffer.is_none() {
@@ -67,7 +67,7 @@ impl Backlog {
         true
     }
 
-    /// The frame that has waited for longest.
+    /// Returns the oldest waiting frame.
     pub(crate) fn first(&mut self) -> Option<EgressFrame<'_>> {
         let (frame_buffer, first) = (self.frame_buffer.as_ref()?, self.frames.front()?);
         frame_buffer.show(first.stored_frame, HEADER_BYTES, &mut self.list);
@@ -75,35 +75,35 @@ impl Backlog {
         Some(EgressFrame { header, head: &[], body: &self.list, since_ns })
     }
 
-    /// When that one will have waited for too long; nothing: none waits.
+    /// Returns when the oldest frame will have waited too long; `None` if no frame waits.
     pub(crate) fn old_at_ns(&self) -> Option<u64> {
         self.frames.front().map(|first| first.since_ns.saturating_add(OLD_NS + 1))
     }
 
-    /// That one has waited for too long at `now_ns`.
+    /// Returns whether the oldest frame has waited too long at `now_ns`.
     pub(crate) fn is_old(&self, now_ns: u64) -> bool {
         self.old_at_ns().is_some_and(|old_ns| now_ns >= old_ns)
     }
 
-    /// Until when that one may be the first although there are buffers.
+    /// Returns until when the oldest frame may stay the first although there are buffers.
     pub(crate) fn stalls_at_ns(&self) -> u64 {
         self.since_ns.saturating_add(STALL_NS)
     }
 
-    /// When its memory is to be given back; nothing: it has none, or some frame is in it.
+    /// Returns when the memory is to be released; `None` if there is none or a frame is in it.
     pub(crate) fn idle_at_ns(&self) -> Option<u64> {
         let is_idle = self.frame_buffer.is_some() && self.is_empty();
         is_idle.then(|| self.since_ns.saturating_add(IDLE_NS))
     }
 
-    /// Gives its memory back. Nothing waits.
+    /// Releases the memory if no frame waits.
     pub(crate) fn release(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// That one waits no longer, at `now_ns`.
+    /// Removes the oldest frame at `now_ns`.
     pub(crate) fn pass(&mut self, now_ns: u64) {
         self.since_ns = now_ns;
         if let (Some(frame_buffer), Some(first)) = (&mut self.frame_buffer, self.frames.pop_front())
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(backlog.stalls_at_ns(), 5 + STALL_NS);
         backlog.pass(100);
         assert!(!backlog.is_old(old + 1));
-        // The next one is the first since then, however long it has waited.
+        // The next frame has been the first since then, however long it has waited.
         assert_eq!((backlog.stalls_at_ns(), backlog.idle_at_ns()), (100 + STALL_NS, None));
     }
 

@@ -1,49 +1,50 @@
-//! How far a guest has taken what one of its receive queues gave it, for those who send to it.
+//! Consumption of a receive queue by its guest, for the reactors that send to the queue.
 //!
-//! The queue's reactor writes, the hubs of all reactors read. Nobody counts anything more for this: a
-//! hub asks when one of its buckets waits to move, and from then on the queue's reactor looks at the
-//! ring after each batch, until the guest has taken everything.
+//! The queue's reactor writes, the hubs of all reactors read. This needs no additional counting for
+//! each frame. A hub requests the consumption when one of its buckets waits to move. From then on
+//! the queue's reactor polls the ring after each batch, until the guest has consumed everything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Marks of a queue that are kept; of more the last one stands for all that follow.
+/// Most marks of a queue. Beyond that the last mark stands for all later frames.
 const MARKS_MAX: usize = 16;
-/// Runs of frames to a queue for which marks are made after somebody has asked: each costs a look at what the
-/// other reactor writes.
+/// Runs of frames to a queue for which marks are made after a request: each mark reads memory that
+/// the other reactor writes.
 const MARKED_RUNS: u16 = 512;
 
-/// What a receive queue tells. Numbers are buffers since its start.
+/// Counter of a receive queue. Numbers are buffers since the queue's start.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct ConsumptionCounter {
     given: AtomicU64,
     taken: AtomicU64,
     asked: AtomicBool,
-    /// Frames waited for buffers until so many had been given: nobody knows which of those are theirs.
-    /// `u64::MAX`: some wait now.
+    /// Number of given buffers at the time when frames last waited for buffers: any of those before
+    /// may belong to them. `u64::MAX` while frames wait.
     waited: AtomicU64,
 }
 
 impl ConsumptionCounter {
-    /// So many buffers more are in the ring. For the queue's reactor.
+    /// Counts buffers that were added to the ring. Only for the queue's reactor.
     pub(crate) fn gives(&self, buffers: u64) {
-        // One writer: no read-modify-write is needed. A hub on another reactor sees it when it sees
-        // that the frame was read from its link.
+        // With one writer, no read-modify-write is needed. A hub on another reactor sees the value
+        // when it sees that the frame was read from its link.
         self.given.store(self.given() + buffers, Ordering::Relaxed);
     }
 
-    /// Frames wait that are not in the ring. For the queue's reactor.
+    /// Records that frames wait outside of the ring. Only for the queue's reactor.
     pub(crate) fn waits(&self) {
         self.waited.store(u64::MAX, Ordering::Release);
     }
 
-    /// All that waited are in the ring, or lost. For the queue's reactor.
+    /// Records that all waiting frames are in the ring or dropped. Only for the queue's reactor.
     pub(crate) fn waits_no_more(&self) {
         self.waited.store(self.given(), Ordering::Release);
     }
 
-    /// All but so many have been taken. For the queue's reactor. True: that is to be asked again.
+    /// Records that the guest has consumed all but `untaken` buffers. Only for the queue's reactor.
+    /// Returns true if the caller must poll again.
     pub(crate) fn settles(&self, untaken: u64) -> bool {
         let given = self.given();
         self.taken.store(given.saturating_sub(untaken), Ordering::Release);
@@ -54,20 +55,21 @@ impl ConsumptionCounter {
         goes_on
     }
 
-    /// Somebody wants to know. For the queue's reactor.
+    /// Returns whether a hub has requested the consumption. Only for the queue's reactor.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Buffers that are in the ring, or were.
+    /// Returns the number of buffers that were added to the ring.
     pub(crate) fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Whether so many buffers have been taken, and what waited when they were given; asks for it if
-    /// that is not known.
+    /// Returns whether the guest has consumed `given` buffers, and the frames that waited at that
+    /// time. Requests the consumption if that is not known.
     pub(crate) fn has_passed(&self, given: u64) -> bool {
-        // What waited when `given` was read got its buffers after that, and before this.
+        // Frames that waited when `given` was read received their buffers after that, and before
+        // now.
         let given = given.max(self.waited.load(Ordering::Acquire));
         let has = self.taken.load(Ordering::Acquire) >= given;
         if !has {
@@ -77,14 +79,15 @@ impl ConsumptionCounter {
     }
 }
 
-/// How far a hub's frames for a queue on another reactor are known to be taken. Its positions are
-/// those of the link to there, and a guest takes buffers of its ring: so the hub marks how many buffers
-/// were in the ring when a frame was certainly among them.
+/// Tracks which of a hub's frames for a queue on another reactor are known to be consumed. The
+/// hub's positions are those of the link to that reactor, while a guest consumes buffers of its
+/// ring. So the hub marks the number of buffers in the ring at a time when a frame was certainly
+/// among them.
 #[derive(Debug)]
 pub(crate) struct ConsumptionTracker {
-    /// Everything up to this position was taken.
+    /// Position up to which everything was consumed.
     done: u64,
-    /// What is up to a position was taken when so many buffers were; oldest first.
+    /// Marks, oldest first: frames up to a position are consumed once this many buffers are.
     marks: VecDeque<(u64, u64)>,
     /// Runs of frames for which marks are still made.
     left: u16,
@@ -92,13 +95,14 @@ pub(crate) struct ConsumptionTracker {
 
 impl Default for ConsumptionTracker {
     fn default() -> Self {
-        // Nothing is allocated when frames come.
+        // Allocated now, so that frames cause no allocation.
         Self { done: 0, marks: VecDeque::with_capacity(MARKS_MAX), left: 0 }
     }
 }
 
 impl ConsumptionTracker {
-    /// Frames have gone there. `arrived` tells up to which position frames are in the ring.
+    /// Records that frames went to the queue. `arrived` returns the position up to which frames are
+    /// in the ring.
     pub(crate) fn goes(
         &mut self,
         arrived: impl FnOnce() -> u64,
@@ -110,7 +114,7 @@ impl ConsumptionTracker {
         }
     }
 
-    /// Whether everything up to `position` was taken, as far as is known. Up to `arrived` frames
+    /// Returns whether all frames up to `position` are known to be consumed. Frames up to `arrived`
     /// are in the ring.
     pub(crate) fn is_done(
         &mut self,
@@ -135,7 +139,8 @@ impl ConsumptionTracker {
         position <= self.done
     }
 
-    /// What has arrived up to here is below what is in the ring now, which is read after that.
+    /// Adds a mark. Frames up to `arrived` are among the buffers in the ring now, because that
+    /// number is read later.
     fn mark(&mut self, arrived: u64, consumption_counter: &ConsumptionCounter) {
         let last = self.marks.back().map_or(self.done, |(at, _)| *at);
         if arrived > last {
@@ -170,7 +175,7 @@ mod tests {
         assert!(!consumption_counter.settles(0) && !consumption_counter.is_asked());
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
         assert!(!consumption_counter.is_asked(), "nobody asks for what is known");
-        // Another hub's frames are in the same ring, and say nothing of ours.
+        // Frames of another hub in the same ring say nothing about this hub's frames.
         consumption_counter.gives(5);
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
         assert!(!consumption_tracker.is_done(300, 200, &consumption_counter), "it is in the link");
@@ -193,8 +198,8 @@ mod tests {
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
     }
 
-    /// Each frame is taken after the next one has come, as under a load that never ends: a frame of
-    /// one flow is known to be taken although others are always on their way.
+    /// Each frame is consumed after the next one has come, as under a permanent load. A frame of
+    /// one flow is known to be consumed although other frames are always in flight.
     #[test]
     fn marks_are_made_while_others_frames_go_there() {
         let (consumption_counter, mut consumption_tracker) =
@@ -220,7 +225,7 @@ mod tests {
         let consumption_counter = ConsumptionCounter::default();
         consumption_counter.gives(2);
         consumption_counter.waits();
-        // A frame that waits has the position of the one before it.
+        // A waiting frame has the position of the frame before it.
         assert!(
             consumption_counter.settles(0),
             "it is asked again: nothing in the ring is not all"

@@ -1,28 +1,28 @@
-//! What a port has sent and got.
+//! Counters of the frames that a port has sent and received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use net::{Drops, Reason};
 
-/// Counters of a port on one reactor: that writes them, anybody reads them.
+/// Counters of a port on one reactor: the reactor writes them, any thread reads them.
 #[derive(Debug, Default)]
 pub struct Counts {
     sent: Pair,
     got: Pair,
-    /// Why frames that it sent went nowhere.
+    /// Frames that the port sent and that were dropped, by reason.
     pub refused: Drops,
-    /// Why frames that were for it did not reach it.
+    /// Frames for the port that did not reach it, by reason.
     pub missed: Drops,
 }
 
-/// Frames, and their bytes.
+/// Number of frames, and of their bytes.
 #[derive(Debug, Default)]
 struct Pair {
     frames: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// One writer: no read-modify-write is needed.
+/// Adds to a counter. With one writer, no read-modify-write is needed.
 pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
@@ -39,36 +39,36 @@ impl Pair {
 }
 
 impl Counts {
-    /// It sent a frame of so many bytes. Only the owner of the counters may call it.
+    /// Counts a sent frame of `bytes` bytes. Only the owner of the counters may call this.
     pub(crate) fn sends(&self, bytes: usize) {
         self.sent.count(bytes);
     }
 
-    /// It got a frame of so many bytes. Only the owner of the counters may call it.
+    /// Counts a received frame of `bytes` bytes. Only the owner of the counters may call this.
     pub(crate) fn gets(&self, bytes: usize) {
         self.got.count(bytes);
     }
 }
 
-/// The counters of a port on all reactors together.
+/// Sum of a port's counters over all reactors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
-    /// Frames that it sent, also those that were refused.
+    /// Frames that the port sent, including dropped ones.
     pub sent_frames: u64,
-    /// Their bytes, without virtio-net headers.
+    /// Bytes of these frames, without virtio-net headers.
     pub sent_bytes: u64,
-    /// Frames that it got. One that was cut for it counts as its pieces; one that was lost behind its
-    /// outlet counts all the same.
+    /// Frames that the port received. A frame that was segmented for it counts as its segments. A
+    /// frame that was dropped after its frame sink accepted it counts too.
     pub got_frames: u64,
-    /// Their bytes, without virtio-net headers.
+    /// Bytes of these frames, without virtio-net headers.
     pub got_bytes: u64,
-    /// By [`Reason`]: frames that it sent and that went nowhere.
+    /// Frames that the port sent and that were dropped, by [`Reason`].
     refused: ByReason,
-    /// By [`Reason`]: frames that were for it and did not reach it.
+    /// Frames for the port that did not reach it, by [`Reason`].
     missed: ByReason,
 }
 
-/// A count for each reason.
+/// Count for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByReason([u64; Reason::ALL.len()]);
 
@@ -91,7 +91,7 @@ impl ByReason {
 }
 
 impl PortCounts {
-    /// Adds what one reactor has counted.
+    /// Adds the counts of one reactor.
     pub(crate) fn add(&mut self, counts: &Counts) {
         let ((sent_frames, sent_bytes), (got_frames, got_bytes)) =
             (counts.sent.get(), counts.got.get());
@@ -103,12 +103,12 @@ impl PortCounts {
         self.missed.add(&counts.missed);
     }
 
-    /// Frames that it sent and that went nowhere for this reason.
+    /// Returns the number of frames that the port sent and that were dropped for this reason.
     pub fn refused(&self, reason: Reason) -> u64 {
         self.refused.get(reason)
     }
 
-    /// Frames that were for it and did not reach it for this reason.
+    /// Returns the number of frames for the port that did not reach it for this reason.
     pub fn missed(&self, reason: Reason) -> u64 {
         self.missed.get(reason)
     }

@@ -1,7 +1,7 @@
-//! The hubs of all reactors, and how the rest of the program speaks to them.
+//! Hubs of all reactors, and the interface to them for the rest of the program.
 //!
-//! What is said to the fabric is said to every hub, one after the other, and has been heard by all
-//! when a call returns. So two calls are never seen in another order by one reactor than by another.
+//! A call to the fabric is applied on every hub, one after the other, before it returns. So all
+//! reactors see two calls in the same order.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -26,16 +26,16 @@ use crate::port_counters::PortCounters;
 use crate::queue_counts::{PairStats, QueueCounts};
 use crate::transmit::Transmit;
 
-/// Longest wait for what reactors say of flows: one that is held up keeps nobody else waiting.
+/// Longest wait for the flows of reactors: a reactor that is held up delays no other one's answer.
 const FLOWS_WAIT: Duration = Duration::from_millis(100);
 
-/// Why the hubs cannot be as they were asked to.
+/// Reason why the hubs cannot be configured as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// A reactor has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// The switch takes no such port or network.
+    /// The switch rejects the port or network.
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// There is no memory for links.
@@ -46,41 +46,41 @@ pub enum FabricError {
     Os(#[source] std::io::Error),
 }
 
-/// A reactor with its hub.
+/// Reactor with its hub.
 #[derive(Debug)]
 pub(crate) struct HubHandle {
     pub(crate) handle: Handle,
     pub(crate) node: PollerId,
-    /// How the hub waits for frames of other reactors.
+    /// Busy polling of the hub for frames from other reactors.
     poll_control: Arc<PollControl>,
 }
 
-/// The hubs of all reactors. They live as long as these.
+/// Hubs of all reactors. The hubs live as long as their reactors.
 #[derive(Debug)]
 pub struct Fabric {
     nodes: Box<[HubHandle]>,
     port_counters: Mutex<PortCounters>,
-    /// Of the last policy that a port was given.
+    /// Version of the last policy that a port received.
     term: AtomicU32,
 }
 
-/// How a reactor is woken by others.
+/// Objects by which other reactors wake a reactor.
 struct HubWaker {
     handle: Handle,
     reader_sleep: Arc<ReaderSleep>,
     event: Arc<OwnedFd>,
 }
 
-/// What a hub gets.
+/// Links of one hub.
 #[derive(Default)]
 struct HubLinks {
     readers: Vec<Arc<Shared>>,
-    /// To the reactor of this number, and the event that wakes it.
+    /// Links to the reactors of these numbers, each with the event that wakes its reader.
     writers: Vec<(usize, Arc<Shared>, Arc<OwnedFd>)>,
 }
 
 impl Fabric {
-    /// Gives each reactor a hub, and links them all.
+    /// Creates a hub on each reactor, and links between all of them.
     ///
     /// # Errors
     /// A reactor has ended, or there is no memory or no descriptor.
@@ -106,7 +106,7 @@ impl Fabric {
         Ok(Arc::new(Self { nodes: nodes.into(), port_counters, term }))
     }
 
-    /// Makes a network, or changes one.
+    /// Creates or changes a network.
     ///
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
@@ -117,7 +117,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Removes a network. Its ports must be unplugged.
+    /// Removes a network. Its ports must have been removed.
     ///
     /// # Errors
     /// [`FabricError::Stopped`].
@@ -128,7 +128,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Plugs a port in, or changes it.
+    /// Adds or changes a port.
     ///
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
@@ -148,7 +148,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Unplugs a port. Its queues must be stopped.
+    /// Removes a port. Its queues must be stopped.
     ///
     /// # Errors
     /// [`FabricError::Stopped`].
@@ -160,10 +160,11 @@ impl Fabric {
         Ok(())
     }
 
-    /// What the driver of a port has asked for over its control queue; `None`: there is none.
+    /// Applies the settings that the driver of a port requested over its control queue; `None`
+    /// without a control queue.
     ///
     /// # Errors
-    /// A reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub(crate) fn set_asked(
         &self,
         id: PortId,
@@ -176,7 +177,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The same without waiting: nobody holds `told` any more when all hubs have heard it.
+    /// Applies settings without waiting. When all hubs have applied them, no hub holds
+    /// `pending_ack` any more.
     pub(crate) fn set_control_settings_nowait(
         &self,
         id: PortId,
@@ -193,24 +195,24 @@ impl Fabric {
         }
     }
 
-    /// What a port has sent and got since it was plugged in.
+    /// Returns the frames that a port has sent and received since it was added.
     pub fn counts(&self, id: PortId) -> PortCounts {
         self.ledger().counts(id)
     }
 
-    /// Moves of buckets of flows between the queues of a port that were asked for so far.
+    /// Returns the number of bucket moves between the queues of a port that were requested so far.
     pub fn moves(&self, id: PortId) -> u64 {
         self.ledger().moves(id)
     }
 
-    /// The flows of which each port sends most, with all that it sends of flows, in bytes of late:
-    /// for each reactor that sees some of them, and answers soon.
+    /// Returns for each port the flows that send most, with the recent bytes of all its flows.
+    /// There is an entry for each reactor that sees such flows and answers in time.
     pub fn top_flows(&self) -> Vec<(PortId, Vec<TopFlow>, u64)> {
         let (tell, told) = mpsc::channel();
         for hub_handle in &self.nodes {
             let tell = tell.clone();
             hub_handle.send(move |hub| {
-                // Nobody may wait any more.
+                // The caller may have stopped waiting.
                 let _ = tell.send(hub.top_flows(clock_ns()));
             });
         }
@@ -223,46 +225,48 @@ impl Fabric {
         all
     }
 
-    /// The pairs of a port that were ever served since it was plugged in, from the first on.
+    /// Returns the queue pairs of a port that were ever served since it was added, from the first
+    /// on.
     pub fn queues(&self, id: PortId) -> Vec<PairStats> {
         self.ledger().queues(id)
     }
 
-    /// How queues and hubs wait when they have nothing to do, from their next turn on; queues of
-    /// ports that have a policy of their own do not.
+    /// Sets the busy-polling policy of all queues and hubs, from their next turn on. Queues of
+    /// ports with their own policy keep that.
     pub fn set_polling(&self, policy: PollPolicy) {
-        // Under the lock, so that of two changes the last one stays.
+        // Under the lock, so that the later of two changes wins.
         let mut port_counters = self.ledger();
         port_counters.set_polling(policy);
         self.nodes.iter().for_each(|hub_handle| hub_handle.poll_control.set(policy));
     }
 
-    /// How the queues of a port wait, from their next turn on, whatever is said of all others.
+    /// Sets the busy-polling policy of a port's queues, from their next turn on. It overrides the
+    /// common policy.
     pub fn set_port_polling(&self, id: PortId, policy: PollPolicy) {
         self.ledger().set_port_polling(id, policy);
     }
 
-    /// Counters of a pair of a port.
+    /// Returns the counters of a queue pair.
     pub(crate) fn queue(&self, id: PortId, pair: u16) -> Arc<QueueCounts> {
         self.ledger().queue(id, pair)
     }
 
     fn ledger(&self) -> MutexGuard<'_, PortCounters> {
-        // Every change is a whole step.
+        // A poisoned lock is usable: every change is a single step.
         self.port_counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reactors, by number.
+    /// Returns the reactors by number.
     pub(crate) fn nodes(&self) -> &[HubHandle] {
         &self.nodes
     }
 
-    /// The number of a reactor among these.
+    /// Returns the number of a reactor in the fabric.
     pub(crate) fn number(&self, handle: &Handle) -> Option<usize> {
         self.nodes.iter().position(|hub_handle| hub_handle.handle.number() == handle.number())
     }
 
-    /// All reactors but that of this number.
+    /// Returns all reactors except the one with this number.
     pub(crate) fn others(&self, number: usize) -> impl Iterator<Item = &HubHandle> {
         self.nodes
             .iter()
@@ -273,7 +277,7 @@ impl Fabric {
 }
 
 impl HubHandle {
-    /// Has the hub do something, and waits for it.
+    /// Runs `with` on the hub and waits for its result.
     pub(crate) fn with<R: Send + 'static>(
         &self,
         with: impl FnOnce(&mut Hub) -> R + Send + 'static,
@@ -283,7 +287,7 @@ impl HubHandle {
         done.ok_or(Stopped)
     }
 
-    /// Has the hub do something, soon.
+    /// Queues `with` to run on the hub; does not wait.
     pub(crate) fn send(&self, with: impl FnOnce(&mut Hub) + Send + 'static) {
         let node = self.node;
         // A reactor that has ended has dropped its hub.
@@ -293,7 +297,7 @@ impl HubHandle {
     }
 }
 
-/// Has a hub of this reactor do something.
+/// Runs `with` on a hub of the calling reactor.
 pub(crate) fn in_hub<R>(
     context: &mut Context<'_>,
     node: PollerId,
@@ -303,15 +307,15 @@ pub(crate) fn in_hub<R>(
         .with_poller(node, |hub_poller: &mut HubPoller, _| with(&mut hub_poller.hub.borrow_mut()))
 }
 
-/// Queues that hold something for a cap ask anew: it may be another one.
+/// Makes transmit queues check their rate limit again, because it may have changed.
 fn look_again(context: &mut Context<'_>, senders: Vec<PollerId>) {
     for id in senders {
-        // It is hot after that. One that has ended is no more.
+        // The call makes the poller hot. A poller that has ended is gone.
         context.with_poller(id, |_: &mut Transmit, _| ());
     }
 }
 
-/// A link from each to each other.
+/// Creates a link from each reactor to each other one.
 fn links(all: &[HubWaker]) -> Result<Vec<HubLinks>, FabricError> {
     let mut hub_links: Vec<_> = all.iter().map(|_| HubLinks::default()).collect();
     for from in 0..all.len() {
@@ -328,7 +332,7 @@ fn links(all: &[HubWaker]) -> Result<Vec<HubLinks>, FabricError> {
     Ok(hub_links)
 }
 
-/// Gives this reactor its hub.
+/// Creates the hub of the calling reactor.
 fn settle(
     context: &mut Context<'_>,
     number: usize,

@@ -1,4 +1,4 @@
-//! Frames that are kept for a while, in memory of their own.
+//! Temporary storage of whole frames.
 
 use memory::{Buffers, MemoryError, ThreadMapping};
 use net::header::HEADER_BYTES;
@@ -6,17 +6,17 @@ use net::header::HEADER_BYTES;
 use crate::frame_sink::EgressFrame;
 use crate::ring_allocator::{PLACES_MAX, RingAllocator};
 
-/// A frame that is kept.
+/// Frame in a [`FrameBuffer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredFrame {
-    /// By this number it is given back.
+    /// Number by which the frame is released.
     pub number: u64,
     at: usize,
-    /// With its header.
+    /// Length with the header.
     bytes: usize,
 }
 
-/// Memory for frames, each whole and with its header before it.
+/// Memory for whole frames, each with its header before it.
 #[derive(Debug)]
 pub struct FrameBuffer {
     thread_mapping: ThreadMapping,
@@ -24,13 +24,13 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// Frames in it, at most.
+    /// Most frames in the buffer.
     pub const FRAMES_MAX: usize = PLACES_MAX;
 
-    /// Of so many bytes, of which the kernel gives those that are used.
+    /// Creates a buffer of `bytes` bytes. The kernel allocates pages when they are used.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn new(bytes: usize) -> Result<Self, MemoryError> {
         Ok(Self {
             thread_mapping: ThreadMapping::private(bytes)?,
@@ -38,21 +38,22 @@ impl FrameBuffer {
         })
     }
 
-    /// All that was kept has been given back.
+    /// Returns whether all stored frames have been released.
     pub fn is_empty(&self) -> bool {
         self.ring_allocator.is_whole()
     }
 
-    /// Copies a frame with its header, which `list` is then; nothing: there is no room for it.
+    /// Copies a frame with its header into the buffer and makes `list` refer to the copy. Returns
+    /// `None` if there is no room.
     ///
     /// # Panics
-    /// If `list` holds memory of something else.
+    /// Panics if `list` refers to other memory.
     pub fn keep(&mut self, frame: &EgressFrame<'_>, list: &mut Buffers) -> Option<StoredFrame> {
         let bytes = HEADER_BYTES + frame.bytes();
         let (at, number) = self.ring_allocator.take(bytes)?;
         let head = at + HEADER_BYTES;
         list.clear();
-        // The area is as large as the room.
+        // The allocated area is large enough.
         let _fits = self.thread_mapping.write(at, &frame.header)
             && self.thread_mapping.write(head, frame.head)
             && list.append_area(&self.thread_mapping, head + frame.head.len(), frame.body.len());
@@ -62,10 +63,10 @@ impl FrameBuffer {
         Some(stored_frame)
     }
 
-    /// What was kept, without so many bytes at its front, as `list`.
+    /// Makes `list` refer to a stored frame, without its first `skip` bytes.
     ///
     /// # Panics
-    /// If `list` holds memory of something else.
+    /// Panics if `list` refers to other memory.
     pub fn show(&self, stored_frame: StoredFrame, skip: usize, list: &mut Buffers) {
         let StoredFrame { at, bytes, .. } = stored_frame;
         let skip = skip.min(bytes);
@@ -73,7 +74,7 @@ impl FrameBuffer {
         let _fits = list.append_area(&self.thread_mapping, at + skip, bytes - skip);
     }
 
-    /// A frame is kept no longer: in any order.
+    /// Releases a frame; in any order.
     pub fn give_back(&mut self, number: u64) {
         self.ring_allocator.give_back(number);
     }

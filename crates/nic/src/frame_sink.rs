@@ -1,47 +1,49 @@
-//! Whoever takes frames on a reactor.
+//! Receivers of frames on a reactor.
 
 use memory::Buffers;
 use net::Reason;
 use net::header::HEADER_BYTES;
 use reactor::Context;
 
-/// A frame as its receiver gets it: nothing is left to be decided about it.
+/// Frame as its receiver gets it: all decisions about it are made.
 #[derive(Clone, Copy, Debug)]
 pub struct EgressFrame<'a> {
-    /// The virtio-net header. `num_buffers`, its last two bytes, is 1: a receiver who spreads the frame sets it.
+    /// The virtio-net header. `num_buffers`, its last two bytes, is 1: a receiver that spreads the
+    /// frame over several buffers sets it.
     pub header: [u8; HEADER_BYTES],
-    /// The first bytes of the frame, in private memory.
+    /// First bytes of the frame, in private memory.
     pub head: &'a [u8],
-    /// The rest, perhaps in a guest's memory: it is copied, and never looked at.
+    /// Rest of the frame, possibly in a guest's memory: it is copied, but never parsed.
     pub body: &'a Buffers,
-    /// When it was taken of its sender's ring, in nanoseconds of [`reactor::clock_ns`].
+    /// Time at which the frame was popped from its sender's ring, in nanoseconds of
+    /// [`reactor::clock_ns`].
     pub since_ns: u64,
 }
 
 impl EgressFrame<'_> {
-    /// Bytes of the frame, without its header.
+    /// Returns the length of the frame without its header.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.body.len()
     }
 }
 
-/// Takes frames on its reactor.
+/// Receiver of frames on its reactor.
 pub trait FrameSink {
-    /// Takes a frame, or has no room: it never waits. What it takes it has copied when it returns. Adds to
-    /// `more` how many pieces more than one the frame was copied to: what that costs others is for its
-    /// receiver to say, and for whoever gives frames to bound. It is no part of what is returned, since
-    /// for most frames it is nothing, and a byte is returned for less.
+    /// Accepts a frame or has no room for it; never waits. An accepted frame is copied before this
+    /// returns. Adds to `more` the number of pieces beyond the first that the frame was copied to.
+    /// The receiver knows this cost, and the caller limits it. The number is not part of the
+    /// result: it is zero for most frames, and returning a single byte is cheaper.
     ///
     /// # Errors
-    /// Why the frame is lost.
+    /// Reason why the frame is dropped.
     fn deliver(&mut self, frame: &EgressFrame<'_>, more: &mut usize) -> Result<(), Reason>;
 
-    /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
-    /// [`Context::now_ns`] is the batch's end.
+    /// Ends the batch: publishes all of it to the receiver's driver and notifies the driver at most
+    /// once. [`Context::now_ns`] is the end of the batch.
     fn flush(&mut self, context: &mut Context<'_>);
 
-    /// Looks how far what it gave has been taken, if somebody asks for that. True: it is to look
-    /// again after the next batch, whoever that is for.
+    /// Polls how far the driver has consumed the frames, if a hub requests that. Returns true if
+    /// this must be called again after the next batch, whichever receiver that batch is for.
     fn poll_consumption(&mut self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Ports that are no virtio rings: whatever gives and takes frames on a reactor.
+//! Queues of ports without virtqueues, for example of the host.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,16 +16,16 @@ use crate::incarnation::PortIncarnation;
 use crate::queue_registration::QueueRegistration;
 use crate::running_queue::QueueError;
 
-/// What a port is made of on its reactor: who brings frames, and who takes them.
+/// Parts of a queue on its reactor: the source of its frames and their receiver.
 pub struct HostQueueParts<P> {
-    /// Gives what comes in to [`Hub::forward`] until [`Hub::is_spent`], and then calls
-    /// [`Hub::flush`].
+    /// Poller that passes incoming frames to [`Hub::forward`] until [`Hub::is_spent`], and then
+    /// calls [`Hub::flush`].
     pub inlet: P,
-    /// Takes what goes out.
+    /// Receiver of outgoing frames.
     pub frame_sink: Rc<RefCell<dyn FrameSink>>,
 }
 
-/// A queue of such a port. Dropping it ends it without waiting.
+/// Queue of such a port. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct HostQueue {
     queue_registration: QueueRegistration,
@@ -34,11 +34,11 @@ pub struct HostQueue {
 }
 
 impl HostQueue {
-    /// Makes queue `queue` of a port on a reactor of the fabric. `make` is called there, with the
-    /// hub that frames go to; what wakes the inlet is `kick`.
+    /// Creates queue `queue` of a port on a reactor of the fabric. `make` runs on that reactor,
+    /// with the hub that receives the frames. `kick` wakes the inlet.
     ///
     /// # Errors
-    /// [`QueueError`], with what `make` refuses.
+    /// [`QueueError`], also with the error of `make`.
     pub fn new<P, M>(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
@@ -79,10 +79,10 @@ impl HostQueue {
         Ok(host_queue)
     }
 
-    /// Has the inlet do something on its reactor, and waits for that.
+    /// Runs `with` on the inlet on its reactor and waits for the result.
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, or the inlet is of another type.
+    /// [`Stopped`] if the reactor has ended or the inlet has another type.
     pub fn with<P: Poller, R: Send + 'static>(
         &self,
         with: impl FnOnce(&mut P, &mut Context<'_>) -> R + Send + 'static,
@@ -94,20 +94,20 @@ impl HostQueue {
             .ok_or(Stopped)
     }
 
-    /// Gives and takes nothing more.
+    /// Stops the queue: it sends and receives no more frames.
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, and this with it.
+    /// [`Stopped`] if the reactor has ended, and the queue with it.
     pub fn stop(mut self) -> Result<(), Stopped> {
         self.running = false;
-        // Also when another reactor has ended: this one has not.
+        // Even if another reactor has ended: this one has not.
         let retired = self.queue_registration.retire();
         let end = self.end();
         self.queue_registration.reactor.call(end)?;
         retired
     }
 
-    /// What ends it on its reactor.
+    /// Returns the task that ends the queue on its reactor.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) + Send + use<> {
         let (id, close) = (self.id, self.queue_registration.close());
         move |context| {
@@ -121,7 +121,7 @@ impl Drop for HostQueue {
     fn drop(&mut self) {
         if self.running {
             self.queue_registration.retire_soon();
-            // A reactor that has ended has dropped it already.
+            // A reactor that has ended has dropped the queue already.
             let _ = self.queue_registration.reactor.send(self.end());
         }
     }

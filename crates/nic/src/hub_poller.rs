@@ -1,4 +1,4 @@
-//! A hub's life on its reactor: takes what other reactors send.
+//! Poller of a hub: receives frames from other reactors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,14 +11,14 @@ use crate::frame_sink::EgressFrame;
 use crate::hub::Hub;
 use crate::link::{LinkRecord, Reader};
 
-/// Records that are taken of a link before others have their turn.
+/// Records that are read from a link before the next link is served.
 const BATCH: usize = 64;
 
-/// A hub, and the links by which frames come to it.
+/// Hub, and the links through which frames from other reactors arrive.
 pub(crate) struct HubPoller {
     pub(crate) hub: Rc<RefCell<Hub>>,
     links: Vec<Reader>,
-    /// Bytes of the frame at hand.
+    /// Bytes of the current frame.
     body: Buffers,
     poll_control: Arc<PollControl>,
 }
@@ -29,7 +29,7 @@ impl HubPoller {
         Self { hub, links, body: Buffers::with_capacity(1), poll_control }
     }
 
-    /// Takes a batch of a link; how many there were.
+    /// Processes a batch of a link; returns the number of records.
     fn take(link: &mut Reader, hub: &mut Hub, body: &mut Buffers, now_ns: u64) -> usize {
         let mut taken = 0;
         while taken < BATCH {
@@ -42,7 +42,7 @@ impl HubPoller {
             }
             link.give_back();
             taken += 1;
-            // Of each link one at least.
+            // Checked here, so that each link gets at least one record per turn.
             if hub.is_spent() {
                 break;
             }
@@ -68,7 +68,7 @@ impl Poller for HubPoller {
     }
 
     fn on_runnable(&mut self) {
-        // All of them are behind the same door.
+        // All links share one sleep state.
         if let Some(link) = self.links.first() {
             link.get_up();
         }
@@ -90,7 +90,7 @@ impl Poller for HubPoller {
     }
 
     fn waits_for(&self) -> WaitTarget {
-        // Other reactors are its driver: while it looks, they need not wake it.
+        // Other reactors act as its driver: while it polls, they need not wake it.
         if self.links.is_empty() { WaitTarget::Event } else { WaitTarget::Driver }
     }
 }

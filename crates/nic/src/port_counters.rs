@@ -1,4 +1,4 @@
-//! What is counted for each port, by those who read it.
+//! Counters of all ports, for their readers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use crate::counts::{Counts, PortCounts};
 use crate::hub::SharedPortState;
 use crate::queue_counts::{PairStats, QueueCounts};
 
-/// What is counted for ports that are plugged in, and how their queues wait.
+/// Counters of the existing ports, and their busy-polling policies.
 #[derive(Debug, Default)]
 pub(crate) struct PortCounters {
     ports: HashMap<PortId, PortCounterSet>,
     policy: PollPolicy,
 }
 
-/// What is counted for a port.
+/// Counters of a port.
 #[derive(Debug)]
 struct PortCounterSet {
-    /// By reactor.
+    /// Counters by reactor.
     hubs: Vec<Arc<Counts>>,
-    /// By pair.
+    /// Counters by queue pair.
     pairs: Vec<Arc<QueueCounts>>,
-    /// What reactors send to each queue.
+    /// Load that reactors send to each queue.
     queue_loads: Arc<QueueLoads>,
-    /// How its queues wait, if not as all do.
+    /// Busy-polling policy of the port, if it has its own.
     policy: Option<PollPolicy>,
 }
 
 impl PortCounters {
-    /// A port is plugged in, or changed; what each of so many reactors has of it.
+    /// Adds or changes a port. Returns the shared state for each of `reactors` reactors.
     pub(crate) fn plug(&mut self, id: PortId, reactors: usize) -> Vec<SharedPortState> {
         let make = || PortCounterSet {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
@@ -48,13 +48,13 @@ impl PortCounters {
         hubs.iter().map(common).collect()
     }
 
-    /// A port is unplugged.
+    /// Removes a port.
     pub(crate) fn unplug(&mut self, id: PortId) {
         self.ports.remove(&id);
     }
 
-    /// Counters of a pair of a port. Whatever is served at a port that there is not counts for
-    /// nobody.
+    /// Returns the counters of a queue pair. For a port that does not exist, returns counters
+    /// without readers.
     pub(crate) fn queue(&mut self, id: PortId, pair: u16) -> Arc<QueueCounts> {
         let (at, usual) = (usize::from(pair), self.policy);
         let new = |policy| {
@@ -71,14 +71,14 @@ impl PortCounters {
         port.pairs.get(at).map_or_else(new, Arc::clone)
     }
 
-    /// Queues of all ports that have no policy of their own wait otherwise from now on.
+    /// Sets the busy-polling policy for all ports without their own policy.
     pub(crate) fn set_polling(&mut self, policy: PollPolicy) {
         self.policy = policy;
         let ports = self.ports.values().filter(|port| port.policy.is_none());
         ports.for_each(|port| port.wait(policy));
     }
 
-    /// Queues of a port wait otherwise from now on, whatever is said of all.
+    /// Sets the busy-polling policy of a port, which overrides the common one.
     pub(crate) fn set_port_polling(&mut self, id: PortId, policy: PollPolicy) {
         if let Some(port) = self.ports.get_mut(&id) {
             port.policy = Some(policy);

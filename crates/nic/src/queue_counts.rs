@@ -1,7 +1,7 @@
-//! What a pair of queues has sent and got, and how it waited.
+//! Counters and wait statistics of a queue pair.
 //!
-//! The reactor that serves the pair writes, anybody reads: no read-modify-write, and nothing that
-//! two reactors write.
+//! The reactor that serves the pair writes, any thread reads. There is no read-modify-write, and no
+//! memory that two reactors write.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -10,23 +10,23 @@ use reactor::{Histogram, PollControl, PollState, Snapshot};
 
 use crate::counts::{ByReason, add};
 
-/// Counters of sizes: one for each power of two.
+/// Number of size counters: one for each power of two.
 pub const SIZES: usize = 12;
-/// Frames of fewer bytes share the first of them.
+/// Frames below 2^6 bytes share the first size counter.
 const FIRST_BIT: u32 = 6;
 
-/// The counter of frames of so many bytes.
+/// Returns the size counter for frames of `bytes` bytes.
 fn size(bytes: usize) -> usize {
     let bits = usize::BITS - bytes.leading_zeros();
     (bits.saturating_sub(FIRST_BIT) as usize).min(SIZES - 1)
 }
 
-/// The largest frame, in bytes, that each counter of sizes but the last has.
+/// Returns the largest frame, in bytes, for each size counter but the last.
 pub fn size_bounds() -> impl Iterator<Item = u64> {
     (FIRST_BIT..).take(SIZES - 1).map(|bit| (1 << bit) - 1)
 }
 
-/// Frames one way.
+/// Counters of one direction.
 #[derive(Debug, Default)]
 struct DirectionCounters {
     frames: AtomicU64,
@@ -56,18 +56,18 @@ impl DirectionCounters {
     }
 }
 
-/// Counters of a pair since its port was plugged in.
+/// Counters of a pair since its port was added.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounts {
     sent: DirectionCounters,
     got: DirectionCounters,
-    /// Times that the cap held it, and for how long in nanoseconds.
+    /// Times that the rate limit throttled the pair, and the total time in nanoseconds.
     held: AtomicU64,
     held_ns: AtomicU64,
-    /// Since when it is held, in nanoseconds; 0: it is not.
+    /// Time since which the pair is throttled, in nanoseconds; 0 if it is not.
     held_since: AtomicU64,
-    /// Frames that waited for buffers, and those that do now.
+    /// Frames that waited for buffers, and those that wait now.
     waited: AtomicU64,
     waiting: AtomicU64,
     reactor: AtomicU32,
@@ -77,19 +77,19 @@ pub(crate) struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// It is served by the reactor of this number from now on.
+    /// Records that the reactor of this number serves the pair from now on.
     pub(crate) fn begins(&self, reactor: u32) {
         self.reactor.store(reactor, Ordering::Relaxed);
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody serves it any more.
+    /// Records that no reactor serves the pair any more.
     pub(crate) fn ends(&self) {
         self.served.store(false, Ordering::Relaxed);
         self.held_since.store(0, Ordering::Relaxed);
     }
 
-    /// It sent a frame of so many bytes, which may have gone nowhere.
+    /// Counts a frame of `bytes` bytes that the pair sent, with the reason if it was dropped.
     pub(crate) fn sends(&self, bytes: usize, refused: Option<Reason>) {
         self.sent.count(bytes);
         if let Some(reason) = refused {
@@ -97,7 +97,7 @@ impl QueueCounts {
         }
     }
 
-    /// What came of a frame of so many bytes for it.
+    /// Counts the outcome of a frame of `bytes` bytes for the pair.
     pub(crate) fn gets(&self, bytes: usize, outcome: Result<(), Reason>) {
         match outcome {
             Ok(()) => self.got.count(bytes),
@@ -105,18 +105,18 @@ impl QueueCounts {
         }
     }
 
-    /// A frame waits for buffers, with so many in all.
+    /// Counts a frame that waits for buffers; `waiting` frames wait in all.
     pub(crate) fn waits(&self, waiting: usize) {
         add(&self.waited, 1);
         self.still_waits(waiting);
     }
 
-    /// So many frames wait.
+    /// Sets the number of waiting frames.
     pub(crate) fn still_waits(&self, waiting: usize) {
         self.waiting.store(waiting as u64, Ordering::Relaxed);
     }
 
-    /// The cap holds it at `now_ns`.
+    /// Records that the rate limit throttles the pair at `now_ns`.
     pub(crate) fn holds(&self, now_ns: u64) {
         if self.held_since.load(Ordering::Relaxed) == 0 {
             add(&self.held, 1);
@@ -124,7 +124,7 @@ impl QueueCounts {
         }
     }
 
-    /// The cap lets it go on at `now_ns`.
+    /// Records that the rate limit admits the pair again at `now_ns`.
     pub(crate) fn passes(&self, now_ns: u64) {
         let since = self.held_since.load(Ordering::Relaxed);
         if since > 0 {
@@ -133,7 +133,7 @@ impl QueueCounts {
         }
     }
 
-    /// As it stands.
+    /// Returns the current statistics.
     pub(crate) fn read(&self) -> PairStats {
         let mut residence = Snapshot::default();
         residence.add(&self.residence);
@@ -154,12 +154,12 @@ impl QueueCounts {
     }
 }
 
-/// Frames one way, as they were counted.
+/// Counts of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
-    /// Frames; of those sent also those that went nowhere.
+    /// Frames; for the sent direction including dropped ones.
     pub frames: u64,
-    /// Their bytes, without virtio-net headers.
+    /// Bytes of these frames, without virtio-net headers.
     pub bytes: u64,
     /// Frames by size, up to each of [`size_bounds`] and beyond.
     pub sizes: [u64; SIZES],
@@ -167,37 +167,37 @@ pub struct DirectionCounts {
 }
 
 impl DirectionCounts {
-    /// Frames that were lost for this reason.
+    /// Returns the number of frames that were dropped for this reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops.get(reason)
     }
 }
 
-/// A pair of queues as it stands now. Counts lag behind by the turn that is under way.
+/// Statistics of a queue pair. They lag behind by the turn in progress.
 #[derive(Clone, Debug)]
 pub struct PairStats {
-    /// It is served now.
+    /// True while a reactor serves the pair.
     pub served: bool,
-    /// Number of the reactor that serves it, or served it last.
+    /// Number of the reactor that serves the pair, or served it last.
     pub reactor: u32,
-    /// What its guest sent.
+    /// Frames that the guest sent.
     pub sent: DirectionCounts,
-    /// What its guest got. What was lost before it reached this queue's reactor is counted by its
-    /// port alone.
+    /// Frames that the guest received. Frames dropped before they reached this queue's reactor are
+    /// counted only by the port.
     pub got: DirectionCounts,
-    /// Times that its cap held it.
+    /// Times that the rate limit throttled the pair.
     pub held: u64,
-    /// For how long, in nanoseconds, without the present time.
+    /// Total throttled time in nanoseconds, without the current time.
     pub held_ns: u64,
-    /// Since when its cap holds it, on [`reactor::clock_ns`].
+    /// Time since which the rate limit throttles the pair, on [`reactor::clock_ns`].
     pub held_since_ns: Option<u64>,
-    /// Frames for which there were no buffers when they came, and which waited.
+    /// Frames that found no buffers on arrival and waited.
     pub waited: u64,
-    /// Those that wait now.
+    /// Frames that wait now.
     pub waiting: u64,
-    /// How long what its guest got took from the sender's ring to its own.
+    /// Time of the received frames from the sender's ring to this one.
     pub residence: Snapshot,
-    /// How it has waited when it had nothing to send.
+    /// Wait statistics of the transmit queue.
     pub poll: PollState,
 }
 

@@ -1,4 +1,4 @@
-//! That a queue of a port takes frames, as all hubs know it.
+//! Registration of a receive queue with the hubs of all reactors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,23 +13,24 @@ use crate::frame_sink::FrameSink;
 use crate::hub::QueueAnnouncement;
 use crate::incarnation::PortIncarnation;
 
-/// A place of a queue on a reactor of the fabric.
+/// Registration of a queue on a reactor of the fabric.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueRegistration {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) reactor: Handle,
-    /// The reactor's hub.
+    /// Hub of the reactor.
     pub(crate) node: PollerId,
-    /// The reactor's number.
+    /// Number of the reactor.
     number: usize,
     port: PortId,
     queue: u16,
-    /// What the queue tells of what was taken, if it does.
+    /// Counter of the consumed buffers, if the queue maintains one.
     consumption_counter: Option<Arc<ConsumptionCounter>>,
 }
 
 impl QueueRegistration {
-    /// For queue `queue` of a port; `None`: the reactor is not one of the fabric's.
+    /// Creates the registration of queue `queue` of a port. Returns `None` if the reactor does not
+    /// belong to the fabric.
     pub(crate) fn new(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
@@ -43,7 +44,7 @@ impl QueueRegistration {
         Some(Self { fabric, reactor, node, number, port, queue, consumption_counter })
     }
 
-    /// What hubs are told of the queue in this life of its port.
+    /// Returns the announcement of the queue for this incarnation of its port.
     pub(crate) fn announcement(&self, port_incarnation: PortIncarnation) -> QueueAnnouncement {
         let PortIncarnation { port, epoch, takes, .. } = port_incarnation;
         QueueAnnouncement {
@@ -55,7 +56,8 @@ impl QueueRegistration {
         }
     }
 
-    /// On its reactor: frames go to this outlet from now on. False: the hub is gone.
+    /// Opens the queue on its own reactor: from now on frames go to this sink. Returns false if the
+    /// hub is gone.
     pub(crate) fn open(
         context: &mut Context<'_>,
         node: PollerId,
@@ -65,7 +67,7 @@ impl QueueRegistration {
         in_hub(context, node, |hub| hub.open(queue_announcement, frame_sink)).is_some()
     }
 
-    /// Tells all other reactors.
+    /// Publishes the queue to all other reactors.
     pub(crate) fn publish(&self, port_incarnation: PortIncarnation) -> Result<(), Stopped> {
         let (number, queue_announcement) = (self.number, self.announcement(port_incarnation));
         for hub_handle in self.fabric.others(number) {
@@ -75,7 +77,8 @@ impl QueueRegistration {
         Ok(())
     }
 
-    /// No other reactor sends anything there when this returns.
+    /// Removes the queue from all other reactors. After this returns, none of them sends to the
+    /// queue.
     pub(crate) fn retire(&self) -> Result<(), Stopped> {
         let Self { port, queue, .. } = *self;
         for hub_handle in self.fabric.others(self.number) {
@@ -84,7 +87,7 @@ impl QueueRegistration {
         Ok(())
     }
 
-    /// As [`Self::retire`], without waiting.
+    /// Removes the queue from all other reactors without waiting.
     pub(crate) fn retire_soon(&self) {
         let Self { port, queue, .. } = *self;
         self.fabric
@@ -92,7 +95,7 @@ impl QueueRegistration {
             .for_each(|hub_handle| hub_handle.send(move |hub| hub.close(port, queue)));
     }
 
-    /// On its reactor: it takes no frames any more.
+    /// Returns the task that closes the queue on its own reactor.
     pub(crate) fn close(&self) -> impl FnOnce(&mut Context<'_>) + Send + use<> {
         let Self { node, port, queue, .. } = *self;
         move |context| {

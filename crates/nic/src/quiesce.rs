@@ -1,7 +1,7 @@
-//! A switch that comes to rest, and what another process needs to go on as if nothing had been.
+//! Quiescing a switch, and the state that another process needs to continue it.
 //!
-//! Frames that have left their sender's ring and are still between two reactors would be lost with
-//! them: they arrive before receivers are stopped.
+//! Frames that have left their sender's ring and are still in a link would be lost. So they are
+//! delivered before receivers are stopped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::fabric::Fabric;
 use crate::hub_poller::HubPoller;
 
 impl Fabric {
-    /// Has all that is on its way between reactors arrive. Nobody sends any more.
+    /// Delivers all frames in the links between reactors. All senders must be stopped.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn drain(&self) -> Result<(), Stopped> {
         for hub_handle in self.nodes() {
             let node = hub_handle.node;
@@ -31,11 +31,11 @@ impl Fabric {
         Ok(())
     }
 
-    /// Where stations are, as all hubs together know it: each once, the one that was silent for
-    /// longest first.
+    /// Returns the stations that any hub has learnt: each once, the one that was silent longest
+    /// first.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn stations(&self) -> Result<Vec<LearntStation>, Stopped> {
         let mut latest = HashMap::new();
         for hub_handle in self.nodes() {
@@ -52,11 +52,11 @@ impl Fabric {
         Ok(all)
     }
 
-    /// Stations are where another switch knew them to be, the one that was silent for longest
-    /// first. Their ports are plugged in.
+    /// Restores the stations of another switch, the one that was silent longest first. Their ports
+    /// must exist.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn recall(&self, stations: &Arc<[LearntStation]>) -> Result<(), Stopped> {
         for hub_handle in self.nodes() {
             let stations = Arc::clone(stations);

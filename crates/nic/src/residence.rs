@@ -1,21 +1,22 @@
-//! How long frames take from their sender's ring to their receiver's, measured once a batch.
+//! Residence time of frames, from their sender's ring to their receiver's, measured once a batch.
 
 use reactor::Histogram;
 
-/// Batches of senders that are told apart in one of a receiver; what comes of more counts with the
-/// last one.
+/// Most batches of senders that are distinguished in one batch of a receiver; frames of more count
+/// with the last one.
 const RUNS: usize = 8;
 
-/// Frames that a receiver got in this batch, by when they were taken of their sender's ring.
+/// Frames that a receiver got in this batch, by the time at which they were popped from their
+/// sender's ring.
 #[derive(Debug, Default)]
 pub(crate) struct ResidenceBatch {
-    /// Times in nanoseconds, and how many frames have them.
+    /// Times in nanoseconds, and the number of frames for each.
     runs: [(u64, u64); RUNS],
     len: usize,
 }
 
 impl ResidenceBatch {
-    /// A frame was given that was taken of its sender's ring at `since_ns`.
+    /// Adds a delivered frame that was popped from its sender's ring at `since_ns`.
     pub(crate) fn add(&mut self, since_ns: u64) {
         let last = self.len.checked_sub(1).and_then(|at| self.runs.get_mut(at));
         match last {
@@ -29,7 +30,7 @@ impl ResidenceBatch {
         }
     }
 
-    /// They are shown to their receiver at `now_ns`.
+    /// Records the times of all frames, which are published to their receiver at `now_ns`.
     pub(crate) fn end(&mut self, now_ns: u64, times: &Histogram) {
         for (since, count) in self.runs.iter().take(self.len) {
             times.record(now_ns.saturating_sub(*since), *count);

@@ -1,4 +1,4 @@
-//! What receive and transmit queues have in common: a ring, its signals, its memory.
+//! Common parts of all queues: ring, notifications, guest memory.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -10,33 +10,35 @@ use net::port::PortId;
 use reactor::{Context, PeerNotifier};
 use virtq::{Chain, Popped, Queue, QueueConfig, QueueStart, RingError};
 
-/// Requests that are popped at once, so that their first bytes are on the way to this CPU before they are
-/// touched.
+/// Requests that are popped at once, so that their first bytes are prefetched before they are
+/// accessed.
 pub(crate) const AHEAD: usize = 32;
-/// Bytes of each that come closer then: header and frame of a small one, headers of a large one.
+/// Bytes of each request that are prefetched: header and frame of a small one, headers of a large
+/// one.
 pub(crate) const FETCHED_BYTES: usize = HEADER_BYTES + 64;
-/// Bytes that come closer of the next one, while one is copied: a full frame of one segment.
+/// Bytes of the next request that are prefetched while one is copied: a full frame of one segment.
 pub(crate) const WHOLE_BYTES: usize = 1536;
 
-/// Called on the reactor's thread, at most once per queue, when a session cannot go on.
+/// Callback for a session that cannot continue. It runs on the reactor's thread, at most once per
+/// queue.
 pub type FaultHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a queue can be told on its reactor, whatever it is for.
+/// Operations on a queue of any kind on its reactor.
 pub(crate) trait ReactorQueue {
-    /// Ends; returns where a successor goes on, which is the used index.
+    /// Stops the queue; returns the used index, at which a successor continues.
     fn stop(&mut self, context: &mut Context<'_>) -> u16;
 
-    /// Finds its ring in a new memory table, and gives up what it has of the old one.
+    /// Locates the ring in a new memory table, and abandons the buffers of the old one.
     ///
     /// # Errors
-    /// The new table does not hold it; it has failed then.
+    /// The new table does not contain the ring; the queue has failed then.
     fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError>;
 
     /// Replaces the call descriptor, and calls once: a call may have been lost in between.
     fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>);
 }
 
-/// A ring whose chains complete in order.
+/// Ring whose chains complete in order.
 pub(crate) struct InOrderRing {
     pub(crate) queue: Queue,
     config: QueueConfig,
@@ -44,15 +46,15 @@ pub(crate) struct InOrderRing {
     index: u16,
     call: Option<PeerNotifier>,
     err: Option<PeerNotifier>,
-    /// It was broken since the front-end was told last.
+    /// True if the ring broke since the front-end was last notified.
     untold: bool,
     fault: FaultHandler,
-    /// Mappings that had been truncated under us when this was last looked at.
+    /// Number of truncated mappings at the last check.
     faults: usize,
 }
 
 impl InOrderRing {
-    /// Opens bells of the poller that is being made.
+    /// Creates a ring and opens notifiers for the poller that is being made.
     ///
     /// # Errors
     /// The ring is not usable.
@@ -69,14 +71,14 @@ impl InOrderRing {
         let (config, index) = (start.ring, start.index);
         let ring = Self { queue, config, port, index, call, err, untold: false, fault, faults };
         if ring.queue.continued() {
-            // Whoever served it before may have died before it could call.
+            // The process that served the ring before may have died before it could call.
             ring.signal(context);
         }
         Ok(ring)
     }
 
-    /// The next request, as a chain whatever it is. A ring that breaks the rules yields none from then
-    /// on.
+    /// Pops the next request as a chain. Returns `None` from the moment when the ring breaks the
+    /// rules.
     pub(crate) fn pop_chain(&mut self) -> Option<Chain> {
         self.queue.pop().unwrap_or_else(|error| {
             self.broken(&error);
@@ -84,15 +86,15 @@ impl InOrderRing {
         })
     }
 
-    /// Adds the next requests, [`AHEAD`] at most, to `into`, of each of which so many bytes are on
-    /// their way to this CPU then. A ring that breaks the rules yields none from then on.
+    /// Pops the next requests, at most [`AHEAD`], into `into`, and prefetches the first `bytes`
+    /// bytes of each. Pops nothing from the moment when the ring breaks the rules.
     pub(crate) fn pop_many(&mut self, bytes: usize, into: &mut VecDeque<Popped>) {
         if let Err(error) = self.queue.pop_many::<HEADER_BYTES>((AHEAD, bytes), into) {
             self.broken(&error);
         }
     }
 
-    /// Completes one, into which `written` bytes were written.
+    /// Completes a request, into which `written` bytes were written.
     #[inline]
     pub(crate) fn push(&mut self, popped: Popped, written: u32) {
         match popped {
@@ -101,7 +103,8 @@ impl InOrderRing {
         }
     }
 
-    /// The batch is over: shows the guest what was completed, and calls it if it wants to be.
+    /// Ends the batch: publishes the completed requests to the guest, and calls it if it wants
+    /// that.
     pub(crate) fn publish(&mut self, context: &mut Context<'_>) {
         if self.queue.publish() {
             self.signal(context);
@@ -114,15 +117,15 @@ impl InOrderRing {
         self.check_memory();
     }
 
-    /// The same ring in a new memory table, of which nothing is popped.
+    /// Locates the ring in a new memory table. No popped request may be pending.
     ///
     /// # Errors
-    /// The new table does not hold it; it has failed then.
+    /// The new table does not contain the ring; the queue has failed then.
     pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
         if self.queue.failed() {
             return Ok(());
         }
-        // All that was completed is published, so the ring itself says where it goes on.
+        // All completed requests are published, so the ring itself has the index to continue at.
         match Queue::in_order(self.config, table) {
             Ok(queue) => {
                 self.queue = queue;
@@ -168,7 +171,7 @@ impl InOrderRing {
         self.untold = true;
     }
 
-    /// Ends the session when its memory went away under us.
+    /// Ends the session if the front-end truncated its memory.
     fn check_memory(&mut self) {
         let faults = memory::sigbus::faults();
         if faults == self.faults {

@@ -1,23 +1,23 @@
-//! Which memory is taken: in order, and given back in any order.
+//! Memory allocator that allocates in order and frees in any order.
 
 use std::collections::VecDeque;
 
-/// Places that are taken at once, at most: some turns of a reactor that serves many guests.
+/// Most allocations at a time: some turns of a reactor that serves many guests.
 pub(crate) const PLACES_MAX: usize = 1024;
 
-/// Which bytes of an area are taken: one stretch, perhaps around its end.
+/// Allocator of an area: the allocated bytes are one stretch, possibly around the end.
 #[derive(Debug)]
 pub(crate) struct RingAllocator {
     bytes: usize,
-    /// Oldest first.
+    /// Allocations, oldest first.
     places: VecDeque<Allocation>,
-    /// Number of the oldest.
+    /// Number of the oldest allocation.
     oldest: u64,
-    /// Where the newest ends.
+    /// End of the newest allocation.
     end: usize,
 }
 
-/// Bytes that were taken together.
+/// One allocation.
 #[derive(Debug)]
 struct Allocation {
     at: usize,
@@ -25,18 +25,18 @@ struct Allocation {
 }
 
 impl RingAllocator {
-    /// Of so many bytes.
+    /// Creates an allocator for an area of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { bytes, places: VecDeque::with_capacity(PLACES_MAX), oldest: 0, end: 0 }
     }
 
-    /// All that was taken has been given back.
+    /// Returns whether all allocations have been freed.
     pub(crate) fn is_whole(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Takes so many bytes, which are not none: where they are, and the number by which they are
-    /// given back.
+    /// Allocates `bytes` bytes, at least one. Returns their position, and the number to free them
+    /// by.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<(usize, u64)> {
         if self.places.len() == PLACES_MAX {
             return None;
@@ -51,7 +51,7 @@ impl RingAllocator {
     fn find(&self, bytes: usize) -> Option<usize> {
         let fits = |from: usize, to: usize| (bytes <= to - from).then_some(from);
         match self.places.front() {
-            // What was used last is in the caches.
+            // The memory that was used last is in the caches.
             None => fits(0, self.bytes),
             Some(oldest) if oldest.at < self.end => {
                 fits(self.end, self.bytes).or_else(|| fits(0, oldest.at))
@@ -60,7 +60,7 @@ impl RingAllocator {
         }
     }
 
-    /// Gives back what was taken under this number.
+    /// Frees the allocation with this number.
     pub(crate) fn give_back(&mut self, number: u64) {
         let at = number.checked_sub(self.oldest).and_then(|at| usize::try_from(at).ok());
         if let Some(allocation) = at.and_then(|at| self.places.get_mut(at)) {
@@ -116,7 +116,7 @@ mod tests {
         let mut ring_allocator = RingAllocator::new(2 << 20);
         let numbers: Vec<_> = (0..PLACES_MAX).map(|_| ring_allocator.take(1).unwrap().1).collect();
         assert_eq!(ring_allocator.take(1), None);
-        // What comes back out of order makes room when all before it have.
+        // An allocation freed out of order makes room only after all before it are freed.
         ring_allocator.give_back(numbers[1]);
         ring_allocator.give_back(numbers[1]);
         assert_eq!(ring_allocator.take(1), None);

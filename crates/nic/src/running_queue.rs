@@ -1,4 +1,4 @@
-//! Virtio queues as the rest of the program starts and stops them.
+//! Start and stop of virtqueues, for the rest of the program.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -21,19 +21,19 @@ use crate::receive::{Receive, ReceivePoller};
 use crate::ring::{FaultHandler, ReactorQueue};
 use crate::transmit::Transmit;
 
-/// Why a queue cannot be started or changed.
+/// Reason why a queue cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The ring is not usable.
     #[error("queue {index} cannot be served")]
     Ring {
-        /// Which queue.
+        /// Number of the queue.
         index: u16,
-        /// Why.
+        /// Cause.
         #[source]
         source: RingError,
     },
-    /// What is no ring cannot be had.
+    /// A queue without a virtqueue cannot be created.
     #[error("the port cannot be served")]
     Port(#[source] std::io::Error),
     /// The reactor has no hub.
@@ -44,7 +44,7 @@ pub enum QueueError {
     Stopped(#[from] Stopped),
 }
 
-/// What a queue is for.
+/// Purpose of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Receive,
@@ -52,7 +52,7 @@ enum Kind {
     Control,
 }
 
-/// A queue being served. Dropping it stops it without waiting.
+/// Queue that is being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
     queue_registration: QueueRegistration,
@@ -63,8 +63,8 @@ pub struct RunningQueue {
 }
 
 impl RunningQueue {
-    /// Serves queue `start.index` of a pair of a port on a reactor of the fabric: the even ones
-    /// receive (virtio 1.2, 5.1.2). Both queues of a pair must be on the same one.
+    /// Starts queue `start.index` of a port on a reactor of the fabric: the even ones receive
+    /// (virtio 1.2, 5.1.2). Both queues of a pair must be on the same reactor.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -112,7 +112,7 @@ impl RunningQueue {
         Ok(queue)
     }
 
-    /// Serves `start` as the control queue of a port on a reactor of its fabric.
+    /// Starts `start` as the control queue of a port on a reactor of its fabric.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -124,7 +124,7 @@ impl RunningQueue {
     ) -> Result<Self, QueueError> {
         let (index, control_queue_state, handle) =
             (start.index, Arc::clone(control_queue_state), reactor.clone());
-        // It takes no frames, so nobody asks which queue of frames it is.
+        // The control queue receives no frames, so its number in the registration is never used.
         let queue_registration = QueueRegistration::new(
             control_queue_state.fabric(),
             reactor,
@@ -149,23 +149,23 @@ impl RunningQueue {
         Ok(Self { queue_registration, id: id.ok_or(Stopped)?, index, kind, running: true })
     }
 
-    /// Which queue of the port it is.
+    /// Returns the number of the queue in its port.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Its guest sends by it, or asks for something.
+    /// Returns whether the guest sends frames or commands by this queue.
     pub fn sends(&self) -> bool {
         self.kind != Kind::Receive
     }
 
-    /// Takes and gives nothing more; returns where a successor goes on.
+    /// Stops the queue; returns the index at which a successor continues.
     ///
     /// # Errors
-    /// [`Stopped`]: the reactor has ended, and the position with it.
+    /// [`Stopped`] if the reactor has ended, and the index with it.
     pub fn stop(mut self) -> Result<u16, Stopped> {
         self.running = false;
-        // Also when another reactor has ended: this one has not, and serves the ring.
+        // Even if another reactor has ended: this one has not, and serves the ring.
         let retired =
             if self.kind == Kind::Receive { self.queue_registration.retire() } else { Ok(()) };
         let end = self.end();
@@ -173,7 +173,7 @@ impl RunningQueue {
         retired.map(|()| next)
     }
 
-    /// What ends it on its reactor, and tells where a successor goes on.
+    /// Returns the task that ends the queue on its reactor and returns the index for a successor.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) -> Option<u16> + Send + use<> {
         let (id, kind, close) = (self.id, self.kind, self.queue_registration.close());
         move |context| {
@@ -181,14 +181,15 @@ impl RunningQueue {
                 close(context);
             }
             let next = with_queue(context, kind, id, |queue, context| queue.stop(context));
-            // The last call must be there before the front-end hears that the ring stands still.
+            // The last call must arrive before the front-end receives the reply that the ring has
+            // stopped.
             context.flush();
             context.remove_poller(id);
             next
         }
     }
 
-    /// Finds the ring in a new memory table, and gives up what it has of the old one.
+    /// Locates the ring in a new memory table, and abandons the buffers of the old one.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -229,7 +230,7 @@ impl Drop for RunningQueue {
     }
 }
 
-/// Has a queue on this reactor do something. `None`: it is gone.
+/// Runs `with` on a queue of the calling reactor. Returns `None` if the queue is gone.
 fn with_queue<R>(
     context: &mut Context<'_>,
     kind: Kind,
@@ -249,12 +250,12 @@ fn with_queue<R>(
     }
 }
 
-/// This reactor's hub.
+/// Returns the hub of the calling reactor.
 fn hub(context: &mut Context<'_>, node: PollerId) -> Option<Rc<RefCell<Hub>>> {
     context.with_poller(node, |hub_poller: &mut HubPoller, _| Rc::clone(&hub_poller.hub))
 }
 
-/// Makes a receive queue on this reactor. `None`: the hub is gone.
+/// Creates a receive queue on the calling reactor. Returns `None` if the hub is gone.
 fn receive(
     context: &mut Context<'_>,
     node: PollerId,
@@ -274,7 +275,8 @@ fn receive(
     Ok(opened.then_some(id))
 }
 
-/// Makes the transmit queue of this number on this reactor. `None`: the hub is gone.
+/// Creates the transmit queue of this number on the calling reactor. Returns `None` if the hub is
+/// gone.
 fn transmit(
     context: &mut Context<'_>,
     node: PollerId,
@@ -294,7 +296,7 @@ fn transmit(
     Ok(Some(id))
 }
 
-/// Makes a control queue on this reactor.
+/// Creates a control queue on the calling reactor.
 fn control(
     context: &mut Context<'_>,
     control_queue_state: Arc<ControlQueueState>,

@@ -1,17 +1,17 @@
-//! What wakes a queue that waits for a time.
+//! Timer that wakes a queue.
 
 use std::time::Duration;
 
 use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 
-/// Longest sleep, in nanoseconds. A timer cannot be taken back, so that one set under an old cap
-/// outlives it: this bounds how many of those there are.
+/// Longest sleep, in nanoseconds. A timer cannot be cancelled, so one set under an old rate limit
+/// outlives the limit. This bounds the number of such timers.
 const NAP_MAX: u64 = 1_000_000_000;
 
-/// A timer of the poller that is being made.
+/// Timer of the poller that is being made.
 pub(crate) struct Timer {
     port: CompletionPort,
-    /// When the one that counts goes off, which is its tag as well; 0: none runs.
+    /// Time at which the current timer expires, which is also its tag; 0 if none runs.
     alarm: u64,
     op_completion: Vec<OpCompletion>,
 }
@@ -21,12 +21,12 @@ impl Timer {
         Self { port: context.open_port(), alarm: 0, op_completion: Vec::with_capacity(1) }
     }
 
-    /// It is to go off.
+    /// Returns whether a timer runs.
     pub(crate) fn runs(&self) -> bool {
         self.alarm != 0
     }
 
-    /// Goes off at `at_ns`, or earlier.
+    /// Sets the timer to expire at `at_ns` or earlier.
     pub(crate) fn set(&mut self, at_ns: u64, now_ns: u64, context: &mut Context<'_>) {
         let nap = at_ns.saturating_sub(now_ns).min(NAP_MAX);
         let alarm = now_ns.saturating_add(nap).max(1);
@@ -36,7 +36,7 @@ impl Timer {
         }
     }
 
-    /// Notices that it went off.
+    /// Checks whether the timer has expired.
     pub(crate) fn look(&mut self, context: &mut Context<'_>) {
         if self.alarm != 0 {
             context.reap(&self.port, &mut self.op_completion);

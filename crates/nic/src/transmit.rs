@@ -1,8 +1,9 @@
-//! A transmit queue: what a guest sends.
+//! Transmit queue of a guest.
 //!
-//! Frames are popped some at a time, so that their first bytes are on the way to this CPU before they are
-//! read. A port may be capped. What may not pass yet is held, with what was popped behind it, and a timer
-//! tells when its time has come: the guest waits, and no frame is lost for it.
+//! Frames are popped in batches, so that their first bytes are prefetched before they are read. A
+//! port may have a rate limit. A frame that may not pass yet waits, with all frames popped after
+//! it, and a timer expires when it may pass. The guest waits too, and no frame is dropped because
+//! of the limit.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,23 +24,23 @@ use crate::queue_counts::QueueCounts;
 use crate::ring::{AHEAD, FETCHED_BYTES, FaultHandler, InOrderRing, ReactorQueue, WHOLE_BYTES};
 use crate::timer::Timer;
 
-/// Frames that are taken before others have their turn.
+/// Frames that are processed before other pollers run.
 const BATCH: usize = 64;
 
-/// Room for what is decided on.
+/// Buffer for the bytes that are parsed.
 type FramePrefix = [u8; HEADER_BYTES + PREFIX_BYTES];
 
-/// A transmit queue on its reactor.
+/// Transmit queue on its reactor.
 pub(crate) struct Transmit {
     ring: InOrderRing,
     hub: Rc<RefCell<Hub>>,
     port_incarnation: PortIncarnation,
-    /// Nobody kicks: it must look.
+    /// True if the driver sends no kicks, so that the queue must be polled.
     kickless: bool,
-    /// Popped, and not passed on; oldest first. Between turns that is what a cap holds, or what others
-    /// have their turn before.
+    /// Popped frames that are not forwarded yet, oldest first. Between turns these are throttled,
+    /// or wait while other pollers run.
     popped: VecDeque<Popped>,
-    /// What of a piece follows the bytes that are copied first.
+    /// Bytes of a piece after those that are copied first.
     body: Buffers,
     timer: Timer,
     counts: Arc<QueueCounts>,
@@ -61,7 +62,7 @@ impl Transmit {
         Ok(Self { ring, hub, port_incarnation, kickless, popped, body, timer, counts })
     }
 
-    /// Gives up what was popped and not passed on; returns how much that was.
+    /// Abandons the popped frames that are not forwarded; returns their number.
     fn let_go(&mut self) -> u16 {
         let unsent = self.popped.len();
         self.popped.drain(..).for_each(Popped::abandon);
@@ -70,7 +71,7 @@ impl Transmit {
         unsent as u16
     }
 
-    /// The next one. Where none is left, more are popped.
+    /// Returns the next frame. Pops more if none is left.
     #[inline]
     fn next(&mut self) -> Option<Popped> {
         if self.popped.is_empty() {
@@ -85,7 +86,7 @@ impl Transmit {
         next
     }
 
-    /// Copies what is decided on to private memory, and passes the frame on.
+    /// Copies the bytes to be parsed to private memory, and forwards the frame.
     fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, first: &mut FramePrefix, now_ns: u64) {
         let bytes = popped.readable();
         match popped {
@@ -98,7 +99,7 @@ impl Transmit {
                 if bytes == front {
                     return self.send(hub, header, prefix, &Buffers::default(), now_ns);
                 }
-                // What is copied first is a few bytes.
+                // A few bytes were copied first.
                 queue.show(single_buffer, front as u32, &mut self.body);
                 self.send(hub, header, prefix, &self.body, now_ns);
             }
@@ -115,12 +116,13 @@ impl Transmit {
         }
     }
 
-    /// Passes a batch on that begins with this one, as far as it may; how many frames it was.
+    /// Forwards a batch that begins with this frame, as far as permitted; returns the number of
+    /// frames.
     #[inline]
     fn batch(&mut self, popped: Popped, now_ns: u64, context: &mut Context<'_>) -> usize {
         let hub = Rc::clone(&self.hub);
         let mut hub = hub.borrow_mut();
-        // Written over by each frame as far as that goes.
+        // Each frame overwrites it as far as its bytes reach.
         let (mut taken, mut first) = (0, [0; HEADER_BYTES + PREFIX_BYTES]);
         let mut next = Some(popped);
         while let Some(mut popped) = next {
@@ -138,7 +140,7 @@ impl Transmit {
             next = if taken < BATCH && !hub.is_spent() { self.next() } else { None };
         }
         if taken > 0 {
-            // Receivers first: they wait for it.
+            // Receivers first: they wait for the frames.
             hub.flush(context);
         }
         taken
@@ -158,7 +160,7 @@ impl Transmit {
         self.counts.sends(counted(prefix.len() + body.len()), refused);
     }
 
-    /// It does not even have a header.
+    /// Counts a frame without even a header.
     #[cold]
     fn refuse(&self, hub: &mut Hub) {
         self.counts.sends(0, Some(Reason::ShortHeader));
@@ -167,7 +169,7 @@ impl Transmit {
 }
 
 impl ReactorQueue for Transmit {
-    /// At most what was popped and not passed on is in flight between turns.
+    /// Stops the queue. Between turns, at most the popped and unforwarded frames are in flight.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
         let unsent = self.let_go();
@@ -190,9 +192,9 @@ impl Poller for Transmit {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let now_ns = context.now_ns();
         self.timer.look(context);
-        // A look that finds nothing is made again and again, and is short.
+        // A poll without frames is frequent and must be short.
         let taken = self.next().map_or(0, |popped| self.batch(popped, now_ns, context));
-        // Also when nothing was found: the ring may be broken, or a hole.
+        // Even if no frame was found: the ring may be broken, or its memory truncated.
         self.ring.publish(context);
         if taken > 0 { PollOutcome::Busy } else { PollOutcome::Idle }
     }
@@ -202,7 +204,8 @@ impl Poller for Transmit {
     }
 
     fn arm(&mut self) -> bool {
-        // With something held only the timer brings us on: a turn that ended for others was busy.
+        // With throttled frames only the timer makes progress: a turn that ended for other pollers
+        // was busy.
         self.popped.is_empty() && self.ring.queue.arm()
     }
 
@@ -215,7 +218,7 @@ impl Poller for Transmit {
     }
 
     fn waits_for(&self) -> WaitTarget {
-        // Frames are never under way: either the guest brings the next one, or the timer does.
+        // Frames are never in flight: either the guest submits the next one, or the timer expires.
         if !self.popped.is_empty() || self.ring.queue.failed() {
             WaitTarget::Event
         } else {
@@ -225,7 +228,7 @@ impl Poller for Transmit {
 }
 
 impl Drop for Transmit {
-    /// Its reactor may end before it was stopped.
+    /// Abandons the frames if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
         self.let_go();
     }

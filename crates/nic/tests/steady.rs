@@ -1,6 +1,6 @@
-//! A frame on its way takes no memory from the heap, no lock, and writes nothing that others write
-//! too: counted under callgrind ([`testkit::callgrind`]) with the load of `examples/frames.rs`, as calls of
-//! what would do so.
+//! Tests that forwarding a frame allocates no memory, takes no lock, and writes no shared memory.
+//! The test counts the calls that would do so under callgrind ([`testkit::callgrind`]) with the
+//! load of `examples/frames.rs`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../examples/frames.rs"]
@@ -9,7 +9,7 @@ mod frames;
 
 use testkit::callgrind::{self, Calls, is_shared};
 
-/// Not a test: what the others run under valgrind.
+/// Load that the other tests run under valgrind; not a test itself.
 #[test]
 #[ignore = "it is the load of the other tests"]
 fn load() {
@@ -18,29 +18,30 @@ fn load() {
     }
 }
 
-/// Small functions are calls too, as tests are built but not in soak: only then does one that is missing
-/// say something.
+/// Returns whether small functions are calls too, as in test builds but not in soak builds. Only
+/// then a missing call means something.
 fn shows_all(grown: &Calls) -> bool {
     grown.keys().any(|name| name.contains("sync::atomic"))
 }
 
-/// Nothing that is called for each frame is shared; what is called.
+/// Checks that no function called for each frame accesses shared state; returns the called
+/// functions.
 fn is_steady(kind: &str, frames: u64) -> Calls {
     let (grown, shared) = grows(kind, frames);
     assert!(shared.is_empty(), "{kind}: {shared:#?}");
     grown
 }
 
-/// Compares a short run with one that is four times as long; what is called more often there, and what
-/// of that is shared.
+/// Compares a short run with one that is four times as long. Returns the functions called more
+/// often in the long run, and those of them that access shared state.
 fn grows(kind: &str, frames: u64) -> (Calls, Calls) {
     let more = 3 * frames;
     let load = |frames: u64| format!("{kind} {frames}");
     let mut grown = callgrind::grown("load", &load(frames), &load(4 * frames)).unwrap();
-    // Once in a while is not once a frame.
+    // A call once in a while is not a call for each frame.
     grown.retain(|_, grown| *grown > 8 && *grown * 64 > more);
     let decided = grown.iter().find(|(name, _)| name.contains("Hub>::forward"));
-    // That all of them arrived is asserted by the load.
+    // The load asserts that all frames arrived.
     let is_seen = decided.is_some_and(|(_, grown)| *grown >= more / 2);
     assert!(is_seen, "frames were not seen: {grown:?}");
     let mut shared = grown.clone();
@@ -100,7 +101,7 @@ fn frames_of_a_locked_port_share_nothing() {
 fn frames_to_a_guest_that_is_called_share_nothing() {
     let grown = is_steady("called", 512);
     let calls = grown.iter().find(|(name, _)| name.contains("Context::ring"));
-    // One for each batch; that the guest was called is asserted by the load.
+    // One for each batch; the load asserts that the guest was called.
     let is_called = calls.is_some_and(|(_, count)| *count >= 3 * 512 / 32);
     assert!(is_called || !shows_all(&grown), "{grown:#?}");
 }
@@ -109,12 +110,12 @@ fn frames_to_a_guest_that_is_called_share_nothing() {
 fn frames_that_wait_for_buffers_share_nothing() {
     let grown = is_steady("late", 512);
     let held = grown.iter().find(|(name, _)| name.contains("Backlog::hold"));
-    // That all of them waited is asserted by the load.
+    // The load asserts that all frames waited.
     let are_held = held.is_some_and(|(_, count)| *count >= 3 * 512);
     assert!(are_held || !shows_all(&grown), "{grown:#?}");
 }
 
-/// But for the cap itself, which all queues of the port have in common: one number, once a frame.
+/// Except for the limit itself, which all queues of the port share: one number, once a frame.
 #[test]
 fn frames_of_a_capped_port_share_the_cap() {
     let (grown, shared) = grows("capped", 512);

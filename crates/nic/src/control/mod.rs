@@ -1,11 +1,12 @@
-//! The control queue of a port: what its driver asks for, told to all hubs.
+//! Control queue of a port: applies the driver's commands on all hubs.
 //!
 //! ```text
-//! control queue: pop -> parse -> Desk::take -> to every hub -> when all have heard it: answer
+//! control queue: pop -> parse -> ControlQueueState::take -> to every hub -> all applied: answer
 //! ```
-//! The command is answered when every hub does as it says, so that a driver that gives up queues gets
-//! nothing there after that (virtio 1.2, 5.1.6.5.5.1). Nobody waits for it: the hubs are told by
-//! letters, and the last of them wakes the queue. The next command is popped after that.
+//! A command is answered after every hub has applied it. So a driver that stops using queues
+//! receives nothing there after the answer (virtio 1.2, 5.1.6.5.5.1). No thread waits for that:
+//! tasks carry the settings to the hubs, and the last of them wakes the queue. The queue then pops
+//! the next command.
 
 mod queue;
 
@@ -19,8 +20,9 @@ use reactor::Stopped;
 use crate::fabric::Fabric;
 pub(crate) use queue::{ControlQueue, PendingAck};
 
-/// What the driver of a port asks for, from the first start of its control queue to the end of the
-/// port's [`crate::PortIncarnation`]. The control queue may be stopped and started in between.
+/// Settings that the driver of a port has requested, from the first start of its control queue to
+/// the end of the [`crate::PortIncarnation`]. The control queue may be stopped and started in
+/// between.
 #[derive(Debug)]
 pub struct ControlQueueState {
     fabric: Arc<Fabric>,
@@ -30,10 +32,10 @@ pub struct ControlQueueState {
 }
 
 impl ControlQueueState {
-    /// Nothing was asked for yet, and all hubs know that: the port uses one pair of queues.
+    /// Creates the state without requests and applies it on all hubs: the port uses one queue pair.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn open(
         fabric: &Arc<Fabric>,
         port: PortId,
@@ -43,10 +45,11 @@ impl ControlQueueState {
         Self::resume(fabric, port, control_features, ControlSettings::nothing(address))
     }
 
-    /// This was asked for, of another process perhaps, and all hubs know it.
+    /// Creates the state with these settings, possibly from another process, and applies it on all
+    /// hubs.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn resume(
         fabric: &Arc<Fabric>,
         port: PortId,
@@ -63,35 +66,35 @@ impl ControlQueueState {
         }))
     }
 
-    /// Nobody asks for anything any more, and all hubs know that. The control queue is stopped.
+    /// Removes the settings from all hubs. The control queue must be stopped.
     ///
     /// # Errors
-    /// [`Stopped`]: a reactor has ended.
+    /// [`Stopped`] if a reactor has ended.
     pub fn close(&self) -> Result<(), Stopped> {
         self.fabric.set_asked(self.port, None)
     }
 
-    /// All that was asked for.
+    /// Returns all requested settings.
     pub fn all_asked(&self) -> ControlSettings {
         self.asked().clone()
     }
 
-    /// The port's address, as its driver has set it last.
+    /// Returns the port's address, as its driver has set it last.
     pub fn address(&self) -> Mac {
         self.asked().address()
     }
 
-    /// The hubs that know of it.
+    /// Returns the fabric with the hubs of the port.
     pub(crate) fn fabric(&self) -> &Arc<Fabric> {
         &self.fabric
     }
 
-    /// Whose desk it is.
+    /// Returns the port of the control queue.
     pub(crate) fn port(&self) -> PortId {
         self.port
     }
 
-    /// Takes a command; what all of them come to then.
+    /// Applies a command and returns the resulting settings.
     fn take(&self, bytes: &[u8]) -> Result<ControlSettings, CommandError> {
         let command = Command::parse(bytes, self.control_features)?;
         let mut control_settings = self.asked();
@@ -100,7 +103,7 @@ impl ControlQueueState {
     }
 
     fn asked(&self) -> MutexGuard<'_, ControlSettings> {
-        // Every change is a whole step.
+        // A poisoned lock is usable: every change is a single step.
         self.control_settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

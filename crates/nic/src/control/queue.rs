@@ -1,4 +1,4 @@
-//! The ring of commands.
+//! Virtqueue of control commands.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use virtq::{Chain, QueueStart, RingError};
 use super::ControlQueueState;
 use crate::ring::{FaultHandler, InOrderRing, ReactorQueue};
 
-/// A control queue on its reactor.
+/// Control queue on its reactor.
 pub(crate) struct ControlQueue {
     ring: InOrderRing,
     control_queue_state: Arc<ControlQueueState>,
-    /// Where it lives, and as whom.
+    /// Reactor of the queue, and the queue's identifier there.
     reactor: Handle,
     id: PollerId,
-    /// Nobody kicks: it must look.
+    /// True if the driver sends no kicks, so that the queue must be polled.
     kickless: bool,
-    /// The command that not all hubs have heard yet.
+    /// Command that not all hubs have applied yet.
     held: Option<Chain>,
-    /// Of the last command that the hubs were told.
+    /// Number of the last command that was sent to the hubs.
     ticket: u64,
-    /// A byte more than any command has: one that fills it is too long.
+    /// Buffer one byte larger than any command: a command that fills it is too long.
     room: Box<[u8]>,
 }
 
-/// Held by every hub that is still to hear a command. Dropping the last of them answers it, also
-/// when that is because a reactor has ended.
+/// Guard held by every hub that has not applied a command yet. Dropping the last one answers the
+/// command, even if a reactor has ended.
 pub(crate) struct PendingAck {
     reactor: Handle,
     queue: PollerId,
@@ -49,7 +49,7 @@ impl Drop for PendingAck {
 }
 
 impl ControlQueue {
-    /// On `reactor`, which is this one.
+    /// Creates the queue on `reactor`, which must be the calling one.
     pub(crate) fn new(
         control_queue_state: Arc<ControlQueueState>,
         start: QueueStart,
@@ -64,7 +64,7 @@ impl ControlQueue {
         Ok(Self { ring, control_queue_state, reactor, id, kickless, held: None, ticket: 0, room })
     }
 
-    /// Takes a command in, or answers at once that it cannot be had.
+    /// Accepts a command, or answers at once that it is invalid.
     fn serve(&mut self, chain: Chain, context: &mut Context<'_>) {
         let copied = chain.readable.peek(&mut self.room);
         let bytes = self.room.get(..copied).unwrap_or_default();
@@ -96,9 +96,9 @@ impl ControlQueue {
         );
     }
 
-    /// All hubs have heard it.
+    /// Answers the command that all hubs have applied.
     fn heard(&mut self, ticket: u64, context: &mut Context<'_>) {
-        // One that was given up meanwhile is popped anew, and told anew.
+        // An abandoned command is popped again later, and applied again.
         if ticket == self.ticket
             && let Some(chain) = self.held.take()
         {
@@ -107,13 +107,13 @@ impl ControlQueue {
     }
 
     fn answer(&mut self, chain: Chain, answer: u8, context: &mut Context<'_>) {
-        // One byte at most.
+        // At most one byte.
         let written = chain.writable.write(&[answer]) as u32;
         self.ring.queue.push(chain, written);
         self.ring.publish(context);
     }
 
-    /// Gives up what is held; returns how many chains that were.
+    /// Abandons the unanswered command; returns the number of chains.
     fn let_go(&mut self) -> u16 {
         self.ticket += 1;
         self.held.take().map_or(0, |chain| {
@@ -124,8 +124,8 @@ impl ControlQueue {
 }
 
 impl ReactorQueue for ControlQueue {
-    /// A command that was not answered yet is carried out again by the successor, which changes
-    /// nothing more.
+    /// Stops the queue. Its successor executes an unanswered command again, which changes nothing
+    /// more.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
         let unanswered = self.let_go();
@@ -163,7 +163,7 @@ impl Poller for ControlQueue {
     }
 
     fn arm(&mut self) -> bool {
-        // While a command is held only the last hub brings us on.
+        // While a command is pending, only the last hub can make progress.
         self.held.is_none() && self.ring.queue.arm()
     }
 
@@ -173,7 +173,7 @@ impl Poller for ControlQueue {
 }
 
 impl Drop for ControlQueue {
-    /// Its reactor may end before it was stopped.
+    /// Abandons the command if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
         self.let_go();
     }

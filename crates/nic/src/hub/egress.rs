@@ -1,4 +1,4 @@
-//! The ways out of a hub: outlets on its reactor, and links to others.
+//! Outputs of a hub: frame sinks on its reactor, and links to other reactors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,23 +10,23 @@ use super::port_state::QueueLocation;
 use crate::frame_sink::{EgressFrame, FrameSink};
 use crate::link::{LinkAddress, StationUpdate, Writer};
 
-/// An outlet, and whether it got something in this batch.
+/// Frame sink with its flags. `is_touched`: the sink received a frame in this batch.
 struct SinkEntry {
     frame_sink: Rc<RefCell<dyn FrameSink>>,
     is_touched: bool,
-    /// It is among those that are looked at.
+    /// True if the consumption of the sink is polled.
     is_watched: bool,
 }
 
-/// The ways out of a hub.
+/// Outputs of a hub.
 #[derive(Default)]
 pub(super) struct Egress {
     outlets: Vec<Option<SinkEntry>>,
-    /// Outlets that got something in this batch, each once.
+    /// Sinks that received a frame in this batch, each once.
     touched: Vec<usize>,
-    /// Outlets that are looked at after each batch, each once.
+    /// Sinks whose consumption is polled after each batch, each once.
     watched: Vec<usize>,
-    /// By number of the reactor; none to our own.
+    /// Links by the number of their reactor; `None` for the own one.
     links: Vec<Option<(Writer, PeerNotifier)>>,
 }
 
@@ -40,27 +40,27 @@ impl Egress {
         }
     }
 
-    /// A place for an outlet.
+    /// Adds a frame sink and returns its location.
     pub(super) fn add_sink(&mut self, frame_sink: Rc<RefCell<dyn FrameSink>>) -> QueueLocation {
         let at = match self.outlets.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
                 self.outlets.push(None);
-                // Nothing is allocated when frames come.
+                // Allocated now, so that frames cause no allocation.
                 self.touched.reserve(self.outlets.len());
                 self.watched.reserve(self.outlets.len());
                 self.outlets.len() - 1
             }
         };
         if let Some(sink_entry) = self.outlets.get_mut(at) {
-            // What was watched at this place before is still listed.
+            // The former sink at this index may still be in the list.
             let is_watched = self.watched.contains(&at);
             *sink_entry = Some(SinkEntry { frame_sink, is_touched: false, is_watched });
         }
         QueueLocation::Here(at)
     }
 
-    /// Nobody sits there any more.
+    /// Removes the frame sink at a location.
     pub(super) fn remove_sink(&mut self, queue_location: QueueLocation) {
         if let QueueLocation::Here(at) = queue_location
             && let Some(sink_entry) = self.outlets.get_mut(at)
@@ -69,7 +69,7 @@ impl Egress {
         }
     }
 
-    /// Gives a frame to whoever sits there; see [`FrameSink::deliver`].
+    /// Delivers a frame to the queue at a location; see [`FrameSink::deliver`].
     pub(super) fn deliver(
         &mut self,
         queue_location: QueueLocation,
@@ -95,12 +95,12 @@ impl Egress {
         }
     }
 
-    /// Where the last frame ends that went to reactor `number`.
+    /// Returns the end of the last frame that was written to reactor `number`.
     pub(super) fn written(&self, number: usize) -> u64 {
         self.link(number).map_or(0, Writer::written)
     }
 
-    /// Up to where reactor `number` has passed on what went there.
+    /// Returns the position up to which reactor `number` has processed the frames written to it.
     pub(super) fn arrived(&self, number: usize) -> u64 {
         self.link(number).map_or(0, Writer::arrived)
     }
@@ -109,8 +109,8 @@ impl Egress {
         self.links.get(number)?.as_ref().map(|(link, _)| link)
     }
 
-    /// Tells all other reactors where a station is. One whose link is full does without, and
-    /// floods until the station is heard again.
+    /// Broadcasts a station's port to all other reactors. A reactor whose link is full misses it,
+    /// and floods until the station sends again.
     pub(super) fn broadcast_station(&mut self, station_update: StationUpdate) {
         for (link, _) in self.links.iter_mut().flatten() {
             link.tell(station_update);
@@ -129,7 +129,7 @@ impl Egress {
                 }
             }
         }
-        // Few, and seldom: those that somebody waits for.
+        // Few sinks, and only while a hub requests their consumption.
         let outlets = &mut self.outlets;
         self.watched.retain(|at| {
             let sink_entry = outlets.get_mut(*at).and_then(Option::as_mut);

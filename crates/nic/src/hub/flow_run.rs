@@ -1,4 +1,4 @@
-//! Frames that follow each other to the same place.
+//! Consecutive frames to the same queue.
 
 use net::port::PortId;
 
@@ -6,25 +6,25 @@ use super::egress::Egress;
 use super::port_state::{PortState, QueueLocation};
 use crate::link::LinkAddress;
 
-/// Frames of one flow, one after the other in one batch, to one queue. Where they go is found for the
-/// first of them, and what the queue's [`net::flow::Spread`] is to know of them is told at their end: a
-/// stream's frames cost the same whether its receiver has one queue or many.
+/// Consecutive frames of one flow to one queue in a batch. The queue is looked up for the first
+/// frame. The queue's [`net::flow::QueueSelector`] is updated at the end. So a stream's frames cost
+/// the same whether its receiver has one queue or many.
 #[derive(Debug)]
 pub(super) struct FlowRun {
     to: PortId,
-    /// Of the flow, if that says which queue it is.
+    /// Hash of the flow, if it determines the queue.
     hash: Option<u32>,
     pub(super) queue_location: QueueLocation,
     pub(super) address: LinkAddress,
     now_ns: u64,
-    /// Some of it is on its way.
+    /// True once a frame of the run was sent.
     goes: bool,
-    /// How much work it was.
+    /// Work of the run.
     units: u64,
 }
 
 impl FlowRun {
-    /// Begins with a frame for a port at `now_ns`, of a flow with this hash.
+    /// Begins a run with a frame for a port at `now_ns`, of a flow with this hash.
     pub(super) fn begin(
         to: PortId,
         hash: Option<u32>,
@@ -38,25 +38,25 @@ impl FlowRun {
         Self { to, hash, queue_location, address, now_ns, goes: false, units: 0 }
     }
 
-    /// For which port it is.
+    /// Returns the port of the run.
     pub(super) fn to(&self) -> PortId {
         self.to
     }
 
-    /// A frame for that port belongs to it.
+    /// Returns whether a frame for that port belongs to the run.
     #[inline]
     pub(super) fn is_of(&self, to: PortId, hash: Option<u32>) -> bool {
         self.to == to && self.hash == hash
     }
 
-    /// What came of a frame: whether any of it is on its way, and how much work it was.
+    /// Records the outcome of a frame: whether any of it was sent, and its work.
     #[inline]
     pub(super) fn sent(&mut self, (goes, units): (bool, u64)) {
         self.goes |= goes;
         self.units = self.units.saturating_add(units);
     }
 
-    /// Tells the port that it was for what became of it.
+    /// Reports the outcome of the run to its port.
     pub(super) fn end(&self, port_state: &mut PortState, egress: &Egress) {
         let outcome = (self.goes, self.units);
         port_state.sent(self.hash, self.address.queue(), outcome, self.now_ns, egress);

@@ -1,4 +1,4 @@
-//! From a frame that came in to those who get it.
+//! Forwards an incoming frame to its receivers.
 
 use memory::Buffers;
 use net::Reason;
@@ -18,30 +18,31 @@ use super::{Hub, IngressFrame, port_state};
 use crate::frame_sink::EgressFrame;
 use crate::link::StationUpdate;
 
-/// Most segments that a frame is cut into: 64 KiB in those of the smallest size that Linux agrees on
-/// (48 bytes).
+/// Most segments of a frame: 64 KiB in segments of the smallest size that Linux negotiates (48
+/// bytes).
 const PIECES_MAX: usize = 1400;
-/// The same for one that goes to everybody: in those of 1 KiB.
+/// Most segments of a flooded frame: 64 KiB in segments of 1 KiB.
 const FLOODED_PIECES_MAX: usize = 64;
 
-/// Bytes that count of a frame: a chain may say that it has gigabytes, of pieces that are one memory.
+/// Returns the bytes that count for a frame. A chain may claim gigabytes in pieces that share the
+/// same memory.
 pub(crate) fn counted(bytes: usize) -> usize {
     bytes.min(FRAME_MAX as usize)
 }
 
-/// A frame that was decided about.
+/// Frame with its decision.
 struct ParsedFrame<'a> {
     frame: &'a Frame<'a>,
     header: &'a Header,
-    /// Nobody knows whose it is.
+    /// True if the destination is unknown, so that the frame is flooded.
     flooded: bool,
     prefix: &'a [u8],
     body: &'a Buffers,
 }
 
 impl Hub {
-    /// Passes a frame on that came in from a port at `now_ns`. Whoever gets something of it is
-    /// shown that by [`Hub::flush`]. Tells why it went nowhere, which is counted already.
+    /// Forwards a frame that came from a port at `now_ns`. [`Hub::flush`] publishes it to its
+    /// receivers. Returns the reason if the frame was dropped, which is counted already.
     pub fn forward(
         &mut self,
         from: PortId,
@@ -110,7 +111,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Counts a frame that goes on among those of its flow.
+    /// Counts a forwarded frame for its flow.
     fn count_flow(&mut self, from: PortId, frame: &Frame<'_>, to: Option<PortId>, now_ns: u64) {
         if let Some(port_state) = port_state(&mut self.ports, from) {
             let (hash, key) = (|| self.hash.of(frame), || FlowKey::of(frame, to));
@@ -118,8 +119,8 @@ impl Hub {
         }
     }
 
-    /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
-    /// there, and is no matter of its sender.
+    /// Delivers a frame to a port, in the form that the port accepts. The outcome is counted for
+    /// that port and does not concern the sender.
     fn send_to_port(
         &mut self,
         to: PortId,
@@ -150,7 +151,8 @@ impl Hub {
         way.run.sent(outcome);
     }
 
-    /// The hash of a frame's flow, if a port asks for that; nothing if it does not want the frame.
+    /// Returns the hash of a frame's flow if the port needs it. Returns `None` if the port does not
+    /// want the frame.
     #[inline]
     fn flow_for(&mut self, to: PortId, parsed_frame: &ParsedFrame<'_>) -> Option<Option<u32>> {
         let ParsedFrame { frame, flooded, .. } = *parsed_frame;
@@ -158,11 +160,11 @@ impl Hub {
         if flooded && !port_state.wants(frame.dst) {
             return None;
         }
-        // Asked again of the same frame, for another port, it is known.
+        // For further ports of the same frame, the hash is cached.
         Some(if port_state.is_wide() { self.hash.of(frame) } else { None })
     }
 
-    /// What follows goes elsewhere.
+    /// Begins a run to another queue.
     #[inline(never)]
     fn begin_run(&mut self, to: PortId, hash: Option<u32>, now_ns: u64) {
         self.end_run();
@@ -171,7 +173,7 @@ impl Hub {
             port_state.map(|port_state| FlowRun::begin(to, hash, port_state, now_ns, &self.egress));
     }
 
-    /// Nothing follows what went to the same place.
+    /// Ends the current run.
     pub(super) fn end_run(&mut self) {
         if let Some(run) = self.run.take()
             && let Some(port_state) = port_state(&mut self.ports, run.to())
@@ -181,7 +183,7 @@ impl Hub {
     }
 }
 
-/// A frame on its way to a queue.
+/// Frame on its way to a queue.
 struct Delivery<'a> {
     port_state: &'a mut PortState,
     egress: &'a mut Egress,
@@ -190,22 +192,22 @@ struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Gives what is to be done no more about. Returns whether it is on its way, and how much work it was.
+    /// Delivers a finished frame. Returns whether it was sent, and its work.
     #[inline]
     fn give(&mut self, egress_frame: &EgressFrame<'_>) -> (bool, u64) {
         let bytes = egress_frame.bytes();
         let FlowRun { queue_location, address, .. } = *self.run;
         let mut more = 0;
         let given = self.egress.deliver(queue_location, address, egress_frame, &mut more);
-        // On another reactor it counts when it gets there.
+        // A frame to another reactor is counted on arrival.
         if given.is_err() || !matches!(queue_location, QueueLocation::There(_)) {
             self.port_state.got(bytes, given);
         }
         (given.is_ok(), self.turn_budget.spend(bytes + more * PIECE_BYTES))
     }
 
-    /// Does what the port lacks, then gives what comes of it. Returns whether any of it is on its way, and
-    /// how much work all of it was.
+    /// Does the offloads that the port lacks, then delivers the result. Returns whether any of it
+    /// was sent, and its work.
     #[inline(never)]
     fn finish(
         &mut self,
@@ -223,7 +225,7 @@ impl Delivery<'_> {
         let (takes, nothing) = (self.port_state.takes, Buffers::default());
         let raw = header.for_receiver(takes).bytes(1);
         let (mut goes, mut units) = (false, 0);
-        // What comes of giving is counted there.
+        // The result of each delivery is counted there.
         let mut give = |head: &[u8], body: &Buffers| {
             let given = self.give(&EgressFrame { header: raw, head, body, since_ns: now_ns });
             goes |= given.0;
@@ -237,7 +239,7 @@ impl Delivery<'_> {
             SoftwareOffload::Checksum => {
                 offload_scratch.complete(head, body, header).map(|whole| give(whole, &nothing))
             }
-            // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
+            // If a segment is dropped, the others are still sent: TCP retransmits that segment.
             SoftwareOffload::Segment => {
                 let most = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
                 offload_scratch.cut(head, body, header, most, |piece| give(piece, &nothing))

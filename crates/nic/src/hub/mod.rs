@@ -1,4 +1,4 @@
-//! One reactor's part of the switch: from a frame that came in to those who get it.
+//! One reactor's part of the switch: forwards incoming frames to their receivers.
 
 mod budget;
 mod egress;
@@ -33,56 +33,58 @@ pub(crate) use forward::counted;
 use offload::OffloadScratch;
 use port_state::{PortState, QueueLocation};
 
-/// A frame that came in. All of it is elsewhere: what is put together byte by byte and read as words at once has
-/// to wait until everything that was written before is in the cache, guests' memory too.
+/// Incoming frame. All fields are references: composing the parts in one place would be slow. A
+/// value that is written byte by byte and then read as words has to wait. The CPU first completes
+/// all earlier writes to the cache, including those to guests' memory.
 #[derive(Clone, Copy, Debug)]
 pub struct IngressFrame<'a> {
-    /// Its virtio-net header, as it was written.
+    /// The virtio-net header, as the driver wrote it.
     pub header: &'a [u8; HEADER_BYTES],
-    /// The first [`net::frame::PREFIX_BYTES`] of it, or all, in private memory.
+    /// First [`net::frame::PREFIX_BYTES`] of the frame, or all of it, in private memory.
     pub prefix: &'a [u8],
-    /// What follows them.
+    /// Bytes that follow the prefix.
     pub body: &'a Buffers,
-    /// What its sender may leave undone.
+    /// Offloads that the sender may use.
     pub may: &'a Offloads,
 }
 
-/// A queue of a port that takes frames from now on.
+/// Announcement of a queue that accepts frames from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueAnnouncement {
     pub(crate) port: PortId,
     pub(crate) queue: u16,
     pub(crate) epoch: u32,
     pub(crate) takes: Offloads,
-    /// What its reactor tells of what was taken, if it does.
+    /// Counter of the consumed buffers, if the queue's reactor maintains one.
     pub(crate) consumption_counter: Option<Arc<ConsumptionCounter>>,
 }
 
-/// What is shared of a port by the hubs of all reactors.
+/// State of a port that the hubs of all reactors share.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPortState {
-    /// This reactor's counters.
+    /// Counters of this reactor.
     pub(crate) counts: Arc<Counts>,
     pub(crate) queue_loads: Arc<QueueLoads>,
 }
 
-/// One reactor's part of the switch. It lives on that reactor, and so does all that it touches.
+/// One reactor's part of the switch. It lives on that reactor, and so does everything that it
+/// accesses.
 pub struct Hub {
-    /// Of its reactor.
+    /// Number of its reactor.
     number: usize,
     switch: Switch,
     hash: FlowHashCache,
     ports: Box<[Option<Box<PortState>>]>,
     egress: Egress,
     offload_scratch: OffloadScratch,
-    /// Since the last flush.
+    /// Work since the last flush.
     turn_budget: TurnBudget,
-    /// The last frames of this batch. None when anything of a port changes.
+    /// Current run of frames. `None` after any change of a port.
     run: Option<FlowRun>,
 }
 
 impl Hub {
-    /// Of reactor `number`.
+    /// Creates the hub of reactor `number`.
     pub(crate) fn new(number: usize) -> Self {
         Self {
             number,
@@ -96,12 +98,12 @@ impl Hub {
         }
     }
 
-    /// Frames for reactor `number` go into this link; whoever reads it is woken by this bell.
+    /// Adds a link to reactor `number`, with the notifier that wakes its reader.
     pub(crate) fn add_link(&mut self, number: usize, link: Writer, peer_notifier: PeerNotifier) {
         self.egress.add_link(number, link, peer_notifier);
     }
 
-    /// Makes or changes a network.
+    /// Creates or changes a network.
     pub(crate) fn set_network(
         &mut self,
         id: NetworkId,
@@ -115,8 +117,8 @@ impl Hub {
         self.switch.remove_network(id);
     }
 
-    /// Plugs a port in, or changes it. It has `common` if it is new. What other reactors see by
-    /// this policy they call by the number of its `term`.
+    /// Adds or changes a port. A new port uses `shared_port_state`. Other reactors label stations
+    /// that they learn under this policy with the number `term`.
     pub(crate) fn set_port(
         &mut self,
         id: PortId,
@@ -133,20 +135,20 @@ impl Hub {
         Ok(())
     }
 
-    /// Transmit queue `queue` of a port is this poller from now on.
+    /// Records the poller of transmit queue `queue` of a port.
     pub(crate) fn sends_by(&mut self, port: PortId, queue: u16, poller: PollerId) {
         if let Some(port_state) = port_state(&mut self.ports, port) {
             port_state.sends_by(queue, poller);
         }
     }
 
-    /// Transmit queues of a port on this reactor, and some that have ended.
+    /// Returns the transmit queues of a port on this reactor, possibly with some that have ended.
     pub(crate) fn senders(&self, port: PortId) -> Vec<PollerId> {
         let port_state = self.ports.get(port.index()).and_then(Option::as_ref);
         port_state.map_or_else(Vec::new, |port_state| port_state.senders().collect())
     }
 
-    /// Unplugs a port.
+    /// Removes a port.
     pub(crate) fn remove_port(&mut self, id: PortId) {
         self.end_run();
         self.switch.remove_port(id);
@@ -155,7 +157,8 @@ impl Hub {
         }
     }
 
-    /// What the driver of a port has asked for over its control queue; `None`: there is none.
+    /// Applies the settings that the driver of a port requested over its control queue; `None`
+    /// without a control queue.
     pub(crate) fn set_asked(
         &mut self,
         port: PortId,
@@ -167,7 +170,7 @@ impl Hub {
         }
     }
 
-    /// A queue of a port takes frames on this reactor from now on.
+    /// Opens a queue of a port that receives frames on this reactor from now on.
     pub(crate) fn open(
         &mut self,
         queue_announcement: QueueAnnouncement,
@@ -177,12 +180,12 @@ impl Hub {
         self.sit(queue_announcement, queue_location);
     }
 
-    /// A queue of a port takes frames on reactor `number` from now on.
+    /// Opens a queue of a port that receives frames on reactor `number` from now on.
     pub(crate) fn open_there(&mut self, queue_announcement: QueueAnnouncement, number: usize) {
         self.sit(queue_announcement, QueueLocation::There(number));
     }
 
-    /// A queue of a port takes no frames any more.
+    /// Closes a queue of a port: it receives no more frames.
     pub fn close(&mut self, port: PortId, queue: u16) {
         self.end_run();
         if let Some(port_state) = port_state(&mut self.ports, port) {
@@ -203,10 +206,10 @@ impl Hub {
         self.egress.remove_sink(former);
     }
 
-    /// Whether a port may send so many bytes at `now_ns`, by its cap. They count then.
+    /// Charges `bytes` that a port sends at `now_ns` to its rate limit.
     ///
     /// # Errors
-    /// When to ask again, in nanoseconds.
+    /// The time to retry, in nanoseconds, if the limit does not admit them.
     pub(crate) fn may_send(&self, port: PortId, bytes: usize, now_ns: u64) -> Result<(), u64> {
         match self.switch.port(port).and_then(|policy| policy.rate.as_deref()) {
             Some(rate_limiter) => rate_limiter.admit(bytes as u64, now_ns),
@@ -214,7 +217,7 @@ impl Hub {
         }
     }
 
-    /// A frame of a port could not even be read.
+    /// Counts a frame of a port that could not even be read.
     pub fn refuse(&mut self, port: PortId, reason: Reason) {
         if let Some(port_state) = port_state(&mut self.ports, port) {
             port_state.counts.sends(0);
@@ -222,18 +225,18 @@ impl Hub {
         }
     }
 
-    /// A frame that an outlet of a port had taken was lost behind it: it counts among those that
-    /// the port got, too.
+    /// Counts a frame that was dropped after a frame sink of a port had accepted it. The frame
+    /// counts as received too.
     pub fn count_late_drop(&mut self, port: PortId, reason: Reason) {
         if let Some(port_state) = port_state(&mut self.ports, port) {
             port_state.got(0, Err(reason));
         }
     }
 
-    /// Gives a frame that came over a link to its queue on this reactor.
+    /// Delivers a frame from a link to its queue on this reactor.
     pub(crate) fn arrive(&mut self, to: LinkAddress, frame: &EgressFrame<'_>) {
         let Some(port_state) = port_state(&mut self.ports, to.port()) else { return };
-        // Its driver may have given up the queue meanwhile.
+        // The driver may have stopped using the queue meanwhile.
         let is_used = port_state.epoch == to.epoch() && port_state.uses(to.queue());
         let mut more = 0;
         let outcome = match port_state.seat(to.queue()) {
@@ -243,14 +246,14 @@ impl Hub {
             _ => Err(Reason::ReceiverClosed),
         };
         port_state.got(frame.bytes(), outcome);
-        // The rest was spent where it came in.
+        // The rest was charged on the reactor where the frame came in.
         if more > 0 {
             self.turn_budget.spend(more * PIECE_BYTES);
         }
     }
 
-    /// Another reactor has seen where a station is. What it saw by a policy that holds no more,
-    /// or does not hold here yet, is forgotten: the station is heard again.
+    /// Learns a station that another reactor has learnt. The update is ignored if its policy is not
+    /// the current one here: the station will be learnt again.
     pub(crate) fn learn(&mut self, station_update: StationUpdate, now_ns: u64) {
         let StationUpdate { port, term, vlan, mac } = station_update;
         if port_state(&mut self.ports, port).is_some_and(|port_state| port_state.term == term) {
@@ -258,19 +261,19 @@ impl Hub {
         }
     }
 
-    /// Where stations are, as far as this hub knows.
+    /// Returns the stations that this hub has learnt.
     pub(crate) fn stations(&self) -> Vec<LearntStation> {
         self.switch.stations().collect()
     }
 
-    /// A station was there when another switch knew of it.
+    /// Restores a station that another switch had learnt.
     pub(crate) fn restore_station(&mut self, station: &LearntStation) {
         let LearntStation { port, vlan, mac, seen_ns, .. } = *station;
         self.switch.learn(port, vlan, mac, seen_ns);
     }
 
-    /// The flows of which each port sends most through this hub, with all that it sends of flows,
-    /// in bytes of late.
+    /// Returns for each port the flows that send most through this hub, with the recent bytes of
+    /// all its flows.
     pub(crate) fn top_flows(&mut self, now_ns: u64) -> Vec<(PortId, Vec<TopFlow>, u64)> {
         let known = (0..)
             .zip(self.ports.iter_mut())
@@ -282,22 +285,22 @@ impl Hub {
         all.filter(|(_, flows, _)| !flows.is_empty()).collect()
     }
 
-    /// The batch has done as much as one may do: it is to be flushed, and others have their turn.
+    /// Returns whether the batch has used up its budget: flush it and let other pollers run.
     pub fn is_spent(&self) -> bool {
         self.turn_budget.is_spent()
     }
 
-    /// The batch is over: everybody who got something is shown it.
+    /// Ends the batch and publishes its frames to all their receivers.
     pub fn flush(&mut self, context: &mut Context<'_>) {
         self.turn_budget = TurnBudget::default();
         self.end_run();
-        // For all that are shown something.
+        // Read once for all receivers.
         context.now_again_ns();
         self.egress.flush(context);
     }
 }
 
-/// What is known of a port.
+/// Returns the state of a port.
 fn port_state(ports: &mut [Option<Box<PortState>>], port: PortId) -> Option<&mut PortState> {
     ports.get_mut(port.index())?.as_deref_mut()
 }

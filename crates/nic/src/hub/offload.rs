@@ -1,4 +1,4 @@
-//! What a sender has left undone and a receiver does not take, done in software.
+//! Software offloads for receivers that do not accept what the sender left undone.
 
 use memory::Buffers;
 use net::Reason;
@@ -7,10 +7,10 @@ use net::frame::{FRAME_MAX, Frame, TAG_BYTES};
 use net::header::{Checksum, Header};
 use net::segment::Segments;
 
-/// The longest frame, with a tag that was put in.
+/// Length of the longest frame, with an inserted tag.
 const WHOLE_BYTES: usize = FRAME_MAX as usize + TAG_BYTES as usize;
 
-/// Private memory in which a frame is finished.
+/// Private memory in which a frame is completed.
 pub(super) struct OffloadScratch {
     whole: Box<[u8]>,
     piece: Box<[u8]>,
@@ -27,7 +27,7 @@ impl OffloadScratch {
     /// Completes the checksum of a frame.
     ///
     /// # Errors
-    /// It is not in the frame.
+    /// The checksum field is not in the frame.
     pub(super) fn complete(
         &mut self,
         head: &[u8],
@@ -41,10 +41,10 @@ impl OffloadScratch {
         Ok(whole)
     }
 
-    /// Cuts a frame into `most` pieces at most, and hands each to `each`.
+    /// Cuts a frame into at most `most` segments, and passes each to `each`.
     ///
     /// # Errors
-    /// It cannot be cut, or not into so few.
+    /// The frame cannot be cut, or not into so few segments.
     pub(super) fn cut(
         &mut self,
         head: &[u8],
@@ -54,7 +54,7 @@ impl OffloadScratch {
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), Reason> {
         let whole = &*gather(&mut self.whole, head, body)?;
-        // With its tag put in or taken out.
+        // With its tag inserted or removed.
         let parsed = Frame::parse(whole, whole.len())?;
         let mut segments = Segments::new(whole, &parsed, header).ok_or(Reason::GsoMismatch)?;
         if segments.left() > most {
@@ -69,7 +69,7 @@ impl OffloadScratch {
     }
 }
 
-/// The whole frame in `room`.
+/// Copies the whole frame to `room`.
 fn gather<'a>(room: &'a mut [u8], head: &[u8], body: &Buffers) -> Result<&'a mut [u8], Reason> {
     let bytes = head.len() + body.len();
     let whole = room.get_mut(..bytes).ok_or(Reason::LongFrame)?;

@@ -1,4 +1,4 @@
-//! What a hub knows of a port.
+//! State of a port in a hub.
 
 use std::sync::Arc;
 
@@ -12,22 +12,23 @@ use super::egress::Egress;
 use crate::consumption::{ConsumptionCounter, ConsumptionTracker};
 use crate::counts::Counts;
 
-/// Where a queue takes frames.
+/// Location of a queue that receives frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueLocation {
-    /// Nowhere.
+    /// The queue does not exist.
     Nobody,
-    /// On this reactor: place among its outlets.
+    /// On this reactor: index among its frame sinks.
     Here(usize),
     /// On the reactor of this number.
     There(usize),
 }
 
-/// A queue of a port.
+/// Receive queue of a port.
 #[derive(Debug)]
 struct QueueEntry {
     queue_location: QueueLocation,
-    /// What its reactor tells of what was taken, if it does, and what that says of our frames.
+    /// Consumption counter of the queue's reactor, if there is one, and the tracker of this hub's
+    /// frames.
     taken: Option<(Arc<ConsumptionCounter>, ConsumptionTracker)>,
 }
 
@@ -37,31 +38,31 @@ impl QueueEntry {
     }
 }
 
-/// A port, as far as frames for it and from it are concerned.
+/// State of a port that forwarding needs.
 #[derive(Debug)]
 pub(super) struct PortState {
     pub(super) counts: Arc<Counts>,
-    /// What may be left to it.
+    /// Offloads that the port accepts.
     pub(super) takes: Offloads,
-    /// Which life of the port that holds for.
+    /// Incarnation of the port that `takes` is valid for.
     pub(super) epoch: u32,
-    /// Which policy of the port is in force. All hubs give it the same number.
+    /// Version of the port's policy. All hubs use the same number.
     pub(super) term: u32,
-    /// The flows that it sends.
+    /// Flows that the port sends.
     pub(super) flows: TopFlows,
     queue_selector: QueueSelector,
-    /// Up to the last queue that was ever there.
+    /// Queues, up to the last one that ever existed.
     places: Vec<QueueEntry>,
-    /// Transmit queues on this reactor, by number; those that have ended, too.
+    /// Transmit queues on this reactor by number, including ended ones.
     senders: Vec<Option<PollerId>>,
-    /// What its driver has asked for, if it has a control queue.
+    /// Settings that the driver requested, if there is a control queue.
     control_settings: Option<Arc<ControlSettings>>,
-    /// Queues from the first on that take frames and are in use: over these they are spread.
+    /// Number of leading queues that exist and are in use: frames are spread over these.
     open: u8,
 }
 
 impl PortState {
-    /// Nothing of it is open. Reactor `number` is ours.
+    /// Creates the state of a port without queues. `number` is the number of this reactor.
     pub(super) fn new(counts: Arc<Counts>, queue_loads: Arc<QueueLoads>, number: usize) -> Self {
         Self {
             counts,
@@ -77,7 +78,7 @@ impl PortState {
         }
     }
 
-    /// Somebody else sits there from now on; who did before.
+    /// Sets the location of a queue; returns the former one.
     pub(super) fn set_location(
         &mut self,
         queue: u16,
@@ -97,7 +98,7 @@ impl PortState {
         former
     }
 
-    /// Transmit queue `queue` is this poller from now on.
+    /// Records the poller of transmit queue `queue`.
     pub(super) fn sends_by(&mut self, queue: u16, poller: PollerId) {
         let at = usize::from(queue);
         if queue < u16::from(QUEUES_MAX) && self.senders.len() <= at {
@@ -108,36 +109,37 @@ impl PortState {
         }
     }
 
-    /// Its transmit queues here, and those that were.
+    /// Returns the transmit queues on this reactor, including ended ones.
     pub(super) fn senders(&self) -> impl Iterator<Item = PollerId> {
         self.senders.iter().copied().flatten()
     }
 
-    /// Its driver asks for something else from now on.
+    /// Sets the settings that the driver requested.
     pub(super) fn set_asked(&mut self, control_settings: Option<Arc<ControlSettings>>) {
         self.control_settings = control_settings;
         self.respread();
     }
 
-    /// Its driver wants a frame to `dst`, of which nobody knows whose it is.
+    /// Returns whether the driver wants a frame to `dst`, if that station is unknown.
     pub(super) fn wants(&self, dst: Mac) -> bool {
         self.control_settings.as_ref().is_none_or(|control_settings| control_settings.wants(dst))
     }
 
-    /// Its driver uses this queue. Without a control queue, it does what is started.
+    /// Returns whether the driver uses this queue. Without a control queue it uses all started
+    /// queues.
     pub(super) fn uses(&self, queue: u16) -> bool {
         self.control_settings
             .as_ref()
             .is_none_or(|control_settings| queue < control_settings.pairs())
     }
 
-    /// A flow's frames may go to another queue after this, while earlier ones lie in the former: the
-    /// driver has asked for that, or the queue is gone.
+    /// Recomputes the queues in use. After a change, a flow's frames may go to another queue while
+    /// earlier ones wait in the former: the driver has requested that, or the queue is gone.
     fn respread(&mut self) {
         let taking = |(queue, queue_entry): &(u16, &QueueEntry)| {
             queue_entry.queue_location != QueueLocation::Nobody && self.uses(*queue)
         };
-        // There are QUEUES_MAX places at most.
+        // There are at most QUEUES_MAX queues.
         let open = (0..).zip(&self.places).take_while(taking).count() as u8;
         if open != self.open {
             self.open = open;
@@ -145,24 +147,25 @@ impl PortState {
         }
     }
 
-    /// Who takes what goes to a queue.
+    /// Returns the location of a queue.
     pub(super) fn seat(&self, queue: u16) -> QueueLocation {
         self.places
             .get(usize::from(queue))
             .map_or(QueueLocation::Nobody, |queue_entry| queue_entry.queue_location)
     }
 
-    /// Everybody.
+    /// Returns the locations of all queues.
     pub(super) fn seats(&self) -> impl Iterator<Item = QueueLocation> {
         self.places.iter().map(|queue_entry| queue_entry.queue_location)
     }
 
-    /// It has several queues, and a frame's flow says which one it goes to.
+    /// Returns whether the port has several queues, so that the flow selects the queue.
     pub(super) fn is_wide(&self) -> bool {
         self.queue_selector.is_wide()
     }
 
-    /// The queue for a frame. A move of its bucket that waits is made if it may be now.
+    /// Returns the queue for a frame. Carries out a waiting move of its bucket if that is possible
+    /// now.
     pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, egress: &Egress) -> u16 {
         let Self { queue_selector: spread, places, .. } = self;
         let is_taken = |queue: u8, position: u64| {
@@ -175,11 +178,11 @@ impl PortState {
                         consumption_counter,
                     ))
                 }
-                // Positions on our own reactor are those of the ring.
+                // Positions on the own reactor are those of the ring.
                 (QueueLocation::Here(_), Some((consumption_counter, _))) => {
                     Some(consumption_counter.has_passed(position))
                 }
-                // It has not even come to whoever would tell nothing of it.
+                // The frame has not even reached its reactor, which reports no consumption.
                 (QueueLocation::There(to), None) if position > egress.arrived(to) => Some(false),
                 _ => None,
             }
@@ -187,8 +190,8 @@ impl PortState {
         spread.pick(hash, now_ns, is_taken).into()
     }
 
-    /// What came of the frames of one flow for the queue that was picked: whether any of them is on its way
-    /// there, and how much work they were.
+    /// Records the outcome of one flow's frames for the selected queue: whether any of them was
+    /// sent, and their work.
     pub(super) fn sent(
         &mut self,
         hash: Option<u32>,
@@ -211,15 +214,16 @@ impl PortState {
                 egress.written(number)
             }
             (QueueLocation::There(number), None) => egress.written(number),
-            // Only 0 is none: a frame may wait for the first buffers.
+            // At least 1, because 0 means that none was sent: a frame may wait for the first
+            // buffers.
             (_, Some((consumption_counter, _))) => consumption_counter.given().max(1),
-            // Nobody will ask for it; only 0 is none.
+            // This position is never queried; 0 would mean that none was sent.
             (_, None) => 1,
         };
         self.queue_selector.sent(hash, position, units, now_ns);
     }
 
-    /// Counts what came of a frame for it.
+    /// Counts the outcome of a frame for the port.
     pub(super) fn got(&self, bytes: usize, outcome: Result<(), Reason>) {
         match outcome {
             Ok(()) => self.counts.gets(bytes),

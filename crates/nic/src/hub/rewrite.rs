@@ -1,22 +1,23 @@
-//! A frame's first bytes with another tag.
+//! First bytes of a frame, rewritten for another VLAN tag.
 
 use net::frame::{PREFIX_BYTES, TAG_BYTES, ethertype};
 use net::header::Header;
 use net::port::TagAction;
 
-/// Where a tag is: behind the addresses.
+/// Position of a tag: after the addresses.
 const TAG_AT: usize = 12;
 /// Bytes of a tag.
 const TAG: usize = TAG_BYTES as usize;
 
-/// First bytes of a frame that were changed.
+/// Rewritten first bytes of a frame.
 pub(super) struct RewrittenHead {
     bytes: [u8; PREFIX_BYTES + TAG],
     len: usize,
 }
 
 impl RewrittenHead {
-    /// `prefix` and `header` as `tagging` wants them; nothing if they stay as they are.
+    /// Returns `prefix` and `header` changed as `tag_action` demands; `None` if they stay
+    /// unchanged.
     pub(super) fn new(
         prefix: &[u8],
         header: &Header,
@@ -29,7 +30,7 @@ impl RewrittenHead {
             TagAction::Pop => (None, header.untagged()),
         };
         let new = tag.map(|tag| [ethertype::VLAN.to_be_bytes(), tag.0.to_be_bytes()]);
-        // The bytes behind the addresses, without the tag that goes.
+        // Start of the bytes after the addresses, without a tag that is removed.
         let behind = match tag_action {
             TagAction::Push(_) => TAG_AT,
             _ => TAG_AT + TAG,

@@ -1,4 +1,4 @@
-//! Ports that change, or whose numbers are used again.
+//! Tests of ports that change, or whose numbers are reused.
 
 use net::Mac;
 use net::port::{Vlan, VlanId};
@@ -21,11 +21,12 @@ fn hub() -> Hub {
     hub
 }
 
-/// Another reactor has seen a station by a policy of this number; whether that was new here.
+/// Lets the hub learn a station that another reactor saw under this policy version. Returns whether
+/// it was learnt.
 fn learns(hub: &mut Hub, term: u32, vlan: u16) -> bool {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     hub.learn(StationUpdate { port: PORT, term, vlan, mac }, NOW);
-    // Who asks again is told something new only where nothing was learnt before.
+    // A second learning reports news only if nothing was learnt before.
     !hub.switch.learn(PORT, vlan, mac, NOW).is_news()
 }
 
@@ -49,7 +50,7 @@ fn news_of_another_policy_of_the_port_is_forgotten() {
     plug(&mut hub, 0, access(5), 1);
     plug(&mut hub, 0, access(6), 2);
     assert!(!learns(&mut hub, 1, 5));
-    // The other reactor may know the next policy before we do.
+    // The other reactor may have the next policy earlier.
     assert!(!learns(&mut hub, 3, 8));
     assert!(learns(&mut hub, 2, 6));
 }
@@ -62,7 +63,7 @@ fn news_of_no_port_is_forgotten() {
     assert!(hub.switch.port(PORT).is_none());
 }
 
-/// Two ports of one network.
+/// Creates a hub with two ports in one network.
 fn with_two_ports() -> (Hub, [PortId; 2]) {
     let (mut hub, ports) = (hub(), [PORT, PortId(8)]);
     for port in ports {
@@ -73,7 +74,7 @@ fn with_two_ports() -> (Hub, [PortId; 2]) {
     (hub, ports)
 }
 
-/// Frames that a queue got, and pieces more than one to which it copies each.
+/// Frames that a queue received, and the number of further pieces to which it copies each.
 #[derive(Default)]
 struct Got {
     frames: usize,
@@ -100,7 +101,7 @@ fn opens(hub: &mut Hub, port: PortId) -> Rc<RefCell<Got>> {
     outlet
 }
 
-/// Sends a frame to everybody.
+/// Sends a frame to the broadcast address.
 fn sends(hub: &mut Hub, from: PortId) {
     let (header, mut prefix) = ([0; HEADER_BYTES], [2; 60]);
     prefix[..6].fill(0xff);
@@ -112,7 +113,7 @@ fn sends(hub: &mut Hub, from: PortId) {
     );
 }
 
-/// In one batch, in which frames follow each other to the same place.
+/// In one batch, in which consecutive frames go to the same location.
 #[test]
 fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() {
     let (mut hub, [from, to]) = with_two_ports();
@@ -120,7 +121,7 @@ fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() 
     (0..2).for_each(|_| sends(&mut hub, from));
     assert_eq!(first.borrow().frames, 2);
     hub.close(to, 0);
-    // It takes the place that has become free.
+    // The new queue takes the location that has become free.
     let others = opens(&mut hub, from);
     sends(&mut hub, from);
     assert_eq!((first.borrow().frames, others.borrow().frames), (2, 0));
@@ -129,7 +130,7 @@ fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() 
     assert_eq!(again.borrow().frames, 1);
 }
 
-/// Others have their turn, whether it is the sender's reactor or the receiver's own.
+/// Other pollers get their turn, on the sender's reactor as well as on the receiver's.
 #[test]
 fn frames_that_are_copied_to_many_pieces_end_a_turn() {
     let (mut hub, [from, to]) = with_two_ports();

@@ -1,17 +1,18 @@
-//! Where a frame goes on the other side of a link.
+//! Destination of a frame on the other side of a link.
 
 use net::port::PortId;
 
-/// A queue of a port, in one life of that.
+/// Queue of a port, in one incarnation of the port.
 ///
-/// One word, put together in a register: what is stored by parts and then read as a whole waits until everything
-/// that was stored before is in the cache, guests' memory too. That was one part in twenty of all that is done for
-/// a small frame.
+/// A single word, composed in a register. A value that is stored in parts and then read as a whole
+/// has to wait. The CPU first completes all earlier stores to the cache, including those to guests'
+/// memory. That took one twentieth of the time for a small frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkAddress(u64);
 
 impl LinkAddress {
-    /// `epoch` tells for which life of the port it is made: another one may take other offloads.
+    /// Creates an address. `epoch` is the incarnation of the port: another one may accept other
+    /// offloads.
     #[inline]
     pub(crate) fn new(port: PortId, queue: u16, epoch: u32) -> Self {
         Self(u64::from(epoch) << 32 | u64::from(queue) << 16 | u64::from(port.0))

@@ -1,12 +1,12 @@
-//! The way of frames from one reactor to another: a bounded ring of bytes with one writer and one
-//! reader.
+//! Link that carries frames from one reactor to another: a bounded ring of bytes with one writer
+//! and one reader.
 //!
-//! A record is its head, then the frame, and begins on a cache line of its own. What would reach
-//! beyond the end of the ring is written at its beginning, behind a record that says so. The memory
-//! is this process's alone, so what is read is what was written.
+//! A record is its head, then the frame, and begins on a new cache line. A record that would extend
+//! beyond the end of the ring is written at its beginning, after a wrap record. The memory is
+//! private to this process, so the reader reads exactly what was written.
 //!
-//! The writer's side never waits: a frame for which there is no room is lost, and the sender's
-//! descriptor has completed either way. How both sides meet stands in [`words`].
+//! The writer never waits: a frame without room is dropped, and the sender's descriptor has
+//! completed either way. The synchronization of both sides is in [`sync`].
 
 mod address;
 mod sync;
@@ -23,40 +23,39 @@ use crate::frame_sink::EgressFrame;
 pub(crate) use address::LinkAddress;
 use sync::{LinkMemory, LinkWord};
 
-/// Bytes of a link: 30 of the largest frames, or 1,300 of 1,500 bytes. What is not used takes no
-/// memory.
+/// Bytes of a link: 30 of the largest frames, or 1,300 of 1,500 bytes. Unused pages take no memory.
 pub(crate) const LINK_BYTES: usize = 2 << 20;
-/// Records begin on multiples of this: a cache line.
+/// Alignment of records: a cache line.
 const ALIGN: usize = 64;
 /// Bytes before the frame.
 const HEAD_BYTES: usize = 32;
 
-/// Where a station is.
+/// Learnt station, for other reactors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StationUpdate {
     pub(crate) port: PortId,
-    /// By which policy of the port it was seen: another one may have other networks and VLANs, or
-    /// be another port of the same number.
+    /// Version of the port's policy under which the station was learnt. Another version may have
+    /// other networks and VLANs, or belong to another port with the same number.
     pub(crate) term: u32,
     pub(crate) vlan: u16,
     pub(crate) mac: Mac,
 }
 
-/// What a record says.
+/// Record in a link.
 #[derive(Debug)]
 pub(crate) enum LinkRecord {
-    /// A frame with its header, and when it was taken of its sender's ring; its bytes are in the
-    /// list that [`Reader::next`] was given.
+    /// Frame with its address, its header, and the time at which it was popped from its sender's
+    /// ring. Its bytes are in the list passed to [`Reader::next`].
     Frame(LinkAddress, [u8; HEADER_BYTES], u64),
     News(StationUpdate),
 }
 
 const FRAME: u8 = 0;
-/// The next record is at the beginning of the ring.
+/// Wrap record: the next record is at the beginning of the ring.
 const WRAP: u8 = 1;
 const NEWS: u8 = 2;
 
-/// What both sides hold.
+/// State that both sides share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     mapping: Arc<Mapping>,
@@ -65,12 +64,12 @@ pub(crate) struct Shared {
     reader_sleep: Arc<ReaderSleep>,
 }
 
-/// A number on a cache line of its own.
+/// Number on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct CacheAligned(AtomicU64);
 
-/// Whether a reader, with all its links, sleeps.
+/// State that tells whether a reader, with all its links, sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct ReaderSleep(CacheAligned);
 
@@ -85,10 +84,10 @@ impl LinkMemory for Shared {
 }
 
 impl Shared {
-    /// An empty link to the reader behind `door`.
+    /// Creates an empty link to the reader with `reader_sleep`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub(crate) fn new(reader_sleep: Arc<ReaderSleep>) -> Result<Arc<Self>, MemoryError> {
         let mapping = Arc::new(Mapping::private(LINK_BYTES)?);
         Ok(Arc::new(Self {
@@ -109,27 +108,27 @@ impl Shared {
 }
 
 fn place(position: u64) -> usize {
-    // Below LINK_BYTES.
+    // Less than LINK_BYTES.
     (position % LINK_BYTES as u64) as usize
 }
 
-/// The head of a record, as it lies in memory.
+/// Head of a record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     kind: u8,
-    /// Bytes behind the head.
+    /// Bytes after the head.
     bytes: u32,
     address: LinkAddress,
-    /// The frame's header, or what a piece of news says.
+    /// Header of the frame, or data of a station update.
     more: [u8; HEADER_BYTES],
-    /// When the frame was taken of its sender's ring.
+    /// Time at which the frame was popped from its sender's ring.
     since_ns: u64,
 }
 
 impl Head {
-    /// Words, written as such.
+    /// Returns the head as words, which are written as such.
     fn pack(&self) -> [[u8; 8]; HEAD_BYTES / 8] {
-        // There is room for seven bytes of it, which are two years.
+        // Seven bytes of the time fit, which is two years.
         let kind_since = self.since_ns << 8 | u64::from(self.kind);
         let [b0, b1, b2, b3] = self.bytes.to_le_bytes();
         let [m0, m1, m2, m3, more @ ..] = self.more;
@@ -151,14 +150,14 @@ impl Head {
     }
 }
 
-/// The side of the reactor on which frames come in.
+/// Writing side, on the reactor where frames come in.
 #[derive(Debug)]
 pub(crate) struct Writer {
     shared: Arc<Shared>,
     thread_mapping: ThreadMapping,
     at: u64,
     shown: u64,
-    /// What the reader had given back when it was last asked.
+    /// Position up to which the reader had released records at the last check.
     given_back: u64,
 }
 
@@ -168,7 +167,7 @@ impl Writer {
         Self { shared, thread_mapping, at: 0, shown: 0, given_back: 0 }
     }
 
-    /// Writes a frame; false: there is no room.
+    /// Writes a frame; returns false if there is no room.
     pub(crate) fn put(&mut self, address: LinkAddress, frame: &EgressFrame<'_>) -> bool {
         let bytes = frame.bytes();
         let Some(at) = self.room(bytes) else { return false };
@@ -186,7 +185,7 @@ impl Writer {
         self.thread_mapping.write(at, head.pack().as_flattened())
     }
 
-    /// Writes where a station is; false: there is no room.
+    /// Writes a station update; returns false if there is no room.
     pub(crate) fn tell(&mut self, station_update: StationUpdate) -> bool {
         let Some(at) = self.room(0) else { return false };
         let address =
@@ -197,7 +196,7 @@ impl Writer {
         self.write_head(at, &head) && self.done(0)
     }
 
-    /// Shows the reader what was written since the last time; true when it must be woken.
+    /// Publishes the records written since the last call. Returns true if the reader must be woken.
     pub(crate) fn show(&mut self) -> bool {
         if self.at == self.shown {
             return false;
@@ -206,17 +205,17 @@ impl Writer {
         sync::publish(&*self.shared, self.at)
     }
 
-    /// Where the last record ends.
+    /// Returns the end of the last record.
     pub(crate) fn written(&self) -> u64 {
         self.at
     }
 
-    /// Where the last record ends that the reader has done with.
+    /// Returns the end of the last record that the reader has released.
     pub(crate) fn arrived(&self) -> u64 {
         sync::given_back(&*self.shared)
     }
 
-    /// Where a record of so many bytes behind its head goes.
+    /// Returns the position for a record with `bytes` bytes after its head.
     fn room(&mut self, bytes: usize) -> Option<usize> {
         let need = record(bytes);
         let behind = LINK_BYTES - place(self.at);
@@ -230,7 +229,7 @@ impl Writer {
         }
         if skip > 0 {
             let head = Head { kind: WRAP, ..Head::default() };
-            // Records are whole lines, so there is room for a head.
+            // Records are whole cache lines, so there is room for a head.
             if !self.write_head(place(self.at), &head) {
                 return None;
             }
@@ -245,18 +244,18 @@ impl Writer {
     }
 }
 
-/// Bytes that a record takes.
+/// Returns the bytes that a record takes.
 fn record(bytes: usize) -> usize {
     (HEAD_BYTES + bytes).next_multiple_of(ALIGN)
 }
 
-/// The side of the reactor on which frames go out.
+/// Reading side, on the reactor where frames go out.
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     thread_mapping: ThreadMapping,
     at: u64,
-    /// What the writer had shown when it was last asked.
+    /// Position up to which the writer had published records at the last check.
     written: u64,
 }
 
@@ -266,8 +265,8 @@ impl Reader {
         Self { shared, thread_mapping, at: 0, written: 0 }
     }
 
-    /// The next record, with the bytes of its frame in `frame`, if there is one. They are good
-    /// until [`Self::release`].
+    /// Returns the next record, if there is one, and makes `frame` refer to the bytes of its frame.
+    /// They are valid until [`Self::give_back`].
     pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<LinkRecord> {
         while self.has_more() {
             let (at, mut raw) = (place(self.at), [0; HEAD_BYTES]);
@@ -292,12 +291,12 @@ impl Reader {
         None
     }
 
-    /// What was read may be written over.
+    /// Releases all records that were read.
     pub(crate) fn give_back(&mut self) {
         sync::release(&*self.shared, self.at);
     }
 
-    /// There is something to read.
+    /// Returns whether there is a record to read.
     pub(crate) fn has_more(&mut self) -> bool {
         if self.at == self.written {
             self.written = sync::written(&*self.shared);
@@ -305,12 +304,12 @@ impl Reader {
         self.at != self.written
     }
 
-    /// The reader's thread is about to sleep, unless a link of its has more.
+    /// Announces that the reader's thread will sleep, unless one of its links has more records.
     pub(crate) fn lie_down(&self) {
         sync::prepare_sleep(&*self.shared);
     }
 
-    /// The reader's thread looks by itself.
+    /// Announces that the reader's thread polls again.
     pub(crate) fn get_up(&self) {
         sync::cancel_sleep(&*self.shared);
     }

@@ -1,67 +1,69 @@
-//! By which the two sides of a link meet: every store, load and fence.
+//! Memory ordering of a link: all loads, stores and fences on its shared indices.
 //!
-//! The writer shows how far it has written, the reader gives back how far it has read; both are
-//! bytes since the beginning and never go back. Before the reader's thread sleeps it says so and then
-//! looks once more; the writer shows first and then looks whether the reader sleeps. Between the two
-//! steps of each stands a full fence, so that at least one of them sees the other.
+//! The writer publishes how far it has written, the reader releases how far it has read. Both are
+//! bytes since the beginning and never decrease. Before the reader's thread sleeps, it announces
+//! that and then polls once more. The writer first publishes and then checks whether the reader
+//! sleeps. A full fence separates the two steps on each side, so that at least one side sees the
+//! other.
 //!
-//! The functions work on any [`LinkMemory`]. In the tests these are memory under `loom`, which walks
-//! through every order in which the steps of both sides can be seen.
+//! The functions work on any [`LinkMemory`]. The tests run them on memory under `loom`, which
+//! explores every order in which the steps of both sides can be seen.
 
 use std::sync::atomic::Ordering;
 
-/// What both sides see.
+/// Index or flag in the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkWord {
-    /// Bytes that were written.
+    /// Bytes written.
     Written,
-    /// Bytes that were read, and may be written again.
+    /// Bytes read, which may be overwritten.
     Read,
-    /// The reader sleeps, or is about to.
+    /// Nonzero if the reader sleeps, or is about to.
     Asleep,
 }
 
-/// Memory that both sides see.
+/// Memory that both sides share.
 pub(crate) trait LinkMemory {
-    /// What is there.
+    /// Loads a word.
     fn load(&self, word: LinkWord, order: Ordering) -> u64;
-    /// Puts it there.
+    /// Stores a word.
     fn store(&self, word: LinkWord, value: u64, order: Ordering);
-    /// Whatever was stored before is seen by whoever is not seen by what is loaded after.
+    /// Full fence: if a later load does not see the other side's store, the other side sees the
+    /// earlier stores of this side.
     fn full_fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
-/// The writer shows what is below `position`; true when the reader must be woken.
+/// Publishes the bytes below `position`. Returns true if the reader must be woken.
 pub(crate) fn publish(link_memory: &impl LinkMemory, position: u64) -> bool {
     link_memory.store(LinkWord::Written, position, Ordering::Release);
     link_memory.full_fence();
     link_memory.load(LinkWord::Asleep, Ordering::Relaxed) != 0
 }
 
-/// What the reader may read; it is visible after this.
+/// Returns the position up to which the reader may read; the bytes are visible after this.
 pub(crate) fn written(link_memory: &impl LinkMemory) -> u64 {
     link_memory.load(LinkWord::Written, Ordering::Acquire)
 }
 
-/// The reader needs nothing below `position` any more.
+/// Releases the bytes below `position` for the writer.
 pub(crate) fn release(link_memory: &impl LinkMemory, position: u64) {
     link_memory.store(LinkWord::Read, position, Ordering::Release);
 }
 
-/// What the writer may write over.
+/// Returns the position up to which the writer may overwrite.
 pub(crate) fn given_back(link_memory: &impl LinkMemory) -> u64 {
     link_memory.load(LinkWord::Read, Ordering::Acquire)
 }
 
-/// The reader is about to sleep: whoever does so must look at [`written`] after this.
+/// Announces that the reader will sleep: the caller must check [`written`] after this.
 pub(crate) fn prepare_sleep(link_memory: &impl LinkMemory) {
     link_memory.store(LinkWord::Asleep, 1, Ordering::Relaxed);
     link_memory.full_fence();
 }
 
-/// The reader looks by itself again.
+/// Announces that the reader polls again.
 pub(crate) fn cancel_sleep(link_memory: &impl LinkMemory) {
     link_memory.store(LinkWord::Asleep, 0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! A link in one thread: what comes out is what went in, whatever its sizes.
+//! Tests of a link in one thread: the output equals the input for all sizes.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ fn link() -> (Writer, Reader) {
     (Writer::new(shared.clone()), Reader::new(shared))
 }
 
-/// A body of so many bytes, all of the same value.
+/// Returns a body of `bytes` bytes with the same value.
 fn body(bytes: usize, value: u8) -> Buffers {
     let list = Buffers::alloc(bytes).unwrap();
     list.write(&vec![value; bytes]);

@@ -1,4 +1,4 @@
-//! A frame is copied to a guest's buffers.
+//! Copies a frame to a guest's buffers.
 
 use memory::{Buffers, Reader};
 use net::Reason;
@@ -10,14 +10,14 @@ use crate::frame_sink::EgressFrame;
 use crate::hub::{PIECE_BYTES, TURN_BYTES};
 use crate::ring::{FETCHED_BYTES, WHOLE_BYTES};
 
-/// Pieces that a frame may be copied to, at most: what a turn may spend. A guest posts any number of
-/// buffers of a byte, which cost it next to nothing, and whoever else is on the reactor waits meanwhile.
+/// Most pieces that a frame may be copied to: those of a turn's budget. A guest may post many
+/// buffers of one byte at little cost, while other queues of the reactor wait.
 const PIECES_MAX: usize = TURN_BYTES / PIECE_BYTES;
 
 impl Receive {
-    /// How many buffers a frame of so many bytes takes, header included, for which one is too small, and of how
-    /// many pieces those are; they are in stock then. A frame for which there is too little costs no look at
-    /// what is in stock.
+    /// Returns the number of buffers, and of their pieces, that a frame of `bytes` bytes with its
+    /// header takes if one buffer is too small. The buffers are in stock then. A frame for which
+    /// the stock is too small costs no walk over the stock.
     fn collect(&mut self, bytes: usize) -> Result<(usize, usize), Reason> {
         if !self.mergeable {
             return Err(Reason::SmallBuffer);
@@ -40,12 +40,13 @@ impl Receive {
         if pieces > PIECES_MAX { Err(Reason::SmallBuffer) } else { Ok((buffers, pieces)) }
     }
 
-    /// Every entry of the ring is in stock: the guest cannot post another one before it gets something.
+    /// Returns whether every entry of the ring is in stock: the guest cannot post another one
+    /// before it receives a frame.
     fn is_full(&self) -> bool {
         self.stock.len() >= self.ring.queue.size().into()
     }
 
-    /// Copies a frame to the guest's buffers. Adds to `more` how many pieces more than one those were.
+    /// Copies a frame to the guest's buffers. Adds to `more` the number of pieces beyond the first.
     #[inline]
     pub(super) fn copy_frame(
         &mut self,
@@ -57,7 +58,8 @@ impl Receive {
         }
         let bytes = HEADER_BYTES + frame.bytes();
         if self.stock.is_empty() {
-            // From its first place on again: few of so many are in use, and those are in the cache.
+            // Begin at the first slot again: few of the many slots are used, and those are in the
+            // cache.
             self.stock.clear();
             self.restock()?;
         }
@@ -69,7 +71,7 @@ impl Receive {
         self.put_spread(frame, bytes, more)
     }
 
-    /// The same to one buffer, which it fits into: so many bytes with its header.
+    /// Copies a frame to one buffer that is large enough for its `bytes` bytes with the header.
     #[inline]
     fn put_whole(
         &mut self,
@@ -82,7 +84,7 @@ impl Receive {
         if bytes > FETCHED_BYTES
             && let Some(next) = self.stock.front()
         {
-            // One that follows is likely to be as large.
+            // The next frame is likely to be as large.
             self.ring.queue.fetch_more::<HEADER_BYTES>(next, bytes.min(WHOLE_BYTES));
         }
         let written = match &mut popped {
@@ -101,7 +103,7 @@ impl Receive {
         self.consumption_counter.gives(1);
     }
 
-    /// The same to as many buffers as it takes.
+    /// Copies a frame to as many buffers as it takes.
     #[inline(never)]
     fn put_spread(
         &mut self,
@@ -113,7 +115,7 @@ impl Receive {
         *more += pieces.saturating_sub(1);
         let mut header = frame.header;
         if let Some(count) = header.last_chunk_mut() {
-            // A ring has no more of them than fit.
+            // A ring has no more buffers than fit into 16 bits.
             *count = (buffers as u16).to_le_bytes();
         }
         let mut front = [&header[..], frame.head];
@@ -126,7 +128,7 @@ impl Receive {
                     self.ring.queue.show(single_buffer, 0, &mut self.place);
                     &mut self.place
                 }
-                // It is for us to read: nothing fits.
+                // The buffer is readable only: nothing fits.
                 Popped::Piece(_) => {
                     self.place.clear();
                     &mut self.place
@@ -140,8 +142,8 @@ impl Receive {
         Ok(())
     }
 
-    /// Pops one at least, and some for the next frames. Of a ring that breaks while it does nothing is
-    /// shown to the guest any more.
+    /// Pops at least one buffer, and some for the next frames. If the ring breaks meanwhile,
+    /// nothing more is published to the guest.
     fn restock(&mut self) -> Result<(), Reason> {
         let before = self.stock.len();
         self.ring.pop_many(FETCHED_BYTES, &mut self.stock);
@@ -153,7 +155,7 @@ impl Receive {
     }
 }
 
-/// Pieces of memory that a buffer is, or one if there are none.
+/// Returns the number of memory pieces of a buffer, at least one.
 #[inline]
 fn pieces_of(popped: &Popped) -> usize {
     match popped {
@@ -162,7 +164,8 @@ fn pieces_of(popped: &Popped) -> usize {
     }
 }
 
-/// Copies what fits of the bytes before a body, and of that, to a buffer; returns how much that is.
+/// Copies the front bytes and then the body to a buffer, as far as they fit; returns the number of
+/// bytes.
 fn spread(front: &mut [&[u8]; 2], body: &mut Reader<'_>, place: &mut Buffers) -> usize {
     let mut written = 0;
     for bytes in front {

@@ -1,8 +1,8 @@
-//! A receive queue: what a guest gets.
+//! Receive queue of a guest.
 //!
-//! A guest posts buffers and frames come whenever they come, so the guest need not kick, unless there
-//! were too few: frames wait in the backlog then until it does. Buffers are popped some at a time, and
-//! kept until frames need them, in their order.
+//! A guest posts buffers, and frames come at any time. So the guest need not kick, unless there
+//! were too few buffers: frames then wait in the backlog until it does. Buffers are popped in
+//! batches and stored, in order, until frames need them.
 
 mod copy;
 mod poller;
@@ -25,32 +25,33 @@ use crate::residence::ResidenceBatch;
 use crate::ring::{FaultHandler, InOrderRing};
 pub(crate) use poller::ReceivePoller;
 
-/// Frames that waited and are given in one turn, at most.
+/// Most waiting frames that are delivered in one turn.
 const TURN_FRAMES: usize = 64;
-/// Their bytes, of which the last one may have more; a piece of memory costs as much as some.
+/// Most bytes of these, which the last frame may exceed; each memory piece counts additionally.
 const TURN_BYTES: usize = 256 << 10;
 
-/// A receive queue, as its hub has it.
+/// Receive queue, as its hub uses it.
 pub(crate) struct Receive {
     ring: InOrderRing,
-    /// Popped, and not yet used; oldest first.
+    /// Popped buffers that are not used yet, oldest first.
     stock: VecDeque<Popped>,
-    /// Bytes that those take.
+    /// Bytes that these buffers hold.
     stocked: usize,
-    /// The piece that is written.
+    /// Piece that is being written.
     place: Buffers,
-    /// A frame may be spread over several chains.
+    /// True if a frame may be spread over several chains.
     mergeable: bool,
-    /// Frames that wait for buffers. Nothing overtakes them.
+    /// Frames that wait for buffers. No later frame overtakes them.
     backlog: Backlog,
-    /// Why frames were lost that had waited, and that the port has counted as got.
+    /// Reasons of dropped frames that had waited, and that the port has counted as received.
     lost: Vec<Reason>,
-    /// Its poller, which is asked while frames wait. Without kicks nobody would ask it: nothing waits.
+    /// Poller that runs while frames wait. `None` without kicks: no event would run it, so no frame
+    /// waits.
     poller: Option<PollerId>,
     counts: Arc<QueueCounts>,
     residence: ResidenceBatch,
     consumption_counter: Arc<ConsumptionCounter>,
-    /// What the guest has told of what it takes.
+    /// Guest's reports of consumed buffers.
     used_event_tracker: UsedEventTracker,
 }
 
@@ -86,17 +87,17 @@ impl Receive {
         })
     }
 
-    /// Gives up what was popped and not used; returns how many buffers that were.
+    /// Abandons the popped buffers that are not used; returns their number.
     fn let_go(&mut self) -> u16 {
         let unused = self.stock.len();
         self.stock.drain(..).for_each(Popped::abandon);
         self.place.clear();
         self.stocked = 0;
-        // At most the ring's size.
+        // At most the size of the ring.
         unused as u16
     }
 
-    /// Has a frame wait for which there are no buffers; false: it may not.
+    /// Adds a frame without buffers to the backlog; returns false if it may not wait.
     #[cold]
     fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
         let holds = self.poller.is_some() && self.backlog.hold(frame);
@@ -107,7 +108,7 @@ impl Receive {
         holds
     }
 
-    /// Counts what came of a frame.
+    /// Counts the outcome of a frame.
     fn count(
         &mut self,
         frame: &EgressFrame<'_>,
@@ -120,9 +121,9 @@ impl Receive {
         outcome
     }
 
-    /// Gives the guest what waits, as far as there are buffers for it and as much as one turn may; whether
-    /// there was any of that. What has waited for too long is lost, and so is what holds up others although
-    /// there are buffers.
+    /// Delivers waiting frames, as far as there are buffers and one turn permits. Returns whether
+    /// there were any. A frame that has waited too long is dropped, and so is one that blocks
+    /// others although there are buffers.
     fn deliver(&mut self, now_ns: u64) -> bool {
         let mut backlog = std::mem::take(&mut self.backlog);
         let (mut frames, mut bytes) = (0, 0);
@@ -153,7 +154,7 @@ impl Receive {
         frames > 0
     }
 
-    /// Gives up what waits.
+    /// Drops all waiting frames.
     fn forget(&mut self) {
         for _ in 0..std::mem::take(&mut self.backlog).len() {
             self.counts.gets(0, Err(Reason::ReceiverClosed));
@@ -163,17 +164,17 @@ impl Receive {
         self.counts.still_waits(0);
     }
 
-    /// The batch is over: its guest sees what it got.
+    /// Ends the batch and publishes its frames to the guest.
     fn show(&mut self, context: &mut Context<'_>) {
         self.ring.publish(context);
         self.residence.end(context.now_ns(), &self.counts.residence);
     }
 
-    /// Takes nothing more; returns where a successor goes on.
+    /// Stops the queue; returns the index at which a successor continues.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.show(context);
         let unused = self.let_go();
-        // A ring that has failed takes nothing more.
+        // A failed ring accepts nothing more.
         let next = self.ring.queue.next_avail().wrapping_sub(unused);
         self.ring.queue.fail();
         self.counts.ends();
@@ -187,7 +188,7 @@ impl Receive {
 }
 
 impl Drop for Receive {
-    /// Its reactor may end before it was stopped.
+    /// Abandons the buffers if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
         self.let_go();
     }
@@ -195,7 +196,7 @@ impl Drop for Receive {
 
 impl FrameSink for Receive {
     fn deliver(&mut self, frame: &EgressFrame<'_>, more: &mut usize) -> Result<(), Reason> {
-        // What waits is first.
+        // Waiting frames come first.
         let first = if self.backlog.is_empty() {
             self.copy_frame(frame, more)
         } else {
@@ -212,7 +213,7 @@ impl FrameSink for Receive {
         if let Some(poller) = self.poller
             && (!self.backlog.is_empty() || self.consumption_counter.is_asked())
         {
-            // It is asked from now on.
+            // From now on the poller runs.
             context.with_poller(poller, |poller: &mut ReceivePoller, _| poller.begin());
         }
     }

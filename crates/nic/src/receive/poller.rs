@@ -1,4 +1,4 @@
-//! A receive queue's life on its reactor.
+//! Poller of a receive queue.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -16,27 +16,27 @@ use crate::hub::Hub;
 use crate::ring::ReactorQueue;
 use crate::timer::Timer;
 
-/// Its life on the reactor: it has something to do while frames wait.
+/// Poller of a receive queue: it has work while frames wait.
 pub(crate) struct ReceivePoller {
     queue: Rc<RefCell<Receive>>,
     hub: Rc<RefCell<Hub>>,
     port: PortId,
-    /// The guest was asked to kick.
+    /// True if the guest was asked to kick.
     armed: bool,
-    /// The first frame must not be the first for longer, or wait for longer.
+    /// Timer for the time after which the first frame is dropped.
     stall: Timer,
-    /// Memory is not needed any more.
+    /// Timer for the release of unused memory.
     idle: Timer,
-    /// Somebody waits for what the guest takes.
+    /// Timer for polling the guest's consumption while a hub requests it.
     takes: Timer,
-    /// How often that was looked at since the last batch.
+    /// Polls of the consumption since the last batch.
     looks: usize,
-    /// There was a batch since the last look.
+    /// True if there was a batch since the last poll.
     is_new: bool,
 }
 
-/// When it is looked again whether a guest has taken what it was given in the last batch, if somebody waits
-/// for that, each time from the look before; then no more: one that tells nothing may tell nothing for ever.
+/// Delays of the polls for the consumption of the last batch while a hub requests it, each from the
+/// poll before. Then polling ends: a guest that reports nothing may never report anything.
 const LOOKS_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
 
 impl ReceivePoller {
@@ -50,12 +50,12 @@ impl ReceivePoller {
         Self { queue, hub, port, armed: false, stall, idle, takes, looks: 0, is_new: false }
     }
 
-    /// A batch has been given.
+    /// Records that a batch has been delivered.
     pub(super) fn begin(&mut self) {
         (self.looks, self.is_new) = (0, true);
     }
 
-    /// What had waited and was lost counts among what the port has lost, too.
+    /// Counts dropped frames that had waited among the port's drops too.
     fn lose(&self) {
         let lost = std::mem::take(&mut self.queue.borrow_mut().lost);
         for reason in lost {
@@ -63,7 +63,7 @@ impl ReceivePoller {
         }
     }
 
-    /// Sees to it that somebody looks again at what is left, or at what is not needed any more.
+    /// Sets timers for the waiting frames, unused memory and requested consumption.
     fn look_again(&mut self, now_ns: u64, context: &mut Context<'_>) {
         let mut queue = self.queue.borrow_mut();
         if let Some(idle_ns) = queue.backlog.idle_at_ns() {
@@ -73,12 +73,12 @@ impl ReceivePoller {
                 self.idle.set(idle_ns, now_ns, context);
             }
         } else if let Some(old_ns) = queue.backlog.old_at_ns() {
-            // A guest that posts nothing any more kicks no more.
+            // A guest that posts no more buffers sends no more kicks.
             let no_buffers = queue.stock.is_empty();
             let at_ns = if no_buffers { old_ns } else { queue.backlog.stalls_at_ns() };
             self.stall.set(at_ns, now_ns, context);
         }
-        // A look that is late for this batch was set for one before.
+        // A timer that is late for this batch was set for an earlier one.
         if (std::mem::take(&mut self.is_new) || !self.takes.runs())
             && self.looks <= LOOKS_NS.len()
             && queue.poll_consumption()
@@ -92,7 +92,7 @@ impl ReceivePoller {
 }
 
 impl ReactorQueue for ReceivePoller {
-    /// What still waits has its last chance.
+    /// Stops the queue after a last attempt to deliver waiting frames.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         let now_ns = context.now_ns();
         let next = {
@@ -140,10 +140,10 @@ impl Poller for ReceivePoller {
         if some { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
-    // The queue itself may have called it, which is not to be touched then.
+    // The queue itself may be the caller and is borrowed then: do not touch it.
     fn on_runnable(&mut self) {}
 
-    /// Kicks are asked for only while frames wait.
+    /// Requests kicks only while frames wait.
     fn arm(&mut self) -> bool {
         let mut queue = self.queue.borrow_mut();
         if queue.backlog.is_empty() {

@@ -1,4 +1,4 @@
-//! A port that is no ring gives and takes frames as others do.
+//! Tests that a port without virtqueues sends and receives frames as others do.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -19,10 +19,10 @@ use reactor::{Context, PollOutcome, Poller};
 use rustix::event::{EventfdFlags, eventfd};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Number of the port, and so of its station.
+/// Number of the port and of its station.
 const HOST: u8 = 9;
 
-/// A frame with its header.
+/// Header and frame.
 type Packet = (Vec<u8>, Vec<u8>);
 
 fn bytes(frame: &EgressFrame<'_>) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn bytes(frame: &EgressFrame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Takes two frames of each batch.
+/// Accepts two frames of each batch.
 struct Sink {
     batch: Vec<Packet>,
     out: mpsc::Sender<Vec<Packet>>,
@@ -52,7 +52,7 @@ impl FrameSink for Sink {
     }
 }
 
-/// Brings what it is sent.
+/// Forwards the frames that the test sends it.
 struct Source {
     hub: Rc<RefCell<Hub>>,
     port_incarnation: PortIncarnation,
@@ -85,7 +85,7 @@ impl Poller for Source {
     }
 }
 
-/// What the test has of the port.
+/// The test's side of the port.
 struct Host {
     host_queue: HostQueue,
     to: mpsc::Sender<Packet>,
@@ -117,14 +117,14 @@ impl Host {
     }
 }
 
-/// Its port is in the network.
+/// Adds the port to the network.
 fn plug(lan: &Lan) -> PortIncarnation {
     let port = PortId(HOST.into());
     lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
     PortIncarnation::host(port, Offloads::KERNEL)
 }
 
-/// Tells the source port of each frame that it takes, and takes none until it is opened.
+/// Reports the source port of each accepted frame, and accepts none until it is opened.
 struct Gate {
     closed: mpsc::Receiver<()>,
     out: mpsc::Sender<u16>,
@@ -132,7 +132,7 @@ struct Gate {
 
 impl FrameSink for Gate {
     fn deliver(&mut self, frame: &EgressFrame<'_>, _: &mut usize) -> Result<(), Reason> {
-        // That ends when the other side is dropped.
+        // The wait ends when the other side is dropped.
         let _ = self.closed.recv();
         let port = *bytes(frame)[TCP_AT..].first_chunk().unwrap();
         let _ = self.out.send(u16::from_be_bytes(port));
@@ -142,7 +142,8 @@ impl FrameSink for Gate {
     fn flush(&mut self, _: &mut Context<'_>) {}
 }
 
-/// A queue of the host on the reactor of its number: what it takes, and what keeps it closed.
+/// Creates a queue of the host on the reactor of its number. Returns the accepted frames, and the
+/// sender that keeps the gate closed.
 fn gate(
     lan: &Lan,
     port_incarnation: PortIncarnation,
@@ -158,8 +159,8 @@ fn gate(
     (HostQueue::new(&lan.fabric, handle, port_incarnation, queue, None, make).unwrap(), got, gate)
 }
 
-/// Two flows collide on a queue whose reactor does nothing, so that one of them is to be moved. It pauses,
-/// and goes on while its former frames lie on their way to there.
+/// Two flows collide on a queue whose reactor is blocked, so that one of them is to be moved. The
+/// flow pauses, and continues while its former frames are still in the link.
 #[test]
 fn a_flow_is_not_moved_while_its_frames_are_on_their_way_to_another_reactor() {
     let frame = |port: u16| {
@@ -186,7 +187,7 @@ fn a_flow_is_not_moved_while_its_frames_are_on_their_way_to_another_reactor() {
     };
     let host = PortId(HOST.into());
     let until = Instant::now() + SOON;
-    // What finds no room on the way counts for a look, too.
+    // Frames that find no room count for the balancing too.
     while lan.fabric.moves(host) == 0 {
         assert!(Instant::now() < until, "neither is to be moved");
         send(1);
@@ -198,7 +199,7 @@ fn a_flow_is_not_moved_while_its_frames_are_on_their_way_to_another_reactor() {
     drop(open);
     let lost = lan.counts(HOST.into()).missed(Reason::ReactorBusy);
     (lost..sent).for_each(|_| assert!(far.recv_timeout(SOON).is_ok()));
-    // A move that could not be made for long was given up; another one is then made.
+    // A move that could not be made for long was cancelled; another one is then made.
     while near.recv_timeout(pause).is_err() {
         assert!(Instant::now() < until, "neither was moved");
         send(9);
@@ -217,7 +218,7 @@ fn frames_come_from_and_go_to_what_is_no_ring() {
         let batch = host.got.recv_timeout(SOON).unwrap();
         let [(header, frame)] = &batch[..] else { panic!("{} frames", batch.len()) };
         assert_eq!((&header[..10], frame), (&cut(1448)[..10], &large));
-        // The kernel's word for a checksum is passed on.
+        // The kernel's valid-checksum mark is passed on.
         let valid = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for bytes in [60, 128, 129, 1500] {
             host.send(valid, &plain(1, HOST, bytes));

@@ -1,4 +1,5 @@
-//! Flows that collide on a guest's queue are moved to others, in order and without a loss.
+//! Tests that flows that collide on a guest's queue move to other queues, in order and without
+//! loss.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -11,20 +12,20 @@ use nic::PortIncarnation;
 
 const QUEUES: u16 = 4;
 const FLOWS: u64 = 8;
-/// Frames that are under way when a device is reset.
+/// Frames in flight when a device is reset.
 const UNDER_WAY: u16 = 24;
-/// Rounds between two looks.
+/// Rounds between two checks.
 const ROUNDS: u64 = 64;
 const SOON: Duration = Duration::from_secs(60);
-/// What a guest does after each burst that comes.
+/// Behaviour of a guest after each burst.
 struct Habit {
-    /// Bursts between two looks.
+    /// Bursts between two checks.
     bursts: u64,
     /// Frames of each flow in a burst: less than 1 MiB in 100 ms is not worth a move.
     frames: u64,
-    /// It takes them so long after.
+    /// Delay before the guest consumes them.
     late: Duration,
-    /// And then nothing comes for so long.
+    /// Pause after that, without frames.
     pause: Duration,
 }
 const HABITS: [Habit; 2] = [
@@ -37,7 +38,7 @@ const HABITS: [Habit; 2] = [
     },
 ];
 
-/// A large frame of the flow with this source port, with a number in its data.
+/// Returns a large frame of the flow with this source port, with a number in its data.
 fn frame(port: u16, number: u64) -> Vec<u8> {
     let mut frame = tcp(2, 1, &data(60_000));
     frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port.to_be_bytes());
@@ -45,7 +46,7 @@ fn frame(port: u16, number: u64) -> Vec<u8> {
     frame
 }
 
-/// Source ports of flows that have different buckets, all of the first queue.
+/// Returns source ports of flows with different buckets, all of the first queue.
 fn colliding() -> Vec<u16> {
     let mut buckets = Vec::new();
     let all = (33_000..60_000).filter(|port| {
@@ -59,20 +60,20 @@ fn colliding() -> Vec<u16> {
     all.take(FLOWS as usize).collect()
 }
 
-/// A guest with several queues, spread over the reactors.
+/// Guest with several queues, spread over the reactors.
 struct Receiver {
     queues: Vec<Ring>,
     features: AcceptedFeatures,
     /// Last number of each flow.
     seen: HashMap<u16, u64>,
-    /// Frames of each queue since the last look.
+    /// Frames of each queue since the last check.
     counts: Vec<u64>,
 }
 
 impl Receiver {
     fn new(lan: &Lan) -> Self {
         let mut guest = Guest::new(lan, 2, 0, all());
-        // The switch learns where it is.
+        // The switch learns the station's port.
         guest.send(NOTHING, &plain(EVERYBODY, 2, 60));
         let Guest { features, port_incarnation, rx, .. } = guest;
         let mut queues = vec![rx];
@@ -86,7 +87,7 @@ impl Receiver {
         Self { queues, features, seen: HashMap::new(), counts }
     }
 
-    /// Resets its device: all queues end, and begin anew where they stand.
+    /// Resets the device: all queues stop, and start again at their current index.
     fn reset(&mut self, lan: &Lan) {
         let next: Vec<_> = self.queues.iter_mut().map(Ring::stop).collect();
         let port_incarnation = PortIncarnation::driver(PortId(2), self.features);
@@ -95,7 +96,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what is left of another life, of which nothing is expected.
+    /// Consumes the remaining frames of the former incarnation without checks.
     fn forget(&mut self) {
         self.seen.clear();
         for ring in &mut self.queues {
@@ -106,7 +107,7 @@ impl Receiver {
         self.counts.fill(0);
     }
 
-    /// Takes what has come, and tells the device so.
+    /// Consumes the received frames, and reports that to the device.
     fn take(&mut self) {
         for (ring, count) in self.queues.iter_mut().zip(&mut self.counts) {
             while let Some(got) = ring.got() {
@@ -121,7 +122,7 @@ impl Receiver {
         }
     }
 
-    /// Whether the most loaded queue is within a quarter of the mean.
+    /// Returns whether the most loaded queue is within a quarter of the mean.
     fn is_even(&mut self) -> bool {
         let most = *self.counts.iter().max().unwrap();
         let all: u64 = self.counts.iter().sum();
@@ -130,8 +131,8 @@ impl Receiver {
     }
 }
 
-/// Sends rounds of frames of all flows until they are even at the receiver. Never more than the way from
-/// one reactor to the other holds, should the second one not be run for a while.
+/// Sends rounds of frames of all flows until they are even at the receiver. Never sends more than
+/// the link between the reactors holds, in case the second one does not run for a while.
 fn part_ways(lan: &Lan, a: &mut Guest, b: &mut Receiver, ports: &[u16], number: &mut u64) {
     let until = Instant::now() + SOON;
     loop {
@@ -186,7 +187,8 @@ fn a_receiver_of_flows_that_were_moved_is_reset_under_load() {
             assert!(moves >= moved + 4, "life {life}: {moves} moves, {moved} before");
             moved = moves;
             let counts = lan.counts(2);
-            // Frames of all flows are on their way when the queues end, and some may be lost with them.
+            // Frames of all flows are in flight when the queues stop, and some may be lost with
+            // them.
             for port in ports.iter().cycle().take(UNDER_WAY.into()) {
                 number += 1;
                 a.tx.put(&[&cut(1448)[..], &frame(*port, number)].concat(), &[]);
@@ -197,15 +199,15 @@ fn a_receiver_of_flows_that_were_moved_is_reset_under_load() {
             lan.settle();
             b.forget();
             assert_eq!(counts.got_frames, sent, "life {life}: some were lost");
-            // What came of those under way is not ours to say.
+            // The outcome of those in flight is undefined.
             sent = lan.counts(2).got_frames;
             before = number;
         }
     }
 }
 
-/// Each burst is one batch, after which nothing comes for a while: what the guest takes only then is seen
-/// by nobody who gives it something.
+/// Each burst is one batch, followed by a pause. No later delivery notices what the guest consumes
+/// during the pause.
 #[test]
 fn flows_that_come_in_bursts_leave_too() {
     for (reactors, habit) in [1, 2].into_iter().flat_map(|n| HABITS.map(|habit| (n, habit))) {

@@ -1,4 +1,4 @@
-//! Drivers that ask for queues and filters over a control queue.
+//! Tests of drivers that set queues and filters over a control queue.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use nic::{ControlQueueState, PortIncarnation};
 
 const SOON: Duration = Duration::from_secs(20);
 const PAIRS: u16 = 4;
-/// Enough for every queue to have some of them.
+/// Enough flows for every queue to receive some.
 const FLOWS: u16 = 24;
-/// The port whose driver asks, and its station.
+/// Port of the driver with the control queue, and its station.
 const PORT: u8 = 2;
 
-/// A guest that may have several receive queues, and a control queue.
+/// Guest with several possible receive queues and a control queue.
 struct Asking {
     port_incarnation: PortIncarnation,
     control_features: ControlFeatures,
@@ -29,7 +29,8 @@ struct Asking {
 }
 
 impl Asking {
-    /// Pairs are on reactors in turn. All rings but the control queue run.
+    /// Creates the guest with its pairs on the reactors in turn. All rings but the control queue
+    /// run.
     fn new(lan: &Lan) -> Self {
         let offered_features = OfferedFeatures {
             offloads: true,
@@ -68,7 +69,7 @@ impl Asking {
     }
 }
 
-/// Sends a frame of each of many flows; how many came by each queue.
+/// Sends a frame of each of many flows; returns the number received by each queue.
 fn spread(lan: &Lan, sender: &mut Guest, asking: &mut Asking) -> Vec<usize> {
     let before = lan.counts(PORT.into()).got_frames;
     for flow in 0..FLOWS {
@@ -79,13 +80,13 @@ fn spread(lan: &Lan, sender: &mut Guest, asking: &mut Asking) -> Vec<usize> {
         assert!(Instant::now() < until, "{:?}", lan.counts(PORT.into()));
         lan.settle();
     }
-    // What was counted last is shown now, too.
+    // Publishes the frames that were counted last, too.
     lan.settle();
     let mut came = |ring: &mut Ring| std::iter::from_fn(|| ring.got()).count();
     asking.rx.iter_mut().map(&mut came).collect()
 }
 
-/// How many queues from the first on got something; none behind them did.
+/// Returns the number of leading queues that received frames; none after them did.
 fn in_use(came: &[usize]) -> usize {
     assert_eq!(came.iter().sum::<usize>(), FLOWS.into(), "{came:?}");
     let used = came.iter().take_while(|count| **count > 0).count();
@@ -145,7 +146,7 @@ fn filters_hold_for_what_nobody_has_been_seen_at() {
     let gets = |sender: &mut Guest, asking: &mut Asking| {
         let all = [PORT, 7, group].map(|dst| {
             sender.send(NOTHING, &to(dst));
-            // What goes to everybody passes any filter, behind it.
+            // A broadcast passes any filter, and follows the filtered frames.
             sender.send(NOTHING, &to(EVERYBODY));
             let first = asking.rx[0].receive().frame;
             first != to(EVERYBODY) && asking.rx[0].receive().frame == to(EVERYBODY)
@@ -165,7 +166,7 @@ fn filters_hold_for_what_nobody_has_been_seen_at() {
     asking.ask(&[&[1, 1][..], &station(7)].concat());
     assert_eq!(asking.control_queue_state.as_ref().unwrap().address(), Mac(station(7)));
     assert_eq!(gets(&mut sender, &mut asking), [0, 1, 0]);
-    // Once it has sent from an address, frames go there as the switch has learnt.
+    // Once the guest has sent from an address, frames go there as the switch has learnt.
     asking.tx.put(&[&NOTHING[..], &plain(1, PORT, 60)].concat(), &[]);
     asking.tx.publish();
     asking.tx.left(1);
@@ -197,12 +198,12 @@ fn what_is_no_command_is_refused_and_harms_nobody() {
     for command in wrong {
         assert_eq!(asking.control.ask(command, 1), [ERR], "{} bytes", command.len());
     }
-    // Without room for an answer nothing changes, and the chain is given back.
+    // Without room for a status nothing changes, and the chain is returned.
     assert!(asking.control.ask(&[4, 0, 4, 0], 0).is_empty());
     assert_eq!(asking.control.ask(&[0, 0, 0], 9), [OK], "one byte of the room is written");
     let mut sender = Guest::new(&lan, 1, 1, all());
     assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 1);
-    // Many at once are answered in their order.
+    // Several commands at once are answered in order.
     let pairs = [4, 9, 2, 0, 3];
     pairs.iter().for_each(|pairs| asking.control.offer_command(&[4, 0, *pairs, 0], 1));
     asking.control.publish();
@@ -226,7 +227,7 @@ fn what_was_asked_for_outlives_the_rings() {
     asking.ask(&[0, 1, 1]);
     let next = asking.control.stop();
     assert_eq!(next, 2);
-    // Asked for while nobody serves the ring: that is found when somebody does again.
+    // Submitted while the ring is not served: it is found when the ring is served again.
     asking.control.offer_command(&[4, 0, 2, 0], 1);
     asking.control.publish();
     assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 3);

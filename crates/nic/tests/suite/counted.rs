@@ -1,4 +1,4 @@
-//! What is counted of a port and its queues, and what is told of its flows.
+//! Tests of the counters of a port and its queues, and of its top flows.
 #![allow(clippy::unwrap_used)]
 
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ fn queue(lan: &Lan, port: u16, pair: usize) -> PairStats {
 
 #[test]
 fn a_queue_has_its_frames_sizes_losses_and_times() {
-    // Both ways of a frame: on one reactor, and from one to another.
+    // Both paths of a frame: on one reactor, and from one to another.
     for reactor in [0, 1] {
         let lan = Lan::new(2);
         let mut a = Guest::new(&lan, 1, 0, all());
@@ -26,7 +26,7 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
             a.send(NOTHING, &plain(EVERYBODY, 1, bytes));
             assert_eq!(b.rx.receive().frame.len(), bytes);
         }
-        // It has no buffers any more, so this one waits; and the next one is refused at once.
+        // The guest has no buffers any more, so this frame waits; the next one is dropped at once.
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
         a.send(NOTHING, &plain(EVERYBODY, EVERYBODY, 60));
         lan.settle();
@@ -39,7 +39,7 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
         assert_eq!(got.got.sizes[..6], [1, 2, 0, 0, 0, 1]);
         assert_eq!(Reason::ALL.iter().map(|reason| got.got.drops(*reason)).sum::<u64>(), 0);
         assert_eq!((got.sent.frames, sent.got.frames), (0, 0));
-        // Every frame that it got has a time, and none that it did not.
+        // Every received frame has a residence time, and no other one does.
         assert_eq!(got.residence.count(), 4);
         assert!(got.residence.sum_ns() > 0 && got.residence.summary().max_ns < 20_000_000_000);
         assert!(got.served && sent.served);
@@ -48,7 +48,7 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
         assert!(!after.served);
         assert_eq!((after.got.frames, after.got.drops(Reason::ReceiverClosed)), (4, 1));
         assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
-        // What was counted stays when the queue begins again.
+        // The counters survive a restart of the queue.
         let port_incarnation = b.port_incarnation;
         b.rx.start_at(&lan, reactor, port_incarnation, 4);
         assert_eq!(queue(&lan, 2, 0).got.frames, 4);
@@ -82,7 +82,7 @@ fn the_largest_flows_have_names() {
     b.send(NOTHING, &plain(EVERYBODY, 2, 60));
     lan.settle();
     lan.settle();
-    // One flow has most of it. Nobody takes it: it counts as sent.
+    // One flow has most of the traffic. No port receives it: it counts as sent.
     for number in 0..400u16 {
         let ports = if number % 4 == 0 { [2000 + number, 9] } else { [4000, 5201] };
         a.send(NOTHING, &udp(2, 1, ports, &[0; 1000]));

@@ -1,5 +1,5 @@
-//! A guest that makes up stations, or asks everybody for what nobody has, while two others speak to
-//! each other.
+//! Tests of a guest that invents stations, or floods requests that no station answers, while two
+//! others communicate.
 #![allow(clippy::unwrap_used)]
 
 use std::net::Ipv4Addr;
@@ -9,23 +9,23 @@ use crate::guest::*;
 use net::Reason;
 use net::port::PortId;
 
-/// Port and station of the one who floods.
+/// Port and station of the flooding guest.
 const LOUD: u8 = 4;
 /// Frames that are sent at once.
 const BATCH: u16 = 32;
-/// Stations that are made up before the others are heard: more than are kept at all (8,192).
+/// Stations that are invented before the others send: more than the table holds (8,192).
 const MADE_UP: u32 = 10_000;
-/// Frames each way that must have been heard, and frames of a flood meanwhile.
+/// Frames in each direction that must be received, and frames of a flood meanwhile.
 const ROUNDS: usize = 100;
 const FLOOD: u64 = 5000;
 
-/// Frames that are taken at once, at most: more than wait for buffers.
+/// Most frames that are consumed at once: more than wait for buffers.
 const TAKEN: u64 = 2048;
 
-/// A frame of a flood, each with another number.
+/// Generator of a flood's frames, each with another number.
 type Flood = fn(u32) -> Vec<u8>;
 
-/// From one station that nobody has heard of to another.
+/// Returns a frame from one unknown station to another.
 fn made_up(number: u32) -> Vec<u8> {
     let mut frame = plain(0, 0, 60);
     let [dst, src] = [6u8, 10].map(|kind| [&[kind, 0][..], &number.to_be_bytes()].concat());
@@ -33,12 +33,12 @@ fn made_up(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Asks for one of the pair, by another address each time.
+/// Returns a request for one of the pair, from another address each time.
 fn question(number: u32) -> Vec<u8> {
     arp(LOUD, Ipv4Addr::from(number))
 }
 
-/// Sends so many frames at once.
+/// Sends several frames at once.
 fn send(guest: &mut Guest, frames: impl Iterator<Item = Vec<u8>>) {
     let mut count = 0;
     for frame in frames {
@@ -49,17 +49,18 @@ fn send(guest: &mut Guest, frames: impl Iterator<Item = Vec<u8>>) {
     guest.tx.left(count);
 }
 
-/// What a guest has taken.
+/// Frames that a guest has received.
 #[derive(Default)]
 struct Heard {
     frames: u64,
 }
 
 impl Heard {
-    /// Takes what is there, and posts the buffers again; what of that is not of a flood.
+    /// Consumes the available frames, and posts the buffers again; returns those that are not of a
+    /// flood.
     fn take(&mut self, guest: &mut Guest) -> Vec<Vec<u8>> {
         let mut quiet = Vec::new();
-        // More comes meanwhile.
+        // More frames may come meanwhile.
         for _ in 0..TAKEN {
             let Some(got) = guest.rx.got() else { break };
             guest.rx.post(got.buffers, 2048);
@@ -72,7 +73,7 @@ impl Heard {
     }
 }
 
-/// The table is full of what was made up when the others are heard for the first time.
+/// Fills the table with invented stations before the others send for the first time.
 fn fill_the_table(loud: &mut Guest) {
     send(loud, [plain(EVERYBODY, LOUD, 60)].into_iter());
     for first in (0..MADE_UP).step_by(BATCH.into()) {
@@ -85,7 +86,7 @@ fn fill_the_table(loud: &mut Guest) {
     }
 }
 
-/// Floods from when it is told to until it is told to end; with the table full before.
+/// Fills the table, then floods between the signals to begin and to end.
 fn make_noise(lan: &Lan, flood: Flood, filled: &mpsc::Sender<()>, end: &mpsc::Receiver<()>) {
     let mut loud = Guest::new(lan, LOUD.into(), 0, all());
     fill_the_table(&mut loud);
@@ -100,8 +101,8 @@ fn make_noise(lan: &Lan, flood: Flood, filled: &mpsc::Sender<()>, end: &mpsc::Re
     }
 }
 
-/// One who floods is on the first reactor with one of the pair; the other one and a bystander are on
-/// the last.
+/// The flooding guest is on the first reactor with one of the pair; the other one and a bystander
+/// are on the last.
 fn a_pair_is_reached(reactors: usize, flood: Flood) {
     let lan = Lan::new(reactors);
     let last = reactors - 1;
@@ -112,7 +113,7 @@ fn a_pair_is_reached(reactors: usize, flood: Flood) {
     let [by_a, by_b, by_c] = &mut heard;
     let (told, filled) = mpsc::channel();
     std::thread::scope(|scope| {
-        // It ends when this is dropped, also where an assertion fails.
+        // The thread ends when this is dropped, even if an assertion fails.
         let (begin, end) = mpsc::channel();
         let lan = &lan;
         scope.spawn(move || make_noise(lan, flood, &told, &end));
@@ -147,7 +148,7 @@ fn a_pair_is_reached(reactors: usize, flood: Flood) {
     assert_eq!(lan.counts(3).missed(Reason::ReceiverClosed), 0);
 }
 
-/// Sends the frame until it is heard: under a flood it may be lost among the others.
+/// Sends the frame until it is received: under a flood it may be dropped among the others.
 fn reaches(lan: &Lan, from: &mut Guest, (to, heard): (&mut Guest, &mut Heard), frame: &[u8]) {
     let mut tries = 0;
     loop {
@@ -161,7 +162,7 @@ fn reaches(lan: &Lan, from: &mut Guest, (to, heard): (&mut Guest, &mut Heard), f
     }
 }
 
-/// All that went to everybody or to this port came, or is counted as lost.
+/// Checks that all broadcasts and frames to this port were received or counted as dropped.
 fn is_accounted_for(lan: &Lan, port: u16, heard: u64) {
     let counts = lan.counts(port);
     let missed: u64 = Reason::ALL.iter().map(|reason| counts.missed(*reason)).sum();
@@ -173,7 +174,7 @@ fn is_accounted_for(lan: &Lan, port: u16, heard: u64) {
     };
     let mut sent: u64 = others.map(passed).sum();
     if port == 3 {
-        // What the pair said to each other is not for others: only who they are.
+        // The bystander does not receive the frames between the pair, only their first broadcasts.
         sent = passed(LOUD.into()) + 2;
     }
     assert_eq!((counts.got_frames, counts.got_frames + missed), (heard, sent), "of port {port}");

@@ -1,4 +1,4 @@
-//! Frames between guests on one reactor.
+//! Tests of frames between guests on one reactor.
 #![allow(clippy::unwrap_used)]
 
 use crate::guest::*;
@@ -25,7 +25,7 @@ fn frames_go_to_whom_they_are_for() {
     assert_eq!(a.rx.receive().frame, answer);
     a.send(NOTHING, &plain(2, 1, 60));
     assert_eq!(b.rx.receive().frame, plain(2, 1, 60));
-    // Receivers are shown their frames before the sender's are completed.
+    // Frames are published to the receivers before the sender's chains complete.
     assert_eq!(c.rx.got(), None);
     let counts = lan.counts(1);
     assert_eq!((counts.sent_frames, counts.sent_bytes), (2, 160));
@@ -60,7 +60,7 @@ fn a_large_frame_is_spread_over_small_buffers() {
         let got = b.rx.receive();
         assert_eq!(usize::from(got.buffers), (HEADER_BYTES + large.len()).div_ceil(1526));
         assert_eq!((&got.header[..10], &got.frame), (&header[..10], &large));
-        // What one has taken is still there for the other.
+        // Frames that one guest has consumed are still there for the other.
         let got = c.rx.receive();
         assert_eq!((got.buffers, got.frame), (1, large));
     }
@@ -97,7 +97,7 @@ fn without_mergeable_buffers_a_frame_needs_a_whole_one() {
     }
 }
 
-/// Frames that wait for buffers, at most.
+/// Most frames that wait for buffers.
 const WAITING: u64 = 1024;
 
 #[test]
@@ -117,7 +117,7 @@ fn who_posts_no_buffers_loses_his_own_frames() {
         assert_eq!((missed(2), missed(3)), (50, 0));
         let queue = || lan.fabric.queues(PortId(2)).swap_remove(0);
         assert_eq!((queue().waited, queue().waiting, queue().got.frames), (WAITING, WAITING, 0));
-        // Those that wait come in their order, and what comes after them is not lost.
+        // Waiting frames come in order, and later frames are not lost.
         assert!(b.rx.post_and_kick(8, 2048), "no kick for what waits");
         for number in 0..WAITING {
             let got = b.rx.receive();
@@ -161,7 +161,7 @@ fn what_waits_for_a_queue_without_kicks_is_lost() {
 #[test]
 fn a_batch_is_one_call_for_each_queue() {
     let small = |more: usize| (NOTHING, plain(EVERYBODY, 1, 60 + more));
-    // Of several buffers each, and together less than what ends a turn.
+    // Each takes several buffers, and together they are below the budget of a turn.
     let large = |more: usize| (cut(1448), tcp(EVERYBODY, 1, &data(5000 + more)));
     let frames = |one: &dyn Fn(usize) -> _| (0..30).map(one).collect::<Vec<_>>();
     for reactors in [1, 2] {
@@ -170,7 +170,7 @@ fn a_batch_is_one_call_for_each_queue() {
     }
 }
 
-/// The frames take so many buffers each, and are sent at once, to one on the last reactor.
+/// Sends frames that take `buffers` buffers each at once, to a guest on the last reactor.
 fn is_one_batch(reactors: usize, frames: &[([u8; HEADER_BYTES], Vec<u8>)], buffers: u16) {
     let lan = Lan::new(reactors);
     // Without event indices each publication is a call.
@@ -216,7 +216,7 @@ fn what_a_receiver_does_not_take_is_finished() {
     assert_eq!(lan.counts(2).got_frames, 4 + 46 + 2);
 }
 
-/// A guest without offloads gets this data in segments of so much, each of which is whole.
+/// Checks that a guest without offloads receives this data in valid segments of this size.
 fn comes_in_segments(guest: &mut Guest, data_at: usize, bytes: usize, data: &[u8]) {
     for part in data.chunks(bytes) {
         let got = guest.rx.receive();
@@ -244,7 +244,7 @@ fn one_kind_of_tcp_may_be_taken_whole_and_the_other_cut() {
     assert_eq!(six.rx.receive().frame, tcp6(EVERYBODY, 1, &sent6));
 }
 
-/// A port of that VLAN alone.
+/// Returns the policy of an access port for that VLAN.
 fn access(number: u16) -> PortPolicy {
     PortPolicy { vlan: Vlan::Access(VlanId::try_from(number).unwrap()), ..PortPolicy::open(LAN) }
 }
@@ -294,7 +294,7 @@ fn tags_are_put_in_and_taken_out() {
     let finished = bare.rx.receive().frame;
     assert!(is_sound(&[&finished[..12], &finished[16..]].concat()));
     assert_eq!(other.rx.got(), None);
-    // And back.
+    // In the other direction.
     let answer = [&station(1)[..], &station(2), &[0x81, 0, 0, 7], &plain(1, 2, 90)[12..]].concat();
     b.send(NOTHING, &answer);
     assert_eq!(a.rx.receive().frame, plain(1, 2, 90));

@@ -1,4 +1,4 @@
-//! Guests that break the rules, or try to.
+//! Tests of guests that break the rules, or try to.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use net::header::{Header, Offloads};
 use net::port::PortId;
 use virtq::driver::BUFFERS;
 
-/// What a chain of these bytes is refused for.
+/// Returns the reasons for which a chain of these bytes is dropped.
 fn refused(lan: &Lan, a: &mut Guest, bytes: &[u8]) -> Vec<Reason> {
     let before = lan.counts(1);
     a.tx.put(bytes, &[]);
@@ -43,7 +43,7 @@ fn what_is_no_frame_is_refused_and_completed() {
     ] {
         assert_eq!(refused(&lan, &mut a, &bytes), [reason], "{} bytes", bytes.len());
     }
-    // Without anything to read at all.
+    // Without any readable bytes.
     a.tx.offer(&[(BUFFERS, 100, true)]);
     a.tx.publish();
     a.tx.left(1);
@@ -73,7 +73,7 @@ fn garbage_in_headers_reaches_nobody_as_such() {
     far.rx.post(RING, 2048);
     let mut seed = 1u64;
     let mut random = move || {
-        // Knuth's MMIX generator; the high bits are the good ones.
+        // Knuth's MMIX generator; its high bits are good.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as u32
     };
@@ -166,7 +166,7 @@ fn a_frame_does_not_become_any_number_of_segments() {
     let mut a = Guest::new(&lan, 1, 0, all());
     let mut b = Guest::new(&lan, 2, 0, BARE);
     b.rx.post(RING, 2048);
-    // To everybody, as nobody has heard of B: 65 of 1,000 bytes, then 64.
+    // Flooded, as station B is unknown: 65 segments of 1,000 bytes, then 64.
     a.send(cut(1000), &tcp(EVERYBODY, 1, &data(65_000)));
     a.send(cut(1000), &tcp(EVERYBODY, 1, &data(64_000)));
     for _ in 0..64 {
@@ -184,8 +184,8 @@ fn a_frame_does_not_become_any_number_of_segments() {
     assert_eq!(lan.counts(2).missed(Reason::ManySegments), 2);
 }
 
-/// Neither can post more before it gets something: a driver whose ring is full, and one that waits for a
-/// frame before it looks.
+/// Neither guest can post more before it receives a frame: a driver whose ring is full, and one
+/// that waits for a frame before it posts.
 #[test]
 fn a_frame_that_never_fits_holds_nobody_up() {
     for posted in [RING, RING / 2] {
@@ -227,7 +227,7 @@ fn buffers_of_a_byte_are_filled_when_there_are_enough() {
     assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 0);
 }
 
-/// Else whoever else is on its reactor waits for it.
+/// Otherwise other queues of its reactor would have to wait.
 #[test]
 fn a_frame_is_copied_to_so_many_pieces_and_no_more() {
     let lan = Lan::new(1);
@@ -238,7 +238,7 @@ fn a_frame_is_copied_to_so_many_pieces_and_no_more() {
         a.send(NOTHING, &full);
         let got = b.rx.receive();
         assert_eq!((got.buffers, got.frame), (2, full.clone()));
-        // It needs 64 of those buffers, which are there.
+        // The frame needs 64 of those buffers, which are available.
         a.send(cut(1000), &tcp(EVERYBODY, 1, &data(65_000)));
     }
     a.send(NOTHING, &full);
@@ -261,7 +261,7 @@ fn what_waits_for_a_guest_that_posts_nothing_waits_for_ten_seconds() {
     assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 5);
 }
 
-/// All of its pieces are the same memory.
+/// All of the chain's pieces are the same memory.
 #[test]
 fn a_chain_that_says_it_has_more_than_a_frame_may_counts_as_the_longest_one() {
     let lan = Lan::new(1);

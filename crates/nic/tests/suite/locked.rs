@@ -1,4 +1,4 @@
-//! A locked port, whose guest changes frames while they are looked at.
+//! Tests of a locked port whose guest changes frames while they are processed.
 #![allow(clippy::unwrap_used)]
 
 use std::net::Ipv4Addr;
@@ -14,31 +14,33 @@ use virtq::driver::BUFFERS;
 
 /// Frames that are sent at once.
 const BATCH: u16 = 16;
-/// Frames of each outcome that must have been seen, and batches of which some passed and some did not:
-/// only those were sent while the racer had a CPU.
+/// Required number of frames of each outcome, and of batches with both outcomes: only those were
+/// sent while the racer had a CPU.
 const ENOUGH: u64 = 300;
-/// Far beyond what that takes, which is seconds where all of these tests share one busy CPU.
+/// Far longer than needed: that is seconds when all of these tests share one busy CPU.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Writes of the racer before it sleeps: neither two nor three divides it, so that a sleep leaves each
-/// of its bytes behind.
+/// Writes of the racer before it sleeps. Neither two nor three divides it, so that each of its
+/// bytes is sometimes the last one before a sleep.
 const TURN: usize = 7;
-/// It sleeps so that the kernel, which prefers who used little, has it interrupt a batch where there is
-/// one CPU: who always runs there is given its turns when a reactor sleeps.
+/// Sleep of the racer. The kernel prefers threads that used little CPU time, so on a single CPU the
+/// racer interrupts batches. A thread that always runs would get the CPU only when a reactor
+/// sleeps.
 const MOMENT: Duration = Duration::from_micros(1);
-/// The guest's own address.
+/// Address of the guest.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// A frame, and where it says who sends it.
+/// Frame, and the positions of its sender addresses.
 struct Claim {
     header: [u8; HEADER_BYTES],
     frame: Vec<u8>,
-    /// Addresses of stations.
+    /// Positions of station addresses.
     macs: &'static [usize],
-    /// Address of IPv4.
+    /// Position of the IPv4 address.
     address: usize,
-    /// What is written in turns, counted from the header on: the place, what is a lie there and what is true.
+    /// Bytes that are written alternately: the position counted from the header on, the false value
+    /// and the true one.
     bytes: Vec<(usize, [u8; 2])>,
-    /// Why it is refused with a lie.
+    /// Reasons why the frame is dropped with a false value.
     reasons: Vec<Reason>,
 }
 
@@ -48,13 +50,14 @@ impl Claim {
         Self::of(frame, (&[6], 26), [Reason::LockedMac, Reason::LockedAddress])
     }
 
-    /// It says twice which station it is from: the switch believes one, and who hears it the other.
+    /// Returns an ARP frame, which names its sender twice: the switch checks one, and the receiver
+    /// believes the other.
     fn arp() -> Self {
         Self::of(arp(1, OWN), (&[6, 22], 28), [Reason::LockedMac, Reason::LockedArp])
     }
 
-    /// Says with the last bytes of addresses who sends it. It may be refused for an address of a station and one of
-    /// IPv4.
+    /// Returns a claim whose sender is in the last bytes of addresses. The frame may be dropped for
+    /// a station address or for an IPv4 address.
     fn of(
         frame: Vec<u8>,
         (macs, address): (&'static [usize], usize),
@@ -65,7 +68,7 @@ impl Claim {
         Self { header: NOTHING, frame, macs, address, bytes, reasons: reasons.into() }
     }
 
-    /// Says where its checksum is to be completed: in its own place, or over an address.
+    /// Returns a claim about the position of the checksum: its own field, or an address.
     fn checksum() -> Self {
         let (frame, header) = (tcp(EVERYBODY, 1, &data(400)), PARTIAL);
         let (macs, address): (&[usize], _) = (&[6], 26);
@@ -74,15 +77,15 @@ impl Claim {
         Self { header, frame, macs, address, bytes: vec![start], reasons }
     }
 
-    /// It says what is true.
+    /// Returns whether the frame has its true values.
     fn is_honest(&self, frame: &[u8]) -> bool {
         let says = |at: usize, own: &[u8]| frame[at..].starts_with(own);
-        // With what follows the address, which nobody may change either.
+        // Includes the bytes after the address, which must not change either.
         let address = &self.frame[self.address..][..8];
         self.macs.iter().all(|at| says(*at, &station(1))) && says(self.address, address)
     }
 
-    /// Writes lies and what is true in turns, until it is told to stop.
+    /// Writes false and true values alternately until it is stopped.
     fn race(&self, guest: &Guest, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
         let memory = guest.tx.driver.mapping().fd().unwrap().try_clone_to_owned().unwrap();
         let stop = stop.clone();
@@ -103,7 +106,7 @@ impl Claim {
     }
 }
 
-/// Has the racer stop, also when a test fails.
+/// Stops the racer, even if a test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -112,12 +115,12 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Its guest sends the frame over and over, to one on the last of so many reactors.
+/// Sends the frame repeatedly to a guest on the last of `reactors` reactors.
 fn cannot_be_fooled(reactors: usize, claim: &Claim) {
     let lan = Lan::new(reactors);
     let policy = PortPolicy::open(LAN).locked(Mac(station(1)), &[OWN], &[]).unwrap();
     let mut a = Guest::with(&lan, 1, 0, all(), &policy);
-    // What is to be completed is completed by the switch.
+    // The switch completes the checksum for this guest.
     let mut b = Guest::new(&lan, 2, reactors - 1, BARE);
     b.rx.post(RING / 2, 2048);
     let frame = [&claim.header[..], &claim.frame].concat();

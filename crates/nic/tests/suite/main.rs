@@ -1,4 +1,4 @@
-//! Tests of `nic`, one program.
+//! Tests of `nic`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod attached;

@@ -1,4 +1,4 @@
-//! Reactors look for frames instead of being woken, where they are told to.
+//! Tests that reactors poll for frames instead of being woken, if configured.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use net::port::PortId;
 use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState};
 
 const SOON: Duration = Duration::from_secs(20);
-/// How long a host may have other work that leaves no CPU.
+/// Longest time for which other work on a host may leave no CPU free.
 const QUIET_DEADLINE: Duration = Duration::from_secs(120);
 
 fn policy(mode: PollMode) -> PollPolicy {
-    // Whatever else this host does: no guard about free CPUs.
+    // Independent of other work on the host: no guard about free CPUs.
     PollPolicy { mode, idle_percent: 0, ..PollPolicy::default() }
 }
 
@@ -28,7 +28,7 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a frame to everybody without a kick.
+/// Sends a frame to the broadcast address without a kick.
 fn put(guest: &mut Guest, bytes: usize) -> bool {
     guest.tx.put(&[&NOTHING[..], &plain(EVERYBODY, 1, bytes)].concat(), &[]);
     guest.tx.driver.publish()
@@ -54,7 +54,7 @@ fn a_queue_that_is_always_looked_at_wants_no_kick() {
             let now = state(&lan, 1);
             now.hits > 0 && now.spun_ns > 0
         });
-        // Whoever sleeps is woken by a kick again.
+        // A sleeping reactor is woken by a kick again.
         lan.fabric.set_polling(policy(PollMode::Off));
         eventually("it is off", || state(&lan, 1).reason == PollReason::Off);
         a.send(NOTHING, &plain(EVERYBODY, 1, 200));
@@ -65,7 +65,7 @@ fn a_queue_that_is_always_looked_at_wants_no_kick() {
 #[test]
 fn a_queue_whose_waits_are_short_is_looked_at() {
     let lan = Lan::new(1);
-    // However slow this host is, no wait is too long to be looked at.
+    // However slow this host is, no wait is too long to spin through.
     lan.fabric.set_polling(PollPolicy { max_ns: POLL_MAX_NS, ..policy(PollMode::Auto) });
     let mut a = Guest::new(&lan, 1, 0, all());
     let mut b = Guest::new(&lan, 2, 0, all());
@@ -95,7 +95,7 @@ fn an_idle_reactor_sleeps_though_it_may_look() {
         let all = lan.reactors.iter().map(|one| one.handle().counters().turns());
         all.sum::<u64>()
     };
-    // Until it has come to rest a look may be under way; then there is none at all.
+    // A last poll may be in progress; after that there are none.
     eventually("they sleep", || {
         let before = turns(&lan);
         std::thread::sleep(Duration::from_millis(50));

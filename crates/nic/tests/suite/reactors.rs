@@ -1,4 +1,4 @@
-//! Frames between guests on different reactors.
+//! Tests of frames between guests on different reactors.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc;
@@ -38,7 +38,7 @@ fn what_one_reactor_learns_the_others_know() {
     let [mut a, mut b, mut c] =
         [1, 2, 3].map(|port| Guest::new(&lan, port, usize::from(port) - 1, all()));
     [&mut a, &mut b, &mut c].into_iter().for_each(|guest| guest.rx.post(8, 2048));
-    // Where B is comes to A before B's frame does, in the same link.
+    // The station update for B reaches A's reactor before B's frame, in the same link.
     b.send(NOTHING, &plain(EVERYBODY, 2, 60));
     a.rx.receive();
     c.rx.receive();
@@ -65,7 +65,7 @@ fn a_port_whose_number_is_used_again_is_another_port() {
     };
     for round in 1..=20 {
         let mut a = Guest::new(&lan, 1, 0, all());
-        // What this teaches is on its way to the other reactor while the port goes.
+        // The station update is on its way to the other reactor while the port is removed.
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
         unplug(a);
         let mut a = Guest::with(&lan, 1, 0, all(), &PortPolicy::open(other));
@@ -124,7 +124,7 @@ fn flows_are_spread_over_pairs_and_stay_there() {
     for _ in 0..2 {
         (0..64).for_each(|number| a.send(NOTHING, &flow(number)));
     }
-    // The other reactor was woken before; when it has been asked, it has taken all.
+    // The other reactor was woken before; after it has answered, it has processed all frames.
     lan.settle();
     lan.settle();
     for (ring, count) in [&mut b.rx, &mut second].into_iter().zip(&mut first) {
@@ -138,7 +138,7 @@ fn flows_are_spread_over_pairs_and_stay_there() {
     }
     assert_eq!(first.iter().sum::<usize>(), 64);
     assert!(first.iter().all(|count| (10..54).contains(count)), "{first:?}");
-    // What has no ports goes to the first, and so does all when the second is stopped.
+    // Frames without ports go to the first queue, and so do all when the second is stopped.
     a.send(NOTHING, &plain(EVERYBODY, 1, 60));
     b.rx.receive();
     second.stop();

@@ -1,4 +1,4 @@
-//! Rings that are stopped and go on, and memory that changes.
+//! Tests of rings that stop and start again, and of memory that changes.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -18,12 +18,12 @@ fn a_ring_goes_on_at_its_used_index() {
     let small = plain(EVERYBODY, 1, 60);
     a.send(NOTHING, &small);
     assert_eq!(b.rx.receive().frame, small);
-    // The other two buffers were popped with that.
+    // The other two buffers were popped together with that one.
     let frame = plain(EVERYBODY, 1, 500);
     assert_eq!((b.rx.stop(), b.rx.driver.used_idx()), (1, 1));
     a.send(NOTHING, &frame);
     assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
-    // Whatever the front-end counts: completed is what the used index says.
+    // The front-end's index does not matter: the used index says what has completed.
     b.rx.start_at(&lan, 0, b.port_incarnation, 3);
     b.rx.post(1, 600);
     a.send(NOTHING, &frame);
@@ -44,7 +44,7 @@ fn new_memory_is_used_from_then_on() {
     let small = plain(EVERYBODY, 1, 60);
     a.send(NOTHING, &small);
     assert_eq!(b.rx.receive().frame, small);
-    // Two buffers more were popped with that, and are popped again.
+    // Two more buffers were popped together with that one, and are popped again.
     for ring in [&a.tx, &b.rx] {
         ring.queue.as_ref().unwrap().set_memory(ring.driver.table.clone()).unwrap();
     }
@@ -53,7 +53,7 @@ fn new_memory_is_used_from_then_on() {
     a.send(NOTHING, &frame);
     let got = b.rx.receive();
     assert_eq!((got.buffers, got.frame), (3, frame));
-    // A table without the ring ends it.
+    // A table without the ring fails the queue.
     let queue = b.rx.queue.as_ref().unwrap();
     assert!(queue.set_memory(Arc::default()).is_err());
     a.send(NOTHING, &plain(EVERYBODY, 1, 60));
@@ -77,7 +77,7 @@ fn a_port_that_is_gone_gets_nothing() {
     assert_eq!(b.rx.got(), None);
 }
 
-/// Tells the load to end, also when an assertion has failed.
+/// Stops the load, even if an assertion has failed.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -86,7 +86,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Sends until it is told to end.
+/// Sends until it is stopped.
 fn load(lan: &Lan, done: &AtomicBool) {
     let mut a = Guest::new(lan, 1, 0, all());
     let frame = tcp(EVERYBODY, 1, &data(3000));
@@ -102,7 +102,7 @@ fn load(lan: &Lan, done: &AtomicBool) {
 #[test]
 fn a_receiver_is_reset_under_load() {
     let lan = Lan::new(2);
-    // One that takes large frames whole, and one that takes them in pieces.
+    // One guest that accepts large frames whole, and one that accepts them in segments.
     for (port, bits, bytes) in [(2, all(), DATA_AT + 3000), (3, BARE, DATA_AT + 1000)] {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -126,12 +126,12 @@ fn a_receiver_is_reset_under_load() {
     }
 }
 
-/// Frames that are told apart by their number.
+/// Returns a frame with a number in it.
 fn numbered(number: u32) -> Vec<u8> {
     [&plain(EVERYBODY, 1, 60)[..], &number.to_le_bytes()].concat()
 }
 
-/// Takes what has come, which are the frames from `next` on; the one after those.
+/// Consumes the received frames, which begin at number `next`; returns the next expected number.
 fn take_numbered(receiver: &mut Guest, mut next: u32) -> u32 {
     while let Some(got) = receiver.rx.got() {
         assert_eq!(got.frame, numbered(next));
@@ -155,7 +155,7 @@ fn a_sender_is_reset_under_load() {
                 a.tx.put(&[&NOTHING[..], &numbered(round * BATCH + nth)].concat(), &[12]);
             }
             a.tx.publish();
-            // The reset meets a ring of which so many are known to be done.
+            // The reset meets a ring with this many completed chains.
             let done = (round % BATCH) as u16;
             a.tx.left(done);
             let next = a.tx.stop();
@@ -165,14 +165,14 @@ fn a_sender_is_reset_under_load() {
             a.tx.left(BATCH as u16 - done);
             came = take_numbered(&mut b, came);
         }
-        // What was under way to the other reactor.
+        // Frames in flight to the other reactor.
         lan.settle();
         assert_eq!(take_numbered(&mut b, came), 200 * BATCH, "{reactors} reactors");
     }
 }
 
-/// Whoever served both rings before has died at used index 0, before he called: a driver that sleeps is called
-/// by his successor.
+/// The process that served both rings before died at used index 0, before it called: its successor
+/// calls a sleeping driver.
 #[test]
 fn indices_go_round() {
     const BATCH: u32 = 32;
@@ -184,7 +184,7 @@ fn indices_go_round() {
         for number in first..first + BATCH {
             a.tx.put(&[&NOTHING[..], &numbered(number)].concat(), &[12]);
         }
-        // They are about to sleep.
+        // The drivers are about to sleep.
         assert!(!a.tx.driver.arm() && !b.rx.driver.arm());
         a.tx.publish();
         a.tx.left(BATCH as u16);
@@ -203,7 +203,7 @@ fn indices_go_round() {
     }
 }
 
-/// A policy with a cap in bytes a second.
+/// Returns a policy with a limit in bytes a second.
 fn capped(per_second: u64, burst: u64) -> PortPolicy {
     let rate_limiter = RateLimiter::new(Rate { per_second, burst }, reactor::clock_ns());
     PortPolicy { rate: Some(Arc::new(rate_limiter)), ..PortPolicy::open(LAN) }
@@ -222,7 +222,7 @@ fn a_capped_port_waits_and_loses_nothing() {
     }
     a.tx.publish();
     a.tx.left(20);
-    // 20 kB at 100 kB/s, of which a burst and what is larger than it pass at once.
+    // 20 kB at 100 kB/s, of which a burst and the excess of one frame pass at once.
     assert!(began.elapsed() >= Duration::from_millis(170), "{:?}", began.elapsed());
     for _ in 0..20 {
         assert_eq!(b.rx.receive().frame, frame);
@@ -245,7 +245,7 @@ fn what_a_cap_holds_passes_when_there_is_another_one() {
         lan.fabric.set_port(PortId(1), &capped(1, 1)).unwrap();
         a.tx.left(1);
     }
-    // By itself the queue looks once a second.
+    // By itself the queue checks once a second.
     assert!(
         began.elapsed() < Duration::from_secs(1) * u32::from(CAPS) / 2,
         "{:?}",

@@ -1,4 +1,4 @@
-//! A switch that comes to rest, and another one that goes on in its place.
+//! Tests of a switch that is quiesced, and of another one that continues it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::guest::*;
 use net::Mac;
 use net::port::{PortId, PortPolicy};
 
-/// Frames to others that a reactor is in the middle of, or has in its link, when its senders end.
+/// Frames that a reactor is processing, or has in its link, when its senders stop.
 const FRAMES: u16 = 32;
 
 #[test]

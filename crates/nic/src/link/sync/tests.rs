@@ -1,4 +1,4 @@
-//! Both sides of a link in every order in which their steps can be seen.
+//! Explores both sides of a link in every order in which their steps can be seen.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::AtomicBool as StdBool;
@@ -10,17 +10,17 @@ use loom::thread;
 
 use super::*;
 
-/// Places of the ring under test: fewer than are sent, so that each is written twice.
+/// Slots of the ring under test: fewer than are sent, so that slots are reused.
 const PLACES: u64 = 2;
-/// What is sent: the numbers from 1 on.
+/// Number of sent values: the numbers from 1 on.
 const SENT: u64 = 3;
 
-/// A link under `loom`.
+/// Link under `loom`.
 struct Model {
     words: [AtomicU64; 3],
     places: [AtomicU64; PLACES as usize],
     bell: (Mutex<bool>, Condvar),
-    /// The fence is a fence.
+    /// True if the fence is a real fence.
     fenced: bool,
 }
 
@@ -64,7 +64,8 @@ impl Model {
         *rung = false;
     }
 
-    /// Sends what there is room for; the rest is lost, as frames are. Returns how much was sent.
+    /// Sends as many values as there is room for; the rest is dropped, as frames are. Returns the
+    /// number sent.
     fn write(&self) -> u64 {
         let mut at = 0;
         for value in 1..=SENT {
@@ -79,7 +80,7 @@ impl Model {
         at
     }
 
-    /// Takes `count` and sleeps whenever there is none.
+    /// Receives `count` values and sleeps whenever there is none.
     fn read(&self, count: u64) -> Vec<u64> {
         let (mut at, mut got) = (0, Vec::new());
         while at < count {
@@ -100,7 +101,7 @@ impl Model {
     }
 }
 
-/// The first two always have room, so the reader waits for these.
+/// The first two values always have room, so the reader waits for these.
 fn explore(fenced: bool) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,4 +1,4 @@
-//! Guests' drivers for pairs of queues, against hubs on real reactors.
+//! Guest drivers for queue pairs, against hubs on real reactors.
 #![allow(dead_code, unused_imports)] // Each test binary uses its own part.
 
 mod frames;
@@ -18,18 +18,18 @@ pub(crate) use ring::{Got, RING, Ring};
 
 /// The only network.
 pub(crate) const LAN: NetworkId = NetworkId(0);
-/// A header that asks for nothing.
+/// Header that requests no offload.
 pub(crate) const NOTHING: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
 
 const OFFER: OfferedFeatures =
     OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
-/// All features that a port offers.
+/// Returns all features that a port offers.
 pub(crate) fn all() -> u64 {
     OFFER.bits()
 }
 
-/// A driver without offloads, which takes a frame in one buffer only.
+/// Features of a driver without offloads, which accepts a frame in one buffer only.
 pub(crate) const BARE: u64 = feature::VERSION_1 | feature::EVENT_IDX;
 
 /// Hubs on some reactors.
@@ -50,7 +50,7 @@ impl Lan {
         self.fabric.counts(PortId(port))
     }
 
-    /// Whatever was begun on a reactor has ended.
+    /// Waits until all work begun on the reactors has ended.
     pub(crate) fn settle(&self) {
         for reactor in self.reactors.iter().chain(&self.reactors) {
             reactor.handle().call(|_| ()).unwrap();
@@ -58,7 +58,7 @@ impl Lan {
     }
 }
 
-/// A guest with one pair of queues.
+/// Guest with one queue pair.
 pub(crate) struct Guest {
     pub(crate) features: AcceptedFeatures,
     pub(crate) port_incarnation: PortIncarnation,
@@ -67,8 +67,8 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// At a port that may do anything, served on that reactor, with a driver that has accepted
-    /// these features.
+    /// Creates a guest at a port without limits, served on that reactor, with a driver that has
+    /// accepted these features.
     pub(crate) fn new(lan: &Lan, port: u16, reactor: usize, bits: u64) -> Self {
         Self::with(lan, port, reactor, bits, &PortPolicy::open(LAN))
     }

@@ -13,18 +13,18 @@ use virtq::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
 
 use super::Lan;
 
-/// Entries.
+/// Entries of the ring.
 pub(crate) const RING: u16 = 128;
-/// Descriptors that a frame may have.
+/// Most descriptors of a frame.
 const PIECES: u16 = 4;
-/// Bytes of a buffer at most.
+/// Most bytes of a buffer.
 const SLOT: u64 = 0x2_0000;
 const MEMORY: u64 = 32 << 20;
-/// Where in a slot the answer to a command is, or a table of pieces.
+/// Position in a slot of the answer to a command, or of an indirect table.
 const ANSWER: u64 = SLOT / 2;
 const SOON: Duration = Duration::from_secs(20);
 
-/// A frame that was received.
+/// Received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Got {
     pub(crate) header: [u8; HEADER_BYTES],
@@ -32,17 +32,17 @@ pub(crate) struct Got {
     pub(crate) buffers: u16,
 }
 
-/// One ring, with memory of its own around it.
+/// One ring, with its own memory.
 pub(crate) struct Ring {
     pub(crate) driver: Driver,
     pub(crate) queue: Option<RunningQueue>,
     pub(crate) faults: Arc<Mutex<Vec<String>>>,
-    /// Calls that were taken.
+    /// Calls that were received.
     called: u64,
     index: u16,
     /// Chains that were offered.
     offered: u16,
-    /// Their heads, of those that are not completed: they are completed in this order.
+    /// Heads of the chains that are not completed: they complete in this order.
     open: VecDeque<u16>,
     kick: Arc<OwnedFd>,
     call: Arc<OwnedFd>,
@@ -62,7 +62,7 @@ impl Ring {
         self.start_at(lan, reactor, port_incarnation, 0);
     }
 
-    /// As front-ends start a ring: they say that it goes on at `next`.
+    /// Starts the ring as front-ends do, which state that it continues at `next`.
     pub(crate) fn start_at(
         &mut self,
         lan: &Lan,
@@ -81,7 +81,7 @@ impl Ring {
         self.queue = Some(queue.unwrap());
     }
 
-    /// Serves it by a device that is never kicked.
+    /// Starts the ring with a device that is never kicked.
     pub(crate) fn start_deaf(
         &mut self,
         lan: &Lan,
@@ -94,7 +94,7 @@ impl Ring {
         self.queue = Some(queue.unwrap());
     }
 
-    /// The same, as the control queue.
+    /// Starts the ring as the control queue.
     pub(crate) fn start_control(
         &mut self,
         lan: &Lan,
@@ -132,7 +132,7 @@ impl Ring {
         Arc::new(move |why: &str| log.lock().unwrap().push(why.into()))
     }
 
-    /// Where a successor goes on.
+    /// Stops the ring; returns the index at which a successor continues.
     pub(crate) fn stop(&mut self) -> u16 {
         self.queue.take().unwrap().stop().unwrap()
     }
@@ -142,7 +142,8 @@ impl Ring {
         let _wanted = self.post_and_kick(count, bytes);
     }
 
-    /// The same; whether the device wanted a kick and got it, as it does while frames wait.
+    /// Offers buffers to receive into. Returns whether the device wanted a kick and received it, as
+    /// it does while frames wait.
     pub(crate) fn post_and_kick(&mut self, count: u16, bytes: u32) -> bool {
         for _ in 0..count {
             let slot = self.offered % RING;
@@ -156,7 +157,7 @@ impl Ring {
         wanted
     }
 
-    /// Offers buffers of so many pieces of a byte each.
+    /// Offers buffers of several pieces of one byte each.
     pub(crate) fn post_scattered(&mut self, count: u16, pieces: u16) {
         for _ in 0..count {
             let slot = self.offered % RING;
@@ -172,7 +173,7 @@ impl Ring {
         self.publish();
     }
 
-    /// Offers bytes to be sent, cut at these places.
+    /// Offers bytes to send, cut at these positions.
     pub(crate) fn put(&mut self, bytes: &[u8], cuts: &[usize]) {
         let slot = self.offered % (RING / PIECES);
         self.driver.write(at(slot), bytes);
@@ -188,7 +189,7 @@ impl Ring {
         self.offer(&pieces);
     }
 
-    /// Gives a command to a control queue, with so much room for its answer; what is answered.
+    /// Submits a command to a control queue with `room` bytes for its answer; returns the answer.
     pub(crate) fn ask(&mut self, command: &[u8], room: u32) -> Vec<u8> {
         self.offer_command(command, room);
         self.publish();
@@ -222,7 +223,7 @@ impl Ring {
         self.offered = self.offered.wrapping_add(1);
     }
 
-    /// Shows the device what was offered, and kicks if it wants that.
+    /// Publishes the offered chains to the device, and kicks if it wants that.
     pub(crate) fn publish(&mut self) {
         if self.driver.publish() {
             self.kick();
@@ -233,7 +234,7 @@ impl Ring {
         rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Waits until so many chains have been sent.
+    /// Waits until `count` chains have been sent.
     pub(crate) fn left(&mut self, count: u16) {
         for _ in 0..count {
             assert_eq!(self.used().1, 0, "bytes written to what was sent");
@@ -246,13 +247,13 @@ impl Ring {
         self.assemble(first)
     }
 
-    /// A frame that is there.
+    /// Returns a frame if one is available.
     pub(crate) fn got(&mut self) -> Option<Got> {
         let first = self.completed()?;
         Some(self.assemble(first))
     }
 
-    /// All buffers of a frame are shown at once.
+    /// Assembles a frame, all of whose buffers are published at once.
     fn assemble(&mut self, first: (u32, u32)) -> Got {
         let read = |driver: &Driver, (head, written): (u32, u32)| {
             driver.read(at(head as u16), written as usize)
@@ -267,7 +268,7 @@ impl Ring {
         Got { header, frame: bytes.split_off(HEADER_BYTES), buffers }
     }
 
-    /// The next completion that is there, which is that of the oldest chain.
+    /// Returns the next completion if there is one, which is that of the oldest chain.
     fn completed(&mut self) -> Option<(u32, u32)> {
         let (head, written) = self.driver.used()?;
         assert_eq!(Some(head), self.open.pop_front().map(u32::from), "out of order");
@@ -289,7 +290,7 @@ impl Ring {
         }
     }
 
-    /// Calls since the start.
+    /// Returns the number of calls since the start.
     pub(crate) fn calls(&mut self) -> u64 {
         self.take_calls();
         self.called
@@ -302,12 +303,12 @@ impl Ring {
         }
     }
 
-    /// Waits until the device has told of a broken ring.
+    /// Waits until the device has reported a broken ring.
     pub(crate) fn wait_for_error(&self) {
         assert!(wait_for(&self.err), "no error was told");
     }
 
-    /// Waits until the session was told that it cannot go on.
+    /// Waits until the session was notified that it cannot continue.
     pub(crate) fn wait_for_fault(&self, lan: &Lan) {
         let until = Instant::now() + SOON;
         while self.faults.lock().unwrap().is_empty() {
@@ -317,12 +318,12 @@ impl Ring {
     }
 }
 
-/// Where a slot's buffer is.
+/// Returns the position of a slot's buffer.
 fn at(slot: u16) -> u64 {
     BUFFERS + SLOT * u64::from(slot)
 }
 
-/// Waits until there is something to read.
+/// Waits until the descriptor is readable.
 fn wait_for(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
