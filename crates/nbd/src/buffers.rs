@@ -1,58 +1,60 @@
-//! The memory of one connection.
+//! Memory of one connection.
 //!
 //! ```text
-//! area: | received, not parsed yet | headers to send | rooms ...                     |
-//! room: |              ... header of the reply | data, aligned to a page ... |
+//! connection area: | receive area | headers to send | request buffers ...       |
+//! request buffer:  |         ... header of the reply | data, page-aligned ...   |
 //! ```
-//! A request that is too large for a room gets an area of its own, one at a time.
+//! A request larger than [`ROOM_MAX`] gets a separate mapping. A connection has at most one such
+//! mapping at a time.
 
 use memory::{Buffers, MemoryError, ThreadMapping};
 
 use crate::wire::MAX_REQUEST_BYTES;
 
-/// Bytes received ahead of what is parsed: a client's whole depth of headers, and no more of its
-/// data than is cheap to copy.
+/// Size of the receive area in bytes. It holds the headers of a client's whole queue depth. It is
+/// small, so that little write data must be copied out of it.
 pub(crate) const RECEIVE_BYTES: usize = 32 << 10;
-/// Bytes of headers and of other replies without data in one send.
+/// Space in bytes for headers and other replies without data in one send.
 pub(crate) const HEADER_BYTES: usize = 32 << 10;
-/// Bytes of rooms.
+/// Total size of the request buffers in the connection's own area, in bytes.
 const ROOM_BYTES: usize = 4 << 20;
-/// Largest request that gets a room.
+/// Largest request in bytes that gets its buffer in the connection's own area.
 const ROOM_MAX: usize = 1 << 20;
-/// What direct I/O wants at most.
+/// Largest alignment in bytes that direct I/O requires.
 const PAGE: usize = 4096;
 
-/// Most memory that one connection holds, in bytes.
+/// Upper bound of one connection's memory, in bytes.
 pub const MEMORY_MAX: usize =
     RECEIVE_BYTES + HEADER_BYTES + ROOM_BYTES + MAX_REQUEST_BYTES as usize + 3 * PAGE;
 
-/// Memory for the data of one request.
+/// Buffer for the data of one request.
 #[derive(Debug)]
 pub(crate) struct RequestBuffer {
     pub(crate) thread_mapping: ThreadMapping,
-    /// Where the data begins.
+    /// Offset of the first data byte in the mapping.
     pub(crate) data: usize,
-    /// Its pages among the rooms; none for an area of its own.
+    /// First page and page count in the connection's own area. `None` for a separate mapping.
     pages: Option<(usize, usize)>,
 }
 
 impl RequestBuffer {
-    /// A list of `len` bytes from byte `from` of the data on.
+    /// Returns a list of `len` bytes of the data, starting at byte `from`.
     pub(crate) fn list(&self, mut list: Buffers, from: usize, len: usize) -> Option<Buffers> {
         list.clear();
         list.append_area(&self.thread_mapping, self.data.checked_add(from)?, len).then_some(list)
     }
 
-    /// It has an area of its own: no list may hold it with others.
+    /// Returns whether the buffer has a separate mapping. Such a buffer cannot share a list with
+    /// others.
     pub(crate) fn is_own(&self) -> bool {
         self.pages.is_none()
     }
 }
 
-/// Why there is no room.
+/// Reason why no buffer is available.
 #[derive(Debug)]
 pub(crate) enum BufferError {
-    /// There will be when other requests have ended.
+    /// All buffers are in use. Retry after another request has ended.
     Yet,
     /// The kernel has no memory.
     Memory,
@@ -62,9 +64,9 @@ pub(crate) enum BufferError {
 #[derive(Debug)]
 pub(crate) struct ConnectionBuffers {
     pub(crate) thread_mapping: ThreadMapping,
-    /// Free pages: first and count, in order, never adjacent.
+    /// Free page ranges as first page and count, sorted, never adjacent.
     free: Vec<(usize, usize)>,
-    /// A room with an area of its own is out.
+    /// True while a request uses a separate mapping.
     own: bool,
 }
 
@@ -75,12 +77,12 @@ impl ConnectionBuffers {
         Ok(Self { thread_mapping, free: vec![(fixed / PAGE, ROOM_BYTES / PAGE)], own: false })
     }
 
-    /// Room for `len` bytes.
+    /// Allocates a buffer for `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Result<RequestBuffer, BufferError> {
         if len > ROOM_MAX {
             return self.take_own(len);
         }
-        // One page more, whose end holds the header.
+        // The extra page precedes the data. Its end holds the header of the reply.
         let need = len.div_ceil(PAGE) + 1;
         let at = self.free.iter().position(|(_, count)| *count >= need).ok_or(BufferError::Yet)?;
         let Some((first, count)) = self.free.get_mut(at) else { return Err(BufferError::Yet) };
@@ -107,7 +109,7 @@ impl ConnectionBuffers {
         Ok(RequestBuffer { thread_mapping, data: PAGE, pages: None })
     }
 
-    /// Takes a room back.
+    /// Frees a buffer.
     pub(crate) fn put(&mut self, request_buffer: RequestBuffer) {
         let Some((first, count)) = request_buffer.pages else {
             self.own = false;

@@ -1,27 +1,28 @@
-//! Whether to look for a client's next request for a moment, or to sleep at once.
+//! Decides whether the reactor polls for a client's next request or sleeps at once.
 //!
-//! To wake a reactor costs the client a system call's worth of time for every request, as long as
-//! the server is the faster one. A client that is known to come back within microseconds is
-//! looked for instead. One that shares our CPU cannot come back while we look: then the gaps
-//! that are seen grow, and with them the looking ends by itself. One that is away is looked for
-//! once, for [`LONGEST`]. And where others want this CPU, or this reactor, nobody is looked for:
-//! see [`TAKEN`].
+//! While the server is faster than the client, waking the reactor costs the client a system call
+//! per request. So the reactor polls for clients that usually send again within microseconds.
+//!
+//! A client on the reactor's own CPU cannot run while the reactor polls. Its measured gaps grow,
+//! which ends the polling. An idle client causes one poll phase of at most [`LONGEST`]. If another
+//! thread needs the CPU or other work waits for this reactor, polling pauses: see [`TAKEN`].
 
 use std::time::{Duration, Instant};
 
-/// Longest time to look: about what it costs both sides to sleep and to be woken.
+/// Longest poll phase: about the cost of a sleep and a wakeup for both sides.
 const LONGEST: Duration = Duration::from_micros(40);
-/// Gaps count up to this, so that a client that was away is believed again soon.
+/// Upper bound of a measured gap. It lets polling resume soon after an idle client becomes active.
 const GAP_MAX: Duration = Duration::from_micros(400);
-/// Weight of a new gap, as a part of eight.
+/// Divisor of the moving average: a new gap counts one eighth.
 const WEIGHT: u32 = 8;
-/// Two looks are a microsecond or two apart. With so much between them somebody else had this
-/// CPU, or had work for this reactor: looking took it from them.
+/// Longest gap between two polls that counts as undisturbed. Polls are normally one or two
+/// microseconds apart. After a longer gap, another thread used the CPU or the reactor had other
+/// work. Polling would have taken that time.
 const TAKEN: Duration = Duration::from_micros(200);
-/// For so long nobody is looked for then.
+/// Pause of polling after such a gap.
 const REST: Duration = Duration::from_millis(100);
 
-/// The gaps of one client: from when everything was taken to when there is more.
+/// Moving average of a client's gaps. A gap lasts from an empty socket to the next received data.
 #[derive(Debug)]
 pub(crate) struct BusyPoll {
     expected: Duration,
@@ -37,7 +38,7 @@ impl Default for BusyPoll {
 }
 
 impl BusyPoll {
-    /// There was more.
+    /// Records that data has arrived.
     pub(crate) fn received(&mut self, now: Instant) {
         self.looked = None;
         let Some(since) = self.since.take() else { return };
@@ -45,7 +46,7 @@ impl BusyPoll {
         self.expected = (self.expected * (WEIGHT - 1) + gap) / WEIGHT;
     }
 
-    /// There is nothing; true: look again.
+    /// Records that the socket is empty. Returns whether to poll again.
     pub(crate) fn looks(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let looked = self.looked.take();
@@ -67,7 +68,8 @@ impl BusyPoll {
 mod tests {
     use super::*;
 
-    /// A client that comes back after `gap`, `times` times; for how long it was looked for then.
+    /// Simulates a client that sends `times` times with pauses of `gap`. Returns the duration of
+    /// the last poll phase.
     fn run(busy_poll: &mut BusyPoll, gap: Duration, times: u32) -> Duration {
         let (mut now, mut looked) = (Instant::now(), Duration::ZERO);
         for _ in 0..times {
@@ -101,13 +103,13 @@ mod tests {
         run(&mut busy_poll, us(5), 60);
         let now = Instant::now();
         assert!(busy_poll.looks(now), "it is expected");
-        // Somebody else had the CPU between two looks.
+        // Another thread used the CPU between two polls.
         let back = now + us(250);
         assert!(!busy_poll.looks(back));
         busy_poll.received(back);
         let begin = back;
         let mut looks = 0;
-        // It comes back as fast as before, for as long as we rest and ten times more.
+        // The client sends as fast as before, throughout the pause and beyond it.
         for turn in 1..=20 {
             let now = begin + Duration::from_millis(5) * turn;
             looks += u32::from(busy_poll.looks(now));

@@ -1,22 +1,23 @@
-//! Requests: from bytes to a checked command.
+//! Parses and checks requests.
 
 use disk::{Geometry, IoError, RequestKind};
 
 use crate::wire::{MAX_REQUEST_BYTES, REQUEST_BYTES, REQUEST_MAGIC, Reader, code, error, flag};
 
-/// A request's header as it was sent.
+/// Header of a request, not yet checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) flags: u16,
     pub(crate) code: u16,
-    /// The client's name for it.
+    /// Client's identifier for the request.
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
     pub(crate) len: u32,
 }
 
 impl Header {
-    /// Reads a header; `None`: this is no request, and nobody knows where the next one begins.
+    /// Parses a header. Returns `None` if the magic number is wrong. The start of the next request
+    /// is then unknown.
     pub(crate) fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut reader = Reader(bytes);
         if reader.u32()? != REQUEST_MAGIC {
@@ -31,13 +32,13 @@ impl Header {
         })
     }
 
-    /// Bytes of data that follow the header.
+    /// Returns the number of data bytes after the header.
     pub(crate) fn payload(&self) -> u32 {
         if self.code == code::WRITE { self.len } else { 0 }
     }
 }
 
-/// What a client wants; its range has been checked.
+/// Client's request with a checked range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Read,
@@ -50,7 +51,7 @@ pub(crate) enum Command {
     Disconnect,
 }
 
-/// Why a request is not carried out.
+/// Reason why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) error: u32,
@@ -61,18 +62,18 @@ fn refuse<T>(error: u32, message: &'static str) -> Result<T, Refusal> {
     Err(Refusal { error, message })
 }
 
-/// What commands are checked against.
+/// Properties of disk and session against which commands are checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Of the disk, read-only also where only the export is.
+    /// Geometry of the disk. Also read-only if only the export is.
     pub(crate) geometry: Geometry,
-    /// Structured replies were agreed on.
+    /// True if structured replies were negotiated.
     pub(crate) structured: bool,
-    /// `base:allocation` was agreed on.
+    /// True if `base:allocation` was negotiated.
     pub(crate) allocation: bool,
-    /// Zeroes that may be unmapped are fast.
+    /// True if zeroing with unmap is fast.
     pub(crate) holes_fast: bool,
-    /// Zeroes that stay allocated are fast.
+    /// True if zeroing without unmap is fast.
     pub(crate) zeroes_fast: bool,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Limits {
 pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal> {
     let Header { flags, code, offset, len, .. } = *header;
     let (len, geometry) = (u64::from(len), &limits.geometry);
-    // A client may ask any command to be durable.
+    // The protocol allows FUA on any command.
     let durable = flags & flag::FUA != 0;
     let known = match code {
         code::READ if limits.structured => flag::DF,
@@ -131,7 +132,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
     }
 }
 
-/// A failure of the disk as a client is told.
+/// Returns the error that the client receives for a failure of the disk.
 pub(crate) fn refusal(failure: IoError) -> Refusal {
     let (error, message) = match failure {
         IoError::Storage(rustix::io::Errno::NOMEM) => (error::NOMEM, "out of memory"),

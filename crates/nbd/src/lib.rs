@@ -1,27 +1,27 @@
 //! NBD server over a [`disk::Disk`].
 //!
 //! # Words
-//! - [`NbdServer`]: one disk offered under one name to any number of clients. It is given sockets
-//!   that somebody else accepted.
-//! - **Connection**: one client's socket, a poller on one reactor with a channel of its own to
-//!   the disk. A client may use several at once; they share nothing but the disk.
+//! - [`NbdServer`]: one disk offered under one name to any number of clients. The caller accepts
+//!   the sockets.
+//! - **Connection**: one client's socket, a poller on one reactor with a channel of its own to the
+//!   disk. A client may use several at once; they share nothing but the disk.
 //! - **Negotiation**: the newstyle handshake, a pure state machine over bytes.
-//! - **Room**: memory for the data of one request, with place for the reply's header right before
-//!   it, so that a reply is one piece for the kernel.
+//! - **Request buffer**: memory for the data of one request, with space for the reply's header
+//!   right before it. So a reply is one piece for the kernel.
 //! - **Simple** and **structured** replies: the latter carry error texts and block status.
 //!
 //! # Model
 //! ```text
 //! recv into a small buffer -> parse every whole request in it -> disk::Channel::submit
-//!   the data of a write that is not in that buffer is received into its room
+//!   the data of a write that is not in that buffer is received into its request buffer
 //! disk::Channel::reap -> replies -> one send for all that are ready
 //! ```
-//! A client that comes back within microseconds is looked for before the reactor sleeps, so that
-//! it need not wake us for each request; see `pace`. Otherwise there is one receive under way,
-//! and one send at most. Both are operations of the reactor's ring,
-//! so a connection that waits for its client costs a descriptor and no thread. Data is copied
-//! once through the socket; only what came along with a batch of headers is copied once more, to
-//! where direct I/O wants it.
+//! If a client usually comes back within microseconds, the connection polls for it before the
+//! reactor sleeps. Then the client need not wake the reactor for each request; see `busy_poll`.
+//! Otherwise at most one receive and one send are under way. Both are operations of the reactor's
+//! ring, so a connection that waits for its client costs a descriptor and no thread. Data is copied
+//! once through the socket. Only what came along with a batch of headers is copied once more, to
+//! where direct I/O needs it.
 //!
 //! | command | becomes |
 //! |---|---|
@@ -35,16 +35,16 @@
 //!
 //! # What a client can do to us
 //! Everything that it sends is parsed once into a checked type. A connection holds at most
-//! [`MEMORY_MAX`] bytes however many requests it sends and however few replies it takes: then
-//! no more is received until replies are gone. A client that does not finish its handshake
-//! is cut off after [`HANDSHAKE_DEADLINE`]; afterwards a client may take as long as it likes, since
-//! it keeps nothing but its own memory busy.
+//! [`MEMORY_MAX`] bytes, however many requests it sends and however few replies it takes: then no
+//! more is received until replies are gone. A client that does not finish its handshake is
+//! disconnected after [`HANDSHAKE_DEADLINE`]. Afterwards a client may take as long as it likes,
+//! because it keeps only its own memory busy.
 //!
 //! # Errors and invariants
 //! - A request that was understood is answered exactly once, unless the connection ends first.
-//! - A connection to a disk that it may write ends only when the disk has ended its last
-//!   request: once [`NbdServer::wait_ended`] says so, nothing of it comes any more. One that only
-//!   reads ends at once: what is still read goes to memory that the reactor keeps for it.
+//! - A connection to a disk that it may write ends only when the disk has ended its last request:
+//!   once [`NbdServer::wait_ended`] says so, none of its I/O comes any more. A connection that only
+//!   reads ends at once: outstanding reads go to memory that the reactor keeps for them.
 //! - [`AcceptError`] says why a socket was not taken.
 //!
 //! # How to test

@@ -1,20 +1,20 @@
-//! Replies, as bytes.
+//! Encodes replies as bytes.
 
 use disk::Extent;
 
 use crate::command::Refusal;
 use crate::wire::{ALLOCATION_ID, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk, state};
 
-/// Bytes of a simple reply without data.
+/// Size in bytes of a simple reply without data.
 pub(crate) const SIMPLE_BYTES: usize = 16;
-/// Bytes before the data of a structured read.
+/// Bytes before the data of a structured read reply.
 pub(crate) const DATA_CHUNK_BYTES: usize = CHUNK_BYTES + 8;
-/// Bytes of the answer to a read that finds nothing stored.
+/// Size in bytes of the reply to a read of a hole.
 pub(crate) const HOLE_BYTES: usize = CHUNK_BYTES + 12;
-/// Bytes of a chunk's header.
+/// Size in bytes of a chunk header.
 const CHUNK_BYTES: usize = 20;
 
-/// Parts one after the other.
+/// Concatenates the parts.
 fn join<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
     let mut out = [0; N];
     for (place, byte) in out.iter_mut().zip(parts.iter().copied().flatten()) {
@@ -23,12 +23,12 @@ fn join<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
     out
 }
 
-/// A simple reply.
+/// Returns a simple reply.
 pub(crate) fn simple(cookie: u64, error: u32) -> [u8; SIMPLE_BYTES] {
     join(&[&SIMPLE_REPLY_MAGIC.to_be_bytes(), &error.to_be_bytes(), &cookie.to_be_bytes()])
 }
 
-/// The only chunk of its reply, up to its payload of `len` bytes.
+/// Returns the header of a reply's only chunk, whose payload has `len` bytes.
 fn chunk_header(kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_BYTES] {
     join(&[
         &STRUCTURED_REPLY_MAGIC.to_be_bytes(),
@@ -39,19 +39,19 @@ fn chunk_header(kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_BYTES] {
     ])
 }
 
-/// What precedes `len` bytes of data that were read at `offset`.
+/// Returns the bytes before `len` bytes of data read at `offset`.
 pub(crate) fn data(cookie: u64, offset: u64, len: u32) -> [u8; DATA_CHUNK_BYTES] {
     let header = chunk_header(chunk::OFFSET_DATA, cookie, len.saturating_add(8));
     join(&[&header, &offset.to_be_bytes()])
 }
 
-/// `len` bytes at `offset` read zeroes, and are not sent.
+/// Returns a chunk that reports `len` zero bytes at `offset` without sending them.
 pub(crate) fn hole(cookie: u64, offset: u64, len: u32) -> [u8; HOLE_BYTES] {
     let header = chunk_header(chunk::OFFSET_HOLE, cookie, 12);
     join(&[&header, &offset.to_be_bytes(), &len.to_be_bytes()])
 }
 
-/// An error with its text.
+/// Returns an error chunk with its message.
 pub(crate) fn error(cookie: u64, refusal: Refusal) -> Vec<u8> {
     let message = refusal.message.as_bytes();
     let mut out = chunk_header(chunk::ERROR, cookie, 6 + message.len() as u32).to_vec();
@@ -61,13 +61,13 @@ pub(crate) fn error(cookie: u64, refusal: Refusal) -> Vec<u8> {
     out
 }
 
-/// Allocation of a range.
+/// Returns a block-status chunk for a range.
 pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Vec<u8> {
     let len = 4 + 8 * extents.len() as u32;
     let mut out = chunk_header(chunk::BLOCK_STATUS, cookie, len).to_vec();
     out.extend(ALLOCATION_ID.to_be_bytes());
     for extent in extents {
-        // A request's length has 32 bits, and no extent reaches beyond it.
+        // A request's length has 32 bits, and no extent reaches beyond the request.
         out.extend(u32::try_from(extent.len).unwrap_or(u32::MAX).to_be_bytes());
         out.extend(if extent.hole { state::HOLE | state::ZERO } else { 0 }.to_be_bytes());
     }

@@ -1,4 +1,4 @@
-//! One disk offered over NBD.
+//! NBD export of one disk.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,32 +18,32 @@ use crate::extents::{self, ExtentQuery};
 use crate::negotiation::ExportInfo;
 use crate::stats::{Counts, Shared as SharedCounts};
 
-/// How a disk is offered.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the export; clients that give none get it too.
+    /// Name of the export. Clients that send an empty name get this export too.
     pub name: String,
-    /// What people read about it.
+    /// Description for human readers.
     pub description: String,
-    /// Refuse writes, whatever the disk allows.
+    /// True to refuse writes even if the disk allows them.
     pub read_only: bool,
-    /// Connections at a time.
+    /// Most connections at a time.
     pub connections: usize,
 }
 
-/// Why a client is not served.
+/// Reason why a client is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// As many as may be are connected.
+    /// The connection limit is reached.
     #[error("{limit} clients are connected, which is the limit; give the export more connections")]
     TooMany {
-        /// The limit.
+        /// Most connections at a time.
         limit: usize,
     },
-    /// The export is being ended.
+    /// The export is shutting down.
     #[error("the export is ending")]
     Ending,
-    /// No memory for its buffers.
+    /// The kernel has no memory for the connection's buffers.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The reactor has ended.
@@ -51,19 +51,19 @@ pub enum AcceptError {
     Stopped(#[from] Stopped),
 }
 
-/// What a server and its connections share.
+/// State shared by a server and its connections.
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
     pub(crate) counts: SharedCounts,
     registry: Mutex<Registry>,
-    /// A connection has ended.
+    /// Notified when a connection has ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Connections by number; without a place while they are being made.
+    /// Connections by number. `None` while the connection is being set up.
     live: BTreeMap<u64, Option<(Handle, PollerId)>>,
     next: u64,
     ending: bool,
@@ -77,11 +77,11 @@ impl fmt::Debug for Shared {
 
 impl Shared {
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        // Changed in single steps: a panic elsewhere leaves it whole.
+        // Each change is a single step, so a panic elsewhere leaves the registry consistent.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The export as a client that connects now is told.
+    /// Returns the export information for a client that connects now.
     pub(crate) fn offer(&self) -> ExportInfo {
         let geometry = self.disk.geometry();
         ExportInfo {
@@ -94,7 +94,7 @@ impl Shared {
     }
 }
 
-/// A place among the connections of a server; given back when dropped.
+/// Slot among a server's connections, released on drop.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) shared: Arc<Shared>,
@@ -108,7 +108,7 @@ impl Drop for Membership {
     }
 }
 
-/// One disk offered under one name.
+/// NBD server for one disk under one export name.
 #[derive(Debug)]
 pub struct NbdServer {
     shared: Arc<Shared>,
@@ -116,10 +116,10 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Offers a disk. What writes needs it to be activated as long as there are connections.
+    /// Creates an export of `disk`. A writable disk must stay active while connections exist.
     ///
     /// # Errors
-    /// The process can have no more threads.
+    /// The process cannot start another thread.
     pub fn new(disk: Arc<dyn Disk>, options: Options) -> io::Result<Self> {
         let questions = extents::start(Arc::clone(&disk))?;
         let shared = Arc::new(Shared {
@@ -132,8 +132,8 @@ impl NbdServer {
         Ok(Self { shared, questions })
     }
 
-    /// Serves the client at the other end of a stream socket on `reactor`. `keep` is dropped when
-    /// the connection has ended.
+    /// Serves the client at the other end of a stream socket on `reactor`. Drops `keep` when the
+    /// connection has ended.
     ///
     /// # Errors
     /// [`AcceptError`]; the socket is closed.
@@ -156,7 +156,7 @@ impl NbdServer {
             *place = Some((reactor.clone(), id));
         }
         if registry.ending {
-            // Told to end before its place was known.
+            // `hang_up` ran before the poller's id was registered.
             close(reactor, id);
         }
         Ok(())
@@ -177,17 +177,17 @@ impl NbdServer {
         Ok(Membership { shared: Arc::clone(&self.shared), number })
     }
 
-    /// Clients that are connected now.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         self.shared.registry().live.len()
     }
 
-    /// What it has done.
+    /// Returns the counters since the export was created.
     pub fn counts(&self) -> Counts {
         self.shared.counts.counts()
     }
 
-    /// Ends all connections and takes no others. Does not wait.
+    /// Starts to close all connections and accepts no more. Does not wait.
     pub fn hang_up(&self) {
         let mut registry = self.shared.registry();
         registry.ending = true;
@@ -196,7 +196,7 @@ impl NbdServer {
         }
     }
 
-    /// Waits until no connection is left, at most for `time`; true when none is.
+    /// Waits up to `time` until no connection is left. Returns whether none is left.
     pub fn wait_ended(&self, time: Duration) -> bool {
         let registry = self.shared.registry();
         let some_left = |registry: &mut Registry| !registry.live.is_empty();

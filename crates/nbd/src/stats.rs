@@ -1,15 +1,15 @@
-//! What an export has done.
+//! Counters of an export.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the export was made, over all connections.
+/// Counters over all connections since the export was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Clients that were served.
+    /// Clients that completed the handshake.
     pub clients: u64,
-    /// Reads.
+    /// Read requests.
     pub reads: u64,
-    /// Writes.
+    /// Write requests.
     pub writes: u64,
     /// All other requests.
     pub others: u64,
@@ -17,13 +17,13 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub errors: u64,
-    /// Times that a client's next request was looked for instead of waited for.
+    /// Polls of a client's socket without sleeping.
     pub looks: u64,
 }
 
-/// The counts that connections on several reactors add to, once a turn.
+/// Counters shared by connections on several reactors. Each connection adds to them once per turn.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     clients: AtomicU64,

@@ -1,6 +1,6 @@
-//! Numbers of the protocol, and how they are read (the NBD project's doc/proto.md).
+//! Constants of the NBD protocol and a reader for its fields (NBD project, doc/proto.md).
 
-/// Largest read or write in bytes: what clients expect to be taken.
+/// Largest read or write in bytes. Clients expect servers to accept this size.
 pub const MAX_REQUEST_BYTES: u32 = 32 << 20;
 
 pub(crate) const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -10,11 +10,11 @@ pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake flags, of the server and of the client.
+/// Handshake flags of server and client.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
 pub(crate) const NO_ZEROES: u16 = 2;
 
-/// Options of the handshake.
+/// Handshake options.
 pub(crate) mod option {
     pub(crate) const EXPORT_NAME: u32 = 1;
     pub(crate) const ABORT: u32 = 2;
@@ -27,7 +27,7 @@ pub(crate) mod option {
     pub(crate) const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Answers to options.
+/// Option replies.
 pub(crate) mod answer {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
@@ -40,7 +40,7 @@ pub(crate) mod answer {
     pub(crate) const ERR_UNKNOWN: u32 = ERROR | 6;
 }
 
-/// Kinds of information about an export.
+/// Types of export information.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;
@@ -48,7 +48,7 @@ pub(crate) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Transmission flags.
 pub(crate) mod transmission {
     pub(crate) const HAS_FLAGS: u16 = 1;
     pub(crate) const READ_ONLY: u16 = 1 << 1;
@@ -74,7 +74,7 @@ pub(crate) mod code {
     pub(crate) const BLOCK_STATUS: u16 = 7;
 }
 
-/// Flags of commands.
+/// Command flags.
 pub(crate) mod flag {
     pub(crate) const FUA: u16 = 1;
     pub(crate) const NO_HOLE: u16 = 1 << 1;
@@ -83,9 +83,9 @@ pub(crate) mod flag {
     pub(crate) const FAST_ZERO: u16 = 1 << 4;
 }
 
-/// Chunks of structured replies.
+/// Flags and types of structured reply chunks.
 pub(crate) mod chunk {
-    /// The last one of its reply.
+    /// Marks the last chunk of a reply.
     pub(crate) const DONE: u16 = 1;
     pub(crate) const OFFSET_DATA: u16 = 1;
     pub(crate) const OFFSET_HOLE: u16 = 2;
@@ -93,7 +93,7 @@ pub(crate) mod chunk {
     pub(crate) const ERROR: u16 = (1 << 15) | 1;
 }
 
-/// Errors of the protocol; they have the numbers of Linux.
+/// Protocol errors, with Linux errno values.
 pub(crate) mod error {
     pub(crate) const PERM: u32 = 1;
     pub(crate) const IO: u32 = 5;
@@ -103,20 +103,20 @@ pub(crate) mod error {
     pub(crate) const NOTSUP: u32 = 95;
 }
 
-/// States of a piece of an export in the context `base:allocation`.
+/// Extent flags in the context `base:allocation`.
 pub(crate) mod state {
     pub(crate) const HOLE: u32 = 1;
     pub(crate) const ZERO: u32 = 2;
 }
 
-/// The one metadata context that there is, and our number for it.
+/// The only supported metadata context, and the id that the server assigns to it.
 pub(crate) const ALLOCATION: &str = "base:allocation";
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// Bytes of a request without its data.
+/// Size in bytes of a request without its data.
 pub(crate) const REQUEST_BYTES: usize = 28;
 
-/// Takes numbers off the front of bytes that somebody sent.
+/// Reader of big-endian numbers from the front of untrusted bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A text with its length in front.
+    /// Reads a string with a length prefix.
     pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.u32()?).ok()?;
         self.bytes(len)

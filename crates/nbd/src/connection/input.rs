@@ -1,4 +1,4 @@
-//! From the socket to requests.
+//! Receives bytes and parses requests.
 
 use memory::Buffers;
 use reactor::{Context, IoOp, OpCompletion};
@@ -11,28 +11,28 @@ use crate::command::{Header, Refusal, check};
 use crate::negotiation::{OPTION_BYTES_MAX, Step};
 use crate::wire::REQUEST_BYTES;
 
-/// Answers that a client may leave unread in its handshake before no more of it is taken.
+/// Unsent handshake replies at which the server stops reading options from the client.
 const ANSWERS_MAX: usize = 8;
 
-/// What has been received and not been used.
+/// Received bytes that are not parsed yet.
 #[derive(Debug, Default)]
 pub(super) struct Input {
-    /// Bytes `start..end` of the area.
+    /// The unparsed bytes are `start..end` of the receive area.
     start: usize,
     end: usize,
     receiving: Option<Target>,
-    /// A write whose data is not complete.
+    /// Write whose data is incomplete.
     data: Option<Data>,
-    /// Data of a write that was refused: how much is still to come, and the answer.
+    /// Rejected write: data bytes still to discard, cookie, and the reply to send afterwards.
     refused: Option<(u32, u64, Refusal)>,
     list: Buffers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// The area's first bytes.
+    /// The free part of the receive area.
     Buffer,
-    /// The room of the write whose data is awaited.
+    /// Buffer of the write whose data is incomplete.
     Room,
 }
 
@@ -54,7 +54,7 @@ impl Input {
 }
 
 impl Connection {
-    /// A receive has ended.
+    /// Handles a completed receive.
     pub(super) fn received(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let target = self.input.receiving.take();
         let outcome = op_completion.outcome();
@@ -64,7 +64,7 @@ impl Connection {
         }
         match outcome {
             Ok(count) if count > 0 => self.got(target, count as usize),
-            // It has gone, with or without a word.
+            // The client has disconnected, or the receive failed.
             _ => self.close(context),
         }
     }
@@ -76,7 +76,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the socket has, without a word to the kernel that we wait.
+    /// Polls the socket without an operation on the ring.
     pub(super) fn look(&mut self, context: &mut Context<'_>) {
         if !self.looking || !self.may_receive() {
             return;
@@ -97,27 +97,27 @@ impl Connection {
         }
     }
 
-    /// Nothing is being received, and something may be.
+    /// Returns whether a receive may start: none is in flight and the phase allows it.
     pub(super) fn may_receive(&self) -> bool {
         let takes = matches!(self.phase, Phase::Negotiating(_) | Phase::Serving);
         takes && self.input.receiving.is_none()
     }
 
-    /// What the client sends next is worth being looked for.
+    /// Returns whether the reactor should poll for the client's next data.
     pub(super) fn expects(&mut self, context: &mut Context<'_>) -> bool {
-        // While the disk is at work, its completion is what comes next.
+        // While the disk works on a request, the next event is its completion.
         let free = self.at_disk == 0 && matches!(self.phase, Phase::Serving);
         free && !self.is_stalled() && self.busy_poll.looks(context.now())
     }
 
-    /// What is there waits already.
+    /// Returns whether unparsed data already waits for a free slot.
     fn is_stalled(&self) -> bool {
         let held = self.input.held();
         let whole = matches!(self.phase, Phase::Serving) && held >= REQUEST_BYTES;
         self.input.data.is_none() && (whole || held >= RECEIVE_BYTES)
     }
 
-    /// Takes every whole message.
+    /// Handles every complete message.
     pub(super) fn take(&mut self, context: &mut Context<'_>) {
         let goes_on = |this: &mut Self, context: &mut Context<'_>| match this.phase {
             Phase::Negotiating(_) => this.take_option(),
@@ -202,7 +202,7 @@ impl Connection {
         true
     }
 
-    /// Whether zeroes are fast may change while the disk is used.
+    /// Updates whether zeroing is fast, because this may change while the disk is in use.
     fn ask_speed(&mut self, header: &Header) {
         if header.flags & crate::wire::flag::FAST_ZERO != 0 {
             let disk = &self.member.shared.disk;
@@ -211,7 +211,8 @@ impl Connection {
         }
     }
 
-    /// Copies data of a write that came along with its header; true when the write is complete.
+    /// Copies write data that arrived together with its header. Returns whether the write is
+    /// complete.
     fn take_data(&mut self, context: &mut Context<'_>) -> bool {
         let Some(data) = &mut self.input.data else { return false };
         let count = (self.input.end - self.input.start).min(data.len - data.got);
@@ -237,7 +238,7 @@ impl Connection {
         true
     }
 
-    /// Asks for more, unless what is there waits already.
+    /// Starts a receive, unless unparsed data already waits.
     pub(super) fn receive(&mut self, context: &mut Context<'_>) {
         if !self.may_receive() {
             return;
@@ -248,7 +249,7 @@ impl Connection {
         context.submit(&self.port, op, RECEIVED);
     }
 
-    /// Where what comes next belongs.
+    /// Returns the destination of the next received bytes.
     fn next_list(&mut self) -> Option<(Target, Buffers)> {
         let list = std::mem::take(&mut self.input.list);
         match self.input.data {

@@ -1,12 +1,12 @@
-//! One client: a poller that receives, asks the disk, and answers.
+//! One client's connection: a poller that receives requests, submits them to the disk, and replies.
 //!
 //! ```text
 //! Negotiating --GO, EXPORT_NAME--> Serving --DISC--> Leaving --all answered--> Closed
 //!      |                             |                                           ^
-//!      +-- deadline, nonsense, told to end, the client has gone -----------------+
+//!      +-- deadline, bad request, hang_up, client disconnected ------------------+
 //! ```
-//! `input` takes bytes from the socket, `output` gives replies to it; here is what lies between
-//! them, the requests.
+//! Module `input` receives from the socket, and `output` sends replies. This module handles the
+//! requests between them.
 
 mod input;
 mod output;
@@ -36,17 +36,17 @@ use crate::wire::error;
 use input::Input;
 use output::{Output, Reply};
 
-/// Longest that a client may take until it has chosen an export.
+/// Longest time from connect until the client has chosen an export.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Requests that were taken and whose replies have not been handed to the kernel.
+/// Most requests whose replies the kernel has not accepted yet.
 const REQUESTS_MAX: usize = 256;
 
-/// Bytes of replies that the kernel is asked to hold for a client that is busy: its depth of
-/// small ones. It takes that much again for its own needs.
+/// Requested size of the socket's send buffer in bytes. It holds the small replies of a busy
+/// client's queue depth. The kernel adds the same amount for its own use.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
-/// What operations on the socket are called.
+/// Tags of the connection's operations.
 const RECEIVED: u64 = 0;
 const SENT: u64 = 1;
 const DEADLINE: u64 = 2;
@@ -55,27 +55,27 @@ const DEADLINE: u64 = 2;
 enum Phase {
     Negotiating(Negotiation),
     Serving,
-    /// Takes no more; ends when everything is answered.
+    /// Accepts no more requests. Ends when all are answered.
     Leaving,
-    /// Answers nobody any more; ends when the disk has.
+    /// Sends no more replies. Ends when the disk has completed all requests.
     Closed,
 }
 
-/// A request that has been taken.
+/// Request in progress.
 #[derive(Debug)]
 struct ActiveRequest {
     cookie: u64,
     command: Command,
     offset: u64,
     len: u32,
-    /// Bytes of the room before what was asked for: a read that begins inside of a block.
+    /// Bytes in the buffer before the requested range, if a read starts inside a block.
     before: usize,
     request_buffer: Option<RequestBuffer>,
-    /// A trim that is done, and made durable now.
+    /// True while the flush after a durable trim runs.
     flushing: bool,
 }
 
-/// One client.
+/// Connection of one client.
 pub(crate) struct Connection {
     socket: File,
     port: CompletionPort,
@@ -85,24 +85,24 @@ pub(crate) struct Connection {
     questions: Sender<ExtentQuery>,
     export_info: ExportInfo,
     limits: Limits,
-    /// Whatever is read is zero.
+    /// True if the whole disk reads as zeroes.
     nothing_stored: bool,
     phase: Phase,
-    /// It got as far as choosing an export.
+    /// True once the client has chosen an export.
     served: bool,
     connection_buffers: ConnectionBuffers,
     input: Input,
     output: Output,
     busy_poll: BusyPoll,
-    /// What comes next is looked for; otherwise the kernel tells when it is there.
+    /// True if the reactor polls the socket. Otherwise a receive operation waits in the kernel.
     looking: bool,
     active: Vec<Option<ActiveRequest>>,
     free: Vec<u32>,
-    /// Requests that the disk works on.
+    /// Requests in flight at the disk.
     at_disk: usize,
-    /// Handed back by a disk that was out of something.
+    /// Request that the disk could not take yet because it lacked a resource.
     held: Option<Request>,
-    /// Lists to use again.
+    /// Lists for reuse.
     lists: Vec<Buffers>,
     op_completion: Vec<OpCompletion>,
     completed: Vec<Completion>,
@@ -127,8 +127,8 @@ impl Connection {
         let (holes_fast, zeroes_fast) = (true, true);
         let limits =
             Limits { geometry, structured: false, allocation: false, holes_fast, zeroes_fast };
-        // What is in the way of a batch of replies is the client's turn to take them. The kernel
-        // gives what its limit allows; with less it works too.
+        // A batch of replies that does not fit must wait until the client reads. The kernel grants
+        // what its limit allows. A smaller buffer works too.
         let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
         let port = context.open_port();
         let after = HANDSHAKE_DEADLINE;
@@ -164,13 +164,13 @@ impl Connection {
         })
     }
 
-    /// Ends the connection; what the disk still does for it runs to its end.
+    /// Closes the connection. Requests at the disk still run to their end.
     pub(crate) fn close(&mut self, context: &mut Context<'_>) {
         if matches!(self.phase, Phase::Closed) {
             return;
         }
         self.phase = Phase::Closed;
-        // Ends the receive and the send that are under way.
+        // Ends the receive and the send in flight.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.output.replies.clear();
         self.held = None;
@@ -203,7 +203,7 @@ impl Connection {
         Some(active)
     }
 
-    /// Takes a request whose command was found to be fine; false: there is no room for it yet.
+    /// Starts a request with a valid command. Returns false if no buffer is free yet.
     fn begin(&mut self, context: &mut Context<'_>, header: &Header, command: Command) -> bool {
         let Header { cookie, offset, len, .. } = *header;
         let mut active = ActiveRequest {
@@ -216,14 +216,14 @@ impl Connection {
             flushing: false,
         };
         match command {
-            // Only a structured reply can say so.
+            // Only a structured reply can report a hole.
             Command::Read if self.limits.structured && self.nothing_stored => {
                 self.count(command, len);
                 self.reply(Reply::Hole { cookie, offset, len });
             }
             Command::Read | Command::Write { .. } => return self.begin_data(context, active),
             Command::Cache => self.reply(Reply::Simple { cookie, error: 0 }),
-            // It has written nothing that could be made durable.
+            // A read-only export has written nothing, so no data needs a flush.
             Command::Flush if self.limits.geometry.read_only => {
                 self.reply(Reply::Simple { cookie, error: 0 });
             }
@@ -262,11 +262,12 @@ impl Connection {
         true
     }
 
-    /// Finds room for data; a read is submitted, the data of a write is awaited.
+    /// Allocates the buffer, then submits a read or waits for the data of a write. Returns false if
+    /// no buffer is free yet.
     fn begin_data(&mut self, context: &mut Context<'_>, mut active: ActiveRequest) -> bool {
         let block = u64::from(self.limits.geometry.block_size);
         let (first, end) = (active.offset, active.offset + u64::from(active.len));
-        // A part of a block is cut out of the whole one.
+        // A read of partial blocks reads whole blocks and sends the requested part.
         let (from, to) = (first - first % block, end.next_multiple_of(block));
         active.before = (first - from) as usize;
         let request_buffer = match self.connection_buffers.take((to - from) as usize) {
@@ -293,7 +294,7 @@ impl Connection {
         true
     }
 
-    /// All data of a write is there.
+    /// Submits a write whose data is complete.
     fn write(&mut self, context: &mut Context<'_>, tag: u32) {
         let list = self.lists.pop().unwrap_or_default();
         let Some(Some(active)) = self.active.get(tag as usize) else { return };
@@ -385,7 +386,7 @@ impl Connection {
         }
     }
 
-    /// What the storage has said about a range.
+    /// Replies to a block-status request with the result of its query.
     pub(crate) fn extents_found(&mut self, tag: u32, found: Result<Vec<Extent>, IoError>) {
         let Some(active) = self.remove(tag) else { return };
         match found {
@@ -412,7 +413,7 @@ impl Connection {
 
     fn reply(&mut self, reply: Reply) {
         match (&self.phase, reply) {
-            // Nobody is there any more.
+            // The client has disconnected.
             (Phase::Closed, Reply::Data { request_buffer, .. }) => {
                 self.connection_buffers.put(request_buffer)
             }
@@ -421,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has ended on the socket.
+    /// Handles completed operations of the socket.
     fn reap_socket(&mut self, context: &mut Context<'_>) {
         let mut op_completion = std::mem::take(&mut self.op_completion);
         context.reap(&self.port, &mut op_completion);
@@ -445,7 +446,8 @@ impl Connection {
         self.op_completion = op_completion;
     }
 
-    /// Everything is answered, or nobody waits for an answer.
+    /// Returns whether the connection can end: it is closed, and the disk holds no request that may
+    /// write.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         if matches!(self.phase, Phase::Leaving)
             && self.active.len() == self.free.len()
@@ -466,7 +468,8 @@ impl Poller for Connection {
         self.take(context);
         self.send(context);
         let expects = self.expects(context);
-        // What is expected may come by a receive that was begun while the disk was at work.
+        // A receive that started while the disk was busy may still be in flight. It then delivers
+        // the next data, so no polling is needed.
         self.looking = expects && self.may_receive();
         if !self.looking {
             self.receive(context);
@@ -483,14 +486,14 @@ impl Poller for Connection {
     fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
-        // Whatever it waits for is an operation, or a letter.
+        // Every wakeup is a completed operation or a message to the reactor.
         false
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A receive that waits for the client must not keep the reactor from ending.
+        // A receive in flight must not prevent the reactor from ending.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -1,4 +1,4 @@
-//! From replies to the socket.
+//! Sends replies to the socket.
 
 use std::collections::VecDeque;
 
@@ -10,37 +10,37 @@ use crate::buffers::{HEADER_BYTES, RECEIVE_BYTES, RequestBuffer};
 use crate::negotiation::greeting;
 use crate::reply::{self, HOLE_BYTES, SIMPLE_BYTES};
 
-/// Pieces of one send: the kernel takes 1024.
+/// Most buffers in one send. The kernel accepts 1024.
 const PIECES_MAX: usize = 512;
-/// Bytes of one send, unless a single reply has more: the client can begin with the first ones
-/// while the next are made.
+/// Size limit in bytes of one send, except for a single larger reply. The client can process the
+/// first replies while the server prepares the next.
 const SEND_BYTES: usize = 1 << 20;
 
-/// An answer that is ready.
+/// Reply that is ready to send.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// A simple reply without data.
+    /// Simple reply without data.
     Simple { cookie: u64, error: u32 },
-    /// Data that was read into a room.
+    /// Data that was read into a request buffer.
     Data { cookie: u64, offset: u64, len: u32, before: usize, request_buffer: RequestBuffer },
-    /// Nothing is stored where it was read.
+    /// Hole at the range that was read.
     Hole { cookie: u64, offset: u64, len: u32 },
-    /// Anything else.
+    /// Any other reply, encoded.
     Bytes(Vec<u8>),
 }
 
-/// What goes to the client.
+/// Replies to the client.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) replies: VecDeque<Reply>,
     sending: bool,
-    /// Rooms whose data is being sent.
+    /// Buffers whose data is in the current send.
     request_buffers: Vec<RequestBuffer>,
     list: Buffers,
 }
 
 impl Output {
-    /// The server speaks first.
+    /// Creates the queue with the greeting, because the server sends first.
     pub(super) fn greeting() -> Self {
         Self { replies: VecDeque::from([Reply::Bytes(greeting())]), ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl Output {
 }
 
 impl Connection {
-    /// Sends what is ready, unless something is being sent.
+    /// Starts a send of the queued replies, unless one is in flight.
     pub(super) fn send(&mut self, context: &mut Context<'_>) {
         if self.output.sending || self.output.replies.is_empty() {
             return;
@@ -61,7 +61,7 @@ impl Connection {
         let mut headers = 0;
         while list.iovecs().len() < PIECES_MAX && list.len() < SEND_BYTES {
             let Some(reply) = self.output.replies.front() else { break };
-            // Memory of its own cannot share a list.
+            // A buffer with a separate mapping cannot share a list with others.
             let alone =
                 matches!(reply, Reply::Data { request_buffer, .. } if request_buffer.is_own());
             if (alone && !list.is_empty()) || headers + size_in_headers(reply) > HEADER_BYTES {
@@ -118,7 +118,7 @@ impl Connection {
         *headers += bytes.len();
     }
 
-    /// A send has ended.
+    /// Handles a completed send.
     pub(super) fn sent(&mut self, context: &mut Context<'_>, op_completion: OpCompletion) {
         let outcome = op_completion.outcome();
         let mut list = op_completion.buffers.unwrap_or_default();
@@ -129,11 +129,11 @@ impl Connection {
                 return context.submit(&self.port, op, SENT);
             }
             Ok(count) if count > 0 => {}
-            // It has gone.
+            // The client has disconnected, or the send failed.
             _ => self.close(context),
         }
         self.output.sending = false;
-        // It may hold the last of a large room.
+        // The list may hold the last reference to a separate mapping.
         list.clear();
         self.output.list = list;
         while let Some(request_buffer) = self.output.request_buffers.pop() {
@@ -142,7 +142,7 @@ impl Connection {
     }
 }
 
-/// Bytes that a reply takes in the place for headers.
+/// Returns the bytes that a reply needs in the header area.
 fn size_in_headers(reply: &Reply) -> usize {
     match reply {
         Reply::Simple { .. } => SIMPLE_BYTES,

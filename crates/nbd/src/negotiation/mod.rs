@@ -1,9 +1,9 @@
-//! The newstyle handshake: bytes in, bytes out.
+//! Newstyle handshake as a state machine: bytes in, bytes out.
 //!
 //! ```text
 //! server: greeting          client: flags
-//! client: option ...        server: its answers ...
-//! client: EXPORT_NAME, GO   server: the export -> requests follow
+//! client: option ...        server: option replies ...
+//! client: EXPORT_NAME, GO   server: export information -> transmission
 //! ```
 
 #[cfg(test)]
@@ -14,14 +14,14 @@ use crate::wire::{
     OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, answer, info, option, transmission,
 };
 
-/// Longest data of an option: a name of 4096 bytes, and some queries.
+/// Longest option data in bytes: a name of 4096 bytes and several queries.
 pub(crate) const OPTION_BYTES_MAX: usize = 8 << 10;
 /// Bytes of an option before its data.
 const OPTION_HEADER: usize = 16;
-/// Preferred block size: a page, unless the disk's blocks are larger.
+/// Preferred block size in bytes: a page, unless the disk's blocks are larger.
 const PREFERRED_BLOCK: u32 = 4096;
 
-/// The export as clients are told.
+/// Export information for clients.
 #[derive(Clone, Debug)]
 pub(crate) struct ExportInfo {
     pub(crate) name: String,
@@ -31,31 +31,31 @@ pub(crate) struct ExportInfo {
     pub(crate) read_only: bool,
 }
 
-/// What a step led to; the number is how many bytes were used.
+/// Result of a step. The number is the count of input bytes that were consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// No whole message is there yet.
+    /// The input holds no complete message yet.
     More,
-    /// Its answer is out; the next one may follow.
+    /// The reply is in the output. Another option may follow.
     Next(usize),
     /// Requests follow.
     Serve(usize),
-    /// The connection ends when the answer is out.
+    /// Close the connection after sending the output.
     End,
 }
 
-/// One client's handshake.
+/// Handshake state of one client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Negotiation {
     greeted: bool,
     no_zeroes: bool,
-    /// Structured replies were agreed on.
+    /// True if structured replies were negotiated.
     pub(crate) structured: bool,
-    /// `base:allocation` was agreed on.
+    /// True if `base:allocation` was negotiated.
     pub(crate) allocation: bool,
 }
 
-/// The server speaks first.
+/// Returns the server's greeting, the first message of the handshake.
 pub(crate) fn greeting() -> Vec<u8> {
     let mut out = NBD_MAGIC.to_be_bytes().to_vec();
     out.extend(OPTION_MAGIC.to_be_bytes());
@@ -64,7 +64,7 @@ pub(crate) fn greeting() -> Vec<u8> {
 }
 
 impl Negotiation {
-    /// Takes at most one message off the front of `input`; answers go to `out`.
+    /// Consumes at most one message from the front of `input` and appends replies to `out`.
     pub(crate) fn step(
         &mut self,
         export_info: &ExportInfo,
@@ -132,7 +132,7 @@ impl Negotiation {
         always | structured | if export_info.read_only { READ_ONLY } else { changes }
     }
 
-    /// The oldest way to choose an export; it knows no refusal.
+    /// Handles `EXPORT_NAME`, the oldest way to choose an export. This option has no error reply.
     fn export_name(
         &self,
         export_info: &ExportInfo,
@@ -199,7 +199,8 @@ impl Negotiation {
         if wants(info::DESCRIPTION) && !export_info.description.is_empty() {
             item(info::DESCRIPTION, &[export_info.description.as_bytes()]);
         }
-        // Told to everybody: one who did not ask is served all the same, as far as it goes.
+        // Sent even if not requested. Clients that ignore block sizes are served too: reads need no
+        // alignment, but unaligned writes fail.
         let (least, preferred) =
             (export_info.block_size, export_info.block_size.max(PREFERRED_BLOCK));
         let [least, preferred, most] = [least, preferred, MAX_REQUEST_BYTES].map(u32::to_be_bytes);
@@ -217,7 +218,7 @@ impl Negotiation {
     ) -> Result<(), Refused> {
         let sets = code == option::SET_META_CONTEXT;
         if sets {
-            // Also one that fails ends what was agreed on before.
+            // A failed option also clears the contexts negotiated before.
             self.allocation = false;
         }
         if !self.structured {
@@ -226,7 +227,7 @@ impl Negotiation {
         let mut reader = Reader(data);
         let name = reader.text().ok_or(MALFORMED)?;
         let count = reader.u32().ok_or(MALFORMED)?;
-        // Without a query, all that there is to list.
+        // A list without queries returns all contexts.
         let mut matches = !sets && count == 0;
         for _ in 0..count {
             let query = reader.text().ok_or(MALFORMED)?;
@@ -250,12 +251,12 @@ impl Negotiation {
     }
 }
 
-/// An answer that says no, and its text.
+/// Error reply and its message.
 type Refused = (u32, &'static str);
 
 const MALFORMED: Refused = (answer::ERR_INVALID, "the option's data is malformed");
 
-/// The name is ours, or the default one.
+/// Returns whether `name` is this export's name or empty, the default export.
 fn names(export_info: &ExportInfo, name: &[u8]) -> bool {
     name.is_empty() || name == export_info.name.as_bytes()
 }

@@ -1,4 +1,4 @@
-//! Handshakes, whole, cut short and hostile.
+//! Tests with complete, truncated and hostile handshakes.
 
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A client that said hello.
+/// Returns a negotiation after the client's flags.
 fn greeted(no_zeroes: bool) -> Negotiation {
     let mut all = Negotiation::default();
     let flags = if no_zeroes { 3u32 } else { 1 };
@@ -49,7 +49,7 @@ fn greeted(no_zeroes: bool) -> Negotiation {
     all
 }
 
-/// Kinds of the answers in `out`, with their data.
+/// Returns types and data of the option replies in `out`.
 fn answers(out: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let (mut reader, mut all) = (Reader(out), Vec::new());
     while !reader.0.is_empty() {
@@ -175,7 +175,7 @@ fn what_is_no_handshake_ends() {
     let mut long = option(option::GO, &[]);
     long[12..16].copy_from_slice(&(OPTION_BYTES_MAX as u32 + 1).to_be_bytes());
     end(&mut greeted(true), &long);
-    // Many queries of no bytes are still bounded by the data's length.
+    // Queries may be empty, so only the length of the option data bounds their number.
     let mut queries = contexts("d1", &[]);
     let count = queries.len() - 4;
     queries[count..].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -203,7 +203,7 @@ fn every_truncation_waits_for_more() {
 }
 
 proptest! {
-    /// Whatever is sent, a step uses no more than is there, and says little in answer.
+    /// For any input, a step consumes at most all of it and writes a bounded reply.
     #[test]
     fn garbage_is_bounded(
         code in 0u32..12,

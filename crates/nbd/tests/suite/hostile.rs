@@ -1,4 +1,5 @@
-//! Clients that stall, lie, or vanish: nobody else notices, and nothing grows.
+//! Clients that stall, send invalid data or disconnect. Other clients are not affected, and memory
+//! stays bounded.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::io::{ErrorKind, Write};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::client::*;
 use nbd::{AcceptError, HANDSHAKE_DEADLINE, MEMORY_MAX};
 
-/// Somebody else is served.
+/// Checks that the server still serves another client.
 fn check(fixture: &Fixture, seed: u64) {
     let mut client = fixture.client(true);
     let data = pattern(seed, 8192);
@@ -18,13 +19,13 @@ fn check(fixture: &Fixture, seed: u64) {
     assert!(client.is_closed());
 }
 
-/// Waits until the server has let go of all clients but `count`: they see the end before it is
-/// counted.
+/// Waits until the server has closed all but `count` connections. Clients see the close before the
+/// server counts it.
 fn left(fixture: &Fixture, count: usize) {
     let until = Instant::now() + SOON;
     while fixture.server.connections() > count {
         assert!(Instant::now() < until, "{} are left", fixture.server.connections());
-        // Any round trip lets the reactor take another turn.
+        // Any call to the reactor makes it take another turn.
         fixture.reactor.handle().call(|_| ()).unwrap();
     }
     assert_eq!(fixture.server.connections(), count);
@@ -35,14 +36,14 @@ fn no_handshake_at_all() {
     let fixture = Fixture::memory();
     for junk in [&b""[..], b"\0\0\0\xff", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 100_000]] {
         let mut socket = fixture.socket();
-        // It may be closed under us.
+        // The server may close the socket meanwhile.
         let _ = socket.write_all(junk);
         check(&fixture, junk.len() as u64);
         if !junk.is_empty() {
             assert!(is_closed(&mut socket));
         }
     }
-    // An option that is longer than any, and one whose end never comes.
+    // An option above the length limit, and an incomplete option.
     for (len, closes) in [(u32::MAX, true), (8193, true), (8192, false)] {
         let mut socket = fixture.socket();
         let mut message = 3u32.to_be_bytes().to_vec();
@@ -64,14 +65,14 @@ fn requests_cut_short_and_garbage() {
     for cut in [0, 1, 27, 28, 29, 4000, whole.len() - 1] {
         let mut client = fixture.client(true);
         client.stream.write_all(&whole[..cut]).unwrap();
-        // Stalls, then vanishes.
+        // The client stalls, then disconnects.
         check(&fixture, cut as u64);
         drop(client);
     }
     let mut client = fixture.client(false);
     client.stream.write_all(&[0x55; 4096]).unwrap();
     assert!(client.is_closed());
-    // Nothing of a write that was cut short was written.
+    // The truncated write wrote nothing.
     assert_eq!(fixture.client(true).read(0, 4096), [0; 4096]);
     fixture.server.hang_up();
     assert!(fixture.server.wait_ended(SOON));
@@ -81,7 +82,7 @@ fn requests_cut_short_and_garbage() {
 fn a_length_that_lies_is_skipped() {
     let fixture = Fixture::memory();
     let mut client = fixture.client(true);
-    // Longer than any request: what follows is taken for its data, and nothing else happens.
+    // This write is longer than any request. The server discards the following bytes as its data.
     let len = (32 << 20) + 512;
     client.stream.write_all(&request(0, WRITE, 9, 0, len)).unwrap();
     let data = vec![7; 1 << 20];
@@ -94,7 +95,7 @@ fn a_length_that_lies_is_skipped() {
     assert_eq!(client.read(0, 4096), [0; 4096]);
 }
 
-/// Writes until the other side takes no more; how much it took.
+/// Writes until the server accepts no more. Returns the number of bytes written.
 fn stuff(stream: &mut UnixStream, message: &[u8], at_most: usize) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let mut taken = 0;
@@ -120,13 +121,13 @@ fn a_client_that_never_reads_is_taken_no_more_from() {
         check(&fixture, taken as u64);
         deaf.push(client);
     }
-    // In the handshake too.
+    // The same limit applies in the handshake.
     let mut socket = fixture.socket();
     socket.write_all(&3u32.to_be_bytes()).unwrap();
     stuff(&mut socket, &option(3, b"").repeat(1000), MEMORY_MAX);
     check(&fixture, 1);
     left(&fixture, 6);
-    // They have no say in when they go.
+    // `hang_up` closes stalled clients too.
     fixture.server.hang_up();
     assert!(fixture.server.wait_ended(SOON));
 }
@@ -140,13 +141,13 @@ fn vanishing_with_everything_in_flight() {
             client.send(0, READ, at * 4096, 65536, b"");
             client.send(FUA, ZEROES, at * 4096, 4096, b"");
         }
-        // As much as is taken; nobody reads the replies.
+        // Writes as much as the socket accepts. The client reads no replies.
         client.stream.set_nonblocking(true).unwrap();
         let _ = client.stream.write_all(&request(0, WRITE, 1, 0, 32 << 20));
         let _ = client.stream.write_all(&[1; 100_000]);
     }
     check(&fixture, 5);
-    // None is left behind, though nobody ends them.
+    // All connections end without a call to `hang_up`.
     left(&fixture, 0);
     drop(fixture);
 }
@@ -185,7 +186,7 @@ fn a_reactor_ends_with_clients_on_it() {
 fn a_handshake_that_takes_too_long_is_cut_off_and_nothing_later_is() {
     let fixture = Fixture::memory();
     let mut served = fixture.client(true);
-    // Stalls in the middle of a write, which it may.
+    // The client stalls in the middle of a write, which has no deadline.
     let data = pattern(3, 4096);
     let write = [request(0, WRITE, 7, 0, 4096), data.clone()].concat();
     served.stream.write_all(&write[..2000]).unwrap();

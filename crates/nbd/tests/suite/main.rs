@@ -1,4 +1,4 @@
-//! Tests of `nbd`, one program.
+//! Tests of `nbd` in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod client;

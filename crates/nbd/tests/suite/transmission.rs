@@ -8,7 +8,7 @@ use crate::client::*;
 use disk::{Disk, FileDisk, FileOptions, NullDisk, OnFull};
 
 fn file(direct: bool) -> (tempfile::TempDir, Arc<dyn Disk>) {
-    // Not on tmpfs, which has no direct I/O everywhere.
+    // Avoids tmpfs, which does not support direct I/O everywhere.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("a.raw");
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
@@ -26,7 +26,7 @@ fn everything(fixture: &Fixture, structured: bool) {
     assert_eq!(client.run(FUA, WRITE, 1 << 20, 4096, &data[..4096]), (0, vec![]));
     assert_eq!(client.run(0, FLUSH, 0, 0, b""), (0, vec![]));
     assert!(client.read(0, 1 << 20) == data);
-    // Parts of blocks, and across them.
+    // Partial blocks and ranges across blocks.
     for (offset, len) in [(1, 1), (511, 2), (4095, 4098), (100_001, 7), (0, 1 << 20)] {
         let at = offset as usize;
         assert_eq!(client.read(offset, len), data[at..at + len as usize], "{len} at {offset}");
@@ -39,13 +39,13 @@ fn everything(fixture: &Fixture, structured: bool) {
     assert_eq!(after[..4096], data[..4096]);
     assert!(after[4096..12288].iter().chain(&after[16384..20480]).all(|byte| *byte == 0));
     assert_eq!(after[20480..], data[20480..32768]);
-    // The largest, each in one piece.
+    // The largest possible requests.
     let large = data.repeat(if structured { 32 } else { 2 });
     client.write(16 << 20, &large);
     assert!(client.read(16 << 20, large.len() as u32) == large);
-    // Another connection sees it all.
+    // Another connection sees all the data.
     assert_eq!(fixture.client(!structured).read(16 << 20, 4096), large[..4096]);
-    // What is refused does not disturb what follows.
+    // Rejected requests do not disturb the following ones.
     for (flags, code, offset, len, error) in [
         (0, WRITE, 1, 512, 22),
         (0, WRITE, SIZE, 512, 28),
@@ -97,7 +97,7 @@ fn a_deep_queue_is_answered_whole() {
     for _ in 0..64 {
         assert_eq!(client.receive(0).error, 0);
     }
-    // More than is taken at a time, sent in one go: the rest waits its turn.
+    // One send with more requests than the server accepts at a time. The rest waits.
     let mut stream = client.stream.try_clone().unwrap();
     let sender = std::thread::spawn(move || {
         for cookie in 0..2000u64 {
@@ -134,7 +134,7 @@ fn block_status_tells_holes_from_data() {
     assert_eq!(status(&reply), [(1 << 20, 3)]);
     let mut plain = fixture.client(false);
     assert_eq!(plain.run(0, STATUS, 0, 512, b"").0, 22);
-    // Read-only: nothing is written, and nothing that writes is offered.
+    // Read-only: the server offers no write commands and rejects writes.
     assert_eq!(client.flags & 2, 2);
     for code in [WRITE, TRIM, ZEROES] {
         let payload = if code == WRITE { vec![1; 512] } else { vec![] };
@@ -167,7 +167,7 @@ fn an_idle_client_costs_nothing() {
     for _ in 0..500 {
         client.read(0, 512);
     }
-    // Longer than anybody is looked for.
+    // Longer than any poll phase.
     let quiet = || std::thread::sleep(std::time::Duration::from_millis(50));
     quiet();
     let looks = fixture.server.counts().looks;

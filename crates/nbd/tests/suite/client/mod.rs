@@ -1,5 +1,5 @@
-//! A client that says exactly what a test wants it to say.
-// Each test file uses a part of it.
+//! NBD client whose every message the test controls.
+// Each test file uses only some of these items.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ pub const ZEROES: u16 = 6;
 pub const STATUS: u16 = 7;
 pub const FUA: u16 = 1;
 
-/// A server with one reactor.
+/// Server on one reactor.
 pub struct Fixture {
     pub server: NbdServer,
     pub reactor: Reactor,
@@ -43,7 +43,7 @@ impl Fixture {
         Self::new(Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap()), false, 16)
     }
 
-    /// A connection on which nothing has been said.
+    /// Connects without sending anything.
     pub fn socket(&self) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(SOON)).unwrap();
@@ -52,13 +52,13 @@ impl Fixture {
         ours
     }
 
-    /// A client that is being served.
+    /// Connects and completes the handshake.
     pub fn client(&self, structured: bool) -> Client {
         Client::greet(self.socket(), structured)
     }
 }
 
-/// One reply.
+/// Reply to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
     pub cookie: u64,
@@ -119,7 +119,7 @@ impl Client {
         client
     }
 
-    /// Answers to an option, up to the last one.
+    /// Sends an option and returns its replies, up to the last one.
     pub fn option(&mut self, code: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.stream.write_all(&option(code, data)).unwrap();
         let mut all = Vec::new();
@@ -144,7 +144,7 @@ impl Client {
         cookie
     }
 
-    /// The next reply; `data` bytes are expected of a simple one that is no error.
+    /// Receives the next reply. A successful simple reply must carry `data` bytes.
     pub fn receive(&mut self, data: usize) -> Reply {
         let magic: [u8; 4] = exactly(&mut self.stream);
         if magic == 0x6744_6698u32.to_be_bytes() {
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for its reply: error and data.
+    /// Sends a request and waits for its reply. Returns error and data.
     pub fn run(
         &mut self,
         flags: u16,
@@ -198,7 +198,7 @@ impl Client {
         assert_eq!(self.run(0, WRITE, offset, data.len() as u32, data).0, 0);
     }
 
-    /// The server has closed.
+    /// Returns whether the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         is_closed(&mut self.stream)
     }
@@ -206,7 +206,7 @@ impl Client {
 
 pub fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = Vec::new();
-    // What was sent before does not matter; a reset is an end too.
+    // Earlier data does not matter. A reset also counts as closed.
     match stream.read_to_end(&mut rest) {
         Ok(_) => true,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
