@@ -1,10 +1,10 @@
-//! Paths and groups of sockets.
+//! Socket paths and socket groups.
 
 use std::path::Path;
 
 use crate::error::SocketError;
 
-/// Longest path of a Unix socket: `sun_path` has 108 bytes, the last one a terminator.
+/// Longest path of a Unix socket, in bytes. `sun_path` has 108 bytes; the last is a terminator.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(crate) fn check_length(path: &Path) -> Result<(), SocketError> {
@@ -19,7 +19,7 @@ pub(crate) fn check_length(path: &Path) -> Result<(), SocketError> {
     Ok(())
 }
 
-/// The number of a group that is given by name or number.
+/// Returns the id of a group that is given by name or number.
 pub(crate) fn group_id(name: &str) -> Result<u32, SocketError> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -34,7 +34,7 @@ pub(crate) fn group_id(name: &str) -> Result<u32, SocketError> {
     find_group(&text, name).ok_or(missing)
 }
 
-/// `name:password:number:members`
+/// Finds the id in `text`, whose lines read `name:password:number:members`.
 fn find_group(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');

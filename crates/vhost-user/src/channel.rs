@@ -1,4 +1,4 @@
-//! Requests from us to the front-end.
+//! Requests from the backend to the front-end.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::message::VERSION;
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 const CONFIG_CHANGE: u32 = 2;
 
-/// The channel on which a front-end takes requests. Clones share it; usable from any thread.
+/// Channel for requests to a front-end. Clones share it; any thread may use it.
 #[derive(Clone, Debug)]
 pub struct BackendChannel {
     fd: Arc<OwnedFd>,
@@ -30,17 +30,17 @@ impl BackendChannel {
         self.fd.as_fd()
     }
 
-    /// Tells the front-end to read the configuration space anew. Never waits: no answer is asked
-    /// for, and a full channel already holds such a message unread.
+    /// Asks the front-end to read the configuration space again. Never waits: the message requests
+    /// no reply, and a full channel already contains such a message unread.
     ///
     /// # Errors
     /// The front-end has closed the channel.
     pub fn config_changed(&self) -> Result<(), Errno> {
         let message = [CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes).concat();
-        // The file is the front-end's too, which may let its writes wait again.
+        // The front-end shares the open file and may make it blocking again.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = retry_on_intr(|| send(&self.fd, &message, flags));
-        // Some front-ends hand over a pipe.
+        // Some front-ends pass a pipe.
         let sent = match sent {
             Err(Errno::NOTSOCK) => retry_on_intr(|| write_now(self.as_fd(), &message)),
             other => other,
@@ -52,10 +52,10 @@ impl BackendChannel {
     }
 }
 
-/// Writes without waiting. A kernel that cannot do that with a pipe (before Linux 6.5) is asked
-/// first whether there is room, which leaves a front-end a moment to take it away.
+/// Writes without waiting. Before Linux 6.5 the kernel cannot do that with a pipe, so this
+/// function first polls the pipe for room. The front-end can fill the pipe between both calls.
 fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-    // A pipe has no position, which the largest offset stands for.
+    // The largest offset means the current position: a pipe has no other.
     match pwritev2(fd, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
         Err(Errno::OPNOTSUPP | Errno::INVAL) => {
             let mut room = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// A front-end fills its end and lets whoever writes wait.
+    /// Tests that a write returns although the front-end has filled its end and made it blocking.
     fn is_not_kept(ours: OwnedFd) {
         let theirs = ours.try_clone().unwrap();
         let way = BackendChannel::new(ours).unwrap();

@@ -1,4 +1,4 @@
-//! The other socket role: the front-end listens and we connect.
+//! Client role: connects to a socket on which the front-end listens.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -15,14 +15,14 @@ use crate::stop_signal::{StopSignal, Woken};
 
 /// First pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause: a front-end that starts later is served within a second.
+/// Longest pause between two attempts. A front-end that starts later is served within a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Connects to a listening front-end, trying again with growing pauses until it is there.
-/// `None`: told to stop.
+/// Connects to a listening front-end. Retries with growing pauses until the front-end listens.
+/// Returns `None` after `stop`.
 ///
 /// # Errors
-/// A path that can never work: too long, not a socket, or forbidden.
+/// The path can never work: it is too long, not a socket, or forbidden.
 pub fn connect(path: &Path, stop: &StopSignal) -> Result<Option<UnixStream>, SocketError> {
     check_length(path)?;
     let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
@@ -38,23 +38,23 @@ pub fn connect(path: &Path, stop: &StopSignal) -> Result<Option<UnixStream>, Soc
     }
 }
 
-/// One attempt; `None`: later it may succeed.
+/// Makes one attempt. `None`: a later attempt may succeed.
 fn attempt(path: &Path, address: &SocketAddrUnix) -> Result<Option<UnixStream>, SocketError> {
-    // Non-blocking: with a full backlog the kernel would wait as long as the front-end likes,
-    // deaf to a word to stop.
+    // Non-blocking: with a full backlog the kernel would wait as long as the front-end likes, and
+    // the stop signal would not end that wait.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = stream_socket(flags).map_err(errno("open", path))?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => {
-            // A session sleeps in its reads.
+            // Blocking again: a session sleeps in its reads.
             ioctl_fionbio(&socket, false).map_err(errno("make blocking", path))?;
             Ok(Some(socket.into()))
         }
-        // The kernel's answer for every file that nobody listens on, whatever its kind.
+        // The kernel gives this error for every file without a listener, whatever its kind.
         Err(Errno::CONNREFUSED) if is_other_file(path) => {
             Err(SocketError::NotASocket { path: path.into() })
         }
-        // Nobody there yet, or nobody listens, or a full backlog.
+        // No socket yet, no listener, or a full backlog.
         Err(error @ (Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR)) => {
             tracing::debug!(path = %path.display(), "front-end is not there yet: {error}");
             Ok(None)
@@ -63,7 +63,7 @@ fn attempt(path: &Path, address: &SocketAddrUnix) -> Result<Option<UnixStream>, 
     }
 }
 
-/// Something other than a socket is there.
+/// Returns whether the path leads to something other than a socket.
 fn is_other_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| !meta.file_type().is_socket())
 }

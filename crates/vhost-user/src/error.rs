@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by who has to act.
+//! Errors of messages, sessions and sockets.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,22 @@ use rustix::io::Errno;
 /// An error of the device behind a session, whatever its type.
 pub type BackendError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A message that is not carried out. The session goes on; the front-end hears of it where the
-/// protocol has an answer for that.
+/// A message that the session did not carry out. The session continues. The front-end receives
+/// an error where the protocol has a reply for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// A request code that is not served, or belongs to a feature that was not offered.
+    /// The session does not serve the request code, or did not offer the feature it belongs to.
     #[error("request {code} is not served")]
     Unknown {
-        /// The code.
+        /// Request code.
         code: u32,
     },
-    /// The payload does not have the size that this request has.
+    /// The payload has another size than this request's.
     #[error("payload has {got} bytes, this request has {need}")]
     PayloadSize {
-        /// Bytes that came.
+        /// Bytes received.
         got: usize,
-        /// Bytes that the specification asks for (at least).
+        /// Bytes that the specification requires (at least).
         need: usize,
     },
     /// A field of the payload is out of range.
@@ -30,36 +30,36 @@ pub enum Refusal {
     Field {
         /// Name of the field.
         field: &'static str,
-        /// What came.
+        /// Value received.
         value: u64,
-        /// What would be accepted.
+        /// Accepted values.
         accepted: &'static str,
     },
-    /// Another number of descriptors came than the request carries.
+    /// The message came with another number of descriptors than the request carries.
     #[error("{got} descriptors came, this request carries {need}")]
     DescriptorCount {
-        /// Descriptors that came.
+        /// Descriptors received.
         got: usize,
-        /// Descriptors that belong to it.
+        /// Descriptors that the request carries.
         need: usize,
     },
-    /// The kernel could not hand over the descriptors of this message.
+    /// The kernel could not deliver the descriptors of this message.
     #[error("descriptors of this message were lost; raise the limit of open files")]
     DescriptorsLost,
     /// A descriptor is of another kind than the request needs.
     #[error("{role} descriptor is {found}, {accepted}")]
     DescriptorKind {
-        /// Kick, call, error or channel.
+        /// Role of the descriptor: kick, call, error or channel.
         role: &'static str,
-        /// What it is.
+        /// Kind of the descriptor received.
         found: String,
-        /// What would be accepted.
+        /// Accepted kinds.
         accepted: &'static str,
     },
-    /// Feature bits that were not offered.
+    /// The front-end acknowledged feature bits that were not offered.
     #[error("feature bits {extra:#x} were acknowledged but not offered")]
     Features {
-        /// The bits.
+        /// Bits that were not offered.
         extra: u64,
     },
     /// The device has fewer queues.
@@ -67,36 +67,36 @@ pub enum Refusal {
     NoSuchQueue {
         /// Index in the message.
         index: u32,
-        /// Queues of the device.
+        /// Number of queues of the device.
         count: usize,
     },
-    /// The ring runs, and this cannot be changed while it does.
+    /// The setting cannot change while the ring runs.
     #[error("queue {index} is running; stop it before its {what} changes")]
     Running {
         /// Queue index.
         index: usize,
-        /// What was to change.
+        /// Setting that the message changes.
         what: &'static str,
     },
-    /// A part of the ring is in no memory region.
+    /// No memory region contains this part of the ring.
     #[error("{part} of queue {index} at {addr:#x} is outside the guest's memory")]
     RingOutside {
         /// Queue index.
         index: usize,
-        /// Descriptor table, available ring or used ring.
+        /// Part of the ring: descriptor table, available ring or used ring.
         part: &'static str,
         /// Address in the front-end's address space.
         addr: u64,
     },
-    /// Two regions claim the same addresses of the front-end.
+    /// Two regions overlap in the front-end's address space.
     #[error("memory regions at user addresses {first:#x} and {second:#x} overlap")]
     UserOverlap {
-        /// The lower region.
+        /// User address of the lower region.
         first: u64,
-        /// The upper region.
+        /// User address of the upper region.
         second: u64,
     },
-    /// A region to be removed is not in the table.
+    /// The table has no such region to remove.
     #[error("no memory region of {len:#x} bytes at guest address {guest_addr:#x}")]
     NoSuchRegion {
         /// Guest address in the message.
@@ -104,13 +104,13 @@ pub enum Refusal {
         /// Length in the message.
         len: u64,
     },
-    /// The memory cannot be served.
+    /// The device cannot serve this memory.
     #[error("memory is not usable")]
     Memory(#[from] memory::MemoryError),
-    /// The in-flight region that the front-end brought, or asked for.
+    /// The in-flight region that the front-end sent or requested is not usable.
     #[error("in-flight region is not usable")]
     Inflight(#[from] virtq::InflightError),
-    /// The front-end keeps a record of requests in flight that cannot be read.
+    /// The session refused the front-end's in-flight region, so the queue does not start.
     #[error(
         "queue {index} is not started, since the record of its requests in flight was refused; \
          reset the machine, so that its device begins with a new record"
@@ -119,7 +119,7 @@ pub enum Refusal {
         /// Queue index.
         index: usize,
     },
-    /// The in-flight region of the front-end is for fewer queues.
+    /// The front-end's in-flight region covers fewer queues.
     #[error(
         "queue {index} is not started, since the in-flight region is for {queues} queues only and \
          a crash would lose its requests; ask for a region for all queues that are started"
@@ -127,77 +127,77 @@ pub enum Refusal {
     Unrecorded {
         /// Queue index.
         index: u16,
-        /// Queues of the region.
+        /// Number of queues in the region.
         queues: u16,
     },
-    /// The kernel refused something about a descriptor.
+    /// A system call on a descriptor failed.
     #[error("cannot {action}")]
     Os {
-        /// What was tried.
+        /// Failed action.
         action: &'static str,
-        /// Its answer.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
-    /// The device refused.
+    /// The device refused the request.
     #[error("the device refused to {action}")]
     Device {
-        /// What it was asked for.
+        /// Refused action.
         action: &'static str,
-        /// Its reason.
+        /// The device's error.
         #[source]
         source: BackendError,
     },
 }
 
-/// A connection that cannot go on.
+/// A connection that cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The header's version or direction is wrong: this is not a vhost-user front-end.
+    /// The header's version or direction is wrong: the peer is no vhost-user front-end.
     #[error("header flags {flags:#x} are not those of a vhost-user request of version 1")]
     BadHeader {
         /// Flags field of the header.
         flags: u32,
     },
-    /// The payload is longer than any request's.
+    /// The payload is longer than any request's payload.
     #[error("request {code} announces {size} bytes, at most {max} are accepted")]
     Oversized {
         /// Request code.
         code: u32,
         /// Announced size in bytes.
         size: u32,
-        /// The limit in bytes.
+        /// Limit in bytes.
         max: usize,
     },
     /// The connection ended within a message.
     #[error("connection ended after {got} of {need} bytes of a message")]
     Truncated {
-        /// Bytes that came.
+        /// Bytes received.
         got: usize,
-        /// Bytes that were announced.
+        /// Bytes announced.
         need: usize,
     },
-    /// The front-end waits for an answer that cannot be given.
+    /// The front-end waits for a reply that cannot be given.
     #[error("request {code} cannot be answered")]
     Unanswerable {
         /// Request code.
         code: u32,
-        /// Why.
+        /// Reason for the refusal.
         #[source]
         source: Refusal,
     },
     /// The socket failed.
     #[error("cannot {action} the front-end's socket")]
     Os {
-        /// What was tried.
+        /// Failed action.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
 }
 
-/// A socket that cannot be had.
+/// A socket that could not be created, listened on or connected.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path does not fit into a socket address.
@@ -206,54 +206,54 @@ pub enum SocketError {
         path.display()
     )]
     PathTooLong {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Length of the path in bytes.
         len: usize,
-        /// The limit in bytes.
+        /// Limit in bytes.
         max: usize,
     },
-    /// The folder of the path is not there.
+    /// The folder of the path does not exist.
     #[error(
         "there is no folder {} for the socket; make it with `mkdir -p {}`, or use another path",
         path.display(), path.display()
     )]
     NoFolder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A living process serves this socket.
+    /// A running process serves this socket.
     #[error(
         "socket {} is served by a running process; stop it or use another path",
         path.display()
     )]
     Taken {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something else lives at the path, and it is not ours to remove.
+    /// The path leads to another kind of file, which is not removed.
     #[error("{} is not a socket; use another path, or remove it if nobody needs it", path.display())]
     NotASocket {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A descriptor that was given is no socket that front-ends can connect to.
+    /// The inherited descriptor is no socket that front-ends can connect to.
     #[error("the descriptor is not a Unix socket that listens at a path")]
     NotListening,
     /// The group of the socket does not exist.
     #[error("group {name:?} is not in /etc/group; create it or give its number")]
     NoSuchGroup {
-        /// The name.
+        /// Name of the group.
         name: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot {action} {}", path.display())]
     Os {
-        /// What was tried.
+        /// Failed action.
         action: &'static str,
-        /// The path.
+        /// Path that the action was for.
         path: PathBuf,
-        /// Its answer.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },

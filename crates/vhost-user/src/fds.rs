@@ -1,4 +1,4 @@
-//! What kind of thing a descriptor from the other side is.
+//! Kinds of descriptors from a front-end, and checks of them.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use rustix::io::Errno;
 
 use crate::error::Refusal;
 
-/// How the kernel names an eventfd under `/proc`.
+/// Name of an eventfd under `/proc`.
 const EVENTFD: &str = "anon_inode:[eventfd]";
 
 fn os(action: &'static str) -> impl Fn(Errno) -> Refusal {
     move |source| Refusal::Os { action, source }
 }
 
-/// What the descriptor refers to, as the kernel names it: the only place where an eventfd can be
-/// told from other anonymous inodes.
+/// Returns the kernel's name for the target of a descriptor. Only this name distinguishes an
+/// eventfd from other anonymous inodes.
 fn name(fd: &OwnedFd) -> Result<String, Refusal> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let link = link.map_err(|error| Refusal::Os {
@@ -31,8 +31,8 @@ fn is_stream(fd: &OwnedFd) -> Result<bool, Refusal> {
     Ok(matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket))
 }
 
-/// Passes an eventfd: reading a kick must take all kicks at once and never block for ever on a
-/// pipe's remains.
+/// Accepts an eventfd only. One read must consume all kicks, and must never block on the
+/// remaining bytes of a pipe.
 pub(crate) fn kick(fd: OwnedFd) -> Result<Arc<OwnedFd>, Refusal> {
     let found = name(&fd)?;
     if found == EVENTFD {
@@ -41,8 +41,8 @@ pub(crate) fn kick(fd: OwnedFd) -> Result<Arc<OwnedFd>, Refusal> {
     Err(Refusal::DescriptorKind { role: "kick", found, accepted: "an eventfd is needed" })
 }
 
-/// Passes an eventfd, a pipe or a socket, made non-blocking: a guest that does not read its calls
-/// must not stop a reactor. What User-Mode Linux calls a pipe is one end of a socket pair.
+/// Accepts an eventfd, a pipe or a socket, and makes it non-blocking: a guest that does not read
+/// its calls must not stop a reactor. User-Mode Linux passes one end of a socket pair.
 pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<Arc<OwnedFd>, Refusal> {
     let found = name(&fd)?;
     if found != EVENTFD && !is_stream(&fd)? {
@@ -52,7 +52,7 @@ pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<Arc<OwnedFd>, Re
     nonblocking(fd).map(Arc::new)
 }
 
-/// Passes a socket or a pipe, made non-blocking.
+/// Accepts a socket or a pipe, and makes it non-blocking.
 pub(crate) fn channel(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
     if !is_stream(&fd)? {
         let accepted = "a socket or a pipe is needed";

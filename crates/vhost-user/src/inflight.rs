@@ -1,21 +1,21 @@
-//! The in-flight region of a session: who has it, and for how long.
+//! The in-flight region of a session: its owner and its lifetime.
 //!
-//! The front-end owns the region. It asks us to make one (`GET_INFLIGHT_FD`), which is all that
-//! this request does, and brings it at each start of the device (`SET_INFLIGHT_FD`), also to a
-//! successor of ours: only from then on rings are recorded in it.
+//! The front-end owns the region. `GET_INFLIGHT_FD` asks the backend to create one and has no other
+//! effect. The front-end sends the region with `SET_INFLIGHT_FD` at each start of the device, also
+//! to the successor of a backend that died. Rings are recorded only from then on.
 //!
-//! It stays when the device is reset (`RESET_DEVICE`), and records nothing then: what was in flight
-//! is void, also what a process that died left there, or what waits for room on the storage. So it
-//! fits whatever ring comes next. A front-end that gives the device to a new driver may bring a new
-//! one, as QEMU does.
+//! A device reset (`RESET_DEVICE`) keeps the region but clears its records, because all requests in
+//! flight become void. These include the requests of a process that died and requests that wait for
+//! space on the storage. So the region fits any ring that follows. A front-end that gives the
+//! device to a new driver may send a new region, as QEMU does.
 //!
-//! A region that cannot be used leaves the session without one, and then no ring is started: the
-//! front-end is about to continue with requests that only the record knows, and to begin anyhow
-//! would lose some of them and carry out others twice. A region that can be used, or a reset of
-//! the device, which voids these requests, ends that.
+//! If the region cannot be used, the session has none, and no ring starts. The front-end would
+//! continue with requests that only the region records. Serving without it would lose some of them
+//! and run others twice. A usable region ends this state. So does a device reset, which makes these
+//! requests void.
 //!
-//! A region may be for fewer queues than the device has, as long as no other is started: one that
-//! was served beside it unrecorded would lose its requests in a crash, and nobody would know.
+//! A region may cover fewer queues than the device has, if no other queue starts. A queue that runs
+//! without records would lose its requests in a crash, and the front-end would not notice.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -25,20 +25,20 @@ use crate::error::Refusal;
 use crate::message::InflightDesc;
 use crate::state::MAX_RING_ENTRIES;
 
-/// Where requests in flight are recorded.
+/// The in-flight region of a session, if there is one.
 #[derive(Debug, Default)]
 pub(crate) enum InflightState {
-    /// Nowhere: the front-end does not ask for it.
+    /// No region: the front-end did not send one.
     #[default]
     Absent,
-    /// In this region.
+    /// A usable region, which records requests.
     Kept(InflightRegion),
-    /// In a region that cannot be used.
+    /// A region that cannot be used.
     Lost,
 }
 
 impl InflightState {
-    /// A fresh region, as the front-end is told of it.
+    /// Creates an empty region, and its description for the front-end.
     pub(crate) fn make(
         queues: u16,
         size: u16,
@@ -49,7 +49,7 @@ impl InflightState {
         Ok((describe(&region), region))
     }
 
-    /// The region that the front-end brings, for a device of `count` queues.
+    /// Maps the region that the front-end sent, for a device of `count` queues.
     pub(crate) fn take(desc: InflightDesc, fd: &OwnedFd, count: usize) -> Result<Self, Refusal> {
         let InflightDesc { mmap_size, mmap_offset, queues, size } = desc;
         check(queues, size, count)?;
@@ -57,7 +57,7 @@ impl InflightState {
         Ok(Self::Kept(region))
     }
 
-    /// The device was reset: what was in flight is void.
+    /// Clears the region after a device reset: all requests in flight are void.
     pub(crate) fn reset(&mut self) {
         match self {
             Self::Kept(region) => region.forget(),
@@ -66,7 +66,7 @@ impl InflightState {
         }
     }
 
-    /// The part of queue `index`, if there is a region.
+    /// Returns the part of queue `index`, or `None` without a region.
     pub(crate) fn queue(&self, index: u16) -> Result<Option<Inflight>, Refusal> {
         match self {
             Self::Absent => Ok(None),
@@ -80,7 +80,7 @@ impl InflightState {
     }
 }
 
-/// The region as messages describe it.
+/// Returns the description of the region for messages.
 pub(crate) fn describe(region: &InflightRegion) -> InflightDesc {
     InflightDesc {
         mmap_size: region.mmap_size(),

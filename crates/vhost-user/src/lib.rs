@@ -5,46 +5,52 @@
 //! - **Backend**: the device that serves the rings; an implementation of [`Backend`].
 //! - **Session**: one connection of one front-end ([`Session`]). A socket has one at a time; the
 //!   next front-end waits in the [`Listener`]'s backlog.
-//! - **Channel**: the way back, for requests of ours ([`BackendChannel`]).
+//! - **Backend channel**: carries requests from the backend to the front-end ([`BackendChannel`]).
 //!
 //! # Model
-//! A session is a loop on one control thread: a message is received whole (`wire`), becomes a
-//! checked value (`message`), changes what is known (`state`, `ring`, `slots`) and is answered.
-//! Nothing here touches a ring: when enough is known about one, the backend gets it as a
-//! [`virtq::QueueStart`]; when it must stop, the backend drains it before the message is
-//! answered. The thread sleeps in the kernel between messages; [`SessionHandle::close`] wakes it
-//! for good.
+//! A session is a loop on one thread. A message is received whole (`wire`), becomes a checked value
+//! (`message`), changes the session's state (`state`, `ring`, `memory_table`) and is answered.
+//! Nothing here touches a ring. When the state of a ring is complete, the backend gets it as a
+//! [`virtq::QueueStart`]. When the ring must stop, the backend drains it before the message is
+//! answered. The thread sleeps in the kernel between messages; [`SessionHandle::close`] ends it.
 //!
-//! [`SessionHandle::freeze`] wakes it to stand still: [`Session::run`] returns everything that the
-//! session knows ([`SessionState`]), and [`Session::restore`] goes on from there, in this process
-//! or in another one that got the data and the descriptors. The front-end sees nothing of it: its
+//! [`SessionHandle::freeze`] stops the loop between two messages: [`Session::run`] returns the
+//! whole state of the session ([`SessionState`]). [`Session::restore`] goes on from there, in this
+//! process or in another that received data and descriptors. The front-end does not notice: its
 //! next message waits in the socket.
 //!
-//! Protocol features: several queues, configuration messages, acknowledgements, the way back,
-//! in-flight region, device reset, memory slots ([`features::OFFERED`]). With an in-flight region
-//! ([`virtq::InflightRegion`]) the front-end keeps a record of what was popped and not completed,
-//! and brings it when it connects again; without one, requests in flight are lost when this
-//! process dies.
+//! Protocol features: several queues, configuration messages, acknowledgements, backend channel,
+//! in-flight region, device reset, memory slots ([`features::OFFERED`]).
+//!
+//! # Design
+//! **The front-end keeps the record of requests in flight** ([`virtq::InflightRegion`]). QEMU asks
+//! for the region, keeps it over the death of this process, and brings it when it reconnects.
+//! User-Mode Linux has no region: the log says that a crash loses its requests in flight. A region
+//! that cannot be used stops the rings until the device is reset, because serving without it would
+//! lose some requests and run others twice. A region must cover every queue that is started; other
+//! queues are refused beside it.
+//!
+//! **No packed rings and no dirty log.** They are not offered, so no front-end relies on them.
 //!
 //! # Invariants
-//! - A descriptor that came with a message is either kept by the ring or region that it was for,
-//!   or closed before the next message is read.
+//! - A descriptor that came with a message belongs to its ring or region, or is closed before the
+//!   next message is read.
 //! - A queue runs only with features acknowledged, enabled, and with every part of its ring in
-//!   memory. It is started and stopped in strict alternation.
+//!   memory. Start and stop alternate strictly.
 //! - A memory table is immutable; a change makes a new one, and the backend has switched to it
 //!   before the change is answered.
-//! - Kicks are eventfds; whatever we write to is non-blocking.
+//! - Kicks are eventfds; each descriptor that we write to is non-blocking.
 //!
 //! # Errors
-//! - [`Refusal`]: this message is not carried out, the session goes on. It is logged, and the
-//!   front-end is told where it asked for an acknowledgement.
-//! - [`SessionError`]: the connection cannot go on: its bytes are no vhost-user, or the front-end
-//!   waits for an answer that does not exist.
-//! - [`SocketError`]: there is no connection to be had at this path.
+//! - [`Refusal`]: this message is not carried out, the session goes on. It is logged, and reported
+//!   to the front-end if it asked for an acknowledgement.
+//! - [`SessionError`]: the connection cannot go on, because its bytes are no vhost-user, or the
+//!   front-end waits for an answer that does not exist.
+//! - [`SocketError`]: no connection is possible at this path.
 //!
 //! # How to test
-//! A socket pair, a thread for [`Session::run`] with a backend that records its calls, and the
-//! test as the front-end: see `tests/`. `vhost`'s front-end is the peer that we did not write.
+//! A socket pair, a thread for [`Session::run`] with a backend that records its calls, and the test
+//! as the front-end: see `tests/`. The front-end of the crate `vhost` is an independent peer.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,11 +1,12 @@
-//! A socket that front-ends connect to, and the lock that says whose it is.
+//! A socket that front-ends connect to, and the lock file that names its server.
 //!
-//! A socket file says nothing about whether anybody listens, so each has a lock file beside it,
-//! locked as long as its server lives. A socket without that lock is stale and replaced, unless
-//! somebody who does not know of our locks answers on it.
+//! A socket file does not show whether a process listens on it. So each socket has a lock file
+//! beside it, which its server locks as long as it lives. A socket without that lock is stale, and
+//! [`Listener::bind`] replaces it unless a process without such a lock accepts connections on it.
 //!
-//! A listener is a handful of descriptors ([`ListenerParts`]) that another process can hold, so that
-//! front-ends find the same socket when the one that accepted has died: they wait in its backlog.
+//! A listener consists of a few descriptors ([`ListenerParts`]). Another process can store them, so
+//! that front-ends find the same socket after the accepting process has died. Meanwhile they wait
+//! in its backlog.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -29,50 +30,50 @@ use crate::error::SocketError;
 use crate::lock::{Lock, identity};
 use crate::stop_signal::{StopSignal, Woken};
 
-/// Front-ends that may wait while one is served.
+/// Number of front-ends that may wait while one is served.
 const BACKLOG: i32 = 16;
-/// Pause after an accept that failed for want of descriptors or memory: no event tells when
-/// there are some again.
+/// Pause after an accept that failed for lack of descriptors or memory. No event reports when they
+/// are available again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who may connect.
+/// Access rights of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Permission bits of the socket; those of the process's umask when absent.
+    /// Permission bits of the socket. `None`: those of the process's umask.
     pub mode: Option<u32>,
-    /// Group that owns the socket, by name or number; the process's when absent.
+    /// Group that owns the socket, by name or number. `None`: the group of the process.
     pub group: Option<String>,
 }
 
-/// A listening socket. Dropping it removes the socket and the lock file, if they are still ours.
+/// A listening socket. Drop removes the socket file and the lock file if they still belong to it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the socket file; none when the file is somebody else's to remove.
+    /// Device and inode of the socket file. `None`: another process removes the file.
     identity: Option<(u64, u64)>,
     lock: Lock,
 }
 
-/// What a listener is made of: enough to go on with it in another process.
+/// Parts of a listener, with which another process can continue it.
 #[derive(Debug)]
 pub struct ListenerParts {
-    /// Where it listens.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Device and inode of the socket file; none when the file is somebody else's to remove.
+    /// Device and inode of the socket file. `None`: another process removes the file.
     pub identity: Option<(u64, u64)>,
-    /// The listening socket.
+    /// Descriptor of the listening socket.
     pub socket: OwnedFd,
-    /// The locked lock file.
+    /// Descriptor of the locked lock file.
     pub lock: OwnedFd,
 }
 
 impl Listener {
-    /// Takes the path and listens on it. When this returns, front-ends can connect.
+    /// Locks the path and listens on it. Front-ends can connect as soon as this returns.
     ///
     /// # Errors
-    /// A path that is too long, served by another process or not a socket; an unknown group; or
-    /// the kernel's refusal.
+    /// The path is too long, served by another process or not a socket; the group does not exist;
+    /// or a system call failed.
     pub fn bind(path: &Path, access: &Access) -> Result<Self, SocketError> {
         check_length(path)?;
         let group = access.group.as_deref().map(group_id).transpose()?;
@@ -80,12 +81,12 @@ impl Listener {
         remove_stale(path)?;
         let error = |action| move |source| os(action, path, source);
         let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
-        // Non-blocking, so that a front-end that goes before it is accepted stops nobody.
+        // Non-blocking: a front-end may disconnect before `accept`, which must not block then.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = stream_socket(flags).map_err(errno("open", path))?;
         bind(&socket, &address).map_err(errno("create", path))?;
         let meta = path.symlink_metadata().map_err(error("inspect"))?;
-        // From here on, dropping cleans up.
+        // Drop removes the files from now on.
         let identity = Some((meta.dev(), meta.ino()));
         let listener = Self { socket, path: path.into(), identity, lock };
         if let Some(group) = group {
@@ -97,7 +98,7 @@ impl Listener {
             let permissions = Permissions::from_mode(mode);
             std::fs::set_permissions(path, permissions).map_err(error("change the mode of"))?;
         }
-        // Nobody could connect before this, so nobody slipped past mode and group.
+        // No front-end could connect before this, so none bypassed mode and group.
         listen(&listener.socket, BACKLOG).map_err(errno("listen on", path))?;
         Ok(listener)
     }
@@ -105,15 +106,15 @@ impl Listener {
     /// Removes socket and lock file of a listener whose process has ended.
     ///
     /// # Errors
-    /// They are served, or not of our kind.
+    /// A process serves the socket, or the file is not a socket.
     pub fn sweep(path: &Path) -> Result<(), SocketError> {
-        // Its file goes with it.
+        // Drop of the lock removes the lock file.
         let _lock = Lock::take(path)?;
         remove_stale(path)
     }
 
-    /// Goes on with a socket that whoever started us listens on, and takes the lock beside it.
-    /// Dropping this leaves the socket's file to them.
+    /// Serves a listening socket that the parent process passed, and locks the file beside it. Drop
+    /// leaves the socket file to the parent.
     ///
     /// # Errors
     /// Not a Unix socket that listens at a path; served by another process.
@@ -124,7 +125,7 @@ impl Listener {
         Ok(Self { socket, path, identity: None, lock })
     }
 
-    /// Goes on with a listener of another process, which holds its lock by the same descriptor.
+    /// Continues a listener of another process, which has locked the same open lock file.
     ///
     /// # Errors
     /// The socket does not listen.
@@ -135,7 +136,7 @@ impl Listener {
         Ok(Self { socket, path, identity, lock })
     }
 
-    /// Twins of its descriptors, for another process to hold.
+    /// Duplicates the descriptors, for another process to store.
     ///
     /// # Errors
     /// The process may open no more descriptors.
@@ -145,21 +146,21 @@ impl Listener {
         Ok(ListenerParts { path, identity, socket, lock })
     }
 
-    /// Closes our side and leaves the files to the other holder of the parts.
+    /// Closes the descriptors of this process. Leaves the files to the other owner of the parts.
     pub fn leave(mut self) {
         self.identity = None;
         self.lock.leave();
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for the next front-end; `None`: told to stop.
+    /// Waits for the next front-end. Returns `None` after `stop`.
     ///
     /// # Errors
-    /// The socket is broken. A shortage of descriptors is waited out instead.
+    /// The socket is broken. If descriptors are short, the function waits and retries.
     pub fn accept(&self, stop: &StopSignal) -> Result<Option<UnixStream>, SocketError> {
         let error = |source| os("wait for a front-end on", &self.path, source);
         loop {
@@ -182,8 +183,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Before the lock is dropped: a successor that has the lock finds no socket. With a lock
-        // file that is no longer ours, somebody has been here since, and the socket is theirs.
+        // Remove the socket before the lock: a successor that has the lock then finds no socket. If
+        // the lock file was replaced, another server has started, and the socket belongs to it.
         let ours = self.identity.is_some_and(|ours| {
             identity(&self.path).is_ok_and(|found| found == ours) && self.lock.is_current()
         });
@@ -193,7 +194,7 @@ impl Drop for Listener {
     }
 }
 
-/// The path that a listening Unix socket has.
+/// Returns the path of a listening Unix socket.
 fn listening_at(socket: &OwnedFd) -> Result<PathBuf, SocketError> {
     let no = || SocketError::NotListening;
     let listens = sockopt::socket_acceptconn(socket).map_err(|_| no())?;
@@ -205,7 +206,7 @@ fn listening_at(socket: &OwnedFd) -> Result<PathBuf, SocketError> {
     }
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let meta = match path.symlink_metadata() {
         Ok(meta) => meta,
@@ -221,14 +222,14 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     match connect(&probe, &address) {
         Err(Errno::CONNREFUSED) => {}
         Err(Errno::NOENT) => return Ok(()),
-        // Connected, or a full backlog: somebody is there.
+        // Connected, or a full backlog: a process listens.
         Ok(()) | Err(Errno::AGAIN) => return Err(SocketError::Taken { path: path.into() }),
         Err(error) => return Err(os("try", path, error.into())),
     }
     std::fs::remove_file(path).map_err(|error| os("remove the stale socket", path, error))
 }
 
-/// A stream socket that is not yet at any address.
+/// Creates a stream socket without an address.
 pub(crate) fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
@@ -237,7 +238,7 @@ pub(crate) fn os(action: &'static str, path: &Path, source: io::Error) -> Socket
     SocketError::Os { action, path: path.into(), source }
 }
 
-/// A refusal of the kernel about this path.
+/// Returns a function that turns an error number of the kernel into an error about this path.
 pub(crate) fn errno(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> SocketError {
     move |error| os(action, path, error.into())
 }

@@ -1,4 +1,4 @@
-//! The lock file beside a socket: whoever holds its lock serves the socket.
+//! Lock file beside a socket. The process that holds its lock serves the socket.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use crate::error::SocketError;
 use crate::listener::os;
 
-/// A held lock. Dropping it removes its file, if that is still the one that is locked.
+/// A locked lock file. Drop removes the file if its path still leads to the locked file.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
-    /// The file stays when this goes.
+    /// True if drop must not remove the file.
     left: bool,
 }
 
@@ -25,8 +25,8 @@ impl Lock {
     /// Takes the lock of `socket` without waiting.
     ///
     /// # Errors
-    /// [`SocketError::Taken`] when somebody holds it, [`SocketError::NoFolder`]; the kernel's
-    /// refusal.
+    /// [`SocketError::Taken`] if another process holds it; [`SocketError::NoFolder`]; a failed
+    /// system call.
     pub(crate) fn take(socket: &Path) -> Result<Self, SocketError> {
         let path = lock_path(socket);
         loop {
@@ -40,29 +40,29 @@ impl Lock {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(os("lock", &path, error.into())),
             }
-            // Its holder may have removed the file between our open and our lock.
+            // The former owner may have removed the file between our open and our lock.
             if is_current(&file, &path).map_err(|e| os("inspect the lock file", &path, e))? {
                 return Ok(Self { file, path, left: false });
             }
         }
     }
 
-    /// The lock of `socket` that another process has taken by the same open file.
+    /// Adopts the lock of `socket` that another process took through the same open file.
     pub(crate) fn adopt(socket: &Path, file: OwnedFd) -> Self {
         Self { file: file.into(), path: lock_path(socket), left: false }
     }
 
-    /// Another descriptor of the same open file: the lock goes with the last of them.
+    /// Duplicates the descriptor of the open file. The lock ends when the last duplicate closes.
     pub(crate) fn twin(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Leaves the file where it is.
+    /// Makes drop leave the file in place.
     pub(crate) fn leave(&mut self) {
         self.left = true;
     }
 
-    /// The lock file is still the one that is locked.
+    /// Returns whether the path still leads to the locked file.
     pub(crate) fn is_current(&self) -> bool {
         is_current(&self.file, &self.path).is_ok_and(|current| current)
     }
@@ -70,14 +70,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // With the lock held, so that nobody else locks the file that goes.
+        // Still locked, so no other process can lock the file that is removed.
         if !self.left && self.is_current() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Why there is no lock file at `path`.
+/// Converts an error that creating the lock file at `path` returned.
 fn refused(path: &Path, error: io::Error) -> SocketError {
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) if error.kind() == io::ErrorKind::NotFound => {
@@ -87,14 +87,14 @@ fn refused(path: &Path, error: io::Error) -> SocketError {
     }
 }
 
-/// `SOCKET.lock`
+/// Returns `SOCKET.lock`.
 fn lock_path(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_owned();
     name.push(".lock");
     name.into()
 }
 
-/// The path still leads to the file that is locked.
+/// Returns whether `path` still leads to the locked file.
 fn is_current(file: &File, path: &Path) -> io::Result<bool> {
     let ours = file.metadata()?;
     match identity(path) {
@@ -104,7 +104,7 @@ fn is_current(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Device and inode behind a path.
+/// Returns device and inode of the file at `path`.
 pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let meta = path.symlink_metadata()?;
     Ok((meta.dev(), meta.ino()))

@@ -1,18 +1,18 @@
-//! What a session says about requests that it refuses.
+//! Log messages about refused requests.
 
 use crate::error::Refusal;
 
-/// A front-end chooses how many messages are refused, and must not choose how much is logged:
-/// only the first refusal of a session is a warning.
+/// Logs only the first refusal of a session as a warning. A front-end controls how many messages
+/// are refused, and must not control how much is logged.
 #[derive(Default)]
 pub(crate) struct RefusalLog {
     warned: bool,
-    /// Not even the first.
+    /// True if the first refusal is no warning either.
     pub(crate) hushed: bool,
 }
 
 impl RefusalLog {
-    /// Logs that something was refused.
+    /// Logs a refusal.
     pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
         let cause = causes(refusal);
         if std::mem::replace(&mut self.warned, true) || self.hushed {
@@ -24,7 +24,7 @@ impl RefusalLog {
     }
 }
 
-/// What an error came from, down to its root.
+/// Joins the sources of an error, down to its root.
 fn causes(error: &dyn std::error::Error) -> Option<String> {
     let chain = std::iter::successors(error.source(), |cause| cause.source());
     chain.map(ToString::to_string).reduce(|outer, inner| format!("{outer}: {inner}"))

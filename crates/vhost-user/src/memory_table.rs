@@ -1,5 +1,5 @@
-//! Memory tables from memory messages. Each change makes a new table; the old one lives until
-//! the last request that uses it has ended.
+//! Memory tables from memory messages. Each change makes a new table. The old table lives until the
+//! last request that uses it has ended.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -7,19 +7,18 @@ use memory::{Region, RegionSpec, Table};
 
 use crate::error::Refusal;
 
-/// Most bytes of guest memory that one session may have mapped. A process has 128 TiB of
-/// addresses, which all its disks share: a front-end whose file claims more than this would take
-/// them from the others.
+/// Most bytes of guest memory that one session may map: 16 TiB. A process has 128 TiB of addresses,
+/// which all its disks share. A front-end with a larger file would take addresses from the others.
 const MAX_MAPPED_BYTES: u64 = 16 << 40;
 
-/// A table of the regions of one `SET_MEM_TABLE`.
+/// Creates a table from the regions of one `SET_MEM_TABLE`.
 pub(crate) fn replaced(parts: Vec<(RegionSpec, OwnedFd)>) -> Result<Table, Refusal> {
     affordable(parts.iter().map(|(spec, _)| *spec))?;
     let regions = parts.into_iter().map(|(spec, fd)| Region::map(spec, fd.as_fd()));
     checked(regions.collect::<Result<_, _>>()?)
 }
 
-/// The table with one more region.
+/// Returns the table with one more region.
 pub(crate) fn with(table: &Table, spec: RegionSpec, fd: &OwnedFd) -> Result<Table, Refusal> {
     affordable(table.regions().iter().map(Region::spec).chain([spec]))?;
     let mut regions = table.regions().to_vec();
@@ -27,8 +26,8 @@ pub(crate) fn with(table: &Table, spec: RegionSpec, fd: &OwnedFd) -> Result<Tabl
     checked(regions)
 }
 
-/// The table without the region of that guest address, user address and length. Its offset is
-/// ignored, as the specification demands.
+/// Returns the table without the region of that guest address, user address and length. Ignores
+/// the offset, as the specification demands.
 pub(crate) fn without(table: &Table, gone: RegionSpec) -> Result<Table, Refusal> {
     let key = |spec: RegionSpec| (spec.guest_addr, spec.user_addr, spec.len);
     let mut regions = table.regions().to_vec();
@@ -40,7 +39,7 @@ pub(crate) fn without(table: &Table, gone: RegionSpec) -> Result<Table, Refusal>
     checked(regions)
 }
 
-/// Refuses what is too much together, before any of it is mapped.
+/// Refuses regions whose total exceeds [`MAX_MAPPED_BYTES`], before any of them is mapped.
 fn affordable(specs: impl Iterator<Item = RegionSpec>) -> Result<(), Refusal> {
     let bytes = specs.fold(0u64, |sum, spec| sum.saturating_add(spec.len));
     if bytes <= MAX_MAPPED_BYTES {
@@ -50,7 +49,8 @@ fn affordable(specs: impl Iterator<Item = RegionSpec>) -> Result<(), Refusal> {
     Err(Refusal::Field { field: "guest memory in bytes", value: bytes, accepted })
 }
 
-/// Ring addresses are given in user addresses, so those may not be ambiguous either.
+/// Refuses regions that overlap in user addresses: ring addresses are user addresses and must be
+/// unambiguous.
 fn checked(regions: Vec<Region>) -> Result<Table, Refusal> {
     let mut users: Vec<_> = regions.iter().map(|r| (r.spec().user_addr, r.spec().len)).collect();
     users.sort_unstable();
@@ -73,7 +73,7 @@ mod tests {
 
     const TIB: u64 = 1 << 40;
 
-    /// Addresses without memory behind them: nothing is ever touched.
+    /// Creates a region of a sparse file. The tests never touch its memory.
     fn part(guest_addr: u64, len: u64) -> (RegionSpec, OwnedFd) {
         let fd = memfd_create("addresses", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, len).unwrap();
@@ -92,7 +92,7 @@ mod tests {
         let (spec, fd) = part(64 * TIB, 4096);
         too_much(with(&table, spec, &fd), 16 * TIB + 4096);
         too_much(replaced(vec![part(0, 16 * TIB), part(32 * TIB, 4096)]), 16 * TIB + 4096);
-        // What lies before a region in its file is not mapped and does not count.
+        // Bytes before a region in its file are not mapped and do not count.
         let (_, file) = part(0, 7 * TIB);
         let pieces = (0..400).map(|at| {
             let file_offset = 6 * TIB + at * 4096;
@@ -101,7 +101,7 @@ mod tests {
             (spec, file.try_clone().unwrap())
         });
         assert_eq!(replaced(pieces.collect()).unwrap().regions().len(), 400);
-        // With room again, the same region is taken.
+        // After a removal there is space, and the table accepts the same region.
         let smaller = without(&table, part(0, 8 * TIB).0).unwrap();
         assert_eq!(with(&smaller, spec, &fd).unwrap().regions().len(), 2);
     }

@@ -1,7 +1,7 @@
-//! Requests: the bytes of a message become one checked value, once.
+//! Requests: parses the bytes of a message once into a checked value.
 //!
-//! Layouts are those of QEMU's `docs/interop/vhost-user.rst`: native byte order, a header of 12
-//! bytes (request, flags, size), then the payload.
+//! Layouts follow QEMU's `docs/interop/vhost-user.rst`: native byte order, a header of 12 bytes
+//! (request, flags, size), then the payload.
 
 mod body;
 #[cfg(test)]
@@ -19,36 +19,36 @@ use crate::error::Refusal;
 
 /// Bytes of a message header.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// Offset, size and flags before the bytes of a configuration message.
+/// Bytes of offset, size and flags at the start of a configuration message.
 const CONFIG_HEAD_BYTES: usize = 12;
-/// Most bytes of configuration space that one message carries: a page, far above any device's.
+/// Most bytes of configuration space in one message: a page, far more than any device has.
 pub(crate) const MAX_CONFIG_BYTES: usize = 4096;
 /// Longest payload that is read: the longest configuration message. A table of
-/// [`MAX_TABLE_REGIONS`] is shorter.
+/// [`MAX_TABLE_REGIONS`] regions is shorter.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = CONFIG_HEAD_BYTES + MAX_CONFIG_BYTES;
-/// Most regions in one `SET_MEM_TABLE`, and so most descriptors of one message. The
-/// specification's own tables have 8; more come one by one with `ADD_MEM_REG`.
+/// Most regions in one `SET_MEM_TABLE`, and so most descriptors of one message. The tables of the
+/// specification have 8. `ADD_MEM_REG` adds more regions one by one.
 pub(crate) const MAX_TABLE_REGIONS: usize = 32;
 
 /// Version 1 in the two low bits of the flags.
 pub(crate) const VERSION: u32 = 1;
 /// Mask of the version.
 const VERSION_MASK: u32 = 3;
-/// The message is an answer.
+/// Flag: the message is a reply.
 pub(crate) const REPLY: u32 = 1 << 2;
-/// The sender asks for an answer.
+/// Flag: the sender requests a reply.
 const NEED_REPLY: u32 = 1 << 3;
-/// In the payload of a vring descriptor message: no descriptor is attached.
+/// Bit in the payload of a vring descriptor message: no descriptor is attached.
 const NO_DESCRIPTOR: u64 = 1 << 8;
-/// In the payload of a vring descriptor message: the queue index.
+/// Bits in the payload of a vring descriptor message: queue index.
 const VRING_INDEX_MASK: u64 = 0xff;
-/// Bytes of the description of an in-flight region, and with the padding that QEMU's compiler
-/// puts behind it. QEMU takes an answer only in the size of its own.
+/// Sizes of the description of an in-flight region in bytes: plain, and with the padding of QEMU's
+/// compiler. QEMU accepts a reply only in the size of its own request.
 const INFLIGHT_BYTES: [usize; 2] = [20, 24];
 /// Flag of `SET_VRING_ADDR`: log writes to the used ring.
 const VRING_LOG: u32 = 1;
 
-/// Request codes that are served.
+/// Codes of the requests that are served.
 pub(crate) mod code {
     pub(crate) const GET_FEATURES: u32 = 1;
     pub(crate) const SET_FEATURES: u32 = 2;
@@ -82,7 +82,7 @@ pub(crate) mod code {
 pub(crate) struct Header {
     /// Request code.
     pub(crate) code: u32,
-    /// Flags as they came.
+    /// Flags as received.
     pub(crate) flags: u32,
     /// Bytes of payload that follow.
     pub(crate) size: u32,
@@ -98,7 +98,7 @@ impl Header {
         }
     }
 
-    /// Version 1, and a request rather than an answer.
+    /// Returns whether this is version 1 and a request rather than a reply.
     pub(crate) fn is_request(self) -> bool {
         self.flags & VERSION_MASK == VERSION && self.flags & REPLY == 0
     }
@@ -108,7 +108,7 @@ impl Header {
     }
 }
 
-/// Where the parts of a ring are, in the front-end's address space.
+/// Addresses of the parts of a ring, in the front-end's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingAddr {
     pub(crate) desc: u64,
@@ -116,7 +116,7 @@ pub(crate) struct RingAddr {
     pub(crate) avail: u64,
 }
 
-/// What an in-flight region is for, and where it is in its file.
+/// Dimensions of an in-flight region, and its location in its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InflightDesc {
     pub(crate) mmap_size: u64,
@@ -126,7 +126,7 @@ pub(crate) struct InflightDesc {
 }
 
 impl InflightDesc {
-    /// Payload of the answer to a request whose payload had `request` bytes.
+    /// Returns the payload of the reply to a request whose payload has `request` bytes.
     pub(crate) fn reply(self, request: usize) -> Vec<u8> {
         let mut bytes = [self.mmap_size, self.mmap_offset].map(u64::to_ne_bytes).concat();
         bytes.extend([self.queues, self.size].map(u16::to_ne_bytes).concat());
@@ -136,7 +136,7 @@ impl InflightDesc {
     }
 }
 
-/// A checked request. Indices are still to be held against the device's queue count.
+/// A checked request. The receiver must still compare indices with the device's queue count.
 #[derive(Debug)]
 pub(crate) enum Request {
     GetFeatures,
@@ -188,7 +188,7 @@ pub(crate) enum Request {
         offset: u32,
         bytes: Vec<u8>,
     },
-    /// With the size of the payload, which the answer repeats.
+    /// `payload` is the size of the payload, which the reply repeats.
     GetInflightFd {
         queues: u16,
         size: u16,
@@ -202,7 +202,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Parses a message. Descriptors that the request does not carry are closed.
+    /// Parses a message. Closes descriptors that the request does not carry.
     pub(crate) fn parse(code: u32, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let mut body = Body { bytes: payload };
         Ok(match code {
@@ -253,7 +253,7 @@ impl Request {
         })
     }
 
-    /// The front-end waits for more than an acknowledgement after this request.
+    /// Returns whether the front-end waits for more than an acknowledgement after this request.
     pub(crate) fn has_own_reply(code: u32) -> bool {
         matches!(
             code,
@@ -268,15 +268,15 @@ impl Request {
     }
 }
 
-/// Payload of the answer to `GET_CONFIG`.
+/// Returns the payload of the reply to `GET_CONFIG`.
 pub(crate) fn config_reply(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
-    // Cut by `config_len`, so the length fits.
+    // `config_len` has limited the length, so it fits.
     let size = bytes.len() as u32;
     let head = [offset, size, flags].map(u32::to_ne_bytes).concat();
     [&head, bytes].concat()
 }
 
-/// Payload of an answer that is a vring state.
+/// Returns the payload of a reply that is a vring state.
 pub(crate) fn vring_state_reply(index: u32, num: u32) -> Vec<u8> {
     [index, num].map(u32::to_ne_bytes).concat()
 }

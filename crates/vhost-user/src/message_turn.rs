@@ -1,9 +1,9 @@
-//! Whose turn it is in a conversation, for those who cannot wait for the front-end's.
+//! Tracks whether a session waits for its front-end, for callers that wait for a message boundary.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Who is waited for.
+/// State of the conversation: front-end's turn or backend's turn.
 #[derive(Debug, Default)]
 pub(crate) struct MessageTurn {
     state: Mutex<State>,
@@ -12,13 +12,13 @@ pub(crate) struct MessageTurn {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The front-end has to end what it has begun to send, or to take its answer.
+    /// True while the front-end must finish sending a message, or receive its reply.
     theirs: bool,
-    /// How often it has.
+    /// Number of front-end turns that have ended.
     ended: u64,
 }
 
-/// It is the front-end's turn until this is dropped.
+/// Guard of a front-end turn, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct FrontEndTurn<'a>(&'a MessageTurn);
 
@@ -28,7 +28,7 @@ impl MessageTurn {
         FrontEndTurn(self)
     }
 
-    /// Waits until the turn that is the front-end's now has ended; false: it has not by `until`.
+    /// Waits until the current front-end turn has ended. Returns false if it lasts beyond `until`.
     pub(crate) fn wait_message_boundary(&self, until: Instant) -> bool {
         let mut state = self.lock();
         let ended = state.ended;
@@ -44,7 +44,7 @@ impl MessageTurn {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No step of a change can panic.
+        // No state change can panic, so a poisoned mutex is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What a front-end has said about one ring, and whether that is enough to serve it.
+//! Settings of one ring, and whether they suffice to serve it.
 //!
 //! ```text
 //!              every part known, and enabled
@@ -6,9 +6,10 @@
 //!      ^                                          |
 //!      +--- GET_VRING_BASE (forgets the kick) ----+
 //!      +--- ENABLE(0) ----------------------------+
-//!      +--- memory of the ring taken away --------+
+//!      +--- memory of the ring removed -----------+
 //! ```
-//! A change that a running ring must not see stops it first and starts it again after.
+//! If a running ring must not see a change, the session stops the ring, applies the change and
+//! starts it again.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::error::Refusal;
 use crate::features::RING_EVENT_IDX;
 use crate::message::RingAddr;
 
-/// How the guest announces new entries.
+/// Notification of new entries by the guest.
 #[derive(Debug, Default)]
 pub(crate) enum Kick {
-    /// Not said yet, or the ring was stopped since.
+    /// The front-end has not set it, or not set it again after the ring stopped.
     #[default]
     Unset,
-    /// It does not: the ring is to be polled.
+    /// The guest does not notify; the device polls the ring.
     Polled,
-    /// Through this eventfd.
+    /// The guest notifies through this eventfd.
     Event(Arc<OwnedFd>),
 }
 
@@ -41,14 +42,14 @@ pub(crate) struct Ring {
     pub(crate) kick: Kick,
     pub(crate) call: Option<Arc<OwnedFd>>,
     pub(crate) err: Option<Arc<OwnedFd>>,
-    /// What `SET_VRING_ENABLE` said last, if it ever came.
+    /// Value of the last `SET_VRING_ENABLE`. `None`: none was received.
     pub(crate) enabled: Option<bool>,
-    /// The ring as the device serves it now.
+    /// Configuration with which the device serves the ring now. `None`: stopped.
     pub(crate) running: Option<QueueConfig>,
 }
 
 impl Ring {
-    /// Everything that is needed to start is known, and it may run.
+    /// Returns whether all settings for a start are known and the ring is enabled.
     ///
     /// A ring starts disabled only if protocol features were negotiated.
     pub(crate) fn ready(&self, starts_enabled: bool) -> bool {
@@ -60,7 +61,7 @@ impl Ring {
             && !matches!(self.kick, Kick::Unset)
     }
 
-    /// The ring with its addresses as `table` has them; `None` while a part is unknown.
+    /// Translates the ring's addresses with `table`. Returns `None` while a part is unknown.
     ///
     /// # Errors
     /// [`Refusal::RingOutside`].
@@ -87,7 +88,7 @@ impl Ring {
         }))
     }
 
-    /// Everything that the device gets.
+    /// Builds the parameters with which the device starts the queue.
     pub(crate) fn start(
         &self,
         index: u16,

@@ -1,4 +1,4 @@
-//! One front-end's conversation with one device.
+//! Sessions: one connection of a front-end to a device.
 
 use std::io;
 use std::net::Shutdown;
@@ -19,32 +19,32 @@ use crate::state::{Answer, State};
 use crate::stop_signal::{StopSignal, Woken};
 use crate::wire::{self, Message};
 
-/// A connected front-end that is still to be served, or to be served on.
+/// A connected front-end, before [`Session::run`] serves it.
 #[derive(Debug)]
 pub struct Session {
     link: Arc<Link>,
     hushed: bool,
-    /// What was known when it was frozen.
+    /// State of a frozen session to continue with.
     saved: Option<SessionState>,
 }
 
-/// Ends or freezes a session from another thread. Clones do so with the same session. The default
-/// is that of a session that has ended.
+/// Handle that ends or freezes a session from another thread. Clones refer to the same session. The
+/// default refers to a session that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct SessionHandle {
     link: Weak<Link>,
 }
 
-/// Why a session ended without an error.
+/// Reason why a session ended without an error.
 #[derive(Debug)]
 pub enum SessionEnd {
     /// The front-end closed the connection.
     HungUp,
     /// [`SessionHandle::close`] was called.
     Closed,
-    /// [`SessionHandle::freeze`] was called. No message is half read or unanswered, and the device
-    /// has heard nothing of it: its queues are started as they were, and are for the caller to
-    /// stop ([`SessionState::stopped_at`]).
+    /// [`SessionHandle::freeze`] was called. No message is half read or unanswered. The device
+    /// received no call: its queues are still started, and the caller must stop them
+    /// ([`SessionState::stopped_at`]).
     Frozen(Box<SessionState>),
 }
 
@@ -57,7 +57,7 @@ struct Link {
 }
 
 impl Session {
-    /// A session over a connected socket, which must be blocking.
+    /// Creates a session over a connected socket, which must be blocking.
     ///
     /// # Errors
     /// The process may open no more descriptors.
@@ -71,36 +71,37 @@ impl Session {
         Ok(Self { link: Arc::new(link), hushed: false, saved: None })
     }
 
-    /// Goes on with a session that was frozen, here or in another process, on the same device.
+    /// Continues a session that was frozen in this or another process, on the same device.
     /// [`Session::run`] then starts the queues that ran, and reads the next message.
     ///
     /// # Errors
-    /// The device has other queues, offers less than the front-end has acknowledged, or cannot
-    /// find a ring that ran.
+    /// The device has another number of queues, offers less than the front-end has acknowledged, or
+    /// cannot find a ring that ran.
     pub fn restore(state: SessionState, backend: &dyn Backend) -> Result<Self, StateError> {
         state.check_compatible(backend)?;
         let session = Self::over(Arc::clone(&state.socket)).map_err(StateError::Os)?;
         Ok(Self { saved: Some(state), ..session })
     }
 
-    /// What this front-end is refused is logged at level debug only.
+    /// Logs all refusals of this session at level debug only.
     pub fn log_refusals_at_debug(&mut self) {
         self.hushed = true;
     }
 
-    /// A handle that can end the session while it runs.
+    /// Returns a handle that can end or freeze the session while it runs.
     pub fn handle(&self) -> SessionHandle {
         SessionHandle { link: Arc::downgrade(&self.link) }
     }
 
-    /// Serves the front-end until it goes, is sent away, or stands still. This thread is the
-    /// session's control thread: it sleeps in the kernel between messages.
+    /// Serves the front-end until it disconnects, or until the handle closes or freezes the
+    /// session. The calling thread is the session's control thread: it sleeps in the kernel between
+    /// messages.
     ///
-    /// However it ends, but for [`SessionEnd::Frozen`], every queue has been stopped and the
-    /// device has heard [`Backend::disconnected`].
+    /// Unless the result is [`SessionEnd::Frozen`], all queues are stopped and
+    /// [`Backend::disconnected`] was called when this returns.
     ///
     /// # Errors
-    /// A front-end that does not speak the protocol, or a broken socket.
+    /// The front-end does not follow the protocol, or the socket is broken.
     pub fn run(self, backend: &mut dyn Backend) -> Result<SessionEnd, SessionError> {
         let mut state = State::new(backend);
         state.log.hushed = self.hushed;
@@ -115,7 +116,7 @@ impl Session {
         }
         state.end();
         if closed {
-            // Whatever the shutdown made of a half-read message is not the front-end's fault.
+            // The shutdown may have cut a message, which is not an error of the front-end.
             return Ok(SessionEnd::Closed);
         }
         outcome.map(|_| SessionEnd::HungUp)
@@ -124,34 +125,34 @@ impl Session {
 
 impl SessionHandle {
     /// Ends the session: its control thread wakes, stops the queues and returns from
-    /// [`Session::run`]. Returns at once; no effect on a session that has ended.
+    /// [`Session::run`]. Returns at once. Has no effect on a session that has ended.
     pub fn close(&self) {
         if let Some(link) = self.link.upgrade() {
             link.closed.store(true, Ordering::Release);
-            // Fails only when the other side has closed already.
+            // Fails only if the other side has already closed.
             let _ = link.socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Lets the session stand still as soon as no message is half read or unanswered: its control
-    /// thread then returns from [`Session::run`] with [`SessionEnd::Frozen`], unless the session
-    /// has ended before. Returns at once. A front-end that stops within a message holds this up
-    /// for as long as it likes: whoever cannot wait closes the session.
+    /// Freezes the session as soon as no message is half read or unanswered. Its control thread
+    /// then returns [`SessionEnd::Frozen`] from [`Session::run`], unless the session ends before.
+    /// Returns at once. A front-end that stops within a message delays this for as long as it
+    /// likes; a caller that cannot wait must close the session.
     pub fn freeze(&self) {
         if let Some(link) = self.link.upgrade() {
             link.freeze.stop();
         }
     }
 
-    /// Waits until the front-end has sent all of a message that it has begun, and taken the answer;
-    /// what the device does about it meanwhile is not waited for. False: it has not by `until`. True
-    /// of a session that has ended.
+    /// Waits until the front-end has sent the rest of a message that it has begun, and received the
+    /// reply. Does not wait while the device handles the message. Returns false if `until` passes
+    /// first, and true if the session has ended.
     pub fn await_message(&self, until: Instant) -> bool {
         self.link.upgrade().is_none_or(|link| link.turn.wait_message_boundary(until))
     }
 }
 
-/// How a conversation has come to its end.
+/// Reason why the message loop ended without an error.
 enum LoopExit {
     HungUp,
     Frozen,
@@ -175,14 +176,14 @@ fn converse(link: &Link, state: &mut State<'_>) -> Result<LoopExit, SessionError
     }
 }
 
-/// Carries out one message and answers it.
+/// Handles one message and sends its reply.
 fn exchange(link: &Link, state: &mut State<'_>, message: Message) -> Result<(), SessionError> {
     let socket = &link.socket;
     let (code, needs_reply) = (message.header.code, message.header.needs_reply());
     let bytes = message.payload.len();
     let outcome = carry_out(state, message);
     let _theirs = link.turn.theirs();
-    // A front-end may ask for this answer in the very message that negotiates answers.
+    // A front-end may request this reply in the same message that negotiates replies.
     let acknowledge = needs_reply && (state.acknowledges() || code == code::SET_PROTOCOL_FEATURES);
     match outcome {
         Ok(Answer::Done) if acknowledge => wire::reply(socket, code, &0u64.to_ne_bytes()),
@@ -209,7 +210,7 @@ fn carry_out(state: &mut State<'_>, message: Message) -> Result<Answer, Refusal>
     state.handle_request(request)
 }
 
-/// Tells the front-end, in the way that the protocol has for this request.
+/// Reports a refusal to the front-end, in the form that the protocol has for this request.
 fn refuse(
     socket: &UnixStream,
     code: u32,
@@ -221,7 +222,7 @@ fn refuse(
         return wire::reply(socket, code, &[]);
     }
     if code == code::GET_INFLIGHT_FD {
-        // A region of no bytes: there is none, and the front-end goes on without.
+        // A region of no bytes means that there is none. The front-end continues without it.
         return wire::reply(socket, code, &InflightDesc::default().reply(bytes));
     }
     if Request::has_own_reply(code) {

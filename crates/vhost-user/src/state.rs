@@ -1,4 +1,4 @@
-//! What a session knows, and what each request does to it.
+//! State of a session, and the effect of each request on it.
 
 mod rings;
 
@@ -21,18 +21,18 @@ use crate::message::{InflightDesc, Request, config_reply};
 use crate::ring::{Kick, Ring};
 use crate::session_state::{FrozenRing, SessionState};
 
-/// Most entries of a ring that is served. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`),
-/// and it bounds what we hold for the requests of one ring.
+/// Most entries of a ring. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`). The limit also
+/// bounds the memory for the requests of one ring.
 pub(crate) const MAX_RING_ENTRIES: u16 = 1024;
 
-/// How a request that was carried out is answered.
+/// Reply to a request that was carried out.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// By an acknowledgement, if one was asked for.
+    /// An acknowledgement, if the front-end requested one.
     Done,
-    /// By this payload.
+    /// This payload.
     Payload(Vec<u8>),
-    /// By this payload and the descriptor of this region.
+    /// This payload, and the descriptor of this region.
     Region(Vec<u8>, InflightRegion),
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct State<'a> {
     backend: &'a mut dyn Backend,
     rings: Vec<Ring>,
     table: Arc<Table>,
-    /// Acknowledged virtio features; no ring starts before they are known.
+    /// Acknowledged virtio features. No ring starts before they are known.
     acked: Option<u64>,
     /// Acknowledged protocol features.
     protocol: u64,
@@ -65,7 +65,7 @@ impl<'a> State<'a> {
         Self { backend, rings, table, acked: None, protocol: 0, record, channel: None, log }
     }
 
-    /// Everything that is known. The device hears nothing of it.
+    /// Returns the whole state as a value. Does not call the device.
     pub(crate) fn freeze(self, socket: Arc<UnixStream>) -> SessionState {
         let freeze = |mut ring: Ring| {
             let running = ring.running.take().is_some();
@@ -77,7 +77,7 @@ impl<'a> State<'a> {
         SessionState { socket, acked, protocol, table, record, rings, channel, hushed }
     }
 
-    /// Goes on with what was known, on a device that it fits.
+    /// Continues from a saved state, on a device that is compatible with it.
     pub(crate) fn resume(&mut self, saved: SessionState) {
         let SessionState { socket: _, acked, protocol, table, record, rings, channel, hushed } =
             saved;
@@ -104,7 +104,7 @@ impl<'a> State<'a> {
         features::OFFERED & !self.backend.withheld_features()
     }
 
-    /// Acknowledgements were negotiated.
+    /// Returns whether acknowledgements were negotiated.
     pub(crate) fn acknowledges(&self) -> bool {
         self.protocol & features::REPLY_ACK != 0
     }
@@ -158,8 +158,8 @@ impl<'a> State<'a> {
             }
             Request::SetVringErr { index, fd } => {
                 let fd = fd.map(|fd| fds::signal("error", fd)).transpose()?;
-                // A ring that runs takes it at its next start: nothing is ever lost by that, and
-                // a stop would fail requests that wait for room.
+                // A running ring uses the new descriptor from its next start on. Nothing is lost by
+                // that, while a stop would fail requests that wait for space.
                 let index = self.checked(index)?;
                 self.ring(index)?.err = fd;
             }
@@ -179,26 +179,26 @@ impl<'a> State<'a> {
         Ok(Answer::Done)
     }
 
-    /// The front-end is gone.
+    /// Stops all queues and reports the disconnect to the device.
     pub(crate) fn end(&mut self) {
         self.stop_all();
         self.backend.disconnected();
     }
 
-    /// One of its rings is served.
+    /// Returns whether any ring runs.
     fn runs(&self) -> bool {
         self.rings.iter().any(|ring| ring.running.is_some())
     }
 
     fn set_features(&mut self, bits: u64) -> Result<(), Refusal> {
         let bits = subset(bits, self.backend.features() | PROTOCOL_FEATURES)?;
-        // QEMU says the same again for each pair of a NIC's rings, while others may run. Without one that
-        // runs it is a driver that begins anew: User-Mode Linux has no other way to reset a device.
+        // QEMU repeats the features for each pair of a NIC's rings, while other rings may run. If
+        // no ring runs, a driver starts anew: User-Mode Linux has no other way to reset a device.
         if self.acked == Some(bits) && self.runs() {
             return Ok(());
         }
         self.stop_all();
-        // A device that refused these serves nothing until it accepts others.
+        // If the device refuses these features, it serves nothing until it accepts others.
         self.acked = None;
         let taken = self.backend.ack_features(bits & !PROTOCOL_FEATURES);
         taken.map_err(device("take these features"))?;
@@ -213,7 +213,7 @@ impl<'a> State<'a> {
         for index in 0..self.rings.len() {
             let ring = self.ring(index)?;
             let moved = ring.running.is_some_and(|running| {
-                // Only the addresses count: the ring's index has moved on.
+                // Compare the addresses only: the ring's index has advanced.
                 let same = |new: &virtq::QueueConfig| {
                     (new.desc, new.avail, new.used) == (running.desc, running.avail, running.used)
                 };
@@ -246,20 +246,20 @@ impl<'a> State<'a> {
     }
 
     fn set_record(&mut self, desc: InflightDesc, fd: &OwnedFd) -> Result<(), Refusal> {
-        // The former region is left with nothing recorded.
+        // The drain leaves the former region without records.
         self.stop_all();
         self.record = InflightState::take(desc, fd, self.rings.len())?;
         self.start_all();
         Ok(())
     }
 
-    /// The front-end has brought a record that cannot be had.
+    /// Stops all queues, because the front-end's in-flight region cannot be used.
     pub(crate) fn lose_record(&mut self) {
         self.stop_all();
         self.record = InflightState::Lost;
     }
 
-    /// The features that the device heard.
+    /// Returns the features that the device received.
     fn virtio_features(&self) -> u64 {
         self.acked.unwrap_or(0) & !PROTOCOL_FEATURES
     }
@@ -270,7 +270,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// A size that a ring may have.
+/// Checks the size of a ring.
 pub(crate) fn ring_size(num: u32) -> Result<u16, Refusal> {
     let size = u16::try_from(num).ok();
     let size = size.filter(|size| size.is_power_of_two() && *size <= MAX_RING_ENTRIES);
@@ -278,7 +278,7 @@ pub(crate) fn ring_size(num: u32) -> Result<u16, Refusal> {
     size.ok_or(Refusal::Field { field: "vring size", value: num.into(), accepted })
 }
 
-/// `bits`, if all of them were offered.
+/// Returns `bits` if all of them were offered.
 fn subset(bits: u64, offered: u64) -> Result<u64, Refusal> {
     let extra = bits & !offered;
     if extra == 0 { Ok(bits) } else { Err(Refusal::Features { extra }) }

@@ -1,4 +1,4 @@
-//! A word to stop that wakes whoever waits in the kernel.
+//! One-shot signal that wakes threads which wait in the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, write};
 
-/// A signal that is given once and stays. Clones share it; usable from any thread.
+/// A signal that is given once and stays. Clones share it; any thread may use it.
 #[derive(Clone, Debug)]
 pub struct StopSignal {
     event: Arc<OwnedFd>,
 }
 
-/// How a wait ended.
+/// Reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// [`StopSignal::stop_signal`] was called, now or before.
+    /// [`StopSignal::stop`] was called, now or before.
     Stopped,
     /// The descriptor is readable.
     Readable,
-    /// The time is over.
+    /// The timeout has passed.
     TimedOut,
 }
 
 impl StopSignal {
-    /// A signal that has not been given.
+    /// Creates a signal that has not been given.
     ///
     /// # Errors
     /// The process may open no more descriptors.
@@ -37,15 +37,15 @@ impl StopSignal {
 
     /// Gives the signal: every present and future wait ends.
     pub fn stop(&self) {
-        // Only a full counter refuses, and that is readable too.
+        // Fails only if the counter is full, and a full counter is readable too.
         let _ = write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until the signal is given, `readable` can be read, or `timeout` has passed,
-    /// whichever is first; the signal wins.
+    /// Sleeps until the signal is given, `readable` can be read, or `timeout` has passed, whichever
+    /// is first. The signal has priority.
     ///
     /// # Errors
-    /// The kernel refuses to wait.
+    /// The system call failed.
     pub fn wait(
         &self,
         readable: Option<BorrowedFd<'_>>,

@@ -1,7 +1,7 @@
-//! One end of the connection: whole messages in, whole messages out.
+//! Receives and sends whole messages.
 //!
-//! Never reads past the end of a message, so descriptors stay with the message that they came
-//! with, whatever pieces it arrives in.
+//! A read never goes past the end of a message. So descriptors stay with their message, whatever
+//! pieces it arrives in.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,21 +17,21 @@ use rustix::net::{
 use crate::error::SessionError;
 use crate::message::{HEADER_BYTES, Header, MAX_PAYLOAD_BYTES, MAX_TABLE_REGIONS, REPLY, VERSION};
 
-/// Most descriptors that the kernel lets one `sendmsg` carry (`SCM_MAX_FD`): with room for all,
-/// those that nobody wants are received and closed instead of being reported as lost.
+/// Most descriptors that one `sendmsg` can carry (`SCM_MAX_FD`). With space for all, surplus
+/// descriptors are received and closed instead of being reported as lost.
 const SCM_MAX_FD: usize = 253;
 
-/// A message as it came, bounded but not yet understood.
+/// A received message of bounded size, not parsed yet.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
-    /// The kernel dropped some descriptors: this process may open no more.
+    /// The kernel dropped some descriptors, because this process may open no more.
     pub(crate) fds_lost: bool,
 }
 
-/// Receives the next message; `None`: the front-end hung up between messages.
+/// Receives the next message. `None`: the front-end closed the connection between messages.
 pub(crate) fn receive(socket: &UnixStream) -> Result<Option<Message>, SessionError> {
     let mut fds = Collected::default();
     let mut head = [0; HEADER_BYTES];
@@ -57,12 +57,12 @@ pub(crate) fn receive(socket: &UnixStream) -> Result<Option<Message>, SessionErr
     Ok(Some(Message { header, payload, fds: fds.kept, fds_lost: fds.lost }))
 }
 
-/// Sends the answer to request `code`. Blocks while the front-end does not read.
+/// Sends the reply to request `code`. Blocks while the front-end does not read.
 pub(crate) fn reply(socket: &UnixStream, code: u32, payload: &[u8]) -> Result<(), SessionError> {
     reply_with(socket, code, payload, None)
 }
 
-/// As [`reply`], with a descriptor.
+/// Sends a reply like [`reply`], with a descriptor.
 pub(crate) fn reply_with(
     socket: &UnixStream,
     code: u32,
@@ -76,7 +76,7 @@ pub(crate) fn reply_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if let Some(fd) = &fd {
-        // There is room for one.
+        // The buffer has space for one descriptor.
         control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
     }
     let mut rest = bytes.as_slice();
@@ -84,14 +84,14 @@ pub(crate) fn reply_with(
         let iov = [IoSlice::new(rest)];
         let sent = retry_on_intr(|| sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL));
         let sent = sent.map_err(|source| SessionError::Os { action: "write to", source })?;
-        // The descriptor went with the first byte.
+        // The descriptor was sent with the first byte.
         control.clear();
         rest = rest.get(sent..).unwrap_or_default();
     }
     Ok(())
 }
 
-/// Descriptors of one message.
+/// Descriptors received with one message.
 #[derive(Default)]
 struct Collected {
     kept: Vec<OwnedFd>,
@@ -99,7 +99,7 @@ struct Collected {
 }
 
 impl Collected {
-    /// Keeps one more than any request carries, so that a surplus is seen; closes the others.
+    /// Stores one more than any request carries, so that a surplus is detected. Closes the others.
     fn push(&mut self, fd: OwnedFd) {
         if self.kept.len() <= MAX_TABLE_REGIONS {
             self.kept.push(fd);
@@ -107,7 +107,7 @@ impl Collected {
     }
 }
 
-/// Reads until `buffer` is full or the connection ends; returns the bytes read.
+/// Reads until `buffer` is full or the connection ends. Returns the number of bytes read.
 fn fill(
     socket: &UnixStream,
     buffer: &mut [u8],
@@ -119,7 +119,7 @@ fn fill(
             Ok(0) => break,
             Ok(bytes) => got += bytes,
             Err(Errno::INTR) => {}
-            // A front-end that died with answers unread.
+            // The front-end died with unread replies.
             Err(Errno::CONNRESET) => break,
             Err(source) => return Err(SessionError::Os { action: "read from", source }),
         }

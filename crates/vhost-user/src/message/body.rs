@@ -1,4 +1,4 @@
-//! Payloads: bytes become numbers, and each is checked as it is read.
+//! Payloads: reads numbers from bytes and checks each one.
 
 use std::os::fd::OwnedFd;
 
@@ -44,7 +44,7 @@ impl Body<'_> {
         self.u64()
     }
 
-    /// Index and number.
+    /// Reads a vring state: index and number.
     pub(super) fn vring_state(&mut self) -> Result<(u32, u32), Refusal> {
         self.exactly(8)?;
         Ok((self.u32()?, self.u32()?))
@@ -75,7 +75,8 @@ pub(super) fn one(mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
     }
 }
 
-/// The payload may be longer than its regions: User-Mode Linux always sends room for two.
+/// Reads a memory table. The payload may be longer than its regions: User-Mode Linux always
+/// sends space for two.
 pub(super) fn mem_table(
     mut body: Body<'_>,
     fds: Vec<OwnedFd>,

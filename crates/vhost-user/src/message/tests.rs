@@ -78,7 +78,7 @@ fn headers_of_requests() {
 }
 
 proptest! {
-    /// Any bytes become a request or a refusal.
+    /// Checks that any bytes become a request or a refusal.
     #[test]
     fn parsing_never_panics(
         code in 0u32..48,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StateError;
 
-/// A session as data. Descriptors are places in a list.
+/// A session as data. Descriptors are positions in a list.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SessionStateV1 {
@@ -68,7 +68,7 @@ pub(super) enum WrittenKick {
     Event(u16),
 }
 
-/// Puts a descriptor into the list; returns its place.
+/// Appends a descriptor to the list and returns its position.
 pub(super) fn index<'a>(
     fds: &mut Vec<BorrowedFd<'a>>,
     fd: BorrowedFd<'a>,
@@ -78,7 +78,7 @@ pub(super) fn index<'a>(
     Ok(place)
 }
 
-/// Descriptors that came with a state, until each is where it belongs.
+/// Descriptors received with a state and not used yet.
 pub(super) struct Descriptors {
     fds: Vec<Option<OwnedFd>>,
 }
@@ -88,13 +88,13 @@ impl Descriptors {
         Self { fds: fds.into_iter().map(Some).collect() }
     }
 
-    /// The descriptor at this place, once.
+    /// Takes the descriptor at this position, which works once.
     pub(super) fn take(&mut self, index: u16) -> Result<OwnedFd, StateError> {
         let place = self.fds.get_mut(usize::from(index));
         place.and_then(Option::take).ok_or(StateError::Descriptor { index })
     }
 
-    /// Nothing more is named.
+    /// Checks that all descriptors were used.
     pub(super) fn end(self) -> Result<(), StateError> {
         match self.fds.iter().flatten().count() {
             0 => Ok(()),

@@ -1,10 +1,10 @@
-//! A session that stands still between two messages: everything that is known of it, as a value.
+//! The state of a session that is frozen between two messages, as a value.
 //!
-//! [`SessionState`] goes on in this process, or is written down ([`SessionState::encode`]) and read
-//! by another ([`SessionState::decode`]), which may be of another version. What is written is
-//! plain data with a format version and a list of descriptors beside it; each index into the list
-//! is used once, and each descriptor has its index. Whatever a reader does not know it refuses:
-//! half a state would be a session that loses requests.
+//! [`SessionState`] continues in this process. Or one process encodes it ([`SessionState::encode`])
+//! and another one, perhaps of another version, decodes it ([`SessionState::decode`]). The encoded
+//! form is plain data with a format version, and a list of descriptors. Each descriptor has exactly
+//! one index in the data, and each index is used once. A reader refuses everything that it does not
+//! know, because a session with half its state would lose requests.
 
 mod error;
 mod format_v1;
@@ -40,7 +40,7 @@ pub const OLDEST_FORMAT: u32 = 1;
 /// Newest format that is read and written.
 pub const NEWEST_FORMAT: u32 = 1;
 
-/// A session that stands still.
+/// State of a frozen session.
 #[derive(Debug)]
 pub struct SessionState {
     pub(crate) socket: Arc<UnixStream>,
@@ -50,29 +50,29 @@ pub struct SessionState {
     pub(crate) record: InflightState,
     pub(crate) rings: Vec<FrozenRing>,
     pub(crate) channel: Option<BackendChannel>,
-    /// Refusals are logged at level debug only.
+    /// True if refusals are logged at level debug only.
     pub(crate) hushed: bool,
 }
 
-/// A ring of a session that stands still.
+/// A ring of a frozen session.
 #[derive(Debug)]
 pub(crate) struct FrozenRing {
     pub(crate) ring: Ring,
-    /// The device had started it, and starts it again when the session goes on.
+    /// True if the ring ran. It starts again when the session continues.
     pub(crate) running: bool,
 }
 
 impl SessionState {
-    /// The device has stopped queue `index`, and `next_avail` is the entry to be served next. To
-    /// be said of every queue that ran, before the session goes on anywhere.
+    /// Records that the device has stopped queue `index`, and the entry that it serves next. Call
+    /// this for every queue that ran, before the session continues in any process.
     pub fn stopped_at(&mut self, index: u16, next_avail: u16) {
         if let Some(frozen) = self.rings.get_mut(usize::from(index)) {
             frozen.ring.next_avail = Some(next_avail);
         }
     }
 
-    /// The driver of queue `index` has broken its ring: the session does not start it when it goes
-    /// on, but when its front-end gives it a kick descriptor anew, as after a stop.
+    /// Records that the driver of queue `index` has broken its ring. The continued session starts
+    /// the ring only after the front-end has sent its kick descriptor again, as after a stop.
     pub fn mark_broken(&mut self, index: u16) {
         if let Some(frozen) = self.rings.get_mut(usize::from(index)) {
             frozen.running = false;
@@ -80,16 +80,17 @@ impl SessionState {
         }
     }
 
-    /// Queues that ran.
+    /// Returns the queues that ran.
     pub fn running(&self) -> impl Iterator<Item = u16> {
         let running = (0u16..).zip(&self.rings).filter(|(_, frozen)| frozen.running);
         running.map(|(index, _)| index)
     }
 
-    /// As data of format `version`, and the descriptors that it names by their place.
+    /// Returns the state as data of format `version`, and the descriptors that the data names by
+    /// their position.
     ///
     /// # Errors
-    /// A format that is not known; memory that was not given as a file.
+    /// The format is not known, or some memory did not come as a file.
     pub fn encode(&self, version: u32) -> Result<(Value, Vec<BorrowedFd<'_>>), StateError> {
         check_version(version)?;
         let mut fds = vec![self.socket.as_fd()];
@@ -128,11 +129,12 @@ impl SessionState {
         Ok((serde_json::to_value(session_state_v1)?, fds))
     }
 
-    /// The state that [`Self::encode`] has written, perhaps in another process. Maps its memory.
+    /// Returns the state that [`Self::encode`] encoded, perhaps in another process. Maps its
+    /// memory.
     ///
     /// # Errors
-    /// A format that is not known, other descriptors than it names, or something that no session
-    /// can have come to.
+    /// The format is not known, the descriptors are not those that the data names, or no session
+    /// can reach such a state.
     pub fn decode(data: Value, fds: Vec<OwnedFd>) -> Result<Self, StateError> {
         let version = data.get("version").and_then(Value::as_u64).unwrap_or(0);
         check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
@@ -173,11 +175,11 @@ impl SessionState {
         })
     }
 
-    /// Checks that `backend` can go on with this session.
+    /// Checks that `backend` can continue this session.
     ///
     /// # Errors
-    /// The device has other queues, offers less than the front-end has acknowledged, or cannot
-    /// find a ring that ran.
+    /// The device has another number of queues, offers less than the front-end has acknowledged, or
+    /// cannot find a ring that ran.
     pub fn check_compatible(&self, backend: &dyn Backend) -> Result<(), StateError> {
         let (has, needs) = (usize::from(backend.queue_count()), self.rings.len());
         if has != needs {

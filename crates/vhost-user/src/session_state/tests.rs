@@ -65,7 +65,7 @@ fn state() -> impl Strategy<Value = SessionState> {
     })
 }
 
-/// What each descriptor is, as far as the kernel tells.
+/// Returns the inode of each descriptor, which identifies its file.
 fn files(fds: &[BorrowedFd<'_>]) -> Vec<u64> {
     fds.iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_ino).collect()
 }

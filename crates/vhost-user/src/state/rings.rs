@@ -1,4 +1,4 @@
-//! The rings of a session: what a request changes of them, and when they start and stop.
+//! Rings of a session: handles the requests that change, start and stop them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -51,13 +51,13 @@ impl State<'_> {
         let at = self.checked(index)?;
         self.stop(at, StopCause::Asked);
         let ring = self.ring(at)?;
-        // Stopped until the next kick descriptor comes.
+        // The ring stays stopped until the next kick descriptor arrives.
         ring.kick = Kick::Unset;
         let base = ring.next_avail.unwrap_or(0);
         Ok(Answer::Payload(vring_state_reply(index, base.into())))
     }
 
-    /// Changes something that a running ring must not see changing.
+    /// Applies a change that a running ring must not see: stops the ring and starts it again.
     pub(super) fn change(
         &mut self,
         index: u32,
@@ -75,7 +75,7 @@ impl State<'_> {
         at.ok_or(Refusal::NoSuchQueue { index, count })
     }
 
-    /// Refuses a change to a ring that runs.
+    /// Refuses a change to a running ring.
     pub(super) fn stopped(&self, index: u32, what: &'static str) -> Result<usize, Refusal> {
         let at = self.checked(index)?;
         match self.rings.get(at) {
@@ -107,7 +107,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Starts what can run now; a ring that cannot is reported when its own message comes.
+    /// Starts all rings that can run now, and logs those that fail to start.
     pub(super) fn start_all(&mut self) {
         (0..self.rings.len()).for_each(|index| self.start_or_report(index));
     }

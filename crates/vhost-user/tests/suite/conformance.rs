@@ -1,4 +1,4 @@
-//! What each message does, with the test as the front-end.
+//! Effect of each message, with the test as the front-end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Read;
@@ -15,14 +15,14 @@ fn features_are_offered_and_acknowledged() {
     assert_eq!(peer.ask_u64(1), FEATURES | POISON | PROTOCOL_FEATURES);
     assert_eq!(peer.ask_u64(15), OFFERED);
     assert_eq!(OFFERED, 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15);
-    // User-Mode Linux asks for an answer in the message that negotiates answers.
+    // User-Mode Linux requests a reply in the message that negotiates replies.
     peer.done(16, &words(&[OFFERED]), &[]);
     assert_eq!(peer.ask_u64(17), u64::from(QUEUES));
     assert_eq!(peer.ask_u64(36), 509);
     peer.done(3, &[], &[]);
     peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
     assert_eq!(peer.take(), [Event::Features(FEATURES)]);
-    // The same bits again are those of a driver that begins anew, as no ring runs.
+    // No ring runs, so the same bits mean that a driver starts anew.
     peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
     assert_eq!(peer.take(), [Event::Features(FEATURES)]);
     peer.refused(2, &words(&[1 << 50]), &[]);
@@ -41,7 +41,7 @@ fn nothing_is_acknowledged_that_was_not_negotiated() {
     peer.send(99, ACK, &[], &[]);
     peer.send(16, PLAIN, &words(&[OFFERED & !(1 << 3)]), &[]);
     peer.send(8, ACK, &state(0, 256), &[]);
-    // The next thing that comes is the answer to this.
+    // The next message received is the reply to this request.
     assert_eq!(peer.ask_u64(17), u64::from(QUEUES));
 }
 
@@ -72,7 +72,7 @@ fn configuration_is_read_with_zeroes_beyond_its_end() {
     assert_eq!(ask(58, 4), [59, 60, 0, 0]);
     assert_eq!(ask(u32::MAX, 8), [0; 8]);
     assert_eq!(ask(0, 4096).len(), 4096);
-    // More than a message holds is answered with nothing, as the specification has it.
+    // The reply to a request for more than a message holds is empty, as the specification says.
     assert_eq!(peer.ask(24, &config(0, 4097)), [0u8; 0]);
     assert_eq!(peer.ask(24, &[0; 5]), [0u8; 0]);
 }
@@ -94,15 +94,15 @@ fn a_ring_runs_when_everything_is_known_and_it_is_enabled() {
     assert_eq!(peer.take(), []);
     peer.done(18, &state(0, 1), &[]);
     assert_eq!(peer.take(), [started(0, 5)]);
-    // The same features again change nothing while a ring runs.
+    // While a ring runs, the same features change nothing.
     peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
     assert_eq!(peer.take(), []);
-    // Disabled, it is drained before the answer; enabled again, it goes on where it was.
+    // A disabled ring is drained before the reply. After enabling, it continues where it stopped.
     peer.done(18, &state(0, 0), &[]);
     assert_eq!(peer.take(), [Event::Stop(0)]);
     peer.done(18, &state(0, 1), &[]);
     assert_eq!(peer.take(), [started(0, 5 + SERVED)]);
-    // The base stops it until the next kick descriptor.
+    // GET_VRING_BASE stops the ring until the next kick descriptor.
     assert_eq!(peer.ask(11, &state(0, 0)), state(0, u32::from(5 + 2 * SERVED)));
     assert_eq!(peer.take(), [Event::Stop(0)]);
     peer.done(18, &state(0, 1), &[]);
@@ -135,7 +135,7 @@ fn the_order_of_the_parts_does_not_matter() {
     for first in 0..5 {
         let peer = Peer::new();
         peer.done(16, &words(&[OFFERED]), &[]);
-        // Addresses before memory are taken on trust, and looked up when it comes.
+        // Addresses before memory are accepted unchecked, and resolved when the memory arrives.
         peer.done(9, &ring_addr(0, 0x7000_1000), &[]);
         (0..5).for_each(|step| send(&peer, (first + step) % 5));
         let starts = peer.take().into_iter().filter(|event| *event == started(0, 5)).count();
@@ -163,19 +163,19 @@ fn calls_are_replaced_while_a_ring_runs() {
     let peer = Peer::negotiated(FEATURES);
     let (memory, kick, call) = (memfd(0x1_0000), event(), event());
     let (_read, write) = pipe();
-    // Before the ring runs, the call is kept for it.
+    // Before the ring runs, the session stores the call descriptor for it.
     peer.done(13, &words(&[0]), &[call.as_fd()]);
     peer.done(14, &words(&[0]), &[call.as_fd()]);
     peer.configure(0, &memory, &kick);
     let events = peer.take();
     assert!(matches!(events[..], [Event::Start { call: true, err: true, .. }]), "{events:?}");
     peer.done(13, &words(&[0]), &[write.as_fd()]);
-    // User-Mode Linux takes its calls from a socket.
+    // User-Mode Linux passes a socket as call descriptor.
     let (_ours, socket) = UnixStream::pair().unwrap();
     peer.done(13, &words(&[0]), &[socket.as_fd()]);
     peer.done(13, &words(&[0x100]), &[]);
     assert_eq!(peer.take(), [Event::Call(0, true), Event::Call(0, true), Event::Call(0, false)]);
-    // Whoever we write to must not be able to stop us.
+    // A full descriptor of the front-end must not block the device.
     for fd in [write.as_fd(), socket.as_fd()] {
         let flags = rustix::fs::fcntl_getfl(fd).unwrap();
         assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
@@ -203,7 +203,7 @@ fn a_running_ring_keeps_its_size_and_base() {
     peer.take();
     peer.refused(8, &state(0, 128), &[]);
     peer.refused(10, &state(0, 0), &[]);
-    // The same addresses change nothing; others take effect between two runs.
+    // The same addresses change nothing. Other addresses take effect between two runs.
     peer.done(9, &ring_addr(0, 0x7000_1000), &[]);
     assert_eq!(peer.take(), []);
     peer.done(9, &ring_addr(0, 0x7000_2000), &[]);
@@ -225,7 +225,7 @@ fn features_that_change_stop_the_rings_first() {
     assert_eq!(events[..2], [Event::Stop(0), Event::Features(fewer)]);
     let Event::Start { ring, features, .. } = events[2] else { panic!("{events:?}") };
     assert!(!ring.event_idx && features == fewer);
-    // Features that the device does not take leave everything stopped.
+    // Features that the device refuses leave everything stopped.
     peer.refused(2, &words(&[POISON]), &[]);
     assert_eq!(peer.take(), [Event::Stop(0)]);
     peer.done(12, &words(&[0]), &[kick.as_fd()]);
@@ -243,7 +243,7 @@ fn resets_stop_everything() {
     assert_eq!(peer.take(), [Event::Stop(0), Event::Stop(2)]);
     peer.done(34, &[], &[]);
     assert_eq!(peer.take(), [Event::Reset]);
-    // Rings and features are forgotten, the memory is not.
+    // The reset clears rings and features, but not the memory.
     peer.configure_ring(0, &kick);
     assert_eq!(peer.take(), []);
     peer.done(2, &words(&[FEATURES]), &[]);
@@ -260,16 +260,16 @@ fn memory_slots_come_and_go_under_running_rings() {
     peer.take();
     peer.done(37, &single(more), &[memory.as_fd()]);
     assert_eq!(peer.take(), [Event::Memory(2)]);
-    // The offset does not name a region, and some front-ends send a descriptor.
+    // The offset does not identify a region, and some front-ends send a descriptor.
     peer.done(38, &single([more[0], more[1], more[2], 0]), &[memory.as_fd()]);
     assert_eq!(peer.take(), [Event::Memory(1)]);
     peer.refused(38, &single(more), &[]);
-    // Without its memory a ring stops; with it, it goes on.
+    // Without its memory a ring stops. With the memory it continues.
     peer.done(38, &single(MEMORY), &[]);
     assert_eq!(peer.take(), [Event::Stop(0)]);
     peer.done(37, &single(MEMORY), &[memory.as_fd()]);
     assert_eq!(peer.take(), [started(0, 5 + SERVED)]);
-    // A ring that is elsewhere in the guest afterwards is started anew.
+    // If the ring's guest addresses change, the ring restarts.
     let moved = [MEMORY[0] + 0x100_0000, MEMORY[1], MEMORY[2], 0];
     peer.done(5, &table(&[moved]), &[memory.as_fd()]);
     let events = peer.take();
@@ -301,14 +301,14 @@ fn the_way_back_tells_of_changed_configuration_and_never_waits() {
     channel.config_changed().unwrap();
     ours.read_exact(&mut message).unwrap();
     assert_eq!(message[..], expected);
-    // A front-end that does not read: the call returns all the same.
+    // The call returns although the front-end does not read.
     for _ in 0..100_000 {
         channel.config_changed().unwrap();
     }
     drop(ours);
     assert_eq!(channel.config_changed(), Err(rustix::io::Errno::PIPE));
 
-    // Some front-ends hand over a pipe.
+    // Some front-ends pass a pipe.
     let (read, write) = pipe();
     peer.done(21, &[], &[write.as_fd()]);
     drop(write);
@@ -339,7 +339,7 @@ fn a_session_is_ended_from_another_thread() {
 #[test]
 fn a_session_ends_even_while_its_answers_are_not_read() {
     let peer = Peer::new();
-    // Fill both directions: the session now waits in its answer.
+    // Fill both directions. The session then waits in its reply.
     peer.socket.set_nonblocking(true).unwrap();
     let request = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
     let mut blocked = 0;

@@ -1,4 +1,4 @@
-//! A session stands still, is written down, and goes on somewhere else.
+//! Freezing a session, encoding its state, and continuing it in another place.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use vhost_user::features::PROTOCOL_FEATURES;
 use vhost_user::{NEWEST_FORMAT, Session, SessionState, StateError};
 
-/// Format 1, as it was written when it was the newest.
+/// State in format 1, as encoded when that was the newest format.
 const FORMAT_1: &str = include_str!("../fixtures/session-1.json");
 
-/// What a front-end holds on to.
+/// Descriptors that the front-end stores.
 struct Held {
     memory: OwnedFd,
     kick: OwnedFd,
 }
 
-/// A session in which everything is set that can be: a ring that runs and is recorded, one that
-/// is polled and runs, one that is known in part, one that is disabled.
+/// Creates a session with every setting in use. One ring runs with records, one runs and is polled,
+/// one is partly configured, one is disabled.
 fn whole() -> (Peer, Held) {
     let peer = Peer::negotiated(FEATURES | PROTOCOL_FEATURES);
     let (memory, kick) = (memfd(0x2_0000), event());
@@ -98,12 +98,12 @@ fn the_recorded_format_is_written_byte_for_byte_and_read() {
             recorded(1),
         ]
     );
-    // Everything is answered as it would have been.
+    // All replies are the same as without the freeze.
     assert_eq!(peer.ask(11, &state_of(0)), crate::common::state(0, 12 + u32::from(SERVED)));
     assert_eq!(peer.ask(11, &state_of(1)), crate::common::state(1, u32::from(SERVED) - 1));
     assert_eq!(peer.ask(11, &state_of(2)), crate::common::state(2, 77));
     assert_eq!(peer.ask(11, &state_of(3)), crate::common::state(3, 5));
-    // The kick of ring 3 went with its base; what else was said of it is still known.
+    // Reading the base cleared the kick of ring 3. Its other settings are still known.
     peer.done(12, &words(&[3]), &[held.kick.as_fd()]);
     assert_eq!(peer.take(), [Event::Stop(0), Event::Stop(1)]);
     peer.done(18, &crate::common::state(3, 1), &[]);
@@ -142,7 +142,7 @@ fn no_message_is_lost_or_carried_out_twice() {
     let call = event();
     for split in 0..=12 {
         let peer = Peer::negotiated(FEATURES);
-        // Half a message may be read already: then it is finished first.
+        // If half a message has been read already, the session finishes it first.
         let bytes = [17, PLAIN, 0].map(u32::to_ne_bytes).concat();
         peer.send_raw(&bytes[..split], &[]);
         peer.handle.freeze();
@@ -152,7 +152,7 @@ fn no_message_is_lost_or_carried_out_twice() {
         let peer = Peer::restored(socket, SessionState::decode(data, fds).unwrap());
         assert_eq!(peer.receive().0, 17);
         assert_eq!(peer.ask_u64(36), 509);
-        // A whole one waits in the socket, with its descriptor.
+        // A whole message waits in the socket, with its descriptor.
         peer.handle.freeze();
         peer.send(13, ACK, &words(&[0]), &[call.as_fd()]);
         let (socket, state, _) = peer.freeze();
@@ -161,12 +161,12 @@ fn no_message_is_lost_or_carried_out_twice() {
     }
 }
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 const LONG: Duration = Duration::from_secs(300);
-/// Who does not take an answer in this time takes none.
+/// Time after which a front-end that has not received a reply does not read.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Ends when the front-end is seen to be within a message.
+/// Waits until the session sees the front-end within a message.
 fn until_within(peer: &Peer) {
     let end = Instant::now() + LONG;
     while peer.handle.await_message(Instant::now()) {
@@ -190,7 +190,7 @@ fn who_is_within_a_message_is_waited_for_until_it_has_ended_it() {
         assert!(waits.join().unwrap());
         assert_eq!(peer.receive().0, 17);
     }
-    // Answers that it does not take, until there is no room for more.
+    // The front-end reads no replies until the socket is full.
     peer.socket.set_nonblocking(true).unwrap();
     let (mut asked, end) = (0, Instant::now() + LONG);
     while peer.handle.await_message(Instant::now() + PAUSE) {
@@ -204,7 +204,7 @@ fn who_is_within_a_message_is_waited_for_until_it_has_ended_it() {
     assert!(asked > 0);
     (0..asked).for_each(|_| assert_eq!(peer.receive().0, 17));
     settles(&peer);
-    // One that has ended owes nothing.
+    // A session that has ended has nothing to wait for.
     peer.send_raw(&bytes[..3], &[]);
     until_within(&peer);
     let handle = peer.handle.clone();
@@ -220,7 +220,7 @@ fn one_that_has_ended_is_not_frozen() {
     peer.ended().0.unwrap();
     handle.freeze();
     handle.close();
-    // Frozen, and gone since: its successor finds that out.
+    // The front-end disconnects after the freeze. The restored session detects that.
     let (socket, state, _) = Peer::negotiated(FEATURES).freeze();
     drop(socket);
     let shared = Arc::default();
@@ -248,7 +248,7 @@ fn a_state_from_the_future_or_from_nowhere_is_refused() {
     }
     let (_socket, state, _held) = frozen();
     assert!(matches!(state.encode(NEWEST_FORMAT + 1), Err(StateError::Version { .. })));
-    // A field that this format does not have is one whose meaning would be lost.
+    // An unknown field is refused, because its meaning would be lost.
     for at in ["", "/regions/0", "/rings/0", "/rings/0/addr", "/record/kept"] {
         let add = |data: &mut Value| data.pointer_mut(at).unwrap()["novel"] = json!(1);
         assert!(matches!(refused(add, at), StateError::Format(_)), "{at}");
@@ -290,12 +290,12 @@ fn what_no_session_can_have_come_to_is_refused() {
         ("/regions/1/user_addr", json!(0x7000_0000)),
         ("/rings/0/size", json!(3)),
         ("/rings/0/size", json!(2048)),
-        // The memory is no eventfd, the eventfd no memory.
+        // The memory descriptor is no eventfd, and the eventfd is no memory.
         ("/rings/0/kick/event", json!(1)),
         ("/record/kept/queues", json!(5)),
         ("/record/kept/size", json!(128)),
         ("/record/kept/mmap_size", json!(1)),
-        // These are parts that a queue that runs cannot be without.
+        // A running queue needs each of these settings.
         ("/rings/0/size", json!(null)),
         ("/rings/0/addr", json!(null)),
         ("/rings/0/next_avail", json!(null)),
@@ -312,7 +312,7 @@ fn what_no_session_can_have_come_to_is_refused() {
         refused(change, &format!("{at} {value}"));
     }
     let error = refused(|data| drop(data["rings"].as_array_mut().unwrap().remove(2)), "queues");
-    // The region is for as many queues as there were.
+    // The region covers as many queues as the device had before.
     assert!(matches!(error, StateError::Refused(_)), "{error}");
     let error = refused(
         |data| {

@@ -1,4 +1,4 @@
-//! Front-ends that are wrong on purpose: every one gets a refusal or the door, none a panic.
+//! Malformed and hostile front-ends: each one is refused or disconnected, and none causes a panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::File;
@@ -17,7 +17,7 @@ fn a_message_in_single_bytes_is_understood() {
     let payload = table(&[MEMORY]);
     let mut bytes = [5, ACK, payload.len() as u32].map(u32::to_ne_bytes).concat();
     bytes.extend_from_slice(&payload);
-    // The descriptor comes with the twentieth byte, which the protocol does not forbid.
+    // The descriptor arrives with the twentieth byte, which the protocol does not forbid.
     for (at, byte) in bytes.iter().enumerate() {
         let fds: &[BorrowedFd<'_>] = if at == 20 { &[memory.as_fd()] } else { &[] };
         peer.send_raw(&[*byte], fds);
@@ -86,7 +86,7 @@ fn descriptors_of_the_wrong_kind_are_refused() {
         peer.refused(14, &words(&[0]), &[wrong.as_fd()]);
         peer.refused(21, &[], &[wrong.as_fd()]);
     }
-    // Memory must be something that can be mapped.
+    // Memory must be a file that can be mapped.
     for wrong in [&read, &event()] {
         peer.refused(5, &table(&[MEMORY]), &[wrong.as_fd()]);
         peer.refused(37, &single(MEMORY), &[wrong.as_fd()]);
@@ -107,7 +107,7 @@ fn descriptors_in_the_wrong_number_are_refused() {
     peer.refused(12, &words(&[0]), &[kick.as_fd(), kick.as_fd()]);
     peer.refused(12, &words(&[0x100]), &[kick.as_fd()]);
     peer.refused(21, &[], &[]);
-    // 33 and more are too many for any message.
+    // 33 and more regions are too many for any message.
     let region = |n: u64| [n << 20, 0x1000, n << 20, 0];
     let many: Vec<_> = (0..33).map(region).collect();
     for count in [33, 253] {
@@ -127,10 +127,10 @@ fn descriptors_that_nobody_wants_are_closed() {
     }
     peer.send(12, PLAIN, &words(&[0]), &[write.as_fd()]);
     drop(write);
-    // Answered when everything before has been seen.
+    // The reply arrives after the session has handled all earlier messages.
     peer.receive();
     assert_eq!(peer.ask_u64(17), u64::from(QUEUES));
-    // End of file: no writer is left, here or there.
+    // End of file: no write end is open in the session or in the test.
     assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
 }
 
@@ -140,7 +140,7 @@ fn memory_tables_that_contradict_themselves_are_refused() {
     let memory = memfd(0x1_0000);
     let two = [memory.as_fd(), memory.as_fd()];
     let [guest, len, user, _] = MEMORY;
-    // The same guest addresses; the same user addresses; ends that wrap; nothing; beyond the file.
+    // Equal guest addresses; equal user addresses; ends that wrap; zero length; beyond the file.
     peer.refused(5, &table(&[MEMORY, [guest + len - 1, 0x1000, 0, 0]]), &two);
     peer.refused(5, &table(&[MEMORY, [0, 0x1000, user + len - 1, 0]]), &two);
     for bad in [
@@ -155,7 +155,7 @@ fn memory_tables_that_contradict_themselves_are_refused() {
         peer.refused(5, &table(&[bad]), &[memory.as_fd()]);
         peer.refused(37, &single(bad), &[memory.as_fd()]);
     }
-    // A refusal leaves the table as it was.
+    // A refusal leaves the table unchanged.
     peer.done(37, &single(MEMORY), &[memory.as_fd()]);
     peer.refused(37, &single(MEMORY), &[memory.as_fd()]);
     peer.refused(38, &single([guest, len - 1, user, 0]), &[]);
@@ -172,7 +172,7 @@ fn rings_outside_memory_do_not_start() {
         peer.refused(18, &state(0, 1), &[]);
         peer.done(18, &state(0, 0), &[]);
     }
-    // In memory, but not as the device wants it.
+    // The address is in memory, but the device refuses it.
     peer.done(9, &ring_addr(0, 0x7000_1008), &[]);
     peer.refused(18, &state(0, 1), &[]);
     assert_eq!(peer.take(), []);
@@ -211,7 +211,7 @@ struct Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Small numbers, so that many messages are nearly right.
+    // Small numbers make many messages nearly valid.
     let word = prop_oneof![
         4 => 0u64..6,
         3 => (0u64..16).prop_map(|page| 0x7000_0000 + page * 0x1000),
@@ -235,7 +235,7 @@ fn play(steps: &[Step]) {
     let peer = Peer::new();
     let things = [memfd(0x1_0000), event(), pipe().1, memfd(0)];
     peer.socket.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-    // Answers are thrown away by a reader of their own, so that nobody waits for anybody.
+    // A separate thread discards the replies, so that neither side waits for the other.
     let mut answers = peer.socket.try_clone().unwrap();
     let reader = std::thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
     for step in steps {
@@ -264,7 +264,7 @@ fn play(steps: &[Step]) {
     assert_eq!(events.last(), Some(&Event::Disconnected));
 }
 
-/// Sends unless the session has ended.
+/// Sends the bytes and returns whether that worked: the session may have ended.
 fn send_gently(peer: &Peer, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -283,8 +283,8 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever comes, the session ends when the front-end goes, with every queue stopped: the
-    /// recording device checks that starts and stops alternate.
+    /// After any messages, a disconnect ends the session with every queue stopped. The recording
+    /// device checks that starts and stops alternate.
     #[test]
     fn random_conversations_end(steps in steps()) {
         play(&steps);

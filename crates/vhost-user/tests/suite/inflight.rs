@@ -1,4 +1,4 @@
-//! The record of requests in flight: who makes it, who brings it, and what becomes of it.
+//! In-flight regions: creation, adoption, refusal and reset.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,14 +10,14 @@ use vhost_user::features::PROTOCOL_FEATURES;
 const GET: u32 = 31;
 const SET: u32 = 32;
 
-/// `mmap_size, mmap_offset, num_queues, queue_size`, with the padding of QEMU's compiler.
+/// Encodes `mmap_size, mmap_offset, num_queues, queue_size`, with the padding of QEMU's compiler.
 fn desc(size: u64, offset: u64, queues: u16, entries: u16) -> Vec<u8> {
     let mut bytes = words(&[size, offset]);
     bytes.extend([queues, entries, 0, 0].map(u16::to_ne_bytes).concat());
     bytes
 }
 
-/// Asks for a region for all queues of 256 entries.
+/// Requests a region for all queues of 256 entries.
 fn region(peer: &Peer) -> (Vec<u8>, OwnedFd) {
     peer.send(GET, PLAIN, &desc(0, 0, QUEUES, 256), &[]);
     let (code, payload, mut fds) = peer.receive_with_fds();
@@ -37,15 +37,15 @@ fn a_region_is_made_and_recorded_in_when_it_is_brought() {
     let (desc, fd) = region(&peer);
     let size = u64::from_ne_bytes(desc[..8].try_into().unwrap());
     assert!(rustix::fs::fstat(&fd).unwrap().st_size as u64 >= size && size >= 256 * 16);
-    // To make one is all that a front-end asks for.
+    // The request only creates a region. It does not change the rings.
     peer.configure(0, &memory, &kick);
     peer.done(18, &state(0, 1), &[]);
     assert_eq!(peer.take(), [started(0, 5)]);
-    // A ring that runs is drained before another record begins.
+    // The session drains a running ring before it switches to another region.
     peer.done(SET, &desc, &[fd.as_fd()]);
     let [again, with_record] = recorded(0, 5 + SERVED);
     assert_eq!(peer.take(), [Event::Stop(0), again, with_record]);
-    // Not padded, as the specification has it.
+    // This is the form of the specification, without padding.
     peer.done(SET, &desc[..20], &[fd.as_fd()]);
     peer.send(GET, PLAIN, &desc[..20], &[]);
     assert_eq!(peer.receive_with_fds().1.len(), 20);
@@ -68,13 +68,13 @@ fn a_region_outlives_its_session() {
 fn a_region_that_the_device_has_no_use_for_is_not_made() {
     let peer = Peer::negotiated(FEATURES | PROTOCOL_FEATURES);
     for (queues, entries) in [(0, 256), (QUEUES + 1, 256), (u16::MAX, 1), (1, 0), (1, 1025)] {
-        // QEMU and others take a region of no bytes for the answer that there is none.
+        // QEMU and other front-ends read a region of no bytes as "there is none".
         assert_eq!(peer.ask(GET, &desc(0, 0, queues, entries)), [0; 24], "{queues} of {entries}");
     }
     assert_eq!(peer.ask(GET, &[0; 20]), [0; 20]);
     assert_eq!(peer.ask(GET, &[0; 23]), [0; 24]);
     assert_eq!(peer.ask(GET, &[]), [0; 24]);
-    // The session goes on.
+    // The session continues.
     region(&peer);
 }
 
@@ -107,7 +107,7 @@ fn no_ring_starts_behind_a_record_that_was_refused() {
         peer.refused(18, &state(0, 1), &[]);
         assert!(peer.take().iter().all(|event| *event == Event::Stop(0)), "{name}");
     }
-    // One that can be read ends it, and one that does not arrive begins it again.
+    // A usable region ends the refusal. A region without its descriptor starts it again.
     peer.done(SET, &good, &[fd.as_fd()]);
     assert_eq!(peer.take(), recorded(0, 5 + SERVED));
     for (bytes, fds) in [(24, &[][..]), (24, &[fd.as_fd(), fd.as_fd()]), (16, &[fd.as_fd()])] {
@@ -147,17 +147,17 @@ fn no_ring_starts_that_the_region_is_not_for() {
     for index in [0, 1] {
         peer.configure(index, &memory, &kick);
     }
-    // Without a region anything starts.
+    // Without a region any queue starts.
     peer.done(18, &state(1, 1), &[]);
     assert_eq!(peer.take(), [started(1, 5)]);
-    // With one, what it does not record ends, and is not begun again.
+    // Queues that the new region does not cover stop and do not start again.
     peer.done(SET, &small, &[fd.as_fd()]);
     peer.done(18, &state(0, 1), &[]);
     let [start, record] = recorded(0, 5);
     assert_eq!(peer.take(), [Event::Stop(1), start, record]);
     peer.refused(18, &state(1, 1), &[]);
     assert_eq!(peer.take(), []);
-    // A region for all of them is what it takes.
+    // A region for all queues starts them.
     let (whole, fd) = region(&peer);
     peer.done(SET, &whole, &[fd.as_fd()]);
     let served = [recorded(0, 5 + SERVED), recorded(1, 5 + SERVED)].concat();

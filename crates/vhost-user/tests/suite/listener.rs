@@ -1,4 +1,4 @@
-//! Sockets and their lock files.
+//! Listening sockets and their lock files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use rustix::net::{
 use tempfile::TempDir;
 use vhost_user::{Access, Listener, SocketError, StopSignal, connect};
 
-/// Far above what anything here takes.
+/// Far longer than any step of these tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn folder() -> (TempDir, PathBuf) {
@@ -56,7 +56,7 @@ fn a_listener_goes_on_in_another_process() {
     let (folder, path) = folder();
     let listener = bind(&path).unwrap();
     let held = listener.parts().unwrap();
-    // Killed: nothing of it runs, its descriptors close.
+    // Like a killed process: no destructor runs, and its descriptors close.
     listener.leave();
     let mut waiting = UnixStream::connect(&path).unwrap();
     assert!(matches!(bind(&path), Err(SocketError::Taken { .. })), "the lock is held");
@@ -77,7 +77,7 @@ fn what_others_bound_since_is_left_alone() {
     for name in ["disk.sock", "disk.sock.lock"] {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
-    // Possibly with the inode number of the old one.
+    // The new file may have the inode number of the old one.
     let theirs = bind(&path).unwrap();
     drop(listener);
     assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
@@ -116,7 +116,7 @@ fn a_live_socket_is_refused_and_left_alone() {
 #[test]
 fn a_stale_socket_is_replaced() {
     let (folder, path) = folder();
-    // What a killed server leaves: both files, nobody listening, no lock.
+    // A killed server leaves both files, but no listener and no lock.
     drop(UnixListener::bind(&path).unwrap());
     std::fs::write(folder.path().join("disk.sock.lock"), "").unwrap();
     let listener = bind(&path).unwrap();
@@ -221,7 +221,7 @@ fn connecting_waits_until_the_front_end_listens() {
     assert!(connecting.join().unwrap());
 }
 
-/// A listener whose backlog is full, and what fills it.
+/// Creates a listener whose backlog is full, and the connections that fill it.
 fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
     let socket = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -243,7 +243,7 @@ fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
     }
 }
 
-/// Connects on a thread of its own; what comes of it is received.
+/// Connects on another thread, which sends the result.
 fn connecting(path: &Path, stop: &StopSignal) -> mpsc::Receiver<Option<UnixStream>> {
     let (path, stop, (sender, receiver)) = (path.to_owned(), stop.clone(), mpsc::channel());
     std::thread::spawn(move || sender.send(connect(&path, &stop).unwrap()));
@@ -256,7 +256,7 @@ fn a_full_backlog_is_waited_out() {
     let (listener, waiting) = full(&path);
     let stop = StopSignal::new().unwrap();
     let outcome = connecting(&path, &stop);
-    // Not an outcome, however long it is watched.
+    // No result arrives, however long the test waits.
     assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
     for _ in &waiting {
         accept(&listener).unwrap();

@@ -1,4 +1,4 @@
-//! A front-end that we did not write: the one of the `vhost` crate.
+//! Sessions against an independent front-end: that of the `vhost` crate.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::AsRawFd;

@@ -1,5 +1,5 @@
 //! A session in this process: a recording device on its own thread, and the test as front-end.
-// Test code, of which each file uses a part.
+// Each test file uses only a part of this module.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 use std::io::{IoSlice, IoSliceMut, Read};
@@ -19,18 +19,18 @@ use vhost_user::{
 };
 use virtq::{QueueConfig, QueueStart};
 
-/// Queues of the device.
+/// Number of queues of the device.
 pub const QUEUES: u16 = 4;
-/// Entries that the device says it has served whenever a queue is stopped.
+/// Entries that the device reports as served at each stop of a queue.
 pub const SERVED: u16 = 7;
-/// Offered: VERSION_1, RING_EVENT_IDX, and a bit of the device's own.
+/// Offered features: VERSION_1, RING_EVENT_IDX, and a bit of the device's own.
 pub const FEATURES: u64 = 1 << 32 | 1 << 29 | 1 << 9;
-/// A bit that the device offers and then does not take.
+/// Feature bit that the device offers and then refuses.
 pub const POISON: u64 = 1 << 5;
 /// Bytes of configuration space.
 pub const CONFIG_BYTES: u8 = 60;
 
-/// What the device was told.
+/// A call that the device received.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Features(u64),
@@ -43,7 +43,7 @@ pub enum Event {
         err: bool,
         features: u64,
     },
-    /// Behind the start of a queue whose requests are recorded.
+    /// Follows the start of a queue whose requests are recorded.
     Recorded(u16),
     Stop(u16),
     Memory(usize),
@@ -162,7 +162,7 @@ impl Backend for Recorder {
     }
 }
 
-/// The front-end's side of a session.
+/// Front-end's side of a session.
 pub struct Peer {
     pub socket: UnixStream,
     pub handle: SessionHandle,
@@ -170,7 +170,7 @@ pub struct Peer {
     thread: JoinHandle<Result<SessionEnd, SessionError>>,
 }
 
-/// Flags of a request that asks for an acknowledgement.
+/// Flags of a request that requests an acknowledgement.
 pub const ACK: u32 = 9;
 /// Flags of a plain request.
 pub const PLAIN: u32 = 1;
@@ -182,14 +182,15 @@ impl Peer {
         Self::served(socket, Session::new(theirs).unwrap(), backend)
     }
 
-    /// The front-end of a session that goes on, perhaps on another device.
+    /// Creates the front-end of a restored session, perhaps on another device.
     pub fn restored(socket: UnixStream, state: SessionState) -> Self {
         let backend = Recorder(Arc::default());
         let session = Session::restore(state, &backend).unwrap();
         Self::served(socket, session, backend)
     }
 
-    /// Lets the session stand still. Whatever of it has heard the device is in the events.
+    /// Freezes the session and returns its socket, its state and the calls that the device
+    /// received.
     pub fn freeze(self) -> (UnixStream, SessionState, Vec<Event>) {
         self.handle.freeze();
         let end = self.thread.join().expect("a session never panics");
@@ -204,7 +205,7 @@ impl Peer {
         Self { socket, handle, shared, thread }
     }
 
-    /// A session with acknowledgements and the given virtio features.
+    /// Creates a session with acknowledgements and the given virtio features.
     pub fn negotiated(features: u64) -> Self {
         let peer = Self::new();
         peer.done(16, &words(&[vhost_user::features::OFFERED]), &[]);
@@ -230,7 +231,7 @@ impl Peer {
         assert_eq!(sent, bytes.len());
     }
 
-    /// The next answer: request code and payload.
+    /// Receives the next reply: request code and payload.
     pub fn receive(&self) -> (u32, Vec<u8>) {
         let mut head = [[0; 4]; 3];
         (&self.socket).read_exact(head.as_flattened_mut()).unwrap();
@@ -241,7 +242,7 @@ impl Peer {
         (code, payload)
     }
 
-    /// As [`Self::receive`], with the descriptors that came.
+    /// Receives the next reply like [`Self::receive`], with its descriptors.
     pub fn receive_with_fds(&self) -> (u32, Vec<u8>, Vec<OwnedFd>) {
         let mut head = [0; 12];
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -261,7 +262,7 @@ impl Peer {
         (word(0), payload, fds)
     }
 
-    /// Sends a request and returns its answer.
+    /// Sends a request and returns its reply.
     pub fn ask(&self, code: u32, payload: &[u8]) -> Vec<u8> {
         self.send(code, PLAIN, payload, &[]);
         let (answered, payload) = self.receive();
@@ -289,7 +290,7 @@ impl Peer {
         assert!(!self.acknowledged(code, payload, fds), "request {code} was carried out");
     }
 
-    /// What happened since the last time.
+    /// Takes the calls that the device has received since the last time.
     pub fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.shared.lock().unwrap().events)
     }
@@ -298,21 +299,22 @@ impl Peer {
         self.shared.lock().unwrap().channel.clone().unwrap()
     }
 
-    /// Waits for the session to end; returns how, and what the device heard last.
+    /// Waits for the session to end. Returns its result and the last calls that the device
+    /// received.
     pub fn ended(self) -> (Result<SessionEnd, SessionError>, Vec<Event>) {
         drop(self.socket);
         let end = self.thread.join().expect("a session never panics");
         (end, std::mem::take(&mut self.shared.lock().unwrap().events))
     }
 
-    /// Waits until the session hangs up on us.
+    /// Waits until the session closes the connection.
     pub fn hung_up(&self) {
         let mut rest = Vec::new();
-        // The other side may close with something of ours unread.
+        // The session may close with unread bytes from the test.
         let _ = (&self.socket).read_to_end(&mut rest);
     }
 
-    /// Everything that a ring needs: memory, size, base, addresses, and a kick.
+    /// Sends all settings of a ring: memory, size, base, addresses, and a kick.
     pub fn configure(&self, index: u32, memory: &OwnedFd, kick: &OwnedFd) {
         self.done(5, &table(&[MEMORY]), &[memory.as_fd()]);
         self.configure_ring(index, kick);
@@ -348,12 +350,12 @@ pub fn single(region: RegionWords) -> Vec<u8> {
     [words(&[0]), words(&region)].concat()
 }
 
-/// A ring whose parts are a page apart, from user address `desc` on.
+/// Encodes the addresses of a ring whose parts are a page apart, from user address `desc`.
 pub fn ring_addr(index: u32, desc: u64) -> Vec<u8> {
     words(&[index.into(), desc, desc.wrapping_add(0x2000), desc.wrapping_add(0x1000), 0])
 }
 
-/// The ring of [`Peer::configure_ring`] as the device sees it.
+/// Returns the ring of [`Peer::configure_ring`] as the device receives it.
 pub fn ring(next_avail: u16) -> QueueConfig {
     QueueConfig {
         size: 256,
