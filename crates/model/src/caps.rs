@@ -1,4 +1,4 @@
-//! Caps on what a guest may do with a disk.
+//! Caps of a disk: limits of requests and bytes a second.
 
 use std::ops::RangeInclusive;
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::SpecError;
 
-/// Highest cap of requests a second: more than any storage does, so that a larger number is a
-/// mistake, and more than a process could count in its life.
+/// Highest cap of requests a second. No storage does more, so a larger number is a mistake. A
+/// process could not count more in its lifetime.
 pub const MAX_IOPS: u64 = 1 << 32;
 /// Highest cap of bytes a second, for the same reasons: 1 TiB.
 pub const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
-/// Lowest cap of bytes a second. Below, the largest request that a guest makes would keep it
-/// waiting for minutes, and it would look hung; pause the disk instead.
+/// Lowest cap of bytes a second. Below it, the largest request of a guest would wait for minutes,
+/// and the guest would seem to hang. Pause the disk instead.
 pub const MIN_BYTES_PER_SECOND: u64 = 4096;
-/// Longest burst, in seconds: a day.
+/// Longest burst in seconds: a day.
 pub const MAX_BURST_SECONDS: u32 = 86_400;
 
-/// Caps of one disk, over all its queues. What is absent is not capped.
+/// Caps of one disk, over all its queues. An absent value means no cap.
 ///
-/// A cap slows a guest and never stops it: a request larger than what is left passes, and those
-/// after it wait. Reads and writes count as a request and by their bytes, discards and zeroes as a
-/// request; a flush is not held back.
+/// A cap slows a guest and never stops it. A request larger than the remaining tokens passes, and
+/// later requests wait. Reads and writes count as a request and by their bytes. Discards and
+/// write-zeroes count as a request. A flush is never delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caps {
@@ -37,7 +37,7 @@ pub struct Caps {
     /// Bytes a second in a burst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_burst: Option<u64>,
-    /// Seconds for which a full burst lasts. It fills while the disk does less than its cap.
+    /// Seconds that a full burst lasts. It refills while the disk does less than its cap.
     #[serde(default = "one")]
     pub burst_seconds: u32,
 }
@@ -54,15 +54,15 @@ impl Default for Caps {
 }
 
 impl Caps {
-    /// Nothing is capped.
+    /// Returns whether there is no cap.
     pub fn is_none(&self) -> bool {
         self.iops.is_none() && self.bytes_per_second.is_none()
     }
 
-    /// Checks that every rate is one that can be kept.
+    /// Checks that every rate is in its range.
     ///
     /// # Errors
-    /// The first field that cannot be.
+    /// The first field that is out of range.
     pub fn validate(&self) -> Result<(), SpecError> {
         let (bytes, bytes_per_second) = (self.bytes_burst, self.bytes_per_second);
         let range = MIN_BYTES_PER_SECOND..=MAX_BYTES_PER_SECOND;
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(caps, expected);
         assert_eq!(parsed("{}").unwrap(), Caps::default());
         assert!(Caps::default().is_none() && !expected.is_none());
-        // The highest that is kept.
+        // The highest accepted values.
         parsed(
             r#"{"iops":4294967296,"iops_burst":4294967296,"bytes_per_second":1099511627776,
                 "bytes_burst":1099511627776,"burst_seconds":86400}"#,
@@ -153,7 +153,7 @@ mod tests {
             (r#"{"bytes_per_second":1099511627777}"#, "4096 to 1099511627776; leave it out"),
             (r#"{"iops":10,"iops_burst":4294967297}"#, "not in"),
             (r#"{"bytes_per_second":4096,"bytes_burst":1099511627777}"#, "not in"),
-            // 2^64 is no u64 at all.
+            // 2^64 does not fit into a u64.
             (r#"{"iops":18446744073709551616}"#, "expected u64"),
             (r#"{"iops":-1}"#, "expected u64"),
             (r#"{"iops":1.5}"#, "expected u64"),

@@ -1,40 +1,40 @@
-//! A disk as it is written on a command line: `PATH[,ro][,serial=S][,queues=N]...`.
+//! A disk on a command line: `PATH[,ro][,serial=S][,queues=N]...`.
 //!
-//! `PATH` may also be `null:SIZE` or `memory:SIZE`. A comma that belongs to the path is doubled,
-//! as QEMU has it; a file that is really named `null:1G` is written `./null:1G`.
+//! `PATH` may also be `null:SIZE` or `memory:SIZE`. Double a comma in a path, as for QEMU. Write a
+//! file named `null:1G` as `./null:1G`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::spec::{Backend, CacheMode, DiskSpec, OnFull, PollMode, SpecError, parse_size};
 
-/// A parsed and checked `--disk`: everything of a [`DiskSpec`] but its name and socket, which
-/// whoever starts the machine gives it.
+/// A parsed and checked `--disk`: a [`DiskSpec`] without name and socket. The program that starts
+/// the machine adds both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskArg {
     spec: DiskSpec,
 }
 
-/// The options that a `--disk` takes, for messages.
+/// Options of a `--disk`, for messages.
 const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES, \
                        poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, \
                        on-full=wait|error, iops=N, bps=SIZE";
 
 impl DiskArg {
-    /// A disk with every default.
+    /// Creates a disk with default options.
     ///
     /// # Errors
-    /// Field `backend`, for sizes that no disk has.
+    /// Field `backend`: the size is out of range.
     pub fn new(backend: Backend) -> Result<Self, SpecError> {
         let spec = DiskSpec::new("disk", "unplaced", backend);
         spec.validate()?;
         Ok(Self { spec })
     }
 
-    /// The full spec, for a disk named `id` that listens on `socket`.
+    /// Returns the full spec of a disk named `id` that listens on `socket`.
     ///
     /// # Errors
-    /// A bad id, or a socket path that is too long.
+    /// The id is invalid, or the socket path is too long.
     pub fn place(
         &self,
         id: impl Into<String>,
@@ -45,12 +45,12 @@ impl DiskArg {
         Ok(spec)
     }
 
-    /// Where the bytes are.
+    /// Returns the backend.
     pub fn backend(&self) -> &Backend {
         &self.spec.backend
     }
 
-    /// The serial that the guest sees, if one was given.
+    /// Returns the serial number that the guest sees, if there is one.
     pub fn serial(&self) -> Option<&str> {
         self.spec.serial.as_deref()
     }
@@ -128,7 +128,7 @@ pub(crate) fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, S
     })
 }
 
-/// Splits at single commas; a doubled comma stands for itself.
+/// Splits at single commas; a doubled comma stands for one comma.
 pub(crate) fn split_commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = text.chars().peekable();

@@ -1,4 +1,4 @@
-//! What somebody asks of an NBD export, as data.
+//! Specification of an NBD export.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{SpecError, validate_id, validate_socket};
 
-/// Connections that one export takes at a time, unless the spec says otherwise: several for each
-/// of a few clients that use several.
+/// Default number of connections that one export accepts at a time: several for each of a few
+/// clients that use several.
 pub const DEFAULT_CONNECTIONS: u16 = 16;
-/// Most connections of one export: each may hold some megabytes.
+/// Maximum number of connections of one export: each may use some megabytes.
 pub const MAX_CONNECTIONS: u16 = 256;
 
-/// A disk offered over NBD on a Unix socket: the parameters of `disk.export`. The export has the
-/// disk's id as its name.
+/// A disk offered over NBD on a Unix socket: the parameters of `disk.export`. The export's name is
+/// the disk's id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportSpec {
-    /// The disk's id.
+    /// Id of the disk.
     pub id: String,
     /// Unix socket to listen on.
     pub socket: PathBuf,
-    /// Refuse writes. What writes needs the disk to be inactive, and has its lock.
+    /// Whether writes are refused. A writable export needs an inactive disk, and holds its lock.
     #[serde(default)]
     pub read_only: bool,
-    /// Connections at a time; more are turned away.
+    /// Maximum number of connections at a time; further ones are closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u16>,
     /// Permission bits of the socket, for example 0o660.
@@ -36,7 +36,7 @@ pub struct ExportSpec {
 }
 
 impl ExportSpec {
-    /// A read-only export with every default.
+    /// Creates a read-only export with default values.
     pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
         Self {
             id: id.into(),
@@ -48,12 +48,12 @@ impl ExportSpec {
         }
     }
 
-    /// Connections at a time.
+    /// Returns the maximum number of connections at a time.
     pub fn limit(&self) -> u16 {
         self.connections.unwrap_or(DEFAULT_CONNECTIONS)
     }
 
-    /// Address of the export as NBD clients take it.
+    /// Returns the URI of the export for NBD clients.
     pub fn uri(&self) -> String {
         let mut uri = format!("nbd+unix:///{}?socket=", self.id);
         for byte in self.socket.as_os_str().as_encoded_bytes() {
@@ -66,10 +66,10 @@ impl ExportSpec {
         uri
     }
 
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_id(&self.id)?;
         validate_socket(&self.socket, self.socket_mode)?;

@@ -1,36 +1,36 @@
-//! Names of things that the toolstack keeps: UUIDs, each with its kind.
+//! UUIDs of toolstack objects, with one type for each kind of object.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// 128 bits that name one thing; text as in RFC 9562, lower case.
+/// A 128-bit UUID; text as in RFC 9562, lower case.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct Uuid([u8; 16]);
 
-/// Text that is no UUID.
+/// Text that is not a UUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12 are expected")]
 pub struct BadUuid(pub String);
 
-/// Bytes before which a dash stands.
+/// Indexes of the bytes that follow a dash.
 const DASHES: [usize; 4] = [4, 6, 8, 10];
-/// Characters of its text.
+/// Number of characters in its text.
 const CHARS: usize = 36;
 
 impl Uuid {
-    /// A random one (version 4), made of these random bytes.
+    /// Creates a random UUID (version 4) from random bytes.
     pub fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> [u8; 16] {
         self.0
     }
@@ -84,7 +84,7 @@ impl From<Uuid> for String {
     }
 }
 
-/// A UUID that names one kind of thing.
+/// Defines a UUID type for each kind of object.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
@@ -103,21 +103,21 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A machine.
+    /// UUID of a machine.
     VmId,
-    /// A machine's disk slot with what is in it.
+    /// UUID of a machine's disk slot with its content.
     VbdId,
-    /// A disk.
+    /// UUID of a disk.
     VdiId,
-    /// A storage repository.
+    /// UUID of a storage repository.
     SrId,
-    /// A machine's network interface.
+    /// UUID of a machine's network interface.
     VifId,
-    /// A network.
+    /// UUID of a network.
     NetworkId,
 }
 
-/// One running incarnation of a machine; 0 is the control domain.
+/// Number of one running instance of a machine; 0 is the control domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Domid(pub u32);

@@ -1,4 +1,4 @@
-//! A machine to run once: what `ringway run` was asked for, as checked data.
+//! Specification of a machine that `ringway run` starts once.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,25 +10,25 @@ use crate::disk_arg::DiskArg;
 use crate::spec::{SpecError, refuse};
 use crate::topology::MAX_DISKS;
 
-/// Least guest memory in bytes: a Linux kernel with an initramfs does not start below it.
+/// Minimum guest memory in bytes: a Linux kernel with an initramfs does not start with less.
 pub const MIN_MEMORY_BYTES: u64 = 32 << 20;
-/// Most guest memory in bytes: above the memory of any host that runs one QEMU per machine.
+/// Maximum guest memory in bytes: more than any host with one QEMU per machine has.
 pub const MAX_MEMORY_BYTES: u64 = 16 << 40;
-/// Most virtual CPUs: q35's bound without an interrupt remapper.
+/// Maximum number of virtual CPUs: q35's limit without an interrupt remapper.
 pub const MAX_VCPUS: u16 = 255;
 
-/// What executes the guest's instructions.
+/// Accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
     /// The host's CPU, through /dev/kvm.
     Kvm,
-    /// QEMU's translator: slow, and works everywhere.
+    /// QEMU's translator: slow, but works everywhere.
     Tcg,
 }
 
 impl Accel {
-    /// As QEMU's `-accel` writes it.
+    /// Returns the name for QEMU's `-accel`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -37,13 +37,13 @@ impl Accel {
     }
 }
 
-/// What the user asked for: one accelerator, or the better one that works.
+/// Requested accelerator: a fixed one, or the better one that works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccelChoice {
-    /// KVM if a short boot under it succeeds, else TCG.
+    /// KVM if a short boot under it succeeds, otherwise TCG.
     #[default]
     Auto,
-    /// This one.
+    /// A fixed accelerator.
     Fixed(Accel),
 }
 
@@ -63,7 +63,7 @@ impl FromStr for AccelChoice {
     }
 }
 
-/// One machine: a kernel, its memory and CPUs, and its disks in order of their position.
+/// A machine: a kernel, memory, CPUs, and disks in order of their position.
 #[derive(Clone, Debug)]
 pub struct MachineSpec {
     /// Kernel image.
@@ -72,23 +72,23 @@ pub struct MachineSpec {
     pub initrd: Option<PathBuf>,
     /// Kernel command line.
     pub append: String,
-    /// Disks; the position decides the PCI address.
+    /// Disks; the position determines the PCI address.
     pub disks: Vec<DiskArg>,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u16,
-    /// Accelerator asked for.
+    /// Requested accelerator.
     pub accel: AccelChoice,
-    /// The machine is stopped when this has passed since the start.
+    /// Time after the start at which the machine is stopped.
     pub timeout: Option<Duration>,
 }
 
 impl MachineSpec {
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that no machine can have.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         let refuse = |field, problem| Err(SpecError { field, problem });
         validate_memory(self.memory_bytes)?;

@@ -1,7 +1,7 @@
-//! Why an operation may not begin.
+//! Reasons why an operation may not begin.
 //!
-//! A refusal says what is wrong in the words of this crate. Whoever answers a client adds the
-//! references of the objects and makes the error code of it.
+//! A refusal uses the terms of this crate. The code that answers a client adds the references of
+//! the objects and chooses the error code.
 
 use crate::sr::SrOp;
 use crate::vbd::VbdOp;
@@ -9,19 +9,19 @@ use crate::vdi::VdiOp;
 use crate::vif::VifOp;
 use crate::vm::{PowerState, VmOp};
 
-/// Something that a guest must be able to do for an operation.
+/// Guest ability that an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Shut down or reboot when it is asked to.
+    /// Shut down or reboot on request.
     Shutdown,
-    /// Take and give back disks while it runs.
+    /// Accept and release disks while it runs.
     HotplugVbd,
-    /// Take and give back network interfaces while it runs.
+    /// Accept and release network interfaces while it runs.
     HotplugVif,
 }
 
 impl Feature {
-    /// As messages write it.
+    /// Returns the name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shutdown => "clean shutdown and reboot",
@@ -31,23 +31,23 @@ impl Feature {
     }
 }
 
-/// An operation that runs, and the kind of object that it runs on.
+/// A running operation and the kind of object that it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OngoingOp {
-    /// Of a machine.
+    /// Operation on a machine.
     Vm(VmOp),
-    /// Of a machine's disk slot.
+    /// Operation on a machine's disk slot.
     Vbd(VbdOp),
-    /// Of a disk.
+    /// Operation on a disk.
     Vdi(VdiOp),
-    /// Of a storage repository.
+    /// Operation on a storage repository.
     Sr(SrOp),
-    /// Of a machine's network interface.
+    /// Operation on a machine's network interface.
     Vif(VifOp),
 }
 
 impl OngoingOp {
-    /// The operation's name.
+    /// Returns the name of the operation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vm(op) => op.name(),
@@ -59,72 +59,72 @@ impl OngoingOp {
     }
 }
 
-/// Why an operation may not begin now.
+/// Reason why an operation may not begin now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody has blocked it on this machine.
+    /// A user has blocked the operation on this machine.
     #[error("the operation is blocked on this machine: {reason}")]
     Blocked {
-        /// As it was given with the block.
+        /// Reason that the user gave with the block.
         reason: String,
     },
-    /// The machine is not in a power state in which this can be done.
+    /// The machine's power state does not allow the operation.
     #[error("the machine is {}, this needs {}", .actual.error_name(), states(.expected))]
     BadPowerState {
-        /// All the states in which it can be done.
+        /// All power states that allow it.
         expected: &'static [PowerState],
-        /// The state it is in.
+        /// Current power state.
         actual: PowerState,
     },
-    /// Something else that it cannot run beside is under way; see [`Refusal::passes`].
+    /// A conflicting operation is running; see [`Refusal::passes`].
     #[error("{} is in progress", .op.name())]
     OtherOperation {
-        /// That operation.
+        /// The running operation.
         op: OngoingOp,
     },
-    /// Not done to templates.
+    /// The operation is not for templates.
     #[error("the machine is a template")]
     IsTemplate,
-    /// Done to templates only.
+    /// The operation is only for templates.
     #[error("the machine is no template")]
     NotTemplate,
-    /// Not done to snapshots.
+    /// The operation is not for snapshots.
     #[error("the machine is a snapshot")]
     IsSnapshot,
-    /// Done to snapshots only.
+    /// The operation is only for snapshots.
     #[error("the machine is no snapshot")]
     NotSnapshot,
-    /// Not done to the control domain.
+    /// The operation is not for the control domain.
     #[error("the machine is the control domain")]
     IsControlDomain,
-    /// The guest has said that it cannot, or has not said that it can.
+    /// The guest denies the feature, or has not reported it.
     #[error("the guest does not offer {}", .0.name())]
     LacksFeature(Feature),
-    /// The guest has none of the drivers that this needs.
+    /// The guest has none of the required drivers.
     #[error("the guest has not loaded the drivers that this needs")]
     MissingDrivers,
-    /// The device is plugged already.
+    /// The device is already plugged.
     #[error("the device is attached already")]
     AlreadyAttached,
     /// The device is not plugged.
     #[error("the device is not attached")]
     AlreadyDetached,
-    /// The device is marked as one that stays.
+    /// The device is marked as not unpluggable.
     #[error("the device is marked as not unpluggable")]
     NotUnpluggable,
-    /// There is no medium in the drive.
+    /// The drive has no medium.
     #[error("the drive is empty")]
     Empty,
-    /// There is a medium in the drive.
+    /// The drive has a medium.
     #[error("the drive is not empty")]
     NotEmpty,
-    /// The device is no drive whose medium can be changed.
+    /// The device is not a drive with a removable medium.
     #[error("the device has no removable medium")]
     NotRemovable,
-    /// Somebody uses the disk in a way that forbids this.
+    /// Another user of the disk prevents the operation.
     #[error("the disk is in use")]
     VdiInUse,
-    /// The disk is not written to.
+    /// The disk is read-only.
     #[error("the disk is read-only")]
     VdiReadOnly,
     /// The storage has lost the disk.
@@ -136,10 +136,10 @@ pub enum Refusal {
     /// The storage repository is still attached to this host.
     #[error("the storage repository is attached; unplug its PBD")]
     SrAttached,
-    /// Nothing connects this host with the storage repository.
+    /// No PBD connects this host with the storage repository.
     #[error("the storage repository has no PBD")]
     SrNoPbd,
-    /// There are disks in the storage repository.
+    /// The storage repository contains disks.
     #[error("the storage repository is not empty; destroy its disks or forget it")]
     SrNotEmpty,
     /// Another device of the machine has this number.
@@ -148,36 +148,36 @@ pub enum Refusal {
     /// No device has this number or name.
     #[error("`{0}` is no device that a machine can have, or none is free")]
     NoSuchDevice(String),
-    /// The host has too little memory for the machine.
+    /// The host has too little free memory for the machine.
     #[error("{needed_bytes} bytes of memory are needed, {available_bytes} are available")]
     NotEnoughMemory {
-        /// Bytes that the machine would take.
+        /// Bytes that the machine needs.
         needed_bytes: u64,
-        /// Bytes that the host can give.
+        /// Bytes that the host has available.
         available_bytes: u64,
     },
-    /// Something else, said in a sentence.
+    /// Another reason, as a sentence.
     #[error("{0}")]
     NotAllowed(String),
-    /// Ringway does not do this.
+    /// Ringway does not implement the operation.
     #[error("this operation is not implemented")]
     NotImplemented,
 }
 
 impl Refusal {
-    /// Refused because of an operation that is under way.
+    /// Returns a refusal because of a running operation.
     pub(crate) fn beside<T>(op: OngoingOp) -> Result<T, Self> {
         Err(Self::OtherOperation { op })
     }
 
-    /// Whether it passes by itself: a caller may wait and ask again. Every other refusal is an
-    /// answer at once.
+    /// Returns whether the reason passes by itself, so that a caller may wait and retry. Every
+    /// other refusal is final.
     pub fn passes(&self) -> bool {
         matches!(self, Self::OtherOperation { .. })
     }
 }
 
-/// `halted, suspended`: as error parameters list power states.
+/// Formats power states for error parameters: `halted, suspended`.
 pub fn states(of: &[PowerState]) -> String {
     of.iter().map(|state| state.error_name()).collect::<Vec<_>>().join(", ")
 }

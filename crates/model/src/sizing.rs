@@ -1,67 +1,66 @@
-//! How much of a host Ringway takes for itself, with the reason for each number. `docs/sizing.md` has
-//! them as a table.
+//! Ringway's share of a host, with the reason for each number. `docs/sizing.md` has the table.
 //!
-//! The share is 1 GiB and a twentieth of the host's memory, at most 8 GiB and at most half of all.
-//! Half of it is for caches of images, an eighth for buffers of requests, a quarter for steps that
-//! run at once; the rest is for processes and queues.
+//! The share is 1 GiB and a twentieth of the host's memory, at most 8 GiB and at most half of the
+//! host's memory. Half of the share is for image caches, an eighth for request buffers, and a
+//! quarter for concurrent steps. The rest is for processes and queues.
 
 use std::fmt;
 
 use crate::admission::DEFAULT_HOST;
 
-/// Most reactors of a process: beyond it a host's storage is busy before they are.
+/// Maximum number of reactors of a process: with more, the host's storage saturates first.
 pub const MAX_REACTORS: u16 = 16;
-/// Memory of one device step while it runs, in bytes: as it was measured for XenServer's.
+/// Memory of one running device step in bytes, as measured for XenServer.
 pub const STEP_BYTES: u64 = 15 << 20;
-/// Part of the share for caches: one of so many.
+/// Divisor of the share for image caches.
 const CACHE_PART: u64 = 2;
-/// Part of the share for buffers of requests.
+/// Divisor of the share for request buffers.
 const BUFFER_PART: u64 = 8;
-/// Part of the share for steps that run at once.
+/// Divisor of the share for concurrent steps.
 const STEPS_PART: u64 = 4;
-/// Ringway's share of any host with memory enough, in bytes.
+/// Fixed part of the share on a host with enough memory, in bytes.
 const SHARE_BASE_BYTES: u64 = 1 << 30;
-/// And of the host's memory, one of so many.
+/// Divisor of the host's memory for the variable part of the share.
 const SHARE_PART: u64 = 20;
-/// Largest share, in bytes.
+/// Maximum share in bytes.
 const MAX_SHARE_BYTES: u64 = 8 << 30;
-/// Reactors for a share below so many bytes, as XenServer 7.0 has it for its control domain.
+/// Number of reactors for a share below each size in bytes, as XenServer 7.0's control domain.
 const REACTORS_BY_SHARE: [(u64, u16); 2] = [(2 << 30, 4), (4 << 30, 8)];
 
-/// A host, as far as sizes go.
+/// Host properties that determine the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// CPUs that Ringway may use.
+    /// Number of CPUs that Ringway may use.
     pub cpus: u16,
-    /// Memory in all, in bytes.
+    /// Total memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// A number and why it is not another one.
+/// A value and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizedValue<T> {
-    /// The number.
+    /// The value.
     pub value: T,
-    /// The reason, in a sentence.
+    /// The reason, as a sentence.
     pub why: String,
 }
 
-/// What is taken where nothing else is set.
+/// Sizes that apply unless the configuration sets others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// Memory for Ringway's own processes, in bytes.
     pub share_bytes: SizedValue<u64>,
-    /// Threads of a `ringway-io` that serve requests.
+    /// Number of threads of a `ringway-io` that serve requests.
     pub reactors: SizedValue<u16>,
-    /// Memory for caches of images, in bytes.
+    /// Memory for image caches, in bytes.
     pub cache_bytes: SizedValue<u64>,
-    /// Memory for buffers of requests, in bytes.
+    /// Memory for request buffers, in bytes.
     pub buffer_bytes: SizedValue<u64>,
-    /// Device steps on the host at once.
+    /// Maximum number of concurrent device steps on the host.
     pub steps: SizedValue<u16>,
 }
 
-/// The sizes for a host.
+/// Returns the sizes for a host.
 pub fn sizing(host: Host) -> Sizing {
     let share_bytes = share(host.memory_bytes);
     let part = |of: u64, what: &str| {
@@ -117,7 +116,7 @@ fn steps(share: u64) -> SizedValue<u16> {
     SizedValue { value, why }
 }
 
-/// An amount of memory as people write it.
+/// An amount of memory, displayed with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -145,7 +144,7 @@ mod tests {
         sizing(Host { cpus, memory_bytes: gib << 30 })
     }
 
-    /// What people read.
+    /// Documentation page with the table.
     const DOCUMENT: &str = include_str!("../../../docs/sizing.md");
 
     #[test]

@@ -1,16 +1,16 @@
-//! Storage repositories: what can be done to them.
+//! Storage repositories: their operations and the gate.
 
 use crate::refusal::{OngoingOp, Refusal};
 use crate::wire_names::named;
 
 named! {
-    /// What can be done to a storage repository.
+    /// Operation on a storage repository.
     SrOp {
-        /// Look what is in it.
+        /// List its disks.
         Scan = "scan",
-        /// Remove it and what is in it.
+        /// Remove it with its disks.
         Destroy = "destroy",
-        /// Remove its record, not what is in it.
+        /// Remove its record but not its disks.
         Forget = "forget",
         /// Attach it to a host.
         Plug = "plug",
@@ -18,9 +18,9 @@ named! {
         Unplug = "unplug",
         /// Read its properties again.
         Update = "update",
-        /// Make a disk.
+        /// Create a disk.
         VdiCreate = "vdi_create",
-        /// Record a disk that is there.
+        /// Record an existing disk.
         VdiIntroduce = "vdi_introduce",
         /// Remove a disk.
         VdiDestroy = "vdi_destroy",
@@ -32,15 +32,15 @@ named! {
         VdiSnapshot = "vdi_snapshot",
         /// Mirror a disk.
         VdiMirror = "vdi_mirror",
-        /// Begin to note changes of a disk.
+        /// Enable changed block tracking of a disk.
         VdiEnableCbt = "vdi_enable_cbt",
-        /// End noting changes of a disk.
+        /// Disable changed block tracking of a disk.
         VdiDisableCbt = "vdi_disable_cbt",
         /// Remove the content of a disk.
         VdiDataDestroy = "vdi_data_destroy",
-        /// Tell the changes of a disk.
+        /// List the changed blocks of a disk.
         VdiListChangedBlocks = "vdi_list_changed_blocks",
-        /// Say whether a disk is reset at boot.
+        /// Set whether a disk is reset at boot.
         VdiSetOnBoot = "vdi_set_on_boot",
         /// Connect a host with it.
         PbdCreate = "pbd_create",
@@ -49,27 +49,27 @@ named! {
     }
 }
 
-/// Everything that a gate reads of one storage repository.
+/// Facts about one storage repository that its gate reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SrFacts {
-    /// A host is connected with it.
+    /// Whether a PBD connects a host with it.
     pub has_pbd: bool,
-    /// It is attached to that host.
+    /// Whether it is attached to that host.
     pub attached: bool,
-    /// There are disks in it.
+    /// Whether it contains disks.
     pub has_vdi: bool,
-    /// One of its disks is plugged into a machine, or about to be. Left out where it is only
-    /// asked what to show: an SR has very many disks.
+    /// Whether one of its disks is plugged into a machine, or about to be. Not computed for lists
+    /// of allowed operations, because an SR has very many disks.
     pub in_use: bool,
-    /// Operations under way.
+    /// Running operations.
     pub current: Vec<SrOp>,
 }
 
-/// Whether `op` may begin on `sr`.
+/// Checks whether `op` may begin on `sr`.
 ///
-/// The first that applies refuses, in this order: what Ringway does not do; whether it is attached
-/// and in use; what is in it; operations under way. Operations on single disks run beside each
-/// other, everything else alone.
+/// The first matching rule refuses, in this order: operations that Ringway does not implement;
+/// attachment and use; content; running operations. Operations on single disks run concurrently.
+/// Every other operation runs alone.
 ///
 /// # Errors
 /// The first refusal.
@@ -96,17 +96,17 @@ pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
     }
 }
 
-/// What a client may be shown as possible now, in the order of [`SrOp::ALL`].
+/// Returns the operations that a client may see as possible now, in the order of [`SrOp::ALL`].
 pub fn allowed(sr: &SrFacts) -> Vec<SrOp> {
     SrOp::ALL.iter().copied().filter(|op| check(*op, sr).is_ok()).collect()
 }
 
-/// Whether it concerns one disk and leaves the others alone.
+/// Returns whether the operation concerns one disk only.
 fn is_of_disk(op: SrOp) -> bool {
     op.name().starts_with("vdi_")
 }
 
-/// Whether Ringway does it.
+/// Returns whether Ringway implements the operation.
 fn is_served(op: SrOp) -> bool {
     matches!(
         op,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(names(&away), "forget plug unplug pbd_create pbd_destroy");
         let empty = SrFacts { has_vdi: false, ..away };
         assert_eq!(names(&empty), "destroy forget plug unplug pbd_create pbd_destroy");
-        // Its place has gone under a machine that runs.
+        // The PBD is gone while a machine uses a disk.
         let lost = SrFacts { in_use: true, ..empty };
         assert_eq!(names(&lost), "plug pbd_create pbd_destroy");
         assert_eq!(names(&SrFacts::default()), "forget pbd_create");

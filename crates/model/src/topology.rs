@@ -1,25 +1,25 @@
-//! Where each device of a machine sits: a pure function of its position.
+//! PCI addresses of a machine's devices: a pure function of their position.
 //!
-//! A guest names devices by their PCI address, so the address of the third disk must be the same
-//! at every start, whatever became of the first two (design 5). Disks take the slots
-//! [`FIRST_DISK_SLOT`] to [`LAST_DISK_SLOT`] of q35's root bus, first function 0 of each slot,
-//! then function 1 of each, and so on.
+//! A guest names devices by their PCI address. So the address of the third disk must be the same at
+//! every start, even if the first two are gone. Disks use the slots [`FIRST_DISK_SLOT`] to
+//! [`LAST_DISK_SLOT`] of q35's root bus: first function 0 of each slot, then function 1 of each,
+//! and so on.
 
 use std::fmt;
 
-/// First slot for disks. q35 has its host bridge in slot 0; slots 1 to 3 are left to devices
-/// that a machine has once (network, agent port, random numbers).
+/// First slot for disks. q35 has its host bridge in slot 0. Slots 1 to 3 are for devices that a
+/// machine has once (network, agent port, random numbers).
 pub const FIRST_DISK_SLOT: u8 = 4;
 /// Last slot for disks. q35 has its ISA bridge, SATA and SMBus in slot 31.
 pub const LAST_DISK_SLOT: u8 = 0x1b;
-/// Functions in a PCI slot.
+/// Number of functions in a PCI slot.
 const FUNCTIONS: usize = 8;
-/// Slots for disks.
+/// Number of slots for disks.
 const DISK_SLOTS: usize = (LAST_DISK_SLOT - FIRST_DISK_SLOT) as usize + 1;
-/// Most disks of one machine.
+/// Maximum number of disks of one machine.
 pub const MAX_DISKS: usize = DISK_SLOTS * FUNCTIONS;
 
-/// A PCI address on the root bus. Shown as QEMU's `addr=` wants it: `0x4.0`.
+/// A PCI address on the root bus, displayed for QEMU's `addr=`: `0x4.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Slot (device number), 0 to 31.
@@ -34,7 +34,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The address of the disk at `position` (counted from 0), or `None` past [`MAX_DISKS`].
+/// Returns the address of the disk at `position` (from 0), or `None` from [`MAX_DISKS`] on.
 pub fn disk_address(position: usize) -> Option<PciAddress> {
     if position >= MAX_DISKS {
         return None;
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn function_zero_of_a_slot_comes_before_its_others() {
-        // A guest looks at the other functions of a slot only when function 0 is there.
+        // A guest probes the other functions of a slot only if function 0 exists.
         for position in 0..MAX_DISKS {
             let address = disk_address(position).unwrap();
             if address.function > 0 {

@@ -1,4 +1,4 @@
-//! A machine's network interfaces: what can be done to them, what they may do, and their numbers.
+//! Network interfaces of a machine: their operations, limits and numbers.
 
 mod limits;
 
@@ -12,38 +12,38 @@ use crate::vm::{PowerState, Strictness, VmFacts, check_device};
 use crate::wire_names::named;
 pub use limits::{FLOOD_LIMIT, LockingMode, VifSettings, check_limits, limits};
 
-/// Highest number of an interface: a machine has 7.
+/// Highest device number of an interface: a machine has 7.
 pub const MAX_DEVICE: u8 = MAX_VIFS - 1;
 
-/// Most pairs of queues of an interface: the queue of commands takes the place of one.
+/// Maximum number of queue pairs of an interface: the control queue takes the place of one.
 pub const MAX_QUEUES: u16 = MAX_PAIRS - 1;
 
 named! {
-    /// What can be done to a network interface.
+    /// Operation on a network interface.
     VifOp {
-        /// Take part in the start of its machine.
+        /// Take part in the start of the machine.
         Attach = "attach",
-        /// Give it to a running machine.
+        /// Plug it into a running machine.
         Plug = "plug",
-        /// Ask a running machine to give it back.
+        /// Unplug it from a running machine.
         Unplug = "unplug",
     }
 }
 
-/// Everything that a gate reads of one network interface, beside its machine.
+/// Facts about one network interface that its gate reads, apart from its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VifFacts {
-    /// It is plugged, or about to be.
+    /// Whether it is plugged, or about to be.
     pub attached: bool,
-    /// Operations under way.
+    /// Running operations.
     pub current: Vec<VifOp>,
 }
 
-/// Whether `op` may begin on `vif` of `vm`.
+/// Checks whether `op` may begin on `vif` of `vm`.
 ///
-/// The first that applies refuses, in this order: an operation under way; the power state, with
-/// what is attached or detached already; operations of the machine; what the guest can do; the
-/// control domain.
+/// The first matching rule refuses, in this order: a running operation; the power state, and
+/// whether the interface is attached or detached already; operations of the machine; guest
+/// features; the control domain.
 ///
 /// # Errors
 /// The first refusal.
@@ -65,18 +65,18 @@ pub fn check(op: VifOp, vif: &VifFacts, vm: &VmFacts, how: Strictness) -> Result
     if vm.is_control_domain { Err(Refusal::IsControlDomain) } else { Ok(()) }
 }
 
-/// What a client may be shown as possible now, in the order of [`VifOp::ALL`].
+/// Returns the operations that a client may see as possible now, in the order of [`VifOp::ALL`].
 pub fn allowed(vif: &VifFacts, vm: &VmFacts) -> Vec<VifOp> {
     let all = VifOp::ALL.iter().copied();
     all.filter(|op| check(*op, vif, vm, Strictness::Strict).is_ok()).collect()
 }
 
-/// The number for a new interface that asks for `wanted`: a number, or `autodetect`, which takes
-/// the lowest that is free.
+/// Returns the number for a new interface from `wanted`: a number, or `autodetect` for the lowest
+/// free one.
 ///
 /// # Errors
-/// [`Refusal::DeviceTaken`]; [`Refusal::NoSuchDevice`] for what is no number of an interface and
-/// when none is free.
+/// [`Refusal::DeviceTaken`]; [`Refusal::NoSuchDevice`] if `wanted` is not an interface number, or
+/// if none is free.
 pub fn choose(wanted: &str, used: &BTreeSet<u8>) -> Result<u8, Refusal> {
     let found = (0..=MAX_DEVICE).find(|number| match wanted {
         "autodetect" => !used.contains(number),
@@ -89,8 +89,8 @@ pub fn choose(wanted: &str, used: &BTreeSet<u8>) -> Result<u8, Refusal> {
     }
 }
 
-/// Pairs of queues that `other_config` asks for by the key `queues`. Nobody can be told that it is wrong,
-/// so what makes no sense has no effect.
+/// Returns the number of queue pairs from the key `queues` of `other_config`. An invalid value has
+/// no effect, because no call can report it.
 pub fn queues(other_config: &BTreeMap<String, String>) -> Option<u16> {
     let asked = other_config.get("queues")?.parse().ok();
     asked.filter(|queues| (1..=MAX_QUEUES).contains(queues))
@@ -105,7 +105,7 @@ mod tests {
         VmFacts::new(PowerState::Running)
     }
 
-    /// Every operation, on every state of machine and interface.
+    /// Tests every operation on every state of machine and interface.
     #[test]
     fn plugged_while_running_attached_at_any_time() {
         for &power in PowerState::ALL {

@@ -1,9 +1,8 @@
-//! Enumerations whose variants have a name on the wire.
+//! Enumerations whose variants have wire names.
 
 /// Defines an enumeration with `ALL`, `name` and `parse`.
 ///
-/// One list serves the gates, the records and the parser of calls, so that none of them can know
-/// a name that another one does not.
+/// Gates, records and the parser of calls use the same list, so all of them know the same names.
 macro_rules! named {
     ($(#[$doc:meta])* $kind:ident {
         $($(#[$each:meta])* $variant:ident = $name:literal,)+
@@ -15,17 +14,17 @@ macro_rules! named {
         }
 
         impl $kind {
-            /// Every one, in the order in which they are listed.
+            /// All variants, in the order of their definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// As it is on the wire.
+            /// Returns the name on the wire.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }
             }
 
-            /// The one of this name, if there is one; upper and lower case differ.
+            /// Returns the variant of this name; case-sensitive.
             pub fn parse(text: &str) -> Option<Self> {
                 match text {
                     $($name => Some(Self::$variant),)+
@@ -50,7 +49,7 @@ mod tests {
     use crate::vm::exits::{OnCrash, OnExit};
     use crate::vm::{PowerState, VmOp};
 
-    /// Counts a kind's names after reading each of them back.
+    /// Counts the names of an enumeration after parsing each.
     macro_rules! count {
         ($kind:ident) => {{
             let names: BTreeSet<_> = $kind::ALL.iter().map(|one| one.name()).collect();

@@ -1,43 +1,43 @@
-//! How many device steps may run at once.
+//! Limits of concurrent device steps.
 
 use std::time::Duration;
 
 use crate::spec::{SpecError, refuse};
 
-/// Device steps on the host. Each costs memory while it runs and gains nothing once the storage
-/// is busy; 16 is what XenServer's pool of workers has.
+/// Default limit of device steps on the host. Each step costs memory and gains nothing once the
+/// storage is busy. 16 is the size of XenServer's worker pool.
 pub const DEFAULT_HOST: u16 = 16;
-/// Device steps of one machine.
+/// Default limit of device steps of one machine.
 pub const DEFAULT_MACHINE: u16 = 10;
-/// Device steps on one SR, or on the network.
+/// Default limit of device steps on one SR, or on the network.
 pub const DEFAULT_SR: u16 = 12;
-/// Host slots kept from SRs of which nobody knows yet that they answer: what [`DEFAULT_SR`] leaves
-/// of [`DEFAULT_HOST`].
+/// Default number of host slots that are reserved from SRs not yet known to answer: the part of
+/// [`DEFAULT_HOST`] beyond [`DEFAULT_SR`].
 pub const DEFAULT_RESERVE: u16 = DEFAULT_HOST - DEFAULT_SR;
-/// Age at which a step counts as stuck: four times what a slow attach takes.
+/// Default age at which a step counts as stuck: four times the duration of a slow attach.
 pub const DEFAULT_STUCK: Duration = Duration::from_secs(2);
-/// Highest of the counts. A larger one is a mistake: no storage gains from a thousand at once.
+/// Highest accepted limit. A larger one is a mistake: no storage gains from 1,024 concurrent steps.
 pub const MAX_STEPS: u16 = 1024;
-/// Lowest age at which a step may count as stuck. Below it, storage that is merely slow would
-/// lose its place, and the host's limit with it.
+/// Lowest age at which a step may count as stuck. With less, slow storage would lose its slots, and
+/// the host's limit would have no effect.
 pub const MIN_STUCK: Duration = Duration::from_millis(100);
-/// Highest age at which a step must count as stuck: for so long, hung storage holds others up.
+/// Highest age at which a step counts as stuck. Until then, hung storage delays other storage.
 pub const MAX_STUCK: Duration = Duration::from_secs(60);
 
-/// The reserve is at most this part of the host's slots, so that a small pool is not all reserve.
+/// Divisor that limits the reserve to a part of the host's slots, for small pools.
 const RESERVE_PART: u16 = 4;
 
-/// Limits in force. They can be changed while steps run.
+/// Limits in force. They may change while steps run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Steps on the host, stuck ones aside.
+    /// Maximum number of steps on the host that are not stuck.
     pub host: u16,
-    /// Steps of one machine, stuck ones aside.
+    /// Maximum number of steps of one machine that are not stuck.
     pub machine: u16,
-    /// Steps on one SR or on the network, with the stuck ones.
+    /// Maximum number of steps on one SR or on the network, including stuck ones.
     pub sr: u16,
-    /// Host slots kept from lanes that do not count as alive, never more than a quarter of `host`;
-    /// 0 keeps none. See rule 2 of the [module](super).
+    /// Host slots reserved from fault domains that are not alive, at most a quarter of `host`; 0
+    /// reserves none. See rule 2 of the [module](super).
     pub reserve: u16,
     /// Age at which a step counts as stuck.
     pub stuck: Duration,
@@ -56,7 +56,7 @@ impl Default for StepLimits {
 }
 
 impl StepLimits {
-    /// Checks ranges.
+    /// Checks that all limits are in range.
     ///
     /// # Errors
     /// The first field that is out of range.
@@ -73,13 +73,13 @@ impl StepLimits {
         refuse("limits.stuck", format!("{given} ms is not in {least} to {most} ms"))
     }
 
-    /// Host slots that are kept.
+    /// Returns the number of reserved host slots.
     pub(super) fn kept(&self) -> u16 {
         self.reserve.min(self.host / RESERVE_PART)
     }
 
-    /// Host slots that one SR may come to hold out of those kept. Half of them: the second SR to
-    /// come does not take what the third will need.
+    /// Returns the number of reserved host slots that one SR may take. Half of them: the second
+    /// new SR leaves enough for the third.
     pub(super) fn share(&self) -> u16 {
         self.kept().div_ceil(2)
     }

@@ -1,28 +1,33 @@
-//! Who may run a step now: pure, no clock. Time comes in as what has passed since any one moment.
+//! Decides which device step may run now: pure, no clock. The caller passes the time elapsed since
+//! a fixed moment.
 //!
-//! # Words
-//! - **Slot**: permission for a device step: one of the host, one of the machine, one of the lane.
-//! - **Lane**: what hangs together: one SR, or the network. A lane that hangs costs others nothing
-//!   that lasts.
-//! - **Stuck**: a step that has run for [`StepLimits::stuck`]. It gives its host slot and its machine
-//!   slot back and keeps the lane's, so hung storage blocks itself alone.
-//! - **Begun**: a step that goes on with a chain of device steps, as an activate after its attach.
-//! - **Hung**: a lane with a stuck step, from the moment on when a step of it has last ended.
+//! # Terms
+//! - **Slot**: permission for a device step. A step takes a host slot, a machine slot and a slot of
+//!   its fault domain.
+//! - **Fault domain**: one SR, or the network. If it hangs, it delays other fault domains only
+//!   briefly.
+//! - **Stuck**: a step that has run for [`StepLimits::stuck`]. It returns its host and machine
+//!   slots and keeps the one of its fault domain. So hung storage blocks only itself.
+//! - **Begun**: a step that continues a chain of device steps, such as an activate after its
+//!   attach.
+//! - **Hung**: a fault domain with a stuck step. It counts as hung since one of its steps last
+//!   ended.
 //!
 //! # Rules
-//! 1. A lane runs at most [`StepLimits::sr`] steps; a machine and the host [`StepLimits::machine`] and
-//!    [`StepLimits::host`] that are not stuck.
-//! 2. A lane counts as alive once a step of it has ended in time, until one is stuck or nothing is
-//!    left to do in it. Of the last [`StepLimits::reserve`] host slots, one that is not takes no more
-//!    than makes half as many: the third to come finds room though two before it hang.
-//! 3. In a lane with a stuck step a new one takes no host slot. Otherwise hung storage would take
-//!    all of them again and again, for as long as each of its steps is young.
-//! 4. Lanes take turns, and the machines of a lane. Begun steps go first in their lane, or the
-//!    activates of 255 disks would stand behind 255 attaches.
+//! 1. A fault domain runs at most [`StepLimits::sr`] steps. Steps that are not stuck are limited to
+//!    [`StepLimits::machine`] per machine and [`StepLimits::host`] per host.
+//! 2. A fault domain is alive from the first step that ends in time until a step is stuck or it has
+//!    no more steps. [`StepLimits::reserve`] host slots are reserved. A fault domain that is not
+//!    alive takes a reserved slot only while it uses fewer host slots than half that number. So a
+//!    third fault domain finds free slots although two others hang.
+//! 3. A new step of a fault domain with a stuck step takes no host slot. Otherwise hung storage
+//!    would take all host slots repeatedly, while each of its steps is young.
+//! 4. Fault domains take turns, and so do the machines within one. Begun steps go first within
+//!    their fault domain. Otherwise the activates of 255 disks would wait behind 255 attaches.
 //!
-//! Nothing waits that could run. Whoever waits does so for a limit that is reached; only a machine
-//! at its own limit can be passed over, by nobody but itself. So a step whose lane is not hung gets
-//! its turn, however many wait; one whose lane is may never get it ([`Admission::hung_since`]).
+//! Every step that may run does run. A step waits only for a limit that is reached. A machine at
+//! its own limit is skipped, and delays only itself. So a step always gets its turn unless its
+//! fault domain hangs. In a hung fault domain a step may wait forever ([`Admission::hung_since`]).
 
 mod limits;
 mod queue;
@@ -39,21 +44,21 @@ pub use limits::{
 };
 use queue::{Queue, in_turn};
 
-/// One step in the eyes of its executor, which never uses a key twice.
+/// Key of one step. The executor never uses a key twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepKey(pub u64);
 
-/// What a step must hold while it runs.
+/// Slots that a step needs while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// Nothing: it may run at once.
+    /// No slots: the step may run at once.
     None,
-    /// Of the host, of its machine and of this SR.
+    /// Slots of the host, of the machine and of this SR.
     Device {
-        /// Where the disk is.
+        /// SR of the disk.
         sr: SrId,
     },
-    /// Of the host, of its machine and of the network.
+    /// Slots of the host, of the machine and of the network.
     Network,
 }
 
@@ -67,38 +72,38 @@ impl Slots {
     }
 }
 
-/// What hangs together.
+/// Resource whose steps hang together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultDomain {
-    /// One SR.
+    /// A storage repository.
     Sr(SrId),
     /// The host's bridges and TAPs.
     Network,
 }
 
-/// What is held, and what was held at most since the start.
+/// Slots in use now, and the maxima since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotUsage {
-    /// Host slots held now.
+    /// Host slots in use now.
     pub host: u16,
-    /// Most host slots held at once.
+    /// Most host slots in use at once.
     pub host_high: u16,
-    /// Most slots that one machine held at once.
+    /// Most slots that one machine used at once.
     pub machine_high: u16,
-    /// Most steps that one lane ran at once.
+    /// Most steps that one fault domain ran at once.
     pub lane_high: u16,
-    /// Lanes in use.
+    /// Fault domains in use.
     pub lanes: BTreeMap<FaultDomain, LaneMarks>,
 }
 
-/// What one lane does now.
+/// Current steps of one fault domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneMarks {
-    /// Steps that run, the stuck ones too.
+    /// Running steps, including stuck ones.
     pub running: u16,
-    /// Steps that are stuck.
+    /// Stuck steps.
     pub stuck: u16,
-    /// Steps that wait.
+    /// Waiting steps.
     pub waiting: usize,
 }
 
@@ -117,7 +122,7 @@ struct Running {
     host: bool,
 }
 
-/// Holds every slot of a host. See the [module](self) for its rules.
+/// Slots of a host. See the [module](self) for the rules.
 #[derive(Debug, Default)]
 pub struct Admission {
     limits: StepLimits,
@@ -128,7 +133,7 @@ pub struct Admission {
     free: VecDeque<StepKey>,
     waiting: HashMap<StepKey, Waiting>,
     running: HashMap<StepKey, Running>,
-    /// Steps that are not stuck yet, the oldest first.
+    /// Running steps that are not stuck, oldest first.
     young: BTreeSet<(Duration, StepKey)>,
     host_high: u16,
     machine_high: u16,
@@ -136,25 +141,25 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nobody runs, nobody waits.
+    /// Creates an admission without any steps.
     pub fn new(limits: StepLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Changes the limits. Steps that run go on; what waits is judged by the new ones.
+    /// Changes the limits. Running steps continue; the new limits apply to waiting steps.
     pub fn set(&mut self, limits: StepLimits) {
         self.limits = limits;
     }
 
-    /// A step could run. `begun`: it goes on with a chain of device steps that has begun.
+    /// Adds a step that is ready to run. `begun`: it continues a chain of device steps.
     pub fn ready(&mut self, key: StepKey, vm: VmId, slots: Slots, begun: bool) {
         let Some(fault_domain) = slots.lane() else { return self.free.push_back(key) };
         self.lanes.entry(fault_domain).or_default().push(vm, key, begun);
         self.waiting.insert(key, Waiting { vm, fault_domain, begun });
     }
 
-    /// A step is over, whether it ran or was cancelled or too late while it waited. A key that is
-    /// not known holds nothing, so nothing follows.
+    /// Removes a step that has ended, or that was cancelled or too late while it waited. An
+    /// unknown key has no effect.
     pub fn done(&mut self, key: StepKey, now: Duration) {
         self.free.retain(|one| *one != key);
         if let Some(Waiting { vm, fault_domain, begun }) = self.waiting.remove(&key) {
@@ -175,7 +180,7 @@ impl Admission {
         }
     }
 
-    /// All that may begin now, in this order. They hold their slots from here on.
+    /// Returns all steps that may begin now, in order. They use their slots from now on.
     pub fn next(&mut self, now: Duration) -> Vec<StepKey> {
         self.find_stuck(now);
         let mut begin: Vec<StepKey> = self.free.drain(..).collect();
@@ -185,14 +190,15 @@ impl Admission {
         begin
     }
 
-    /// When the next step becomes stuck unless it ends before: time to ask again.
+    /// Returns when the next running step becomes stuck. Call [`Self::next`] then.
     pub fn wake_at(&self) -> Option<Duration> {
         let (since, _) = self.young.first()?;
         Some(since.saturating_add(self.limits.stuck))
     }
 
-    /// Since when nothing has ended in the lane of a step that runs or waits, if a step is stuck
-    /// there. Nothing of a lane that is merely busy: whoever waits there has its turn to come.
+    /// Returns since when no step has ended in the fault domain of a running or waiting step, if
+    /// that has a stuck step. `None` for a fault domain that is only busy: its steps get their
+    /// turn.
     pub fn hung_since(&self, key: StepKey) -> Option<Duration> {
         let waiting = self.waiting.get(&key).map(|step| step.fault_domain);
         let fault_domain =
@@ -200,7 +206,7 @@ impl Admission {
         self.lanes.get(&fault_domain).filter(|queue| queue.stuck > 0).map(|queue| queue.moved)
     }
 
-    /// What is held, and what was held at most.
+    /// Returns the slots in use and their maxima.
     pub fn marks(&self) -> SlotUsage {
         let lane = |(fault_domain, queue): (&FaultDomain, &Queue)| {
             let Queue { running, stuck, waiting, .. } = *queue;
@@ -240,7 +246,7 @@ impl Admission {
         Some(key)
     }
 
-    /// Whether a step of this lane may begin, its machine aside.
+    /// Returns whether a step of this fault domain may begin, apart from its machine's limit.
     fn has_room(&self, queue: &Queue) -> bool {
         if queue.running >= self.limits.sr {
             return false;
@@ -265,7 +271,7 @@ impl Admission {
         }
     }
 
-    /// Gives back what only a step that is not stuck holds. False where one was stuck.
+    /// Returns the host and machine slots of a step. False if the step was stuck.
     fn give_back(&mut self, key: StepKey, step: &mut Running) -> bool {
         if !self.young.remove(&(step.since, key)) {
             return false;

@@ -1,4 +1,4 @@
-//! Who waits in one lane, and whose turn it is.
+//! Waiting steps of one fault domain, and their order.
 
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::StepKey;
 use crate::id::VmId;
 
-/// The map's entries from the one after `last` on, once around.
+/// Returns the entries of the map after `last`, then those up to `last`.
 pub(super) fn in_turn<K: Ord + Copy, V>(
     map: &BTreeMap<K, V>,
     last: Option<K>,
@@ -17,7 +17,7 @@ pub(super) fn in_turn<K: Ord + Copy, V>(
     after.chain(last.into_iter().flat_map(move |last| map.range(..=last)))
 }
 
-/// Steps of several machines, which take turns; those of one machine are served in order.
+/// Steps of several machines, which take turns. The steps of one machine stay in order.
 #[derive(Debug, Default)]
 struct Turns {
     machines: BTreeMap<VmId, VecDeque<StepKey>>,
@@ -50,20 +50,20 @@ impl Turns {
     }
 }
 
-/// One lane: what holds its slots, and who waits for one.
+/// A fault domain: its slots in use, and its waiting steps.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Steps that run, the stuck ones too.
+    /// Running steps, including stuck ones.
     pub(super) running: u16,
-    /// Host slots that they hold.
+    /// Host slots that they use.
     pub(super) host: u16,
-    /// Steps among them that are stuck.
+    /// Stuck steps among them.
     pub(super) stuck: u16,
-    /// A step has ended in time, and none is stuck since.
+    /// Whether a step has ended in time and none has become stuck since.
     pub(super) alive: bool,
-    /// When a step of it has last ended.
+    /// Time at which a step last ended.
     pub(super) moved: Duration,
-    /// Steps that wait.
+    /// Waiting steps.
     pub(super) waiting: usize,
     begun: Turns,
     fresh: Turns,
@@ -75,8 +75,8 @@ impl Queue {
         self.waiting += 1;
     }
 
-    /// The machine whose turn it is among those that have room, and whether its step goes on
-    /// with what it began: such steps come first.
+    /// Returns the next machine that `room` accepts, and whether its step is a begun one. Begun
+    /// steps go first.
     pub(super) fn first(&self, room: impl Fn(VmId) -> bool) -> Option<(VmId, bool)> {
         let begun = self.begun.first(&room).map(|vm| (vm, true));
         begun.or_else(|| self.fresh.first(&room).map(|vm| (vm, false)))

@@ -35,7 +35,7 @@ fn a_machine_has_ten_an_sr_twelve_and_the_host_sixteen() {
     assert_eq!(one.next(NOW).len(), 10);
     flood(&mut one, 300, 50, 2, on(1));
     assert_eq!(one.next(NOW).len(), 2);
-    // The reserve: two for each of the SRs that come after a busy one.
+    // The reserve: two slots for each SR that comes after a busy one.
     flood(&mut one, 400, 50, 3, on(2));
     assert_eq!(one.next(NOW).len(), 2);
     flood(&mut one, 500, 50, 4, on(3));
@@ -65,13 +65,13 @@ fn a_third_sr_finds_room_whoever_came_first() {
             }
             flood(&mut one, 1000, 8, 9, on(3));
             assert_eq!(one.next(NOW).len(), 2);
-            // It answers: all that is free is its.
+            // The SR answers and may take all free slots.
             one.done(StepKey(1000), NOW);
             one.done(StepKey(1001), NOW);
             let more = one.next(NOW);
             assert_eq!(more.len(), if at_once { 4 } else { 2 });
             more.into_iter().for_each(|key| one.done(key, NOW));
-            // Two seconds later it has the host to itself: what hangs holds SR slots alone.
+            // Two seconds later it has the whole host: stuck steps use only slots of their SR.
             one.next(ms(2000));
             assert_eq!(one.marks().lanes[&FaultDomain::Sr(SrId(uuid(3)))].waiting, 0);
             assert_eq!(one.marks().host, if at_once { 2 } else { 4 });
@@ -104,7 +104,7 @@ fn what_is_stuck_gives_its_place_back_and_keeps_its_sr() {
     assert_eq!(slot_usage.host, 0, "new steps of a hung SR take no host slot");
     assert_eq!(one.next(ms(9000)), [], "twelve hang, and no more");
     assert_eq!(one.wake_at(), None);
-    // It comes back: everything is as before.
+    // The SR recovers: everything is as before.
     for key in 0..12 {
         one.done(StepKey(key), NOW);
     }
@@ -130,7 +130,7 @@ fn a_lane_hangs_from_its_last_end_on_and_one_that_is_busy_does_not() {
     flood(&mut one, 100, 1, 2, on(2));
     one.next(ms(2000));
     assert_eq!(since(&one), [Some(NOW), Some(NOW), None, None, None]);
-    // It moves, and hangs again at another disk.
+    // One step ends, and the SR hangs again at another disk.
     one.done(StepKey(1), ms(5000));
     assert_eq!(since(&one)[..2], [Some(ms(5000)); 2]);
     (2..10).for_each(|key| one.done(StepKey(key), ms(6000)));
@@ -207,7 +207,7 @@ fn limits_change_while_steps_run() {
     }
     one.done(StepKey(38), NOW);
     assert_eq!(one.next(NOW), [StepKey(40)]);
-    // A step that is old by the new limit is stuck at once.
+    // A step that is too old for the new limit is stuck at once.
     one.set(StepLimits { stuck: ms(500), ..more });
     assert_eq!(one.next(ms(700)).len(), 19);
     assert_eq!(one.marks().host, 0);
@@ -228,7 +228,7 @@ fn limits_that_stop_everything_are_refused() {
     ] {
         assert_eq!(bad.validate().unwrap_err().field, field);
     }
-    // The default reserve does not stop a small pool.
+    // The default reserve does not block a small pool.
     for host in 1..=16 {
         let mut one = Admission::new(StepLimits { host, ..good });
         flood(&mut one, 0, 50, 1, on(1));
@@ -236,7 +236,7 @@ fn limits_that_stop_everything_are_refused() {
     }
 }
 
-/// The rules once more, counted anew from a list of steps.
+/// Second implementation of the rules, which counts a list of steps anew.
 struct Ledger {
     limits: StepLimits,
     alive: BTreeSet<FaultDomain>,
@@ -346,7 +346,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// No limit is passed and none who could run waits, whatever happens in whatever order.
+    /// No sequence of events exceeds a limit, and every step that may run does.
     #[test]
     fn limits_hold_and_nobody_idles(start in limits(), events in prop::collection::vec(event(), 1..200)) {
         let mut admission = Admission::new(start);
@@ -391,7 +391,7 @@ proptest! {
         prop_assert!(admission.marks().lanes.is_empty() && admission.machines.is_empty());
     }
 
-    /// Machines that never stop asking do not keep one that asks once from its turn.
+    /// A machine that asks once gets its turn among machines that always ask.
     #[test]
     fn nobody_starves(
         greedy in 1..20_u8, lanes in 1..4_u8, chain in 1..4_u64,
@@ -421,14 +421,14 @@ proptest! {
             }
             waited += if turn >= comes { begun.len() } else { 0 };
             runs.extend(begun);
-            // Any of the oldest ends; none runs for ever.
+            // One of the oldest steps ends; no step runs forever.
             let any = usize::from(pick[turn % pick.len()]) % runs.len().min(4);
             let StepKey(key) = runs.remove(if turn % 3 == 0 { 0 } else { any });
             admission.done(StepKey(key), NOW);
             let (machine, step) = (u8::try_from(key >> 8 & 0xff).unwrap(), key & 0xff);
-            // It goes on with its chain, or begins another one.
+            // The machine continues its chain, or begins another one.
             fresh(&mut admission, machine, (step + 1) % chain);
-            // Chains that have begun are finished first, then each machine of each lane has a turn.
+            // Begun chains finish first; then each machine of each fault domain has a turn.
             let turns = u64::from(lanes + 1) * (u64::from(greedy) + 16) * chain;
             prop_assert!(waited as u64 <= turns, "{waited} others began before it");
         }

@@ -1,4 +1,4 @@
-//! What a verdict is made from.
+//! Input of a diagnosis.
 
 use crate::report::{DiskStats, ReactorStats, Stage, Stats};
 
@@ -8,13 +8,14 @@ pub struct DiskFacts<'a> {
     before: Option<&'a DiskStats>,
     earlier: &'a Stats,
     pub(super) process: &'a Stats,
-    /// The disk in full, as asked for by its id.
+    /// Full statistics of the disk, as requested by its id.
     pub(super) disk: &'a DiskStats,
-    /// Between the samples; since the start of the process when the earlier one does not fit.
+    /// Seconds between the samples, or since the start of the process if the earlier one does not
+    /// fit.
     pub(super) seconds: f64,
 }
 
-/// Another disk on the same reactor, and what part of its thread it took.
+/// Another disk on the same reactor, and its share of the thread's time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Busy<'a> {
     pub(super) disk: &'a str,
@@ -22,28 +23,28 @@ pub(super) struct Busy<'a> {
 }
 
 impl<'a> DiskFacts<'a> {
-    /// `earlier` and `now` are samples of the whole process; `disk` is one of its disks in full,
-    /// taken with or after `now`.
+    /// Creates the facts. `earlier` and `now` are samples of the whole process. `disk` is the full
+    /// statistics of one of its disks, taken with or after `now`.
     pub fn new(earlier: &'a Stats, now: &'a Stats, disk: &'a DiskStats) -> Self {
         let same = earlier.pid == now.pid;
         let find = |disks: &'a [DiskStats]| disks.iter().find(|one| one.id == disk.id);
         let passed = now.uptime_seconds - earlier.uptime_seconds;
         let fits = same && passed.is_finite() && passed > 0.0;
         let before = find(&earlier.disks).filter(|_| fits);
-        // Without an earlier sample that fits, all that it has done is what there is to go by.
+        // Without an earlier sample that fits, use all counts since the start.
         let all = if now.uptime_seconds.is_finite() { now.uptime_seconds.max(0.0) } else { 0.0 };
         let seconds = if before.is_some() { passed } else { all };
         Self { before, earlier, process: now, disk, seconds }
     }
 
-    /// What `count` has grown by between the samples.
+    /// Returns the growth of `count` between the samples.
     pub(super) fn grown(&self, count: impl Fn(&DiskStats) -> f64) -> f64 {
         let now = self.process.disks.iter().find(|one| one.id == self.disk.id);
         let before = self.before.map_or(0.0, &count);
         now.map_or(0.0, |now| (count(now) - before).max(0.0))
     }
 
-    /// Requests that ended between the samples, and the seconds that they spent in `stage`.
+    /// Returns the requests that ended between the samples, and their seconds in `stage`.
     pub(super) fn spent(&self, stage: Stage) -> (f64, f64) {
         let sum = |disk: &DiskStats, of: fn(&crate::report::StageTimes) -> f64| {
             disk.stages.iter().filter(|one| one.stage == stage).map(of).sum::<f64>()
@@ -52,7 +53,8 @@ impl<'a> DiskFacts<'a> {
         (count, self.grown(|disk| sum(disk, |one| one.sum_seconds)))
     }
 
-    /// Median since attach of a stage, over the kinds that move data, weighed by their counts.
+    /// Returns the median of a stage since attach, over the kinds that move data, weighted by
+    /// count.
     pub(super) fn usual(&self, stage: Stage) -> f64 {
         let moving = self.disk.stages.iter().filter(|one| one.stage == stage);
         let (sum, count) = moving.fold((0.0, 0.0), |(sum, count), one| {
@@ -62,7 +64,7 @@ impl<'a> DiskFacts<'a> {
         if count > 0.0 { sum / count / 1e6 } else { 0.0 }
     }
 
-    /// Disks that share a reactor with this one, the busiest first.
+    /// Returns the disks that share a reactor with this one, the busiest first.
     pub(super) fn neighbours(&self) -> Vec<Busy<'a>> {
         if self.seconds == 0.0 {
             return Vec::new();
@@ -88,8 +90,8 @@ impl<'a> DiskFacts<'a> {
         all
     }
 
-    /// Whom a reactor of this disk has been serving all the time between the samples without
-    /// taking a turn.
+    /// Returns the disk that a reactor of this disk has served without ending its turn since the
+    /// earlier sample.
     pub(super) fn stuck_with(&self) -> Option<&'a str> {
         self.before?;
         let pairs = self.earlier.reactors.iter().zip(&self.process.reactors).zip(0u32..);

@@ -1,29 +1,29 @@
-//! What the requests between two samples waited for.
+//! Diagnosis from the requests that ended between two samples.
 
 use super::units::{bytes, duration};
 use super::{Cause, DiskFacts, DiskVerdict};
 use crate::caps::{MAX_BYTES_PER_SECOND, MAX_IOPS};
 use crate::report::{DiskStats, Stage};
 
-/// Share of the requests' time from which a stage is worth naming.
+/// Share of the requests' time from which a stage counts as the cause.
 const SHARE_NAMED: f64 = 0.3;
-/// Waits below this are no complaint, whatever their share.
+/// Waits below this many seconds are never a cause, whatever their share.
 const WAIT_MIN_SECONDS: f64 = 100e-6;
-/// Share of a thread from which a disk keeps others waiting, by turns of any length.
+/// Share of a thread's time from which a disk delays others, for turns of any length.
 const BUSY_SHARE: f64 = 0.5;
-/// The same where its turns are so long that each is felt.
+/// Share of a thread's time from which a disk with long turns delays others.
 const LONG_TURNS_SHARE: f64 = 0.15;
-/// Share of a thread at which it can do no more.
+/// Share of a thread's time at which the thread is saturated.
 const FULL_SHARE: f64 = 0.9;
-/// The storage is slow when it takes this many times its median, and at least so long.
+/// Storage is slow if it takes this many times its median, and at least the seconds below.
 const SLOW_MEDIANS: f64 = 4.0;
 const SLOW_MIN_SECONDS: f64 = 1e-3;
-/// What takes this long is slow even if it always was.
+/// Storage that takes this many seconds is slow even if its median is as high.
 const SLOW_ALWAYS_SECONDS: f64 = 20e-3;
-/// Requests under way on average from which the guest's depth explains their time.
+/// Mean number of requests in flight from which the guest's queue depth explains their time.
 const DEEP: f64 = 16.0;
 
-/// Means of the time between the samples.
+/// Means over the time between the samples.
 struct Flow {
     requests: f64,
     mean: f64,
@@ -31,7 +31,7 @@ struct Flow {
     queue: f64,
     cap: f64,
     device: f64,
-    /// Mean time with the storage.
+    /// Mean time with the storage, in seconds.
     device_mean: f64,
 }
 
@@ -51,7 +51,7 @@ impl Flow {
     }
 }
 
-/// Judges by what ended between the samples.
+/// Returns the verdict from the requests that ended between the samples.
 pub(super) fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     let disk = facts.disk;
     let done = facts.grown(|disk| disk.requests.total() as f64);
@@ -68,7 +68,7 @@ pub(super) fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     if flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS {
         return capped(facts, None);
     }
-    // Held back for so much of the time that nothing has ended.
+    // The cap has held a request back for so long that no request has ended.
     let oldest = disk.oldest.as_ref().filter(|one| one.stage == Stage::Cap);
     let held = oldest.map_or(0.0, |one| one.in_stage_seconds);
     if done == 0.0 && held >= WAIT_MIN_SECONDS && held >= facts.seconds * SHARE_NAMED {
@@ -88,7 +88,7 @@ fn rate(facts: &DiskFacts<'_>, count: f64) -> f64 {
     if facts.seconds > 0.0 { count / facts.seconds } else { 0.0 }
 }
 
-/// Its cap holds it back.
+/// Returns the verdict that the cap holds the disk back.
 pub(super) fn capped(facts: &DiskFacts<'_>, held: Option<f64>) -> DiskVerdict {
     let disk = facts.disk;
     let flow = Flow::of(facts);
@@ -104,13 +104,14 @@ pub(super) fn capped(facts: &DiskFacts<'_>, held: Option<f64>) -> DiskVerdict {
     DiskVerdict::new(Cause::Cap, sentence).at(Stage::Cap).next(raise(disk))
 }
 
-/// How the cap is raised. What is not given to `disk.caps` is not capped, so all of it is there.
+/// Returns the command that raises the cap. It lists all caps, because `disk.caps` removes absent
+/// ones.
 fn raise(disk: &DiskStats) -> String {
     let Some(caps) = &disk.caps else { return "its cap has just been lifted".into() };
     let twice = |cap: Option<u64>, most| cap.map(|cap| cap.saturating_mul(2).min(most));
     let (iops, bytes) =
         (twice(caps.iops, MAX_IOPS), twice(caps.bytes_per_second, MAX_BYTES_PER_SECOND));
-    // A burst is no less than its cap.
+    // A burst may not be lower than its cap.
     let burst =
         |burst: Option<u64>, cap: Option<u64>| burst.map(|burst| burst.max(cap.unwrap_or(0)));
     let (iops_burst, bytes_burst) = (burst(caps.iops_burst, iops), burst(caps.bytes_burst, bytes));
@@ -133,7 +134,7 @@ fn raise(disk: &DiskStats) -> String {
     )
 }
 
-/// What the cap allows in the long run.
+/// Returns the text of the cap's long-term rates.
 fn limits(disk: &DiskStats) -> String {
     let Some(caps) = &disk.caps else { return String::new() };
     let iops = caps.iops.map(|count| format!("{count} requests"));
@@ -142,7 +143,7 @@ fn limits(disk: &DiskStats) -> String {
     if all.is_empty() { String::new() } else { format!(" of {} a second", all.join(" and ")) }
 }
 
-/// Another disk takes the thread.
+/// Returns a verdict if another disk occupies the thread.
 fn neighbour(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let waited = rate(facts, facts.grown(|disk| disk.neighbour_seconds));
@@ -171,7 +172,7 @@ fn neighbour(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     )))
 }
 
-/// The disk itself takes the thread.
+/// Returns a verdict if the disk itself saturates the thread.
 fn processor(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let threads = disk.reactors.len().max(1) as f64;
@@ -190,7 +191,7 @@ fn processor(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     Some(DiskVerdict::new(Cause::Processor, sentence).at(Stage::Queue).next(step))
 }
 
-/// The storage takes the time.
+/// Returns a verdict if the requests spend their time with the storage.
 fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let usual = facts.usual(Stage::Device);
@@ -210,7 +211,7 @@ fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
         let step = "see who else uses that storage, and what its own statistics say";
         return Some(DiskVerdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step));
     }
-    // Little's law: requests under way on average.
+    // Little's law: mean number of requests in flight.
     let depth = rate(facts, flow.requests) * flow.mean;
     if depth >= DEEP && flow.device >= 1.0 - SHARE_NAMED {
         let sentence = format!(

@@ -1,15 +1,15 @@
-//! What was slow before, when all is well now.
+//! Past slow requests, for a disk that is well now.
 
 use super::units::{bytes, duration};
 use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{SlowRequest, Stage};
 
-/// How far back a slow request is worth telling.
+/// Maximum age of a reported slow request, in seconds.
 const TOLD_SECONDS: f64 = 900.0;
-/// One that took less was not felt.
+/// Minimum duration of a reported slow request, in microseconds.
 const FELT_US: f64 = 10_000.0;
 
-/// Adds the slowest request of the last while, unless something is wrong now.
+/// Adds the slowest recent request to the verdict, unless something is wrong now.
 pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
     if !well.contains(&verdict.cause) {

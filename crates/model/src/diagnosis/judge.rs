@@ -1,20 +1,21 @@
-//! The verdict.
+//! Diagnosis of a disk.
 
 use super::units::{bytes, duration};
 use super::{Cause, DiskFacts, DiskVerdict, flow, history, polling};
 use crate::report::{DiskState, OldestRequest, Stage, StartReason, WorkerStart};
 use crate::spec::Backend;
 
-/// A request that is under way for this long hangs, if that is not usual for its disk.
+/// A request in flight for this many seconds hangs, unless that is usual for its disk.
 const HANGS_SECONDS: f64 = 0.5;
-/// How many medians are not usual.
+/// Multiple of the median from which a duration is unusual.
 const UNUSUAL_MEDIANS: f64 = 10.0;
-/// After a restart this long ago a pause needs no other explanation.
+/// Seconds after a restart during which the restart explains a pause.
 const RESTARTED_SECONDS: f64 = 30.0;
-/// Disks that are taken over are counted from so soon after the process began.
+/// Seconds after the start of the process within which it takes over its disks. A disk that counts
+/// from a later time was attached afterwards.
 const TAKEN_OVER_SECONDS: f64 = 2.0;
 
-/// Says what holds a disk back.
+/// Returns the verdict on a disk.
 pub fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     let verdict = not_served(facts)
         .or_else(|| hangs(facts))
@@ -23,7 +24,7 @@ pub fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     history::tell(facts, polling::tell(facts, verdict))
 }
 
-/// A state in which nothing is served, whatever the requests do.
+/// Returns a verdict if the disk's state means that nothing is served.
 fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let id = &disk.id;
@@ -57,7 +58,7 @@ fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
             let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
             let sentence = format!("{id} was not taken over after a restart: {why}.");
             let step = if disk.novel {
-                // Nothing that is done to the disk helps this program to understand it.
+                // Activating the disk does not help: this version cannot read its state.
                 format!(
                     "go on with the version that wrote it: ringway io upgrade binary=PATH; or give \
                      the disk up: ringway io disk.detach id={id}"
@@ -83,7 +84,7 @@ fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     None
 }
 
-/// A request that is under way for too long.
+/// Returns a verdict if a request has been in flight for too long.
 fn hangs(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let oldest = disk.oldest.as_ref()?;
@@ -129,7 +130,7 @@ fn look_at_storage(facts: &DiskFacts<'_>) -> String {
     format!("look at the storage under {place}: kernel log, mount, network, device")
 }
 
-/// A stop gave up waiting.
+/// Returns the verdict for a disk whose stop has passed its deadline.
 fn stuck(facts: &DiskFacts<'_>) -> DiskVerdict {
     let disk = facts.disk;
     let (verb, seconds, requests) = match &disk.stuck {
@@ -146,7 +147,7 @@ fn stuck(facts: &DiskFacts<'_>) -> DiskVerdict {
     verdict.next(look_at_storage(facts))
 }
 
-/// It has been in the ring, and the reactor has not come by.
+/// Returns a verdict if the request is in the ring and the reactor is stuck with another disk.
 fn not_looked_at(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVerdict> {
     let id = &facts.disk.id;
     let other = facts.stuck_with().filter(|other| other != id)?;
@@ -159,20 +160,20 @@ fn not_looked_at(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVe
     Some(verdict.next(format!("see what {other} does: ringway why {other}")))
 }
 
-/// The process that serves it is young because a former one has died. An upgrade is a pause of
-/// milliseconds, and explains nothing.
+/// Returns a verdict if the serving process has recently replaced a dead one. An upgrade pauses for
+/// milliseconds and explains nothing.
 fn restarted(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let (disk, process) = (facts.disk, facts.process);
     let uptime = process.uptime_seconds;
     let after = match &process.began {
         Some(WorkerStart { how: StartReason::Restart, after, .. }) => after.as_deref(),
-        // A former version does not say: what was submitted again was left by a dead one.
+        // A former version reports no start reason. Resubmitted requests imply a dead process.
         None if disk.resubmitted > 0 => {
             process.keeper.as_ref().and_then(|k| k.last_exit.as_deref())
         }
         _ => return None,
     };
-    // One that was attached since has no former process.
+    // A disk attached since the restart has no former process.
     let attached_since = disk.counting_since_unix_seconds.zip(process.began.as_ref()).is_some_and(
         |(counting, worker_start)| counting - worker_start.unix_seconds > TAKEN_OVER_SECONDS,
     );

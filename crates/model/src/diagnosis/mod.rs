@@ -1,15 +1,15 @@
-//! Why a disk is slow: facts in, verdict out.
+//! Diagnosis of a slow disk or NIC: facts in, verdict out.
 //!
-//! # Words
+//! # Terms
 //! - [`DiskFacts`]: two samples of a process's `stats`, some time apart, and one disk in full.
-//! - [`Cause`]: what holds the disk back, or that nothing does.
-//! - [`DiskVerdict`]: the cause, in one plain sentence, with the stage, the neighbour and since when.
-//! - [`NicVerdict`]: the same of a NIC, from [`NicFacts`].
+//! - [`Cause`]: what slows the disk, or that nothing does.
+//! - [`DiskVerdict`]: the cause as one sentence, with the stage, the neighbour and the duration.
+//! - [`NicVerdict`]: the same for a NIC, from [`NicFacts`].
 //!
 //! # Model
-//! What is certain comes first: a state in which nothing is served (stuck, paused, full storage),
-//! then a request that hangs now, then what the requests of the time between the samples waited
-//! for, by the share of each stage. If all is well now, what was slow before is told from the
+//! Certain causes come first: a state in which nothing is served (stuck, paused, full storage),
+//! then a request that hangs now. Then follows the time of the requests that ended between the
+//! samples, by the share of each stage. If all is well now, the verdict adds slow requests from the
 //! flight recorder.
 //!
 //! # How to test
@@ -34,71 +34,71 @@ pub use judge::judge;
 pub use nic::{NicCause, NicFacts, NicVerdict, judge_nic, judge_refused};
 pub use units::{bytes, duration};
 
-/// What holds a disk back.
+/// Cause of a disk's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Its guest asks for nothing.
+    /// The guest sends no requests.
     Idle,
-    /// It is served, and nothing stands out.
+    /// The disk is served, and nothing is unusual.
     Healthy,
-    /// A request is with the storage and does not come back.
+    /// The storage does not complete a request.
     StorageHangs,
-    /// The storage takes longer than it used to.
+    /// The storage takes longer than usual.
     StorageSlow,
-    /// The guest has more under way than the storage answers at a time.
+    /// The guest has more requests in flight than the storage serves at a time.
     DeepQueue,
-    /// Its cap.
+    /// The disk's cap holds requests back.
     Cap,
     /// The storage is full.
     Full,
-    /// A stop gave up waiting for the storage.
+    /// A stop has passed its deadline while the storage hangs.
     Stuck,
-    /// It waits until the kernel has finished the requests of a dead predecessor.
+    /// The disk waits until the kernel has finished the requests of a dead process.
     Fence,
-    /// It was not taken over after a restart.
+    /// A new worker refused to take the disk over after a restart.
     Refused,
-    /// Somebody paused it.
+    /// A caller has paused the disk.
     Paused,
-    /// It is attached and not activated.
+    /// The disk is attached but not activated.
     Inactive,
     /// No front-end is connected.
     NoFrontEnd,
-    /// A front-end is connected, and its driver has started no queue.
+    /// A front-end is connected, but the driver has started no queue.
     NoDriver,
-    /// Its reactor is busy with another disk.
+    /// The reactor is busy with another disk.
     Neighbour,
-    /// Its reactor is busy with the disk itself.
+    /// The reactor is busy with the disk itself.
     Processor,
-    /// The process that serves it has just been restarted.
+    /// The serving process has just been restarted.
     Restarted,
-    /// Its times are not recorded.
+    /// The disk records no times.
     NotRecorded,
 }
 
-/// Why a disk is slow.
+/// Reason why a disk is slow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskVerdict {
-    /// What holds it back.
+    /// Cause.
     pub cause: Cause,
-    /// In one sentence.
+    /// Cause as one sentence.
     pub sentence: String,
-    /// Where requests wait, if they do.
+    /// Stage in which requests wait, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// The disk that keeps its reactor, if one does.
+    /// Disk that occupies the reactor, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<String>,
-    /// For how long, if that is known.
+    /// Duration of this state in seconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<f64>,
-    /// What to do about it.
+    /// Suggested remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Whether it is polled, and what that brings, or why not; in one sentence.
+    /// Sentence on polling: whether the disk is polled, with the gain or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
-    /// What was slow before, if something was and all is well now.
+    /// Past slow requests, if there were any and all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub past: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! Whether the disk is polled, and why not.
+//! Sentence on the polling of a disk.
 
 use super::units::duration;
 use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 
-/// Adds what its queues do when they have nothing to do, if they are served.
+/// Adds the polling of the disk's queues to the verdict, if they are served.
 pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     use Cause::{Cap, DeepQueue, Healthy, Idle, Neighbour, NotRecorded, Processor, StorageSlow};
     let served = [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, Processor, NotRecorded];
@@ -25,7 +25,7 @@ fn sentence(facts: &DiskFacts<'_>, polling: &PollStats) -> Option<String> {
     }
 }
 
-/// What is done and why, of those whose work are `works`; nothing if that is not known.
+/// Returns the polling state with its reason, for queues that wait for `works`; `None` if unknown.
 pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
     let threshold = polling.set.idle_threshold;
     let told = match polling.queues.reason {
@@ -79,7 +79,7 @@ fn pays(facts: &DiskFacts<'_>) -> String {
     )
 }
 
-/// What lets it be polled.
+/// Returns the remedy that permits polling.
 fn step(facts: &DiskFacts<'_>, polling: &PollStats) -> Option<String> {
     match polling.queues.reason {
         PollReason::NoFreeCpu => Some(format!(

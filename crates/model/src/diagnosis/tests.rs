@@ -1,4 +1,4 @@
-//! A row for every cause.
+//! Tests with a row for every cause.
 
 mod polling;
 mod rules;
@@ -8,13 +8,13 @@ use crate::caps::Caps;
 use crate::report::*;
 use crate::spec::Backend;
 
-/// What stage times of `count` requests look like that took `mean_us` each.
+/// Returns the stage times of `count` requests with a mean of `mean_us` each.
 fn times(stage: Stage, count: u64, mean_us: f64, p50_us: f64) -> StageTimes {
     let times = Latency { count, p50_us, max_us: mean_us * 2.0, ..Latency::default() };
     StageTimes { stage, op: Op::Read, times, sum_seconds: count as f64 * mean_us / 1e6 }
 }
 
-/// Queue, cap and device time on average, in microseconds.
+/// Returns stage times with these means of queue, cap and device time, in microseconds.
 fn stages(count: u64, [queue, cap, device]: [f64; 3], usual: f64) -> Vec<StageTimes> {
     let total = queue + cap + device;
     vec![
@@ -25,14 +25,14 @@ fn stages(count: u64, [queue, cap, device]: [f64; 3], usual: f64) -> Vec<StageTi
     ]
 }
 
-/// Two samples a second apart, of a disk `d` and its neighbour `n` on one reactor.
+/// Two samples, a second apart, of a disk `d` and its neighbour `n` on one reactor.
 struct Case {
     before: Stats,
     now: Stats,
 }
 
 impl Case {
-    /// A disk that has served and whose guest asks for nothing now.
+    /// Returns a disk that has served requests and whose guest sends none now.
     fn idle() -> Self {
         let mut disk = DiskStats::new("d", Backend::File("/img/d.raw".into()), 1 << 30);
         (disk.state, disk.connected, disk.queues_started) = (DiskState::Active, true, 1);
@@ -61,7 +61,7 @@ impl Case {
         Self { before, now }
     }
 
-    /// `count` requests ended in the second, and took so long on average.
+    /// Returns a disk that ended `count` requests in the second, with these mean times.
     fn flow(count: u64, means_us: [f64; 3]) -> Self {
         let mut case = Self::idle();
         let disk = &mut case.now.disks[0];
@@ -120,10 +120,10 @@ fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
     }
 }
 
-/// A cause, a case of it, and a part of its sentence.
+/// Expected cause, a case of it, and a part of its sentence.
 type Row = (Cause, Case, &'static str);
 
-/// Causes that show in what requests wait for.
+/// Returns the causes that the stage times show.
 fn flows() -> Vec<Row> {
     let busy = |share: f64| move |case: &mut Case| case.now.disks[1].busy_seconds += share;
     vec![
@@ -190,7 +190,7 @@ fn flows() -> Vec<Row> {
     ]
 }
 
-/// Causes that show in the state of the disk.
+/// Returns the causes that the state of the disk shows.
 fn states() -> Vec<Row> {
     let state = |state| Case::idle().with(|case| case.disk().state = state);
     vec![
@@ -272,7 +272,7 @@ fn every_cause_is_told_in_one_sentence() {
         assert!(!verdict.sentence.contains(". "), "one sentence: {}", verdict.sentence);
         let neighbour = (cause == Cause::Neighbour).then_some("n");
         assert_eq!(verdict.neighbour.as_deref(), neighbour);
-        // An alert says itself what to do.
+        // An alert names the remedy itself.
         let fine = [Cause::Idle, Cause::Healthy, Cause::Full].contains(&cause);
         assert_eq!(verdict.next.is_none(), fine, "{verdict:?}");
     }
@@ -334,7 +334,7 @@ fn what_is_advised_for_a_refused_disk_can_help() {
         case.verdict().next.unwrap()
     };
     assert!(next(false).contains("disk.activate"), "{}", next(false));
-    // A program that does not understand what is held of it does not by activating it.
+    // A version that cannot read the disk's state cannot read it after an activate either.
     assert!(!next(true).contains("activate"), "{}", next(true));
     assert!(next(true).contains("ringway io upgrade") && next(true).contains("disk.detach"));
 }

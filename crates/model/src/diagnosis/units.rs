@@ -1,6 +1,6 @@
-//! Numbers as a sentence says them.
+//! Formats durations and sizes for sentences.
 
-/// A duration in seconds, with the unit that fits.
+/// Formats a duration in seconds with a suitable unit.
 pub fn duration(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s < 1e-3 => (s * 1e6, "us"),
@@ -12,7 +12,7 @@ pub fn duration(seconds: f64) -> String {
     if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// Bytes, with the largest unit that is whole or leaves one digit.
+/// Formats bytes with the largest unit that gives a whole number or one decimal.
 pub fn bytes(count: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;

@@ -1,4 +1,4 @@
-//! What one running incarnation of a machine is made of, before any hypervisor is named.
+//! Specification of a domain (one running instance of a machine), for any hypervisor.
 
 pub mod pci;
 mod serial;
@@ -11,35 +11,35 @@ use crate::spec::{SpecError, refuse};
 use pci::{MAX_CDS, MAX_DISKS, MAX_VIFS};
 pub use serial::serial;
 
-/// Longest command line of a kernel: Linux on x86 takes 2,048 bytes with the end mark.
+/// Longest kernel command line in bytes: Linux on x86 takes 2,048 bytes with the terminator.
 pub const MAX_KERNEL_ARGS_BYTES: usize = 2047;
-/// Host memory that a domain takes beside its guest's, in bytes.
+/// Host memory of a domain beyond its guest memory, in bytes.
 pub const OVERHEAD_BYTES: u64 = 64 << 20;
-/// Host memory that each disk adds, in bytes.
+/// Additional host memory of each disk, in bytes.
 pub const DISK_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// What the firmware tries to start from.
+/// Boot device that the firmware tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootFrom {
-    /// This disk.
+    /// A disk.
     Disk(VbdId),
-    /// The medium in this drive.
+    /// The medium in a drive.
     Cd(VbdId),
-    /// The network, through this interface.
+    /// The network, through an interface.
     Network(VifId),
 }
 
-/// A file that a guest starts from.
+/// A file that a guest boots from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootFile {
-    /// One of the host, which may be used if it lies where such files may.
+    /// A host file. It must lie in a directory that is permitted for boot files.
     File(PathBuf),
     /// The raw image of a volume.
     Image(PathBuf),
 }
 
 impl BootFile {
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Image(path) => path,
@@ -59,40 +59,40 @@ impl From<PathBuf> for BootFile {
     }
 }
 
-/// How a guest starts.
+/// Boot method of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Boot {
     /// A kernel that the host loads.
     Kernel {
-        /// The kernel's file.
+        /// Kernel image.
         kernel: BootFile,
-        /// Its first file system, if it has one.
+        /// Initial RAM disk, if there is one.
         ramdisk: Option<BootFile>,
-        /// Its command line.
+        /// Kernel command line.
         args: String,
     },
-    /// Firmware, which tries these in order and nothing else.
+    /// Firmware, which tries only these devices, in order.
     Firmware(Vec<BootFrom>),
 }
 
-/// What a domain is created with. Disks and interfaces are plugged afterwards.
+/// Parameters of a new domain. Disks and interfaces are plugged afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainSpec {
-    /// Memory of the guest, in bytes: whole MiB.
+    /// Guest memory in bytes: whole MiB.
     pub memory_bytes: u64,
-    /// CPUs of the guest.
+    /// Number of virtual CPUs.
     pub vcpus: u16,
-    /// How it starts.
+    /// Boot method.
     pub boot: Boot,
     /// CD drives by port; each may be empty.
     pub cds: Vec<VbdId>,
 }
 
 impl DomainSpec {
-    /// Checks ranges, and that files are named in full.
+    /// Checks ranges, and that file paths are absolute.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_memory(self.memory_bytes)?;
         validate_vcpus(self.vcpus)?;
@@ -117,7 +117,7 @@ impl DomainSpec {
         }
     }
 
-    /// Memory that the host gives for it with so many disks, in bytes.
+    /// Returns the host memory that the domain needs with this number of disks, in bytes.
     pub fn host_bytes(&self, disks: usize) -> u64 {
         let disks = u64::try_from(disks).unwrap_or(u64::MAX).saturating_mul(DISK_OVERHEAD_BYTES);
         self.memory_bytes.saturating_add(OVERHEAD_BYTES).saturating_add(disks)

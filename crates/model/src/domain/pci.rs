@@ -1,9 +1,9 @@
-//! Where each device of a domain sits: a function of its number alone.
+//! PCI addresses of a domain's devices: each depends on the device number alone.
 //!
-//! A guest names devices by their place, so the place of the third disk is the same at every start
-//! and in every machine, whatever became of the first two. The root bus of i440fx:
+//! A guest names devices by their address. So the address of the third disk is the same at every
+//! start and in every machine, even if the first two are gone. The root bus of i440fx:
 //!
-//! | slots | what |
+//! | slots | use |
 //! |---|---|
 //! | 0, 1 | host bridge; ISA, IDE and power management |
 //! | 2 | display, or empty |
@@ -14,41 +14,41 @@
 //! | 28 to 31 | free |
 //!
 //! Disk 7 is in slot 1 of bridge 0, disk 38 in slot 1 of bridge 1, disk 254 in slot 31 of bridge 7.
-//! Slot 0 of a bridge is its own hot-plug controller's. Bridges are there however few the disks:
+//! A bridge's own hot-plug controller uses its slot 0. All bridges exist in every domain, because
 //! ACPI cannot plug one later.
 
 use std::fmt;
 
-/// Most disks of a machine: `userdevice` 0 to 254.
+/// Maximum number of disks of a machine: `userdevice` 0 to 254.
 pub const MAX_DISKS: u8 = 255;
-/// Most interfaces of a machine: as many virtual NICs as XenServer 7.0 supports for one.
+/// Maximum number of interfaces of a machine, as in XenServer 7.0.
 pub const MAX_VIFS: u8 = 7;
-/// Most CD drives: ports of one AHCI controller, whose drives cannot be plugged later.
+/// Maximum number of CD drives: ports of one AHCI controller, whose drives cannot be plugged later.
 pub const MAX_CDS: u8 = 6;
-/// Disks whose queues have interrupts of their own (MSI-X). With QEMU's default of some for each of
-/// 255 disks a guest runs out of them, and the last disks do not appear. The rest have one queue
-/// and share the lines of their bus.
+/// Number of disks whose queues have interrupts of their own (MSI-X). With QEMU's default number of
+/// vectors for each of 255 disks, a guest runs out of them and the last disks do not appear. The
+/// other disks have one queue and share the interrupt lines of their bus.
 pub const MSIX_DISKS: u8 = 32;
 
-/// Bridges. SeaBIOS reserves a window for each and gives up at the ninth.
+/// Number of bridges. SeaBIOS reserves a window for each and fails at the ninth.
 const BRIDGE_COUNT: u8 = 8;
 const FIRST_BRIDGE_SLOT: u8 = 6;
 const FIRST_DISK_SLOT: u8 = 14;
 const ROOT_DISKS: u8 = 7;
 const FIRST_VIF_SLOT: u8 = 21;
-/// Disks behind one bridge, from slot 1 on.
+/// Number of disks behind one bridge, from slot 1 on.
 const BRIDGE_DISKS: u8 = 31;
 
-/// One PCI bus of a domain.
+/// A PCI bus of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bus {
-    /// The one that the machine type brings.
+    /// The root bus of the machine type.
     Root,
-    /// Behind a bridge, 0 to 7.
+    /// The bus behind a bridge, 0 to 7.
     Bridge(u8),
 }
 
-/// As QEMU is told: `pci.0`, `br3`.
+/// Formats the bus for QEMU: `pci.0`, `br3`.
 impl fmt::Display for Bus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -58,12 +58,12 @@ impl fmt::Display for Bus {
     }
 }
 
-/// A PCI address; the function is 0, because only whole slots can be plugged.
+/// A PCI address. The function is 0, because only whole slots can be plugged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciSlot {
-    /// On which bus.
+    /// Bus of the slot.
     pub bus: Bus,
-    /// Slot, 0 to 31.
+    /// Slot number, 0 to 31.
     pub slot: u8,
 }
 
@@ -73,32 +73,32 @@ impl PciSlot {
     }
 }
 
-/// A place for a disk, and what it can have there.
+/// Address of a disk, and its limits there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSlot {
-    /// Where.
+    /// PCI address.
     pub pci_slot: PciSlot,
-    /// Most queues; the machine's CPUs bound them as well.
+    /// Maximum number of queues; the number of virtual CPUs limits them as well.
     pub most_queues: u16,
-    /// MSI-X vectors: `None` for as many as QEMU gives, 0 for a shared line.
+    /// Number of MSI-X vectors: `None` for QEMU's default, 0 for a shared interrupt line.
     pub vectors: Option<u16>,
 }
 
-/// The display, if there is one.
+/// Slot of the display, if there is one.
 pub const DISPLAY: PciSlot = PciSlot::root(2);
-/// The serial controller with the guest agent's port.
+/// Slot of the serial controller with the guest agent's port.
 pub const AGENT_PORT: PciSlot = PciSlot::root(3);
-/// The controller of the CD drives.
+/// Slot of the controller of the CD drives.
 pub const AHCI: PciSlot = PciSlot::root(4);
-/// The source of random numbers.
+/// Slot of the random number generator.
 pub const RANDOM: PciSlot = PciSlot::root(5);
 
-/// Every bridge with its number's bus and its place.
+/// Returns the bus behind every bridge, and the bridge's slot.
 pub fn bridges() -> impl Iterator<Item = (Bus, PciSlot)> {
     (0..BRIDGE_COUNT).map(|number| (Bus::Bridge(number), PciSlot::root(FIRST_BRIDGE_SLOT + number)))
 }
 
-/// The place of a disk, or `None` past [`MAX_DISKS`].
+/// Returns the address of a disk, or `None` from [`MAX_DISKS`] on.
 pub fn disk(userdevice: u8) -> Option<DiskSlot> {
     let pci_slot = match userdevice.checked_sub(ROOT_DISKS) {
         None => PciSlot::root(FIRST_DISK_SLOT + userdevice),
@@ -106,13 +106,13 @@ pub fn disk(userdevice: u8) -> Option<DiskSlot> {
             PciSlot { bus: Bus::Bridge(behind / BRIDGE_DISKS), slot: 1 + behind % BRIDGE_DISKS }
         }
     };
-    // By the number, not by how many there are: a neighbour that comes or goes changes nothing.
+    // Depends on the number, not on the count: plugging another disk changes nothing.
     let (most_queues, vectors) =
         if userdevice < MSIX_DISKS { (crate::spec::MAX_QUEUES, None) } else { (1, Some(0)) };
     (userdevice < MAX_DISKS).then_some(DiskSlot { pci_slot, most_queues, vectors })
 }
 
-/// The place of an interface, or `None` past [`MAX_VIFS`].
+/// Returns the address of an interface, or `None` from [`MAX_VIFS`] on.
 pub fn vif(device: u8) -> Option<PciSlot> {
     (device < MAX_VIFS).then(|| PciSlot::root(FIRST_VIF_SLOT + device))
 }

@@ -1,15 +1,15 @@
-//! What a guest sees as a disk's serial number.
+//! Serial numbers of disks as guests see them.
 
 use crate::id::VdiId;
 
-/// Bytes of the VDI's UUID that a serial shows: virtio-blk carries 20 characters, of which the
-/// position takes seven.
+/// Bytes of the VDI's UUID in a serial number: virtio-blk has 20 characters, and the position takes
+/// seven of them.
 const UUID_BYTES: usize = 6;
 
-/// `vbdNNN-` and 12 hexadecimal digits: the position, and the last bytes of the VDI's UUID.
+/// Returns `vbdNNN-` and 12 hexadecimal digits: the position, and the last bytes of the VDI's UUID.
 ///
-/// A guest finds a disk by either half: a disk that is moved to another position keeps its digits,
-/// one that is replaced keeps its position.
+/// A guest can find a disk by either half. A disk that moves to another position keeps its digits;
+/// a disk that replaces another keeps the position.
 pub fn serial(userdevice: u8, vdi: VdiId) -> String {
     let bytes = vdi.0.bytes();
     let (_, last) = bytes.split_at(bytes.len() - UUID_BYTES);

@@ -1,4 +1,4 @@
-//! Addresses of interfaces, as text.
+//! Ethernet addresses as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::spec::SpecError;
 
-/// The Ethernet address of one interface: neither a group's nor zero. On the wire:
+/// Ethernet address of one interface: neither a group address nor zero. On the wire:
 /// `"02:00:00:00:00:01"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// Its bytes, as they go over the line.
+    /// Returns the bytes in transmission order.
     pub fn bytes(self) -> [u8; 6] {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What somebody asks of a NIC, and of the network that it is in, as data.
+//! Specification of a NIC and of its network.
 
 mod mac;
 #[cfg(test)]
@@ -14,23 +14,23 @@ use crate::poll::{self, PollMode, PollSpec};
 use crate::spec::{SpecError, refuse, validate_id, validate_socket};
 pub use mac::MacAddress;
 
-/// Most pairs of queues of a NIC: steering has a byte for the number of one.
+/// Maximum number of queue pairs of a NIC: flow steering stores a pair's number in a byte.
 pub const MAX_PAIRS: u16 = 128;
-/// Most addresses of each kind that a NIC may be locked to: more than one machine has, and few enough
-/// for what its keeper holds of it (64 KiB).
+/// Maximum number of addresses of each kind in an address lock. A machine has fewer, and the
+/// record that the keeper stores stays small enough (64 KiB).
 pub const MAX_LOCKED: usize = 256;
-/// Smallest MTU that a driver may be told (virtio 1.2, 5.1.4.1).
+/// Minimum MTU (virtio 1.2, 5.1.4.1).
 pub const MIN_MTU: u16 = 68;
-/// MTU of a network whose first NIC asks for none.
+/// MTU of a network whose first NIC requests none.
 pub const DEFAULT_MTU: u16 = 1500;
-/// Frames a second that a NIC may send to many where nothing is said, of which one of more than 1,518 bytes
-/// counts for several: more than machines say that speak to each other, and few enough that a storm of one
-/// leaves the others their CPU.
+/// Default limit of flooded frames a second of a NIC. A frame of more than 1,518 bytes counts for
+/// several. Machines that talk to each other send fewer. A storm at this rate still leaves the
+/// other machines their CPU time.
 pub const DEFAULT_FLOOD: u32 = 10_000;
-/// Longest name of a network device: `IFNAMSIZ` with its terminator is 16.
+/// Longest name of a network device: `IFNAMSIZ` is 16 with the terminator.
 pub const MAX_TAP_BYTES: usize = 15;
 
-/// One NIC to serve: the parameters of `nic.attach`.
+/// A NIC to serve: the parameters of `nic.attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
@@ -38,45 +38,46 @@ pub struct NicSpec {
     pub id: String,
     /// Unix socket to listen on.
     pub socket: PathBuf,
-    /// Name of its network: made by the first NIC in it, gone with the last.
+    /// Name of its network. The first NIC creates the network, and the last one removes it.
     pub network: String,
-    /// Address that its driver reads, if its front-end has none of its own for it.
+    /// Address that its driver reads, unless the front-end provides one.
     pub mac: MacAddress,
-    /// Pairs of queues.
+    /// Number of queue pairs.
     #[serde(default = "one")]
     pub queues: u16,
-    /// Offer several pairs and a control queue to drivers; with `false` it is one pair and no control
-    /// queue, whatever `queues` says. That is for front-ends which show their guests all that is offered,
-    /// and neither answer a control queue nor hand it over: their drivers would wait for an answer.
+    /// Whether to offer several pairs and a control queue to drivers. With `false` there is one
+    /// pair and no control queue, whatever `queues` says. Some front-ends show their guests every
+    /// offered feature, but neither answer a control queue nor hand it over. Their drivers would
+    /// wait for an answer.
     #[serde(default = "yes")]
     pub mq: bool,
-    /// Most bytes of a packet, the same for a whole network; as the network has it when absent.
+    /// Maximum bytes of a packet, equal for all NICs of a network; the network's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Its only VLAN, whose frames have no tag there; when absent, it has all, with their tags.
+    /// Its only VLAN, whose frames have no tag at the NIC; all VLANs with their tags when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// It may send only as `mac` and these; when absent, as anybody.
+    /// Address lock: the NIC may send only from `mac` and these addresses; no lock when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<Locked>,
-    /// It may neither send nor get anything.
+    /// Whether the NIC may neither send nor receive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// How much it may send.
+    /// Limit of sent bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
-    /// Frames a second that it may send to many: to groups, and to stations that nobody has heard. One of
-    /// more than 1,518 bytes counts for several. [`DEFAULT_FLOOD`] when absent, as many as it likes when 0.
+    /// Limit of flooded frames a second: frames to groups and to unknown stations. A frame of more
+    /// than 1,518 bytes counts for several. [`DEFAULT_FLOOD`] when absent, no limit when 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flood: Option<u32>,
-    /// Whether its queues are polled; as the process is set when absent, like the two that follow.
-    /// Changed by `nic.poll`.
+    /// Polling mode of its queues. The default of the process when absent, as for the next two.
+    /// `nic.poll` changes it.
     #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollMode>,
     /// Longest spin, in microseconds.
     #[serde(default, deserialize_with = "poll::max_us", skip_serializing_if = "Option::is_none")]
     pub poll_max_us: Option<u16>,
-    /// How much of a CPU must be free for a reactor that spins, in percent.
+    /// Percentage of a CPU that must be idle for a polling reactor.
     #[serde(
         default,
         deserialize_with = "poll::idle_threshold",
@@ -91,56 +92,56 @@ pub struct NicSpec {
     pub socket_group: Option<String>,
 }
 
-/// Addresses that a locked NIC may send from, beside its MAC. Without any of a kind, it may use
-/// none of that kind.
+/// Addresses that a locked NIC may send from, in addition to its MAC. Without addresses of a kind,
+/// it may use none of that kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Locked {
-    /// IPv4.
+    /// IPv4 addresses.
     #[serde(default)]
     pub ipv4: Vec<Ipv4Addr>,
-    /// IPv6.
+    /// IPv6 addresses.
     #[serde(default)]
     pub ipv6: Vec<Ipv6Addr>,
 }
 
-/// What a NIC may do, which `nic.limits` changes while it is served.
+/// Limits of a NIC, which `nic.limits` changes while it is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicLimits {
-    /// It may send only as its address and these; when absent, as anybody.
+    /// Address lock: the NIC may send only from its MAC and these addresses; no lock when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<Locked>,
-    /// It may neither send nor get anything.
+    /// Whether the NIC may neither send nor receive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// How much it may send.
+    /// Limit of sent bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
-    /// Frames a second that it may send to many, as [`NicSpec::flood`].
+    /// Limit of flooded frames a second, as [`NicSpec::flood`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flood: Option<u32>,
 }
 
-/// A cap on what a NIC sends, over all its queues.
+/// Cap of the bytes that a NIC sends, over all its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicRate {
     /// Bytes a second in the long run.
     pub bytes_per_second: u64,
-    /// Bytes at once after a pause; what passes in 50 ms when absent. No less than 128 KiB, whatever
-    /// is asked for: the largest frame must be no rare event.
+    /// Bytes at once after a pause; the bytes of 50 ms when absent. At least 128 KiB in any case,
+    /// so that frames of the largest size pass normally.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_burst: Option<u64>,
 }
 
-/// The host at a network: the parameters of `network.uplink`.
+/// The host's uplink of a network: the parameters of `network.uplink`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkSpec {
     /// Name of the network.
     pub network: String,
-    /// TAP device, made if it is not there; when absent, the network is to have no uplink.
+    /// TAP device, created if it does not exist. When absent, the uplink is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
 }
@@ -154,7 +155,7 @@ fn yes() -> bool {
 }
 
 impl NicSpec {
-    /// A NIC with every default.
+    /// Creates a NIC with default values.
     pub fn new(
         id: impl Into<String>,
         socket: impl Into<PathBuf>,
@@ -182,10 +183,10 @@ impl NicSpec {
         }
     }
 
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_id(&self.id)?;
         validate_network(&self.network)?;
@@ -203,25 +204,25 @@ impl NicSpec {
         self.polling().validate()
     }
 
-    /// What it may do.
+    /// Returns its limits.
     pub fn limits(&self) -> NicLimits {
         let &Self { disabled, rate, flood, .. } = self;
         NicLimits { locked: self.locked.clone(), disabled, rate, flood }
     }
 
-    /// The same NIC that may do something else.
+    /// Returns the same NIC with other limits.
     pub fn with_limits(self, limits: NicLimits) -> Self {
         let NicLimits { locked, disabled, rate, flood } = limits;
         Self { locked, disabled, rate, flood, ..self }
     }
 
-    /// What was asked for of polling.
+    /// Returns its polling settings.
     pub fn polling(&self) -> PollSpec {
         let &Self { poll, poll_max_us, poll_idle_threshold, .. } = self;
         PollSpec { poll, poll_max_us, poll_idle_threshold }
     }
 
-    /// The same spec with this of polling.
+    /// Returns the same spec with other polling settings.
     #[must_use]
     pub fn with_polling(self, polling: PollSpec) -> Self {
         let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
@@ -230,10 +231,10 @@ impl NicSpec {
 }
 
 impl NicLimits {
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         self.locked.as_ref().map_or(Ok(()), Locked::validate)?;
         self.rate.map_or(Ok(()), NicRate::validate)
@@ -262,10 +263,10 @@ impl NicRate {
 }
 
 impl UplinkSpec {
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_network(&self.network)?;
         let Some(tap) = &self.tap else { return Ok(()) };
@@ -282,7 +283,7 @@ impl UplinkSpec {
     }
 }
 
-/// Names of networks are ids of another kind.
+/// Checks the name of a network, which has the form of an id.
 fn validate_network(name: &str) -> Result<(), SpecError> {
     validate_id(name).map_err(|SpecError { problem, .. }| SpecError { field: "network", problem })
 }

@@ -1,4 +1,4 @@
-//! Specifications as they come.
+//! Tests of NIC specifications on the wire.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Parts that several plans are made of.
+//! Parts that several plans share.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,33 @@ use super::{
 use crate::id::{VbdId, VdiId, VifId};
 use crate::vdi::automaton::{VolumeOp, VolumeState, apply, steps};
 
-/// A plan in the making.
+/// A plan under construction.
 pub(super) struct PlanBuilder<'a> {
     pub(super) state: &'a MachineState,
     plan: Plan,
 }
 
-/// What follows from what was taken down: for each, the step after which it is free again.
+/// Teardown steps: for each resource, the step after which it is free.
 #[derive(Default)]
 pub(super) struct TeardownSteps {
-    /// The domain is gone.
+    /// Step that ends the domain.
     pub(super) domain: Option<StepId>,
-    /// Nothing is left of the domain.
+    /// Step that removes the last remains of the domain.
     pub(super) forgotten: Option<StepId>,
-    /// These volumes are detached.
+    /// Steps that detach the volumes.
     pub(super) disks: BTreeMap<VbdId, StepId>,
-    /// The host's ends of these interfaces are removed.
+    /// Steps that remove the host's ends of the interfaces.
     pub(super) vifs: BTreeMap<VifId, StepId>,
 }
 
 impl TeardownSteps {
-    /// The steps after which no slot of the machine holds this volume.
+    /// Returns the steps after which no slot of the machine uses this volume.
     pub(super) fn of_volume(&self, state: &MachineState, vdi: VdiId) -> Vec<StepId> {
         let slots = state.disks.iter().filter(|disk| disk.medium.is_some_and(|one| one.vdi == vdi));
         slots.filter_map(|disk| self.disks.get(&disk.vbd)).copied().collect()
     }
 
-    /// Every step after which something is free again.
+    /// Returns all teardown steps.
     pub(super) fn all(&self) -> Vec<StepId> {
         let devices = self.disks.values().chain(self.vifs.values());
         self.domain.iter().chain(&self.forgotten).chain(devices).copied().collect()
@@ -52,7 +52,7 @@ impl<'a> PlanBuilder<'a> {
         self.plan
     }
 
-    /// A step that holds nothing and can be cancelled, with what its verb costs.
+    /// Returns a step without slots that can be cancelled, with the costs of its action.
     pub(super) fn step(&self, verb: StepAction, after: impl IntoIterator<Item = StepId>) -> Step {
         Step {
             after: after.into_iter().collect(),
@@ -76,7 +76,7 @@ impl<'a> PlanBuilder<'a> {
         StepId(self.plan.steps.len() - 1)
     }
 
-    /// Effects alone.
+    /// Adds a step that only records effects.
     pub(super) fn record(
         &mut self,
         then: Vec<Effect>,
@@ -86,8 +86,8 @@ impl<'a> PlanBuilder<'a> {
         self.add(Step { then, cancel: Cancel::Never, ..step })
     }
 
-    /// Brings a volume from one state to another; the steps in order, none if it is there. Steps
-    /// on the way down are not cancelled.
+    /// Adds the steps that bring a volume from one state to another, and returns them in order.
+    /// There are none if the volume is in the goal state. Teardown steps cannot be cancelled.
     pub(super) fn volume(
         &mut self,
         disk: &DiskState,
@@ -117,7 +117,7 @@ impl<'a> PlanBuilder<'a> {
         way
     }
 
-    /// Takes down what is there of a machine: its domain, then each device by itself.
+    /// Adds the teardown of everything that exists of a machine: its domain, then each device.
     pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> TeardownSteps {
         let state = self.state;
         let mut teardown_steps = TeardownSteps { domain: after, ..TeardownSteps::default() };
@@ -166,7 +166,7 @@ impl<'a> PlanBuilder<'a> {
     }
 }
 
-/// What is true when a machine has no domain, its power state aside.
+/// Returns the effects of having no domain, except for the power state.
 pub(super) fn gone(state: &MachineState) -> Vec<Effect> {
     let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, false));
     let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, false));

@@ -1,21 +1,21 @@
-//! How long each kind of step may take, and how much of a plan it is.
+//! Deadlines and progress weights of steps.
 
 use std::time::Duration;
 
 use super::{Step, StepAction};
 
-/// How long steps may take, each from the moment when its call begins, and waits for what hangs.
+/// Deadlines of steps, each from the start of its call; also the limit of a wait for hung storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// What touches storage: attach, activate, deactivate, detach.
+    /// Storage: attach, activate, deactivate, detach.
     pub storage: Duration,
-    /// What the guest must agree to, or the hypervisor: plug, unplug, insert, eject.
+    /// Devices, which need the guest or the hypervisor: plug, unplug, insert, eject.
     pub device: Duration,
-    /// Making a domain, and removing what it leaves.
+    /// Domains: create, and remove remains.
     pub domain: Duration,
-    /// Ending a process; short of it the process is killed.
+    /// End of a process. Shortly before the deadline the process is killed.
     pub kill: Duration,
-    /// A guest that was asked to shut down or reboot, until it has.
+    /// A guest's shutdown or reboot, from the request to its end.
     pub guest: Duration,
     /// The host's end of a network interface.
     pub network: Duration,
@@ -61,7 +61,7 @@ impl Deadlines {
     }
 }
 
-/// Roughly how long a step takes beside others, so that progress is steady.
+/// Returns the typical duration of a step relative to others, for steady progress.
 pub(super) fn weight(verb: &StepAction) -> u32 {
     match verb {
         StepAction::DomainAwaitEnd => 100,
@@ -77,7 +77,7 @@ pub(super) fn weight(verb: &StepAction) -> u32 {
 }
 
 impl Step {
-    /// Whether both work on one device, so that a chain of steps can be told from two.
+    /// Returns whether both steps work on the same device, which makes them one chain.
     pub(super) fn works_with(&self, other: &Self) -> bool {
         device(&self.verb).is_some_and(|one| device(&other.verb) == Some(one))
     }

@@ -1,22 +1,21 @@
-//! What is to be done to a machine, as data: steps, and which must have ended before which.
+//! Plans of machine operations: steps, and the order between them.
 //!
-//! # Words
-//! - **Op**: what was asked of a machine or of one of its devices.
-//! - **Plan**: the steps that do it. A step runs as soon as those before it have ended and
-//!   [admission](crate::admission) lets it: there are no rounds in which all wait for the slowest.
-//! - **Step**: one call outward, with a deadline that waits for a slot among busy storage do not
-//!   count against.
-//! - **Effect**: what is recorded when a step has ended.
-//! - **Settle**: the plan that makes reality and record agree.
+//! # Terms
+//! - **Op**: an operation on a machine or on one of its devices.
+//! - **Plan**: the steps of an operation. A step runs as soon as its predecessors have ended and
+//!   [admission](crate::admission) permits it. There are no rounds that wait for the slowest step.
+//! - **Step**: one driver call with a deadline. The wait for a slot does not count against it.
+//! - **Effect**: a change to record when a step has ended.
+//! - **Reconcile**: the plan that makes the observed state and the record agree.
 //!
 //! # When a step fails
-//! Steps that run go on to their end, those that wait for the failed one are left out, and there
-//! is no list of what to undo. The planner is asked for [`MachineOp::Settle`] with what is there now. A
-//! failure, a cancel and a restart of the daemon thus have one way back.
+//! Running steps run to their end. Steps that depend on the failed one are skipped. There is no
+//! undo list: the planner makes a plan for [`MachineOp::Settle`] from the observed state. So a
+//! failure, a cancel and a restart of the daemon have the same recovery.
 //!
 //! # Invariants
-//! An edge leads to an earlier step, so a plan has no circle. All of one machine's steps are in
-//! one plan: nothing else works on that machine meanwhile.
+//! An edge leads to an earlier step, so a plan has no cycle. All steps of a machine are in one
+//! plan: nothing else works on that machine at the same time.
 
 mod builder;
 mod costs;
@@ -40,187 +39,187 @@ use crate::vm::{PowerState, VmOp, power_states};
 pub use costs::Deadlines;
 pub use state::{DiskState, DomainState, MachineState, Medium, RunState, VifState};
 
-/// What is asked of a machine.
+/// Operation on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineOp {
-    /// Make a domain.
+    /// Create a domain and start it.
     Start {
-        /// Leave its CPUs standing.
+        /// Leave its CPUs stopped.
         paused: bool,
     },
-    /// Ask the guest to shut down, wait for it, and clean up.
+    /// Ask the guest to shut down, wait until it has, and clean up.
     CleanShutdown,
     /// End the domain and clean up.
     HardShutdown,
-    /// Ask the guest to reboot, and give it a new domain.
+    /// Ask the guest to reboot, and start a new domain.
     CleanReboot,
-    /// End the domain and give the machine a new one.
+    /// End the domain and start a new one.
     HardReboot,
     /// Stop the CPUs.
     Pause,
     /// Let the CPUs run.
     Unpause,
-    /// Give the guest a disk.
+    /// Plug a disk into the guest.
     VbdPlug(VbdId),
-    /// Take a disk from the guest.
+    /// Unplug a disk from the guest.
     VbdUnplug {
-        /// Which.
+        /// Disk slot.
         vbd: VbdId,
-        /// Take the volume away without waiting for the guest's consent.
+        /// Detach the volume without waiting for the guest.
         force: bool,
     },
     /// Put the slot's medium into its drive.
     Insert(VbdId),
     /// Take the medium out of the drive.
     Eject(VbdId),
-    /// Give the guest a network interface.
+    /// Plug a network interface into the guest.
     VifPlug(VifId),
-    /// Take a network interface from the guest.
+    /// Unplug a network interface from the guest.
     VifUnplug(VifId),
-    /// End whatever is there and clean up, whatever is recorded. Unlike a shutdown by force, it
-    /// overtakes nobody.
+    /// End any domain and clean up, regardless of the record. Unlike a hard shutdown, this
+    /// operation does not interrupt a running one.
     Reset,
-    /// Do what is set for a guest that ended like this, as [`exits::next`] says.
+    /// Follow the machine's exit policy for this exit; see [`exits::next`].
     AfterExit(DomainExit),
-    /// Make reality and record agree. Never starts a guest.
+    /// Make the observed state and the record agree. Never starts a guest.
     Settle,
 }
 
-/// One call outward.
+/// A driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepAction {
-    /// Reserve this much of the host's memory, in bytes, until the domain is gone.
+    /// Reserve this many bytes of the host's memory until the domain is gone.
     TakeMemory(u64),
-    /// Make a domain of this number: CPUs standing, no disks, no interfaces.
+    /// Create a domain of this number with stopped CPUs and without disks and interfaces.
     DomainCreate(Domid),
     /// Let the CPUs run.
     DomainRun,
     /// Stop the CPUs.
     DomainPause,
-    /// Ask the guest.
+    /// Send a request to the guest.
     DomainAsk(GuestRequest),
     /// Wait until the guest has ended.
     DomainAwaitEnd,
-    /// End the process, whatever the guest does.
+    /// End the process, whatever state the guest is in.
     DomainKill,
-    /// Remove what the process leaves: its directory, its group.
+    /// Remove the remains of the process: its directory and its control group.
     DomainForget,
-    /// Make the volume reachable.
+    /// Attach the volume.
     VbdAttach(VbdId, Access),
-    /// Begin to serve it.
+    /// Activate the volume: take its lock and serve it.
     VbdActivate(VbdId),
-    /// Give the guest the disk.
+    /// Plug the disk into the guest.
     VbdPlug(VbdId),
-    /// Take the disk from the guest; ends when the guest has let go.
+    /// Unplug the disk; ends when the guest has released it.
     VbdUnplug(VbdId),
-    /// End serving the volume.
+    /// Deactivate the volume.
     VbdDeactivate(VbdId),
-    /// End reaching it.
+    /// Detach the volume.
     VbdDetach(VbdId),
     /// Put the medium into the drive.
     VbdInsert(VbdId),
     /// Take the medium out of the drive.
     VbdEject(VbdId),
-    /// Make the host's end of an interface.
+    /// Create the host's end of an interface.
     VifCreate(VifId),
-    /// Give the guest the interface.
+    /// Plug the interface into the guest.
     VifPlug(VifId),
-    /// Take the interface from the guest.
+    /// Unplug the interface from the guest.
     VifUnplug(VifId),
-    /// Remove the host's end.
+    /// Remove the host's end of an interface.
     VifDestroy(VifId),
-    /// Nothing but its effects.
+    /// Call nothing; only record the effects.
     Record,
 }
 
-/// What a guest is asked for.
+/// Request to a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestRequest {
-    /// To shut down.
+    /// Shut down.
     Shutdown,
-    /// To reboot.
+    /// Reboot.
     Reboot,
 }
 
-/// Until when a plan can be cancelled at a step.
+/// Point until which a plan can be cancelled at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
     /// Until the step begins.
     Before,
-    /// Not: it cleans up after something that has been done.
+    /// Never: the step cleans up after a completed one.
     Never,
 }
 
-/// Something to record.
+/// A change to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A slot's volume is in this state.
+    /// State of a slot's volume.
     Volume(VbdId, VolumeState),
-    /// The guest has the disk, or the drive the medium.
+    /// Whether the guest has the disk, or the drive has the medium.
     Plugged(VbdId, bool),
-    /// What is in a drive.
+    /// Medium of a drive.
     Medium(VbdId, Option<VdiId>),
-    /// The guest has the interface.
+    /// Whether the guest has the interface.
     Vif(VifId, bool),
-    /// The machine's power state.
+    /// Power state of the machine.
     Power(PowerState),
-    /// The machine's domain.
+    /// Domain of the machine.
     Domid(Option<Domid>),
 }
 
-/// A step's place in its plan.
+/// Position of a step in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepId(usize);
 
 impl StepId {
-    /// Its index in [`Plan::steps`].
+    /// Returns the index in [`Plan::steps`].
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// One step of a plan.
+/// A step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is called.
+    /// Driver call.
     pub verb: StepAction,
-    /// Steps that must have ended well before.
+    /// Steps that must have succeeded before.
     pub after: Vec<StepId>,
-    /// How long its call may take.
+    /// Time limit of the call.
     pub deadline: Duration,
-    /// Its part of the plan's progress.
+    /// Share of the plan's progress.
     pub weight: u32,
-    /// What it must hold while it runs.
+    /// Slots that the step needs while it runs.
     pub slots: Slots,
-    /// It goes on with a chain of device steps that has begun.
+    /// Whether the step continues a chain of device steps.
     pub begun: bool,
-    /// Until when a cancel stops it.
+    /// Point until which a cancel stops the step.
     pub cancel: Cancel,
-    /// Recorded when it ended well.
+    /// Effects to record if the step succeeds.
     pub then: Vec<Effect>,
-    /// Recorded when it failed.
+    /// Effects to record if the step fails.
     pub if_failed: Vec<Effect>,
 }
 
-/// Steps with edges to earlier ones only.
+/// Steps whose edges lead to earlier steps only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     steps: Vec<Step>,
 }
 
 impl Plan {
-    /// The steps. Each comes after all those that it waits for.
+    /// Returns the steps. Each comes after all its predecessors.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The sum of all weights: progress is what has ended of it.
+    /// Returns the sum of all weights. Progress is the share of ended steps.
     pub fn weight(&self) -> u32 {
         self.steps.iter().map(|step| step.weight).fold(0, u32::saturating_add)
     }
 
-    /// Within this the plan ends, the time aside for which steps wait for slots: the longest way
-    /// through the deadlines.
+    /// Returns the time limit of the plan, without waits for slots: the longest path through the
+    /// deadlines.
     pub fn longest_path(&self) -> Duration {
         let mut ends: Vec<Duration> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
@@ -231,11 +230,11 @@ impl Plan {
     }
 }
 
-/// The steps that do `op` to a machine in this state, from what is really there: what an earlier
-/// failure left is cleaned up, and what is done already is not done again.
+/// Returns the steps that do `op`, based on the observed state of the machine. They remove what an
+/// earlier failure left, and do not repeat what is done already.
 ///
 /// # Errors
-/// The machine or the device is in a state in which the operation has no meaning.
+/// The operation is not possible in the current state of the machine or device.
 pub fn plan(op: &MachineOp, state: &MachineState) -> Result<Plan, Refusal> {
     let power = |op: VmOp| {
         let (actual, expected) = (state.power, power_states(op, false));
@@ -257,7 +256,7 @@ pub fn plan(op: &MachineOp, state: &MachineState) -> Result<Plan, Refusal> {
         MachineOp::VifPlug(vif) => plug::vif(state, vif),
         MachineOp::VifUnplug(vif) => plug::vif_out(state, vif),
         MachineOp::Reset => Ok(stop::hard(state)),
-        // Of a machine that is recorded as halted nothing is expected any more.
+        // A machine that is recorded as halted has no exit policy to follow.
         MachineOp::AfterExit(exit) if state.power != PowerState::Halted => {
             Ok(match exits::next(exit, &state.after) {
                 ExitAction::Halt => stop::hard(state),

@@ -1,4 +1,4 @@
-//! Devices that come and go while a guest runs.
+//! Plans that plug and unplug devices while a guest runs.
 
 use super::builder::PlanBuilder;
 use super::start::{attached, give};
@@ -47,7 +47,7 @@ pub(super) fn vif(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
         return Err(Refusal::AlreadyAttached);
     }
     let mut plan_builder = PlanBuilder::new(state);
-    // What a failure left is made anew: it may be of another network.
+    // Recreate what a failure left: it may belong to another network.
     let gone = seen.created.then(|| plan_builder.vif_destroy(vif, None));
     let end = plan_builder.vif_create(vif, gone);
     plan_builder.vif_plug(vif, [end]);
@@ -67,7 +67,7 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
         let step = plan_builder.step(StepAction::VifUnplug(vif), None);
         plan_builder.add(Step { then, if_failed, ..step })
     } else {
-        // The guest has let go of it by itself.
+        // The guest has already released the interface.
         plan_builder.record(then, None)
     };
     if seen.created {
@@ -76,19 +76,19 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
     Ok(plan_builder.finish())
 }
 
-/// Makes a slot's volume ready and gives it to the guest.
+/// Returns the plan that activates a slot's volume and plugs it into the guest.
 fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
     let medium = disk.medium.ok_or(Refusal::Empty)?;
     let reads = |other: &DiskState| {
         let same = other.vbd != disk.vbd && other.medium.is_some_and(|one| one.vdi == medium.vdi);
         same && other.volume.access() == Some(Access::Ro)
     };
-    // A volume that is open for reading is not opened for writing beside that.
+    // A volume that is attached for reading must not be attached for writing as well.
     if disk.access == Access::Rw && state.disks.iter().any(reads) {
         return Err(Refusal::VdiInUse);
     }
     let mut plan_builder = PlanBuilder::new(state);
-    // What a failure has left is not used: nobody knows whether it serves, or for what access.
+    // Detach what a failure left: its access mode, and whether it serves, are unknown.
     let left = plan_builder.volume(disk, medium, (disk.volume, VolumeState::Detached), None);
     let left = left.last().map(|(_, id)| *id);
     let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
@@ -98,7 +98,7 @@ fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
     Ok(plan_builder.finish())
 }
 
-/// Takes a slot's volume from the guest and lets go of it.
+/// Returns the plan that unplugs a slot's volume from the guest and detaches it.
 fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) -> Plan {
     let mut plan_builder = PlanBuilder::new(state);
     let vbd = disk.vbd;
@@ -110,10 +110,11 @@ fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) ->
         let step = plan_builder.step(verb, None);
         plan_builder.add(Step { then, if_failed, ..step })
     } else {
-        // The guest has let go of it by itself.
+        // The guest has already released the disk.
         plan_builder.record(then, None)
     };
-    // By force the volume does not wait for the guest, which has a dead disk until it lets go.
+    // A forced unplug does not wait for the guest. The guest's disk fails until it is
+    // released.
     let after = (!force).then_some(out);
     let way = (disk.volume, VolumeState::Detached);
     let last = plan_builder.volume(disk, medium, way, after).last().map(|(_, id)| *id).or(after);
@@ -123,7 +124,7 @@ fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) ->
     plan_builder.finish()
 }
 
-/// A disk that can come and go; `instead` is what is done with a drive.
+/// Returns a disk that can be plugged and unplugged. `instead` names the operation for a drive.
 fn no_drive(state: &MachineState, vbd: VbdId, instead: &str) -> Result<DiskState, Refusal> {
     let disk = state.disk(vbd)?;
     with_domain(state)?;
@@ -140,7 +141,7 @@ fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {
     if disk.kind == VbdKind::Cd { Ok(disk) } else { Err(Refusal::NotRemovable) }
 }
 
-/// A guest that can be given something, or give it back.
+/// Checks that the machine has a guest that can plug and unplug devices.
 fn with_domain(state: &MachineState) -> Result<(), Refusal> {
     match state.domain {
         DomainState::There {

@@ -1,5 +1,5 @@
-//! Reboot: stop and start in one plan. Each disk goes on by itself from its detach to its attach,
-//! so a fast one does not wait for a slow one in between.
+//! Reboot: stop and start in one plan. Each disk continues from its detach to its attach by itself,
+//! so a fast disk does not wait for a slow one in between.
 
 use super::builder::PlanBuilder;
 use super::start::build_domain;

@@ -1,19 +1,21 @@
-//! Settle: reality and record agree again, after a failure, a cancel or a restart of the daemon.
+//! Reconcile: makes the observed state and the record agree after a failure, a cancel or a restart
+//! of the daemon.
 //!
-//! | there | recorded running or paused | recorded halted |
+//! | observed | recorded running or paused | recorded halted |
 //! |---|---|---|
 //! | guest runs | stays | stays: its start was not recorded |
-//! | CPUs stand | stays, paused | goes: it was to |
-//! | CPUs never ran | stays if paused: it was started so; goes if running: a reboot did not end | goes: its start did not end |
-//! | guest has ended | goes, unless it is to be preserved | goes |
-//! | no answer | stays: only a shutdown by force ends it | goes |
-//! | no process | what is left goes | what is left goes |
+//! | CPUs stopped | stays, paused | is removed: it was to go |
+//! | CPUs never ran | stays if paused: it was started so; is removed if running: a reboot did not end | is removed: its start did not end |
+//! | guest has ended | is removed, unless its policy is to preserve it | is removed |
+//! | no answer | stays: only a hard shutdown ends it | is removed |
+//! | no process | remains are removed | remains are removed |
 //!
-//! A guest of a machine that is recorded running or paused, and that has ended though nobody asked for
-//! that, is no settle's: whoever carries settles out leaves it to whoever follows guests.
+//! A guest may have ended although no operation asked for it, while its machine is recorded running
+//! or paused. Reconcile does not apply to it: the caller leaves it to the code that handles exits.
 //!
-//! What is true is recorded first and by itself. Then what a living domain has is made whole, and
-//! what it does not have is let go, each device by itself: hung storage keeps nothing else.
+//! The plan first records the true state, in a step of its own. Then it completes the devices that
+//! a living domain has, and removes those that it does not have. Each device has its own steps, so
+//! hung storage delays nothing else.
 
 use super::builder::{PlanBuilder, gone};
 use super::{Cancel, DomainState, Effect, MachineState, Plan, RunState};
@@ -40,7 +42,7 @@ pub(super) fn reconcile(state: &MachineState) -> Plan {
     plan_builder.finish()
 }
 
-/// The domain that stays, and the power state to record for it.
+/// Returns the domain to keep, and the power state to record for it.
 fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
     let DomainState::There { domid, run } = state.domain else { return None };
     let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
@@ -60,7 +62,7 @@ fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
 fn keep(plan_builder: &mut PlanBuilder<'_>, domid: Domid, power: PowerState) {
     let state = plan_builder.state;
     let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
-    // Nobody knows what a guest has whose domain does not answer: what is recorded stays.
+    // The devices of a domain that does not answer are unknown, so their records stay.
     if matches!(state.domain, DomainState::There { run: RunState::Silent, .. }) {
         plan_builder.record(truth.to_vec(), None);
         return;

@@ -1,5 +1,5 @@
-//! Start: the domain and the disks' volumes are made ready beside each other; each disk is given
-//! to the domain as soon as both are there; the CPUs run when all of that has ended.
+//! Start: the plan creates the domain and activates the volumes concurrently. Each disk is plugged
+//! as soon as the domain and its volume are ready. The CPUs run when all of that has ended.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::vm::PowerState;
 
 pub(super) fn start(state: &MachineState, paused: bool) -> Plan {
     let mut plan_builder = PlanBuilder::new(state);
-    // A failure may have left something. Nothing of it is used: it may be for reading where
-    // writing is wanted now. Normally there is nothing, and this adds no step.
+    // Remove what a failure may have left. It is not reused: it may be attached for reading only.
+    // Normally there is nothing, and this adds no step.
     let teardown_steps = plan_builder.clear(None, Cancel::Before);
     build_domain(&mut plan_builder, &teardown_steps, paused);
     plan_builder.finish()
@@ -25,7 +25,7 @@ pub(super) fn unpause(state: &MachineState) -> Plan {
     plan_builder.finish()
 }
 
-/// Makes a domain with all that belongs to the machine.
+/// Adds the steps that create a domain with all devices of the machine.
 pub(super) fn build_domain(
     plan_builder: &mut PlanBuilder<'_>,
     teardown_steps: &TeardownSteps,
@@ -43,8 +43,8 @@ pub(super) fn build_domain(
     let mut all = vec![create];
     let mut written: BTreeMap<VdiId, Vec<StepId>> = BTreeMap::new();
     for (disk, medium) in disks {
-        // A volume that is attached for reading is not attached for writing: its writers come
-        // first, and all that had it before have let go.
+        // A volume that is attached for reading cannot be attached for writing. So writers come
+        // first, after all former users of the volume have released it.
         let writers = written.entry(medium.vdi).or_default();
         let mut before = teardown_steps.of_volume(state, medium.vdi);
         if disk.access == Access::Ro {
@@ -71,13 +71,14 @@ pub(super) fn build_domain(
     }
 }
 
-/// The step after which the volume can be reached, if one makes it so.
+/// Returns the step that attaches the volume, if there is one.
 pub(super) fn attached(way: &[(VolumeOp, StepId)]) -> Option<StepId> {
     way.iter().find(|(op, _)| matches!(op, VolumeOp::Attach(_))).map(|(_, id)| *id)
 }
 
-/// Gives a disk to the domain, or puts the medium into the drive. An attached volume tells the
-/// disk's configuration, so a disk does not wait for its activate; a drive reads at once.
+/// Adds the step that plugs a disk, or inserts a medium. A disk waits for its attach only, because
+/// an attached volume provides the disk's configuration. A drive reads at once and needs an active
+/// volume.
 pub(super) fn give(
     plan_builder: &mut PlanBuilder<'_>,
     disk: &DiskState,
@@ -97,8 +98,8 @@ pub(super) fn give(
     plan_builder.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
 }
 
-/// Slots with something in them, the slow ones first, then by position; those that only read what
-/// another slot of the machine writes come last.
+/// Returns the slots that have a medium: slow ones first, then by position. Slots that only read a
+/// volume that another slot writes come last.
 fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
     let filled = |disk: &DiskState| disk.medium.map(|medium| (*disk, medium));
     let mut disks: Vec<_> = state.slow_first().iter().filter_map(filled).collect();

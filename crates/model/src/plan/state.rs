@@ -1,4 +1,4 @@
-//! What the planner sees of one machine.
+//! State of a machine that the planner reads.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,109 +12,109 @@ use crate::vdi::automaton::{Access, VolumeState};
 use crate::vm::PowerState;
 use crate::vm::exits::{DomainExit, ExitPolicy};
 
-/// One machine: what is recorded of it, and what is really there.
+/// A machine: its record, and its observed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineState {
-    /// As recorded.
+    /// Recorded power state.
     pub power: PowerState,
-    /// What is really there.
+    /// Observed domain.
     pub domain: DomainState,
-    /// The number for the next domain, which nobody else has or had.
+    /// Number for the next domain, never used before.
     pub fresh: Domid,
-    /// What the next domain is created with.
+    /// Specification of the next domain.
     pub spec: DomainSpec,
-    /// Its disks and drives.
+    /// Disks and drives.
     pub disks: Vec<DiskState>,
-    /// Its network interfaces.
+    /// Network interfaces.
     pub vifs: Vec<VifState>,
-    /// What is done when the guest ends.
+    /// Exit policy.
     pub after: ExitPolicy,
-    /// How long each kind of step may take.
+    /// Deadlines of each kind of step.
     pub deadlines: Deadlines,
 }
 
-/// What is there of a machine's domain.
+/// Observed state of a machine's domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DomainState {
-    /// Nothing.
+    /// No domain.
     Absent,
-    /// No process, but a directory or a group of one.
+    /// No process, but the directory or control group of one.
     Remains,
     /// A process.
     There {
-        /// Its number.
+        /// Number of the domain.
         domid: Domid,
-        /// What it does.
+        /// State of its process.
         run: RunState,
     },
 }
 
-/// What a domain's process does.
+/// State of a domain's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
-    /// It was made, and its CPUs have not run yet.
+    /// Created; its CPUs have not run yet.
     Fresh,
     /// Its CPUs run.
     Running,
-    /// Its CPUs stand, and can run on.
+    /// Its CPUs are stopped and can run again.
     Paused,
-    /// Its guest has ended; the process stands still.
+    /// Its guest has ended; the process still exists.
     Ended(DomainExit),
-    /// It does not answer.
+    /// The process does not answer.
     Silent,
 }
 
-/// One disk or drive.
+/// A disk or drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskState {
-    /// Its slot.
+    /// Disk slot.
     pub vbd: VbdId,
     /// Disk or drive.
     pub kind: VbdKind,
-    /// Its position, 0 to 254.
+    /// Position, 0 to 254.
     pub userdevice: u8,
-    /// What is in it, or is to be; `None` for an empty drive.
+    /// Medium in the slot, or to be inserted; `None` for an empty drive.
     pub medium: Option<Medium>,
-    /// How it is used.
+    /// Access mode of the slot.
     pub access: Access,
-    /// The state of the volume for this slot, really.
+    /// Observed state of the volume for this slot.
     pub volume: VolumeState,
-    /// Whether the guest has the disk, or the drive the medium, really.
+    /// Whether the guest has the disk, or the drive has the medium, as observed.
     pub plugged: bool,
-    /// How long the storage took for its last attach or detach; zero where that is not known.
+    /// Duration of the storage's last attach or detach; zero if unknown.
     pub took: Duration,
 }
 
 /// The volume behind a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium {
-    /// Which.
+    /// Disk.
     pub vdi: VdiId,
-    /// Where it is.
+    /// Storage repository of the disk.
     pub sr: SrId,
 }
 
-/// One network interface.
+/// A network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VifState {
-    /// Which.
+    /// Interface.
     pub vif: VifId,
-    /// Whether the host's end is there, really.
+    /// Whether the host's end exists, as observed.
     pub created: bool,
-    /// Whether the guest has it, really.
+    /// Whether the guest has the interface, as observed.
     pub plugged: bool,
 }
 
 impl DiskState {
-    /// How slow its storage is, in powers of two: equals never take quite the same.
+    /// Returns the storage duration as a power of two, because equal disks vary a little.
     fn slowness(&self) -> u32 {
         self.took.as_millis().max(1).ilog2()
     }
 }
 
 impl MachineState {
-    /// Its disks and drives, the slow ones first, then by position. What takes long and begins last
-    /// would be waited for alone.
+    /// Returns the disks and drives: slow ones first, then by position. If a slow one began last,
+    /// the whole plan would wait for it alone.
     pub(super) fn slow_first(&self) -> Vec<DiskState> {
         let mut disks = self.disks.clone();
         disks.sort_by_key(|disk| (Reverse(disk.slowness()), disk.userdevice));

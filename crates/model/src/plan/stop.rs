@@ -1,4 +1,4 @@
-//! Stop: the domain ends, then each device is taken down by itself, all beside each other.
+//! Stop: the plan ends the domain, then tears down each device by itself, all concurrently.
 
 use super::builder::{PlanBuilder, gone};
 use super::{
@@ -27,8 +27,9 @@ pub(super) fn pause(state: &MachineState) -> Plan {
     plan_builder.finish()
 }
 
-/// Asks a guest that runs and waits until it has ended; nothing where none runs. One that does not
-/// answer is no reason to end it by force: it is asked, and the operation fails if it still does not.
+/// Adds the request to a running guest and the wait for its end; `None` if no guest runs. A domain
+/// that does not answer is not killed: it gets the request, and the operation fails if it does not
+/// end.
 pub(super) fn ask(plan_builder: &mut PlanBuilder<'_>, what: GuestRequest) -> Option<StepId> {
     let DomainState::There { run: RunState::Running | RunState::Silent, .. } =
         plan_builder.state.domain
@@ -41,8 +42,8 @@ pub(super) fn ask(plan_builder: &mut PlanBuilder<'_>, what: GuestRequest) -> Opt
     Some(plan_builder.add(ended))
 }
 
-/// Halted is recorded when every volume is free: whoever sees it may destroy or start what it
-/// names.
+/// Adds the teardown. Halted is recorded when every volume is free, because a client that sees it
+/// may destroy or start these volumes.
 fn take_down(plan_builder: &mut PlanBuilder<'_>, after: Option<StepId>, kill: Cancel) {
     let teardown_steps = plan_builder.clear(after, kill);
     let halted = [Effect::Power(PowerState::Halted)].into_iter().chain(gone(plan_builder.state));

@@ -1,4 +1,4 @@
-//! How a disk's queues wait: asleep, or looking for a while.
+//! Polling settings: whether the queues of a disk or NIC sleep or poll while they are idle.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,35 +6,35 @@ use serde_json::Value;
 
 use crate::spec::{SpecError, refuse};
 
-/// Longest spin that may be set, in microseconds. A wait that is longer costs more CPU than any
-/// waking up.
+/// Maximum polling time per wait that may be set, in microseconds. Longer polling costs more CPU
+/// time than any wake-up.
 pub const MAX_POLL_US: u16 = 10_000;
-/// Longest spin unless something else is set: above what a wake-up costs on any machine that was
-/// measured, below the gap at which a queue that is idle most of the time would burn a core.
+/// Default maximum polling time per wait, in microseconds. It is longer than a wake-up on any
+/// measured machine. It is shorter than the gap at which a mostly idle queue would occupy a core.
 pub const DEFAULT_POLL_US: u16 = 128;
-/// Most of a CPU that must be free, in percent.
+/// Maximum idle threshold: percentage of a CPU that must be idle.
 pub const MAX_POLL_IDLE_THRESHOLD: u8 = 100;
-/// How much of a CPU must be free unless something else is set, in percent.
+/// Default idle threshold: percentage of a CPU that must be idle.
 pub const DEFAULT_POLL_IDLE_THRESHOLD: u8 = 75;
 
-/// Whether a reactor looks for requests instead of sleeping until it is woken.
+/// Whether a reactor polls for requests instead of sleeping until it is woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PollMode {
-    /// While that pays and nobody else wants the CPU.
+    /// Poll while that pays and no other thread wants the CPU.
     #[default]
     Auto,
     /// Sleep until woken.
     Off,
-    /// Look for ever: one core is spent.
+    /// Poll all the time, which occupies one core.
     Always,
 }
 
 impl PollMode {
-    /// Every mode.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Off, Self::Always];
 
-    /// As it is on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -44,22 +44,22 @@ impl PollMode {
     }
 }
 
-/// What was asked for. What is absent is inherited.
+/// Requested polling settings. An absent field is inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollSpec {
-    /// Whether it polls.
+    /// Polling mode.
     #[serde(default, deserialize_with = "mode", skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollMode>,
-    /// Longest spin, and the most that a hit may cost in the mean, in microseconds.
+    /// Maximum polling time per wait, and maximum mean cost of a hit, in microseconds.
     #[serde(default, deserialize_with = "max_us", skip_serializing_if = "Option::is_none")]
     pub poll_max_us: Option<u16>,
-    /// How much of a CPU must be free for a reactor that spins, in percent.
+    /// Percentage of a CPU that must be idle for a polling reactor.
     #[serde(default, deserialize_with = "idle_threshold", skip_serializing_if = "Option::is_none")]
     pub poll_idle_threshold: Option<u8>,
 }
 
 impl PollSpec {
-    /// What is set here, else there.
+    /// Returns these settings, with absent fields from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl PollSpec {
         }
     }
 
-    /// What is in force where nothing else is set.
+    /// Returns the polling in force, with defaults for absent fields.
     pub fn resolve(self) -> EffectivePolling {
         let EffectivePolling { mode, max_us, idle_threshold } = EffectivePolling::default();
         EffectivePolling {
@@ -79,7 +79,7 @@ impl PollSpec {
         }
     }
 
-    /// Checks ranges.
+    /// Checks that all fields are in range.
     ///
     /// # Errors
     /// The first field that is out of range.
@@ -99,11 +99,11 @@ impl PollSpec {
 /// Polling in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectivePolling {
-    /// Whether it polls.
+    /// Polling mode.
     pub mode: PollMode,
-    /// Longest spin, in microseconds.
+    /// Maximum polling time per wait, in microseconds.
     pub max_us: u16,
-    /// How much of a CPU must be free, in percent.
+    /// Percentage of a CPU that must be idle for a polling reactor.
     pub idle_threshold: u8,
 }
 
@@ -114,23 +114,23 @@ impl Default for EffectivePolling {
     }
 }
 
-/// A change to a [`PollSpec`]: what is absent stays, `null` is inherited again.
+/// A change to a [`PollSpec`]: absent fields stay, `null` restores inheritance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PollChange {
-    /// See [`PollSpec::poll`].
+    /// Change of [`PollSpec::poll`].
     #[serde(default, deserialize_with = "change::mode")]
     pub poll: Option<Option<PollMode>>,
-    /// See [`PollSpec::poll_max_us`].
+    /// Change of [`PollSpec::poll_max_us`].
     #[serde(default, deserialize_with = "change::max_us")]
     pub poll_max_us: Option<Option<u16>>,
-    /// See [`PollSpec::poll_idle_threshold`].
+    /// Change of [`PollSpec::poll_idle_threshold`].
     #[serde(default, deserialize_with = "change::idle_threshold")]
     pub poll_idle_threshold: Option<Option<u8>>,
 }
 
 impl PollChange {
-    /// The spec after it.
+    /// Returns the changed settings.
     #[must_use]
     pub fn apply(self, to: PollSpec) -> PollSpec {
         PollSpec {
@@ -145,7 +145,7 @@ fn out_of(value: impl std::fmt::Display, most: impl std::fmt::Display, unit: &st
     format!("{value} is not a whole number in 0 to {most} ({unit})")
 }
 
-/// A number in 0 to `most`, or nothing; whatever else it is, the error names the range.
+/// Reads a number from 0 to `most`, or `null`. For any other value, the error names the range.
 fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     (field, most, unit): (&str, u16, &str),
@@ -181,7 +181,7 @@ pub(crate) fn idle_threshold<'de, D: Deserializer<'de>>(of: D) -> Result<Option<
     Ok(percent.and_then(|percent| percent.try_into().ok()))
 }
 
-/// The same for a [`PollChange`], where whatever is there changes something.
+/// Deserializers for [`PollChange`], where every present field is a change.
 pub(crate) mod change {
     use super::{Deserializer, PollMode};
 

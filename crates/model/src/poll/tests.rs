@@ -1,4 +1,4 @@
-//! Settings as they come, right and wrong.
+//! Tests of valid and invalid polling settings on the wire.
 
 use super::*;
 use serde_json::json;

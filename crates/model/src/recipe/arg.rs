@@ -1,4 +1,4 @@
-//! A disk of a recipe as it is written on a command line: `DISK[,queues=N][,target=T][,boot=N]`.
+//! A disk of a recipe on a command line: `DISK[,queues=N][,target=T][,boot=N]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use crate::disk_arg::{number, split_commas};
 use crate::spec::{SpecError, refuse, validate_id};
 
-/// The options, for messages.
+/// Options, for messages.
 const OPTIONS: &str = "queues=N, target=vda, boot=N";
 
-/// Where a disk is found: what holds a slash is a socket's path, anything else a disk's id.
+/// Selects a disk. Text with a slash is a socket's path, any other text is a disk's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskSelector {
-    /// A socket that somebody serves.
+    /// Socket of a running backend.
     Socket(PathBuf),
     /// A disk of a running `ringway-io`.
     Id(String),
@@ -21,13 +21,13 @@ pub enum DiskSelector {
 /// A parsed DISK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeDiskArg {
-    /// Where it is.
+    /// Disk.
     pub disk_selector: DiskSelector,
-    /// Queues, if they were given.
+    /// Number of queues, if given.
     pub queues: Option<u16>,
-    /// Name in the machine.
+    /// Device name in the machine's definition, if given.
     pub target: Option<String>,
-    /// Place in the boot order.
+    /// Position in the boot order, if given.
     pub boot: Option<u16>,
 }
 

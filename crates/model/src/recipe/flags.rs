@@ -1,11 +1,11 @@
-//! Command lines for machines on disks of ours: arguments of QEMU and of Cloud Hypervisor.
+//! Command-line arguments of QEMU and Cloud Hypervisor for disks that Ringway serves.
 
 use super::{RECONNECT_SECONDS, RecipeDisk, RecipeDisks};
 
-/// Entries of each ring that Cloud Hypervisor shall make; its own default.
+/// Number of entries of each ring in Cloud Hypervisor; its own default.
 const CLOUD_HYPERVISOR_RING: u32 = 128;
 
-/// Arguments of QEMU, option and value in turn: the guest's memory and each disk.
+/// Returns arguments of QEMU, alternately option and value: the guest's memory and each disk.
 pub fn qemu(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words = vec![
@@ -18,7 +18,7 @@ pub fn qemu(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     ];
     for recipe_disk in recipe_disks.all() {
         let RecipeDisk { target, queues, boot, .. } = recipe_disk;
-        // A comma ends a value; a doubled one stands for itself.
+        // A comma ends a value; a doubled comma stands for one comma.
         let path = recipe_disk.socket.replace(',', ",,");
         let boot = boot.map(|place| format!(",bootindex={place}")).unwrap_or_default();
         words.push("-chardev".into());
@@ -31,14 +31,14 @@ pub fn qemu(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     words
 }
 
-/// Arguments of Cloud Hypervisor, option and value in turn. It has no boot order.
+/// Returns arguments of Cloud Hypervisor, alternately option and value. It has no boot order.
 pub fn cloud_hypervisor(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words =
         vec!["--memory".into(), format!("size={mebibytes}M,shared=on"), "--disk".into()];
     words.extend(recipe_disks.all().iter().map(|recipe_disk| {
         let RecipeDisk { target, queues, .. } = recipe_disk;
-        // Commas and the like are kept together by quotes.
+        // Quotes protect commas and brackets.
         let path = match recipe_disk.socket.contains([',', '[', ']', '"']) {
             true => format!("\"{}\"", recipe_disk.socket),
             false => recipe_disk.socket.clone(),
@@ -51,7 +51,7 @@ pub fn cloud_hypervisor(recipe_disks: &RecipeDisks, memory_bytes: u64) -> Vec<St
     words
 }
 
-/// The words as a shell takes them: an option and its values a line, lines joined by backslashes.
+/// Quotes the words for a shell, one option with its values a line, joined by backslashes.
 pub fn for_shell(words: &[String]) -> String {
     let mut text = String::new();
     for word in words {

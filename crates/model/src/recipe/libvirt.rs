@@ -1,23 +1,23 @@
-//! libvirt's XML for machines on disks of ours.
+//! libvirt XML for machines with disks that Ringway serves.
 
 use super::xml::Xml;
 use super::{Guest, RECONNECT_SECONDS, RecipeDisk, RecipeDisks};
 use crate::machine::Accel;
 use crate::spec::{SpecError, refuse};
 
-/// Ports left free for disks that are plugged in while the machine runs: a q35 machine has no
-/// other place for them.
+/// Number of free ports for disks that are plugged while the machine runs. A q35 machine can plug
+/// them nowhere else.
 const FREE_PORTS: usize = 4;
 
-/// libvirt 9.0 takes these in a socket's path, but writes them back as they are: the machine could
-/// be defined and never started.
+/// Characters of a socket path that libvirt 9.0 accepts but does not escape in its XML. The machine
+/// could be defined but never started.
 const SPOILT: [char; 3] = ['\'', '<', '&'];
 
-/// What goes into an existing machine: the memory that its backends can map, and its disks. Two
-/// pieces for two places, so this is not one document.
+/// Returns XML for an existing machine: shared memory, and the disks. These are two pieces for two
+/// places, not one document.
 ///
 /// # Errors
-/// Field `socket`: a path that libvirt spoils.
+/// Field `socket`: the path has characters that libvirt does not escape.
 pub fn snippet(recipe_disks: &RecipeDisks) -> Result<String, SpecError> {
     check(recipe_disks.all())?;
     let mut xml = Xml::default();
@@ -28,10 +28,10 @@ pub fn snippet(recipe_disks: &RecipeDisks) -> Result<String, SpecError> {
     Ok(xml.finish())
 }
 
-/// One disk alone, as `virsh attach-device` takes it.
+/// Returns one disk for `virsh attach-device`.
 ///
 /// # Errors
-/// Field `socket`: a path that libvirt spoils.
+/// Field `socket`: the path has characters that libvirt does not escape.
 pub fn device(recipe_disk: &RecipeDisk) -> Result<String, SpecError> {
     check(std::slice::from_ref(recipe_disk))?;
     let mut xml = Xml::default();
@@ -39,10 +39,10 @@ pub fn device(recipe_disk: &RecipeDisk) -> Result<String, SpecError> {
     Ok(xml.finish())
 }
 
-/// A whole machine, small and complete: `virsh define` takes it and `virsh console` shows it.
+/// Returns a complete small machine for `virsh define`, with a console for `virsh console`.
 ///
 /// # Errors
-/// As [`Guest::validate`], and field `socket`: a path that libvirt spoils.
+/// As [`Guest::validate`]; field `socket`: the path has characters that libvirt does not escape.
 pub fn domain(guest: &Guest, recipe_disks: &RecipeDisks) -> Result<String, SpecError> {
     guest.validate()?;
     check(recipe_disks.all())?;
@@ -99,7 +99,7 @@ fn memory(xml: &mut Xml) {
 
 fn devices(xml: &mut Xml, recipe_disks: &RecipeDisks) {
     recipe_disks.all().iter().for_each(|recipe_disk| disk(xml, recipe_disk));
-    // One port a disk, and some more. Index 0 is the root that the ports hang on.
+    // A port for each disk, and some free ones. Index 0 is the root that the ports belong to.
     for index in 1..=recipe_disks.all().len() + FREE_PORTS {
         let (index, model) = (index.to_string(), "pcie-root-port");
         xml.empty("controller", &[("type", "pci"), ("index", &index), ("model", model)]);
@@ -115,7 +115,7 @@ fn disk(xml: &mut Xml, recipe_disk: &RecipeDisk) {
     let queues = recipe_disk.queues.to_string();
     let timeout = RECONNECT_SECONDS.to_string();
     xml.element("disk", &[("type", "vhostuser"), ("device", "disk")], |xml| {
-        // Without a number QEMU takes one queue a CPU, and refuses to start when the backend has
+        // Without a number QEMU uses one queue a CPU, and does not start if the backend has
         // fewer.
         xml.empty("driver", &[("name", "qemu"), ("type", "raw"), ("queues", &queues)]);
         xml.element("source", &[("type", "unix"), ("path", &recipe_disk.socket)], |xml| {

@@ -1,11 +1,11 @@
-//! Recipes: what a user of libvirt, QEMU or Cloud Hypervisor writes down to get a disk of ours.
+//! Recipes: definitions for libvirt, QEMU or Cloud Hypervisor of a disk that Ringway serves.
 //!
-//! A [`RecipeDisk`] is one disk as the machine's side sees it: a socket, queues, a name, a place in the
-//! boot order. [`RecipeDisks`] are those of one machine, checked against each other. From them
+//! A [`RecipeDisk`] is a disk from the machine's side: socket, queues, name, position in the boot
+//! order. [`RecipeDisks`] are the disks of one machine, checked against each other. From them
 //! [`libvirt`] makes XML and [`flags`] makes command lines; both are pure functions.
 //!
-//! What the machine's side must not say is left out: libvirt refuses a serial, a cache mode or a
-//! throttle on a vhost-user disk, and all of these are given where the disk is served.
+//! Settings of the serving side are left out. libvirt refuses a serial, a cache mode or a throttle
+//! on a vhost-user disk; `disk.attach` sets them.
 
 mod arg;
 pub mod flags;
@@ -20,49 +20,49 @@ use std::path::{Path, PathBuf};
 use crate::machine::{Accel, validate_memory, validate_vcpus};
 use crate::spec::{MAX_QUEUES, MAX_SOCKET_PATH_BYTES, SpecError, refuse};
 
-/// Seconds between a front-end's attempts to reach a backend that went away: the least that QEMU
-/// and libvirt take.
+/// Seconds between a front-end's attempts to reconnect to a backend: the minimum of QEMU and
+/// libvirt.
 pub const RECONNECT_SECONDS: u32 = 1;
-/// Most disks of one recipe: what fits into the names `vda` to `vdzz`.
+/// Maximum number of disks of one recipe: the names `vda` to `vdzz`.
 pub const MAX_FRONTS: usize = 26 + 26 * 26;
-/// Longest name of a machine: libvirt makes file and socket names of it.
+/// Longest name of a machine in bytes: libvirt derives file and socket names from it.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// One disk from the machine's side. Made by [`RecipeDisks::new`] only.
+/// A disk from the machine's side. Only [`RecipeDisks::new`] creates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeDisk {
-    /// Socket of the backend: absolute, fit for `sun_path`, without control characters.
+    /// Socket of the backend: absolute, short enough for `sun_path`, without control characters.
     pub socket: String,
-    /// Queues that the guest gets.
+    /// Number of queues.
     pub queues: u16,
-    /// Name of the device in the machine's definition, `vda`.
+    /// Device name in the machine's definition, `vda`.
     pub target: String,
-    /// Place in the boot order, from 1.
+    /// Position in the boot order, from 1.
     pub boot: Option<u16>,
 }
 
-/// What is known of a disk before it is checked.
+/// A disk before it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeDiskRequest {
     /// Socket of the backend.
     pub socket: PathBuf,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Name; the first that is free when absent.
+    /// Device name; the first free one when absent.
     pub target: Option<String>,
-    /// Place in the boot order.
+    /// Position in the boot order.
     pub boot: Option<u16>,
 }
 
-/// The disks of one machine: no two share a socket, a name or a place in the boot order.
+/// Disks of one machine, with distinct sockets, names and positions in the boot order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeDisks(Vec<RecipeDisk>);
 
 impl RecipeDisks {
-    /// Checks the disks and names those that have no name.
+    /// Checks the disks and assigns missing names.
     ///
     /// # Errors
-    /// The first thing that no machine could have.
+    /// The first field that no machine accepts.
     pub fn new(recipe_disk_request: &[RecipeDiskRequest]) -> Result<Self, SpecError> {
         if recipe_disk_request.is_empty() || recipe_disk_request.len() > MAX_FRONTS {
             let problem = format!("{} disks; give 1 to {MAX_FRONTS}", recipe_disk_request.len());
@@ -95,24 +95,24 @@ impl RecipeDisks {
         Ok(Self(fronts))
     }
 
-    /// The disks, in the order given.
+    /// Returns the disks in the given order.
     pub fn all(&self) -> &[RecipeDisk] {
         &self.0
     }
 }
 
-/// A machine around the disks, for a recipe that shall start as it is.
+/// A complete machine around the disks, for a recipe that starts without changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// Memory in bytes, whole MiB.
+    /// Memory in bytes: whole MiB.
     pub memory_bytes: u64,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u16,
-    /// What executes it.
+    /// Accelerator.
     pub accel: Accel,
-    /// Kernel, initial RAM disk and command line; without them it boots from its disks.
+    /// Kernel, initial RAM disk and command line; absent if the machine boots from its disks.
     pub kernel: Option<Kernel>,
 }
 
@@ -128,10 +128,10 @@ pub struct Kernel {
 }
 
 impl Guest {
-    /// Checks what can be checked without the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that no machine can have.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         let named = !self.name.is_empty()
             && self.name.len() <= MAX_NAME_BYTES
@@ -202,7 +202,7 @@ fn checked_target(target: &str) -> Result<String, SpecError> {
     refuse("target", format!("{target:?} is not in vda to vdzz"))
 }
 
-/// `vda` to `vdz`, then `vdaa` to `vdzz`.
+/// Returns `vda` to `vdz`, then `vdaa` to `vdzz`.
 fn names() -> impl Iterator<Item = String> {
     let one = ('a'..='z').map(|last| format!("vd{last}"));
     let two = ('a'..='z').flat_map(|first| ('a'..='z').map(move |last| format!("vd{first}{last}")));

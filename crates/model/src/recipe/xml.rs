@@ -1,11 +1,11 @@
-//! XML as libvirt writes it: two spaces a level, attributes in single quotes.
+//! XML in libvirt's style: two spaces a level, attributes in single quotes.
 
 use std::fmt::Write as _;
 
 /// Spaces a level.
 const INDENT: usize = 2;
 
-/// A text that grows by whole elements, so that what comes out is well-formed.
+/// XML text that grows by whole elements, so that it is well-formed.
 #[derive(Debug, Default)]
 pub(super) struct Xml {
     text: String,
@@ -13,13 +13,13 @@ pub(super) struct Xml {
 }
 
 impl Xml {
-    /// An element without content.
+    /// Appends an element without content.
     pub(super) fn empty(&mut self, name: &str, attributes: &[(&str, &str)]) -> &mut Self {
         let attributes = written(attributes);
         self.line(&format!("<{name}{attributes}/>"))
     }
 
-    /// An element that holds text only.
+    /// Appends an element that contains only text.
     pub(super) fn text(
         &mut self,
         name: &str,
@@ -30,7 +30,7 @@ impl Xml {
         self.line(&format!("<{name}{attributes}>{text}</{name}>"))
     }
 
-    /// An element that holds what `content` writes.
+    /// Appends an element with the content that `content` writes.
     pub(super) fn element(
         &mut self,
         name: &str,
@@ -45,7 +45,7 @@ impl Xml {
         self.line(&format!("</{name}>"))
     }
 
-    /// A remark of ours: fixed text without two hyphens in a row.
+    /// Appends an XML comment: fixed text without two hyphens in a row.
     pub(super) fn remark(&mut self, text: &'static str) -> &mut Self {
         self.line(&format!("<!-- {text} -->"))
     }
@@ -66,8 +66,8 @@ fn written(attributes: &[(&str, &str)]) -> String {
     attributes.iter().map(|(name, value)| format!(" {name}='{}'", escaped(value))).collect()
 }
 
-/// What stands for `text` in an element or an attribute. Control characters, which XML 1.0 cannot
-/// hold at all, have been refused before.
+/// Escapes `text` for an element or an attribute. Earlier checks refuse control characters, which
+/// XML 1.0 does not allow.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

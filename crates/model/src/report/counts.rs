@@ -1,27 +1,27 @@
-//! Numbers for each kind of request, and distributions.
+//! Counts by kind of request, and latency distributions.
 
 use serde::{Deserialize, Serialize};
 
 /// A number for each kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpCounts {
-    /// IN.
+    /// Reads (IN).
     pub read: u64,
-    /// OUT.
+    /// Writes (OUT).
     pub write: u64,
-    /// FLUSH.
+    /// Flushes (FLUSH).
     pub flush: u64,
-    /// DISCARD.
+    /// Discards (DISCARD).
     pub discard: u64,
-    /// WRITE_ZEROES.
+    /// Writes of zeroes (WRITE_ZEROES).
     pub write_zeroes: u64,
-    /// GET_ID.
+    /// Requests for the serial number (GET_ID).
     #[serde(default)]
     pub get_id: u64,
 }
 
 impl OpCounts {
-    /// Adds those of `other`, kind by kind.
+    /// Adds the numbers of `other`, kind by kind.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in [
             (&mut self.read, other.read),
@@ -35,7 +35,7 @@ impl OpCounts {
         }
     }
 
-    /// Sum over all kinds.
+    /// Returns the sum over all kinds.
     pub fn total(&self) -> u64 {
         [self.read, self.write, self.flush, self.discard, self.write_zeroes, self.get_id]
             .iter()
@@ -46,7 +46,7 @@ impl OpCounts {
 /// A latency distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requests measured.
+    /// Number of measured requests.
     pub count: u64,
     /// Median.
     pub p50_us: f64,
@@ -58,6 +58,6 @@ pub struct Latency {
     /// 99.9th percentile.
     #[serde(default)]
     pub p999_us: f64,
-    /// Largest.
+    /// Maximum.
     pub max_us: f64,
 }

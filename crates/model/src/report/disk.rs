@@ -1,4 +1,4 @@
-//! One disk.
+//! Report of one disk.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,138 +12,138 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Logical block size in bytes.
     pub block_size: u32,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// Where a disk is between attach and detach (design 5).
+/// State of a disk between attach and detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskState {
-    /// Opened and listening; answers configuration; holds no lock; serves no request.
+    /// Opened and listening. Answers configuration requests, holds no lock, and serves no request.
     Attached,
     /// Holds the lock and serves.
     Active,
-    /// Holds the lock and serves nothing until it is resumed; its front-end stays and waits.
+    /// Holds the lock, but serves nothing until it is resumed. Its front-end stays connected.
     Paused,
-    /// Storage did not end in time what it was given; nothing is served until it does; see
-    /// `stuck` and `alert`.
+    /// The storage did not end requests in time. Nothing is served until it does; see `stuck` and
+    /// `alert`.
     Stuck,
-    /// A request has waited on full storage; see `alert`.
+    /// A request waits because the storage is full; see `alert`.
     Waiting,
-    /// It cannot be served as its guest left it; see `refused`. Its front-end waits.
+    /// Not reopened in the state that its guest saw; see `refused`. The guest's requests wait.
     Refused,
 }
 
-/// What a stop has left with storage that hangs.
+/// I/O that a stop abandoned to hung storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stuck {
     /// Seconds since the stop's deadline passed.
     pub since_seconds: f64,
-    /// Requests that were left with the kernel; 0 when it was a flush or the like of our own.
+    /// Number of requests abandoned to the kernel; 0 if it was internal I/O such as a flush.
     pub requests: u64,
-    /// What waited.
+    /// Operation whose deadline passed.
     pub verb: String,
 }
 
-/// A wait for the I/O of a dead predecessor: the kernel goes on with it, and it must not land after
-/// ours.
+/// A wait for the I/O of a dead process. The kernel continues this I/O, which must not land after
+/// I/O of the new process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fence {
     /// Seconds since the wait began.
     pub since_seconds: f64,
 }
 
-/// One NBD export of a disk. Counts since it was made.
+/// Report of an NBD export of a disk. Counts start when the export is created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStats {
-    /// Its socket.
+    /// Path of its socket.
     pub socket: String,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// Clients that are connected now, each connection counted.
+    /// Current number of connections.
     pub connections: u64,
-    /// Most that may be.
+    /// Maximum number of connections.
     pub connections_max: u64,
-    /// Connections that were served.
+    /// Number of connections served so far.
     pub clients: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// All other requests.
+    /// Number of other requests.
     pub others: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Requests that were answered with an error.
+    /// Number of requests answered with an error.
     pub errors: u64,
 }
 
-/// One disk. Counts since attach, or since its process has begun to serve it.
+/// Report of a disk. Counts start at attach, or when its process began to serve it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskStats {
-    /// Its id.
+    /// Id of the disk.
     pub id: String,
-    /// Its state.
+    /// State of the disk.
     pub state: DiskState,
-    /// Its socket.
+    /// Path of its socket.
     pub socket: String,
-    /// Where its bytes are.
+    /// Backend that stores its bytes.
     pub backend: Backend,
     /// Geometry as the guest sees it.
     pub geometry: Geometry,
-    /// Host caching.
+    /// Host cache mode.
     pub cache: CacheMode,
-    /// Polling in force.
+    /// Polling mode in force.
     pub poll: PollMode,
-    /// Queues offered.
+    /// Number of queues offered.
     pub queues: u16,
-    /// Queues that a front-end has started.
+    /// Number of queues that a front-end has started.
     pub queues_started: u16,
-    /// A front-end is connected.
+    /// Whether a front-end is connected.
     pub connected: bool,
     /// Acknowledged virtio feature bits.
     pub features: u64,
-    /// Why requests wait, when they do: cause and next step.
+    /// Reason why requests wait, if they do: cause and remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert: Option<String>,
     /// Caps in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Caps>,
-    /// Storage hangs, and a verb has stopped waiting for it.
+    /// I/O abandoned to hung storage, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<Stuck>,
-    /// Why it is not served, when a new worker could not take it over: cause and next step.
+    /// Reason why a new worker could not take the disk over: cause and remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// It is refused because a newer version has held it in a way that this one does not know: to
-    /// activate it changes nothing.
+    /// Whether the disk is refused because a newer version preserved it in a format that this
+    /// version does not know. An activate does not help.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub novel: bool,
-    /// Nothing is served until the kernel has finished what a dead predecessor gave it.
+    /// Wait until the kernel has finished the I/O of a dead process. Nothing is served meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
-    /// When all counts and times of it were 0, in seconds since 1970.
+    /// Time at which all its counts were 0, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counting_since_unix_seconds: Option<f64>,
-    /// Requests by kind.
+    /// Completed requests by kind.
     pub requests: OpCounts,
-    /// Bytes by kind (flush has none).
+    /// Bytes by kind; flushes have none.
     pub bytes: OpCounts,
-    /// Requests that ended in an error status.
+    /// Number of requests that ended with an error status.
     pub errors: u64,
-    /// Kicks received.
+    /// Number of kicks received.
     pub kicks: u64,
-    /// Calls sent.
+    /// Number of calls sent.
     pub calls: u64,
-    /// Requests that a backend which died had in flight and that were submitted again.
+    /// Requests that were in flight when a former process died, and that were submitted again.
     #[serde(default)]
     pub resubmitted: u64,
-    /// Time from when requests were known to their end, over all kinds but flush.
+    /// Time from known to the end, over all kinds except flushes.
     pub latency: Latency,
-    /// How its queues wait; absent where a former version serves it.
+    /// Polling of its queues; absent if a former version serves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<PollStats>,
     /// Names of the acknowledged features.
@@ -152,50 +152,49 @@ pub struct DiskStats {
     /// Answer to GET_ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Times are measured (`record` of its spec).
+    /// Whether times are measured (`record` of its spec).
     #[serde(default)]
     pub recorded: bool,
-    /// The image's lock is held, so that nobody else writes to it.
+    /// Whether the process holds the image's lock, which excludes other writers.
     #[serde(default)]
     pub locked: bool,
     /// Its NBD exports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportStats>,
-    /// Requests that the storage works on.
+    /// Number of requests that the storage works on.
     #[serde(default)]
     pub in_flight: u64,
-    /// Requests that wait in the rings.
+    /// Number of requests that wait in the rings.
     #[serde(default)]
     pub in_rings: u64,
-    /// Rings that the cap holds back now.
+    /// Number of rings that the cap throttles now.
     #[serde(default)]
     pub held_by_cap: u64,
     /// Reactors that serve its queues, as numbered in `reactors` of the process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reactors: Vec<u32>,
-    /// Time for which reactors served it.
+    /// Time that reactors served it, in seconds.
     #[serde(default)]
     pub busy_seconds: f64,
-    /// Time for which it waited while its reactors served other disks for long.
+    /// Time that it waited for long turns of other disks on its reactors, in seconds.
     #[serde(default)]
     pub neighbour_seconds: f64,
-    /// The oldest request under way, also while it hangs.
+    /// The oldest unfinished request, even while it hangs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<OldestRequest>,
-    /// Durations by stage and kind, where there are any.
+    /// Durations by stage and kind that occurred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageTimes>,
-    /// Each queue that was ever served. Only told of one disk that is asked for by its id.
+    /// Each queue that was ever served. Only in the report of one disk by its id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub each_queue: Vec<QueueStats>,
-    /// Slow requests of the last time, the latest first. Only told of one disk that is asked for
-    /// by its id.
+    /// Recent slow requests, the latest first. Only in the report of one disk by its id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowRequest>,
 }
 
 impl DiskStats {
-    /// A disk of `size_bytes` that nobody has used yet.
+    /// Creates the report of an unused disk of `size_bytes`.
     pub fn new(id: impl Into<String>, backend: Backend, size_bytes: u64) -> Self {
         Self {
             id: id.into(),

@@ -1,7 +1,7 @@
-//! What a running `ringway-io` says of itself: the result of `stats`.
+//! Reports of a running `ringway-io`: the result of `stats`.
 //!
-//! One file a noun. Fields that a former version did not have have defaults, so that either side
-//! may be newer.
+//! Each file has one kind of object. Fields that a former version did not have have defaults, so
+//! that either side may be newer.
 
 mod counts;
 mod disk;

@@ -1,4 +1,4 @@
-//! NICs, and the networks that they are in.
+//! Reports of NICs and their networks.
 
 use std::collections::BTreeMap;
 
@@ -6,86 +6,86 @@ use serde::{Deserialize, Serialize};
 
 use crate::nic::{MacAddress, NicRate};
 
-/// One NIC. Counts since attach, or since its process has begun to serve it.
+/// Report of a NIC. Counts start at attach, or when its process began to serve it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicStats {
-    /// Its id.
+    /// Id of the NIC.
     pub id: String,
-    /// Its network.
+    /// Name of its network.
     pub network: String,
-    /// Its socket.
+    /// Path of its socket.
     pub socket: String,
-    /// Address that its driver is told.
+    /// Address that its driver reads.
     pub mac: MacAddress,
-    /// Pairs of queues offered.
+    /// Number of queue pairs offered.
     pub queues: u16,
     /// Its only VLAN, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// It may send only as the addresses that it was given.
+    /// Whether an address lock limits the addresses that it sends from.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub locked: bool,
-    /// It may neither send nor get anything.
+    /// Whether it may neither send nor receive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// How much it may send.
+    /// Limit of sent bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
-    /// Frames a second that it may send to many, where that is set; 0 for as many as it likes.
+    /// Limit of flooded frames a second, if set; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flood: Option<u32>,
-    /// A front-end is connected.
+    /// Whether a front-end is connected.
     pub connected: bool,
-    /// Why it is not served, when a new worker could not take it over: cause and next step.
+    /// Reason why a new worker could not take the NIC over: cause and remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Frames that it sent and got.
+    /// Frames that it sent and received.
     #[serde(flatten)]
     pub frames: FrameCounts,
 }
 
-/// What a port has sent and got. Bytes are those of frames, without virtio-net headers.
+/// Frames that a port sent and received. Byte counts exclude virtio-net headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameCounts {
-    /// Frames that it sent, also those that were refused.
+    /// Frames sent, including those that the switch dropped.
     pub sent_frames: u64,
-    /// Their bytes.
+    /// Bytes of the frames sent.
     pub sent_bytes: u64,
-    /// Frames that it got.
+    /// Frames received.
     pub got_frames: u64,
-    /// Their bytes.
+    /// Bytes of the frames received.
     pub got_bytes: u64,
-    /// Frames that it sent and that went nowhere, by reason; only reasons that there were.
+    /// Sent frames that were dropped, by reason; only reasons that occurred.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_frames: BTreeMap<String, u64>,
-    /// Frames for it that did not reach it, by reason; only reasons that there were.
+    /// Frames for this port that were dropped, by reason; only reasons that occurred.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed_frames: BTreeMap<String, u64>,
 }
 
-/// One network.
+/// Report of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStats {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// Most bytes of a packet.
+    /// Maximum bytes of a packet.
     pub mtu: u16,
-    /// NICs in it.
+    /// Number of NICs in it.
     pub nics: u64,
-    /// The host in it.
+    /// The host's uplink, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkStats>,
 }
 
-/// The host in a network.
+/// The host's uplink of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkStats {
-    /// Its TAP device.
+    /// Name of its TAP device.
     pub tap: String,
-    /// Why the host is not in the network any more, if it is not.
+    /// Reason why the uplink was closed, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// Frames that the host sent and got there.
+    /// Frames that the host sent and received there.
     #[serde(flatten)]
     pub frames: FrameCounts,
 }

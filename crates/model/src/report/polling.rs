@@ -1,41 +1,41 @@
-//! How the queues of a disk wait.
+//! Reports of polling.
 
 use serde::{Deserialize, Serialize};
 
 use crate::poll::EffectivePolling;
 
-/// What a disk's queues do when they have nothing to do, and why.
+/// Reason why idle queues poll or sleep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PollReason {
-    /// They have not waited yet.
+    /// The queues have not been idle yet.
     #[default]
     Never,
-    /// They look: that pays.
+    /// The queues poll: that pays.
     Pays,
-    /// They look at a few waits, to see what that would cost.
+    /// The queues poll during a few waits, to measure the cost.
     Probing,
-    /// They always look, as they were told to.
+    /// The queues always poll, as configured.
     Always,
-    /// They sleep: waits are too long, or too uncertain, so that looking would not pay.
+    /// The queues sleep: waits are too long or too uncertain for polling to pay.
     TooLong,
-    /// They sleep: polling is turned off.
+    /// The queues sleep: polling is turned off.
     Off,
-    /// They sleep: too little of a CPU is free.
+    /// The queues sleep: the idle share of a CPU is too small.
     NoFreeCpu,
-    /// They sleep: others want the CPU of their reactor.
+    /// The queues sleep: other threads want the CPU of their reactor.
     CpuWanted,
-    /// They sleep: looks that found nothing have used up what they may cost.
+    /// The queues sleep: unsuccessful polls have used up their budget.
     BudgetUsed,
-    /// They sleep: the CPU quota of a control group does not leave a CPU for looking.
+    /// The queues sleep: the CPU quota of a control group leaves no CPU for polling.
     QuotaUsed,
-    /// One that this program does not know.
+    /// A reason that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl PollReason {
-    /// Every reason that is told.
+    /// All reasons that are reported.
     pub const ALL: [Self; 10] = [
         Self::Never,
         Self::Pays,
@@ -49,7 +49,7 @@ impl PollReason {
         Self::QuotaUsed,
     ];
 
-    /// As it is on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Never => "never",
@@ -67,49 +67,49 @@ impl PollReason {
     }
 }
 
-/// Waits that were slept at once, by what forbade to look.
+/// Waits without polling, by the reason that denied it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollRefusals {
-    /// It would not have paid.
+    /// Polling would not have paid.
     pub too_long: u64,
-    /// Too little of a CPU was free.
+    /// The idle share of a CPU was too small.
     pub no_free_cpu: u64,
-    /// Others wanted the CPU.
+    /// Other threads wanted the CPU.
     pub cpu_wanted: u64,
-    /// Looks that found nothing had used up what they may cost.
+    /// Unsuccessful polls had used up their budget.
     pub budget_used: u64,
-    /// The CPU quota of a control group did not leave a CPU.
+    /// The CPU quota of a control group left no CPU.
     #[serde(default)]
     pub quota_used: u64,
 }
 
-/// How the queues of a disk wait, and what that has cost and brought since its counts began.
+/// Polling of a device's queues, with its cost and gain since the counts began.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PollStats {
-    /// What is in force.
+    /// Settings in force.
     pub set: EffectivePolling,
-    /// All of them together.
+    /// Sum over all queues.
     #[serde(flatten)]
     pub queues: QueuePolling,
-    /// Waits that they slept through at once.
+    /// Waits without polling.
     pub refused: PollRefusals,
 }
 
-/// How one queue waits, or all of a disk, and what that has cost and brought since the counts
+/// Polling of one queue, or of all queues of a device, with its cost and gain since the counts
 /// began.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePolling {
-    /// It looks when it has nothing to do; of several, some do.
+    /// Whether the queue polls while it is idle; of several queues, whether some do.
     pub armed: bool,
-    /// Why, or why not.
+    /// Reason for that.
     pub reason: PollReason,
-    /// Waits that ended while it looked.
+    /// Waits that ended during polling.
     pub hits: u64,
-    /// Waits that it looked for and then slept through.
+    /// Waits during which it polled and then slept.
     pub misses: u64,
-    /// Time for which it looked.
+    /// Time spent polling, in seconds.
     pub spun_seconds: f64,
-    /// What waking up would have taken in all its hits, in microseconds.
+    /// Wake-up time that all hits saved, in microseconds.
     pub saved_us: f64,
 }
 

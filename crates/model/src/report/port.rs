@@ -1,4 +1,4 @@
-//! What a NIC does, as a port of a switch.
+//! Report of a switch port.
 
 use std::collections::BTreeMap;
 
@@ -6,129 +6,130 @@ use serde::{Deserialize, Serialize};
 
 use super::{Latency, PollStats, QueuePolling};
 
-/// A port of a switch: a NIC of a guest, or the host at its device. Counts are since it was plugged
-/// in, or since its process has begun to serve it.
+/// A port of a switch: a NIC of a guest, or the host's device. Counts start when the port was
+/// plugged, or when its process began to serve it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortStats {
     /// Name of the NIC, or of the host's device.
     pub id: String,
-    /// Its number.
+    /// Number of the port.
     pub port: u16,
-    /// When its counters were 0, in seconds since 1970.
+    /// Time at which its counts were 0, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counting_since_unix_seconds: Option<f64>,
     /// Socket of its front-end; absent for the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// A front-end is connected, or it is the host.
+    /// Whether a front-end is connected; true for the host.
     pub connected: bool,
-    /// Pairs of queues that its guest may use; 0 for the host.
+    /// Number of queue pairs that its guest may use; 0 for the host.
     pub pairs: u16,
-    /// Pairs whose receive queue is served now.
+    /// Number of pairs whose receive queue is served now.
     pub pairs_started: u16,
-    /// What it sent.
+    /// Frames sent.
     pub sent: DirectionStats,
-    /// What it got.
+    /// Frames received.
     pub got: DirectionStats,
-    /// Moves of flows between its queues that were asked for.
+    /// Number of requested flow moves between its queues.
     pub moves: u64,
-    /// How it waits when it has nothing to send; absent for the host.
+    /// Polling while it has nothing to send; absent for the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<PollStats>,
     /// Each pair that was ever served.
     #[serde(default)]
     pub each_queue: Vec<PairStats>,
-    /// The flows of which it sends most of late.
+    /// Flows that currently account for most of its sent bytes.
     #[serde(default)]
     pub flows: Vec<FlowStats>,
 }
 
-/// One pair of queues of a NIC.
+/// Report of a queue pair of a NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairStats {
-    /// Which, from 0 on.
+    /// Index of the pair, from 0.
     pub index: u16,
-    /// It is served now.
+    /// Whether a reactor serves it.
     pub served: bool,
     /// Reactor that serves it, or served it last.
     pub reactor: u32,
-    /// What its guest sent by it.
+    /// Frames that its guest sent through it.
     pub sent: DirectionStats,
-    /// What its guest got by it. What was lost on the way to its reactor is counted by the NIC only.
+    /// Frames that its guest received through it. Only the NIC counts frames that were lost on the
+    /// way to its reactor.
     pub got: DirectionStats,
-    /// From when a frame was taken of its sender's ring to when it was in this one.
+    /// Time from popping a frame off its sender's ring to writing it into this ring.
     pub residence: Latency,
-    /// Sum of those times.
+    /// Sum of these times, in seconds.
     pub residence_seconds: f64,
-    /// Times that the cap held it.
+    /// Number of times that the cap throttled it.
     pub held: u64,
-    /// For how long it was held, up to now.
+    /// Time that the cap throttled it, up to now, in seconds.
     pub held_seconds: f64,
-    /// The cap holds it now.
+    /// Whether the cap throttles it now.
     pub held_now: bool,
-    /// Frames for which its guest had posted too few buffers when they came, and which waited.
+    /// Frames that went to the backlog because its guest had posted too few buffers.
     #[serde(default)]
     pub waited: u64,
-    /// Those that wait now.
+    /// Frames in the backlog now.
     #[serde(default)]
     pub waiting: u64,
-    /// How it waits when its guest sends nothing.
+    /// Polling while its guest sends nothing.
     pub polling: QueuePolling,
 }
 
-/// Frames one way.
+/// Traffic of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionStats {
-    /// Frames; of those sent also what went nowhere.
+    /// Number of frames; sent frames include dropped ones.
     pub frames: u64,
-    /// Their bytes, without virtio-net headers.
+    /// Bytes of the frames, without virtio-net headers.
     pub bytes: u64,
-    /// By reason: frames that were lost.
+    /// Number of dropped frames by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
-    /// Frames by size, where they are counted: of up to so many bytes and no smaller one, and of all
-    /// larger ones.
+    /// Frames by size class, where they are counted. Each class has an upper limit; the last one
+    /// has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<SizeCount>,
 }
 
 impl DirectionStats {
-    /// Frames that were lost, for whatever reason.
+    /// Returns the number of dropped frames, for all reasons.
     pub fn lost(&self) -> u64 {
         self.drops.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Frames that were lost for this reason.
+    /// Returns the number of frames dropped for this reason.
     pub fn lost_for(&self, reason: &str) -> u64 {
         self.drops.get(reason).copied().unwrap_or(0)
     }
 }
 
-/// Frames of about the same size.
+/// Number of frames in one size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeCount {
-    /// Bytes of the largest of them; absent: there is no bound.
+    /// Bytes of the largest frame in the class; absent for the last class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to: Option<u64>,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
 }
 
-/// A flow that is large of late.
+/// A currently large flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowStats {
-    /// Source and destination, with ports if it has any: `10.0.0.1:4000`, `[fe80::1]:4000`.
+    /// Source, with its port if it has one: `10.0.0.1:4000`, `[fe80::1]:4000`.
     pub from: String,
-    /// See `from`.
+    /// Destination, in the same form.
     pub to: String,
-    /// `tcp`, `udp`, or the number of the protocol.
+    /// `tcp`, `udp`, or the protocol number.
     pub protocol: String,
-    /// The NIC that it goes to; absent if it goes to several.
+    /// NIC that receives it; absent if several do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<String>,
-    /// Its part of all that its NIC sends in flows of late: 0 to 1.
+    /// Its recent share of all bytes that its NIC sends in flows: 0 to 1.
     pub share: f64,
-    /// About what it sent in the last seven seconds, in bytes.
+    /// Approximate bytes sent in the last seven seconds.
     pub recent_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The process and its threads.
+//! Report of the process and its threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,66 +10,67 @@ use crate::poll::EffectivePolling;
 pub struct Stats {
     /// Version of the program.
     pub version: String,
-    /// Process id of the worker: it serves the disks.
+    /// Process id of the worker, which serves the devices.
     pub pid: u32,
-    /// Seconds since start of the worker.
+    /// Seconds since the start of the worker.
     pub uptime_seconds: f64,
-    /// One entry a port of the switch, in order; absent where there is no switch.
+    /// Ports of the switch, in order; empty if there is no switch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortStats>,
-    /// One entry a reactor.
+    /// Reactors.
     pub reactors: Vec<ReactorStats>,
-    /// How many reactors there are, and why so many; absent where a former version serves.
+    /// Number of reactors and the reason for it; absent if a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactors_why: Option<String>,
-    /// Queues that were moved from one reactor to another because the one was busier.
+    /// Number of queues moved to another reactor because theirs was busier.
     #[serde(default)]
     pub queues_moved: u64,
-    /// One entry a disk, in order of id.
+    /// Disks, in order of id.
     pub disks: Vec<DiskStats>,
-    /// One entry a NIC, in order of id.
+    /// NICs, in order of id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicStats>,
-    /// One entry a network, in order of name.
+    /// Networks, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStats>,
-    /// Polling of disks for which nothing else is set; absent where a former version serves.
+    /// Default polling of the process; absent if a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_defaults: Option<EffectivePolling>,
-    /// Who would replace the worker; absent when nobody would.
+    /// Keeper of the worker; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperStats>,
-    /// How the worker came to serve; absent where a former version does.
+    /// Start of the worker; absent if a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<WorkerStart>,
 }
 
-/// How a worker came to serve.
+/// Start of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStart {
-    /// In place of whom.
+    /// Reason for the start.
     pub how: StartReason,
-    /// When, in seconds since 1970. Its counters begin there, those of a disk when it came.
+    /// Time of the start in seconds since 1970. Process counters begin there, a disk's at its
+    /// attach.
     pub unix_seconds: f64,
-    /// How the worker before it ended, if it replaces a dead one.
+    /// Exit of the previous worker, if this one replaces a dead one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// In place of whom a worker serves.
+/// Reason why a worker was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartReason {
-    /// Of nobody: the program was started.
+    /// The program was started.
     Start,
-    /// Of a worker that had died.
+    /// The previous worker died.
     Restart,
-    /// Of a worker that handed everything over.
+    /// The previous worker handed everything over.
     Upgrade,
 }
 
 impl WorkerStart {
-    /// In a few words; nothing for a program that was just started.
+    /// Returns a short text; `None` if the program was started normally.
     pub fn told(&self) -> Option<String> {
         match (self.how, &self.after) {
             (StartReason::Start, _) => None,
@@ -81,7 +82,7 @@ impl WorkerStart {
 }
 
 impl StartReason {
-    /// As it is on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -91,39 +92,39 @@ impl StartReason {
     }
 }
 
-/// The process that keeps the worker running.
+/// The keeper, which restarts the worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeeperStats {
-    /// Its process id.
+    /// Process id of the keeper.
     pub pid: u32,
-    /// Workers that were started in place of dead ones.
+    /// Number of workers started in place of dead ones.
     pub restarts: u64,
-    /// How the last of those ended.
+    /// Exit of the last dead worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_exit: Option<String>,
-    /// How long ago it found the worker serving without a keeper, if it did not start it.
+    /// Seconds since it adopted the worker, if it did not start it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted_seconds_ago: Option<f64>,
 }
 
-/// One reactor thread. Counts since start.
+/// Report of a reactor thread. Counts start with the worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReactorStats {
-    /// Queues that it owns now.
+    /// Number of queues that it serves now.
     pub queues: u64,
-    /// Times it slept in the kernel.
+    /// Number of sleeps in the kernel.
     pub sleeps: u64,
-    /// System calls on the request path: ring enters, call signals, inline reads.
+    /// Number of system calls on the request path: ring enters, call signals, inline reads.
     pub syscalls: u64,
-    /// Times a mailbox or kick woke it.
+    /// Number of wake-ups by a mailbox or a kick.
     pub wakeups: u64,
-    /// Turns of its loop.
+    /// Number of turns of its loop.
     #[serde(default)]
     pub turns: u64,
-    /// Time for which it looked for work and found none.
+    /// Time that it polled without finding work, in seconds.
     #[serde(default)]
     pub spun_seconds: f64,
-    /// Disk that it serves at this moment. If `turns` stands still meanwhile, it is stuck there.
+    /// Disk that it serves at this moment. If `turns` does not grow meanwhile, it is stuck there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,
 }

@@ -1,29 +1,29 @@
-//! Single requests, and the queues that they are in.
+//! Reports of single requests and queues.
 
 use serde::{Deserialize, Serialize};
 
 use super::{QueuePolling, Stage};
 
-/// Kinds of request.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
-    /// IN.
+    /// Read (IN).
     Read,
-    /// OUT.
+    /// Write (OUT).
     Write,
-    /// FLUSH.
+    /// Flush (FLUSH).
     Flush,
-    /// DISCARD.
+    /// Discard (DISCARD).
     Discard,
-    /// WRITE_ZEROES.
+    /// Write of zeroes (WRITE_ZEROES).
     WriteZeroes,
-    /// GET_ID.
+    /// Request for the serial number (GET_ID).
     GetId,
 }
 
 impl RequestKind {
-    /// As a sentence says it.
+    /// Returns the name for a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -36,74 +36,74 @@ impl RequestKind {
     }
 }
 
-/// A request that is under way.
+/// An unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OldestRequest {
-    /// What it is; absent while it is still in the ring, unread.
+    /// Kind; absent while the request is still in the ring and not parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RequestKind>,
-    /// First byte.
+    /// Offset of the first byte.
     #[serde(default)]
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     #[serde(default)]
     pub bytes: u64,
-    /// Where it is.
+    /// Current stage.
     pub stage: Stage,
-    /// Since it was known.
+    /// Seconds since it was known.
     pub age_seconds: f64,
-    /// Since it came to its stage.
+    /// Seconds in its current stage.
     pub in_stage_seconds: f64,
 }
 
-/// Another disk that kept the reactor.
+/// Another disk that occupied the reactor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BusyNeighbour {
-    /// Its id; absent when it has been detached since.
+    /// Id of the disk; absent if it has been detached since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// How long it was served in one turn.
+    /// Duration of its turn, in microseconds.
     pub turn_us: f64,
 }
 
-/// A slow request that has ended.
+/// A completed slow request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlowRequest {
-    /// What it was.
+    /// Kind of request.
     pub kind: RequestKind,
-    /// It ended in an error.
+    /// Whether it failed.
     #[serde(default)]
     pub failed: bool,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When it ended, in seconds since 1970.
+    /// Time of its end, in seconds since 1970.
     pub ended_unix_seconds: f64,
-    /// How long ago that is.
+    /// Seconds since its end.
     pub ended_seconds_ago: f64,
-    /// All stages together.
+    /// Total time, in microseconds.
     pub total_us: f64,
-    /// In the ring.
+    /// Time in the ring, in microseconds.
     pub queue_us: f64,
-    /// Held back by the cap.
+    /// Time under the cap, in microseconds.
     pub cap_us: f64,
-    /// With the storage.
+    /// Time with the storage, in microseconds.
     pub device_us: f64,
-    /// From there to the guest.
+    /// Time from the storage to the guest, in microseconds.
     pub completion_us: f64,
     /// Reactor that served it, as numbered in `reactors`.
     pub reactor: u32,
-    /// Others that ended at the same time and were slow too, but less.
+    /// Number of slow but faster requests that ended at the same time.
     #[serde(default)]
     pub others: u32,
-    /// Whom its reactor served meanwhile, if for long.
+    /// Disk that its reactor served meanwhile for long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<BusyNeighbour>,
 }
 
 impl SlowRequest {
-    /// Where it spent most of its time.
+    /// Returns the stage in which it spent most of its time.
     pub fn longest_stage(&self) -> Stage {
         let all = [
             (Stage::Queue, self.queue_us),
@@ -115,32 +115,32 @@ impl SlowRequest {
     }
 }
 
-/// One queue. Counts since attach.
+/// Report of a queue. Counts start at attach.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueStats {
-    /// Its index.
+    /// Index of the queue.
     pub index: u16,
     /// Reactor that served it last, as numbered in `reactors`.
     pub reactor: u32,
-    /// Requests that the storage works on.
+    /// Number of requests that the storage works on.
     pub in_flight: u32,
-    /// Requests in the ring, as its last turn left it.
+    /// Number of requests in the ring at the end of its last turn.
     pub in_ring: u32,
-    /// The cap holds it back now.
+    /// Whether the cap throttles it now.
     pub held_by_cap: bool,
-    /// Time of its turns.
+    /// Total duration of its turns, in seconds.
     pub busy_seconds: f64,
-    /// The longest of them.
+    /// Duration of its longest turn, in microseconds.
     pub longest_turn_us: f64,
-    /// Time for which it waited while its reactor served other disks for long.
+    /// Time that it waited for long turns of other disks on its reactor, in seconds.
     pub neighbour_seconds: f64,
-    /// The last of them.
+    /// The last such turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour: Option<BusyNeighbour>,
-    /// How long ago that was.
+    /// Seconds since that turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour_seconds_ago: Option<f64>,
-    /// How it waits; absent where a former version serves it.
+    /// Polling; absent if a former version serves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<QueuePolling>,
 }

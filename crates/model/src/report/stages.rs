@@ -1,4 +1,4 @@
-//! Where the time of requests goes.
+//! Stages of the request path, and their durations.
 
 use std::fmt;
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use super::Latency;
 
-/// A part of a request's way.
+/// A part of the request path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// In the guest's ring, from when the reactor could first know of it: from the last look that
-    /// did not show it, at most one turn too early.
+    /// Waiting in the guest's ring, since the reactor could first know of it. That is the last
+    /// poll that did not see it, at most one turn too early.
     Queue,
     /// Held back by the disk's cap.
     Cap,
-    /// With the storage, until the reactor saw its end.
+    /// Being served by the storage, until the reactor saw its end.
     Device,
-    /// From then until the guest could see it.
+    /// After the storage, until the guest could see the completion.
     Completion,
-    /// All of them together.
+    /// Sum of all stages.
     Total,
 }
 
-/// Kinds of request whose times are kept apart.
+/// Kind of request with times of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// IN.
+    /// Reads (IN).
     Read,
-    /// OUT.
+    /// Writes (OUT).
     Write,
-    /// FLUSH.
+    /// Flushes (FLUSH).
     Flush,
     /// DISCARD and WRITE_ZEROES.
     Other,
 }
 
 impl Stage {
-    /// As it is on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",
@@ -51,7 +51,7 @@ impl Stage {
 }
 
 impl Op {
-    /// As it is on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -77,9 +77,9 @@ impl fmt::Display for Op {
 /// Durations of one stage for one kind of request, since attach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageTimes {
-    /// Which part of the way.
+    /// Stage.
     pub stage: Stage,
-    /// Which kind.
+    /// Kind of request.
     pub op: Op,
     /// Percentiles.
     #[serde(flatten)]

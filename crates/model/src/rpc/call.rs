@@ -1,4 +1,4 @@
-//! Verbs.
+//! Calls and their parameters.
 
 use serde_json::Value;
 
@@ -11,58 +11,58 @@ use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
 use crate::spec::DiskSpec;
 
-/// A verb with its checked parameters.
+/// A call with checked parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// `disk.attach`: open, report geometry, listen; serve too unless `"activate":false`.
+    /// `disk.attach`: open, report geometry, listen. Also serve, unless `"activate":false`.
     DiskAttach(DiskSpec),
     /// `disk.activate`: take the lock, serve.
     DiskActivate(DiskRef),
     /// `disk.deactivate`: drain, flush, release the lock.
     DiskDeactivate(DiskRef),
-    /// `disk.pause`: drain and hold; the lock is kept and the front-end stays.
+    /// `disk.pause`: drain and stop serving. The lock and the front-end's connection stay.
     DiskPause(DiskRef),
     /// `disk.resume`: serve again.
     DiskResume(DiskRef),
-    /// `disk.detach`: deactivate, close the socket, forget.
+    /// `disk.detach`: deactivate, close the socket, remove the disk.
     DiskDetach(DiskRef),
-    /// `disk.export`: offer it over NBD on a socket.
+    /// `disk.export`: offer the disk over NBD on a socket.
     DiskExport(ExportSpec),
-    /// `disk.unexport`: end an export, or all of a disk.
+    /// `disk.unexport`: end one export, or all exports of a disk.
     DiskUnexport(Unexport),
-    /// `disk.resize`: take a new size and tell the guest.
+    /// `disk.resize`: apply a new size and notify the guest.
     DiskResize(Resize),
-    /// `disk.caps`: other caps from now on.
+    /// `disk.caps`: replace all caps.
     DiskCaps(SetCaps),
-    /// `disk.poll`: polls otherwise from now on.
+    /// `disk.poll`: change polling settings.
     DiskPoll(SetPoll),
-    /// `poll.defaults`: how disks and NICs are polled for which nothing else is set. What is
-    /// absent stays, `null` is as the program was started.
+    /// `poll.defaults`: change the default polling settings of disks and NICs. Absent fields stay;
+    /// `null` restores the value of the command line.
     PollDefaults(PollChange),
-    /// `nic.attach`: listen, and be a port of a network.
+    /// `nic.attach`: listen, and join a network as a port.
     NicAttach(NicSpec),
-    /// `nic.detach`: send the front-end away, close the socket, forget.
+    /// `nic.detach`: disconnect the front-end, close the socket, remove the NIC.
     NicDetach(NicRef),
-    /// `nic.poll`: polls otherwise from now on.
+    /// `nic.poll`: change polling settings.
     NicPoll(SetPoll),
-    /// `nic.limits`: it may do this from now on.
+    /// `nic.limits`: replace all limits.
     NicLimits(SetLimits),
-    /// `network.uplink`: bring the host to a network, or take it away.
+    /// `network.uplink`: connect the host to a network, or disconnect it.
     NetworkUplink(UplinkSpec),
-    /// `stats`: everything, or one disk or NIC.
+    /// `stats`: report everything, or one disk or NIC.
     Stats(StatsQuery),
-    /// `metrics`: everything in the text format of OpenMetrics.
+    /// `metrics`: report everything in the OpenMetrics text format.
     Metrics,
-    /// `upgrade`: another program goes on with everything; connections stay.
+    /// `upgrade`: hand everything over to another program; connections stay.
     Upgrade(Upgrade),
     /// `shutdown`: detach everything and exit.
     Shutdown,
-    /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes that. The
-    /// answer comes with a descriptor.
+    /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes its keeper.
+    /// The answer carries a descriptor.
     KeeperAdopt,
 }
 
-/// Every verb that [`Call::parse`] knows.
+/// All methods that [`Call::parse`] knows.
 pub const METHODS: [&str; 22] = [
     "disk.attach",
     "disk.activate",
@@ -89,7 +89,7 @@ pub const METHODS: [&str; 22] = [
 ];
 
 impl Call {
-    /// Parses a verb and its parameters into a checked call.
+    /// Parses a method and its parameters into a checked call.
     ///
     /// # Errors
     /// [`code::METHOD_NOT_FOUND`] or [`code::INVALID_PARAMS`].

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 as `ringway-io` speaks it: one object a line over a Unix socket.
+//! JSON-RPC 2.0 of `ringway-io`: one object a line over a Unix socket.
 
 mod call;
 mod params;
@@ -17,10 +17,10 @@ pub use replies::{
     Adopted, DiskReply, ExportReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
 };
 
-/// Longest line that either side accepts, in bytes. A stats reply of 1,000 disks fits.
+/// Longest line that either side accepts, in bytes. A `stats` reply with 1,000 disks fits.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
 
-/// One request.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// Always `"2.0"`.
@@ -28,71 +28,71 @@ pub struct Request {
     /// Number or string that the reply repeats.
     #[serde(default)]
     pub id: Value,
-    /// Verb, for example `disk.attach`.
+    /// Method, for example `disk.attach`.
     pub method: String,
-    /// Its parameters: an object, or absent.
+    /// Parameters: an object, or absent.
     #[serde(default)]
     pub params: Value,
 }
 
-/// One reply: exactly one of `result` and `error` is there.
+/// A reply, with either `result` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
     /// Always `"2.0"`.
     pub jsonrpc: String,
-    /// The request's id.
+    /// Id of the request.
     pub id: Value,
-    /// What the call returned.
+    /// Result of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it failed.
+    /// Reason why the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RpcError>,
 }
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct RpcError {
-    /// One of the constants of [`code`].
+    /// Error code, a constant of [`code`].
     pub code: i64,
-    /// Cause and next step, in a sentence.
+    /// Cause and remedy, as a sentence.
     pub message: String,
 }
 
-/// Error codes: those of JSON-RPC 2.0, and ours from -32000 down.
+/// Error codes: those of JSON-RPC 2.0, and Ringway's from -32000 down.
 pub mod code {
     /// The line is not JSON.
     pub const PARSE: i64 = -32700;
     /// The JSON is not a request.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// No such verb.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i64 = -32601;
     /// Parameters are missing, unknown or out of range.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// The call was right and the host refused it (missing image, locked image, limit reached).
+    /// The call was valid, but the host refused it (missing image, locked image, limit reached).
     pub const FAILED: i64 = -32000;
-    /// No disk of that id.
+    /// No disk has this id.
     pub const NO_SUCH_DISK: i64 = -32001;
     /// The disk is in a state that does not allow this call.
     pub const WRONG_STATE: i64 = -32002;
-    /// Another call is at work on the disk: try again when that has ended.
+    /// Another call is running on the disk; retry when that has ended.
     pub const BUSY: i64 = -32003;
-    /// No NIC of that id.
+    /// No NIC has this id.
     pub const NO_SUCH_NIC: i64 = -32004;
-    /// No network of that name: none of its NICs is attached.
+    /// No network has this name: none of its NICs is attached.
     pub const NO_SUCH_NETWORK: i64 = -32005;
 }
 
 impl Request {
-    /// A request with a numeric id.
+    /// Creates a request with a numeric id.
     pub fn new(id: u64, method: impl Into<String>, params: Value) -> Self {
         Self { jsonrpc: "2.0".into(), id: id.into(), method: method.into(), params }
     }
 }
 
 impl Response {
-    /// A reply to `id`.
+    /// Creates the reply to the request `id`.
     pub fn new(id: Value, outcome: Result<Value, RpcError>) -> Self {
         let (result, error) = match outcome {
             Ok(value) => (Some(value), None),
@@ -101,10 +101,10 @@ impl Response {
         Self { jsonrpc: "2.0".into(), id, result, error }
     }
 
-    /// The outcome.
+    /// Returns the outcome.
     ///
     /// # Errors
-    /// The other side's error, or [`code::INVALID_REQUEST`] when the reply held neither.
+    /// The other side's error, or [`code::INVALID_REQUEST`] if the reply has neither field.
     pub fn outcome(self) -> Result<Value, RpcError> {
         match (self.result, self.error) {
             (_, Some(error)) => Err(error),

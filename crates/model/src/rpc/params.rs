@@ -1,4 +1,4 @@
-//! Parameters of verbs, where they are not a specification.
+//! Parameters of calls that are not a specification.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use crate::caps::Caps;
 use crate::nic::NicLimits;
 use crate::poll::PollChange;
 
-/// Names a disk.
+/// Reference to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskRef {
-    /// Its id.
+    /// Id of the disk.
     pub id: String,
 }
 
-/// Names a NIC.
+/// Reference to a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicRef {
-    /// Its id.
+    /// Id of the NIC.
     pub id: String,
 }
 
@@ -30,10 +30,10 @@ pub struct NicRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// The disk's id.
+    /// Id of the disk.
     pub id: String,
-    /// New size in bytes: a regular file or memory disk is grown to it. Absent: take the size that the backend
-    /// has now (a block device or file that somebody else grew).
+    /// New size in bytes, to which a regular file or memory disk grows. When absent, the disk gets
+    /// the current size of its backend (a block device or file that another program has grown).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
@@ -42,9 +42,9 @@ pub struct Resize {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetCaps {
-    /// The disk's id.
+    /// Id of the disk.
     pub id: String,
-    /// All its caps from now on: what is absent is not capped any more.
+    /// All new caps; an absent cap is removed.
     #[serde(default)]
     pub caps: Option<Caps>,
 }
@@ -53,9 +53,9 @@ pub struct SetCaps {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {
-    /// The NIC's id.
+    /// Id of the NIC.
     pub id: String,
-    /// All its limits from now on: what is absent is none any more.
+    /// All new limits; an absent limit is removed.
     #[serde(default)]
     pub limits: NicLimits,
 }
@@ -64,7 +64,7 @@ pub struct SetLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upgrade {
-    /// Absolute path of the new program. Absent: the file that is now where the running program
+    /// Absolute path of the new program. When absent, the file at the path that the running program
     /// was started from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binary: Option<PathBuf>,
@@ -74,9 +74,9 @@ pub struct Upgrade {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unexport {
-    /// The disk's id.
+    /// Id of the disk.
     pub id: String,
-    /// Socket of the export; all of the disk's when absent.
+    /// Socket of the export; all exports of the disk when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 }
@@ -85,24 +85,24 @@ pub struct Unexport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Only this disk, or this NIC.
+    /// Id of the only disk or NIC to report; everything when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 
-/// Parameters of `disk.poll` and `nic.poll`: an id beside those of `poll.defaults`. What is absent stays as it is;
-/// `null` is as the process is set.
+/// Parameters of `disk.poll` and `nic.poll`: an id, and those of `poll.defaults`. Absent fields
+/// stay; `null` restores the default of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetPoll {
-    /// The disk's id, or the NIC's.
+    /// Id of the disk or NIC.
     pub id: String,
-    /// What is to change.
+    /// Change of the polling settings.
     pub change: PollChange,
 }
 
 impl<'de> Deserialize<'de> for SetPoll {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Not flattened: that would take unknown fields.
+        // `serde(flatten)` would accept unknown fields.
         let mut params = serde_json::Map::deserialize(from)?;
         let id = params.remove("id").ok_or_else(|| D::Error::missing_field("id"))?;
         let id =

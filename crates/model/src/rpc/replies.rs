@@ -1,15 +1,15 @@
-//! Results of verbs.
+//! Results of calls.
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::{DiskState, Geometry, Stats};
 
 /// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume`,
-/// `disk.resize`, `disk.caps` and `disk.poll`. That of `poll.defaults` is a
-/// [`EffectivePolling`](crate::poll::EffectivePolling): what is in force.
+/// `disk.resize`, `disk.caps` and `disk.poll`. `poll.defaults` returns
+/// [`EffectivePolling`](crate::poll::EffectivePolling).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {
-    /// The disk's id.
+    /// Id of the disk.
     pub id: String,
     /// State after the call.
     pub state: DiskState,
@@ -20,13 +20,13 @@ pub struct DiskReply {
 /// Result of `nic.attach` and `nic.poll`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicReply {
-    /// The NIC's id.
+    /// Id of the NIC.
     pub id: String,
-    /// Its network.
+    /// Name of its network.
     pub network: String,
-    /// Most bytes of a packet there.
+    /// Maximum bytes of a packet in the network.
     pub mtu: u16,
-    /// Pairs of queues that its driver may use.
+    /// Number of queue pairs that its driver may use.
     pub queues: u16,
 }
 
@@ -35,9 +35,9 @@ pub struct NicReply {
 pub struct Adopted {
     /// Process id of the worker.
     pub pid: u32,
-    /// What its last keeper counted.
+    /// Number of restarts that its last keeper counted.
     pub restarts: u64,
-    /// How the last of the workers before it ended.
+    /// Exit of the last dead worker.
     #[serde(default)]
     pub last_exit: Option<String>,
 }
@@ -45,7 +45,7 @@ pub struct Adopted {
 /// Result of `metrics`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricsReply {
-    /// The page that a scraper gets.
+    /// Page for a metrics scraper.
     pub openmetrics: String,
 }
 
@@ -54,23 +54,23 @@ pub struct MetricsReply {
 pub struct UpgradeReply {
     /// Process id of the new worker.
     pub pid: u32,
-    /// Its version.
+    /// Version of the new worker.
     pub version: String,
-    /// Disks that it goes on with.
+    /// Number of disks that it took over.
     pub disks: u64,
-    /// NICs that it goes on with.
+    /// Number of NICs that it took over.
     #[serde(default)]
     pub nics: u64,
-    /// How long guests were not served, in milliseconds.
+    /// Time that guests were not served, in milliseconds.
     pub paused_ms: f64,
 }
 
 /// Result of `disk.export`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportReply {
-    /// The disk's id, which is the name of the export.
+    /// Id of the disk, which is the name of the export.
     pub id: String,
-    /// What NBD clients take: `nbdinfo URI`, `nbdcopy URI ...`.
+    /// URI for NBD clients: `nbdinfo URI`, `nbdcopy URI ...`.
     pub uri: String,
     /// Geometry as clients see it.
     pub geometry: Geometry,

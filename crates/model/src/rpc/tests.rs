@@ -1,4 +1,4 @@
-//! Calls as they come, and answers as they go.
+//! Tests of calls and replies on the wire.
 
 use serde_json::json;
 

@@ -1,10 +1,10 @@
-//! What can be checked of a field without touching the host.
+//! Checks of fields without accessing the host.
 
 use std::path::Path;
 
 use super::{MAX_ID_BYTES, MAX_SERIAL_BYTES, MAX_SOCKET_PATH_BYTES, SpecError, refuse};
 
-/// Checks a disk id: 1 to 64 of letters, digits, `.`, `_`, `-`, not starting with a dot or dash.
+/// Checks a disk id: 1 to 64 letters, digits, `.`, `_` or `-`, not starting with a dot or dash.
 ///
 /// # Errors
 /// Field `id`.
@@ -22,7 +22,7 @@ pub fn validate_id(id: &str) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Checks the path of a socket to listen on, and the permissions that it is to get.
+/// Checks the path and the permissions of a socket to listen on.
 ///
 /// # Errors
 /// Fields `socket` and `socket_mode`.
@@ -60,8 +60,8 @@ pub(super) fn validate_serial(serial: Option<&str>) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Checks a logical block size: a power of two from 512 to 4096 bytes (Linux guests take no more
-/// than a page).
+/// Checks a logical block size: a power of two from 512 to 4096 bytes (Linux guests accept at most
+/// a page).
 ///
 /// # Errors
 /// Field `block_size`.

@@ -1,4 +1,4 @@
-//! What somebody asks of a disk, as data.
+//! Specification of a disk.
 
 mod check;
 #[cfg(test)]
@@ -16,60 +16,61 @@ use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
 pub use text::{parse_size, parse_time_ms};
 
-/// Most queues that one disk may have: QEMU's own bound for a virtio device is 1024; 256 keeps
-/// two descriptors a queue far below any sane `RLIMIT_NOFILE`.
+/// Maximum number of queues of a disk. QEMU's limit for a virtio device is 1024. With 256, two
+/// descriptors a queue stay far below any sane `RLIMIT_NOFILE`.
 pub const MAX_QUEUES: u16 = 256;
-/// Longest serial that virtio-blk can carry (virtio 1.2, 5.2.6: 20 bytes, unterminated).
+/// Longest serial number that virtio-blk can carry (virtio 1.2, 5.2.6: 20 bytes, unterminated).
 pub const MAX_SERIAL_BYTES: usize = 20;
-/// Longest path of a Unix socket: `sun_path` has 108 bytes and we keep the terminator.
+/// Longest path of a Unix socket: `sun_path` has 108 bytes with the terminator.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// Longest disk id; ids become file names and metric labels.
+/// Longest disk id in bytes; ids become file names and metric labels.
 pub const MAX_ID_BYTES: usize = 64;
-/// Largest disk: sector counts are u64, byte offsets must stay below the lock bytes above 2^62.
+/// Largest disk in bytes. Sector counts are u64, and byte offsets must stay below the lock bytes
+/// above 2^62.
 pub const MAX_DISK_BYTES: u64 = 1 << 60;
 
-/// How long a stop waits for storage, in milliseconds, unless the spec says otherwise.
+/// Default time that a stop waits for storage, in milliseconds.
 pub const DEFAULT_STOP_DEADLINE_MS: u64 = 30_000;
-/// Longest such wait: whoever wants to wait longer than an hour wants no deadline at all, and
-/// every stop would be a hang.
+/// Maximum time that a stop waits for storage, in milliseconds: an hour. With a longer deadline
+/// every stop on hung storage would itself hang.
 pub const MAX_STOP_DEADLINE_MS: u64 = 3_600_000;
 
-/// Where the bytes of a disk are. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
+/// Storage of a disk's bytes. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
 /// `{"memory":BYTES}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Backend {
     /// A raw image file or a block device.
     File(PathBuf),
-    /// Moves no data: reads leave the buffers as they are, writes are forgotten; size in bytes.
+    /// A null disk of this size in bytes: reads leave the buffers unchanged, writes are discarded.
     Null(u64),
-    /// Anonymous memory; size in bytes.
+    /// Anonymous memory of this size in bytes.
     Memory(u64),
 }
 
-/// How a file is cached on the host (design 4.4).
+/// Host cache mode of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheMode {
-    /// O_DIRECT: the page cache is not used.
+    /// O_DIRECT: without the page cache.
     #[default]
     None,
     /// Buffered; durable at FLUSH.
     Writeback,
 }
 
-/// What happens to a write when the storage is full.
+/// Behaviour of a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// The request waits until there is room.
+    /// The request waits until there is space.
     #[default]
     Wait,
     /// The guest sees an I/O error.
     Error,
 }
 
-/// One disk to serve: the parameters of `disk.attach`.
+/// A disk to serve: the parameters of `disk.attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskSpec {
@@ -77,31 +78,31 @@ pub struct DiskSpec {
     pub id: String,
     /// Unix socket to listen on.
     pub socket: PathBuf,
-    /// Where the bytes are.
+    /// Backend that stores the bytes.
     pub backend: Backend,
     /// Number of virtqueues offered.
     #[serde(default = "one")]
     pub queues: u16,
-    /// Refuse writes.
+    /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
     /// Answer to GET_ID; empty when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Logical block size in bytes; what direct I/O asks for when absent.
+    /// Logical block size in bytes; the one that direct I/O requires when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// Host caching.
+    /// Host cache mode.
     #[serde(default)]
     pub cache: CacheMode,
-    /// Whether its queues are polled; as the process is set when absent, like the two that follow.
-    /// Changed by `disk.poll`.
+    /// Polling mode of its queues. The default of the process when absent, as for the next two.
+    /// `disk.poll` changes it.
     #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollMode>,
-    /// Longest spin, in microseconds.
+    /// Maximum polling time per wait, in microseconds.
     #[serde(default, deserialize_with = "poll::max_us", skip_serializing_if = "Option::is_none")]
     pub poll_max_us: Option<u16>,
-    /// How much of a CPU must be free for a reactor that spins, in percent.
+    /// Percentage of a CPU that must be idle for a polling reactor.
     #[serde(
         default,
         deserialize_with = "poll::idle_threshold",
@@ -111,12 +112,12 @@ pub struct DiskSpec {
     /// Behaviour on full storage.
     #[serde(default)]
     pub on_full: OnFull,
-    /// What its guest may do with it in a second. Changed by `disk.caps`.
+    /// Limits of requests and bytes a second. `disk.caps` changes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Caps>,
-    /// Milliseconds that a stop waits for storage to end what it was given (stop of a ring, pause,
-    /// deactivate, detach, shutdown). Past it the requests are left to the kernel and the disk
-    /// shows `stuck`.
+    /// Time that a stop waits for storage to end its I/O, in milliseconds (stop of a ring, pause,
+    /// deactivate, detach, shutdown). After that, the requests are abandoned to the kernel and the
+    /// disk's state is `stuck`.
     #[serde(default = "stop_deadline_ms")]
     pub stop_deadline_ms: u64,
     /// Permission bits of the socket, for example 0o660.
@@ -125,10 +126,10 @@ pub struct DiskSpec {
     /// Group that owns the socket, by name or number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
-    /// Take the lock and serve at once.
+    /// Whether to take the lock and serve at once.
     #[serde(default = "yes")]
     pub activate: bool,
-    /// Measure where the time of requests goes, for `why`, `top` and metrics.
+    /// Whether to measure request times, for `ringway why`, `ringway top` and metrics.
     #[serde(default = "yes")]
     pub record: bool,
 }
@@ -145,13 +146,13 @@ fn yes() -> bool {
     true
 }
 
-/// A spec that cannot be served: which field, what it said, what would be accepted.
+/// An invalid spec: the field, its value, and the accepted values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
-    /// Name of the field, as on the wire.
+    /// Name of the field on the wire.
     pub field: &'static str,
-    /// What is wrong with it and what is accepted.
+    /// The problem, and the accepted values.
     pub problem: String,
 }
 
@@ -160,7 +161,7 @@ pub(crate) fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Resu
 }
 
 impl DiskSpec {
-    /// A disk with every default.
+    /// Creates a disk with default values.
     pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>, backend: Backend) -> Self {
         Self {
             id: id.into(),
@@ -184,10 +185,10 @@ impl DiskSpec {
         }
     }
 
-    /// Checks everything that can be checked without touching the host.
+    /// Checks the fields without accessing the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_id(&self.id)?;
         validate_socket(&self.socket, self.socket_mode)?;
@@ -208,13 +209,13 @@ impl DiskSpec {
         self.validate_backend()
     }
 
-    /// What was asked for of polling.
+    /// Returns the requested polling settings.
     pub fn polling(&self) -> PollSpec {
         let &Self { poll, poll_max_us, poll_idle_threshold, .. } = self;
         PollSpec { poll, poll_max_us, poll_idle_threshold }
     }
 
-    /// The same spec with this of polling.
+    /// Returns the same spec with other polling settings.
     #[must_use]
     pub fn with_polling(self, polling: PollSpec) -> Self {
         let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;

@@ -1,4 +1,4 @@
-//! Specs as they come, right and wrong.
+//! Tests of valid and invalid specs on the wire.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn attach_parameters_of_the_manual_parse() {
 fn polling_is_there_only_when_it_was_asked_for() {
     let plain = serde_json::to_value(spec()).unwrap();
     assert!(plain.as_object().unwrap().keys().all(|key| !key.starts_with("poll")), "{plain}");
-    // As a former version wrote it, without the other two.
+    // A former version did not write the other two fields.
     let text = r#"{"id":"d1","socket":"/s","backend":{"null":512},"poll":"off"}"#;
     let parsed: DiskSpec = serde_json::from_str(text).unwrap();
     assert_eq!(parsed.polling().resolve().mode, PollMode::Off);
@@ -89,7 +89,7 @@ fn times() {
 }
 
 proptest::proptest! {
-    /// Whatever is typed or sent ends in a checked value or an error, never in a panic.
+    /// Any text gives a checked value or an error, never a panic.
     #[test]
     fn any_text_is_a_size_or_an_error(text in ".{0,24}", digits in "[0-9]{1,30}[kKmMgGtT]?") {
         for text in [text, digits] {
@@ -99,7 +99,7 @@ proptest::proptest! {
         }
     }
 
-    /// A spec that validates holds every promise that the datapath builds on.
+    /// A valid spec satisfies all assumptions of the datapath.
     #[test]
     fn what_validates_is_in_bounds(
         id in ".{0,70}", queues: u16, size: u64, block: u32, serial in ".{0,24}",

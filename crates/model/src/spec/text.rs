@@ -1,9 +1,9 @@
-//! Sizes and times as people write them.
+//! Sizes and times as text.
 
 use super::{MAX_DISK_BYTES, SpecError, refuse};
 
-/// Parses a size: a number of bytes, or one with a suffix K, M, G or T (powers of 1024; `KiB`
-/// and the like are accepted).
+/// Parses a size in bytes, optionally with a suffix K, M, G or T (powers of 1024). `KiB` and the
+/// like are accepted.
 ///
 /// # Errors
 /// Field `size`: not a number, unknown suffix, or more than [`MAX_DISK_BYTES`].
@@ -27,7 +27,7 @@ pub fn parse_size(text: &str) -> Result<u64, SpecError> {
     }
 }
 
-/// Parses a time: a number of seconds, or one with a suffix `ms`, `s` or `m`; in milliseconds.
+/// Parses a time in seconds, optionally with a suffix `ms`, `s` or `m`. Returns milliseconds.
 ///
 /// # Errors
 /// Field `time`: not a number, or an unknown suffix.

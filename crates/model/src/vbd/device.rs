@@ -1,4 +1,4 @@
-//! Numbers of disk slots.
+//! Device numbers of disk slots.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,31 +6,31 @@ use std::fmt;
 use crate::domain::pci::MAX_DISKS;
 use crate::refusal::Refusal;
 
-/// Highest number of a slot: a machine has 255.
+/// Highest device number: a machine has 255 slots.
 pub const MAX_DEVICE: u8 = MAX_DISKS - 1;
-/// What asks for the lowest free number.
+/// Text that requests the lowest free number.
 const AUTODETECT: &str = "autodetect";
-/// Prefixes of names that count in letters: `xvda` is 0, `xvdb` 1, `xvdaa` 26.
+/// Prefixes of device names with letters: `xvda` is 0, `xvdb` 1, `xvdaa` 26.
 const PREFIXES: [&str; 3] = ["xvd", "sd", "hd"];
-/// Most characters of refused text that are repeated.
+/// Maximum number of characters of refused text in an error.
 const REPEATED_CHARS: usize = 32;
 
-/// The number of a disk slot, 0 to [`MAX_DEVICE`]. It decides where the guest sees the disk.
+/// Number of a disk slot, 0 to [`MAX_DEVICE`]. It determines the address that the guest sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber(u8);
 
 impl DeviceNumber {
-    /// Every number, in order.
+    /// Returns all numbers, in order.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=MAX_DEVICE).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> u8 {
         self.0
     }
 
-    /// Reads `17`, `xvdr`, `sdr` or `hdr`. A partition, as in `xvda1`, is no slot.
+    /// Parses `17`, `xvdr`, `sdr` or `hdr`. A partition such as `xvda1` is not a slot.
     pub fn parse(text: &str) -> Option<Self> {
         let letters = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
         letters.map_or_else(|| digits(text), count_letters)
@@ -43,11 +43,12 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// The slot for a new device that asks for `wanted`: a number, a name, or `autodetect`, which
-/// takes the lowest that is free.
+/// Returns the slot for a new device from `wanted`: a number, a name, or `autodetect` for the
+/// lowest free one.
 ///
 /// # Errors
-/// [`Refusal::DeviceTaken`]; [`Refusal::NoSuchDevice`] for what is no slot and when none is free.
+/// [`Refusal::DeviceTaken`]; [`Refusal::NoSuchDevice`] if `wanted` is not a slot, or if none is
+/// free.
 pub fn choose(wanted: &str, used: &BTreeSet<DeviceNumber>) -> Result<DeviceNumber, Refusal> {
     let found = match wanted {
         AUTODETECT => DeviceNumber::all().find(|number| !used.contains(number)),
@@ -60,19 +61,19 @@ pub fn choose(wanted: &str, used: &BTreeSet<DeviceNumber>) -> Result<DeviceNumbe
     }
 }
 
-/// Refuses this text.
+/// Returns the refusal of this text.
 pub(crate) fn no_such_device(text: &str) -> Refusal {
     Refusal::NoSuchDevice(text.chars().take(REPEATED_CHARS).collect())
 }
 
-/// One to three decimal digits up to [`MAX_DEVICE`].
+/// Parses one to three decimal digits up to [`MAX_DEVICE`].
 fn digits(text: &str) -> Option<DeviceNumber> {
     let plain = text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| plain && *number <= MAX_DEVICE)?;
     Some(DeviceNumber(number))
 }
 
-/// One or two letters: `a` is 0, `z` 25, `aa` 26.
+/// Parses one or two letters: `a` is 0, `z` 25, `aa` 26.
 fn count_letters(letters: &str) -> Option<DeviceNumber> {
     if letters.is_empty() || letters.len() > 2 {
         return None;

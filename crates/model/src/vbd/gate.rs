@@ -1,4 +1,4 @@
-//! Whether an operation on a disk slot may begin.
+//! Gate of operations on a disk slot.
 
 use super::{VbdFacts, VbdKind, VbdOp};
 use crate::refusal::{Feature, OngoingOp, Refusal};
@@ -6,12 +6,13 @@ use crate::vdi::automaton::Access;
 use crate::vdi::{VdiFacts, VdiOp};
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
 
-/// Whether `op` may begin on `vbd` of `vm`.
+/// Checks whether `op` may begin on `vbd` of `vm`.
 ///
-/// The first that applies refuses, in this order: an operation under way; what is not unpluggable,
-/// not removable, empty or not empty; the power state, with what is attached or detached already;
-/// operations of the machine; what the guest can do; what a drive cannot; the control domain; what
-/// Ringway does not do; the disk, with its other users.
+/// The first matching rule refuses, in this order: a running operation; a device that is not
+/// unpluggable, not removable, empty or not empty; the power state, and whether the device is
+/// attached or detached already; operations of the machine; guest features; operations that a drive
+/// does not support; the control domain; operations that Ringway does not implement; the disk and
+/// its other users.
 ///
 /// # Errors
 /// The first refusal.
@@ -41,7 +42,7 @@ pub fn check(op: VbdOp, vbd: &VbdFacts, vm: &VmFacts, how: Strictness) -> Result
     }
 }
 
-/// What a client may be shown as possible now, in the order of [`VbdOp::ALL`].
+/// Returns the operations that a client may see as possible now, in the order of [`VbdOp::ALL`].
 pub fn allowed(vbd: &VbdFacts, vm: &VmFacts) -> Vec<VbdOp> {
     let all = VbdOp::ALL.iter().copied();
     all.filter(|op| check(*op, vbd, vm, Strictness::Strict).is_ok()).collect()
@@ -51,12 +52,12 @@ fn is_unplug(op: VbdOp) -> bool {
     matches!(op, VbdOp::Unplug | VbdOp::UnplugForce)
 }
 
-/// Whether it needs a running guest that takes part.
+/// Returns whether the operation needs a running guest that takes part.
 fn is_hotplug(op: VbdOp) -> bool {
     op == VbdOp::Plug || is_unplug(op)
 }
 
-/// Whether it begins to use the disk.
+/// Returns whether the operation begins to use the disk.
 fn is_taking(op: VbdOp) -> bool {
     matches!(op, VbdOp::Attach | VbdOp::Plug | VbdOp::Insert)
 }
@@ -90,7 +91,7 @@ fn check_power(op: VbdOp, attached: bool, power: PowerState) -> Result<(), Refus
     }
 }
 
-/// Whether this slot may use the disk beside its other users.
+/// Checks whether this slot may use the disk, given its other users.
 fn check_disk(vbd: &VbdFacts, vdi: &VdiFacts) -> Result<(), Refusal> {
     let reads = |op: &VdiOp| matches!(op, VdiOp::Copy | VdiOp::Mirror);
     if let Some(op) = vdi.current.iter().find(|op| !reads(op)) {
@@ -102,7 +103,7 @@ fn check_disk(vbd: &VbdFacts, vdi: &VdiFacts) -> Result<(), Refusal> {
     if !vdi.sr_attached {
         return Err(Refusal::SrNotAttached);
     }
-    // What is plugged has its disk already; a drive takes another one.
+    // A plugged disk is in use already; a drive may get another medium.
     if vbd.attached && !vbd.empty {
         return Ok(());
     }

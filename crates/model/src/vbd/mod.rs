@@ -1,4 +1,4 @@
-//! A machine's disk slots: what can be done to them, their numbers, and their settings.
+//! Disk slots of a machine: their operations, numbers and settings.
 
 mod device;
 mod gate;
@@ -14,31 +14,31 @@ pub use gate::{allowed, check};
 pub use settings::{ALGORITHMS, DiskLimits, Tuning, limits, tuning};
 
 named! {
-    /// What can be done to a disk slot.
+    /// Operation on a disk slot.
     VbdOp {
-        /// Take part in the start of its machine.
+        /// Take part in the start of the machine.
         Attach = "attach",
         /// Take the medium out.
         Eject = "eject",
         /// Put a medium in.
         Insert = "insert",
-        /// Give the disk to a running machine.
+        /// Plug the disk into a running machine.
         Plug = "plug",
-        /// Ask a running machine to give the disk back.
+        /// Unplug the disk from a running machine.
         Unplug = "unplug",
-        /// Take the disk from a running machine.
+        /// Detach the disk without waiting for the guest.
         UnplugForce = "unplug_force",
-        /// Hold back its requests.
+        /// Hold its requests back.
         Pause = "pause",
-        /// Let its requests go on.
+        /// Serve its requests again.
         Unpause = "unpause",
     }
 }
 
 named! {
-    /// What the guest sees.
+    /// Type of device that the guest sees.
     VbdKind {
-        /// A drive whose medium can be changed.
+        /// A drive with a removable medium.
         Cd = "CD",
         /// A disk.
         Disk = "Disk",
@@ -47,22 +47,22 @@ named! {
     }
 }
 
-/// Everything that a gate reads of one disk slot, beside its machine.
+/// Facts about one disk slot that its gate reads, apart from its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VbdFacts {
-    /// What the guest sees.
+    /// Type of device.
     pub kind: VbdKind,
-    /// What the guest may do.
+    /// Access mode of the guest.
     pub mode: Access,
-    /// It is plugged, or about to be.
+    /// Whether it is plugged, or about to be.
     pub attached: bool,
-    /// It may be unplugged.
+    /// Whether it may be unplugged.
     pub unpluggable: bool,
-    /// Operations under way.
+    /// Running operations.
     pub current: Vec<VbdOp>,
-    /// The drive has no medium.
+    /// Whether the drive has no medium.
     pub empty: bool,
-    /// The disk in it, or the one to be inserted; its users without this slot. Absent when there
-    /// is none.
+    /// The disk in the slot, or the one to insert, with its users except this slot. `None` if there
+    /// is no disk.
     pub vdi: Option<VdiFacts>,
 }

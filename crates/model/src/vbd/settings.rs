@@ -1,4 +1,4 @@
-//! What a slot's records set of its disk: limits by `qos_algorithm_*`, the rest by `other_config`.
+//! Disk settings in a slot's record: limits in `qos_algorithm_*`, the rest in `other_config`.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +6,44 @@ use crate::caps::Caps;
 use crate::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollMode, PollSpec};
 use crate::spec::{CacheMode, MAX_QUEUES, SpecError, parse_size, refuse};
 
-/// Algorithms that limit a disk. The first is ours, the second XenServer's.
+/// Algorithms that limit a disk. The first is Ringway's, the second XenServer's.
 pub const ALGORITHMS: [&str; 2] = ["ringway", "ionice"];
-/// Least and most weight of a disk.
+/// Range of a disk's weight.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
-/// The field that errors name.
+/// Field that errors name.
 const PARAMS: &str = "qos_algorithm_params";
-/// How much of a CPU must be free where the text is no number, in percent: XenServer's.
+/// Idle threshold in percent of a CPU for text that is not a number, as in XenServer.
 const BAD_IDLE_THRESHOLD: u8 = 50;
 
 /// Limits of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskLimits {
-    /// What its guest may do at most.
+    /// Caps of requests and bytes.
     pub caps: Caps,
-    /// Its share of the storage when others want it too, 1 to 1000.
+    /// Share of the storage when other disks compete for it, 1 to 1000.
     pub weight: Option<u16>,
 }
 
-/// What is tuned for a disk. What is absent is not set.
+/// Tuning of a disk. Absent fields are not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// How its queues wait.
+    /// Polling settings.
     pub poll: PollSpec,
     /// Number of its queues, from the next plug on.
     pub queues: Option<u16>,
-    /// How it is cached, from the next plug on.
+    /// Cache mode, from the next plug on.
     pub cache: Option<CacheMode>,
 }
 
-/// Reads limits. An empty `algorithm` sets none, whatever the parameters.
+/// Parses limits. An empty `algorithm` sets none, whatever the parameters.
 ///
-/// Algorithm `ringway` takes `iops` and `bytes` (both a second), `iops-burst` and `bytes-burst`
-/// (the same, in a burst), `burst` (seconds for which one lasts) and `weight` (1 to 1000).
-/// Algorithm `ionice` takes `sched` and `class` and sets a weight; as in XenServer, what it does
-/// not know counts as best effort and as normal.
+/// Algorithm `ringway` has the parameters `iops` and `bytes` (both a second), `iops-burst` and
+/// `bytes-burst` (the same, in a burst), `burst` (seconds of a full burst) and `weight` (1 to
+/// 1000). Algorithm `ionice` has `sched` and `class` and sets a weight. As in XenServer, an unknown
+/// `sched` counts as best effort and an unknown `class` as normal.
 ///
 /// # Errors
-/// Fields `qos_algorithm_type` and `qos_algorithm_params`: what is not known or cannot be kept.
+/// Fields `qos_algorithm_type` and `qos_algorithm_params`: unknown, or out of range.
 pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
     match algorithm {
         "" => Ok(DiskLimits::default()),
@@ -56,13 +56,13 @@ pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Disk
     }
 }
 
-/// Reads what is tuned. Nobody can be told that `other_config` is wrong, so what makes no sense
-/// has no effect, except that a `polling-duration` that is no number means no polling and a
-/// `polling-idle-threshold` that is none means 50, as in XenServer.
+/// Parses the tuning. An invalid value in `other_config` has no effect, because no call can report
+/// it. There are two exceptions, as in XenServer: a `polling-duration` that is not a number turns
+/// polling off, and a `polling-idle-threshold` that is not a number means 50.
 ///
-/// `polling-duration` is in microseconds, 0 for no polling, more than [`MAX_POLL_US`] is taken for
-/// that. `polling-idle-threshold` is in percent of a CPU. `queues` is a number, `cache` is `none`
-/// or `writeback`.
+/// `polling-duration` is in microseconds; 0 turns polling off, and values above [`MAX_POLL_US`] are
+/// reduced to it. `polling-idle-threshold` is in percent of a CPU. `queues` is a number, `cache` is
+/// `none` or `writeback`.
 pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
     let get = |key| other_config.get(key).map(String::as_str);
     let (poll, poll_max_us) = match get("polling-duration").map(parse_duration) {
@@ -123,7 +123,7 @@ fn weight(text: &str) -> Result<u16, SpecError> {
     weight.map_or_else(|| refuse(PARAMS, problem()), Ok)
 }
 
-/// Weight of a class and level: real time 800 to 1000, best effort 100 to 700, idle 10.
+/// Returns the weight of a class and level: real time 800 to 1000, best effort 100 to 700, idle 10.
 fn ionice(params: &BTreeMap<String, String>) -> u16 {
     let level = level(params.get("class").map_or("", String::as_str));
     match params.get("sched").map_or("", String::as_str) {
@@ -133,7 +133,7 @@ fn ionice(params: &BTreeMap<String, String>) -> u16 {
     }
 }
 
-/// The level, from 0, the lowest, to 7, as XenServer's manuals have had it since 5.6.
+/// Parses a level from 0, the lowest, to 7, as in XenServer's manuals since 5.6.
 fn level(text: &str) -> u16 {
     match text {
         "highest" => 7,
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(tuning(&map("cache=writethrough")), Tuning::default());
     }
 
-    /// Keys that are known, and values that are near to what is.
+    /// Generates maps of known keys with values close to valid ones.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, String>> {
         let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|sched|class|queues|cache\
                    |polling-duration|polling-idle-threshold|[a-z]{0,3})";

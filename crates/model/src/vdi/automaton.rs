@@ -1,4 +1,4 @@
-//! The states of a volume, and the way from one to another.
+//! States of a volume, and the transitions between them.
 //!
 //! ```text
 //!               attach(access)                activate
@@ -7,17 +7,17 @@
 //!   +----------+ <----------- +------------------+ <-------- +-------------------+
 //!                  detach                         deactivate
 //! ```
-//! *Attached*: the data can be reached; no lock is held. *Activated*: it is about to be read and
-//! written; a lock is held. An operation whose goal is reached does nothing. A volume that is
-//! attached for writing stays so when it is attached for reading; one that is attached for reading
-//! must be detached before it can be written.
+//! *Attached*: the data can be reached, without a lock. *Activated*: the data may be read and
+//! written, with a lock. An operation whose goal is reached does nothing. A volume attached for
+//! writing stays so if it is attached for reading. A volume attached for reading must be detached
+//! before it can be attached for writing.
 
 use std::fmt;
 
 use crate::wire_names::named;
 
 named! {
-    /// What a volume is used for.
+    /// Access mode of a volume.
     Access {
         /// Reading.
         Ro = "RO",
@@ -26,20 +26,20 @@ named! {
     }
 }
 
-/// The state of a volume, for one user of it or for all together.
+/// State of a volume, for one user or for all users together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeState {
-    /// Not to be reached.
+    /// The data cannot be reached.
     #[default]
     Detached,
-    /// To be reached.
+    /// The data can be reached.
     Attached(Access),
-    /// In use.
+    /// The volume is in use.
     Activated(Access),
 }
 
 impl VolumeState {
-    /// Every state.
+    /// All states.
     pub const ALL: [Self; 5] = [
         Self::Detached,
         Self::Attached(Access::Ro),
@@ -48,7 +48,7 @@ impl VolumeState {
         Self::Activated(Access::Rw),
     ];
 
-    /// What it is used for, unless it is detached.
+    /// Returns the access mode, unless the volume is detached.
     pub fn access(self) -> Option<Access> {
         match self {
             Self::Detached => None,
@@ -67,21 +67,21 @@ impl fmt::Display for VolumeState {
     }
 }
 
-/// What is done to a volume.
+/// Operation on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeOp {
-    /// Make it reachable.
+    /// Make the data reachable.
     Attach(Access),
     /// Begin to use it.
     Activate,
-    /// End using it.
+    /// Stop using it.
     Deactivate,
-    /// End reaching it.
+    /// Make the data unreachable.
     Detach,
 }
 
 impl VolumeOp {
-    /// Every operation.
+    /// All operations.
     pub const ALL: [Self; 5] = [
         Self::Attach(Access::Ro),
         Self::Attach(Access::Rw),
@@ -102,7 +102,7 @@ impl fmt::Display for VolumeOp {
     }
 }
 
-/// An operation that is not done to a volume in this state.
+/// An operation that is not permitted in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op} is not done to a volume that is {state}")]
 pub struct IllegalTransition {
@@ -112,7 +112,7 @@ pub struct IllegalTransition {
     pub op: VolumeOp,
 }
 
-/// The state after `op`.
+/// Returns the state after `op`.
 ///
 /// # Errors
 /// Activate when detached, detach when activated, and attach for writing when attached for
@@ -133,12 +133,12 @@ pub fn apply(state: VolumeState, op: VolumeOp) -> Result<VolumeState, IllegalTra
     Ok(reached)
 }
 
-/// The shortest way from one state to another: operations in order, each with the state to record
-/// if it fails. A change of access goes by way of detached.
+/// Returns the shortest path from one state to another: operations in order, each with the state to
+/// record if it fails. A change of access mode passes through detached.
 pub fn steps(from: VolumeState, to: VolumeState) -> Vec<(VolumeOp, VolumeState)> {
     let mut way = Vec::new();
     let mut state = from;
-    // Each turn takes one operation that is legal here; four are the most that any way has.
+    // Each iteration applies one legal operation; the longest path has four.
     while let Some(op) = toward(state, to) {
         way.push((op, state));
         match apply(state, op) {
@@ -149,7 +149,7 @@ pub fn steps(from: VolumeState, to: VolumeState) -> Vec<(VolumeOp, VolumeState)>
     way
 }
 
-/// The next operation on the way, or nothing when there.
+/// Returns the next operation on the path; `None` at its end.
 fn toward(state: VolumeState, to: VolumeState) -> Option<VolumeOp> {
     use VolumeState::{Activated, Attached, Detached};
     match (state, to) {
@@ -163,8 +163,8 @@ fn toward(state: VolumeState, to: VolumeState) -> Option<VolumeOp> {
     }
 }
 
-/// The state of a volume that is in each of these states for somebody: in use if it is for
-/// anybody, written if it is by anybody.
+/// Returns the overall state of a volume with these states for its users: the highest state, with
+/// write access if any user has it.
 pub fn superstate<'a>(all: impl IntoIterator<Item = &'a VolumeState>) -> VolumeState {
     all.into_iter().copied().fold(VolumeState::Detached, |one, other| {
         let Some(access) = one.access().max(other.access()) else { return VolumeState::Detached };
@@ -184,7 +184,8 @@ mod tests {
     const RO: Access = Access::Ro;
     const RW: Access = Access::Rw;
 
-    /// The whole table: a row a state, a column an operation in the order of [`VolumeOp::ALL`].
+    /// Tests the whole table: a row a state, a column an operation in the order of
+    /// [`VolumeOp::ALL`].
     #[test]
     fn each_operation_in_each_state() {
         type Row = [Option<VolumeState>; 5];
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(said, "detach is not done to a volume that is activated RW");
     }
 
-    /// Operations on the shortest way, found by search.
+    /// Returns the length of the shortest path, found by search.
     fn distance(from: VolumeState, to: VolumeState) -> usize {
         let mut far = BTreeMap::from([(from, 0)]);
         let mut next = VecDeque::from([from]);

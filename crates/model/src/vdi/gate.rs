@@ -1,14 +1,14 @@
-//! Whether an operation on a disk may begin.
+//! Gate of operations on a disk.
 
 use super::automaton::Access;
 use super::{VdiFacts, VdiOp};
 use crate::refusal::{OngoingOp, Refusal};
 
-/// Whether `op` may begin on `vdi`.
+/// Checks whether `op` may begin on `vdi`.
 ///
-/// The first that applies refuses, in this order: operations under way; the storage repository;
-/// slots that hold the disk; their operations; a disk that is lost or not written to; what Ringway
-/// does not do.
+/// The first matching rule refuses, in this order: running operations; the storage repository;
+/// slots that use the disk; their operations; a disk that is missing or read-only; operations that
+/// Ringway does not implement.
 ///
 /// # Errors
 /// The first refusal.
@@ -29,7 +29,7 @@ pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
     if let Some(other) = vdi.users.iter().find_map(|user| user.op) {
         return Refusal::beside(OngoingOp::Vbd(other));
     }
-    // What is lost can be removed or looked for again, and nothing else.
+    // A missing disk can only be removed or updated.
     if vdi.missing && !matches!(op, VdiOp::Forget | VdiOp::Destroy | VdiOp::Update) {
         return Err(Refusal::VdiMissing);
     }
@@ -39,18 +39,18 @@ pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
     if is_served(op) { Ok(()) } else { Err(Refusal::NotImplemented) }
 }
 
-/// What a client may be shown as possible now, in the order of [`VdiOp::ALL`].
+/// Returns the operations that a client may see as possible now, in the order of [`VdiOp::ALL`].
 pub fn allowed(vdi: &VdiFacts) -> Vec<VdiOp> {
     VdiOp::ALL.iter().copied().filter(|op| check(*op, vdi).is_ok()).collect()
 }
 
-/// Whether `op` may begin while `other` runs: what only reads goes beside a copy.
+/// Returns whether `op` may begin while `other` runs: a reading operation may run with a copy.
 fn beside(op: VdiOp, other: VdiOp) -> bool {
     other == VdiOp::Copy
         && matches!(op, VdiOp::Copy | VdiOp::Clone | VdiOp::Snapshot | VdiOp::ListChangedBlocks)
 }
 
-/// Whether it is done to a disk that is plugged.
+/// Returns whether the operation is possible on a plugged disk.
 fn is_live(op: VdiOp) -> bool {
     matches!(
         op,
@@ -65,7 +65,7 @@ fn is_live(op: VdiOp) -> bool {
     )
 }
 
-/// Whether Ringway does it.
+/// Returns whether Ringway implements the operation.
 fn is_served(op: VdiOp) -> bool {
     matches!(
         op,

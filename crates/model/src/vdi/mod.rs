@@ -1,4 +1,4 @@
-//! Disks: what can be done to them, and who uses them.
+//! Disks: their operations and users.
 
 pub mod automaton;
 mod gate;
@@ -11,79 +11,79 @@ use automaton::Access;
 pub use gate::{allowed, check};
 
 named! {
-    /// What can be done to a disk.
+    /// Operation on a disk.
     VdiOp {
-        /// Make another one that shares its content.
+        /// Create another disk that shares its content.
         Clone = "clone",
-        /// Make a full copy.
+        /// Create a full copy.
         Copy = "copy",
-        /// Change its size while nobody uses it.
+        /// Change its size while it is not in use.
         Resize = "resize",
         /// Change its size while it is in use.
         ResizeOnline = "resize_online",
-        /// Keep its content as it is now.
+        /// Create a snapshot of its content.
         Snapshot = "snapshot",
         /// Write to a second disk as well.
         Mirror = "mirror",
         /// Remove it and its content.
         Destroy = "destroy",
-        /// Remove its record, not its content.
+        /// Remove its record but not its content.
         Forget = "forget",
         /// Read its properties again.
         Update = "update",
-        /// Take a lock away.
+        /// Remove a lock.
         ForceUnlock = "force_unlock",
-        /// Make a configuration from which it can be reached at boot.
+        /// Create a configuration with which it can be reached at boot.
         GenerateConfig = "generate_config",
-        /// Note which of its blocks change.
+        /// Enable changed block tracking.
         EnableCbt = "enable_cbt",
-        /// End noting which of its blocks change.
+        /// Disable changed block tracking.
         DisableCbt = "disable_cbt",
-        /// Remove its content and keep what is known of its changes.
+        /// Remove its content but keep its changed block metadata.
         DataDestroy = "data_destroy",
-        /// Tell which blocks differ from another's.
+        /// List the blocks that differ from another disk.
         ListChangedBlocks = "list_changed_blocks",
-        /// Say whether it is reset when its machine boots.
+        /// Set whether it is reset when its machine boots.
         SetOnBoot = "set_on_boot",
-        /// Keep everybody else away.
+        /// Exclude all other users.
         Blocked = "blocked",
     }
 }
 
-/// A disk slot that holds the disk.
+/// A disk slot that refers to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VdiUser {
-    /// What the slot lets its guest do.
+    /// Access mode of the slot.
     pub access: Access,
-    /// It is plugged, or about to be.
+    /// Whether it is plugged, or about to be.
     pub attached: bool,
-    /// Its operation under way.
+    /// Running operation of the slot.
     pub op: Option<VbdOp>,
-    /// State of its machine.
+    /// Power state of its machine.
     pub vm: PowerState,
 }
 
 impl VdiUser {
-    /// Whether it keeps others away. A suspended machine does not: it takes the disk again when it
-    /// is resumed.
+    /// Returns whether the slot excludes other users. A suspended machine does not: it opens the
+    /// disk again when it is resumed.
     pub fn holds(&self) -> bool {
         self.vm != PowerState::Suspended && (self.attached || self.op.is_some())
     }
 }
 
-/// Everything that a gate reads of one disk.
+/// Facts about one disk that its gate reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VdiFacts {
-    /// Several machines may write to it at once.
+    /// Whether several machines may write to it at once.
     pub sharable: bool,
-    /// Nobody writes to it.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Its storage has lost it.
+    /// Whether its storage has lost it.
     pub missing: bool,
-    /// Its storage repository is attached to this host.
+    /// Whether its storage repository is attached to this host.
     pub sr_attached: bool,
-    /// Operations under way.
+    /// Running operations.
     pub current: Vec<VdiOp>,
-    /// Its slots.
+    /// Slots that refer to it.
     pub users: Vec<VdiUser>,
 }

@@ -1,4 +1,4 @@
-//! What an interface may do, as its record and that of its network say it.
+//! Limits of an interface, from its record and the record of its network.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,51 +8,52 @@ use crate::nic::{Locked, MAX_LOCKED, NicLimits, NicRate};
 use crate::spec::{SpecError, refuse};
 use crate::wire_names::named;
 
-/// Bytes of the unit in which a rate is written.
+/// Bytes of a kilobyte, the unit of rates.
 const KILOBYTE: u64 = 1024;
-/// Ways in which a rate can be bounded.
+/// Name of the algorithm that limits a rate.
 const RATELIMIT: &str = "ratelimit";
-/// The key of `other_config` for the frames a second that an interface may send to many.
+/// Key of `other_config` for the limit of flooded frames a second.
 pub const FLOOD_LIMIT: &str = "flood-limit";
-/// Where its settings are.
+/// Field that has the parameters.
 const PARAMS: &str = "qos_algorithm_params";
 
 named! {
-    /// How strictly an interface is held to its addresses.
+    /// Address lock of an interface.
     LockingMode {
-        /// As its network says.
+        /// The default of its network.
         NetworkDefault = "network_default",
-        /// It may send only as the addresses that it is given.
+        /// The interface may send only from its allowed addresses.
         Locked = "locked",
-        /// It may send anything.
+        /// The interface may send from any address.
         Unlocked = "unlocked",
-        /// Nothing comes in or goes out.
+        /// The interface may neither send nor receive.
         Disabled = "disabled",
     }
 }
 
-/// What is set of an interface.
+/// Settings of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct VifSettings<'a> {
-    /// How its share of the network is bounded: `ratelimit`, or nothing.
+    /// Algorithm that limits its rate: `ratelimit`, or empty.
     pub algorithm: &'a str,
-    /// Settings of that: `kbps` in kilobytes a second, `timeslice_us` for how long that may come at once.
+    /// Parameters of the algorithm: `kbps` in kilobytes a second, and `timeslice_us`, the time
+    /// whose bytes may be sent at once.
     pub params: &'a BTreeMap<String, String>,
-    /// How strictly it is held to its addresses.
+    /// Address lock.
     pub mode: LockingMode,
-    /// Interfaces of its network that do not say it themselves are disabled.
+    /// Whether the network's default is to disable interfaces.
     pub closed: bool,
     /// IPv4 addresses that it may use when it is locked.
     pub ipv4: &'a [String],
-    /// The same of IPv6.
+    /// IPv6 addresses that it may use when it is locked.
     pub ipv6: &'a [String],
-    /// Frames a second that it may send to many, `0` for as many as it likes; the usual where there is
-    /// nothing or no number.
+    /// Limit of flooded frames a second, `0` for no limit. The default applies if it is absent or
+    /// not a number.
     pub flood: Option<&'a str>,
 }
 
-/// What it may do. As in XenServer a rate that makes no sense is none; what is no address is not
-/// allowed.
+/// Returns the limits. As in XenServer, an invalid rate means no limit, and an invalid address is
+/// not allowed.
 pub fn limits(vif_settings: &VifSettings<'_>) -> NicLimits {
     let rate = rate(vif_settings.algorithm, vif_settings.params).unwrap_or_default();
     let flood = flood(vif_settings.flood).unwrap_or_default();
@@ -66,11 +67,11 @@ pub fn limits(vif_settings: &VifSettings<'_>) -> NicLimits {
     }
 }
 
-/// Whether everything that is set has a meaning.
+/// Checks that all settings are valid.
 ///
 /// # Errors
 /// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed`, `ipv6_allowed` and
-/// `other_config`: what is not known or cannot be kept.
+/// `other_config`: unknown, or out of range.
 pub fn check_limits(vif_settings: &VifSettings<'_>) -> Result<(), SpecError> {
     rate(vif_settings.algorithm, vif_settings.params)?;
     flood(vif_settings.flood)?;
@@ -84,7 +85,7 @@ fn flood(asked: Option<&str>) -> Result<Option<u32>, SpecError> {
     parsed.or_else(|text| refuse("other_config", problem(text)))
 }
 
-/// Without `kbps` there is no bound yet: clients set one after the other.
+/// Returns the rate. Without `kbps` there is no limit yet, because clients set parameters singly.
 fn rate(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Option<NicRate>, SpecError> {
     match algorithm {
         "" => return Ok(None),

@@ -1,95 +1,95 @@
-//! What follows the end of a domain.
+//! Consequences of a domain's exit.
 
 use std::time::Duration;
 
 use super::VmOp;
 use crate::wire_names::named;
 
-/// Least time from one start to the next of a machine that crashes: a guest that panics while it
-/// boots would otherwise cost a CPU for as long as nobody looks.
+/// Shortest time between two starts of a machine that crashes. Without it, a guest that panics
+/// during boot would use a CPU all the time.
 pub const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How a domain ended.
+/// Way in which a domain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DomainExit {
-    /// The guest switched itself off.
+    /// The guest powered off.
     PoweredOff,
     /// The guest reset itself.
     Rebooted,
-    /// The guest's kernel gave up.
+    /// The guest's kernel panicked.
     Panicked,
-    /// Its process ended, and nobody here had asked for that.
+    /// The process ended without a request from Ringway.
     Killed,
-    /// This operation asked for it, however the guest then went.
+    /// This operation requested the end, whatever the guest did then.
     Asked(VmOp),
 }
 
 named! {
-    /// What is done when a guest ends as it should.
+    /// Action after a normal exit of the guest.
     OnExit {
-        /// The machine is halted.
+        /// Halt the machine.
         Destroy = "destroy",
-        /// The machine is started again.
+        /// Start the machine again.
         Restart = "restart",
     }
 }
 
 named! {
-    /// What is done when a guest crashes. No dumps are taken: what asks for one is done without.
+    /// Action after a crash of the guest. No dumps are taken: the dump of an action is skipped.
     OnCrash {
-        /// The machine is halted.
+        /// Halt the machine.
         Destroy = "destroy",
-        /// Halted after a dump.
+        /// Take a dump, then halt the machine.
         CoredumpAndDestroy = "coredump_and_destroy",
-        /// The machine is started again.
+        /// Start the machine again.
         Restart = "restart",
-        /// Started again after a dump.
+        /// Take a dump, then start the machine again.
         CoredumpAndRestart = "coredump_and_restart",
-        /// The domain stays as it is, to be looked at.
+        /// Preserve the domain for inspection.
         Preserve = "preserve",
-        /// Started again, with the domain kept under another name: it is not kept.
+        /// Rename the domain and start the machine again. The old domain is not preserved.
         RenameRestart = "rename_restart",
     }
 }
 
-/// What a machine's owner wants done when its guest ends.
+/// Configured actions after a guest's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitPolicy {
-    /// After it has switched itself off.
+    /// Action after a power-off.
     pub shutdown: OnExit,
-    /// After it has reset itself.
+    /// Action after a reset.
     pub reboot: OnExit,
-    /// After a crash.
+    /// Action after a crash.
     pub crash: OnCrash,
 }
 
-/// What is to be done.
+/// Action that follows an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitAction {
-    /// Clean up; the machine is halted.
+    /// Clean up and halt the machine.
     Halt,
     /// Clean up and start a new domain.
     Restart,
-    /// Leave the domain as it is; the machine is paused.
+    /// Preserve the domain; the machine is paused.
     Keep,
 }
 
-/// What follows `exit`. An operation that asked for the end has its way, whatever the settings:
-/// the power button is the same for a shutdown and for a reboot, so how the guest went says
-/// nothing then.
+/// Returns the action that follows `exit`. If an operation requested the exit, that operation
+/// decides, whatever the policy. Shutdown and reboot use the same power button, so the way in which
+/// the guest exits says nothing then.
 pub fn next(exit: DomainExit, after: &ExitPolicy) -> ExitAction {
     match exit {
         DomainExit::Asked(VmOp::CleanReboot | VmOp::HardReboot) => ExitAction::Restart,
         DomainExit::Asked(_) => ExitAction::Halt,
         DomainExit::PoweredOff => on_exit(after.shutdown),
         DomainExit::Rebooted => on_exit(after.reboot),
-        // Of a process that is gone nothing can be kept.
+        // The process is gone, so there is nothing to preserve.
         DomainExit::Killed if after.crash == OnCrash::Preserve => ExitAction::Halt,
         DomainExit::Panicked | DomainExit::Killed => on_crash(after.crash),
     }
 }
 
-/// How long to wait before the restart that follows `exit`, of a machine that has run for `ran`.
+/// Returns the delay before the restart that follows `exit`, if the machine ran for `ran`.
 pub fn restart_delay(exit: DomainExit, ran: Duration) -> Duration {
     match exit {
         DomainExit::Panicked | DomainExit::Killed => RESTART_INTERVAL.saturating_sub(ran),
@@ -130,7 +130,7 @@ mod tests {
         all
     }
 
-    /// The setting's own words decide, read by another rule than the code's.
+    /// Returns the expected action from the name of the setting, independently of the code.
     fn by_name(setting: &str) -> ExitAction {
         match setting {
             "preserve" => ExitAction::Keep,

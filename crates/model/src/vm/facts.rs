@@ -1,73 +1,73 @@
-//! What a gate reads of a machine.
+//! Facts about a machine that its gate reads.
 
 use std::collections::BTreeMap;
 
 use super::{PowerState, VmOp};
 
-/// Said, denied, or not said yet.
+/// Reported guest ability: present, absent or not reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tristate {
-    /// Said.
+    /// The guest reports that it has the ability.
     Yes,
-    /// Denied.
+    /// The guest reports that it does not have the ability.
     No,
-    /// Not known.
+    /// The guest has not reported the ability.
     #[default]
     Unknown,
 }
 
 impl Tristate {
-    /// All three.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Yes, Self::No, Self::Unknown];
 }
 
-/// What the guest has said that it can do.
+/// Abilities that the guest has reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestFeatures {
-    /// It uses paravirtual devices. Such a guest is taken to be able to do all of the rest that it
-    /// has not denied.
+    /// Paravirtual drivers. A guest with such drivers is assumed to have all other abilities that
+    /// it has not denied.
     pub drivers: Tristate,
-    /// It shuts down and reboots when asked.
+    /// Shutdown and reboot on request.
     pub shutdown: Tristate,
-    /// It takes and gives back disks while it runs.
+    /// Plugging and unplugging of disks.
     pub hotplug_vbd: Tristate,
-    /// It takes and gives back network interfaces while it runs.
+    /// Plugging and unplugging of network interfaces.
     pub hotplug_vif: Tristate,
 }
 
-/// How much a guest must have said before it is asked for something.
+/// Requirement on the guest's reported abilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// It must have said that it can: what is advertised works.
+    /// The guest must have reported the ability: advertised operations work.
     Strict,
-    /// It must not have denied it: what is called is tried, for a guest that has just been started
-    /// has not said anything yet.
+    /// The guest must not have denied the ability. A call is tried, because a guest that has just
+    /// started has reported nothing yet.
     Lenient,
 }
 
-/// Everything that a gate reads of one machine.
+/// Facts about one machine that its gate reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmFacts {
-    /// Whether it runs.
+    /// Power state.
     pub power: PowerState,
-    /// It is a template. Snapshots are templates too.
+    /// Whether it is a template. Snapshots are templates too.
     pub is_template: bool,
-    /// It is a template that came with the host.
+    /// Whether it is a template that came with the host.
     pub is_default_template: bool,
-    /// It is a snapshot.
+    /// Whether it is a snapshot.
     pub is_snapshot: bool,
-    /// It is the control domain.
+    /// Whether it is the control domain.
     pub is_control_domain: bool,
-    /// Operations under way.
+    /// Running operations.
     pub current: Vec<VmOp>,
-    /// Operations that somebody has blocked, each with the reason given.
+    /// Blocked operations, each with its reason.
     pub blocked: BTreeMap<VmOp, String>,
-    /// What the guest has said.
+    /// Reported guest abilities.
     pub guest: GuestFeatures,
 }
 
 impl VmFacts {
-    /// An ordinary machine in this state, of whose guest nothing is known.
+    /// Creates the facts of an ordinary machine in this state whose guest has reported nothing.
     pub fn new(power: PowerState) -> Self {
         Self {
             power,

@@ -1,4 +1,4 @@
-//! Whether an operation on a machine may begin.
+//! Gate of operations on a machine.
 
 mod table;
 
@@ -9,11 +9,12 @@ use table::{is_for_snapshot, is_for_template, is_offered, is_served};
 
 pub use table::power_states;
 
-/// Whether `op` may begin on `vm`.
+/// Checks whether `op` may begin on `vm`.
 ///
-/// The first that applies refuses, in this order: a block that somebody has set; the power state;
-/// operations under way; what templates, then snapshots, are not for; what only they are for; the
-/// control domain; what the guest can do; what Ringway does not do.
+/// The first matching rule refuses, in this order: a block that a user has set; the power state;
+/// running operations; operations that are not for templates, then not for snapshots; operations
+/// that are only for those; the control domain; guest abilities; operations that Ringway does not
+/// implement.
 ///
 /// # Errors
 /// The first refusal.
@@ -35,29 +36,29 @@ pub fn check(op: VmOp, vm: &VmFacts, how: Strictness) -> Result<(), Refusal> {
     if is_served(op, vm.power) { Ok(()) } else { Err(Refusal::NotImplemented) }
 }
 
-/// What a client may be shown as possible now: the operations that it can call for, as far as the
-/// guest has said that it can do them. In the order of [`VmOp::ALL`].
+/// Returns the operations that a client may see as possible now: those that it can call, if the
+/// guest has reported the abilities. They are in the order of [`VmOp::ALL`].
 pub fn allowed(vm: &VmFacts) -> Vec<VmOp> {
     let offered = VmOp::ALL.iter().copied().filter(|op| is_offered(*op));
     offered.filter(|op| check(*op, vm, Strictness::Strict).is_ok()).collect()
 }
 
-/// The first operation under way that `op` cannot run beside.
+/// Returns the first running operation that conflicts with `op`.
 fn conflict(op: VmOp, current: &[VmOp]) -> Option<VmOp> {
     current.iter().copied().find(|other| !beside(op, *other, current.len()))
 }
 
-/// Whether `op` may begin while `other` runs, as one of `running`.
+/// Returns whether `op` may begin while `other` runs, as one of `running` operations.
 fn beside(op: VmOp, other: VmOp, running: usize) -> bool {
     let both = |of: &[VmOp]| of.contains(&op) && of.contains(&other);
     match (op, other) {
-        // They end whatever hangs, and what they end sees it.
+        // These end hung operations, which notice that.
         (VmOp::HardShutdown, _) => other != VmOp::HardShutdown,
         (VmOp::HardReboot, _) => !matches!(other, VmOp::HardShutdown | VmOp::HardReboot),
-        // These look, and change nothing.
+        // These change nothing.
         (VmOp::AssertOperationValid | VmOp::UpdateAllowedOperations, _) => true,
         (VmOp::Snapshot, VmOp::SnapshotWithQuiesce) => running == 1,
-        // A migration asks for these itself.
+        // A migration itself starts these.
         (
             VmOp::MetadataExport
             | VmOp::CleanShutdown
@@ -74,7 +75,7 @@ fn beside(op: VmOp, other: VmOp, running: usize) -> bool {
     }
 }
 
-/// Refuses what is not done to this kind of machine.
+/// Refuses an operation that is not for this kind of machine.
 fn check_kind(op: VmOp, vm: &VmFacts) -> Result<(), Refusal> {
     if vm.is_template && !vm.is_snapshot && !is_for_template(op, vm.is_default_template) {
         return Err(Refusal::IsTemplate);
@@ -101,20 +102,20 @@ fn check_kind(op: VmOp, vm: &VmFacts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses to ask a guest for its end that cannot be asked.
+/// Refuses a clean shutdown or reboot if the guest cannot be asked.
 fn check_shutdown(guest: GuestFeatures, how: Strictness) -> Result<(), Refusal> {
     let can = match (guest.shutdown, guest.drivers, how) {
         (Tristate::Yes, _, _) | (Tristate::Unknown, Tristate::Yes, _) => true,
         (Tristate::No, _, _) => false,
-        // The power button needs no driver of ours: it is pressed.
+        // The power button needs no Ringway driver.
         (Tristate::Unknown, _, how) => how == Strictness::Lenient,
     };
     if can { Ok(()) } else { Err(Refusal::LacksFeature(Feature::Shutdown)) }
 }
 
-/// Whether a device of `vm` may be plugged or unplugged now, as far as the machine goes: it is not
-/// about to end or to stand still, and its guest can do it. `said` is what the guest has said of
-/// this feature.
+/// Checks whether a device of `vm` may be plugged or unplugged now. The machine must not be about
+/// to end or stop, and its guest must have the ability. `said` is what the guest has reported about
+/// this ability.
 pub(crate) fn check_device(
     vm: &VmFacts,
     feature: Feature,
@@ -132,7 +133,7 @@ pub(crate) fn check_device(
     }
 }
 
-/// Whether it plugs or unplugs devices itself, or keeps the guest from doing its part.
+/// Returns whether the operation plugs or unplugs devices, or keeps the guest from doing its part.
 fn takes_devices(op: VmOp) -> bool {
     matches!(
         op,

@@ -1,4 +1,4 @@
-//! Machines: their power states and what can be done to them.
+//! Machines: their power states and operations.
 //!
 //! ```text
 //!             start, start_on                     suspend
@@ -14,8 +14,8 @@
 //!       |                    +--------+                hard_shutdown  |
 //!       +-------------------------------------------------------------+
 //! ```
-//! A reboot ends in `Running`, from `Running` or `Paused`. `power_state_reset` makes `Halted` of
-//! any state: what is there of a domain is ended.
+//! A reboot leads from `Running` or `Paused` to `Running`. `power_state_reset` leads from any state
+//! to `Halted` and ends any domain.
 
 pub mod exits;
 mod facts;
@@ -28,21 +28,21 @@ pub(crate) use gate::check_device;
 pub use gate::{allowed, check, power_states};
 
 named! {
-    /// Whether a machine runs.
+    /// Power state of a machine.
     PowerState {
-        /// It has no domain.
+        /// The machine has no domain.
         Halted = "Halted",
-        /// It has a domain whose CPUs stand still.
+        /// The machine has a domain whose CPUs are stopped.
         Paused = "Paused",
-        /// It has a domain whose CPUs run.
+        /// The machine has a domain whose CPUs run.
         Running = "Running",
-        /// It has no domain; its memory lies on a disk.
+        /// The machine has no domain; its memory is on a disk.
         Suspended = "Suspended",
     }
 }
 
 impl PowerState {
-    /// As parameters of errors write it.
+    /// Returns the name for error parameters.
     pub fn error_name(self) -> &'static str {
         match self {
             Self::Halted => "halted",
@@ -54,27 +54,27 @@ impl PowerState {
 }
 
 named! {
-    /// What can be done to a machine. Not all of it is done here; see [`check`].
+    /// Operation on a machine. Ringway does not implement all of them; see [`check`].
     VmOp {
-        /// Keep its disks and settings as they are now.
+        /// Take a snapshot of its disks and settings.
         Snapshot = "snapshot",
-        /// Make another one that shares its disks' content.
+        /// Create another machine that shares its disks' content.
         Clone = "clone",
-        /// Make another one with full copies of its disks.
+        /// Create another machine with full copies of its disks.
         Copy = "copy",
-        /// Make a template from a description.
+        /// Create a template from a description.
         CreateTemplate = "create_template",
         /// Go back to a snapshot.
         Revert = "revert",
-        /// Keep its memory as well as its disks and settings.
+        /// Take a snapshot of its memory, disks and settings.
         Checkpoint = "checkpoint",
-        /// Snapshot with file systems at rest.
+        /// Take a snapshot with quiesced file systems.
         SnapshotWithQuiesce = "snapshot_with_quiesce",
-        /// Make the disks that its template describes.
+        /// Create the disks that its template describes.
         Provision = "provision",
         /// Start it.
         Start = "start",
-        /// Start it on a host.
+        /// Start it on a given host.
         StartOn = "start_on",
         /// Stop its CPUs.
         Pause = "pause",
@@ -86,7 +86,7 @@ named! {
         CleanReboot = "clean_reboot",
         /// End its domain.
         HardShutdown = "hard_shutdown",
-        /// Make it halted, whatever is recorded and whatever is there.
+        /// Make it halted, regardless of its record and its domain.
         PowerStateReset = "power_state_reset",
         /// End its domain and start it again.
         HardReboot = "hard_reboot",
@@ -94,25 +94,25 @@ named! {
         Suspend = "suspend",
         /// Checkpoint, as a suspended machine sees it.
         Csvm = "csvm",
-        /// Go on after a suspend.
+        /// Continue after a suspend.
         Resume = "resume",
-        /// Go on after a suspend, on a host.
+        /// Continue after a suspend, on a given host.
         ResumeOn = "resume_on",
         /// Move it to another host of the pool.
         PoolMigrate = "pool_migrate",
         /// Move it with its disks.
         MigrateSend = "migrate_send",
-        /// Tell what it was started with.
+        /// Return the settings that it was started with.
         GetBootRecord = "get_boot_record",
         /// Send the guest a system request key.
         SendSysrq = "send_sysrq",
         /// Send the guest a trigger.
         SendTrigger = "send_trigger",
-        /// Ask a service domain what it serves.
+        /// Ask a service domain for its services.
         QueryServices = "query_services",
-        /// Shut down cleanly, and hard if that fails.
+        /// Shut down cleanly, or hard if that fails.
         Shutdown = "shutdown",
-        /// Call something inside the guest.
+        /// Call a plugin inside the guest.
         CallPlugin = "call_plugin",
         /// Change its memory target.
         ChangingMemoryLive = "changing_memory_live",
@@ -120,7 +120,7 @@ named! {
         AwaitingMemoryLive = "awaiting_memory_live",
         /// Change the range of its memory target.
         ChangingDynamicRange = "changing_dynamic_range",
-        /// Change its most and least memory.
+        /// Change its maximum and minimum memory.
         ChangingStaticRange = "changing_static_range",
         /// Change all limits of its memory.
         ChangingMemoryLimits = "changing_memory_limits",
@@ -132,27 +132,27 @@ named! {
         ChangingVcpus = "changing_VCPUs",
         /// Change the number of its CPUs while it runs.
         ChangingVcpusLive = "changing_VCPUs_live",
-        /// Change what its firmware has stored.
+        /// Change the variables of its firmware.
         ChangingNvram = "changing_NVRAM",
-        /// Ask whether an operation would be let begin.
+        /// Check whether an operation may begin.
         AssertOperationValid = "assert_operation_valid",
         /// Read or record one of its metrics.
         DataSourceOp = "data_source_op",
-        /// Work out its allowed operations again.
+        /// Compute its allowed operations again.
         UpdateAllowedOperations = "update_allowed_operations",
-        /// Make a template of it, or a machine of a template.
+        /// Make it a template, or make a template a machine.
         MakeIntoTemplate = "make_into_template",
-        /// Make it from a file.
+        /// Create it from a file.
         Import = "import",
         /// Write it to a file.
         Export = "export",
         /// Write its settings to a file.
         MetadataExport = "metadata_export",
-        /// Being put back to a snapshot.
+        /// Revert it to a snapshot (in progress).
         Reverting = "reverting",
-        /// Forget it.
+        /// Remove its record.
         Destroy = "destroy",
-        /// Give it a virtual TPM.
+        /// Add a virtual TPM.
         CreateVtpm = "create_vtpm",
     }
 }

@@ -1,7 +1,7 @@
-//! Why a NIC is slow, or loses frames.
+//! Diagnosis of a NIC that is slow or loses frames.
 //!
-//! What is certain comes first: nobody is there; then what its cap held; then what was lost, and by
-//! whom; then what frames waited for. All of it is about the time between two samples.
+//! Certain causes come first: no front-end or driver. Then follow the cap, lost frames by reason,
+//! and waits. All of it concerns the time between two samples.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,60 +9,60 @@ use super::polling;
 use super::units::{bytes, duration};
 use crate::report::{DirectionStats, NicStats, PairStats, PollReason, PortStats, Stats};
 
-/// Part of the time for which a cap must hold a queue to be what it waits for.
+/// Share of the time that the cap must throttle a queue to be the cause.
 const HELD_SHARE: f64 = 0.05;
-/// Part of frames that must be lost to be worth a word.
+/// Share of lost frames from which a loss is reported.
 const LOST_SHARE: f64 = 0.001;
-/// Frames that take longer than this from ring to ring wait for somebody, in seconds: a turn of a
-/// busy reactor takes less.
+/// Mean time from ring to ring in seconds from which frames wait: a turn of a busy reactor takes
+/// less.
 const SLOW_SECONDS: f64 = 0.001;
-/// Most loaded queue over mean from which on queues are uneven.
+/// Ratio of the most loaded queue to the mean from which queues are uneven.
 const UNEVEN: f64 = 1.25;
-/// What helps a guest that takes too little.
+/// Remedy for a guest that posts too few buffers.
 const MORE_BUFFERS: &str = "look at the load of the guest's CPUs, and give it more queues or longer \
                             rings (ethtool -L, ethtool -G)";
-/// Of all frames for a NIC, those that waited for buffers: at least this part is worth a word.
+/// Share of a NIC's received frames that waited for buffers, from which this is reported.
 const WAITED_SHARE: f64 = 0.1;
-/// Reasons of the receiving guest.
+/// Loss reasons that the receiving guest causes.
 const GUESTS: [&str; 2] = ["no-buffer", "small-buffer"];
 
-/// What holds a NIC back.
+/// Cause of a NIC's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicCause {
-    /// Nothing is sent and nothing comes.
+    /// The NIC sends and receives nothing.
     Idle,
-    /// It is served, and nothing stands out.
+    /// The NIC is served, and nothing is unusual.
     Healthy,
     /// No front-end is connected.
     NoFrontEnd,
-    /// A front-end is connected, and its driver has started no queue.
+    /// A front-end is connected, but the driver has started no queue.
     NoDriver,
-    /// Its cap.
+    /// The NIC's cap throttles it.
     Cap,
-    /// Its guest has no buffers for what comes.
+    /// The guest posts too few receive buffers.
     Buffers,
-    /// Its reactor is too busy.
+    /// The reactor is too busy.
     Reactor,
-    /// What is for it is lost for another reason.
+    /// Received frames are lost for another reason.
     Lost,
-    /// What it sends is refused.
+    /// The switch refuses sent frames.
     Refused,
-    /// A new worker could not take it over.
+    /// A new worker could not take the NIC over.
     NotServed,
 }
 
-/// Why a NIC is slow.
+/// Reason why a NIC is slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicVerdict {
-    /// What holds it back.
+    /// Cause.
     pub cause: NicCause,
-    /// In one sentence.
+    /// Cause as one sentence.
     pub sentence: String,
-    /// What to do about it.
+    /// Suggested remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Whether it is polled, and why or why not; in one sentence.
+    /// Sentence on polling: whether the NIC is polled, and the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
 }
@@ -83,12 +83,13 @@ impl NicVerdict {
 pub struct NicFacts<'a> {
     before: Option<&'a PortStats>,
     nic: &'a PortStats,
-    /// Between the samples; since the start of the process when the earlier one does not fit.
+    /// Seconds between the samples, or since the start of the process if the earlier one does not
+    /// fit.
     seconds: f64,
 }
 
 impl<'a> NicFacts<'a> {
-    /// `earlier` and `now` are samples of the whole process; `None`: `now` has no such NIC.
+    /// Creates the facts from two samples of the whole process. `None` if `now` has no such NIC.
     pub fn new(earlier: &'a Stats, now: &'a Stats, id: &str) -> Option<Self> {
         let find = |stats: &'a Stats| stats.ports.iter().find(|one| one.id == id);
         let nic = find(now)?;
@@ -99,23 +100,23 @@ impl<'a> NicFacts<'a> {
         Some(Self { before, nic, seconds: if before.is_some() { passed } else { all } })
     }
 
-    /// What `count` has grown by between the samples.
+    /// Returns the growth of `count` between the samples.
     fn grown(&self, count: impl Fn(&PortStats) -> f64) -> f64 {
         (count(self.nic) - self.before.map_or(0.0, &count)).max(0.0)
     }
 
-    /// What the sum over all queues has grown by.
+    /// Returns the growth of the sum over all queues.
     fn grown_in_queues(&self, count: impl Fn(&PairStats) -> f64) -> f64 {
         self.grown(|nic| nic.each_queue.iter().map(&count).sum())
     }
 
-    /// Frames, and those of them that were lost.
+    /// Returns the frames, and the lost ones, between the samples.
     fn flow(&self, way: fn(&PortStats) -> &DirectionStats) -> (f64, f64) {
         let frames = self.grown(|nic| way(nic).frames as f64);
         (frames, self.grown(|nic| way(nic).lost() as f64))
     }
 
-    /// The reason for which most frames were lost.
+    /// Returns the reason for most of the lost frames, and their number.
     fn most_lost(&self, way: fn(&PortStats) -> &DirectionStats) -> Option<(&'a str, f64)> {
         let reasons = way(self.nic).drops.keys();
         let all = reasons
@@ -132,7 +133,7 @@ fn got(nic: &PortStats) -> &DirectionStats {
     &nic.got
 }
 
-/// Says why a NIC is not served at all; `None`: it is.
+/// Returns a verdict if the NIC is not served at all.
 pub fn judge_refused(nic: &NicStats) -> Option<NicVerdict> {
     let why = nic.refused.as_ref()?;
     let sentence = format!("{} is not served, and its guest waits: {why}.", nic.id);
@@ -140,7 +141,7 @@ pub fn judge_refused(nic: &NicStats) -> Option<NicVerdict> {
     Some(NicVerdict::new(NicCause::NotServed, sentence).next(step))
 }
 
-/// Says what holds a NIC back.
+/// Returns the verdict on a NIC.
 pub fn judge_nic(facts: &NicFacts<'_>) -> NicVerdict {
     let mut verdict = not_there(facts)
         .or_else(|| capped(facts))
@@ -156,7 +157,7 @@ pub fn judge_nic(facts: &NicFacts<'_>) -> NicVerdict {
 
 fn not_there(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let nic = facts.nic;
-    // The host is always there.
+    // The host has no socket and is always connected.
     let socket = nic.socket.as_ref()?;
     if !nic.connected {
         let sentence =
@@ -187,7 +188,7 @@ fn capped(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     })
 }
 
-/// What is for it and does not reach it.
+/// Returns a verdict if frames for the NIC are lost.
 fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let id = &facts.nic.id;
     let (frames, lost) = facts.flow(got);
@@ -211,7 +212,7 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     Some(verdict)
 }
 
-/// What is for it and waits for its guest to take it.
+/// Returns a verdict if frames for the NIC wait for its guest's buffers.
 fn starves(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let waited = facts.grown_in_queues(|queue| queue.waited as f64);
     let frames = facts.grown(|nic| nic.got.frames as f64);
@@ -228,7 +229,7 @@ fn starves(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     })
 }
 
-/// What it sends and what goes nowhere.
+/// Returns a verdict if the switch refuses frames that the NIC sends.
 fn refused(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let (frames, lost) = facts.flow(sent);
     if lost < (frames * LOST_SHARE).max(1.0) {
@@ -242,7 +243,7 @@ fn refused(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     Some(NicVerdict::new(NicCause::Refused, sentence))
 }
 
-/// Mean time from ring to ring, if frames came.
+/// Returns the mean time from ring to ring, if frames came.
 fn residence(facts: &NicFacts<'_>) -> Option<f64> {
     let count = facts.grown_in_queues(|queue| queue.residence.count as f64);
     let sum = facts.grown_in_queues(|queue| queue.residence_seconds);
@@ -284,7 +285,7 @@ fn served(facts: &NicFacts<'_>) -> NicVerdict {
     NicVerdict::new(NicCause::Healthy, sentence)
 }
 
-/// That one queue gets much more than others.
+/// Returns a remark if one queue gets much more than others.
 fn uneven(facts: &NicFacts<'_>) -> Option<String> {
     let former = |index: u16| {
         let queues = facts.before.map(|nic| &nic.each_queue);

@@ -1,4 +1,4 @@
-//! A row for every cause.
+//! Tests with a row for every cause.
 
 use super::*;
 use crate::poll::EffectivePolling;
@@ -95,7 +95,7 @@ fn every_cause_is_told() {
             |nic| {
                 nic.got.frames = 100;
                 (nic.each_queue[1].waited, nic.each_queue[1].waiting) = (30, 7);
-                // They took long for that reason.
+                // The busy reactor delays their frames.
                 (nic.each_queue[1].residence.count, nic.each_queue[1].residence_seconds) =
                     (93, 9.3);
             },

@@ -1,4 +1,4 @@
-//! What is told of polling.
+//! Tests of the sentences on polling.
 
 use super::*;
 use crate::poll::EffectivePolling;
@@ -15,7 +15,7 @@ fn polled(reason: PollReason, hits: u64) -> PollStats {
     PollStats { set: EffectivePolling::default(), queues, refused: PollRefusals::default() }
 }
 
-/// A disk that is well and polled, or not, for this reason.
+/// Returns a healthy disk that is polled, or not, for this reason.
 fn case(reason: PollReason) -> Case {
     let mut case = Case::flow(1000, [5.0, 0.0, 110.0]);
     case.before.disks[0].polling = Some(polled(reason, 1000));
@@ -56,7 +56,7 @@ fn nothing_is_told_of_what_is_not_known_or_does_not_matter() {
     assert_eq!(Case::flow(10, [5.0, 0.0, 100.0]).verdict().polling, None);
     let paused = case(PollReason::Pays).with(|case| case.disk().state = DiskState::Paused);
     assert_eq!(paused.verdict().polling, None);
-    // Without a sample before, nothing is divided by it.
+    // Without an earlier sample, the sentence has no rates.
     let mut fresh = case(PollReason::Pays);
     fresh.before.disks.clear();
     assert!(fresh.verdict().polling.unwrap().starts_with("It is polled"));

@@ -1,4 +1,4 @@
-//! What a cause is not named for.
+//! Tests of facts that must not name a cause.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn an_upgrade_and_a_start_are_no_restart() {
         let case = Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
             case.now.uptime_seconds = 4.0;
             case.now.began = began(how);
-            // The keeper remembers one of long ago.
+            // The keeper remembers a restart of long ago.
             let keeper = KeeperStats { restarts: 3, ..KeeperStats::default() };
             case.now.keeper = Some(keeper);
         });
@@ -25,7 +25,7 @@ fn a_cap_is_named_for_its_share_and_not_for_an_instant() {
     let held = |count, means| Case::flow(count, means).with(|case| case.disk().held_by_cap = 1);
     assert_eq!(held(100, [5.0, 10.0, 100.0]).verdict().cause, Cause::Healthy);
     assert_eq!(held(100, [5.0, 9000.0, 100.0]).verdict().cause, Cause::Cap);
-    // Nothing has ended in the second: it was held back for most of it, or has just come.
+    // No request ended in the second: the oldest was held back for most of it, or came just now.
     assert_eq!(Case::oldest(Stage::Cap, 0.4).verdict().cause, Cause::Cap);
     assert_ne!(Case::oldest(Stage::Cap, 0.1).verdict().cause, Cause::Cap);
 }

@@ -1,4 +1,4 @@
-//! Plans run in any order, with failures and crashes in between.
+//! Tests that run plans in random order, with failures and crashes in between.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn picks() -> impl Strategy<Value = Picks> {
     prop::collection::vec(any::<u16>(), 7..120).prop_map(|numbers| Picks(numbers, 0))
 }
 
-/// A halted machine: disks and drives on three SRs, some of one VDI, some read only.
+/// Generates a halted machine with disks and drives on three SRs, some of one VDI, some read-only.
 fn halted() -> impl Strategy<Value = MachineState> {
     let slot = (0..6_u8, 0..4_u8, any::<bool>());
     (prop::collection::vec(slot, 0..7), 0..3_u8).prop_map(|(slots, vifs)| {
@@ -53,8 +53,7 @@ fn op() -> impl Strategy<Value = MachineOp> {
 }
 
 proptest! {
-    /// In whatever order the steps of a plan end, nothing is done that must not be, and the
-    /// machine gets where it was to go.
+    /// Steps may end in any order: nothing forbidden happens, and the machine reaches its goal.
     #[test]
     fn plans_do_what_was_asked(start in halted(), mut picks in picks()) {
         let mut world = World::new(start);
@@ -75,8 +74,8 @@ proptest! {
         world.assert_true();
     }
 
-    /// After any operations that fail, or that a crash of the daemon or of the hypervisor cuts
-    /// off, a settle makes record and reality agree, a second one changes nothing, and the
+    /// Operations fail, or a crash of the daemon or the hypervisor interrupts them. Then a
+    /// reconcile makes record and observed state agree, and a second one changes nothing. The
     /// machine can be stopped and started.
     #[test]
     fn whatever_happens_settles(
@@ -94,7 +93,7 @@ proptest! {
                 left -= 1;
                 match left {
                     0 if chance < 100 => Fate::Crash,
-                    // Some fail once, some again and again.
+                    // Some fail once, some repeatedly.
                     0 => Fate::Fails,
                     ..0 if chance > 180 && left % 3 == 0 => Fate::Fails,
                     _ => Fate::Works,
@@ -106,7 +105,7 @@ proptest! {
                 world.assert_true();
                 continue;
             }
-            // A settle may fail as well; the next one goes on from there.
+            // A reconcile may fail as well; the next one continues from there.
             let settle = super::plan(&MachineOp::Settle, &world.state()).unwrap();
             let mut left = chance % 8;
             world.run(&settle, &mut picks, &mut || {

@@ -34,7 +34,7 @@ fn vdi(n: u8) -> VdiId {
     VdiId(uuid(4, n))
 }
 
-/// A disk of its own VDI, written, on this SR; nothing is done with it.
+/// Returns an unused writable disk of its own VDI on this SR.
 fn disk(n: u8, on: u8) -> DiskState {
     DiskState {
         vbd: vbd(n),
@@ -52,7 +52,7 @@ fn cd(n: u8, on: u8) -> DiskState {
     DiskState { kind: VbdKind::Cd, access: Access::Ro, ..disk(n, on) }
 }
 
-/// A halted machine with these disks and interfaces.
+/// Returns a halted machine with these disks and interfaces.
 fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
     let boot = Boot::Firmware(Vec::new());
     let vifs = (0..vifs).map(|n| VifState { vif: vif(n), created: false, plugged: false });
@@ -72,7 +72,7 @@ fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
     }
 }
 
-/// The same machine while it runs, with all that it has.
+/// Returns the same machine while it runs with all its devices.
 fn running(mut state: MachineState) -> MachineState {
     state.power = PowerState::Running;
     state.domain = DomainState::There { domid: Domid(3), run: RunState::Running };
@@ -86,7 +86,7 @@ fn running(mut state: MachineState) -> MachineState {
     state
 }
 
-/// The steps' verbs, in the order of the plan, each with what it waits for.
+/// Returns the steps' actions in plan order, each with its predecessors.
 fn shown(plan: &Plan) -> Vec<String> {
     let line = |(at, step): (usize, &Step)| {
         let after: Vec<_> = step.after.iter().map(|id| id.index().to_string()).collect();
@@ -95,7 +95,7 @@ fn shown(plan: &Plan) -> Vec<String> {
     plan.steps().iter().enumerate().map(line).collect()
 }
 
-/// A verb with the device's number instead of its UUID.
+/// Returns an action with the device's number instead of its UUID.
 fn short(verb: &StepAction) -> (&'static str, u8) {
     let n = |uuid: Uuid| uuid.bytes()[15];
     match *verb {
@@ -124,7 +124,7 @@ fn short(verb: &StepAction) -> (&'static str, u8) {
     }
 }
 
-/// Every state of a domain with every recorded power state.
+/// Returns every state of a domain with every recorded power state.
 fn all_states() -> Vec<MachineState> {
     let there = |run| DomainState::There { domid: Domid(3), run };
     let domains = [

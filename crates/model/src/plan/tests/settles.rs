@@ -1,4 +1,4 @@
-//! What a settle leaves as it is, and what it takes down.
+//! Tests of reconcile plans: what they keep and what they remove.
 
 use super::*;
 
@@ -45,15 +45,15 @@ fn nothing_that_hangs_keeps_the_record_wrong() {
 fn a_domain_that_does_not_answer_is_left_alone() {
     let mut state = running(machine(vec![disk(0, 1), cd(3, 2)], 1));
     state.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
-    // Who knows whether it has them: nobody can ask.
+    // The domain does not answer, so its devices are unknown.
     state.disks.iter_mut().for_each(|disk| disk.plugged = false);
     state.vifs[0].plugged = false;
     let settle = plan(&MachineOp::Settle, &state).unwrap();
     assert_eq!(shown(&settle), [r#"0 ("record", 0) <- "#]);
-    // So what is recorded of its devices stays: else its storage could be taken from under it.
+    // The records of its devices stay. Otherwise its storage could be detached while in use.
     let devices = |one: &Effect| matches!(one, Effect::Plugged(..) | Effect::Vif(..));
     assert!(!settle.steps()[0].then.iter().any(devices), "{settle:?}");
-    // It can be killed, and all goes with it.
+    // A hard shutdown kills it and removes everything.
     let killed = plan(&MachineOp::HardShutdown, &state).unwrap();
     assert_eq!(killed.steps()[0].verb, StepAction::DomainKill);
     assert_eq!(killed.steps().iter().filter(|step| step.slots != Slots::None).count(), 5);

@@ -1,4 +1,4 @@
-//! Plans as literal lists, and what holds of every plan.
+//! Tests of plans as literal lists, and of properties of all plans.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn a_stop_takes_every_device_down_by_itself() {
     assert!(cancel[2..].iter().all(|one| *one == Cancel::Never), "{cancel:?}");
 }
 
-/// Nobody who asks a guest to go down wants it killed because the host is busy.
+/// A clean shutdown must not kill a guest because the host is busy.
 #[test]
 fn one_that_does_not_answer_is_asked_and_not_killed() {
     let mut state = running(machine(vec![disk(0, 1)], 1));
@@ -119,7 +119,7 @@ fn devices_come_and_go_alone() {
         lines(MachineOp::VbdPlug(vbd(1)), &state),
         [r#"0 ("attach", 1) <- "#, r#"1 ("activate", 1) <- 0"#, r#"2 ("plug", 1) <- 0"#]
     );
-    // What a failure has left is made anew.
+    // A plan recreates what a failure left.
     let left = |volume| {
         let mut state = state.clone();
         state.disks[2].volume = volume;
@@ -142,7 +142,7 @@ fn devices_come_and_go_alone() {
         lines(MachineOp::VifUnplug(vif(0)), &state),
         [r#"0 ("vif-unplug", 0) <- "#, r#"1 ("vif-destroy", 0) <- 0"#]
     );
-    // What the guest has let go of by itself is recorded, and what served it goes.
+    // The plan records what the guest has released by itself, and removes its host side.
     let mut late = state.clone();
     (late.disks[0].plugged, late.vifs[0].plugged) = (false, false);
     let records = |op: &MachineOp, effect| {
@@ -274,7 +274,7 @@ fn the_longest_path_is_the_sum_along_one_chain() {
     let start =
         |disks: Vec<DiskState>| plan(&MachineOp::Start { paused: false }, &machine(disks, 0));
     let of = |seconds| Duration::from_secs(seconds);
-    // Memory, create, plug, run; attach and activate of one disk are as long.
+    // Memory, create, plug, run; the attach and activate of one disk take as long.
     assert_eq!(start(Vec::new()).unwrap().longest_path(), of(60 + 60 + 30));
     let one = start(vec![disk(0, 1)]).unwrap().longest_path();
     assert_eq!(one, of(60 + 60 + 30 + 30));

@@ -1,5 +1,5 @@
-//! Plans of several machines run through admission in virtual time: what an executor does, without
-//! threads and without a clock.
+//! Simulator that runs plans of several machines through admission in virtual time: an executor
+//! without threads and without a clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,7 +8,7 @@ use super::*;
 use crate::admission::{Admission, SlotUsage, StepKey, StepLimits};
 use crate::id::VmId;
 
-/// What the hypervisor takes for one command; it takes them one after the other.
+/// Duration of one hypervisor command; commands run one after the other.
 pub(super) const COMMAND: Duration = Duration::from_millis(5);
 
 /// A host in virtual time.
@@ -23,7 +23,7 @@ pub(super) struct Sim<F> {
 struct Job {
     vm: VmId,
     plan: Plan,
-    /// Steps ended, by index.
+    /// Whether each step has ended, by index.
     ended: Vec<bool>,
     ready: Vec<bool>,
     commands_until: Duration,
@@ -37,14 +37,14 @@ enum Event {
 }
 
 impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
-    /// `takes` says how long a step takes; `None`: for ever.
+    /// Creates a host. `takes` returns the duration of a step; `None` means forever.
     pub(super) fn new(limits: StepLimits, takes: F) -> Self {
         let (jobs, events) = (Vec::new(), BinaryHeap::new());
         let (admission, now) = (Admission::new(limits), Duration::ZERO);
         Self { admission, now, jobs, events, takes }
     }
 
-    /// A plan that somebody asks for at this moment; its number.
+    /// Adds a plan that is requested at this time, and returns its number.
     pub(super) fn ask(&mut self, at: Duration, plan: Plan) -> usize {
         let number = self.jobs.len();
         let vm = VmId(uuid(9, u8::try_from(number).unwrap()));
@@ -56,7 +56,7 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
         number
     }
 
-    /// Runs until nothing happens any more. When each plan ended, unless something of it hangs.
+    /// Runs until nothing more happens. Returns when each plan ended, except for hung ones.
     pub(super) fn run(&mut self) -> (BTreeMap<usize, Duration>, SlotUsage) {
         loop {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);

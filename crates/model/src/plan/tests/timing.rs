@@ -1,4 +1,4 @@
-//! How long plans take: the slowest device or a tenth of the sum, whatever else hangs.
+//! Tests of plan durations: the slowest device or a tenth of the sum, even if other storage hangs.
 
 use super::sim::{COMMAND, Sim};
 use super::*;
@@ -9,16 +9,16 @@ fn ms(ms: u64) -> Duration {
 }
 
 const START: MachineOp = MachineOp::Start { paused: false };
-/// What a datapath takes for its part of a step.
+/// Duration of the datapath's part of a step.
 const DATAPATH: Duration = Duration::from_millis(5);
 const CREATE: Duration = Duration::from_millis(300);
 
-/// What the storage takes for an attach or a detach: every tenth is slow.
+/// Returns the storage's duration of an attach or detach: every tenth disk is slow.
 fn storage(n: u8) -> Duration {
     if n.is_multiple_of(10) { ms(500) } else { ms(50) }
 }
 
-/// Steps as they take on a host in good order.
+/// Returns the duration of a step on a healthy host.
 fn takes(step: &Step, storage: impl Fn(u8) -> Duration) -> Duration {
     match step.verb {
         StepAction::VbdAttach(vbd, _) | StepAction::VbdDetach(vbd) => storage(vbd.0.bytes()[15]),
@@ -30,7 +30,7 @@ fn takes(step: &Step, storage: impl Fn(u8) -> Duration) -> Duration {
     }
 }
 
-/// How long one plan takes on an idle host.
+/// Returns the duration of one plan on an idle host.
 fn alone(
     op: MachineOp,
     state: &MachineState,
@@ -52,11 +52,11 @@ fn two_hundred_and_fifty_five_disks_take_a_tenth_of_the_sum() {
     {
         let took = alone(op, &state, StepLimits::default(), storage);
         assert!(took <= bound, "{op:?} took {took:?}, {bound:?} are allowed");
-        // It is the window that does it: one after the other they take ten times as long.
+        // Concurrency makes the difference: sequential steps take ten times as long.
         let one = StepLimits { machine: 1, ..StepLimits::default() };
         assert!(alone(op, &state, one, storage) > 8 * took);
     }
-    // A reboot takes no longer than both.
+    // A reboot takes no longer than a stop and a start.
     let reboot = alone(MachineOp::HardReboot, &running(halted), StepLimits::default(), storage);
     assert!(reboot <= 2 * bound, "{reboot:?}");
 }
@@ -68,7 +68,7 @@ fn storage_that_is_known_to_be_slow_begins_first() {
     let sum: Duration = (0..255).map(storage).sum();
     let mut known = unknown.clone();
     for disk in &mut known.disks {
-        // A little more or less changes nothing.
+        // Small variations change nothing.
         disk.took = storage(disk.userdevice) + ms(u64::from(disk.userdevice % 3));
     }
     for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (MachineOp::HardShutdown, running)] {
@@ -76,7 +76,7 @@ fn storage_that_is_known_to_be_slow_begins_first() {
             |state: &MachineState| alone(op, &as_is(state.clone()), StepLimits::default(), storage);
         let took = time(&known);
         assert!(took < time(&unknown), "{op:?}");
-        // Nothing stands empty but for the first and the last steps: activates take slots, too.
+        // Slots are idle only at the first and last steps; activates take slots, too.
         let slots = (sum + 255 * DATAPATH) / 10;
         assert!(took < slots.mul_f64(1.1), "{op:?}: {took:?}, {slots:?} are filled");
         let verbs = plan(&op, &as_is(known.clone())).unwrap();
@@ -117,13 +117,13 @@ fn activates_do_not_stand_behind_attaches() {
     }
 }
 
-/// Whether this step is on one of the SRs that hang.
+/// Returns whether this step is on one of the hung SRs.
 fn hangs(step: &Step) -> bool {
     [1, 2].map(sr).into_iter().any(|hung| step.slots == Slots::Device { sr: hung })
 }
 
-/// Twenty machines on each of two SRs that hang for ever are started, in this order; then one
-/// with so many disks on a third, at its time. How long that one takes.
+/// Starts twenty machines on each of two SRs that hang forever, then a machine with `disks` disks
+/// on a third SR at time `at`. Returns the duration of the last start.
 fn beside_hung(mixed: bool, disks: u8, at: Duration) -> Duration {
     let mut sim =
         Sim::new(StepLimits::default(), |step| (!hangs(step)).then(|| takes(step, |_| ms(50))));
@@ -149,8 +149,8 @@ fn two_srs_that_hang_do_not_slow_a_third() {
             let third = machine((0..disks).map(|n| disk(n, 3)).collect(), 0);
             let limits = StepLimits::default();
             let alone = alone(START, &third, limits, |_| ms(50));
-            // At once it has a window of two, and all that is free as soon as its SR has answered:
-            // a machine of a few disks does not notice beside the start of its domain.
+            // The machine has two slots at once, and all free slots as soon as its SR has answered.
+            // For a machine with a few disks, the start of its domain takes longer.
             let at_once = beside_hung(mixed, disks, Duration::ZERO);
             let allowed = if disks <= 8 { alone } else { alone.mul_f64(1.3) + ms(20) };
             assert!(at_once <= allowed, "{disks}: {alone:?} alone, {at_once:?} beside");
@@ -172,7 +172,7 @@ fn twenty_starts_at_once_keep_all_limits_and_use_them() {
     assert_eq!(ends.len(), 20);
     assert_eq!((slot_usage.host_high, slot_usage.host), (16, 0));
     assert!(slot_usage.machine_high <= 10 && slot_usage.lane_high <= 12, "{slot_usage:?}");
-    // Sixteen at a time: nothing idles while there is work.
+    // Sixteen at a time: no slot is idle while there is work.
     let sum: Duration = (0..30).map(|n| storage(n) + DATAPATH).sum();
     let most = (sum * 20 / 16).mul_f64(1.1) + CREATE;
     assert!(ends.values().all(|end| *end <= most), "{ends:?}, {most:?}");

@@ -1,11 +1,11 @@
-//! A host that refuses what a real one would suffer from, and runs plans in any order.
+//! A simulated host that rejects harmful steps and runs plans in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::vdi::automaton::{VolumeOp, apply};
 
-/// One machine's reality, and what is recorded of it.
+/// Actual state of one machine, and its record.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) seen: MachineState,
@@ -19,7 +19,7 @@ pub(super) struct World {
 pub(super) enum Fate {
     Works,
     Fails,
-    /// The daemon dies after it, before anything is recorded.
+    /// The daemon dies after the step, before it records anything.
     Crash,
 }
 
@@ -142,15 +142,15 @@ impl World {
                     let disk = self.at(vbd);
                     disk.medium = disk.medium.filter(|medium| Some(medium.vdi) == vdi);
                 }
-                // What is said of volumes and interfaces must be so.
+                // Effects on volumes and interfaces must match the actual state.
                 Effect::Volume(vbd, volume) => assert_eq!(self.at(vbd).volume, volume),
                 Effect::Vif(vif, plugged) => assert_eq!(self.vif(vif).plugged, plugged),
             }
         }
     }
 
-    /// Runs a plan, the next step picked by chance among those that could begin. True if every
-    /// step ended well.
+    /// Runs a plan, choosing each next step at random among the ready ones. Returns whether every
+    /// step succeeded.
     pub(super) fn run(
         &mut self,
         plan: &Plan,
@@ -210,14 +210,14 @@ impl World {
         assert!(self.memory || !self.has_domain());
     }
 
-    /// Whether the guest has all that belongs to the machine.
+    /// Returns whether the guest has all devices of the machine.
     pub(super) fn is_whole(&self) -> bool {
         let disks = self.seen.disks.iter().all(|disk| disk.plugged == disk.medium.is_some());
         disks && self.seen.vifs.iter().all(|vif| vif.plugged)
     }
 }
 
-/// Numbers by chance, without end.
+/// An endless sequence of random numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Picks(pub(super) Vec<u16>, pub(super) usize);
 

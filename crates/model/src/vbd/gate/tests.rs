@@ -1,4 +1,4 @@
-//! Every operation on every kind of slot in every state, and the disk beside its other users.
+//! Tests of all operations on all kinds and states of slots, and of disks with other users.
 
 use super::*;
 use crate::vdi::VdiUser;
@@ -18,7 +18,7 @@ fn vdi() -> VdiFacts {
     VdiFacts { sr_attached: true, ..VdiFacts::default() }
 }
 
-/// A disk for writing that is in its slot and not plugged.
+/// Returns a slot with a writable, unplugged disk.
 fn slot(kind: VbdKind) -> VbdFacts {
     VbdFacts {
         kind,
@@ -35,7 +35,7 @@ fn names(vbd: &VbdFacts, vm: &VmFacts) -> String {
     allowed(vbd, vm).iter().map(|op| op.name()).collect::<Vec<_>>().join(" ")
 }
 
-/// What is allowed, by kind, power state, whether it is attached and whether it is empty.
+/// Tests the allowed operations by kind, power state, attached and empty.
 #[test]
 fn each_kind_in_each_state() {
     use PowerState::{Halted, Paused, Running, Suspended};
@@ -64,7 +64,7 @@ fn each_kind_in_each_state() {
     }
 }
 
-/// The refusal of each operation that is not possible, for each power state.
+/// Tests the refusal of each impossible operation in each power state.
 #[test]
 fn each_operation_of_a_disk_in_each_power_state() {
     for &op in VbdOp::ALL {
@@ -104,7 +104,7 @@ fn one_operation_at_a_time() {
     }
 }
 
-/// Every operation of the machine beside each of the slot.
+/// Tests every operation of the slot with every running operation of the machine.
 #[test]
 fn no_plugging_while_the_machine_plugs_ends_or_stands_still() {
     let refusing = "clean_shutdown shutdown hard_shutdown clean_reboot hard_reboot start start_on \
@@ -124,7 +124,7 @@ fn no_plugging_while_the_machine_plugs_ends_or_stands_still() {
     }
 }
 
-/// Each of what a guest may have said.
+/// Tests all combinations of reported guest features.
 #[test]
 fn a_guest_takes_disks_unless_it_has_denied_that() {
     for drivers in Tristate::ALL {
@@ -198,7 +198,7 @@ fn drives_and_disks_that_stay() {
     assert_eq!(check(VbdOp::Attach, &floppy, &running(), Lenient), Err(Refusal::NotImplemented));
 }
 
-/// Every way in which one other slot can hold the disk.
+/// Tests all ways in which another slot can use the disk.
 #[test]
 fn a_disk_has_one_writer_or_many_readers_unless_it_is_sharable() {
     for sharable in [false, true] {
@@ -235,18 +235,18 @@ fn a_reader_beside_readers_is_refused_by_the_one_that_writes() {
     let users = held.users[..2].to_vec();
     let read = VbdFacts { vdi: Some(VdiFacts { users, ..vdi() }), ..reader };
     assert_eq!(check(VbdOp::Plug, &read, &running(), Lenient), Ok(()));
-    // A read-only disk is read, and not inserted for writing.
+    // A read-only disk can be read, but not inserted for writing.
     let fixed = VdiFacts { read_only: true, ..vdi() };
     let cd = VbdFacts { mode: Access::Ro, empty: true, vdi: Some(fixed), ..slot(VbdKind::Cd) };
     assert_eq!(check(VbdOp::Insert, &cd, &running(), Lenient), Ok(()));
-    // That the drive is plugged says nothing of the medium that is to come.
+    // A plugged drive does not imply that the new medium is in use.
     let plugged = VbdFacts { attached: true, vdi: Some(held), ..cd.clone() };
     assert_eq!(check(VbdOp::Insert, &plugged, &running(), Lenient), Err(Refusal::VdiInUse));
     let written = VbdFacts { mode: Access::Rw, ..cd };
     assert_eq!(check(VbdOp::Insert, &written, &running(), Lenient), Err(Refusal::VdiReadOnly));
 }
 
-/// Every operation of the disk beside each that begins to use it, and beside those that end it.
+/// Tests every running operation of the disk with every operation that begins or ends its use.
 #[test]
 fn the_disks_own_operations_come_first() {
     for &other in VdiOp::ALL {

@@ -1,4 +1,4 @@
-//! Every operation beside every other, and beside every kind of user.
+//! Tests of all operations with all running operations and all kinds of users.
 
 use super::*;
 use crate::vbd::VbdOp;
@@ -6,7 +6,7 @@ use crate::vdi::VdiUser;
 use crate::vm::PowerState;
 
 const SERVED: [&str; 5] = ["resize", "resize_online", "destroy", "forget", "update"];
-/// What is done to a disk that is plugged.
+/// Operations that are possible on a plugged disk.
 const LIVE: [&str; 8] = [
     "snapshot",
     "clone",

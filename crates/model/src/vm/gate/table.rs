@@ -1,13 +1,13 @@
-//! What can be done in which state, to which kind of machine, and what of it is done here.
+//! Table of operations: by power state, by kind of machine, and whether Ringway implements them.
 
 use super::super::{PowerState, VmOp};
 
-/// The power states in which `op` can begin, in the order in which errors list them. A snapshot's
-/// memory may be suspended, and it can be cloned then.
+/// Returns the power states in which `op` can begin, in the order of error parameters. A snapshot
+/// may be suspended with its memory, and it can be cloned then.
 pub fn power_states(op: VmOp, is_snapshot: bool) -> &'static [PowerState] {
     use PowerState::{Halted, Paused, Running, Suspended};
     match op {
-        // Done to a file; no machine is there yet.
+        // Works on a file; the machine does not exist yet.
         VmOp::Import => &[],
         VmOp::ChangingVcpus
         | VmOp::ChangingStaticRange
@@ -55,7 +55,7 @@ pub fn power_states(op: VmOp, is_snapshot: bool) -> &'static [PowerState] {
     }
 }
 
-/// Whether it can be done to a template that is no snapshot.
+/// Returns whether the operation is for templates that are not snapshots.
 pub(super) fn is_for_template(op: VmOp, is_default: bool) -> bool {
     match op {
         VmOp::Destroy | VmOp::MigrateSend => !is_default,
@@ -77,7 +77,7 @@ pub(super) fn is_for_template(op: VmOp, is_default: bool) -> bool {
     }
 }
 
-/// Whether it can be done to a snapshot.
+/// Returns whether the operation is for snapshots.
 pub(super) fn is_for_snapshot(op: VmOp) -> bool {
     matches!(
         op,
@@ -93,10 +93,10 @@ pub(super) fn is_for_snapshot(op: VmOp) -> bool {
     )
 }
 
-/// Whether Ringway does it.
+/// Returns whether Ringway implements the operation.
 pub(super) fn is_served(op: VmOp, power: PowerState) -> bool {
     match op {
-        // The memory of a domain stays as it was started.
+        // A domain's memory size is fixed at its start.
         VmOp::ChangingDynamicRange => power == PowerState::Halted,
         VmOp::AssertOperationValid
         | VmOp::PowerStateReset
@@ -106,7 +106,7 @@ pub(super) fn is_served(op: VmOp, power: PowerState) -> bool {
     }
 }
 
-/// Whether it is among what a client is shown: what it can call for by this name, in the ordinary
+/// Returns whether clients may see the operation: they can call it by this name in the ordinary
 /// life of a machine.
 pub(super) fn is_offered(op: VmOp) -> bool {
     matches!(

@@ -1,12 +1,12 @@
-//! Every operation in every power state beside every other, against a table that is written in
-//! another way than the code.
+//! Tests of all operations in all power states with all running operations, against an
+//! independently written table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::vm::Strictness::{Lenient, Strict};
 
-/// Power states, and what can begin in them.
+/// Power states, and the operations that can begin in them.
 const STATES: [(&[PowerState], &str); 12] = {
     use PowerState::{Halted, Paused, Running, Suspended};
     [
@@ -38,14 +38,14 @@ const STATES: [(&[PowerState], &str); 12] = {
     ]
 };
 
-/// What is done here, and what of it is shown.
+/// Implemented operations; some of them are shown to clients.
 const SERVED: &str = "clone provision start start_on pause unpause clean_shutdown clean_reboot \
     hard_shutdown hard_reboot changing_dynamic_range changing_static_range \
     changing_memory_limits changing_VCPUs make_into_template destroy";
 const SERVED_UNSEEN: &str =
     "shutdown power_state_reset assert_operation_valid update_allowed_operations";
 
-/// What only looks.
+/// Operations that change nothing.
 const LOOKS: &str = "assert_operation_valid update_allowed_operations";
 
 fn op(name: &str) -> VmOp {
@@ -60,7 +60,7 @@ fn names(of: &[VmOp]) -> String {
     of.iter().map(|op| op.name()).collect::<Vec<_>>().join(" ")
 }
 
-/// A machine whose guest does everything, of the kind that `op` is for.
+/// Returns a machine of the kind that `op` is for, whose guest has all abilities.
 fn machine(op: VmOp, power: PowerState) -> VmFacts {
     let is_snapshot = op == VmOp::Revert;
     let is_template = op == VmOp::Provision || is_snapshot;
@@ -75,7 +75,7 @@ fn expected_states(op: VmOp) -> &'static [PowerState] {
     states
 }
 
-/// Whether `one` may begin while only `other` runs.
+/// Returns whether `one` may begin while only `other` runs.
 fn runs_beside(one: &str, other: &str) -> bool {
     let in_both = |of: &[&str]| of.contains(&one) && of.contains(&other);
     let pair = |a, b| one == a && other == b;
@@ -138,7 +138,8 @@ fn beside_two_others_means_beside_each_of_them() {
             for &two in VmOp::ALL {
                 let fine = conflict(op, &[one, two]).is_none();
                 let each = runs_beside(op.name(), one.name()) && runs_beside(op.name(), two.name());
-                // What a migration or a quiesced snapshot asks for itself, it asks for alone.
+                // A migration or a quiesced snapshot starts its own operations while nothing else
+                // runs.
                 let alone = [VmOp::MigrateSend, VmOp::SnapshotWithQuiesce];
                 let special = alone.contains(&one) || alone.contains(&two);
                 let expected = each && (always || !special);
@@ -181,7 +182,7 @@ fn the_first_of_two_violations_is_told() {
             assert_eq!(check(op, &vm, Lenient), Err(refusal.clone()));
         }
     }
-    // A snapshot is a template and is told to be a snapshot; what is not done at all comes last.
+    // A snapshot is a template; the refusal says snapshot. Unimplemented operations come last.
     let snapshot = VmFacts { is_template: true, is_snapshot: true, ..machine(op, states[0]) };
     assert_eq!(check(op, &snapshot, Lenient), Err(Refusal::IsSnapshot));
     let template = VmFacts { is_template: true, ..machine(op, PowerState::Running) };
@@ -217,7 +218,7 @@ fn templates_and_snapshots_have_their_own_operations() {
     assert_eq!(power_states(VmOp::Copy, true), states);
 }
 
-/// Each of what a guest may have said of drivers and of shutdown.
+/// Tests all combinations of reported drivers and shutdown.
 #[test]
 fn a_guest_is_asked_for_its_end_unless_it_has_denied_that() {
     for op in [VmOp::CleanShutdown, VmOp::CleanReboot] {
