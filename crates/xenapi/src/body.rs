@@ -1,11 +1,11 @@
-//! A body on its way out, in pieces.
+//! Response or request body in pieces.
 
 use std::mem;
 use std::sync::Arc;
 
 use crate::value::Encoded;
 
-/// How values are written.
+/// Encoding of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// XML-RPC.
@@ -14,18 +14,18 @@ pub enum Encoding {
     Json,
 }
 
-/// A body. A value whose text is kept is in it by reference, not as a copy.
+/// Body to send. It refers to cached texts of values and does not copy them.
 #[derive(Clone, Debug)]
 pub struct Body {
     pieces: Vec<Piece>,
 }
 
-/// A part of a body.
+/// Part of a body.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// Text of this body alone.
     Text(String),
-    /// A value whose text is kept, in this encoding.
+    /// Value with a cached text, in this encoding.
     Kept(Arc<Encoded>, Encoding),
 }
 
@@ -46,17 +46,17 @@ impl Piece {
 }
 
 impl Body {
-    /// Its length, in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.text().len()).sum()
     }
 
-    /// Its pieces, to be sent one after the other.
+    /// Returns the pieces, to be sent in order.
     pub fn into_pieces(self) -> Vec<Piece> {
         self.pieces
     }
 
-    /// All of it as one text.
+    /// Returns the whole body as one text.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.bytes());
         self.pieces.iter().for_each(|piece| text.push_str(piece.text()));
@@ -64,15 +64,15 @@ impl Body {
     }
 }
 
-/// Where a writer writes to.
+/// Destination of a writer.
 pub(crate) trait Sink {
-    /// The text so far; what is appended comes next.
+    /// Returns the text so far. The caller appends to it.
     fn buffer(&mut self) -> &mut String;
-    /// A value whose text is kept comes next.
+    /// Appends a value whose text is cached.
     fn append_cached(&mut self, encoded: &Arc<Encoded>, encoding: Encoding);
 }
 
-/// One text: what is kept elsewhere is copied.
+/// Appends to a single text. Copies cached texts.
 impl Sink for String {
     fn buffer(&mut self) -> &mut String {
         self
@@ -86,7 +86,7 @@ impl Sink for String {
     }
 }
 
-/// Collects a [`Body`].
+/// Collector of the pieces of a [`Body`].
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     pieces: Vec<Piece>,
@@ -117,8 +117,8 @@ impl Pieces {
     }
 }
 
-/// A number as both encodings write it, without an exponent, which XML-RPC does not have. What is
-/// no number has the words that Java, JavaScript and Python read.
+/// Formats a number for both encodings, without an exponent, which XML-RPC does not allow. NaN and
+/// infinities have the names that Java, JavaScript and Python read.
 pub(crate) fn float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -130,7 +130,8 @@ pub(crate) fn float(number: f64) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// Whether a text has such a byte. It looks at all of them, several at once: most texts have none.
+/// Returns whether a text has a byte that matches. Checks all bytes, several at a time, because
+/// most texts have no match.
 pub(crate) fn has(text: &str, such: impl Fn(u8) -> bool) -> bool {
     text.bytes().fold(false, |any, byte| any | such(byte))
 }

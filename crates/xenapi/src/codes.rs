@@ -1,15 +1,15 @@
-//! Every code that the API answers with: one function each, which takes what the code is about.
+//! Error codes of the API, with a constructor function for each.
 
 use crate::ApiError;
 
-/// A code, what it means, and what its parameters are.
+/// Error code with its meaning and its parameters.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Code {
-    /// As it is on the wire.
+    /// Name on the wire.
     pub name: &'static str,
-    /// What happened, in a sentence.
+    /// Meaning in one or two sentences.
     pub(crate) doc: &'static str,
-    /// What its parameters are, in order.
+    /// Names of the parameters, in order.
     pub params: &'static [&'static str],
 }
 
@@ -20,7 +20,7 @@ macro_rules! codes {
             ApiError::new(stringify!($code), [$($param.into()),*] as [String; _])
         })+
 
-        /// All of them.
+        /// All codes.
         pub const ALL: &[Code] = &[$(Code {
             name: stringify!($code),
             doc: concat!($($doc),+),

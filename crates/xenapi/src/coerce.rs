@@ -1,7 +1,7 @@
-//! Values against types.
+//! Conversion of values to their types.
 //!
-//! The encodings do not tell all types apart: XML-RPC has whole numbers as text, JSON has moments
-//! as text, both have text as keys of every map. So what was read is made what its type says.
+//! The encodings do not distinguish all types. XML-RPC has whole numbers as text, JSON has dates as
+//! text, and both have text as map keys. So values are converted to their types after parsing.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::error::ApiError;
 use crate::table::{self, Enum, Type};
 use crate::value::Value;
 
-/// Below this magnitude, 2^53, every whole number is a floating-point number of its own.
+/// 2^53. Below this magnitude, every whole number has an exact floating-point value.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// What was read for `name`, as a value of its type. Words of an enumeration are taken in either
-/// case. Members of a record are fields of its class; what is none, such as a field of a later
-/// release, is left as it is.
+/// Converts the value of `name` to its type. Enumeration values match in either case. Members of a
+/// record are fields of its class. Unknown members, for example fields of a later release, stay
+/// unchanged.
 ///
 /// # Errors
-/// `FIELD_TYPE_ERROR name`: it is not, and does not mean, a value of the type. Within a record the
-/// name is that of the field.
+/// `FIELD_TYPE_ERROR name`: the value cannot be converted to the type. Within a record, the name is
+/// that of the field.
 pub fn coerce(value: Value, ty: &Type, name: &str) -> Result<Value, ApiError> {
     let typed = match (value, ty) {
         (Value::Encoded(encoded), _) => return coerce(encoded.value().clone(), ty, name),
@@ -35,7 +35,7 @@ pub fn coerce(value: Value, ty: &Type, name: &str) -> Result<Value, ApiError> {
     typed.ok_or_else(|| codes::field_type(name))
 }
 
-/// Whether a value is one of the type as it stands; of a record, whether its fields are.
+/// Returns whether a value has the type without conversion. For a record, checks its fields.
 pub fn fits(value: &Value, ty: &Type) -> bool {
     match (value, ty) {
         (Value::Encoded(encoded), _) => fits(encoded.value(), ty),
@@ -87,7 +87,7 @@ fn map(members: Members, keys: &Type, of: &Type, name: &str) -> Result<Value, Ap
     let mut typed = Members::new();
     for (key, value) in members {
         let key = key_of(&key, keys).ok_or_else(|| codes::field_type(name))?;
-        // Two keys may be the same number.
+        // Two keys may denote the same number.
         if typed.insert(key, coerce(value, of, name)?).is_some() {
             return Err(codes::field_type(name));
         }
@@ -95,7 +95,7 @@ fn map(members: Members, keys: &Type, of: &Type, name: &str) -> Result<Value, Ap
     Ok(Value::Map(typed))
 }
 
-/// The text of a key, of the one form that its type has.
+/// Returns the canonical text of a map key of this type.
 fn key_of(key: &str, ty: &Type) -> Option<String> {
     match ty {
         Type::Str | Type::Ref(_) => Some(key.to_owned()),

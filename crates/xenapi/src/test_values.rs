@@ -1,4 +1,4 @@
-//! Values of every type, for tests.
+//! Random values of every type, for tests.
 
 use std::collections::BTreeMap;
 
@@ -34,12 +34,12 @@ const TYPES: &[Type] = &[
     Type::Record("<class>"),
 ];
 
-/// A type and a value of it.
+/// Returns a type and a value of it.
 pub(crate) fn typed() -> impl Strategy<Value = (&'static Type, Value)> {
     (0..TYPES.len()).prop_flat_map(|index| (Just(&TYPES[index]), of(&TYPES[index])))
 }
 
-/// A value of the type; sometimes one whose text is kept.
+/// Returns a value of the type, sometimes one with a cached text.
 fn of(ty: &'static Type) -> BoxedStrategy<Value> {
     let plain = plain(ty);
     let kept = plain.clone().prop_map(|value| Value::Encoded(Encoded::new(value)));
@@ -68,7 +68,7 @@ fn plain(ty: &'static Type) -> BoxedStrategy<Value> {
     }
 }
 
-/// Some fields of a class, and a member that is none.
+/// Returns some fields of a class, and a member that is no field.
 fn record(class: &'static Class) -> BoxedStrategy<Value> {
     let fields = subsequence(class.fields.iter().collect::<Vec<_>>(), 0..5);
     let fields = fields.prop_flat_map(|fields| {
@@ -88,7 +88,7 @@ fn keys(ty: &'static Type) -> BoxedStrategy<String> {
     }
 }
 
-/// Text that both encodings can carry.
+/// Returns text that both encodings can represent.
 pub(crate) fn text() -> impl Strategy<Value = String> + Clone {
     "[\\PC\t\n\r<>&\"']{0,12}"
 }
@@ -98,7 +98,7 @@ fn floats() -> impl Strategy<Value = f64> {
     POSITIVE | NEGATIVE | NORMAL | ZERO | SUBNORMAL | INFINITE
 }
 
-/// The same value with nothing kept.
+/// Returns the same value without cached texts.
 pub(crate) fn unkept(value: &Value) -> Value {
     match value.plain() {
         Value::Set(values) => Value::Set(values.iter().map(unkept).collect()),
@@ -110,7 +110,7 @@ pub(crate) fn unkept(value: &Value) -> Value {
     }
 }
 
-/// A map of these members.
+/// Returns a map with these members.
 pub(crate) fn map<const N: usize>(members: [(&str, Value); N]) -> Value {
     let members = members.map(|(name, value)| (name.to_owned(), value));
     Value::Map(BTreeMap::from(members))

@@ -7,44 +7,43 @@ use crate::date::Date;
 use crate::table::{Class, FieldIx};
 use crate::{jsonrpc, xmlrpc};
 
-/// The reference that names nothing.
+/// Null reference.
 pub const NULL_REF: &str = "OpaqueRef:NULL";
 
-/// Room that is made for the text of a record before it is written; it grows where that is too
-/// little.
+/// Initial capacity for the text of a record, in bytes. The text may grow beyond it.
 pub(crate) const RECORD_BYTES: usize = 4 << 10;
 
-/// A value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
+/// Value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// No value, as some clients send for what they were not given. No type has it, so that the
-    /// parameter can be named that lacks one.
+    /// Missing value, which some clients send for unset parameters. No type has it, so the error
+    /// can name the parameter.
     Null,
     /// Text.
     Str(String),
-    /// A whole number: text in XML-RPC, a number in JSON.
+    /// Whole number: text in XML-RPC, a number in JSON.
     Int(i64),
-    /// A number.
+    /// Floating-point number.
     Float(f64),
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
-    /// A moment: text in JSON.
+    /// Date: text in JSON.
     Date(Date),
     /// Several values, in order.
     Set(Vec<Value>),
     /// Values by name.
     Map(BTreeMap<String, Value>),
-    /// A record, or a part of one, whose text is kept: it is made once for all who ask.
+    /// Record, or a part of one, with cached texts. Each text is created once for all readers.
     Encoded(Arc<Encoded>),
 }
 
 impl Value {
-    /// Text.
+    /// Creates a text value.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Str(text.into())
     }
 
-    /// The value itself, if its text is kept.
+    /// Returns the value itself, without the text cache.
     pub fn plain(&self) -> &Self {
         match self {
             Self::Encoded(encoded) => encoded.value(),
@@ -53,7 +52,7 @@ impl Value {
     }
 }
 
-/// A value that remembers its text in each encoding.
+/// Value that caches its text in each encoding.
 #[derive(Debug)]
 pub struct Encoded {
     of: Of,
@@ -61,12 +60,12 @@ pub struct Encoded {
     xml: OnceLock<Box<str>>,
 }
 
-/// What is encoded.
+/// Cached value.
 #[derive(Debug)]
 enum Of {
     Value(Value),
-    /// Fields of a class in the order of their numbers, without their names, of which thousands of
-    /// records would hold copies; and the map that they are, made the first time.
+    /// Fields of a class in the order of their numbers, and the map of the record, created on first
+    /// use. The names are not stored, because thousands of records would hold copies of them.
     Record(&'static Class, Arc<Vec<Value>>, OnceLock<Value>),
 }
 
@@ -77,12 +76,13 @@ impl PartialEq for Encoded {
 }
 
 impl Encoded {
-    /// Of this value; its texts are made when they are asked for.
+    /// Creates the cache of a value. Its texts are created on first use.
     pub fn new(value: Value) -> Arc<Self> {
         Self::of(Of::Value(value))
     }
 
-    /// Of a record of a class, whose fields have these values in the order of their numbers.
+    /// Creates the cache of a record of a class, from its field values in the order of their
+    /// numbers.
     pub fn record(class: &'static Class, fields: Arc<Vec<Value>>) -> Arc<Self> {
         Self::of(Of::Record(class, fields, OnceLock::new()))
     }
@@ -91,8 +91,8 @@ impl Encoded {
         Arc::new(Self { of, json: OnceLock::new(), xml: OnceLock::new() })
     }
 
-    /// The value. That of a record is a map, made the first time: for a look at one field there is
-    /// [`Encoded::field`].
+    /// Returns the value. A record becomes a map on first use. Use [`Encoded::field`] to read a
+    /// single field.
     pub fn value(&self) -> &Value {
         match &self.of {
             Of::Value(value) => value,
@@ -103,7 +103,8 @@ impl Encoded {
         }
     }
 
-    /// A field of a record; none of any other value, nor of a record of another class.
+    /// Returns a field of a record. Returns `None` for other values and for records of another
+    /// class.
     pub fn field(&self, field: FieldIx) -> Option<&Value> {
         match &self.of {
             Of::Record(class, fields, _) if class.name == field.class() => fields.get(field.at()),
@@ -111,7 +112,7 @@ impl Encoded {
         }
     }
 
-    /// Its text in JSON, made the first time.
+    /// Returns the text in JSON, created on first use.
     pub fn json(&self) -> &str {
         self.json.get_or_init(|| match &self.of {
             Of::Value(value) => jsonrpc::write_value(value).into(),
@@ -119,7 +120,7 @@ impl Encoded {
         })
     }
 
-    /// Its text in XML-RPC, the element `value` included, made the first time.
+    /// Returns the text in XML-RPC, including the `value` element, created on first use.
     pub fn xml(&self) -> &str {
         self.xml.get_or_init(|| match &self.of {
             Of::Value(value) => xmlrpc::write_value(value).into(),

@@ -1,23 +1,24 @@
-//! Where a server is.
+//! Addresses of servers.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::KnownServers;
 
-/// Where a server is, and how it is spoken to.
+/// Address of a server, with its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket of this host. Whoever may open it is root there.
+    /// Unix socket of this host. Every process that can open it is root on the server.
     Unix(PathBuf),
-    /// A host, by name or address, and its port; everybody on the way can read along.
+    /// Host name or address, and port, without encryption.
     Plain(String, u16),
-    /// The same with TLS, and whom we take for the server.
+    /// Host name or address, and port, with TLS. The known servers decide which certificate is
+    /// valid.
     Tls(String, u16, KnownServers),
 }
 
 impl Address {
-    /// What stands in the `Host` of a request.
+    /// Returns the value of the `Host` header.
     pub(super) fn host(&self) -> String {
         match self {
             Self::Unix(_) => "localhost".to_owned(),

@@ -1,4 +1,4 @@
-//! What goes wrong between a client and its server.
+//! Errors between a client and its server.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,110 +7,110 @@ use std::time::Duration;
 use super::Fingerprint;
 use crate::ApiError;
 
-/// Why a call has no result.
+/// Reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The API refused.
+    /// The server answered with an API error.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// There is no connection.
+    /// The client cannot connect.
     #[error("cannot reach the server at {at}: is ringwayd running there?")]
     NotThere {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// There is a connection, but TLS does not come about.
+    /// The TLS handshake failed.
     #[error("no TLS with {at}: {why}")]
     Tls {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
-    /// The server shows another certificate than the one that is trusted.
+    /// The server's certificate differs from the trusted one.
     #[error(
         "the certificate of {at} is not the one that is trusted: it was {known} and is {found}. \
          Nothing was sent. If it was replaced on purpose: sed -i '\\|^{} |d' {}",
         .at.replace('[', "\\["), .file.display()
     )]
     Changed {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// What is trusted.
+        /// Trusted fingerprint.
         known: Fingerprint,
-        /// What is shown.
+        /// Fingerprint of the server's certificate.
         found: Fingerprint,
-        /// The file that says what is trusted.
+        /// File with the trusted fingerprints.
         file: PathBuf,
     },
-    /// Nobody has met the server, and who is unknown is not to be trusted.
+    /// The server is unknown, and only known servers are trusted.
     #[error("{at} is unknown to {}: nothing was sent", .file.display())]
     Unknown {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// The file that says what is trusted.
+        /// File with the trusted fingerprints.
         file: PathBuf,
     },
-    /// The file that says what is trusted cannot be used.
+    /// The file with the trusted fingerprints cannot be used.
     #[error("cannot tell whether {at} is to be trusted: {}", .file.display())]
     Trust {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// The file.
+        /// File with the trusted fingerprints.
         file: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The connection ended before the answer: the call may have been done, or not.
+    /// The connection ended before the response. The server may have carried out the call.
     #[error("the server at {at} went away during {method}: look whether it was done")]
     Lost {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// What was called.
+        /// Called method.
         method: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// What answers does not serve the API.
+    /// The server answered with an HTTP error, so it may not serve the API.
     #[error("{at} answers with the HTTP status {status}: is that ringwayd?")]
     Http {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// The status.
+        /// HTTP status.
         status: u16,
     },
-    /// The server does not give what is no call, for example a console.
+    /// The server refused a request that is no call, for example for a console.
     #[error("{at} refuses: {why}")]
     Refused {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// What it says, in a sentence.
+        /// Reason from the server, in a sentence.
         why: String,
     },
-    /// No answer in time.
+    /// The response did not arrive in time.
     #[error("no end of {what} within {} s: it may go on", .after.as_secs())]
     Late {
-        /// What was called, or the task that carries it out.
+        /// Called method, or the method and its task.
         what: String,
-        /// How long it was waited for.
+        /// Time after which the client stopped waiting.
         after: Duration,
     },
-    /// An answer that makes no sense.
+    /// The response is invalid.
     #[error("{at} answers {method} with what is no answer: {why}")]
     Nonsense {
-        /// Where.
+        /// Address of the server.
         at: String,
-        /// What was called.
+        /// Called method.
         method: String,
-        /// Why it is none.
+        /// Reason why the response is invalid.
         why: String,
     },
 }
 
 impl ClientError {
-    /// The code that the API answered, if it did.
+    /// Returns the API error code, if the server answered with one.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Api(error) => Some(&error.code),

@@ -1,4 +1,4 @@
-//! Changes, as the server tells them.
+//! Events from the server.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use super::{ANSWER_DEADLINE, Client, ClientError, Record};
 use crate::table::{Class, classes};
 use crate::{Value, coerce};
 
-/// What has changed since a token.
+/// Changes since a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// What to ask with next.
+    /// Token for the next query.
     pub token: String,
-    /// In the server's order; none if nothing changed in time.
+    /// Events in the server's order. Empty if nothing changed in time.
     pub events: Vec<Event>,
 }
 
-/// A change of a record.
+/// Change of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The record's class, in lower case.
+    /// Class of the record, in lower case.
     pub class: String,
     /// `add`, `mod` or `del`.
     pub operation: String,
-    /// The record.
+    /// Reference of the record.
     pub reference: String,
-    /// The record as it is now; not of one that is gone.
+    /// Current record. `None` if it was deleted.
     pub snapshot: Option<Record>,
 }
 
 impl Client {
-    /// Changes since the token, or, if there are none, the first ones within this time. The empty
-    /// token is before everything.
+    /// Returns the changes since the token. Without any, waits up to `timeout` for the first ones.
+    /// The empty token precedes all changes.
     ///
     /// # Errors
-    /// As for every call.
+    /// Those of [`Client::call`].
     pub fn events(
         &mut self,
         subscriptions: &[&str],
@@ -71,7 +71,7 @@ fn event(event: Value) -> Option<Event> {
     Some(Event { class, operation, reference, snapshot })
 }
 
-/// The class of a name that is in lower case.
+/// Returns the class with this lower-case name.
 fn class_of(name: &str) -> Option<&'static Class> {
     classes().iter().copied().find(|class| class.name.eq_ignore_ascii_case(name))
 }

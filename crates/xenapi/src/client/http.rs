@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as calls need.
+//! Subset of HTTP/1.1 that calls need.
 //!
 //! Source: RFC 9112.
 
@@ -9,38 +9,38 @@ use super::stream::Link;
 use crate::envelope::{self, Call, Encoding};
 use crate::limits::Limits;
 
-/// Longest head of an answer, in bytes.
+/// Longest response head in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Longest reason of a refusal that is told, in bytes.
+/// Longest reported reason of a refusal, in bytes.
 const REASON_BYTES_MAX: usize = 1 << 10;
-/// Room that is taken for a body before it has come, in bytes, whatever its head promises.
+/// Most bytes that are allocated for a body before it arrives, for any announced length.
 const BODY_BYTES_AHEAD: usize = 1 << 20;
-/// What stands in `User-Agent`.
+/// Value of the `User-Agent` header.
 const USER_AGENT: &str = concat!("ringway/", env!("CARGO_PKG_VERSION"));
 
-/// An answer.
+/// HTTP response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) body: Vec<u8>,
-    /// The connection serves the next call as well.
+    /// True if the connection stays open for the next call.
     pub(super) keep: bool,
 }
 
-/// Why there is no answer.
+/// Reason why there is no response.
 #[derive(Debug)]
 pub(super) enum HttpError {
     /// The connection failed.
     Io(io::Error),
-    /// It has another status than 200.
+    /// The status is this one instead of 200.
     Status(u16),
-    /// It has this other status than 200, and says why.
+    /// The status is this one instead of 200, and the body names the reason.
     Refused(u16, String),
-    /// It is no HTTP, or past a limit.
+    /// The response is not valid HTTP, or exceeds a limit.
     Malformed(&'static str),
 }
 
 impl HttpError {
-    /// Who asked has no session that is one.
+    /// Returns whether the server requires a valid session.
     pub(super) fn wants_session(&self) -> bool {
         matches!(self, Self::Status(401 | 403) | Self::Refused(401 | 403, _))
     }
@@ -52,7 +52,7 @@ impl From<io::Error> for HttpError {
     }
 }
 
-/// Sends a call and reads its answer.
+/// Sends a call and reads its response.
 pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Answer, HttpError> {
     let encoding = call.dialect.encoding();
     let path = match encoding {
@@ -68,7 +68,7 @@ pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Ans
         body.bytes()
     );
     request.push_str(&body.to_text());
-    // A server that refuses a call early answers before it has read all of it.
+    // A server that rejects a call early responds before it has read the whole request.
     let sent = link.writer().write_all(request.as_bytes()).and_then(|()| link.writer().flush());
     let head = match (read_head(&mut link.reader), sent) {
         (Err(_), Err(error)) => return Err(HttpError::Io(error)),
@@ -81,7 +81,7 @@ pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Ans
     Ok(Answer { body, keep: head.keep })
 }
 
-/// Asks for the other side of something that is no call, and reads the head of the answer.
+/// Requests a connection to a target that is no call, and reads the response head.
 pub(super) fn connect(
     link: &mut Link,
     to: &Address,
@@ -105,7 +105,7 @@ pub(super) fn connect(
     })
 }
 
-/// What a server says of its refusal, in a line.
+/// Returns the reason of a refusal, a single line.
 fn reason(from: &mut impl BufRead, length: Length) -> Option<String> {
     let body = read_body(from, length, REASON_BYTES_MAX).ok()?;
     let text = String::from_utf8(body).ok()?;
@@ -113,7 +113,7 @@ fn reason(from: &mut impl BufRead, length: Length) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| plain(text))
 }
 
-/// What the head of an answer says.
+/// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -121,12 +121,12 @@ struct Head {
     keep: bool,
 }
 
-/// Where a body ends.
+/// End of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Bytes(usize),
     Chunked,
-    /// With the connection.
+    /// End of the connection.
     Open,
 }
 
@@ -182,7 +182,7 @@ fn apply(head: &mut Head, name: &str, value: &str) -> Result<(), HttpError> {
     Ok(())
 }
 
-/// A line without its end; `left` bytes may still come.
+/// Reads a line without its line end. `left` is the number of bytes that may still come.
 fn line(from: &mut impl BufRead, left: &mut usize) -> Result<String, HttpError> {
     let mut bytes = Vec::new();
     from.take(*left as u64).read_until(b'\n', &mut bytes)?;
@@ -236,7 +236,7 @@ fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, HttpError> {
             return Err(HttpError::Malformed("the body is too long: ask for less at once"));
         }
         if bytes == 0 {
-            // What may follow the last chunk says nothing to us.
+            // Trailer fields after the last chunk are ignored.
             while !line(from, &mut left)?.is_empty() {}
             return Ok(body);
         }

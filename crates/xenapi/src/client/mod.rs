@@ -1,25 +1,26 @@
-//! A client of the API: blocking, one connection, no runtime.
+//! Blocking client of the API: one connection, no runtime.
 //!
 //! # Model
-//! A [`Client`] speaks to one [`Address`] and puts its session in front of every call that takes
-//! one. Results are of the types that the [table](crate::table) says. A connection is kept from
-//! call to call and made anew when the server has closed it meanwhile. A session outlives it, but
-//! that of who [is root](Client::use_connection_session), which is another one then.
+//! A [`Client`] talks to one [`Address`] and puts its session before the parameters of every call
+//! that takes one. Results have the types of the [table](crate::table). The connection is reused
+//! for the next call, and made anew if the server has closed it. A session outlives its connection.
+//! The exception is a session that [is the connection](Client::use_connection_session): a new
+//! connection is a new session.
 //!
-//! A call that may take long is [run](Client::run) as a task, whose end is an event: nothing is
-//! asked again and again.
+//! A call that may take long [runs](Client::run) as a task. An event reports its end, so the client
+//! does not poll.
 //!
 //! # Limits
-//! An answer is at most [`Limits::ANSWER`](crate::limits::Limits::ANSWER), its head
-//! [`HEAD_BYTES_MAX`]. A call is answered within [`ANSWER_DEADLINE`], a connection is there within
-//! [`CONNECT_DEADLINE`].
+//! A response has at most [`Limits::ANSWER`](crate::limits::Limits::ANSWER), and its head at most
+//! [`HEAD_BYTES_MAX`]. The response to a call must arrive within [`ANSWER_DEADLINE`], and a
+//! connection within [`CONNECT_DEADLINE`].
 //!
 //! # Errors
-//! [`ClientError`]. One that the API itself answers is [`ClientError::Api`]. A call whose answer got
-//! lost is never sent again: it may have been done.
+//! [`ClientError`]. Errors of the API itself are [`ClientError::Api`]. A call whose response was
+//! lost is never sent again, because the server may have carried it out.
 //!
 //! # How to test
-//! Against a server in the same process, made of [`envelope`].
+//! Against a server in the same process, which uses [`envelope`].
 
 mod address;
 mod error;
@@ -52,58 +53,60 @@ use crate::table::resolve::{Method, resolve};
 use crate::{Value, coerce};
 use stream::Link;
 
-/// How long a server may take to answer: longer than any call waits that makes no task.
+/// Longest time for a response, above the waiting time of any call without a task.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
-/// How long a connection may take, TLS included.
+/// Longest time for a connection, including the TLS handshake.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Which version of this program's API is asked for at a login.
+/// API version that the client requests at login.
 const API_VERSION: &str = "2.5";
 
-/// Somebody who calls the API.
+/// Client of the API.
 #[derive(Debug)]
 pub struct Client {
     address: Address,
     encoding: Encoding,
     link: Option<Link>,
     session: Option<String>,
-    /// Calls need no session of their own; a server that wants one gets this originator.
+    /// Originator for a login as root. Set if calls use the session of the connection. The client
+    /// logs in only if the server requires a session.
     own: Option<String>,
     calls: u64,
 }
 
 impl Client {
-    /// Of the server at this address, to which it connects.
+    /// Connects to the server at this address.
     ///
     /// # Errors
-    /// Nobody is there, or the server is not the one that is trusted.
+    /// The server cannot be reached, or it is not the trusted one.
     pub fn connect(address: Address, encoding: Encoding) -> Result<Self, ClientError> {
         let link = Link::open(&address, Instant::now() + CONNECT_DEADLINE)?;
         Ok(Self { address, encoding, link: Some(link), session: None, own: None, calls: 0 })
     }
 
-    /// Of the server of this host, at its socket; it speaks JSON.
+    /// Connects to the server of this host through its socket, with JSON.
     ///
     /// # Errors
-    /// Nobody is there.
+    /// The server cannot be reached.
     pub fn unix(socket: impl Into<std::path::PathBuf>) -> Result<Self, ClientError> {
         Self::connect(Address::Unix(socket.into()), Encoding::Json)
     }
 
-    /// Where the server is.
+    /// Returns the address of the server.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// What the server's certificate is remembered by, if this connection was the first to see it.
+    /// Returns the fingerprint of the server's certificate if this connection was the first to see
+    /// it.
     pub fn newly_trusted(&self) -> Option<&Fingerprint> {
         self.link.as_ref().and_then(Link::newly_trusted)
     }
 
-    /// Begins a session. At a socket of the host name and password say nothing and may be empty.
+    /// Starts a session. On a Unix socket, name and password are ignored and may be empty.
     ///
     /// # Errors
-    /// `SESSION_AUTHENTICATION_FAILED`, and as for every call.
+    /// `SESSION_AUTHENTICATION_FAILED`, and those of [`call`](Self::call).
     pub fn login(
         &mut self,
         user: &str,
@@ -118,24 +121,25 @@ impl Client {
         Ok(())
     }
 
-    /// Lets the connection be the session: at a socket of the host, where the server knows who calls,
-    /// nobody need log in or out. At a server that wants a session all the same, root logs in with
-    /// the first call. Nothing happens at another address.
+    /// Uses the connection as the session. On a Unix socket the server knows the caller, so no
+    /// login or logout is needed. If the server still requires a session, the first call logs in as
+    /// root. At other addresses, this method does nothing.
     pub fn use_connection_session(&mut self, originator: &str) {
         if matches!(self.address, Address::Unix(_)) {
             self.own = Some(originator.to_owned());
         }
     }
 
-    /// The session, once there is one. None of a connection that is one.
+    /// Returns the session, once there is one. Returns `None` if the connection is the session.
     pub fn session(&self) -> Option<&str> {
         self.session.as_deref()
     }
 
-    /// Ends the session, if there is one: that of a connection ends with it.
+    /// Ends the session, if there is one. A session that is the connection ends with the
+    /// connection.
     ///
     /// # Errors
-    /// As for every call.
+    /// Those of [`call`](Self::call).
     pub fn logout(&mut self) -> Result<(), ClientError> {
         if self.session.is_some() {
             self.call("session.logout", &[])?;
@@ -144,7 +148,7 @@ impl Client {
         Ok(())
     }
 
-    /// Calls, and waits for the answer.
+    /// Calls a method and waits for the response.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -152,28 +156,28 @@ impl Client {
         self.call_within(method, params, ANSWER_DEADLINE)
     }
 
-    /// The record of this reference.
+    /// Returns the record of this reference.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`, and as for every call.
+    /// `HANDLE_INVALID`, and those of [`call`](Self::call).
     pub fn record(&mut self, class: &str, reference: &str) -> Result<Record, ClientError> {
         let method = format!("{class}.get_record");
         let record = self.call(&method, &[Value::text(reference)])?;
         Record::of(record).ok_or_else(|| self.nonsense(&method, "a record is no map"))
     }
 
-    /// All records of a class with their references.
+    /// Returns all records of a class with their references.
     ///
     /// # Errors
-    /// As for every call.
+    /// Those of [`call`](Self::call).
     pub fn records(&mut self, class: &str) -> Result<Vec<(String, Record)>, ClientError> {
         self.listed(&format!("{class}.get_all_records"), &[])
     }
 
-    /// Those of them for which an [expression](crate::filter) is true.
+    /// Returns the records of a class for which an [expression](crate::filter) is true.
     ///
     /// # Errors
-    /// As for every call.
+    /// Those of [`call`](Self::call).
     pub fn records_where(
         &mut self,
         class: &str,
@@ -195,7 +199,7 @@ impl Client {
         all.collect::<Option<_>>().ok_or_else(|| self.nonsense(method, "a record is no map"))
     }
 
-    /// Calls; the answer may take this long.
+    /// Calls a method. The response may take this long.
     fn call_within(
         &mut self,
         method: &str,
@@ -203,7 +207,7 @@ impl Client {
         within: Duration,
     ) -> Result<Value, ClientError> {
         match self.call_once(method, params, within) {
-            // It was not carried out, or only waited.
+            // The call was not carried out, or only waited.
             Err(ClientError::Api(error))
                 if error.code == "SESSION_INVALID" && self.own.is_some() =>
             {
@@ -214,7 +218,7 @@ impl Client {
         }
     }
 
-    /// At a server that does not take a connection for a session.
+    /// Logs in as root at a server that requires a session on the connection.
     fn login_as_root(&mut self) -> Result<(), ClientError> {
         let Some(originator) = self.own.take() else { return Ok(()) };
         let outcome = self.login("root", "", &originator);
@@ -251,7 +255,7 @@ impl Client {
         }
     }
 
-    /// Sends a call and reads its answer, on the connection that there is or on a new one.
+    /// Sends a call and reads its response, on the existing connection or a new one.
     fn exchange(&mut self, call: &Call, within: Duration) -> Result<Value, ClientError> {
         let kept = self.link.take().filter(Link::is_open);
         let mut link = match kept {
@@ -290,7 +294,7 @@ impl Client {
     }
 }
 
-/// What is answered: by a task, its reference.
+/// Returns the type of the response. For a task, this is a reference.
 fn type_of(means: &Method, by_task: bool) -> Type {
     if by_task { Type::Ref("task") } else { means.result() }
 }

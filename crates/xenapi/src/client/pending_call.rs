@@ -1,4 +1,4 @@
-//! Calls that are carried out as tasks.
+//! Calls that run as tasks.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::table::resolve::{Method, resolve};
 use crate::table::{MessageKind, Type};
 use crate::{ApiError, Value, codes, coerce, xmlrpc};
 
-/// How long one wait for events lasts: a server that is gone is noticed after it.
+/// Longest wait for events. After it, the client notices that the server is gone.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// A call that was begun.
+/// Started call.
 #[derive(Debug)]
 pub struct PendingCall {
     method: String,
@@ -20,17 +20,17 @@ pub struct PendingCall {
 
 #[derive(Debug)]
 enum State {
-    /// It made no task: this is its result.
+    /// The call made no task. This is its result.
     Done(Value),
-    /// A task carries it out.
+    /// A task carries out the call.
     Task(Method, String),
 }
 
 impl Client {
-    /// Calls, and waits until it is done: by a task if the call makes one.
+    /// Calls a method and waits for its end, through a task if the method can run as one.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin) and [`end`](Self::end).
+    /// Those of [`begin`](Self::begin) and [`end`](Self::end).
     pub fn run(
         &mut self,
         method: &str,
@@ -41,7 +41,7 @@ impl Client {
         self.end(pending_call, deadline)
     }
 
-    /// Calls. What takes long goes on as a task, beside others that are begun.
+    /// Starts a call. A long call continues as a task, concurrently with others.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -58,11 +58,10 @@ impl Client {
         Ok(PendingCall { method: method.to_owned(), state })
     }
 
-    /// Waits until it is done. When the deadline passes first, the task goes on and is not
-    /// forgotten.
+    /// Waits for the end of a call. After the deadline, the task continues and is not destroyed.
     ///
     /// # Errors
-    /// [`ClientError`]; what the task failed with, as if the call had answered it.
+    /// [`ClientError`], or the error of the task as if the call had returned it.
     pub fn end(
         &mut self,
         pending_call: PendingCall,
@@ -77,12 +76,12 @@ impl Client {
             return Err(ClientError::Late { what: format!("{method} ({task})"), after: deadline });
         };
         let outcome = self.outcome(&method, &means, &task, &ended);
-        // What came of the call is known: a task that stays is no failure of it.
+        // The result is known, so a failure to destroy the task does not matter.
         let _stays = self.call("task.destroy", &[Value::Str(task)]);
         outcome
     }
 
-    /// The record of a task when it has ended; nothing if it does not in time.
+    /// Returns the record of a task once it has ended. Returns `None` if it does not end in time.
     fn task_end(&mut self, task: &str, until: Instant) -> Result<Option<Record>, ClientError> {
         let subscription = format!("task/{task}");
         let mut token = String::new();
@@ -101,7 +100,7 @@ impl Client {
             if left.is_zero() {
                 return Ok(None);
             }
-            // The first answer tells of every task that is there.
+            // The first response contains every existing task of the subscription.
             if token.is_empty() && !told {
                 return Err(codes::handle_invalid("task", task).into());
             }
@@ -134,7 +133,7 @@ fn has_ended(task: &Record) -> bool {
     !matches!(task.text("status"), "pending" | "cancelling")
 }
 
-/// The result of a task is kept as XML-RPC has it, whatever the client speaks.
+/// Parses a task's result, which is always XML-RPC.
 fn result(text: &str, ty: &Type) -> Option<Value> {
     if text.is_empty() {
         return (*ty == Type::Void).then(|| ty.zero());

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::{Date, NULL_REF, Value};
 
-/// A record by the names of its fields. What a server does not tell is as if it were empty: it may
-/// be of another version.
+/// Record by the names of its fields. A missing field reads as empty, because the server may have
+/// another version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record(BTreeMap<String, Value>);
 
 impl Record {
-    /// Of what the API answers, if that is a record.
+    /// Converts an API value, if it is a record.
     pub fn of(value: Value) -> Option<Self> {
         match value {
             Value::Map(fields) => Some(Self(fields)),
@@ -19,12 +19,12 @@ impl Record {
         }
     }
 
-    /// What a field holds.
+    /// Returns the value of a field.
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field).map(Value::plain)
     }
 
-    /// Text; also a word of an enumeration, or a reference.
+    /// Returns a text, an enumeration value or a reference.
     pub fn text(&self, field: &str) -> &str {
         match self.get(field) {
             Some(Value::Str(text)) => text,
@@ -32,12 +32,12 @@ impl Record {
         }
     }
 
-    /// A reference, if it is one to something.
+    /// Returns a reference, or `None` if it is null.
     pub fn reference(&self, field: &str) -> Option<&str> {
         Some(self.text(field)).filter(|text| !text.is_empty() && *text != NULL_REF)
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn int(&self, field: &str) -> i64 {
         match self.get(field) {
             Some(Value::Int(number)) => *number,
@@ -45,7 +45,7 @@ impl Record {
         }
     }
 
-    /// A number.
+    /// Returns a floating-point number.
     pub fn float(&self, field: &str) -> f64 {
         match self.get(field) {
             Some(Value::Float(number)) => *number,
@@ -53,12 +53,12 @@ impl Record {
         }
     }
 
-    /// Yes or no.
+    /// Returns a boolean.
     pub fn flag(&self, field: &str) -> bool {
         matches!(self.get(field), Some(Value::Bool(true)))
     }
 
-    /// A moment.
+    /// Returns a date.
     pub fn date(&self, field: &str) -> Date {
         match self.get(field) {
             Some(Value::Date(date)) => *date,
@@ -66,13 +66,13 @@ impl Record {
         }
     }
 
-    /// Several texts, words or references.
+    /// Returns a set of texts, enumeration values or references.
     pub fn texts(&self, field: &str) -> Vec<&str> {
         let Some(Value::Set(values)) = self.get(field) else { return Vec::new() };
         values.iter().filter_map(text_of).collect()
     }
 
-    /// From text to text.
+    /// Returns a map from text to text.
     pub fn pairs(&self, field: &str) -> BTreeMap<&str, &str> {
         let Some(Value::Map(members)) = self.get(field) else { return BTreeMap::new() };
         let pair = |(key, value)| Some((String::as_str(key), text_of(value)?));

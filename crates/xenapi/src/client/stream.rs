@@ -14,7 +14,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::{Address, ClientError, Fingerprint, KnownServers, tls};
 
-/// What bytes go through.
+/// Transport of a connection.
 #[derive(Debug)]
 enum Stream {
     Unix(UnixStream),
@@ -50,7 +50,7 @@ impl AsFd for Stream {
     }
 }
 
-/// A stream whose reads and writes end with [`io::ErrorKind::TimedOut`] at a moment.
+/// Stream whose reads and writes end with [`io::ErrorKind::TimedOut`] at the deadline.
 #[derive(Debug)]
 pub(super) struct DeadlineStream {
     stream: Stream,
@@ -58,7 +58,7 @@ pub(super) struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Before each read and write: the time that is left.
+    /// Sets the socket's timeouts to the time left. Called before each read and write.
     fn allow(&self) -> io::Result<()> {
         let left = match self.until {
             None => None,
@@ -73,7 +73,8 @@ impl DeadlineStream {
         self.stream.set_timeouts(left)
     }
 
-    /// A socket says that it would have to wait; with a timeout that means that it did.
+    /// Converts the error of a socket. With a timeout set, `WouldBlock` means that the timeout has
+    /// passed.
     fn told(&self, error: io::Error) -> io::Error {
         let waited = self.until.is_some() && error.kind() == io::ErrorKind::WouldBlock;
         if waited { io::ErrorKind::TimedOut.into() } else { error }
@@ -114,7 +115,7 @@ impl Write for DeadlineStream {
     }
 }
 
-/// A connection to a server, and what was read of it ahead.
+/// Connection to a server, with a read buffer.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) reader: BufReader<DeadlineStream>,
@@ -122,7 +123,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, until that moment.
+    /// Connects. Fails at `until`.
     pub(super) fn open(address: &Address, until: Instant) -> Result<Self, ClientError> {
         let not_there = |source| ClientError::NotThere { at: address.to_string(), source };
         let (stream, newly_trusted) = match address {
@@ -139,8 +140,8 @@ impl Link {
         Ok(Self { reader, newly_trusted })
     }
 
-    /// Nothing has come since the last answer, and the other side has not closed. What does come
-    /// between two answers (a closing, or something of TLS) is not worth the look.
+    /// Returns whether no byte has arrived since the last response and the server has not closed.
+    /// Data between two responses is a close or a TLS message, so the connection is not reused.
     pub(super) fn is_open(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut one = [0];
@@ -148,22 +149,22 @@ impl Link {
         self.reader.buffer().is_empty() && matches!(came, Err(Errno::WOULDBLOCK))
     }
 
-    /// From now on reads and writes end then; without a moment, when the other side does.
+    /// Sets the deadline of reads and writes. `None` means no deadline.
     pub(super) fn set_deadline(&mut self, until: Option<Instant>) {
         self.reader.get_mut().until = until;
     }
 
-    /// What is written to.
+    /// Returns the stream for writing.
     pub(super) fn writer(&mut self) -> &mut DeadlineStream {
         self.reader.get_mut()
     }
 
-    /// The certificate that is trusted since this connection.
+    /// Returns the fingerprint that this connection was the first to see.
     pub(super) fn newly_trusted(&self) -> Option<&Fingerprint> {
         self.newly_trusted.as_ref()
     }
 
-    /// Something was read ahead, or lies decrypted.
+    /// Returns whether the read buffer or the TLS layer holds unread bytes.
     pub(super) fn holds_bytes(&mut self) -> io::Result<bool> {
         let ahead = !self.reader.buffer().is_empty();
         let decrypted = match &mut self.reader.get_mut().stream {
@@ -183,7 +184,7 @@ impl AsFd for Link {
     }
 }
 
-/// Shakes hands, and sees that it is the server whom we trust.
+/// Completes the TLS handshake and checks that the server is the trusted one.
 fn encrypted(
     socket: TcpStream,
     host: &str,
@@ -201,13 +202,13 @@ fn encrypted(
     Ok((stream, newly_trusted))
 }
 
-/// What is left, and never nothing, which sockets take for "without end".
+/// Returns the time left, but never zero, which sockets treat as no timeout.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Connects to a socket of this host. A server that takes no connections holds a caller up once
-/// its backlog is full: the deadline ends that.
+/// Connects to a Unix socket. If the backlog of the server is full, `connect` blocks until the
+/// deadline.
 fn unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -221,7 +222,7 @@ fn unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     }
 }
 
-/// Connects to the first address of a name that takes us.
+/// Connects to the first address of a name that accepts.
 fn tcp(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {

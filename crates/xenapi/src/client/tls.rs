@@ -1,4 +1,4 @@
-//! TLS with a server whose certificate nobody signed: it is known again, or not.
+//! TLS with a server whose certificate is self-signed and recognized by its fingerprint.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 
 use super::{ClientError, Fingerprint};
 
-/// Shakes hands, and tells by what the server's certificate is known again. Nothing of a call has
-/// been sent then.
+/// Completes the handshake and returns the fingerprint of the server's certificate. No part of a
+/// call has been sent then.
 pub(super) fn begin(
     through: &mut (impl Read + Write),
     host: &str,
@@ -45,7 +45,7 @@ fn config(
     Ok(versions.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// A handshake fails as an error within an error.
+/// Returns the text of a handshake error, which is an error within an error.
 fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no handshake in time".to_owned(),
@@ -55,13 +55,14 @@ fn cause(error: &io::Error) -> String {
 }
 
 fn fingerprint(certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
-    // The hash of one of the suites is the one that certificates are known by.
+    // The suite's hash is SHA-256, the hash of fingerprints.
     let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13()?;
     let hash = suite.common.hash_provider.hash(certificate.as_ref());
     hash.as_ref().try_into().ok().map(Fingerprint::new)
 }
 
-/// Takes any certificate whose owner signs the handshake: who that is, is asked afterwards.
+/// Accepts any certificate whose owner signs the handshake. The caller checks the fingerprint
+/// afterwards.
 #[derive(Debug)]
 struct FingerprintVerifier {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,4 +1,4 @@
-//! Servers that are known again by their certificates: the first one that is seen is trusted.
+//! Known servers, recognized by their certificates: trust on first use.
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -9,12 +9,12 @@ use std::str::FromStr;
 
 use super::ClientError;
 
-/// Largest file of trusted servers, in bytes.
+/// Largest file of known servers, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How a fingerprint's text begins: the hash that it is made by.
+/// Prefix of a fingerprint's text, which names the hash.
 const HASH: &str = "SHA256:";
 
-/// What a certificate is known by: its SHA-256.
+/// Fingerprint of a certificate: its SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
@@ -48,32 +48,32 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Text that is no fingerprint.
+/// Error of text that is no fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no fingerprint: it is `{HASH}` and 64 hexadecimal digits")]
 pub struct NoFingerprint;
 
-/// Whom we take for a server: a file with a line `HOST:PORT FINGERPRINT` for each that was met.
+/// Known servers: a file with a line `HOST:PORT FINGERPRINT` for each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownServers {
     file: PathBuf,
-    /// Nobody is met who was never met.
+    /// True if unknown servers are rejected.
     known_only: bool,
 }
 
 impl KnownServers {
-    /// As this file says, which need not be there; who is met first is written into it.
+    /// Trusts the servers in this file, which may not exist yet. Adds each new server to it.
     pub fn in_file(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), known_only: false }
     }
 
-    /// As this file says, and nobody else.
+    /// Trusts only the servers in this file.
     pub fn known_in(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), known_only: true }
     }
 
-    /// Whether the server there is the one that was there before. One that was never met is
-    /// remembered, if that may be: then its fingerprint is told.
+    /// Checks that the server's certificate is the known one. If the server is new and new servers
+    /// are allowed, stores its fingerprint and returns it.
     pub(super) fn verify(
         &self,
         at: &str,
@@ -113,7 +113,7 @@ fn known(file: &Path, at: &str) -> io::Result<Option<Fingerprint>> {
     parsed.transpose().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// One write to the end of the file, so that two programs do not write into each other's line.
+/// Appends a line with a single write, so that the lines of two programs do not mix.
 fn remember(file: &Path, at: &str, found: &Fingerprint) -> io::Result<()> {
     let mut line = String::new();
     let _infallible = writeln!(line, "{at} {found}");
@@ -149,7 +149,7 @@ mod tests {
         let known_servers = KnownServers::in_file(&file);
         assert_eq!(known_servers.verify("a:443", one(1)).unwrap(), Some(one(1)));
         assert_eq!(known_servers.verify("a:443", one(1)).unwrap(), None);
-        // Another server, whose name begins like the first one's.
+        // Another server whose name starts like the first one's.
         assert_eq!(known_servers.verify("a:4430", one(2)).unwrap(), Some(one(2)));
         let changed = known_servers.verify("a:443", one(3)).unwrap_err();
         let told = changed.to_string();
@@ -157,7 +157,7 @@ mod tests {
             if known == one(1) && found == one(3)));
         let remedy = format!("sed -i '\\|^a:443 |d' {}", file.display());
         assert!(told.ends_with(&remedy), "{told}");
-        // What the error says is what helps.
+        // The remedy in the error message works.
         let status = std::process::Command::new("sh").args(["-c", &remedy]).status().unwrap();
         assert!(status.success());
         assert_eq!(known_servers.verify("a:443", one(3)).unwrap(), Some(one(3)));

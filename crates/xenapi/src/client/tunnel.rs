@@ -1,4 +1,4 @@
-//! Bytes both ways, as consoles have them.
+//! Byte streams in both directions, for consoles.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::stream::Link;
 use super::{ANSWER_DEADLINE, CONNECT_DEADLINE, Client, ClientError, http};
 
-/// A connection to something of the server that is no call. Reads and writes do not wait: they end
+/// Connection to a resource of the server that is no call. Reads and writes do not block: they fail
 /// with [`io::ErrorKind::WouldBlock`].
 #[derive(Debug)]
 pub struct Tunnel {
@@ -15,11 +15,11 @@ pub struct Tunnel {
 }
 
 impl Client {
-    /// Connects to what is at this path of the server, which begins with a slash. The session is
-    /// shown, but not in the path, which servers write into their logs.
+    /// Connects to the resource at this path, which begins with a slash. Sends the session in a
+    /// cookie, not in the path, because servers write paths into their logs.
     ///
     /// # Errors
-    /// There is nothing at the path, or it refuses.
+    /// The path does not exist, or the server refuses.
     pub fn tunnel(&mut self, path: &str) -> Result<Tunnel, ClientError> {
         let mut asked = self.ask(path)?;
         if asked.as_ref().is_err_and(http::HttpError::wants_session) && self.own.is_some() {
@@ -43,10 +43,10 @@ impl Client {
 }
 
 impl Tunnel {
-    /// Whether something can be read that the socket itself does not show any more.
+    /// Returns whether buffered bytes can be read that polling the socket does not show.
     ///
     /// # Errors
-    /// What came is not of the encryption that was agreed on.
+    /// The received bytes are not valid TLS.
     pub fn holds_bytes(&mut self) -> io::Result<bool> {
         self.link.holds_bytes()
     }

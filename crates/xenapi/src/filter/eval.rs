@@ -1,4 +1,4 @@
-//! Steps against a record.
+//! Evaluation of steps against a record.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::Value;
 use crate::table::FieldIx;
 
 impl Filter {
-    /// Whether it is true of the record whose fields these are. A field that is not there equals
+    /// Returns whether the filter matches a record with these fields. A missing field equals
     /// nothing.
     pub fn holds<'v>(&self, field: impl Fn(FieldIx) -> Option<&'v Value>) -> bool {
         let mut stack: Vec<bool> = Vec::new();

@@ -1,4 +1,4 @@
-//! Expressions of `get_all_records_where`: for which records they are true.
+//! Expressions of `get_all_records_where`.
 //!
 //! # Grammar
 //! ```text
@@ -7,15 +7,15 @@
 //! value      = "field" text | text
 //! text       = '"' any characters but '"' '"'
 //! ```
-//! `and` and `or` bind alike, from the left: `a or b and c` is `(a or b) and c`. A `not` takes all
-//! that follows it up to the next closing parenthesis. Clients rely on neither and write
-//! parentheses.
+//! `and` and `or` have the same precedence and associate to the left: `a or b and c` is
+//! `(a or b) and c`. A `not` applies to everything up to the next closing parenthesis. Clients
+//! rely on neither and write parentheses.
 //!
 //! # Comparing
-//! Text is compared as it is. Whole numbers, moments, yes and no compare as text: `-5`, `true`. A
-//! floating-point number equals each text of its value: `1`, `1.0`;
-//! a set is `('a' 'b')`, a map `(('k' 'v'))`. Fields are also known by their old names, with two
-//! underscores where a name was made of two: `name__label`.
+//! Text compares unchanged. Whole numbers, dates and booleans compare as text: `-5`, `true`. A
+//! floating-point number equals each text of its value: `1`, `1.0`. A set is `('a' 'b')`, and a map
+//! is `(('k' 'v'))`. Fields also have their old names, with two underscores in names that once had
+//! two parts: `name__label`.
 //!
 //! # Limits
 //! [`MAX_BYTES`], [`MAX_DEPTH`], [`MAX_COMPARISONS`]. Evaluation needs no recursion.
@@ -29,17 +29,17 @@ use crate::ApiError;
 use crate::codes;
 use crate::table::{Class, FieldIx};
 
-/// Longest expression: one that names a thousand records by UUID fits.
+/// Longest expression in bytes. An expression with a thousand UUIDs fits.
 pub const MAX_BYTES: usize = 64 << 10;
-/// Most parentheses and `not`s inside each other; the parser's own depth.
+/// Deepest nesting of parentheses and `not`, which is also the parser's recursion depth.
 pub const MAX_DEPTH: usize = 64;
-/// Most comparisons: each is made for each record.
+/// Most comparisons, because each is evaluated for each record.
 pub const MAX_COMPARISONS: usize = 1_024;
 
-/// An expression about records of one class.
+/// Expression about records of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
-    /// Operands before their operators.
+    /// Steps in postfix order.
     steps: Vec<Step>,
 }
 
@@ -59,50 +59,49 @@ enum Term {
 }
 
 impl Filter {
-    /// Reads an expression about records of this class.
+    /// Parses an expression about records of this class.
     ///
     /// # Errors
-    /// [`BadFilter`]: the text is no expression, is too large, or names a field that the class
-    /// does not have.
+    /// [`BadFilter`]: the text is no expression, is too large, or names an unknown field.
     pub fn parse(text: &str, class: &'static Class) -> Result<Self, BadFilter> {
         parse::parse(text, class).map(|steps| Self { steps })
     }
 }
 
-/// Text that is no expression.
+/// Error of text that is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{filter_problem} (at byte {at})")]
 pub struct BadFilter {
-    /// Where, in bytes from the beginning.
+    /// Position in bytes from the start.
     pub at: usize,
-    /// Why.
+    /// Problem at this position.
     pub filter_problem: FilterProblem,
 }
 
-/// Why text is no expression.
+/// Problem of an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterProblem {
-    /// It is too long.
+    /// The text is too long.
     #[error("the expression is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It compares too often.
+    /// There are too many comparisons.
     #[error("the expression has more than {MAX_COMPARISONS} comparisons")]
     TooManyComparisons,
-    /// It is nested too deep.
+    /// The nesting is too deep.
     #[error("the expression is nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// Text begins and does not end.
+    /// A quoted text has no end.
     #[error("a text begins with `\"` and does not end")]
     OpenText,
-    /// Something else had to stand there.
+    /// The expression must continue with this.
     #[error("{0} is expected")]
     Expected(&'static str),
     /// The class has no such field.
     #[error("{class} has no field `{name}`")]
     NoField {
-        /// The class.
+        /// Name of the class.
         class: &'static str,
-        /// The beginning of what stands there.
+        /// Start of the unknown name.
         name: String,
     },
 }

@@ -1,9 +1,9 @@
-//! From text to steps.
+//! Parser from text to steps.
 
 use super::{BadFilter, FilterProblem, MAX_BYTES, MAX_COMPARISONS, MAX_DEPTH, Step, Term};
 use crate::table::Class;
 
-/// Longest part of a wrong name that an error repeats, in characters.
+/// Longest part of an unknown name in an error, in characters.
 const SHOWN_CHARS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ enum Token<'a> {
 
 struct Parser<'a> {
     text: &'a str,
-    /// Where the rest begins.
+    /// Position of the unparsed rest.
     at: usize,
     class: &'static Class,
     steps: Vec<Step>,
@@ -126,7 +126,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The next token, and where it begins.
+    /// Returns the next token and its position.
     fn next(&mut self) -> Result<(Token<'a>, usize), BadFilter> {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let blanks = rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();

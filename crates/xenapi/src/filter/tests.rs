@@ -10,7 +10,7 @@ fn parse(text: &str) -> Result<Filter, BadFilter> {
     Filter::parse(text, class("VM").unwrap())
 }
 
-/// A machine with some fields.
+/// Returns a VM with some fields.
 fn record() -> Vec<(&'static str, Value)> {
     let config = BTreeMap::from([("it's".to_owned(), Value::text("a\\b"))]);
     vec![
@@ -136,7 +136,7 @@ fn an_error_is_one_of_the_api() {
     assert_eq!(error.details(), ["INVALID_VALUE", "expr", why]);
 }
 
-/// An expression as a tree: what the steps must come to.
+/// Expression as a tree, whose value the steps must have.
 #[derive(Clone, Debug)]
 enum Tree {
     Constant(bool),

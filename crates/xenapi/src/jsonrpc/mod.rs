@@ -1,11 +1,11 @@
-//! JSON-RPC as the XenAPI speaks it, in the versions 1.0 and 2.0.
+//! JSON-RPC as the XenAPI uses it, in versions 1.0 and 2.0.
 //!
-//! A call says its version: `"jsonrpc":"2.0"`, or nothing. Parameters are in order, never by name.
-//! What identifies a call comes back as it was, byte by byte. Version 1 tells an error as
-//! `["CODE","param"..]`, version 2 as an object with the code as its message and the parameters as
-//! its data. Several calls in one body are refused, and so are calls that want no answer.
+//! A call states its version: `"jsonrpc":"2.0"`, or nothing. Parameters are positional, never
+//! named. The id of a call returns unchanged, byte by byte. Version 1 has an error as
+//! `["CODE","param"..]`. Version 2 has an error as an object, with the code as its message and the
+//! parameters as its data. Batches and notifications are rejected.
 //!
-//! Whole numbers are numbers, moments and references are text. A number that JSON cannot write
+//! Whole numbers are numbers. Dates and references are text. A number that JSON cannot represent
 //! (NaN, infinities) is text as well.
 //!
 //! Source: the JSON-RPC specifications 1.0 and 2.0; RFC 8259.
@@ -26,12 +26,12 @@ use crate::error::{ApiError, BadBody};
 use crate::limits::{Budget, Limits};
 use crate::value::{RECORD_BYTES, Value};
 
-/// What identifies a call, as its JSON text.
+/// Id of a call, as its JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id(Box<str>);
 
 impl Id {
-    /// Numbers and text identify; in version 1 also null.
+    /// Parses an id: a number or text, and in version 1 also null.
     fn of(raw: &RawValue, null: bool) -> Result<Self, BadBody> {
         match raw.get().as_bytes().first() {
             Some(b'"' | b'-' | b'0'..=b'9') => {}
@@ -41,7 +41,7 @@ impl Id {
         Ok(Self(raw.get().into()))
     }
 
-    /// Its JSON text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,30 +53,30 @@ impl From<u64> for Id {
     }
 }
 
-/// Which JSON-RPC.
+/// Version of JSON-RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// 1.0.
+    /// Version 1.0.
     V1,
-    /// 2.0.
+    /// Version 2.0.
     V2,
 }
 
-/// The text of a value.
+/// Returns the text of a value.
 pub fn write_value(value: &Value) -> String {
     let mut text = String::new();
     write::value(&mut text, value);
     text
 }
 
-/// The text of a map with these members.
+/// Returns the text of a map with these members.
 pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Value)>) -> String {
     let mut text = String::with_capacity(RECORD_BYTES);
     write::members(&mut text, members);
     text
 }
 
-/// The value of a text. Moments are text: [`coerce`](crate::coerce::coerce) knows better.
+/// Parses a text. Dates stay text until [`coerce`](crate::coerce::coerce) converts them.
 ///
 /// # Errors
 /// [`BadBody::TooLarge`], [`BadBody::Malformed`].
@@ -85,7 +85,7 @@ pub fn read_value(text: &str, limits: &Limits) -> Result<Value, BadBody> {
     read::value(text, &mut Budget::new(limits))
 }
 
-/// A call as it was read.
+/// Parsed call.
 pub(crate) struct Request {
     pub(crate) version: Version,
     pub(crate) method: String,
@@ -93,7 +93,7 @@ pub(crate) struct Request {
     pub(crate) id: Id,
 }
 
-/// Members of a call. Others are of no interest.
+/// Members of a call. Others are ignored.
 #[derive(Deserialize)]
 struct Members<'a> {
     jsonrpc: Option<String>,
@@ -104,7 +104,7 @@ struct Members<'a> {
     id: Option<&'a RawValue>,
 }
 
-/// Tells null from what is absent.
+/// Distinguishes null from an absent member.
 fn present<'a, D: serde::Deserializer<'a>>(json: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(json).map(Some)
 }
@@ -144,7 +144,7 @@ pub(crate) fn call(version: Version, id: &Id, method: &str, params: &[Value]) ->
     sink.body()
 }
 
-/// Writes an answer.
+/// Writes a response.
 pub(crate) fn answer(version: Version, id: &Id, outcome: &Result<Value, ApiError>) -> Body {
     let mut sink = Pieces::default();
     match version {
@@ -154,7 +154,7 @@ pub(crate) fn answer(version: Version, id: &Id, outcome: &Result<Value, ApiError
     sink.body()
 }
 
-/// Reads the answer to the call `id`.
+/// Reads the response to the call `id`.
 pub(crate) fn parse_answer(
     version: Version,
     id: &Id,
@@ -169,7 +169,7 @@ pub(crate) fn parse_answer(
     }
 }
 
-/// Whether an answer has the identity of the call.
+/// Checks that a response has the id of the call.
 fn check_id(found: &RawValue, id: &Id) -> Result<(), BadBody> {
     if found.get() == id.as_str() {
         return Ok(());

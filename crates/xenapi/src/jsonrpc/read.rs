@@ -1,4 +1,4 @@
-//! JSON as values, within the limits while it is read.
+//! Parser from JSON to values, within the limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::error::BadBody;
 use crate::limits::Budget;
 use crate::value::Value;
 
-/// The one value of a text.
+/// Parses the single value of a text.
 pub(super) fn value(text: &str, budget: &mut Budget) -> Result<Value, BadBody> {
     let mut json = serde_json::Deserializer::from_str(text);
     let value = Seed { budget, depth: 1 }.deserialize(&mut json).map_err(malformed)?;
@@ -18,7 +18,7 @@ pub(super) fn value(text: &str, budget: &mut Budget) -> Result<Value, BadBody> {
     Ok(value)
 }
 
-/// The values of a list.
+/// Parses the values of a list.
 pub(super) fn list(text: &str, budget: &mut Budget) -> Result<Vec<Value>, BadBody> {
     if !text.starts_with('[') {
         return Err(unfit("the parameters are not in a list"));
@@ -29,14 +29,14 @@ pub(super) fn list(text: &str, budget: &mut Budget) -> Result<Vec<Value>, BadBod
     }
 }
 
-/// Reads one value, `depth` deep.
+/// Reader of one value at depth `depth`.
 struct Seed<'b> {
     budget: &'b mut Budget,
     depth: u16,
 }
 
 impl Seed<'_> {
-    /// Of a value within this one.
+    /// Returns the reader of a nested value.
     fn within(&mut self) -> Seed<'_> {
         Seed { budget: &mut *self.budget, depth: self.depth + 1 }
     }
@@ -70,7 +70,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         Ok(Value::Int(number))
     }
 
-    /// Too large a number is none that a whole number may be, and its type says so later.
+    /// Reads a number too large for `Int` as a float, which the type `Int` rejects later.
     fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
         Ok(i64::try_from(number).map_or(Value::Float(number as f64), Value::Int))
     }

@@ -17,7 +17,7 @@ fn why(text: &str) -> String {
     }
 }
 
-/// Why a call is refused though it is JSON.
+/// Returns the reason why a call is rejected though it is valid JSON.
 fn unfit_call(text: &str) -> String {
     match parse_call(text, &Limits::CALL).map(|call| call.method) {
         Err(BadBody::Unfit(why)) => why,
@@ -113,7 +113,7 @@ fn values_nest_up_to_the_limit() {
     let call = |params: &str| format!(r#"{{"method":"m","id":1,"params":{params}}}"#);
     assert!(parse_call(&call(&nested(64)), &Limits::CALL).is_ok());
     assert!(malformed_call(&call(&nested(1000))).contains("deeper than 64"));
-    // A member of no interest is not kept, but skipped, however deep it is.
+    // An ignored member is skipped without being stored, at any depth.
     let extra = format!(r#"{{"x":{},"method":"m","id":1}}"#, nested(100_000));
     assert!(parse_call(&extra, &Limits::CALL).is_ok());
 }

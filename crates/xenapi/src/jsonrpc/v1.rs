@@ -1,4 +1,4 @@
-//! Version 1.0: an error is a list.
+//! Version 1.0, in which an error is a list.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -30,7 +30,7 @@ pub(super) fn answer(sink: &mut impl Sink, id: &Id, outcome: &Result<Value, ApiE
     identity(sink, id);
 }
 
-/// Members of an answer: one of the first two is null.
+/// Members of a response. One of the first two is null.
 #[derive(Deserialize)]
 struct Members<'a> {
     #[serde(borrow)]

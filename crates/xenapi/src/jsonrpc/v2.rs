@@ -1,4 +1,4 @@
-//! Version 2.0: an error is an object.
+//! Version 2.0, in which an error is an object.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ pub(super) fn answer(sink: &mut impl Sink, id: &Id, outcome: &Result<Value, ApiE
             value(sink, result);
         }
         Err(error) => {
-            // The number says nothing: clients look at the message.
+            // Clients ignore the number and read the message.
             sink.buffer().push_str("\"error\":{\"code\":1,\"message\":");
             string(sink.buffer(), &error.code);
             sink.buffer().push_str(",\"data\":");
@@ -36,7 +36,7 @@ pub(super) fn answer(sink: &mut impl Sink, id: &Id, outcome: &Result<Value, ApiE
     identity(sink, id);
 }
 
-/// Members of an answer: it has one of the two.
+/// Members of a response, which has one of the two.
 #[derive(Deserialize)]
 struct Members<'a> {
     jsonrpc: String,

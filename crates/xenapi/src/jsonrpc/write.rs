@@ -1,4 +1,4 @@
-//! Values as JSON.
+//! Writer from values to JSON.
 
 use std::fmt::Write;
 
@@ -57,7 +57,7 @@ pub(super) fn strings<'a>(sink: &mut impl Sink, texts: impl IntoIterator<Item = 
     sink.buffer().push(']');
 }
 
-/// Appends what a call of both versions ends with.
+/// Appends the common end of a call in both versions.
 pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]) {
     sink.buffer().push_str("\"method\":");
     string(sink.buffer(), method);
@@ -66,7 +66,7 @@ pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]
     identity(sink, id);
 }
 
-/// Appends the last member of a call or an answer.
+/// Appends the id, the last member of a call or response.
 pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
     push(sink.buffer(), format_args!(",\"id\":{}}}", id.as_str()));
 }
@@ -74,7 +74,7 @@ pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
 /// Appends text.
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');
-    // Bytes of characters that are more than one byte are none of these.
+    // The bytes of multi-byte characters match none of these.
     let is_special = |byte| matches!(byte, b'"' | b'\\' | 0..=0x1f);
     let (plain, mut rest) = if has(text, is_special) { ("", text) } else { (text, "") };
     out.push_str(plain);

@@ -1,11 +1,11 @@
-//! How class files are written: `fields!` and `messages!`, and what stands in them.
+//! Macros of the class files: `fields!` and `messages!`, and the functions for their contents.
 
 use super::{
     Access, Class, DefaultValue, Field, FieldIx, Message, MessageKind, Param, RecordStorage, Role,
     Type,
 };
 
-/// A field before it has its name.
+/// Field without its name.
 pub(super) struct Draft {
     ty: Type,
     access: Access,
@@ -15,17 +15,17 @@ pub(super) struct Draft {
     least: Option<Role>,
 }
 
-/// A field that only the server writes.
+/// Creates a field that only the server writes.
 pub(super) const fn ro(ty: Type) -> Draft {
     draft(ty, Access::RoRuntime)
 }
 
-/// A field that `create` takes.
+/// Creates a field that `create` sets.
 pub(super) const fn rc(ty: Type) -> Draft {
     draft(ty, Access::RoConstructor)
 }
 
-/// A field that `create` takes and clients set.
+/// Creates a field that `create` and clients set.
 pub(super) const fn rw(ty: Type) -> Draft {
     draft(ty, Access::Rw)
 }
@@ -35,36 +35,37 @@ const fn draft(ty: Type, access: Access) -> Draft {
 }
 
 impl Draft {
-    /// It need not be given: then it is the zero of its type.
+    /// Makes the field optional, with the zero of its type as the default.
     pub(super) const fn opt(self) -> Self {
         self.or(DefaultValue::Zero)
     }
 
-    /// It need not be given: then it is this.
+    /// Makes the field optional, with this default.
     pub(super) const fn or(mut self, default_value: DefaultValue) -> Self {
         self.default = Some(default_value);
         self
     }
 
-    /// It gathers the references of this field of this class.
+    /// Makes the field the set of objects whose field `field` of class `class` refers to this
+    /// object.
     pub(super) const fn inverse(mut self, class: &'static str, field: &'static str) -> Self {
         self.inverse = Some((class, field));
         self
     }
 
-    /// It is true of this moment only.
+    /// Marks the field as volatile: never stored, only valid at the time of the call.
     pub(super) const fn volatile(mut self) -> Self {
         self.volatile = true;
         self
     }
 
-    /// The least role that may set it is not that of the class.
+    /// Sets the least role that may write the field, instead of the class's.
     pub(super) const fn writer(mut self, role: Role) -> Self {
         self.least = Some(role);
         self
     }
 
-    /// The field, in a class that this role may write.
+    /// Completes the field. `writes` is the least role that may write the class.
     pub(super) const fn named(self, name: &'static str, doc: &'static str, writes: Role) -> Field {
         let Self { ty, access, default, inverse, volatile, least } = self;
         let least = match least {
@@ -76,7 +77,7 @@ impl Draft {
     }
 }
 
-/// A name without the mark of names that are Rust's own words.
+/// Returns a name without the `r#` prefix of Rust keywords.
 pub(super) const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {
         [b'r', b'#', ..] => name.split_at(2).1,
@@ -84,7 +85,7 @@ pub(super) const fn plain(name: &'static str) -> &'static str {
     }
 }
 
-/// A comment without the blank after its slashes.
+/// Returns a comment without its leading space.
 const fn trimmed(doc: &'static str) -> &'static str {
     match doc.as_bytes() {
         [b' ', ..] => doc.split_at(1).1,
@@ -116,7 +117,7 @@ impl Message {
 }
 
 impl Class {
-    /// A class whose records are in the state, are listed, and whose changes are told.
+    /// Creates a class whose records are stored in the state, are listed, and send events.
     pub(super) const fn new(
         (name, doc): (&'static str, &'static str),
         writes: Role,
@@ -139,41 +140,42 @@ impl Class {
         }
     }
 
-    /// Its changes are not told.
+    /// Disables events for the records.
     pub(super) const fn silent(mut self) -> Self {
         self.events = false;
         self
     }
 
-    /// Nobody lists its records.
+    /// Disables the lists of records.
     pub(super) const fn unlisted(mut self) -> Self {
         self.listed = false;
         self
     }
 
-    /// Its records are kept there.
+    /// Sets where the records are stored.
     pub(super) const fn kept(mut self, record_storage: RecordStorage) -> Self {
         self.record_storage = record_storage;
         self
     }
 
-    /// Clients create and destroy its records, and this is how it is done.
+    /// Lets clients create and destroy records. `kind` is how these calls run.
     pub(super) const fn created(mut self, kind: MessageKind) -> Self {
         self.constructor = Some(kind);
         self
     }
 
-    /// The least role that may read its fields is another.
+    /// Sets the least role that may read the fields.
     pub(super) const fn reads(mut self, role: Role) -> Self {
         self.reads = role;
         self
     }
 }
 
-/// The fields of a class, one `name: kind(type)` each: `ro`, `rc` and `rw` say who writes it.
+/// Defines the fields of a class, one `name: kind(type)` each. `ro`, `rc` and `rw` define who
+/// writes the field.
 macro_rules! fields {
     ($class:literal, $writes:ident; $($(#[doc = $doc:literal])+ $name:ident: $draft:expr,)+) => {
-        /// The numbers of its fields.
+        /// Numbers of the fields.
         #[allow(non_camel_case_types)] // Names as they are on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Field {
@@ -192,8 +194,8 @@ macro_rules! fields {
     };
 }
 
-/// The messages of a class: role, kind, name, parameters, result. Parameters after a semicolon
-/// may be left out: then they are what stands after the arrow, or the zero of their type.
+/// Defines the messages of a class: role, kind, name, parameters, result. Parameters after a
+/// semicolon are optional. Their default follows the arrow, or is the zero of their type.
 macro_rules! messages {
     ($($(#[doc = $doc:literal])+ $least:ident $kind:ident $name:ident(
         $($param:ident: $ty:expr),* $(; $($optional:ident: $oty:expr $(=> $preset:expr)?),+)?

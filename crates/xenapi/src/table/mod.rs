@@ -1,14 +1,14 @@
-//! What the API consists of: classes, their fields and messages, and the types of both.
+//! Contents of the API: classes, their fields and messages, and the types of both.
 //!
 //! # Model
-//! A class is data. A record of it is a value for each of its fields; fields are named by number
-//! ([`FieldIx`]), and each class has an enumeration of its numbers, so that a misspelt field does
-//! not compile. Getters, setters, constructors and lists are not written down: they follow from
-//! the fields ([`implicit`]). A message that nobody serves is not in the table.
+//! A class is data. A record has a value for each field of its class. Code names fields by number
+//! ([`FieldIx`]). Each class has an enumeration of its numbers, so that a misspelt field does not
+//! compile. Getters, setters, constructors and lists are not listed here: they follow from the
+//! fields ([`resolve`]). The table omits messages without a handler.
 //!
 //! # Invariants
-//! No field or message twice; each reference names a class of the table or one that is left out
-//! on purpose; each inverse has its partner. All of it is tested.
+//! No field or message appears twice. Each reference names a class of the table, or one that is
+//! omitted on purpose. Each inverse has its partner. Tests check all of this.
 
 mod classes;
 pub mod enums;
@@ -25,71 +25,71 @@ pub use types::{DefaultValue, Enum, Type};
 
 use crate::Value;
 
-/// A class of the API.
+/// Class of the API.
 #[derive(Debug)]
 pub struct Class {
-    /// Its name, as in `VM.start`.
+    /// Name, as in `VM.start`.
     pub name: &'static str,
-    /// What its records are.
+    /// Description of the records.
     pub doc: &'static str,
-    /// Its fields, in the order of their numbers.
+    /// Fields in the order of their numbers.
     pub fields: &'static [Field],
-    /// Its messages, without those that follow from its fields.
+    /// Explicit messages, without those that follow from the fields.
     pub messages: &'static [Message],
-    /// Where its records are kept.
+    /// Storage of the records.
     pub record_storage: RecordStorage,
-    /// It has `get_all`, `get_all_records` and `get_all_records_where`.
+    /// True if the class has `get_all`, `get_all_records` and `get_all_records_where`.
     pub listed: bool,
-    /// Changes of its records are told by `event.from`.
+    /// True if `event.from` reports changes of the records.
     pub events: bool,
-    /// How `create` and `destroy` are done; none: clients create and destroy no records, or do it
-    /// by messages of the class.
+    /// Execution of `create` and `destroy`. `None` if clients cannot create and destroy records,
+    /// or do it with explicit messages.
     pub constructor: Option<MessageKind>,
-    /// The least role that may read its fields.
+    /// Least role that may read the fields.
     pub reads: Role,
-    /// The least role that may create, destroy and set, where a field does not say otherwise.
+    /// Least role that may create, destroy and set. A field may require another.
     pub writes: Role,
-    /// A reference to one of its records.
+    /// Type of a reference to a record.
     pub reference: Type,
-    /// One of its records.
+    /// Type of a record.
     pub record: Type,
 }
 
-/// Where the records of a class are kept.
+/// Storage of the records of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStorage {
-    /// There are none.
+    /// The class has no records.
     Nowhere,
-    /// In memory: a restart forgets them.
+    /// Memory only. A restart loses the records.
     Memory,
-    /// In the state.
+    /// Persistent state.
     State,
 }
 
-/// A field of a class.
+/// Field of a class.
 #[derive(Debug)]
 pub struct Field {
-    /// Its name, as in `VM.get_power_state`.
+    /// Name, as in `VM.get_power_state`.
     pub name: &'static str,
-    /// What it holds.
+    /// Type of the value.
     pub ty: Type,
-    /// Who may write it.
+    /// Write access.
     pub access: Access,
-    /// What it holds unless given; none for what `create` must be given.
+    /// Default value. `None` if `create` requires the field.
     pub default: Option<DefaultValue>,
-    /// What it tells.
+    /// Description.
     pub doc: &'static str,
-    /// Kept by the database: class and field whose references this set gathers, as `VM.VBDs` has
-    /// those of `VBD.VM`.
+    /// Class and field whose references this set contains, as `VM.VBDs` contains those of `VBD.VM`.
+    /// The database maintains the set.
     pub inverse: Option<(&'static str, &'static str)>,
-    /// Never stored: true of this moment only.
+    /// True if the field is never stored and only valid at the time of the call.
     pub volatile: bool,
-    /// The least role that may set it.
+    /// Least role that may set the field.
     pub least: Role,
 }
 
 impl Field {
-    /// What it holds when nobody gave it a value.
+    /// Returns the initial value.
     pub fn initial(&self) -> Value {
         self.default
             .as_ref()
@@ -97,18 +97,18 @@ impl Field {
     }
 }
 
-/// Who may write a field.
+/// Write access to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// `create` takes it, nobody sets it later but by a message.
+    /// `create` sets the field. Later only messages change it.
     RoConstructor,
-    /// Only the server.
+    /// Only the server writes the field.
     RoRuntime,
-    /// `create` takes it and clients set it.
+    /// `create` and clients set the field.
     Rw,
 }
 
-/// The number of a field, with its class.
+/// Number of a field, with its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FieldIx {
     class: &'static str,
@@ -116,82 +116,83 @@ pub struct FieldIx {
 }
 
 impl FieldIx {
-    /// Its place in a record of its class.
+    /// Returns the index in a record of the class.
     pub fn at(self) -> usize {
         self.at
     }
 
-    /// The name of its class.
+    /// Returns the name of the class.
     pub fn class(self) -> &'static str {
         self.class
     }
 }
 
-/// A message of a class.
+/// Message of a class.
 #[derive(Debug)]
 pub struct Message {
-    /// Its name, as in `VM.start`.
+    /// Name, as in `VM.start`.
     pub name: &'static str,
-    /// What it takes, in order, without the session.
+    /// Parameters in order, without the session.
     pub params: &'static [Param],
-    /// What it answers.
+    /// Type of the result.
     pub result: Type,
-    /// The least role that may call it.
+    /// Least role that may call the message.
     pub least: Role,
-    /// How it is carried out.
+    /// Execution of the message.
     pub kind: MessageKind,
-    /// What it does.
+    /// Description.
     pub doc: &'static str,
 }
 
-/// What a message takes.
+/// Parameter of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Param {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its type.
+    /// Type.
     pub ty: Type,
-    /// What it is when it is left out, which is only possible at the end; none: it must be given.
+    /// Default value. `None` if the parameter is required. Only the last parameters can have
+    /// defaults.
     pub default: Option<DefaultValue>,
 }
 
-/// How a message is carried out.
+/// Execution of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Before there is a session, and without one: a login.
+    /// Runs without a session, before there is one: a login.
     Login,
-    /// On the spot: reads, writes, lists.
+    /// Runs immediately: reads, writes, lists.
     Short,
-    /// By a task. It has an `Async` form.
+    /// Runs as a task and has an `Async` form.
     Long,
-    /// Waits, and holds no place in a queue while it does: `event.from`.
+    /// Waits without occupying a slot of the long calls: `event.from`.
     Waits,
 }
 
 impl Class {
-    /// The field of this name.
+    /// Returns the field with this name.
     pub fn field(&'static self, name: &str) -> Option<(FieldIx, &'static Field)> {
         self.numbers().find(|(_, field)| field.name == name)
     }
 
-    /// The field of this number; none if it is a number of another class.
+    /// Returns the field with this number, or `None` if the number belongs to another class.
     pub fn field_at(&'static self, ix: FieldIx) -> Option<&'static Field> {
         self.fields.get(ix.at).filter(|_| ix.class == self.name)
     }
 
-    /// The numbers of its fields, in order.
+    /// Returns the numbers of the fields, in order.
     pub fn numbers(&'static self) -> impl Iterator<Item = (FieldIx, &'static Field)> {
         let class = self.name;
         self.fields.iter().enumerate().map(move |(at, field)| (FieldIx { class, at }, field))
     }
 
-    /// The message of this name, if it is written down.
+    /// Returns the explicit message with this name.
     pub fn message(&'static self, name: &str) -> Option<&'static Message> {
         self.messages.iter().find(|message| message.name == name)
     }
 }
 
-/// The class of this name; names differ by case, as on the wire.
+/// Returns the class with this name. Names are case-sensitive, as on the wire.
 pub fn class(name: &str) -> Option<&'static Class> {
     classes().iter().copied().find(|class| class.name == name)
 }

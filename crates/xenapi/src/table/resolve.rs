@@ -1,12 +1,13 @@
-//! From the name of a call to what it means: messages that are written down, and those that
-//! follow from a class and its fields.
+//! Resolves the name of a call: explicit messages, and those that follow from a class and its
+//! fields.
 //!
 //! # Model
-//! Every class that has records has `get_record` and `get_by_uuid`; `get_by_name_label` if they
-//! have names; `get_all`, `get_all_records` and `get_all_records_where` if they are listed;
-//! `create` and `destroy` if clients make them. Every field has `get_`; one that clients write has
-//! `set_`, a map also `add_to_` and `remove_from_`, a set `add_` and `remove_`. A message that is
-//! written down comes before one that follows.
+//! Every class with records has `get_record` and `get_by_uuid`. It has `get_by_name_label` if the
+//! records have names. Listed classes have `get_all`, `get_all_records` and
+//! `get_all_records_where`. A class whose records clients create has `create` and `destroy`. Every
+//! field has `get_`. A field that clients write has `set_`. A map also has `add_to_` and
+//! `remove_from_`, and a set has `add_` and `remove_`. An explicit message takes precedence over an
+//! implicit one.
 
 use std::borrow::Cow;
 
@@ -15,35 +16,35 @@ use super::{
     classes,
 };
 
-/// The one call that belongs to no class and needs no session.
+/// The only call that belongs to no class and needs no session.
 pub const LIST_METHODS: &str = "system.listMethods";
-/// Before the name of a call that answers with a task.
+/// Prefix of a call that returns a task.
 const ASYNC: &str = "Async.";
 
-/// What a call means.
+/// Meaning of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Method {
-    /// Names of all calls.
+    /// Returns the names of all calls.
     ListMethods,
-    /// A message that is written down.
+    /// Explicit message.
     Explicit(&'static Class, &'static Message),
-    /// References of all records.
+    /// Returns the references of all records.
     GetAll(&'static Class),
-    /// All records by reference.
+    /// Returns all records by reference.
     GetAllRecords(&'static Class),
-    /// Those for which an expression is true.
+    /// Returns the records for which an expression is true.
     GetAllRecordsWhere(&'static Class),
-    /// One record.
+    /// Returns one record.
     GetRecord(&'static Class),
-    /// The reference of the record with this UUID.
+    /// Returns the reference of the record with this UUID.
     GetByUuid(&'static Class),
-    /// References of the records with this name.
+    /// Returns the references of the records with this name.
     GetByNameLabel(&'static Class),
-    /// A new record.
+    /// Creates a record.
     Create(&'static Class),
-    /// Removes a record.
+    /// Destroys a record.
     Destroy(&'static Class),
-    /// What a field holds.
+    /// Returns the value of a field.
     Get(&'static Class, FieldIx),
     /// Sets a field.
     Set(&'static Class, FieldIx),
@@ -57,9 +58,9 @@ pub enum Method {
     Remove(&'static Class, FieldIx),
 }
 
-/// What a call of this name means, and whether it shall answer with a task.
+/// Resolves a name. Returns its method, and whether the call returns a task.
 ///
-/// None: there is no such call, or it has no `Async` form.
+/// Returns `None` if there is no such call, or it has no `Async` form.
 pub fn resolve(name: &str) -> Option<(Method, bool)> {
     if name == LIST_METHODS {
         return Some((Method::ListMethods, false));
@@ -89,8 +90,8 @@ fn of_class(of: &'static Class, what: &str) -> Option<Method> {
     }
 }
 
-/// How the name of a message begins that follows from a field, longest first where one begins
-/// another.
+/// Name prefixes of messages that follow from a field. Where one prefix begins another, the longer
+/// one comes first.
 const ACCESSORS: [(&str, Accessor); 6] = [
     ("get_", Method::Get),
     ("set_", Method::Set),
@@ -113,8 +114,8 @@ fn of_field(of: &'static Class, what: &str) -> Option<Method> {
     })
 }
 
-/// What a message that is written down would be if it followed from the field that it is named
-/// after, as `VM.set_order` from `VM.order`: for those that do no more than write that field.
+/// Returns the implicit message with the same name as an explicit one, as `VM.set_order` follows
+/// from `VM.order`. For explicit messages that only write that field.
 pub fn written(of: &'static Class, what: &str) -> Option<Method> {
     ACCESSORS.iter().find_map(|(prefix, accessor)| {
         let (ix, field) = of.field(what.strip_prefix(prefix)?)?;
@@ -124,13 +125,13 @@ pub fn written(of: &'static Class, what: &str) -> Option<Method> {
 }
 
 impl Method {
-    /// A field like this has such a message.
+    /// Returns whether a field has such a message, by its type and access.
     fn suits(self, field: &Field) -> bool {
         let reads = matches!(self, Self::Get(..));
         self.fits(field) && (reads || field.access == Access::Rw)
     }
 
-    /// A field of this type can have such a message.
+    /// Returns whether a field of this type can have such a message.
     fn fits(self, field: &Field) -> bool {
         match self {
             Self::Get(..) | Self::Set(..) => true,
@@ -140,7 +141,7 @@ impl Method {
         }
     }
 
-    /// Its name on the wire, without `Async`.
+    /// Returns the name on the wire, without `Async`.
     pub fn name(&self) -> String {
         let of_field = |of: &'static Class, ix, prefix: &str| {
             let name = of.field_at(ix).map_or("", |field| field.name);
@@ -166,7 +167,7 @@ impl Method {
         }
     }
 
-    /// What it takes, in order, without the session.
+    /// Returns the parameters in order, without the session.
     pub fn params(&self) -> Cow<'static, [Param]> {
         let given = |name, ty| Param { name, ty, default: None };
         let key = |of: &'static Class| given("self", of.reference);
@@ -191,7 +192,7 @@ impl Method {
         Cow::Owned(list)
     }
 
-    /// What it answers.
+    /// Returns the type of the result.
     pub fn result(&self) -> Type {
         match *self {
             Self::ListMethods => Type::Set(&Type::Str),
@@ -212,7 +213,7 @@ impl Method {
         }
     }
 
-    /// The least role that may call it.
+    /// Returns the least role that may call the method.
     pub fn least(&self) -> Role {
         match *self {
             Self::ListMethods => Role::ReadOnly,
@@ -233,7 +234,7 @@ impl Method {
         }
     }
 
-    /// How it is carried out.
+    /// Returns how the method runs.
     pub fn kind(&self) -> MessageKind {
         match self {
             Self::Explicit(_, message) => message.kind,
@@ -242,12 +243,12 @@ impl Method {
         }
     }
 
-    /// It takes a session as its first parameter.
+    /// Returns whether the first parameter is a session.
     pub fn needs_session(&self) -> bool {
         !matches!(self, Self::ListMethods) && self.kind() != MessageKind::Login
     }
 
-    /// It has an `Async` form.
+    /// Returns whether the method has an `Async` form.
     pub fn has_async(&self) -> bool {
         self.kind() == MessageKind::Long || matches!(self, Self::Create(_) | Self::Destroy(_))
     }
@@ -257,7 +258,7 @@ fn type_of(of: &'static Class, ix: FieldIx) -> Type {
     of.field_at(ix).map_or(Type::Void, |field| field.ty)
 }
 
-/// Keys and values of a map; of a set, nothing and its values.
+/// Returns the key and value types of a map. For a set, returns void and the type of its values.
 fn member(ty: Type) -> (Type, Type) {
     match ty {
         Type::Map(key, value) => (*key, *value),
@@ -266,7 +267,7 @@ fn member(ty: Type) -> (Type, Type) {
     }
 }
 
-/// Names of all calls without their `Async` forms, class by class.
+/// Returns the names of all calls without their `Async` forms, class by class.
 pub fn methods() -> Vec<String> {
     let all = classes().iter().flat_map(|of| names(of).into_iter().map(|what| dotted(of, &what)));
     all.chain([LIST_METHODS.to_owned()]).collect()

@@ -1,27 +1,27 @@
-//! Who may do what: six roles, each of which may do all that the one before it may.
+//! Roles of the API. Each role may do everything that the previous one may.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What somebody who logged in may do.
+/// Role of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Look, and cancel one's own tasks.
+    /// Reads, and cancels the user's own tasks.
     ReadOnly,
-    /// Start and stop machines, change CDs, use consoles.
+    /// Starts and stops VMs, changes CDs, uses consoles.
     VmOperator,
-    /// Create, change and destroy machines and their devices.
+    /// Creates, changes and destroys VMs and their devices.
     VmAdmin,
-    /// Place, move and snapshot machines, and size their memory.
+    /// Places, moves and snapshots VMs, and sets their memory.
     VmPowerAdmin,
-    /// Manage hosts, storage and networks.
+    /// Manages hosts, storage and networks.
     PoolOperator,
     /// Everything.
     PoolAdmin,
 }
 
 impl Role {
-    /// All of them, the least first.
+    /// All roles, from the least to the most powerful.
     pub const ALL: [Self; 6] = [
         Self::ReadOnly,
         Self::VmOperator,
@@ -31,7 +31,7 @@ impl Role {
         Self::PoolAdmin,
     ];
 
-    /// Its name on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::ReadOnly => "read-only",
@@ -43,7 +43,7 @@ impl Role {
         }
     }
 
-    /// What it is for, in a sentence.
+    /// Returns the purpose in a sentence.
     pub fn description(self) -> &'static str {
         match self {
             Self::ReadOnly => "May log in and look at everything",
@@ -55,7 +55,8 @@ impl Role {
         }
     }
 
-    /// The UUID of its record: the same in every pool, so that scripts may name it.
+    /// Returns the UUID of the role's record. It is the same in every pool, so that scripts may use
+    /// it.
     pub fn uuid(self) -> &'static str {
         match self {
             Self::ReadOnly => "7233b8e3-eacb-d7da-2c95-f2e581cdbf4e",
@@ -74,7 +75,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Text that names no role.
+/// Error of text that names no role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no role; there are {names}", names = Role::ALL.map(Role::name).join(", "))]
 pub struct NoRole(pub String);

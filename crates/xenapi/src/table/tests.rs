@@ -5,7 +5,7 @@ use super::*;
 use crate::Value;
 use crate::coerce::fits;
 
-/// Classes that records name and that are left out: references to them are empty.
+/// Classes that fields refer to but the table omits. References to them are null.
 const ABSENT: [&str; 22] = [
     "Certificate",
     "DR_task",
@@ -31,7 +31,7 @@ const ABSENT: [&str; 22] = [
     "user",
 ];
 
-/// Results that are records of no class.
+/// Result records that belong to no class.
 const SHAPES: [&str; 5] =
     ["<class>", "data_source", "event_batch", "probe_result", "vdi_nbd_server_info"];
 
@@ -39,7 +39,7 @@ fn fields() -> impl Iterator<Item = (&'static Class, &'static Field)> {
     classes().iter().flat_map(|class| class.fields.iter().map(move |field| (*class, field)))
 }
 
-/// All types of the table, each with where it stands.
+/// Returns all types of the table, each with its place.
 fn types() -> Vec<(String, Type)> {
     let mut types: Vec<_> = fields()
         .map(|(class, field)| (format!("{}.{}", class.name, field.name), field.ty))
@@ -54,7 +54,7 @@ fn types() -> Vec<(String, Type)> {
     types
 }
 
-/// The type and those inside it.
+/// Returns the type and its nested types.
 fn parts(ty: Type) -> Vec<Type> {
     let mut parts = match ty {
         Type::Set(inner) => parts(*inner),
@@ -116,7 +116,7 @@ fn every_enumeration_is_of_use() {
     }
 }
 
-/// The words of an enumeration are those of the kind that decides about them.
+/// Checks that an enumeration has the same values as the type that implements it.
 macro_rules! same_words {
     ($($words:ident $kind:ty),+ $(,)?) => {$(
         let names: Vec<_> = <$kind>::ALL.iter().map(|one| one.name()).collect();

@@ -1,47 +1,48 @@
-//! What a field, a parameter or a result may hold.
+//! Types of fields, parameters and results.
 
 use std::collections::BTreeMap;
 
 use crate::{Date, NULL_REF, Value};
 
-/// The type of a field, a parameter or a result.
+/// Type of a field, a parameter or a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// No result: empty text on the wire.
     Void,
     /// Text.
     Str,
-    /// A whole number of 64 bits.
+    /// Whole number of 64 bits.
     Int,
-    /// A number.
+    /// Floating-point number.
     Float,
-    /// Yes or no.
+    /// Boolean.
     Bool,
-    /// A moment.
+    /// Date.
     Date,
-    /// One of several words.
+    /// Enumeration.
     Enum(&'static Enum),
-    /// A reference to a record of this class.
+    /// Reference to a record of this class.
     Ref(&'static str),
-    /// Several of a type.
+    /// Set of values of a type.
     Set(&'static Type),
-    /// From one type to another; keys are text on the wire.
+    /// Map between two types. Keys are text on the wire.
     Map(&'static Type, &'static Type),
-    /// A whole record of this class.
+    /// Record of this class.
     Record(&'static str),
 }
 
-/// Words of which a value is one.
+/// Enumeration type.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Enum {
-    /// Its name, for example `vm_power_state`.
+    /// Name, for example `vm_power_state`.
     pub name: &'static str,
-    /// The words, as they are on the wire; never none.
+    /// Values as they are on the wire, at least one.
     pub words: &'static [&'static str],
 }
 
 impl Type {
-    /// What stands for "nothing was given": empty, zero, no, 1970, the first word, no reference.
+    /// Returns the zero of the type: empty, 0, false, 1970, the first value of an enumeration, the
+    /// null reference.
     pub fn zero(&self) -> Value {
         match self {
             Self::Void | Self::Str => Value::text(""),
@@ -57,27 +58,27 @@ impl Type {
     }
 }
 
-/// A value that a field has when nobody gave it another.
+/// Default value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DefaultValue {
-    /// The zero of its type.
+    /// Zero of its type.
     Zero,
-    /// Text, or a word of an enumeration.
+    /// Text, or a value of an enumeration.
     Text(&'static str),
-    /// A whole number.
+    /// Whole number.
     Int(i64),
-    /// A number.
+    /// Floating-point number.
     Float(f64),
-    /// Yes.
+    /// True.
     Yes,
-    /// A set of whole numbers.
+    /// Set of whole numbers.
     Ints(&'static [i64]),
-    /// A map from text to text.
+    /// Map from text to text.
     Pairs(&'static [(&'static str, &'static str)]),
 }
 
 impl DefaultValue {
-    /// The value, for a field of this type.
+    /// Returns the value for a field of this type.
     pub fn value(&self, ty: &Type) -> Value {
         match self {
             Self::Zero => ty.zero(),

@@ -1,4 +1,4 @@
-//! Calls and answers.
+//! Calls and responses.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) fn call(method: &str, params: &[Value]) -> Body {
     sink.body()
 }
 
-/// Writes an answer. With `alone` the result stands without a status around it.
+/// Writes a response. With `alone`, the result is not wrapped in a status.
 pub(crate) fn answer(outcome: &Result<Value, ApiError>, alone: bool) -> Body {
     let mut sink = Pieces::default();
     sink.buffer().push_str(HEAD);
@@ -74,7 +74,7 @@ pub(crate) fn parse_call(text: &str, limits: &Limits) -> Result<(String, Vec<Val
     Ok((method, params))
 }
 
-/// Reads an answer; `alone` as [`answer`] has it.
+/// Reads a response. `alone` has the same meaning as in [`answer`].
 pub(crate) fn parse_answer(
     text: &str,
     limits: &Limits,

@@ -1,13 +1,13 @@
-//! XML-RPC as the XenAPI speaks it.
+//! XML-RPC as the XenAPI uses it.
 //!
-//! Written: no white space between elements, and text without an element of its own
-//! (`<value>a</value>`), because clients take the one for a node and the empty `<string></string>`
-//! for nothing. Whole numbers are such text as well. An answer is a map of `Status` and `Value` or
-//! `ErrorDescription`; only the list of methods stands alone.
+//! Output: no white space between elements, and no `string` element around text
+//! (`<value>a</value>`). Clients read white space as a node, and the empty `<string></string>` as a
+//! missing value. Whole numbers are also such text. A response is a map of `Status` and `Value` or
+//! `ErrorDescription`. Only the list of methods is not wrapped.
 //!
-//! Read: every form that a client may choose for a value, and nothing that XML-RPC does not have:
-//! no document type, hence no entities of its own, no unknown element. Depth, number of values and
-//! length are [limited](crate::limits::Limits).
+//! Input: every form that a client may choose for a value, and nothing outside XML-RPC: no document
+//! type, so no custom entities, and no unknown element. Depth, number of values and length are
+//! [limited](crate::limits::Limits).
 //!
 //! Source: the XML-RPC specification of 2003; XML 1.0, section 2.
 
@@ -26,21 +26,22 @@ use crate::error::BadBody;
 use crate::limits::Limits;
 use crate::value::{RECORD_BYTES, Value};
 
-/// The text of a value: one element `value`. Results of tasks are kept so.
+/// Returns the text of a value: one `value` element. Task results are stored in this form.
 pub fn write_value(value: &Value) -> String {
     let mut text = String::new();
     write::value(&mut text, value);
     text
 }
 
-/// The text of a map with these members, as that of a value.
+/// Returns the text of a map with these members, as [`write_value`] would.
 pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Value)>) -> String {
     let mut text = String::with_capacity(RECORD_BYTES);
     write::members(&mut text, members);
     text
 }
 
-/// The value of such a text. Whole numbers are text: [`coerce`](crate::coerce::coerce) knows better.
+/// Parses the text of a value. Whole numbers stay text until [`coerce`](crate::coerce::coerce)
+/// converts them.
 ///
 /// # Errors
 /// [`BadBody::TooLarge`], [`BadBody::Malformed`].

@@ -1,4 +1,4 @@
-//! Elements as values.
+//! Parser from elements to values.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::error::BadBody;
 use crate::limits::{Budget, Limits};
 use crate::value::Value;
 
-/// A document of one element `value`.
+/// Parses a document of one `value` element.
 pub(super) fn lone_value(text: &str, limits: &Limits) -> Result<Value, BadBody> {
     let mut values = Values::new(text, limits)?;
     values.tokens.open(Tag::Value)?;
@@ -17,7 +17,7 @@ pub(super) fn lone_value(text: &str, limits: &Limits) -> Result<Value, BadBody> 
     Ok(value)
 }
 
-/// Reads values within the limits.
+/// Reader of values within the limits.
 pub(super) struct Values<'a> {
     pub(super) tokens: Tokens<'a>,
     budget: Budget,
@@ -37,7 +37,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The rest of an element `value`, `depth` deep.
+    /// Reads the rest of a `value` element at depth `depth`.
     pub(super) fn value(&mut self, depth: u16) -> Result<Value, BadBody> {
         self.budget.enter(depth).map_err(|what| self.tokens.error(what))?;
         let text = self.tokens.text()?;
@@ -53,7 +53,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The rest of an element that says what it holds.
+    /// Reads the rest of an element that names the type.
     fn typed(&mut self, tag: Tag, depth: u16) -> Result<Value, BadBody> {
         match tag {
             Tag::Str => Ok(Value::Str(self.tokens.text_and_close()?.into_owned())),
@@ -103,8 +103,8 @@ impl<'a> Values<'a> {
         Ok(members)
     }
 
-    /// All elements `tag` up to the end of the element that holds them. `read` reads the rest of
-    /// one, its end included.
+    /// Reads all `tag` elements up to the end of their parent. `read` reads the rest of one,
+    /// including its end.
     pub(super) fn list<T>(
         &mut self,
         tag: Tag,

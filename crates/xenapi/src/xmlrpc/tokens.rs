@@ -1,4 +1,4 @@
-//! A body as tokens: elements that XML-RPC has, and text.
+//! Tokenizer of a body: elements of XML-RPC, and text.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use quick_xml::events::{BytesRef, Event};
 use super::write::is_allowed;
 use crate::error::BadBody;
 
-/// Longest part of a body that an error repeats, in characters.
+/// Longest part of a body in an error, in characters.
 const QUOTED_CHARS: usize = 40;
 
-/// An element of XML-RPC.
+/// Element of XML-RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     MethodCall,
@@ -66,10 +66,10 @@ pub(super) enum Token<'a> {
     End,
 }
 
-/// Tells tokens one after the other.
+/// Reader of tokens, one after the other.
 pub(super) struct Tokens<'a> {
     reader: Reader<&'a [u8]>,
-    /// Read, and put back by [`next_text`](Self::next_text).
+    /// Token that [`next_text`](Self::next_text) has put back.
     ahead: Option<Token<'a>>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Tokens<'a> {
         Self { reader, ahead: None }
     }
 
-    /// The next token, which it removes.
+    /// Removes and returns the next token.
     pub(super) fn next(&mut self) -> Result<Token<'a>, BadBody> {
         match self.ahead.take() {
             Some(token) => Ok(token),
@@ -88,7 +88,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The next token, if it is text: otherwise it stays.
+    /// Returns the next token if it is text. Otherwise keeps it.
     fn next_text(&mut self) -> Result<Option<Cow<'a, str>>, BadBody> {
         match self.next()? {
             Token::Text(text) => Ok(Some(text)),
@@ -99,7 +99,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// All text up to the next tag.
+    /// Returns all text up to the next tag.
     pub(super) fn text(&mut self) -> Result<Cow<'a, str>, BadBody> {
         let mut whole = self.next_text()?.unwrap_or_default();
         while let Some(more) = self.next_text()? {
@@ -111,7 +111,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The next token after white space, if there is some.
+    /// Returns the next token after optional white space.
     pub(super) fn next_tag(&mut self) -> Result<Token<'a>, BadBody> {
         let text = self.text()?;
         self.blank(&text)?;
@@ -135,14 +135,14 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The rest of an element that holds text and nothing else.
+    /// Reads the rest of an element that contains only text.
     pub(super) fn text_and_close(&mut self) -> Result<Cow<'a, str>, BadBody> {
         let text = self.text()?;
         self.close()?;
         Ok(text)
     }
 
-    /// Refuses text other than white space.
+    /// Rejects text other than white space.
     pub(super) fn blank(&self, text: &str) -> Result<(), BadBody> {
         if text.trim_ascii().is_empty() {
             return Ok(());
@@ -184,7 +184,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The character of a reference: by number, or one of the five that XML itself names.
+    /// Returns the character of a reference: by number, or one of the five predefined XML entities.
     fn character(&self, reference: &BytesRef<'_>) -> Result<String, BadBody> {
         let named = match reference.as_ref() {
             "lt" => Some('<'),
@@ -199,7 +199,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The beginning of a text, for an error.
+/// Returns the start of a text, for an error.
 fn quoted(text: &str) -> String {
     text.chars().take(QUOTED_CHARS).collect()
 }

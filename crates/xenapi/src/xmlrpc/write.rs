@@ -1,4 +1,4 @@
-//! Values as elements.
+//! Writer from values to elements.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::body::{Encoding, Sink, float, has};
 use crate::value::Value;
 
-/// Appends one element `value`.
+/// Appends one `value` element.
 pub(super) fn value(sink: &mut impl Sink, of: &Value) {
     if let Value::Encoded(encoded) = of {
         return sink.append_cached(encoded, Encoding::Xml);
@@ -36,7 +36,7 @@ pub(super) fn value(sink: &mut impl Sink, of: &Value) {
     sink.buffer().push_str("</value>");
 }
 
-/// Appends one element `value`, a map with these members.
+/// Appends one `value` element, a map with these members.
 pub(super) fn members<'a>(
     sink: &mut impl Sink,
     members: impl Iterator<Item = (&'a str, &'a Value)>,
@@ -52,7 +52,7 @@ fn structure<'a>(sink: &mut impl Sink, members: impl Iterator<Item = (&'a str, &
     sink.buffer().push_str("</struct>");
 }
 
-/// Appends one member of a map, whose element `value` is what `value` appends.
+/// Appends one member of a map. `value` appends its `value` element.
 pub(super) fn member<S: Sink>(sink: &mut S, name: &str, value: impl FnOnce(&mut S)) {
     sink.buffer().push_str("<member><name>");
     push_escaped(sink.buffer(), name);
@@ -65,19 +65,19 @@ fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a String takes everything");
 }
 
-/// Text as it may stand between tags.
+/// Escapes text for use between tags.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_escaped(&mut out, text);
     out
 }
 
-/// A carriage return is written as a reference, because a reader makes a line feed of a plain one.
-/// XML has no way to write most other control characters: they become U+FFFD, since one of them
-/// would keep a client from reading the whole answer.
+/// Escapes a carriage return as a reference, because XML readers convert a plain one to a line
+/// feed. XML cannot represent most other control characters, which would make the whole response
+/// unreadable. They become U+FFFD.
 pub(super) fn push_escaped(out: &mut String, text: &str) {
     if !has(text, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'<' | b'>' | b'&')) {
-        // As nearly all are, so no time goes into characters.
+        // Fast path for nearly all texts, without a loop over characters.
         return out.push_str(text);
     }
     let mut rest = text;
@@ -104,7 +104,7 @@ fn escape(c: char) -> Option<Cow<'static, str>> {
     }
 }
 
-/// What a document may hold (XML 1.0, 2.2 `Char`).
+/// Returns whether a document may contain the character (XML 1.0, 2.2 `Char`).
 pub(super) fn is_allowed(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' => true,

@@ -14,10 +14,10 @@ use super::*;
 use crate::test_values::map;
 use crate::{ApiError, Date, codes, xmlrpc};
 
-/// What a server makes of a call, and of those before it.
+/// Response of a test server to a call, given the calls before it.
 type Api = fn(&Call, &Seen) -> Result<Value, ApiError>;
 
-/// A server at a socket, and what it was asked.
+/// Test server on a socket, and the calls that it received.
 struct World {
     dir: TempDir,
     seen: Seen,
@@ -35,7 +35,7 @@ impl World {
         self.dir.path().join("s")
     }
 
-    /// Answers that are noted.
+    /// Returns a handler that records each call.
     fn answers(&self, answers: Api) -> Arc<Answers> {
         let seen = self.seen.clone();
         Arc::new(move |call: &Call| {
@@ -57,7 +57,7 @@ fn texts(call: &Call) -> Vec<String> {
     call.params.iter().map(text).collect()
 }
 
-/// As a server of the API does: who has no session is refused.
+/// Handles calls like a real server: rejects calls without a session.
 fn api(call: &Call, _: &Seen) -> Result<Value, ApiError> {
     let params = texts(call);
     if call.method == "session.login_with_password" {
@@ -92,7 +92,7 @@ fn a_session_is_put_in_front_and_results_have_their_types() {
         assert_eq!(refused.code(), Some("SESSION_INVALID"));
         client.login("root", "secret", "test").unwrap();
         assert_eq!(client.session(), Some("OpaqueRef:s"));
-        // Text in XML, a number in JSON.
+        // The number is text in XML and a number in JSON.
         assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
         let refused = client.call("VM.get_power_state", &[Value::text("v")]).unwrap_err();
         let ClientError::Api(refused) = refused else { panic!("{refused}") };
@@ -109,7 +109,7 @@ fn a_session_is_put_in_front_and_results_have_their_types() {
 
 #[test]
 fn a_connection_is_the_session_where_the_server_lets_it() {
-    // The daemon at its socket.
+    // A server like the daemon at its socket.
     let world = World::new(MANY, |call, seen| {
         seen.note(format!("{:?}", texts(call)));
         Ok(Value::Int(7))
@@ -156,7 +156,7 @@ fn a_tunnel_of_root_needs_no_session_but_where_one_is_wanted() {
         client.tunnel("/named").unwrap();
         assert_eq!(world.seen.all(), ["session.login_with_password"]);
     }
-    // Who is not root says nothing of its own accord.
+    // A client without a session of its own does not log in by itself.
     let refused = world.client(Encoding::Json).tunnel("/named").unwrap_err();
     assert!(matches!(&refused, ClientError::Refused { why, .. } if why == "who?"), "{refused}");
 }
@@ -183,7 +183,7 @@ fn a_connection_that_was_closed_meanwhile_is_made_anew() {
     let mut client = world.client(Encoding::Json);
     client.login("root", "secret", "test").unwrap();
     for _ in 0..3 {
-        // The server has closed: wait until that is seen here, as a client that types would.
+        // Waits until the client sees the server's close, as an interactive client would.
         let link = client.link.as_ref().unwrap();
         poll(&mut [PollFd::new(&link.as_fd(), PollFlags::IN)], None).unwrap();
         client.call("VM.get_domid", &[Value::text("v")]).unwrap();
@@ -210,8 +210,8 @@ fn a_call_whose_answer_is_lost_is_not_sent_again() {
     assert!(server.join().unwrap().accept().is_err(), "it came again");
 }
 
-/// What a server sends whatever it is asked, and what the client makes of it. It waits to be asked:
-/// a connection that has said something by then is not used.
+/// Returns the client's error for a fixed response. The server waits for the request, because the
+/// client does not use a connection with unexpected data.
 fn told(answer: &'static [u8]) -> ClientError {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -236,7 +236,7 @@ fn servers_of_something_else() {
     assert!(matches!(error, ClientError::Nonsense { .. }), "{error:?}");
     let error = told(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
     assert!(matches!(error, ClientError::Nonsense { .. }), "{error:?}");
-    // An answer, but of a type that this call does not have.
+    // A valid response, but of another type than the method's result.
     let body = br#"{"jsonrpc":"2.0","result":7,"id":1}"#;
     assert_eq!(body.len(), 35);
     let error = told(
@@ -266,7 +266,7 @@ fn an_answer_that_does_not_come_is_late() {
     assert!(matches!(error, ClientError::Late { .. }), "{error:?}");
 }
 
-/// A server whose tasks end each in its way.
+/// Handles calls as a server whose tasks end in different ways.
 fn tasks(call: &Call, seen: &Seen) -> Result<Value, ApiError> {
     match call.method.as_str() {
         "Async.VM.unpause" => Err(codes::bad_power_state("v", "paused", "running")),
@@ -277,7 +277,7 @@ fn tasks(call: &Call, seen: &Seen) -> Result<Value, ApiError> {
             assert_eq!(call.params[1], of);
             match texts(call)[2].as_str() {
                 "" => batch("1", vec![event("add", Some(task("pending", "", &[])))]),
-                // Time has passed, nothing has happened.
+                // The wait has timed out without a change.
                 "1" => batch("2", vec![]),
                 _ => batch("3", vec![ended(seen)]),
             }
@@ -322,7 +322,7 @@ fn task(status: &str, result: &str, error: &[&str]) -> Value {
     ])
 }
 
-/// What comes of a call, and the calls that were made for it.
+/// Returns the result of a call, and the calls made for it.
 fn ran(method: &str) -> (Result<Value, ClientError>, Vec<String>) {
     let world = World::new(MANY, tasks);
     let mut client = world.client(Encoding::Xml);
@@ -382,7 +382,7 @@ fn a_tunnel_goes_both_ways() {
         seen.extend_from_slice(&some[..came]);
     }
     assert_eq!(seen, b"login: HELLO\n");
-    // Nothing more: it does not wait.
+    // No more bytes: the read does not block.
     let idle = tunnel.read(&mut [0; 8]).unwrap_err();
     assert_eq!(idle.kind(), std::io::ErrorKind::WouldBlock);
 }
@@ -413,7 +413,7 @@ fn a_server_with_tls_is_known_again_by_its_certificate() {
     assert_eq!(first.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
     let second = Client::connect(address, Encoding::Json).unwrap();
     assert_eq!(second.newly_trusted(), None);
-    // Another server in its place: nothing is said to it.
+    // Another server answers at this address: the client sends nothing to it.
     let file = world.dir.path().join("trust");
     let other = with_tls("somebody.else", world.answers(api));
     let text = std::fs::read_to_string(&file).unwrap();

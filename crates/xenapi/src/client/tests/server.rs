@@ -1,4 +1,4 @@
-//! A server in the same process.
+//! Server in the same process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -12,10 +12,10 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::envelope::{self, Call, Encoding};
 use crate::{ApiError, Value};
 
-/// What answers a call.
+/// Handler of calls.
 pub(super) type Answers = dyn Fn(&Call) -> Result<Value, ApiError> + Send + Sync;
 
-/// What a server was asked, in order.
+/// Calls that a server received, in order.
 #[derive(Clone, Default)]
 pub(super) struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -29,10 +29,10 @@ impl Seen {
     }
 }
 
-/// How many calls of one connection are answered.
+/// Number of calls that one connection answers.
 pub(super) const MANY: usize = 1_000;
 
-/// Serves connections until the process ends; each is closed after so many calls.
+/// Serves connections until the process ends. Closes each after `calls` calls.
 pub(super) fn on_socket(path: &Path, calls: usize, answers: Arc<Answers>) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -43,7 +43,7 @@ pub(super) fn on_socket(path: &Path, calls: usize, answers: Arc<Answers>) {
     });
 }
 
-/// Serves with TLS on the port that it tells.
+/// Serves with TLS and returns the port.
 pub(super) fn with_tls(name: &str, answers: Arc<Answers>) -> u16 {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -68,7 +68,7 @@ pub(super) fn with_tls(name: &str, answers: Arc<Answers>) -> u16 {
     port
 }
 
-/// Answers so many calls of a connection, then closes it.
+/// Answers `calls` calls of a connection, then closes it.
 fn serve(stream: impl Read + Write, calls: usize, answers: &Answers) {
     let mut stream = BufReader::new(stream);
     for _ in 0..calls {
@@ -102,7 +102,7 @@ fn serve(stream: impl Read + Write, calls: usize, answers: &Answers) {
     }
 }
 
-/// Path, cookie and body.
+/// Reads a request: path, cookie and body.
 fn request(stream: &mut impl BufRead) -> Option<(String, String, Vec<u8>)> {
     let (mut path, mut cookie, mut length) = (None, String::new(), 0);
     loop {
@@ -125,7 +125,7 @@ fn request(stream: &mut impl BufRead) -> Option<(String, String, Vec<u8>)> {
     Some((path?, cookie, body))
 }
 
-/// Sends back what comes, in capitals.
+/// Sends all received bytes back in upper case.
 fn echo(mut stream: BufReader<impl Read + Write>) {
     let mut line = String::new();
     while let Ok(1..) = stream.read_line(&mut line) {

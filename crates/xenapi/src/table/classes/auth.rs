@@ -1,17 +1,17 @@
-//! Names of users in a directory elsewhere.
+//! Names of users in an external directory.
 
 use super::prelude::*;
 
 messages! {
-    /// The identifier of a user or group of this name.
+    /// Returns the identifier of the user or group with this name.
     ReadOnly Short get_subject_identifier(subject_name: Str) -> Str;
-    /// What is known of the user or group of this identifier.
+    /// Returns information about the user or group with this identifier.
     ReadOnly Short get_subject_information_from_identifier(subject_identifier: Str) -> PAIRS;
-    /// Identifiers of the groups to which a user belongs.
+    /// Returns the identifiers of the groups of a user.
     ReadOnly Short get_group_membership(subject_identifier: Str) -> STRS;
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class = Class::new(
     ("auth", "Users as a directory elsewhere knows them"),
     Role::ReadOnly,

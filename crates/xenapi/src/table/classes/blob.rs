@@ -1,31 +1,31 @@
-//! Data that clients keep with an object.
+//! Blobs: data of clients, stored with an object.
 
 use super::prelude::*;
 
 fields! { "blob", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rw(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rw(Str).opt(),
-    /// Its size, in bytes.
+    /// Size in bytes.
     size: ro(Int),
-    /// Everybody may read it, without a session.
+    /// True if the blob is readable without a session.
     public: rw(Bool).opt(),
-    /// When it was last written.
+    /// Time of the last write.
     last_updated: rc(Date),
-    /// What it holds, as a MIME type.
+    /// MIME type of the data.
     mime_type: rc(Str),
 }
 
 messages! {
-    /// Makes an empty one.
+    /// Creates an empty blob.
     PoolOperator Short create(mime_type: Str; public: Bool) -> Ref("blob");
-    /// Removes it.
+    /// Destroys the blob.
     PoolOperator Short destroy(self: Ref("blob"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("blob", "Data kept with an object"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -1,28 +1,28 @@
-//! Network devices of hosts that act as one.
+//! Bonds: network devices of hosts that act as one.
 
 use super::prelude::*;
 
 fields! { "Bond", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The device that they act as.
+    /// PIF of the bond itself.
     master: rc(Ref("PIF")).opt(),
-    /// The devices that act as one.
+    /// PIFs that form the bond.
     slaves: ro(Set(&Ref("PIF"))).inverse("PIF", "bond_slave_of"),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// The device whose addresses it has.
+    /// PIF whose addresses the bond has.
     primary_slave: ro(Ref("PIF")).opt(),
-    /// How packets are shared out.
+    /// Mode in which packets are distributed.
     mode: ro(Enum(&enums::BOND_MODE)).or(Text("balance-slb")),
-    /// Settings of that.
+    /// Settings of the mode.
     properties: ro(PAIRS).opt(),
-    /// Devices that have a link.
+    /// Number of PIFs with a link.
     links_up: ro(Int).opt(),
-    /// It takes its Ethernet address from the device whose addresses it has.
+    /// True if the bond takes its Ethernet address from the primary PIF.
     auto_update_mac: ro(Bool).or(Yes),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("Bond", "Several network devices as one"), Role::PoolOperator, FIELDS, &[]);

@@ -1,20 +1,20 @@
-//! Consoles of machines.
+//! Consoles of VMs.
 
 use super::prelude::*;
 
 fields! { "console", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What it speaks.
+    /// Protocol.
     protocol: ro(Enum(&enums::CONSOLE_PROTOCOL)),
-    /// The URL at which it is.
+    /// URL of the console.
     location: ro(Str),
-    /// Its machine.
+    /// VM of the console.
     VM: ro(Ref("VM")),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("console", "A console of a machine"), Role::VmAdmin, FIELDS, &[]);

@@ -1,40 +1,40 @@
-//! Changes.
+//! Events.
 
 use super::prelude::*;
 
 fields! { "event", ReadOnly;
-    /// The record as it is now; not of a record that is gone.
+    /// Current record. Absent if the record was deleted.
     snapshot: ro(Record("<class>")),
-    /// The generation of the change.
+    /// Generation of the change.
     id: rc(Int),
-    /// Kept for old clients; always zero.
+    /// Always zero, for old clients.
     timestamp: rc(Date),
-    /// The class of the record, in lower case.
+    /// Class of the record, in lower case.
     class: rc(Str),
-    /// What became of it.
+    /// Type of the change.
     operation: rc(Enum(&enums::EVENT_OPERATION)),
-    /// The record.
+    /// Reference of the record.
     r#ref: rc(Str),
-    /// The record's UUID, in `event.next` only.
+    /// UUID of the record, only in `event.next`.
     obj_uuid: rc(Str),
 }
 
 messages! {
-    /// Changes since the token, or, if there are none, those of the next seconds.
+    /// Returns the changes since the token. Without any, waits up to the timeout for changes.
     ReadOnly Waits from(classes: STRS, token: Str, timeout: Float) -> Record("event_batch");
-    /// Makes an event of a record that did not change; the token is of the moment before.
+    /// Creates an event for an unchanged record. The token is from just before it.
     ReadOnly Short inject(class: Str, ref: Str) -> Str;
-    /// The generation of the latest change.
+    /// Returns the generation of the latest change.
     ReadOnly Short get_current_id() -> Int;
-    /// Begins to keep changes for this session: refused, `from` has taken its place.
+    /// Registers this session for events. Always refused, because `from` replaces it.
     ReadOnly Short register(classes: STRS);
-    /// Ends what `register` began.
+    /// Ends a registration by `register`.
     ReadOnly Short unregister(classes: STRS);
-    /// Changes kept for this session: refused, `from` has taken its place.
+    /// Returns the events of this session. Always refused, because `from` replaces it.
     ReadOnly Short next() -> Set(&Record("event"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("event", "A change of a record"), Role::ReadOnly, FIELDS, MESSAGES)
         .kept(RecordStorage::Nowhere)

@@ -3,202 +3,202 @@
 use super::prelude::*;
 
 fields! { "host", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rw(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rw(Str).opt(),
-    /// Memory that is not for machines, in bytes.
+    /// Memory that is not available for VMs, in bytes.
     memory_overhead: ro(Int).opt(),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::HOST_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::HOST_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// The API's version.
+    /// Major version of the API.
     API_version_major: ro(Int),
-    /// The API's version within the major one.
+    /// Minor version of the API.
     API_version_minor: ro(Int),
-    /// Who made the API.
+    /// Vendor of the API implementation.
     API_version_vendor: ro(Str),
-    /// What that vendor says of it.
+    /// Details of the vendor's implementation.
     API_version_vendor_implementation: ro(PAIRS),
-    /// Machines may be started on it.
+    /// True if VMs may be started on the host.
     enabled: ro(Bool),
-    /// Product and versions of its software.
+    /// Product and versions of the software.
     software_version: rc(PAIRS),
-    /// Whatever clients keep with it; some keys are settings of the toolstack.
+    /// Additional settings of clients. Some keys are settings of the toolstack.
     other_config: rw(PAIRS),
-    /// Kinds of machines that it runs.
+    /// Types of VMs that the host can run.
     capabilities: rc(STRS),
-    /// How its CPUs are set up.
+    /// Configuration of the CPUs.
     cpu_configuration: ro(PAIRS),
-    /// How it shares CPUs out.
+    /// Scheduling policy.
     sched_policy: ro(Str),
-    /// Boot loaders that it has.
+    /// Supported boot loaders.
     supported_bootloaders: ro(STRS),
-    /// Machines that run on it.
+    /// VMs that run on the host.
     resident_VMs: ro(Set(&Ref("VM"))).inverse("VM", "resident_on"),
-    /// Where it logs to.
+    /// Logging configuration.
     logging: rw(PAIRS),
-    /// Its network devices.
+    /// Network devices of the host.
     PIFs: ro(Set(&Ref("PIF"))).inverse("PIF", "host"),
-    /// Where its suspended machines are kept.
+    /// SR for the memory of suspended VMs.
     suspend_image_sr: rw(Ref("SR")),
-    /// Where its crash dumps are kept.
+    /// SR for crash dumps.
     crash_dump_sr: rw(Ref("SR")),
-    /// Its crash dumps.
+    /// Crash dumps of the host.
     crashdumps: ro(Set(&Ref("host_crashdump"))),
-    /// Patches installed on it.
+    /// Patches installed on the host.
     patches: ro(Set(&Ref("host_patch"))),
-    /// Updates installed on it.
+    /// Updates installed on the host.
     updates: ro(Set(&Ref("pool_update"))),
-    /// Its connections to storage.
+    /// Connections of the host to SRs.
     PBDs: ro(Set(&Ref("PBD"))).inverse("PBD", "host"),
-    /// Its CPUs.
+    /// CPUs of the host.
     host_CPUs: ro(Set(&Ref("host_cpu"))).inverse("host_cpu", "host"),
-    /// Its CPUs in sum.
+    /// Summary of the CPUs.
     cpu_info: ro(PAIRS).opt(),
-    /// Its name in the network.
+    /// Host name.
     hostname: rw(Str),
-    /// Its address.
+    /// Address.
     address: rw(Str),
-    /// What is measured of it.
+    /// Metrics of the host.
     metrics: ro(Ref("host_metrics")),
-    /// What its licence says.
+    /// License parameters.
     license_params: ro(PAIRS),
-    /// Disks by which it sees that other hosts live.
+    /// Disks through which the host detects live hosts.
     ha_statefiles: ro(STRS).opt(),
-    /// Hosts that it sees living.
+    /// Hosts that this host sees as live.
     ha_network_peers: ro(STRS).opt(),
-    /// Data kept with it.
+    /// Blobs of data stored with the object, by name.
     blobs: ro(BLOBS).opt(),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// The kind of directory in which it looks up users.
+    /// Type of the external directory for users.
     external_auth_type: ro(Str).opt(),
-    /// The name of that directory.
+    /// Name of the external directory.
     external_auth_service_name: ro(Str).opt(),
-    /// Settings of that directory.
+    /// Settings of the external directory.
     external_auth_configuration: ro(PAIRS).opt(),
-    /// Its edition.
+    /// Edition.
     edition: ro(Str).opt(),
-    /// Where licences come from.
+    /// License server.
     license_server: rw(PAIRS).or(Pairs(&[("address", "localhost"), ("port", "27000")])),
-    /// What its firmware says.
+    /// BIOS strings.
     bios_strings: ro(PAIRS).opt(),
-    /// How it can be powered on from afar.
+    /// Method of remote power-on.
     power_on_mode: ro(Str).opt(),
-    /// Settings of that.
+    /// Settings of remote power-on.
     power_on_config: ro(PAIRS).opt(),
-    /// Storage on which it keeps copies of what it read.
+    /// SR for cached copies of read data.
     local_cache_sr: rc(Ref("SR")).opt(),
-    /// What its chip set can do.
+    /// Features of the chipset.
     chipset_info: ro(PAIRS).opt(),
-    /// Its PCI devices.
+    /// PCI devices of the host.
     PCIs: ro(Set(&Ref("PCI"))),
-    /// Its GPUs.
+    /// GPUs of the host.
     PGPUs: ro(Set(&Ref("PGPU"))),
-    /// Its USB devices.
+    /// USB devices of the host.
     PUSBs: ro(Set(&Ref("PUSB"))),
-    /// It speaks old versions of TLS.
+    /// True if the host accepts old TLS versions.
     ssl_legacy: rc(Bool).or(Yes),
-    /// CPU settings of all machines on it.
+    /// CPU settings of all VMs on the host.
     guest_VCPUs_params: rw(PAIRS).opt(),
-    /// Whether it shows something on its own screen.
+    /// State of the host's own display.
     display: rw(Enum(&enums::HOST_DISPLAY)).or(Text("enabled")),
-    /// Versions of virtual hardware that it offers.
+    /// Offered versions of the virtual hardware platform.
     virtual_hardware_platform_versions: ro(Set(&Int)).or(Ints(&[0])),
-    /// The machine that manages it.
+    /// VM that manages the host.
     control_domain: ro(Ref("VM")).opt(),
-    /// Updates that wait for a reboot.
+    /// Updates that require a reboot.
     updates_requiring_reboot: ro(Set(&Ref("pool_update"))),
-    /// Features that can be turned on.
+    /// Features that can be enabled.
     features: ro(Set(&Ref("Feature"))),
-    /// Its name for iSCSI.
+    /// IQN of the iSCSI initiator.
     iscsi_iqn: rc(Str).opt(),
-    /// It uses several paths to storage.
+    /// True if the host uses several paths to storage.
     multipathing: rc(Bool).opt(),
-    /// Certificates of UEFI guests.
+    /// Certificates for UEFI guests.
     uefi_certificates: rc(Str).opt(),
-    /// Its own certificates.
+    /// Certificates of the host.
     certificates: ro(Set(&Ref("Certificate"))),
-    /// Editions that it can become.
+    /// Available editions.
     editions: ro(STRS).opt(),
-    /// What an update asks for at once.
+    /// Guidance of updates that is mandatory.
     pending_guidances: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
-    /// It checks other hosts' certificates.
+    /// True if the host verifies the certificates of other hosts.
     tls_verification_enabled: ro(Bool).opt(),
-    /// When its software was last updated.
+    /// Time of the last software update.
     last_software_update: ro(Date).opt(),
-    /// It answers over TLS only.
+    /// True if the host only accepts TLS.
     https_only: ro(Bool).opt(),
-    /// Whether the latest updates are installed.
+    /// Installation state of the latest updates.
     latest_synced_updates_applied:
         ro(Enum(&enums::LATEST_SYNCED_UPDATES_APPLIED_STATE)).or(Text("unknown")),
-    /// How machines are placed on its NUMA nodes.
+    /// Policy for the placement of VMs on NUMA nodes.
     numa_affinity_policy: ro(Enum(&enums::HOST_NUMA_AFFINITY_POLICY)).or(Text("default_policy")),
-    /// What an update asks for soon.
+    /// Guidance of updates that is recommended.
     pending_guidances_recommended: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
-    /// What an update asks for some day.
+    /// Guidance of updates for their full effect.
     pending_guidances_full: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
-    /// The latest update, by its hash.
+    /// Hash of the latest update.
     last_update_hash: ro(Str).opt(),
 }
 
 messages! {
-    /// Machines may be started on it again.
+    /// Enables the host, so that VMs may be started on it.
     PoolOperator Long enable(host: Ref("host"));
-    /// Machines are no longer started on it.
+    /// Disables the host, so that no more VMs are started on it.
     PoolOperator Long disable(host: Ref("host"));
-    /// Powers it off; it must be disabled and empty.
+    /// Powers the host off. The host must be disabled and run no VMs.
     PoolOperator Long shutdown(host: Ref("host"));
-    /// Boots it again; it must be disabled and empty.
+    /// Reboots the host. The host must be disabled and run no VMs.
     PoolOperator Long reboot(host: Ref("host"));
-    /// Moves its machines away.
+    /// Migrates all VMs away from the host.
     PoolOperator Long evacuate(
         host: Ref("host"); network: Ref("network"), evacuate_batch_size: Int);
-    /// Fails if its machines cannot be moved away.
+    /// Fails if the VMs of the host cannot be migrated away.
     PoolOperator Long assert_can_evacuate(host: Ref("host"));
-    /// Machines that cannot be moved away, each with the reason.
+    /// Returns the VMs that cannot be migrated away, each with the reason.
     ReadOnly Long get_vms_which_prevent_evacuation(self: Ref("host")) -> Map(&Ref("VM"), &STRS);
-    /// Makes it ready to take a machine from elsewhere.
+    /// Prepares the host to receive a migrated VM.
     VmPowerAdmin Long migrate_receive(
         host: Ref("host"), network: Ref("network"), options: PAIRS) -> PAIRS;
-    /// Its time, in UTC.
+    /// Returns the host's time in UTC.
     ReadOnly Short get_servertime(host: Ref("host")) -> Date;
-    /// Its time, where it stands.
+    /// Returns the host's local time.
     ReadOnly Short get_server_localtime(host: Ref("host")) -> Date;
-    /// Memory that is free for machines, in bytes.
+    /// Returns the memory that is free for VMs, in bytes.
     ReadOnly Short compute_free_memory(host: Ref("host")) -> Int;
-    /// Memory that is not for machines, in bytes.
+    /// Returns the memory that is not available for VMs, in bytes.
     ReadOnly Short compute_memory_overhead(host: Ref("host")) -> Int;
-    /// The device by which it is managed.
+    /// Returns the management PIF.
     PoolOperator Short get_management_interface(host: Ref("host")) -> Ref("PIF");
-    /// Names of all messages.
+    /// Returns the names of all messages.
     ReadOnly Short list_methods() -> STRS;
-    /// The kernel's messages.
+    /// Returns the kernel's log.
     PoolOperator Long dmesg(host: Ref("host")) -> Str;
-    /// Gives it another name in the network.
+    /// Sets the host name.
     PoolOperator Long set_hostname_live(host: Ref("host"), hostname: Str);
-    /// Starts the toolstack again.
+    /// Restarts the toolstack.
     PoolOperator Long restart_agent(host: Ref("host"));
     /// Runs a function of a plugin.
     PoolAdmin Long call_plugin(host: Ref("host"), plugin: Str, fn: Str, args: PAIRS) -> Str;
-    /// Whether an extension of this name is installed.
+    /// Returns whether an extension with this name is installed.
     PoolAdmin Short has_extension(host: Ref("host"), name: Str) -> Bool;
     /// Calls an extension.
     PoolAdmin Long call_extension(host: Ref("host"), call: Str) -> Str;
-    /// What can be measured of it.
+    /// Returns the available data sources.
     ReadOnly Short get_data_sources(host: Ref("host")) -> SOURCES;
-    /// What is measured of it now, by name.
+    /// Returns the current value of a data source.
     ReadOnly Short query_data_source(host: Ref("host"), data_source: Str) -> Float;
-    /// Begins to keep what is measured.
+    /// Starts to record a data source.
     PoolOperator Short record_data_source(host: Ref("host"), data_source: Str);
-    /// Forgets what was measured.
+    /// Deletes the recorded values of a data source.
     PoolOperator Short forget_data_source_archives(host: Ref("host"), data_source: Str);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("host", "A computer that runs machines"), Role::PoolOperator, FIELDS, MESSAGES);

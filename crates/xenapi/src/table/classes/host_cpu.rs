@@ -3,34 +3,34 @@
 use super::prelude::*;
 
 fields! { "host_cpu", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its host.
+    /// Host of the CPU.
     host: ro(Ref("host")),
-    /// Its number, from 0.
+    /// Number of the CPU, from 0.
     number: ro(Int),
-    /// Who made it.
+    /// Vendor.
     vendor: ro(Str),
-    /// Its clock, in MHz.
+    /// Clock frequency in MHz.
     speed: ro(Int),
-    /// Its model, by name.
+    /// Name of the model.
     modelname: ro(Str),
-    /// Its family.
+    /// Family.
     family: ro(Int),
-    /// Its model, by number.
+    /// Number of the model.
     model: ro(Int),
-    /// Its stepping.
+    /// Stepping.
     stepping: ro(Str),
-    /// What it can do, as Linux says it.
+    /// Feature flags as Linux names them.
     flags: ro(Str),
-    /// What it can do, as bits.
+    /// Feature bits.
     features: ro(Str),
-    /// The share of time for which it was busy, from 0 to 1.
+    /// Share of time during which the CPU was busy, from 0 to 1.
     utilisation: ro(Float).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("host_cpu", "A CPU of a host"), Role::PoolOperator, FIELDS, &[]);

@@ -1,22 +1,22 @@
-//! What is measured of hosts.
+//! Metrics of hosts.
 
 use super::prelude::*;
 
 fields! { "host_metrics", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
     /// Memory of the host, in bytes.
     memory_total: ro(Int).volatile(),
-    /// Memory that is free for machines, in bytes.
+    /// Memory that is free for VMs, in bytes.
     memory_free: ro(Int).opt().volatile(),
-    /// The host answers.
+    /// True if the host is live.
     live: ro(Bool).volatile(),
-    /// When this was last found.
+    /// Time of the last update.
     last_updated: ro(Date).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("host_metrics", "What is measured of a host"), Role::PoolOperator, FIELDS, &[]);

@@ -1,42 +1,42 @@
-//! What was noted for people.
+//! Messages for administrators.
 
 use super::prelude::*;
 
-/// Messages by reference.
+/// Map of messages by reference.
 const RECORDS: Type = Map(&Ref("message"), &Record("message"));
 
 fields! { "message", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What happened, as a word.
+    /// Name of the message type.
     name: ro(Str),
-    /// How much it matters: 1 most.
+    /// Priority; 1 is the highest.
     priority: ro(Int),
-    /// What kind of object it is about.
+    /// Class of the object.
     cls: ro(Enum(&enums::CLS)),
-    /// That object's UUID.
+    /// UUID of the object.
     obj_uuid: ro(Str),
-    /// When it happened.
+    /// Time of the message.
     timestamp: ro(Date),
-    /// What happened, in words.
+    /// Text of the message.
     body: ro(Str),
 }
 
 messages! {
-    /// Notes something.
+    /// Creates a message.
     PoolOperator Short create(
         name: Str, priority: Int, cls: Enum(&enums::CLS), obj_uuid: Str, body: Str)
         -> Ref("message");
-    /// Removes one.
+    /// Destroys a message.
     PoolOperator Short destroy(self: Ref("message"));
-    /// Removes several.
+    /// Destroys several messages.
     PoolOperator Long destroy_many(messages: Set(&Ref("message")));
-    /// Those about one object, since a moment.
+    /// Returns the messages about one object since this time.
     ReadOnly Short get(cls: Enum(&enums::CLS), obj_uuid: Str, since: Date) -> RECORDS;
-    /// Those since a moment.
+    /// Returns the messages since this time.
     ReadOnly Short get_since(since: Date) -> RECORDS;
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("message", "Something noted for people"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -1,4 +1,4 @@
-//! The classes, one file each.
+//! Classes of the API, one file each.
 
 mod prelude;
 
@@ -66,7 +66,7 @@ const CLASSES: &[&super::Class] = &[
     &secret::CLASS,
 ];
 
-/// All classes, in the order in which they are listed.
+/// Returns all classes in the order of their listing.
 pub fn classes() -> &'static [&'static super::Class] {
     CLASSES
 }

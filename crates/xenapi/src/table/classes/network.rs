@@ -3,54 +3,54 @@
 use super::prelude::*;
 
 fields! { "network", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rw(Str).opt().writer(PoolOperator),
-    /// What it is for.
+    /// Description.
     name_description: rw(Str).opt().writer(PoolOperator),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::NETWORK_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::NETWORK_OPERATIONS))).opt().volatile(),
-    /// Devices of machines on it.
+    /// VIFs on the network.
     VIFs: ro(Set(&Ref("VIF"))).inverse("VIF", "network"),
-    /// Devices of hosts on it.
+    /// PIFs on the network.
     PIFs: ro(Set(&Ref("PIF"))).inverse("PIF", "network"),
-    /// Largest packet, in bytes.
+    /// Maximum transmission unit in bytes.
     MTU: rw(Int).or(Whole(1500)),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).writer(PoolOperator),
-    /// The bridge that carries it on each host.
+    /// Bridge of the network on each host.
     bridge: rc(Str).opt(),
-    /// The toolstack makes that bridge.
+    /// True if the toolstack manages the bridge.
     managed: rc(Bool).or(Yes),
-    /// Data kept with it.
+    /// Blobs of data stored with the object, by name.
     blobs: ro(BLOBS).opt(),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// Which traffic passes when a device does not say it.
+    /// Default filtering of traffic, for VIFs without their own.
     default_locking_mode: ro(Enum(&enums::NETWORK_DEFAULT_LOCKING_MODE)).or(Text("unlocked")),
-    /// Addresses given to devices on it.
+    /// Addresses assigned to VIFs.
     assigned_ips: ro(Map(&Ref("VIF"), &Str)).opt(),
-    /// What it may be used for.
+    /// Purposes of the network.
     purpose: ro(Set(&Enum(&enums::NETWORK_PURPOSE))).opt(),
 }
 
 messages! {
-    /// Permits a use.
+    /// Adds a purpose.
     PoolAdmin Short add_purpose(self: Ref("network"), value: Enum(&enums::NETWORK_PURPOSE));
-    /// Permits a use no longer.
+    /// Removes a purpose.
     PoolAdmin Short remove_purpose(self: Ref("network"), value: Enum(&enums::NETWORK_PURPOSE));
-    /// Sets which traffic passes when a device does not say it.
+    /// Sets the default filtering of traffic, for VIFs without their own.
     PoolOperator Short set_default_locking_mode(
         network: Ref("network"), value: Enum(&enums::NETWORK_DEFAULT_LOCKING_MODE));
-    /// Makes a place for data kept with it.
+    /// Creates a blob for data stored with the object.
     PoolOperator Short create_new_blob(
         network: Ref("network"), name: Str, mime_type: Str; public: Bool) -> Ref("blob");
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("network", "A virtual network"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(MessageKind::Short);

@@ -1,32 +1,32 @@
-//! Hosts' connections to storage repositories.
+//! PBDs: connections of hosts to SRs.
 
 use super::prelude::*;
 
 fields! { "PBD", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The host.
+    /// Host of the connection.
     host: rc(Ref("host")),
-    /// The storage repository.
+    /// SR of the connection.
     SR: rc(Ref("SR")),
-    /// How the host reaches it.
+    /// Device configuration with which the host reaches the SR.
     device_config: rc(PAIRS),
-    /// The host is connected.
+    /// True if the host is connected.
     currently_attached: ro(Bool),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
 messages! {
-    /// Connects the host.
+    /// Connects the host to the SR.
     PoolOperator Long plug(self: Ref("PBD"));
-    /// Ends the connection; no disk may be in use.
+    /// Disconnects the host from the SR. No VDI may be in use.
     PoolOperator Long unplug(self: Ref("PBD"));
-    /// Sets how the host reaches it; it must not be connected.
+    /// Sets the device configuration. The PBD must be unplugged.
     PoolOperator Short set_device_config(self: Ref("PBD"), value: PAIRS);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class = Class::new(
     ("PBD", "A host's connection to a storage repository"),
     Role::PoolOperator,

@@ -1,95 +1,95 @@
-//! Network devices of hosts.
+//! PIFs: network devices of hosts.
 
 use super::prelude::*;
 
 fields! { "PIF", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name in the host's kernel.
+    /// Name of the device in the host's kernel.
     device: rc(Str),
-    /// Its network.
+    /// Network of the device.
     network: rc(Ref("network")),
-    /// Its host.
+    /// Host of the device.
     host: rc(Ref("host")),
-    /// Its Ethernet address.
+    /// Ethernet address.
     MAC: rc(Str),
-    /// Largest packet, in bytes.
+    /// Maximum transmission unit in bytes.
     MTU: rc(Int),
-    /// Its virtual LAN; -1 for none.
+    /// VLAN tag, or -1 for none.
     VLAN: rc(Int),
-    /// What is measured of it.
+    /// Metrics of the device.
     metrics: ro(Ref("PIF_metrics")),
-    /// It is a card, not made of others.
+    /// True for a physical network card.
     physical: ro(Bool).opt(),
-    /// It is up.
+    /// True if the device is up.
     currently_attached: ro(Bool).or(Yes),
-    /// How the host gets its IPv4 address.
+    /// Source of the host's IPv4 address.
     ip_configuration_mode: ro(Enum(&enums::IP_CONFIGURATION_MODE)).opt(),
-    /// Its IPv4 address.
+    /// IPv4 address.
     IP: ro(Str).opt(),
-    /// The mask of its IPv4 network.
+    /// IPv4 netmask.
     netmask: ro(Str).opt(),
-    /// The IPv4 gateway.
+    /// IPv4 gateway.
     gateway: ro(Str).opt(),
-    /// Name servers, with commas between them.
+    /// Name servers, separated by commas.
     DNS: ro(Str).opt(),
-    /// The bond of which it is a part.
+    /// Bond of which the device is a part.
     bond_slave_of: ro(Ref("Bond")).opt(),
-    /// The bond that it is.
+    /// Bond that this device represents.
     bond_master_of: ro(Set(&Ref("Bond"))).inverse("Bond", "master"),
-    /// The virtual LAN that it is.
+    /// VLAN that this device represents.
     VLAN_master_of: ro(Ref("VLAN")).opt(),
-    /// Virtual LANs that it carries.
+    /// VLANs that the device carries.
     VLAN_slave_of: ro(Set(&Ref("VLAN"))).inverse("VLAN", "tagged_PIF"),
-    /// The host is managed by it.
+    /// True for the management interface.
     management: ro(Bool).opt(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// It must stay up.
+    /// True if the device must stay up.
     disallow_unplug: ro(Bool).opt(),
-    /// Tunnels whose inside it is.
+    /// Tunnels to which the device gives access.
     tunnel_access_PIF_of: ro(Set(&Ref("tunnel"))),
-    /// Tunnels that it carries.
+    /// Tunnels that the device carries.
     tunnel_transport_PIF_of: ro(Set(&Ref("tunnel"))),
-    /// How the host gets its IPv6 address.
+    /// Source of the host's IPv6 address.
     ipv6_configuration_mode: ro(Enum(&enums::IPV6_CONFIGURATION_MODE)).opt(),
-    /// Its IPv6 addresses.
+    /// IPv6 addresses.
     IPv6: ro(STRS).opt(),
-    /// The IPv6 gateway.
+    /// IPv6 gateway.
     ipv6_gateway: ro(Str).opt(),
-    /// Which kind of address is the first.
+    /// Primary address type.
     primary_address_type: ro(Enum(&enums::PRIMARY_ADDRESS_TYPE)).opt(),
-    /// The toolstack brings it up and down.
+    /// True if the toolstack brings the device up and down.
     managed: rc(Bool).or(Yes),
     /// Settings of the card.
     properties: ro(PAIRS).opt(),
-    /// What the card can do.
+    /// Capabilities of the card.
     capabilities: ro(STRS).opt(),
-    /// Whether its switch watches who wants which multicast.
+    /// State of IGMP snooping on the device's bridge.
     igmp_snooping_status: ro(Enum(&enums::PIF_IGMP_STATUS)).or(Text("unknown")),
-    /// Networks made of its virtual functions.
+    /// SR-IOV networks made of the virtual functions of this device.
     sriov_physical_PIF_of: ro(Set(&Ref("network_sriov"))),
-    /// Networks of virtual functions that it stands for.
+    /// SR-IOV networks that this device represents.
     sriov_logical_PIF_of: ro(Set(&Ref("network_sriov"))),
-    /// Its PCI device.
+    /// PCI device of the card.
     PCI: ro(Ref("PCI")).opt(),
 }
 
 messages! {
-    /// Looks for cards that have no record.
+    /// Finds network cards without a record and creates their records.
     PoolOperator Long scan(host: Ref("host"));
-    /// Makes a record of a network device: by its name, by its Ethernet address, or by both.
+    /// Creates the record of a network device, given by name, by Ethernet address, or by both.
     PoolOperator Long introduce(host: Ref("host"), MAC: Str, device: Str; managed: Bool => Yes) -> Ref("PIF");
-    /// Removes its record. Nothing happens to the device.
+    /// Removes the record. The device stays unchanged.
     PoolOperator Short forget(self: Ref("PIF"));
-    /// Brings it up.
+    /// Brings the device up.
     PoolOperator Long plug(self: Ref("PIF"));
-    /// Takes it down.
+    /// Takes the device down.
     PoolOperator Long unplug(self: Ref("PIF"));
-    /// Sets whether it must stay up.
+    /// Sets whether the device must stay up.
     PoolOperator Short set_disallow_unplug(self: Ref("PIF"), value: Bool);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("PIF", "A network device of a host"), Role::PoolOperator, FIELDS, MESSAGES);

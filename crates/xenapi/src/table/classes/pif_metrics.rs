@@ -1,37 +1,37 @@
-//! What is measured of network devices of hosts.
+//! Metrics of PIFs.
 
 use super::prelude::*;
 
 fields! { "PIF_metrics", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What it receives, in KiB a second.
+    /// Received data in KiB/s.
     io_read_kbs: ro(Float).opt().volatile(),
-    /// What it sends, in KiB a second.
+    /// Sent data in KiB/s.
     io_write_kbs: ro(Float).opt().volatile(),
-    /// Something is at the other end of the cable.
+    /// True if the device has a link.
     carrier: ro(Bool),
-    /// The card's vendor, by number.
+    /// Vendor id of the card.
     vendor_id: ro(Str),
-    /// The card's vendor.
+    /// Vendor name of the card.
     vendor_name: ro(Str),
-    /// The card, by number.
+    /// Device id of the card.
     device_id: ro(Str),
-    /// The card.
+    /// Device name of the card.
     device_name: ro(Str),
-    /// Its speed, in Mbit a second.
+    /// Link speed in Mbit/s.
     speed: ro(Int),
-    /// It sends and receives at the same time.
+    /// True for full duplex.
     duplex: ro(Bool),
-    /// Its address on the PCI bus.
+    /// Address on the PCI bus.
     pci_bus_path: ro(Str),
-    /// When this was last found.
+    /// Time of the last update.
     last_updated: ro(Date).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class = Class::new(
     ("PIF_metrics", "What is measured of a host's network device"),
     Role::PoolOperator,

@@ -1,133 +1,133 @@
-//! The pool.
+//! Pool.
 
 use super::prelude::*;
 
 fields! { "pool", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rw(Str),
-    /// What it is for.
+    /// Description.
     name_description: rw(Str),
-    /// The host that decides.
+    /// Host that coordinates the pool.
     master: ro(Ref("host")),
-    /// Where disks are made unless somebody says otherwise.
+    /// Default SR for new VDIs.
     default_SR: rw(Ref("SR")),
-    /// Where suspended machines are kept.
+    /// SR for the memory of suspended VMs.
     suspend_image_SR: rw(Ref("SR")),
-    /// Where crash dumps are kept.
+    /// SR for crash dumps.
     crash_dump_SR: rw(Ref("SR")),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS),
-    /// Machines are started again on another host when theirs fails.
+    /// True if high availability restarts VMs of failed hosts on other hosts.
     ha_enabled: ro(Bool).opt(),
-    /// Settings of that.
+    /// Settings of high availability.
     ha_configuration: ro(PAIRS).opt(),
-    /// Disks by which hosts see that others live.
+    /// Disks through which hosts detect live hosts.
     ha_statefiles: ro(STRS).opt(),
-    /// Hosts that may fail before a machine is left without a place.
+    /// Number of host failures after which all protected VMs can still run.
     ha_host_failures_to_tolerate: ro(Int).opt(),
-    /// Failures for which there is a plan.
+    /// Number of host failures for which a plan exists.
     ha_plan_exists_for: ro(Int).opt(),
-    /// More may be started than there is a plan for.
+    /// True if more VMs may be started than the plan covers.
     ha_allow_overcommit: rw(Bool).opt(),
-    /// More is started than there is a plan for.
+    /// True if more VMs run than the plan covers.
     ha_overcommitted: ro(Bool).opt(),
-    /// Data kept with it.
+    /// Blobs of data stored with the object, by name.
     blobs: ro(BLOBS).opt(),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// What user interfaces keep with it.
+    /// Settings of user interfaces.
     gui_config: rw(PAIRS).opt().writer(VmOperator),
     /// Settings of the health check.
     health_check_config: rw(PAIRS).opt(),
-    /// The server that balances load.
+    /// URL of the workload balancing server.
     wlb_url: ro(Str).opt(),
-    /// The user there.
+    /// User name at the workload balancing server.
     wlb_username: ro(Str).opt(),
-    /// Load is balanced.
+    /// True if workload balancing is enabled.
     wlb_enabled: rw(Bool).opt(),
-    /// That server's certificate is checked.
+    /// True if the certificate of the workload balancing server is verified.
     wlb_verify_cert: rw(Bool).opt(),
-    /// Changes of the state are also written to a disk.
+    /// True if changes of the state are also written to a redo log.
     redo_log_enabled: ro(Bool).opt(),
-    /// That disk.
+    /// VDI of the redo log.
     redo_log_vdi: ro(Ref("VDI")).opt(),
-    /// The address of the switches' controller.
+    /// Address of the vSwitch controller.
     vswitch_controller: ro(Str).opt(),
-    /// What the licence leaves out.
+    /// Restrictions of the license.
     restrictions: ro(PAIRS).opt(),
-    /// Disks with copies of the state.
+    /// VDIs with copies of the pool's state.
     metadata_VDIs: ro(Set(&Ref("VDI"))).inverse("VDI", "metadata_of_pool"),
-    /// What keeps the hosts together.
+    /// Cluster stack of high availability.
     ha_cluster_stack: ro(Str).opt(),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::POOL_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::POOL_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// What guests are told about their agent.
+    /// Configuration of guest agents.
     guest_agent_config: ro(PAIRS).opt(),
     /// CPU features that all hosts have.
     cpu_info: ro(PAIRS).opt(),
-    /// New machines get no vendor's device.
+    /// True if new VMs get no vendor device.
     policy_no_vendor_device: rw(Bool).opt(),
-    /// Hosts are not patched while they run.
+    /// True if live patching is disabled.
     live_patching_disabled: rw(Bool).opt(),
-    /// Switches watch who wants which multicast.
+    /// True if IGMP snooping is enabled.
     igmp_snooping_enabled: ro(Bool).opt(),
-    /// Certificates of UEFI guests.
+    /// Certificates for UEFI guests.
     uefi_certificates: rc(Str).opt(),
-    /// Certificates of UEFI guests that somebody put in their place.
+    /// Certificates for UEFI guests that replace the default ones.
     custom_uefi_certificates: rc(Str).opt(),
-    /// The secret of the hosts is being changed.
+    /// True while the pool secret is being rotated.
     is_psr_pending: rw(Bool).opt(),
-    /// Hosts check each other's certificates.
+    /// True if hosts verify each other's certificates.
     tls_verification_enabled: ro(Bool).opt(),
-    /// Where updates come from.
+    /// Repositories for updates.
     repositories: ro(Set(&Ref("Repository"))).opt(),
-    /// Clients may log in by certificate.
+    /// True if clients may log in with a certificate.
     client_certificate_auth_enabled: ro(Bool).opt(),
-    /// The name that such a certificate bears.
+    /// Name that such a client certificate must have.
     client_certificate_auth_name: ro(Str).opt(),
-    /// The proxy for updates.
+    /// Proxy for updates.
     repository_proxy_url: ro(Str).opt(),
-    /// The user at that proxy.
+    /// User name at the proxy.
     repository_proxy_username: ro(Str).opt(),
-    /// The password at that proxy.
+    /// Password at the proxy.
     repository_proxy_password: ro(Ref("secret")).opt(),
-    /// Memory is compressed when machines move.
+    /// True if memory is compressed during migration.
     migration_compression: rw(Bool).opt(),
-    /// The host that decides gets machines last.
+    /// True if the coordinator is the last choice for new VMs.
     coordinator_bias: rw(Bool).or(Yes),
-    /// Most logins of local users at a time.
+    /// Most concurrent logins of local users.
     local_auth_max_threads: rc(Int).or(Whole(8)),
-    /// Most logins of a directory's users at a time.
+    /// Most concurrent logins of directory users.
     ext_auth_max_threads: rc(Int).or(Whole(1)),
-    /// The name of this pool in telemetry.
+    /// UUID of the pool in telemetry.
     telemetry_uuid: ro(Ref("secret")).opt(),
-    /// How often telemetry is sent.
+    /// Frequency of telemetry.
     telemetry_frequency: ro(Enum(&enums::TELEMETRY_FREQUENCY)).or(Text("weekly")),
-    /// When telemetry is sent next.
+    /// Time of the next telemetry collection.
     telemetry_next_collection: ro(Date).opt(),
-    /// When updates were last fetched.
+    /// Time of the last update download.
     last_update_sync: ro(Date).opt(),
-    /// How often updates are fetched.
+    /// Frequency of update downloads.
     update_sync_frequency: ro(Enum(&enums::UPDATE_SYNC_FREQUENCY)).or(Text("weekly")),
-    /// The day of the week on which they are.
+    /// Day of the week for update downloads.
     update_sync_day: ro(Int).opt(),
-    /// Updates are fetched.
+    /// True if update downloads are enabled.
     update_sync_enabled: ro(Bool).opt(),
 }
 
 messages! {
-    /// Writes the state to every host: there is one, and it has written it.
+    /// Writes the state to every host. The only host has already written it.
     PoolOperator Long sync_database();
-    /// Whether an extension of this name is installed.
+    /// Returns whether an extension with this name is installed.
     PoolAdmin Short has_extension(self: Ref("pool"), name: Str) -> Bool;
-    /// What the licence permits, and until when.
+    /// Returns the license state and its expiry.
     ReadOnly Short get_license_state(self: Ref("pool")) -> PAIRS;
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("pool", "All that is managed together"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -1,4 +1,4 @@
-//! What every class file uses.
+//! Common imports of the class files.
 
 pub(super) use crate::table::DefaultValue::{
     Float as Number, Int as Whole, Ints, Pairs, Text, Yes,
@@ -11,11 +11,11 @@ pub(super) use crate::table::enums;
 pub(super) use crate::table::macros::{fields, messages, rc, ro, rw};
 pub(super) use crate::table::{Class, MessageKind, RecordStorage, Role};
 
-/// Several texts.
+/// Set of texts.
 pub(super) const STRS: Type = Set(&Str);
-/// From text to text.
+/// Map from text to text.
 pub(super) const PAIRS: Type = Map(&Str, &Str);
-/// Values of an object, sampled; each a `data_source`.
+/// Set of `data_source` records, each with sampled values of an object.
 pub(super) const SOURCES: Type = Set(&Record("data_source"));
-/// Data by name.
+/// Map of blobs by name.
 pub(super) const BLOBS: Type = Map(&Str, &Ref("blob"));

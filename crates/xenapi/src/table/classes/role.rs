@@ -1,32 +1,32 @@
-//! What users may do.
+//! Roles of users.
 
 use super::prelude::*;
 
 fields! { "role", PoolAdmin;
-    /// Its UUID: the same in every pool.
+    /// UUID, which is the same in every pool.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rc(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rc(Str).opt(),
-    /// Roles and permissions that it contains.
+    /// Roles and permissions that the role contains.
     subroles: rc(Set(&Ref("role"))).opt(),
-    /// It is a permission and no role of its own.
+    /// True for a permission that is no role of its own.
     is_internal: ro(Bool).opt(),
 }
 
 messages! {
-    /// What it permits.
+    /// Returns the permissions of the role.
     ReadOnly Short get_permissions(self: Ref("role")) -> Set(&Ref("role"));
-    /// What it permits, by name.
+    /// Returns the names of the role's permissions.
     ReadOnly Short get_permissions_name_label(self: Ref("role")) -> STRS;
-    /// The roles that permit this.
+    /// Returns the roles with this permission.
     ReadOnly Short get_by_permission(permission: Ref("role")) -> Set(&Ref("role"));
-    /// The roles that permit what has this name.
+    /// Returns the roles with the permission of this name.
     ReadOnly Short get_by_permission_name_label(label: Str) -> Set(&Ref("role"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("role", "What a user may do"), Role::PoolAdmin, FIELDS, MESSAGES)
         .kept(RecordStorage::Memory)

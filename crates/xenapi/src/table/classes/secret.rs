@@ -1,17 +1,17 @@
-//! Passwords that other records name.
+//! Secrets: passwords that other records refer to.
 
 use super::prelude::*;
 
 fields! { "secret", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What is not told.
+    /// Secret value.
     value: rw(Str),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("secret", "Something not told"), Role::PoolOperator, FIELDS, &[])
         .created(MessageKind::Short)

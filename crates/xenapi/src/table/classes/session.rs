@@ -1,59 +1,59 @@
-//! Who is logged in.
+//! Sessions.
 
 use super::prelude::*;
 
 fields! { "session", PoolAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The host that answers.
+    /// Host that serves the session.
     this_host: ro(Ref("host")),
-    /// The user, in the times before subjects; none.
+    /// Obsolete user reference. Always null.
     this_user: ro(Ref("user")),
-    /// When it was last used.
+    /// Time of the last use.
     last_active: ro(Date).volatile(),
-    /// It belongs to another host of the pool.
+    /// True if the session belongs to another host of the pool.
     pool: ro(Bool),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// Its user is root of this host.
+    /// True if the user is root of this host.
     is_local_superuser: ro(Bool).opt(),
-    /// The user as a subject, unless it is root.
+    /// Subject of the user. Null for root.
     subject: ro(Ref("subject")).opt(),
-    /// When it was last found that the user still may log in.
+    /// Time of the last check that the user may still log in.
     validation_time: ro(Date).opt(),
-    /// The user's identifier where users are kept.
+    /// Identifier of the user in its directory.
     auth_user_sid: ro(Str).opt(),
-    /// The user's name.
+    /// Name of the user.
     auth_user_name: ro(Str).opt(),
-    /// What the user may do, by name.
+    /// Names of the user's permissions.
     rbac_permissions: rc(STRS).opt(),
-    /// Calls that it began.
+    /// Tasks that the session started.
     tasks: ro(Set(&Ref("task"))),
-    /// The session from which it was made.
+    /// Session from which this one was created.
     parent: rc(Ref("session")).opt(),
-    /// The program that logged in, as it names itself.
+    /// Name that the client program gave at login.
     originator: ro(Str).opt(),
-    /// The user showed a certificate.
+    /// True if the user logged in with a certificate.
     client_certificate: ro(Bool).opt(),
 }
 
 messages! {
-    /// Logs in by name and password. Version and originator tell who is calling.
+    /// Logs in with name and password. Version and originator identify the client program.
     ReadOnly Login login_with_password(uname: Str, pwd: Str; version: Str, originator: Str)
         -> Ref("session");
     /// Ends this session.
     ReadOnly Short logout();
-    /// Changes the password of the user of this session.
+    /// Changes the password of this session's user.
     PoolAdmin Short change_password(old_pwd: Str, new_pwd: Str);
-    /// Ends a session that only this host knows.
+    /// Ends a session that exists only on this host.
     PoolAdmin Short local_logout();
-    /// Identifiers of the users who are logged in.
+    /// Returns the identifiers of the logged-in users.
     ReadOnly Short get_all_subject_identifiers() -> STRS;
-    /// Ends all sessions of a user but this one.
+    /// Ends all sessions of a user except this one.
     PoolOperator Short logout_subject_identifier(subject_identifier: Str);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("session", "Somebody who is logged in"), Role::PoolAdmin, FIELDS, MESSAGES)
         .kept(RecordStorage::Memory)

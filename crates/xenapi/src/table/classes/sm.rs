@@ -1,37 +1,37 @@
-//! Kinds of storage.
+//! Storage managers: drivers for types of SRs.
 
 use super::prelude::*;
 
 fields! { "SM", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: ro(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: ro(Str).opt(),
-    /// The type that its storage repositories have.
+    /// SR type that the driver supports.
     r#type: ro(Str),
-    /// Who made it.
+    /// Vendor.
     vendor: ro(Str),
-    /// Whose it is.
+    /// Copyright.
     copyright: ro(Str),
-    /// Its version.
+    /// Version.
     version: ro(Str),
-    /// The version of the interface that it needs.
+    /// Required version of the storage interface.
     required_api_version: ro(Str),
-    /// Settings that it takes, each with what it means.
+    /// Supported settings, each with its description.
     configuration: ro(PAIRS),
-    /// What it can do.
+    /// Capabilities.
     capabilities: ro(STRS).opt(),
-    /// What it can do, each with the version of how.
+    /// Features, each with its version.
     features: ro(Map(&Str, &Int)).opt(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// Its program.
+    /// File name of the driver.
     driver_filename: ro(Str).opt(),
-    /// What keeps hosts together that share it.
+    /// Cluster stacks that shared SRs of this type require.
     required_cluster_stack: ro(STRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class = Class::new(("SM", "A kind of storage"), Role::PoolOperator, FIELDS, &[]);

@@ -1,106 +1,106 @@
-//! Storage repositories.
+//! SRs: storage repositories.
 
 use super::prelude::*;
 
 fields! { "SR", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rc(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rc(Str).opt(),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::STORAGE_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::STORAGE_OPERATIONS))).opt().volatile(),
-    /// Its disks.
+    /// VDIs in the SR.
     VDIs: ro(Set(&Ref("VDI"))).inverse("VDI", "SR"),
-    /// Hosts' connections to it.
+    /// Connections of hosts to the SR.
     PBDs: ro(Set(&Ref("PBD"))).inverse("PBD", "SR"),
-    /// Sizes of its disks in sum, in bytes.
+    /// Sum of the virtual sizes of its VDIs, in bytes.
     virtual_allocation: ro(Int),
-    /// What is taken of it, in bytes.
+    /// Used space in bytes.
     physical_utilisation: ro(Int),
-    /// How large it is, in bytes.
+    /// Total size in bytes.
     physical_size: rc(Int),
-    /// The kind of storage.
+    /// SR type.
     r#type: rc(Str),
-    /// What it holds: `user`, `iso` and the like.
+    /// Content type, for example `user` or `iso`.
     content_type: rc(Str),
-    /// Several hosts can use it at the same time.
+    /// True if several hosts can use the SR at the same time.
     shared: ro(Bool),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// What its driver keeps with it.
+    /// Settings of the driver.
     sm_config: rw(PAIRS).opt(),
-    /// Data kept with it.
+    /// Blobs of data stored with the object, by name.
     blobs: ro(BLOBS).opt(),
-    /// Hosts keep copies on it of what they read elsewhere.
+    /// True if hosts may use the SR for cached copies of other storage.
     local_cache_enabled: ro(Bool).opt(),
-    /// The recovery that made it known.
+    /// Disaster recovery task that introduced the SR.
     introduced_by: ro(Ref("DR_task")).opt(),
-    /// Hosts that use it watch each other.
+    /// True if the SR uses clustered locking between its hosts.
     clustered: ro(Bool).opt(),
-    /// It holds the drivers for guests.
+    /// True if the SR contains the drivers for guests.
     is_tools_sr: ro(Bool).opt(),
 }
 
 messages! {
-    /// Makes one, and connects the host to it.
+    /// Creates an SR and connects the host to it.
     PoolOperator Long create(host: Ref("host"), device_config: PAIRS, physical_size: Int,
         name_label: Str, name_description: Str, type: Str, content_type: Str, shared: Bool;
         sm_config: PAIRS) -> Ref("SR");
-    /// Makes one known that is there already.
+    /// Creates the record of an existing SR.
     PoolOperator Long introduce(uuid: Str, name_label: Str, name_description: Str, type: Str,
         content_type: Str, shared: Bool; sm_config: PAIRS) -> Ref("SR");
-    /// Removes it with all that it holds.
+    /// Destroys the SR with its contents.
     PoolOperator Long destroy(sr: Ref("SR"));
-    /// Forgets it; what it holds stays.
+    /// Removes the record of the SR. Its contents stay.
     PoolOperator Long forget(sr: Ref("SR"));
-    /// Finds out its size again.
+    /// Updates the size in the record.
     PoolOperator Long update(sr: Ref("SR"));
-    /// Finds out again which disks it holds.
+    /// Finds the VDIs in the SR and updates their records.
     VmPowerAdmin Long scan(sr: Ref("SR"));
-    /// Looks for storage repositories, told as XML.
+    /// Finds SRs and returns them as XML.
     PoolOperator Long probe(host: Ref("host"), device_config: PAIRS, type: Str; sm_config: PAIRS)
         -> Str;
-    /// Looks for storage repositories.
+    /// Finds SRs.
     PoolOperator Long probe_ext(
         host: Ref("host"), device_config: PAIRS, type: Str; sm_config: PAIRS)
         -> Set(&Record("probe_result"));
-    /// Kinds of storage that can be had.
+    /// Returns the supported SR types.
     ReadOnly Short get_supported_types() -> STRS;
-    /// Gives it another name.
+    /// Sets the name.
     PoolOperator Long set_name_label(sr: Ref("SR"), value: Str);
-    /// Says what it is for.
+    /// Sets the description.
     PoolOperator Long set_name_description(sr: Ref("SR"), value: Str);
-    /// Sets whether several hosts can use it at the same time.
+    /// Sets whether several hosts can use the SR at the same time.
     PoolOperator Long set_shared(sr: Ref("SR"), value: Bool);
-    /// Says how large it is, in bytes.
+    /// Sets the total size in bytes.
     PoolOperator Long set_physical_size(self: Ref("SR"), value: Int);
-    /// Makes a place for data kept with it.
+    /// Creates a blob for data stored with the object.
     PoolOperator Short create_new_blob(sr: Ref("SR"), name: Str, mime_type: Str; public: Bool)
         -> Ref("blob");
-    /// Fails if hosts cannot see each other live by it.
+    /// Fails if the SR cannot hold a state file for high availability.
     PoolOperator Long assert_can_host_ha_statefile(sr: Ref("SR"));
-    /// Fails if it cannot hold a copy of the state.
+    /// Fails if the SR cannot hold a copy of the state.
     PoolOperator Long assert_supports_database_replication(sr: Ref("SR"));
-    /// Begins to keep a copy of the state on it.
+    /// Starts to replicate the state to the SR.
     PoolOperator Long enable_database_replication(sr: Ref("SR"));
-    /// Keeps no copy of the state on it any more.
+    /// Stops replication of the state to the SR.
     PoolOperator Long disable_database_replication(sr: Ref("SR"));
-    /// What can be measured of it.
+    /// Returns the available data sources.
     ReadOnly Short get_data_sources(sr: Ref("SR")) -> SOURCES;
-    /// What is measured of it now, by name.
+    /// Returns the current value of a data source.
     ReadOnly Short query_data_source(sr: Ref("SR"), data_source: Str) -> Float;
-    /// Begins to keep what is measured.
+    /// Starts to record a data source.
     PoolOperator Short record_data_source(sr: Ref("SR"), data_source: Str);
-    /// Forgets what was measured.
+    /// Deletes the recorded values of a data source.
     PoolOperator Short forget_data_source_archives(sr: Ref("SR"), data_source: Str);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("SR", "A place where disks are"), Role::PoolOperator, FIELDS, MESSAGES);

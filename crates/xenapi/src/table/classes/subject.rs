@@ -1,28 +1,28 @@
-//! Users who may log in.
+//! Subjects: users who may log in.
 
 use super::prelude::*;
 
 fields! { "subject", PoolAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The user's identifier where users are kept.
+    /// Identifier of the user in its directory.
     subject_identifier: rc(Str).opt(),
-    /// The user's name and what else is known.
+    /// Name of the user and other information.
     other_config: rc(PAIRS).opt(),
-    /// The user's roles.
+    /// Roles of the user.
     roles: ro(Set(&Ref("role"))).opt(),
 }
 
 messages! {
-    /// Gives a role to the user.
+    /// Adds a role to the user.
     PoolAdmin Short add_to_roles(self: Ref("subject"), role: Ref("role"));
-    /// Takes a role from the user.
+    /// Removes a role from the user.
     PoolAdmin Short remove_from_roles(self: Ref("subject"), role: Ref("role"));
-    /// What the user may do, by name.
+    /// Returns the names of the user's permissions.
     ReadOnly Short get_permissions_name_label(self: Ref("subject")) -> STRS;
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("subject", "A user or group who may log in"), Role::PoolAdmin, FIELDS, MESSAGES)
         .created(MessageKind::Short)

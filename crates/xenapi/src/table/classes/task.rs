@@ -1,61 +1,61 @@
-//! Calls under way.
+//! Tasks: calls in progress.
 
 use super::prelude::*;
 
 fields! { "task", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The call, for people.
+    /// Name of the call.
     name_label: ro(Str).opt(),
-    /// What it is about, for people.
+    /// Description of the call's object.
     name_description: ro(Str).opt(),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::TASK_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from an operation's task to its name.
+    /// Operations in progress: from an operation's task to its name.
     current_operations: ro(Map(&Str, &Enum(&enums::TASK_ALLOWED_OPERATIONS))).opt().volatile(),
-    /// When it began.
+    /// Start time.
     created: ro(Date),
-    /// When it ended; 1970 before.
+    /// End time, or 1970 until the task ends.
     finished: ro(Date),
-    /// How far it is.
+    /// Status.
     status: ro(Enum(&enums::TASK_STATUS_TYPE)),
-    /// The host that carries it out.
+    /// Host that runs the task.
     resident_on: ro(Ref("host")),
-    /// From 0 to 1; 1 when it has ended, however that was.
+    /// Progress from 0 to 1. Value 1 for any ended task.
     progress: ro(Float).volatile(),
-    /// The type of its result, for people.
+    /// Type of the result.
     r#type: ro(Str),
-    /// Its result, as an XML-RPC value; empty if it has none.
+    /// Result as an XML-RPC value. Empty without a result.
     result: ro(Str),
-    /// Why it failed: a code and its parameters.
+    /// Error code and parameters, if the task failed.
     error_info: ro(STRS),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// The task of which it is a part.
+    /// Parent task.
     subtask_of: ro(Ref("task")).opt(),
-    /// Its parts.
+    /// Subtasks.
     subtasks: ro(Set(&Ref("task"))).inverse("task", "subtask_of"),
-    /// Where in the program it failed.
+    /// Backtrace of the failure.
     backtrace: ro(Str).or(Text("()")),
 }
 
 messages! {
-    /// Makes a task that its client carries out.
+    /// Creates a task that the client itself carries out.
     ReadOnly Short create(label: Str, description: Str) -> Ref("task");
-    /// Forgets a task: at once if it has ended, else as soon as it has.
+    /// Destroys a task: at once if it has ended, otherwise at its end.
     ReadOnly Short destroy(self: Ref("task"));
-    /// Asks it to end early.
+    /// Requests the cancellation of a task.
     ReadOnly Short cancel(task: Ref("task"));
-    /// Says how far a client's own task is.
+    /// Sets the progress of a client's own task.
     ReadOnly Short set_progress(self: Ref("task"), value: Float);
-    /// Says that a client's own task has ended, and how.
+    /// Sets the final status of a client's own task.
     ReadOnly Short set_status(self: Ref("task"), value: Enum(&enums::TASK_STATUS_TYPE));
-    /// Says what came of a client's own task.
+    /// Sets the result of a client's own task.
     ReadOnly Short set_result(self: Ref("task"), value: Str);
-    /// Says why a client's own task failed.
+    /// Sets the error of a client's own task.
     ReadOnly Short set_error_info(self: Ref("task"), value: STRS);
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("task", "A call that takes a while"), Role::PoolOperator, FIELDS, MESSAGES);

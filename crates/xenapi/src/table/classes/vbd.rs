@@ -1,72 +1,72 @@
-//! Disk devices of machines.
+//! VBDs: disk devices of VMs.
 
 use super::prelude::*;
 
 fields! { "VBD", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::VBD_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::VBD_OPERATIONS))).opt().volatile(),
-    /// Its machine.
+    /// VM of the device.
     VM: rc(Ref("VM")),
-    /// The disk that it shows; none if it is empty.
+    /// VDI of the device. Null if the drive is empty.
     VDI: rc(Ref("VDI")),
-    /// The name that its guest has for it, for people.
+    /// Device name in the guest.
     device: rc(Str).opt(),
-    /// Its number, from 0, as text.
+    /// Number of the device from 0, as text.
     userdevice: rw(Str),
-    /// Its machine may boot from it.
+    /// True if the VM may boot from the device.
     bootable: rw(Bool),
-    /// Whether its guest may write.
+    /// Access mode of the guest.
     mode: rc(Enum(&enums::VBD_MODE)),
-    /// What its guest sees.
+    /// Device type that the guest sees.
     r#type: rw(Enum(&enums::VBD_TYPE)),
-    /// It can be taken out of a running machine.
+    /// True if the device can be unplugged from a running VM.
     unpluggable: rw(Bool).or(Yes),
-    /// Its storage holds a lock for it.
+    /// True if the storage holds a lock for the device.
     storage_lock: ro(Bool),
-    /// There is no disk in it.
+    /// True if the drive contains no VDI.
     empty: rc(Bool),
-    /// Whatever clients keep with it; some keys are settings of the toolstack.
+    /// Additional settings of clients. Some keys are settings of the toolstack.
     other_config: rw(PAIRS),
-    /// The running machine has it.
+    /// True if the device is plugged into the running VM.
     currently_attached: rc(Bool).opt(),
-    /// The code of its last failure; 0 for none.
+    /// Code of the last failure, or 0 for none.
     status_code: ro(Int),
-    /// Its last failure, in words.
+    /// Text of the last failure.
     status_detail: ro(Str),
-    /// What is true of it while it is attached.
+    /// Properties of the attached device.
     runtime_properties: ro(PAIRS).volatile(),
-    /// How its share of the storage is bounded.
+    /// Algorithm that limits the device's use of the storage.
     qos_algorithm_type: rw(Str),
-    /// Settings of that.
+    /// Parameters of that algorithm.
     qos_algorithm_params: rw(PAIRS),
-    /// Ways in which it can be bounded.
+    /// Supported algorithms.
     qos_supported_algorithms: ro(STRS),
-    /// What is measured of it.
+    /// Metrics of the device.
     metrics: ro(Ref("VBD_metrics")).opt(),
 }
 
 messages! {
-    /// Plugs it into its running machine.
+    /// Plugs the device into its running VM.
     VmAdmin Long plug(self: Ref("VBD"));
-    /// Takes it out of its running machine.
+    /// Unplugs the device from its running VM.
     VmAdmin Long unplug(self: Ref("VBD"));
-    /// Takes it out without asking the guest.
+    /// Unplugs the device without the guest's cooperation.
     VmAdmin Long unplug_force(self: Ref("VBD"));
-    /// Puts a CD into it.
+    /// Inserts a CD into the drive.
     VmOperator Long insert(vbd: Ref("VBD"), vdi: Ref("VDI"));
-    /// Takes the CD out of it.
+    /// Ejects the CD from the drive.
     VmOperator Long eject(vbd: Ref("VBD"));
-    /// Sets whether its guest may write.
+    /// Sets the access mode of the guest.
     VmAdmin Short set_mode(self: Ref("VBD"), value: Enum(&enums::VBD_MODE));
-    /// Fails if it could not be plugged into its machine.
+    /// Fails if the device cannot be attached to its VM.
     VmAdmin Long assert_attachable(self: Ref("VBD"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VBD", "A disk device of a machine"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(MessageKind::Short);

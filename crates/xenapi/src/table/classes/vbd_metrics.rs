@@ -1,20 +1,20 @@
-//! What is measured of disk devices of machines.
+//! Metrics of VBDs.
 
 use super::prelude::*;
 
 fields! { "VBD_metrics", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What the guest reads, in KiB a second.
+    /// Data that the guest reads, in KiB/s.
     io_read_kbs: ro(Float).opt().volatile(),
-    /// What the guest writes, in KiB a second.
+    /// Data that the guest writes, in KiB/s.
     io_write_kbs: ro(Float).opt().volatile(),
-    /// When this was last found.
+    /// Time of the last update.
     last_updated: ro(Date).opt().volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VBD_metrics", "What is measured of a disk device"), Role::VmAdmin, FIELDS, &[]);

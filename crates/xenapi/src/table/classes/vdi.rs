@@ -1,123 +1,123 @@
-//! Disks.
+//! VDIs: virtual disk images.
 
 use super::prelude::*;
 
 fields! { "VDI", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Its name.
+    /// Name.
     name_label: rc(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rc(Str).opt(),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::VDI_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::VDI_OPERATIONS))).opt().volatile(),
-    /// Where it is.
+    /// SR of the disk.
     SR: rc(Ref("SR")),
-    /// Devices of machines that show it.
+    /// VBDs that use the disk.
     VBDs: ro(Set(&Ref("VBD"))).inverse("VBD", "VDI"),
-    /// Crash dumps on it.
+    /// Crash dumps on the disk.
     crash_dumps: ro(Set(&Ref("crashdump"))),
-    /// Its size, in bytes.
+    /// Size in bytes.
     virtual_size: rc(Int),
-    /// What it takes where it is, in bytes.
+    /// Space that the disk uses in its SR, in bytes.
     physical_utilisation: ro(Int),
-    /// What it is for.
+    /// Purpose of the disk.
     r#type: rc(Enum(&enums::VDI_TYPE)),
-    /// Several machines may write to it at the same time.
+    /// True if several VMs may write to the disk at the same time.
     sharable: rc(Bool),
-    /// Nobody may write to it.
+    /// True if the disk is read-only.
     read_only: rc(Bool),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS),
-    /// Its storage holds a lock for it.
+    /// True if the storage holds a lock for the disk.
     storage_lock: ro(Bool),
-    /// What it is called where it is.
+    /// Location of the disk in its SR.
     location: ro(Str).opt(),
-    /// The toolstack knows how it is used.
+    /// True if the toolstack manages the use of the disk.
     managed: ro(Bool),
-    /// It is not where it was.
+    /// True if the disk is missing from its SR.
     missing: ro(Bool),
-    /// Kept for old clients; none.
+    /// Always null, for old clients.
     parent: ro(Ref("VDI")),
-    /// What its storage is told about it.
+    /// Data about the disk for its storage.
     xenstore_data: rw(PAIRS).opt(),
-    /// What its driver keeps with it.
+    /// Settings of the driver.
     sm_config: rw(PAIRS).opt(),
-    /// It is a snapshot.
+    /// True for a snapshot.
     is_a_snapshot: ro(Bool).opt(),
-    /// The disk of which it is a snapshot.
+    /// Disk of which this one is a snapshot.
     snapshot_of: ro(Ref("VDI")).opt(),
-    /// Its snapshots.
+    /// Snapshots of the disk.
     snapshots: ro(Set(&Ref("VDI"))).inverse("VDI", "snapshot_of"),
-    /// When it was taken as a snapshot.
+    /// Time of the snapshot.
     snapshot_time: ro(Date).opt(),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// Hosts may keep copies of what they read from it.
+    /// True if hosts may cache data of the disk.
     allow_caching: ro(Bool).opt(),
-    /// What becomes of its contents when its machine boots.
+    /// Action on the contents when the VM boots.
     on_boot: ro(Enum(&enums::ON_BOOT)).or(Text("persist")),
-    /// The pool whose state is on it.
+    /// Pool whose state is on the disk.
     metadata_of_pool: ro(Ref("pool")).opt(),
-    /// That state is the latest.
+    /// True if the disk has the latest state of that pool.
     metadata_latest: ro(Bool).opt(),
-    /// It is a CD with the drivers for guests.
+    /// True for a CD with the drivers for guests.
     is_tools_iso: ro(Bool).opt(),
-    /// Its changed blocks are noted.
+    /// True if changed block tracking is enabled.
     cbt_enabled: ro(Bool).opt(),
 }
 
 messages! {
-    /// Keeps it as it is.
+    /// Creates a snapshot.
     VmAdmin Long snapshot(vdi: Ref("VDI"); driver_params: PAIRS) -> Ref("VDI");
-    /// Makes another one that shares what is equal.
+    /// Creates a clone that shares equal data.
     VmAdmin Long clone(vdi: Ref("VDI"); driver_params: PAIRS) -> Ref("VDI");
-    /// Makes another one of its own, here or elsewhere.
+    /// Creates a full copy, in the same SR or another.
     VmAdmin Long copy(vdi: Ref("VDI"), sr: Ref("SR"); base_vdi: Ref("VDI"), into_vdi: Ref("VDI"))
         -> Ref("VDI");
-    /// Makes it larger; size in bytes.
+    /// Enlarges the disk to this size in bytes.
     VmAdmin Long resize(vdi: Ref("VDI"), size: Int);
-    /// Makes it larger while a machine uses it; size in bytes.
+    /// Enlarges the disk to this size in bytes while a VM uses it.
     VmAdmin Long resize_online(vdi: Ref("VDI"), size: Int);
-    /// Makes one known that is there already.
+    /// Creates the record of an existing disk.
     VmAdmin Long introduce(uuid: Str, name_label: Str, name_description: Str, SR: Ref("SR"),
         type: Enum(&enums::VDI_TYPE), sharable: Bool, read_only: Bool, other_config: PAIRS,
         location: Str; xenstore_data: PAIRS, sm_config: PAIRS, managed: Bool => Yes, virtual_size: Int,
         physical_utilisation: Int, metadata_of_pool: Ref("pool"), is_a_snapshot: Bool,
         snapshot_time: Date, snapshot_of: Ref("VDI")) -> Ref("VDI");
-    /// Forgets it; its contents stay.
+    /// Removes the record of the disk. Its contents stay.
     VmAdmin Long forget(vdi: Ref("VDI"));
-    /// Finds out again what its storage says of it.
+    /// Updates the record from the storage.
     VmAdmin Long update(vdi: Ref("VDI"));
-    /// Gives it another name.
+    /// Sets the name.
     VmAdmin Long set_name_label(self: Ref("VDI"), value: Str);
-    /// Says what it is for.
+    /// Sets the description.
     VmAdmin Long set_name_description(self: Ref("VDI"), value: Str);
-    /// Sets whether anybody may write to it.
+    /// Sets whether the disk is read-only.
     VmAdmin Long set_read_only(self: Ref("VDI"), value: Bool);
-    /// Sets whether several machines may write to it at the same time.
+    /// Sets whether several VMs may write to the disk at the same time.
     VmAdmin Long set_sharable(self: Ref("VDI"), value: Bool);
-    /// Sets what becomes of its contents when its machine boots.
+    /// Sets the action on the contents when the VM boots.
     VmAdmin Long set_on_boot(self: Ref("VDI"), value: Enum(&enums::ON_BOOT));
-    /// Sets whether hosts may keep copies of what they read from it.
+    /// Sets whether hosts may cache data of the disk.
     VmAdmin Long set_allow_caching(self: Ref("VDI"), value: Bool);
-    /// Moves it to another storage repository while a machine uses it.
+    /// Migrates the disk to another SR while a VM uses it.
     VmPowerAdmin Long pool_migrate(vdi: Ref("VDI"), sr: Ref("SR"), options: PAIRS) -> Ref("VDI");
-    /// Begins to note its changed blocks.
+    /// Enables changed block tracking.
     VmAdmin Long enable_cbt(self: Ref("VDI"));
-    /// Notes its changed blocks no longer.
+    /// Disables changed block tracking.
     VmAdmin Long disable_cbt(self: Ref("VDI"));
-    /// Blocks that differ between two disks, as a bitmap in Base64.
+    /// Returns the blocks that differ between two disks, as a bitmap in Base64.
     VmOperator Long list_changed_blocks(vdi_from: Ref("VDI"), vdi_to: Ref("VDI")) -> Str;
-    /// Removes the contents of a snapshot and keeps which blocks had changed.
+    /// Deletes the contents of a snapshot but preserves its changed block information.
     VmAdmin Long data_destroy(self: Ref("VDI"));
-    /// Where it can be read by NBD; nowhere, if it is of no network for that.
+    /// Returns the addresses for reading the disk over NBD. Empty without a network for NBD.
     VmAdmin Long get_nbd_info(self: Ref("VDI")) -> Set(&Record("vdi_nbd_server_info"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VDI", "A disk, wherever it is kept"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(MessageKind::Long);

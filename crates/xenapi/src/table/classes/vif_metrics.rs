@@ -1,20 +1,20 @@
-//! What is measured of network devices of machines.
+//! Metrics of VIFs.
 
 use super::prelude::*;
 
 fields! { "VIF_metrics", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What the guest receives, in KiB a second.
+    /// Data that the guest receives, in KiB/s.
     io_read_kbs: ro(Float).opt().volatile(),
-    /// What the guest sends, in KiB a second.
+    /// Data that the guest sends, in KiB/s.
     io_write_kbs: ro(Float).opt().volatile(),
-    /// When this was last found.
+    /// Time of the last update.
     last_updated: ro(Date).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VIF_metrics", "What is measured of a network device"), Role::VmAdmin, FIELDS, &[]);

@@ -1,28 +1,28 @@
-//! Virtual LANs.
+//! VLANs.
 
 use super::prelude::*;
 
 fields! { "VLAN", PoolOperator;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The device that carries it.
+    /// PIF that carries the VLAN.
     tagged_PIF: rc(Ref("PIF")).opt(),
-    /// The device that it is.
+    /// PIF that represents the VLAN.
     untagged_PIF: ro(Ref("PIF")).opt(),
-    /// Its number.
+    /// VLAN tag.
     tag: rc(Int).or(Whole(-1)),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
 }
 
 messages! {
-    /// Makes one of this number on a device.
+    /// Creates a VLAN with this tag on a PIF.
     PoolOperator Long create(tagged_PIF: Ref("PIF"), tag: Int, network: Ref("network"))
         -> Ref("VLAN");
-    /// Removes it.
+    /// Destroys the VLAN.
     PoolOperator Long destroy(self: Ref("VLAN"));
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VLAN", "A virtual LAN on a host"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -1,38 +1,38 @@
-//! What guests tell.
+//! Metrics that guests report.
 
 use super::prelude::*;
 
 fields! { "VM_guest_metrics", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// The guest's operating system.
+    /// Operating system of the guest.
     os_version: ro(PAIRS),
-    /// The version of its drivers.
+    /// Version of the guest's drivers.
     PV_drivers_version: ro(PAIRS),
-    /// Those drivers are the latest.
+    /// True if the drivers are up to date.
     PV_drivers_up_to_date: ro(Bool),
-    /// Its memory.
+    /// Memory of the guest.
     memory: ro(PAIRS).opt(),
-    /// Its disks.
+    /// Disks of the guest.
     disks: ro(PAIRS).opt(),
-    /// Its addresses: from device and kind to address.
+    /// Addresses of the guest, by device and address type.
     networks: ro(PAIRS),
-    /// Whatever else it tells, and what it can do.
+    /// Other reports of the guest, and its capabilities.
     other: ro(PAIRS),
-    /// When it last told something.
+    /// Time of the guest's last report.
     last_updated: ro(Date).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// It runs and tells.
+    /// True if the guest runs and reports.
     live: ro(Bool).opt(),
-    /// Disk devices can be plugged while it runs.
+    /// Whether VBDs can be plugged while the guest runs.
     can_use_hotplug_vbd: ro(Enum(&enums::TRISTATE_TYPE)).or(Text("unspecified")),
-    /// Network devices can be plugged while it runs.
+    /// Whether VIFs can be plugged while the guest runs.
     can_use_hotplug_vif: ro(Enum(&enums::TRISTATE_TYPE)).or(Text("unspecified")),
-    /// It has drivers for virtual devices.
+    /// True if the guest has drivers for virtual devices.
     PV_drivers_detected: ro(Bool).opt(),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VM_guest_metrics", "What a guest tells"), Role::VmAdmin, FIELDS, &[]);

@@ -1,42 +1,42 @@
-//! What is measured of machines.
+//! Metrics of VMs.
 
 use super::prelude::*;
 
 fields! { "VM_metrics", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// Memory that the machine has, in bytes.
+    /// Current memory in bytes.
     memory_actual: ro(Int).volatile(),
-    /// CPUs that the machine has.
+    /// Current number of CPUs.
     VCPUs_number: ro(Int).volatile(),
-    /// How busy each of its CPUs is, from 0 to 1.
+    /// Utilization of each virtual CPU, from 0 to 1.
     VCPUs_utilisation: ro(Map(&Int, &Float)).opt().volatile(),
-    /// The host's CPU on which each of them runs.
+    /// Host CPU on which each virtual CPU runs.
     VCPUs_CPU: ro(Map(&Int, &Int)).volatile(),
-    /// How they are shared out.
+    /// Scheduling parameters of the virtual CPUs.
     VCPUs_params: ro(PAIRS).volatile(),
-    /// What each of them is doing.
+    /// State flags of each virtual CPU.
     VCPUs_flags: ro(Map(&Int, &STRS)).volatile(),
-    /// What the machine is doing.
+    /// State flags of the VM.
     state: ro(STRS).volatile(),
-    /// When it was started.
+    /// Start time.
     start_time: ro(Date),
-    /// When it was installed.
+    /// Installation time.
     install_time: ro(Date),
-    /// When this was last found.
+    /// Time of the last update.
     last_updated: ro(Date).volatile(),
-    /// Whatever clients keep with it.
+    /// Additional settings of clients.
     other_config: rw(PAIRS).opt(),
-    /// The machine runs by hardware virtualisation.
+    /// True if the VM runs with hardware virtualization.
     hvm: ro(Bool).opt(),
-    /// The machine can run machines itself.
+    /// True if the VM uses nested virtualization.
     nested_virt: ro(Bool).opt(),
-    /// Something in the machine keeps it from moving.
+    /// True if the VM cannot be migrated.
     nomigrate: ro(Bool).opt(),
-    /// How it is virtualised while it runs.
+    /// Current virtualization type.
     current_domain_type: ro(Enum(&enums::DOMAIN_TYPE)).or(Text("unspecified")),
 }
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class =
     Class::new(("VM_metrics", "What is measured of a machine"), Role::VmAdmin, FIELDS, &[]);

@@ -1,186 +1,186 @@
-//! What a machine is.
+//! Fields of VMs.
 
 use super::super::prelude::*;
 
 fields! { "VM", VmAdmin;
-    /// Its UUID.
+    /// UUID.
     uuid: ro(Str),
-    /// What may be asked of it now.
+    /// Operations that are currently allowed.
     allowed_operations: ro(Set(&Enum(&enums::VM_OPERATIONS))).opt().volatile(),
-    /// What it is doing: from a task to an operation.
+    /// Operations in progress, by task.
     current_operations: ro(Map(&Str, &Enum(&enums::VM_OPERATIONS))).opt().volatile(),
-    /// Its name.
+    /// Name.
     name_label: rw(Str).opt(),
-    /// What it is for.
+    /// Description.
     name_description: rw(Str).opt(),
-    /// Whether it runs.
+    /// Power state.
     power_state: rc(Enum(&enums::VM_POWER_STATE)).opt(),
-    /// A version that its maker gave it.
+    /// Version number from the creator of the VM.
     user_version: rw(Int),
-    /// It is a template: never started, only cloned.
+    /// True for a template, which is never started, only cloned.
     is_a_template: rw(Bool),
-    /// It is a template that came with the product.
+    /// True for a template of the product.
     is_default_template: ro(Bool).opt(),
-    /// Where its memory is while it is suspended.
+    /// VDI with the memory of a suspended VM.
     suspend_VDI: rc(Ref("VDI")).opt(),
-    /// The host on which it runs.
+    /// Host on which the VM runs.
     resident_on: ro(Ref("host")),
-    /// The host on which it is about to run.
+    /// Host on which the VM is about to run.
     scheduled_to_be_resident_on: ro(Ref("host")).opt(),
-    /// The host on which it had best be started.
+    /// Preferred host.
     affinity: rw(Ref("host")).writer(VmPowerAdmin),
-    /// Memory that it needs beside its own, in bytes.
+    /// Memory that the VM needs besides its guest memory, in bytes.
     memory_overhead: ro(Int).opt(),
-    /// Memory that it is to have now, in bytes.
+    /// Target of the current memory, in bytes.
     memory_target: rc(Int).opt(),
-    /// Most memory that it can ever have, in bytes.
+    /// Upper limit of memory at any time, in bytes.
     memory_static_max: rc(Int),
-    /// Most memory that it may have now, in bytes.
+    /// Current upper limit of memory, in bytes.
     memory_dynamic_max: rc(Int),
-    /// Least memory that it may have now, in bytes.
+    /// Current lower limit of memory, in bytes.
     memory_dynamic_min: rc(Int),
-    /// Least memory with which it works, in bytes.
+    /// Least memory with which the guest works, in bytes.
     memory_static_min: rc(Int),
-    /// How its CPUs are shared out: weight, cap, mask.
+    /// Scheduling parameters of the virtual CPUs: weight, cap, mask.
     VCPUs_params: rw(PAIRS),
-    /// Most CPUs that it can have.
+    /// Most virtual CPUs.
     VCPUs_max: rc(Int),
-    /// CPUs with which it starts.
+    /// Virtual CPUs at start.
     VCPUs_at_startup: rc(Int),
-    /// What follows when its guest reboots softly.
+    /// Action after a soft reboot of the guest.
     actions_after_softreboot: rw(Enum(&enums::ON_SOFTREBOOT_BEHAVIOR)).opt(),
-    /// What follows when its guest powers off.
+    /// Action after the guest powers off.
     actions_after_shutdown: rw(Enum(&enums::ON_NORMAL_EXIT)),
-    /// What follows when its guest reboots.
+    /// Action after the guest reboots.
     actions_after_reboot: rw(Enum(&enums::ON_NORMAL_EXIT)),
-    /// What follows when its guest crashes.
+    /// Action after the guest crashes.
     actions_after_crash: rc(Enum(&enums::ON_CRASH_BEHAVIOUR)),
-    /// Its consoles.
+    /// Consoles of the VM.
     consoles: ro(Set(&Ref("console"))).inverse("console", "VM"),
-    /// Its network devices.
+    /// VIFs of the VM.
     VIFs: ro(Set(&Ref("VIF"))).inverse("VIF", "VM"),
-    /// Its disk devices.
+    /// VBDs of the VM.
     VBDs: ro(Set(&Ref("VBD"))).inverse("VBD", "VM"),
-    /// Its USB devices.
+    /// USB devices of the VM.
     VUSBs: ro(Set(&Ref("VUSB"))),
-    /// Its crash dumps.
+    /// Crash dumps of the VM.
     crash_dumps: ro(Set(&Ref("crashdump"))),
-    /// Its TPMs.
+    /// TPMs of the VM.
     VTPMs: ro(Set(&Ref("VTPM"))),
-    /// The program that finds its kernel.
+    /// Boot loader that finds the kernel.
     PV_bootloader: rw(Str),
-    /// The path of its kernel on the host.
+    /// Path of the kernel on the host.
     PV_kernel: rw(Str),
-    /// The path of its initial RAM disk on the host.
+    /// Path of the initial RAM disk on the host.
     PV_ramdisk: rw(Str),
-    /// The kernel's command line.
+    /// Command line of the kernel.
     PV_args: rw(Str),
-    /// Arguments of the program that finds its kernel.
+    /// Arguments of the boot loader.
     PV_bootloader_args: rw(Str),
-    /// The kernel's command line for guests of long ago.
+    /// Command line of the kernel for legacy guests.
     PV_legacy_args: rw(Str),
-    /// Empty: it boots its kernel; else it boots by firmware.
+    /// Boot policy. If empty, the VM boots its kernel, otherwise firmware.
     HVM_boot_policy: rc(Str),
-    /// How firmware boots: from which devices, in which order.
+    /// Parameters of the firmware boot, for example devices and their order.
     HVM_boot_params: rw(PAIRS),
-    /// How much memory is kept for shadow pages, as a multiple.
+    /// Multiplier of the memory for shadow pages.
     HVM_shadow_multiplier: rc(Float).or(Number(1.0)),
-    /// What kind of computer it is.
+    /// Platform settings.
     platform: rw(PAIRS),
-    /// PCI devices of the host that it has.
+    /// PCI devices of the host that are passed to the VM.
     PCI_bus: rw(Str),
-    /// Whatever clients keep with it; some keys are settings of the toolstack.
+    /// Additional settings of clients. Some keys are settings of the toolstack.
     other_config: rw(PAIRS),
-    /// The number of its domain; -1 while it does not run.
+    /// Domain number, or -1 while the VM does not run.
     domid: ro(Int).or(Whole(-1)),
-    /// The architecture of its domain; empty while it does not run.
+    /// Domain architecture. Empty while the VM does not run.
     domarch: ro(Str),
-    /// What the CPUs could do on which it was last booted.
+    /// CPU features of the last boot.
     last_boot_CPU_flags: rc(PAIRS).opt(),
-    /// It manages the host.
+    /// True if the VM manages the host.
     is_control_domain: ro(Bool),
-    /// What is measured of it.
+    /// Metrics of the VM.
     metrics: ro(Ref("VM_metrics")),
-    /// What its guest tells.
+    /// Metrics that the guest reports.
     guest_metrics: ro(Ref("VM_guest_metrics")),
-    /// Its record as it was when it last booted.
+    /// Record of the VM at its last boot.
     last_booted_record: rc(Str).opt(),
-    /// Bounds of its settings, as XML.
+    /// Limits of the settings, as XML.
     recommendations: rw(Str),
-    /// What its guest finds in its own store.
+    /// Data for the guest's xenstore.
     xenstore_data: rw(PAIRS).opt(),
-    /// It is started again when its host fails.
+    /// True if high availability restarts the VM after a host failure.
     ha_always_run: rc(Bool).opt(),
-    /// How much is done for that.
+    /// Restart priority for high availability.
     ha_restart_priority: rc(Str).opt(),
-    /// It is a snapshot: never started, only cloned.
+    /// True for a snapshot, which is never started, only cloned.
     is_a_snapshot: ro(Bool).opt(),
-    /// The machine of which it is a snapshot.
+    /// VM of which this one is a snapshot.
     snapshot_of: ro(Ref("VM")).opt(),
-    /// Its snapshots.
+    /// Snapshots of the VM.
     snapshots: ro(Set(&Ref("VM"))).inverse("VM", "snapshot_of"),
-    /// When it was taken as a snapshot.
+    /// Time of the snapshot.
     snapshot_time: ro(Date).opt(),
-    /// The name of this snapshot elsewhere.
+    /// Identifier of the snapshot outside the pool.
     transportable_snapshot_id: ro(Str).opt(),
-    /// Data kept with it.
+    /// Blobs of data stored with the object, by name.
     blobs: ro(BLOBS).opt(),
-    /// Words by which people sort.
+    /// Tags for sorting.
     tags: rw(STRS).opt().writer(VmOperator),
-    /// Operations that are refused, each with the reason.
+    /// Blocked operations, each with the reason.
     blocked_operations: rw(Map(&Enum(&enums::VM_OPERATIONS), &Str)).opt(),
-    /// How it was when it was taken as a snapshot.
+    /// Information about the VM at the time of the snapshot.
     snapshot_info: ro(PAIRS).opt(),
-    /// Its record when it was taken as a snapshot.
+    /// Record of the VM at the time of the snapshot.
     snapshot_metadata: ro(Str).opt(),
-    /// The machine from which it comes.
+    /// VM from which this one was created.
     parent: ro(Ref("VM")).opt(),
-    /// Machines that come from it.
+    /// VMs that were created from this one.
     children: ro(Set(&Ref("VM"))).inverse("VM", "parent"),
-    /// What its firmware says.
+    /// BIOS strings.
     bios_strings: ro(PAIRS).opt(),
-    /// The policy by which it was protected.
+    /// Protection policy.
     protection_policy: rc(Ref("VMPP")).opt(),
-    /// That policy took it as a snapshot.
+    /// True if the protection policy took the snapshot.
     is_snapshot_from_vmpp: rc(Bool).opt(),
-    /// When snapshots of it are taken.
+    /// Snapshot schedule.
     snapshot_schedule: rc(Ref("VMSS")).opt(),
-    /// Such a schedule took it as a snapshot.
+    /// True if a snapshot schedule took the snapshot.
     is_vmss_snapshot: rc(Bool).opt(),
-    /// The machines with which it starts and stops.
+    /// Appliance with which the VM starts and stops.
     appliance: rc(Ref("VM_appliance")).opt(),
-    /// How long the next one waits when it starts, in seconds.
+    /// Delay before the next VM of the appliance starts, in seconds.
     start_delay: rc(Int).opt(),
-    /// How long the next one waits when it stops, in seconds.
+    /// Delay before the next VM of the appliance stops, in seconds.
     shutdown_delay: rc(Int).opt(),
-    /// Its place among those that start together.
+    /// Position in the start order of the appliance.
     order: rc(Int).opt(),
-    /// Its GPUs.
+    /// Virtual GPUs of the VM.
     VGPUs: ro(Set(&Ref("VGPU"))),
-    /// PCI devices of the host that it has now.
+    /// PCI devices of the host that are attached now.
     attached_PCIs: ro(Set(&Ref("PCI"))),
-    /// Where its memory goes when it is suspended.
+    /// SR for the memory when the VM is suspended.
     suspend_SR: rw(Ref("SR")).opt(),
-    /// How often it was recovered.
+    /// Number of recoveries.
     version: rc(Int).opt(),
-    /// Its generation: another after each revert and clone.
+    /// Generation id, which changes with each revert and clone.
     generation_id: rc(Str).or(Text("0:0")),
-    /// The version of virtual hardware that it needs.
+    /// Required version of the virtual hardware platform.
     hardware_platform_version: rw(Int).opt(),
-    /// It has the vendor's device by which Windows finds drivers.
+    /// True if the VM has the vendor device, through which Windows finds drivers.
     has_vendor_device: rc(Bool).opt(),
-    /// A setting waits for its next boot.
+    /// True if a setting takes effect only at the next boot.
     requires_reboot: ro(Bool).opt(),
-    /// The template from which it comes, by a name that never changes.
+    /// Permanent name of the template from which the VM was created.
     reference_label: rc(Str).opt(),
-    /// How it is virtualised.
+    /// Virtualization type.
     domain_type: rc(Enum(&enums::DOMAIN_TYPE)).or(Text("unspecified")),
-    /// What UEFI keeps.
+    /// UEFI variables.
     NVRAM: rc(PAIRS).opt(),
-    /// What an update asks for at once.
+    /// Guidance of updates that is mandatory.
     pending_guidances: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
-    /// What an update asks for soon.
+    /// Guidance of updates that is recommended.
     pending_guidances_recommended: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
-    /// What an update asks for some day.
+    /// Guidance of updates for their full effect.
     pending_guidances_full: ro(Set(&Enum(&enums::UPDATE_GUIDANCES))).opt(),
 }

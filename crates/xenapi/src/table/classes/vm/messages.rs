@@ -1,167 +1,167 @@
-//! What can be asked of a machine.
+//! Messages of VMs.
 
 use super::super::prelude::*;
 
-/// From a disk to the storage repository to which it goes.
+/// Map from a VDI to its destination SR.
 const DISKS: Type = Map(&Ref("VDI"), &Ref("SR"));
-/// From a network device to the network to which it goes.
+/// Map from a VIF to its destination network.
 const DEVICES: Type = Map(&Ref("VIF"), &Ref("network"));
-/// From a GPU to the group from which it gets another.
+/// Map from a virtual GPU to its destination GPU group.
 const GPUS: Type = Map(&Ref("VGPU"), &Ref("GPU_group"));
 
 messages! {
-    /// Starts it.
+    /// Starts the VM.
     VmOperator Long start(vm: Ref("VM"), start_paused: Bool, force: Bool);
-    /// Starts it on this host.
+    /// Starts the VM on this host.
     VmPowerAdmin Long start_on(vm: Ref("VM"), host: Ref("host"), start_paused: Bool, force: Bool);
-    /// Asks its guest to power off.
+    /// Requests the guest to power off, and waits for it.
     VmOperator Long clean_shutdown(vm: Ref("VM"));
-    /// Ends it at once.
+    /// Ends the VM at once.
     VmOperator Long hard_shutdown(vm: Ref("VM"));
-    /// Asks its guest to power off; ends it if the guest does not.
+    /// Requests the guest to power off. If the guest does not, ends the VM.
     VmOperator Long shutdown(vm: Ref("VM"));
-    /// Asks its guest to reboot.
+    /// Requests the guest to reboot.
     VmOperator Long clean_reboot(vm: Ref("VM"));
-    /// Ends it at once and starts it again.
+    /// Ends the VM at once and starts it again.
     VmOperator Long hard_reboot(vm: Ref("VM"));
-    /// Stops its CPUs.
+    /// Pauses the virtual CPUs.
     VmOperator Long pause(vm: Ref("VM"));
-    /// Lets its CPUs run again.
+    /// Resumes the virtual CPUs.
     VmOperator Long unpause(vm: Ref("VM"));
-    /// Writes its memory to storage and ends it.
+    /// Writes the memory to storage and ends the VM.
     VmOperator Long suspend(vm: Ref("VM"));
-    /// Goes on where `suspend` ended it.
+    /// Resumes a suspended VM.
     VmOperator Long resume(vm: Ref("VM"), start_paused: Bool, force: Bool);
-    /// Goes on, on this host, where `suspend` ended it.
+    /// Resumes a suspended VM on this host.
     VmPowerAdmin Long resume_on(vm: Ref("VM"), host: Ref("host"), start_paused: Bool, force: Bool);
-    /// Takes it for halted, whatever it is.
+    /// Sets the power state to halted, whatever the actual state.
     PoolOperator Long power_state_reset(vm: Ref("VM"));
-    /// Keeps its disks as they are, under a new name.
+    /// Creates a snapshot of the disks, with a new name.
     VmPowerAdmin Long snapshot(vm: Ref("VM"), new_name: Str; ignore_vdis: Set(&Ref("VDI")))
         -> Ref("VM");
-    /// The same, after its guest has brought its files in order.
+    /// Creates a snapshot of the disks after the guest has quiesced its file systems.
     VmPowerAdmin Long snapshot_with_quiesce(vm: Ref("VM"), new_name: Str) -> Ref("VM");
-    /// Keeps its disks and its memory as they are.
+    /// Creates a snapshot of the disks and the memory.
     VmPowerAdmin Long checkpoint(vm: Ref("VM"), new_name: Str) -> Ref("VM");
-    /// Puts the machine back to this snapshot.
+    /// Reverts the VM to this snapshot.
     VmPowerAdmin Long revert(snapshot: Ref("VM"));
-    /// Makes another one with disks that share what is equal.
+    /// Creates a clone whose disks share equal data.
     VmAdmin Long clone(vm: Ref("VM"), new_name: Str) -> Ref("VM");
-    /// Makes another one with disks of its own.
+    /// Creates a full copy with separate disks.
     VmAdmin Long copy(vm: Ref("VM"), new_name: Str, sr: Ref("SR")) -> Ref("VM");
-    /// Makes the disks that its template asks for.
+    /// Creates the disks that the template defines.
     VmAdmin Long provision(vm: Ref("VM"));
-    /// Moves it, while it runs, to another host of the pool.
+    /// Migrates the running VM to another host of the pool.
     VmPowerAdmin Long pool_migrate(vm: Ref("VM"), host: Ref("host"), options: PAIRS);
-    /// Moves it with its disks.
+    /// Migrates the VM with its disks.
     VmPowerAdmin Long migrate_send(vm: Ref("VM"), dest: PAIRS, live: Bool, vdi_map: DISKS,
         vif_map: DEVICES, options: PAIRS; vgpu_map: GPUS) -> Ref("VM");
     /// Fails if `migrate_send` would.
     VmPowerAdmin Long assert_can_migrate(vm: Ref("VM"), dest: PAIRS, live: Bool, vdi_map: DISKS,
         vif_map: DEVICES, options: PAIRS; vgpu_map: GPUS);
-    /// Sets the four bounds of its memory, in bytes.
+    /// Sets the four memory limits, in bytes.
     VmPowerAdmin Long set_memory_limits(self: Ref("VM"), static_min: Int, static_max: Int,
         dynamic_min: Int, dynamic_max: Int);
-    /// Sets its memory: all bounds but the least, in bytes.
+    /// Sets all memory limits except the least, in bytes.
     VmPowerAdmin Long set_memory(self: Ref("VM"), value: Int);
-    /// Sets the most memory that it can ever have, in bytes.
+    /// Sets the upper limit of memory at any time, in bytes.
     VmPowerAdmin Long set_memory_static_max(self: Ref("VM"), value: Int);
-    /// Sets the least memory with which it works, in bytes.
+    /// Sets the least memory with which the guest works, in bytes.
     VmPowerAdmin Long set_memory_static_min(self: Ref("VM"), value: Int);
-    /// Sets both, in bytes.
+    /// Sets the static minimum and maximum of memory, in bytes.
     VmPowerAdmin Long set_memory_static_range(self: Ref("VM"), min: Int, max: Int);
-    /// Sets the most memory that it may have now, in bytes.
+    /// Sets the current upper limit of memory, in bytes.
     VmPowerAdmin Long set_memory_dynamic_max(self: Ref("VM"), value: Int);
-    /// Sets the least memory that it may have now, in bytes.
+    /// Sets the current lower limit of memory, in bytes.
     VmPowerAdmin Long set_memory_dynamic_min(self: Ref("VM"), value: Int);
-    /// Sets both, in bytes.
+    /// Sets the dynamic minimum and maximum of memory, in bytes.
     VmPowerAdmin Long set_memory_dynamic_range(self: Ref("VM"), min: Int, max: Int);
-    /// Sets the memory that it is to have now, in bytes.
+    /// Sets the target of the current memory, in bytes.
     VmPowerAdmin Long set_memory_target_live(self: Ref("VM"), target: Int);
-    /// Waits until it has that memory.
+    /// Waits until the memory reaches its target.
     ReadOnly Long wait_memory_target_live(self: Ref("VM"));
-    /// Memory that it needs beside its own, in bytes.
+    /// Returns the memory that the VM needs besides its guest memory, in bytes.
     ReadOnly Short compute_memory_overhead(vm: Ref("VM")) -> Int;
-    /// Most memory for it that fits into this much, in bytes.
+    /// Returns the largest guest memory that fits into this total, in bytes.
     ReadOnly Short maximise_memory(self: Ref("VM"), total: Int, approximate: Bool) -> Int;
-    /// Whether its guest gives memory back when asked.
+    /// Returns whether the guest gives memory back on request.
     ReadOnly Short get_cooperative(self: Ref("VM")) -> Bool;
-    /// Sets the most CPUs that it can have.
+    /// Sets the most virtual CPUs.
     VmAdmin Long set_VCPUs_max(self: Ref("VM"), value: Int);
-    /// Sets the CPUs with which it starts.
+    /// Sets the virtual CPUs at start.
     VmAdmin Long set_VCPUs_at_startup(self: Ref("VM"), value: Int);
-    /// Sets the CPUs that it has now.
+    /// Sets the current number of virtual CPUs.
     VmAdmin Long set_VCPUs_number_live(self: Ref("VM"), nvcpu: Int);
-    /// Sets how its CPUs are shared out now.
+    /// Adds a current scheduling parameter of the virtual CPUs.
     VmAdmin Long add_to_VCPUs_params_live(self: Ref("VM"), key: Str, value: Str);
-    /// Sets how much memory is kept for shadow pages.
+    /// Sets the multiplier of the memory for shadow pages.
     VmPowerAdmin Long set_HVM_shadow_multiplier(self: Ref("VM"), value: Float);
-    /// Sets how much memory is kept for shadow pages now.
+    /// Sets the current multiplier of the memory for shadow pages.
     VmPowerAdmin Long set_shadow_multiplier_live(self: Ref("VM"), multiplier: Float);
-    /// Sets what follows when its guest crashes.
+    /// Sets the action after the guest crashes.
     VmAdmin Short set_actions_after_crash(
         self: Ref("VM"), value: Enum(&enums::ON_CRASH_BEHAVIOUR));
-    /// Sets whether it boots by firmware.
+    /// Sets the boot policy.
     VmAdmin Short set_HVM_boot_policy(self: Ref("VM"), value: Str);
-    /// Sets how it is virtualised.
+    /// Sets the virtualization type.
     VmAdmin Short set_domain_type(self: Ref("VM"), value: Enum(&enums::DOMAIN_TYPE));
-    /// Sets what UEFI keeps.
+    /// Sets the UEFI variables.
     VmAdmin Short set_NVRAM(self: Ref("VM"), value: PAIRS);
-    /// Sets one thing that UEFI keeps.
+    /// Adds a UEFI variable.
     VmAdmin Short add_to_NVRAM(self: Ref("VM"), key: Str, value: Str);
-    /// Removes one thing that UEFI keeps.
+    /// Removes a UEFI variable.
     VmAdmin Short remove_from_NVRAM(self: Ref("VM"), key: Str);
-    /// Sets what its firmware says.
+    /// Sets the BIOS strings.
     VmAdmin Short set_bios_strings(self: Ref("VM"), value: PAIRS);
-    /// Lets its firmware say what the host's says.
+    /// Copies the BIOS strings of the host.
     VmAdmin Short copy_bios_strings(vm: Ref("VM"), host: Ref("host"));
-    /// Sets whether it has the vendor's device.
+    /// Sets whether the VM has the vendor device.
     VmAdmin Short set_has_vendor_device(self: Ref("VM"), value: Bool);
-    /// Sets where its memory is while it is suspended.
+    /// Sets the VDI with the memory of a suspended VM.
     PoolOperator Short set_suspend_VDI(self: Ref("VM"), value: Ref("VDI"));
-    /// Sets its place among those that start together.
+    /// Sets the position in the start order of the appliance.
     PoolOperator Short set_order(self: Ref("VM"), value: Int);
-    /// Sets how long the next one waits when it starts, in seconds.
+    /// Sets the delay before the next VM of the appliance starts, in seconds.
     PoolOperator Short set_start_delay(self: Ref("VM"), value: Int);
-    /// Sets how long the next one waits when it stops, in seconds.
+    /// Sets the delay before the next VM of the appliance stops, in seconds.
     PoolOperator Short set_shutdown_delay(self: Ref("VM"), value: Int);
-    /// Sets what is done for it when its host fails.
+    /// Sets the restart priority for high availability.
     PoolOperator Short set_ha_restart_priority(self: Ref("VM"), value: Str);
-    /// Sets whether it is started again when its host fails.
+    /// Sets whether high availability restarts the VM after a host failure.
     PoolOperator Short set_ha_always_run(self: Ref("VM"), value: Bool);
-    /// Numbers that its next disk device may have.
+    /// Returns the device numbers that the next VBD may have.
     ReadOnly Short get_allowed_VBD_devices(vm: Ref("VM")) -> STRS;
-    /// Numbers that its next network device may have.
+    /// Returns the device numbers that the next VIF may have.
     ReadOnly Short get_allowed_VIF_devices(vm: Ref("VM")) -> STRS;
-    /// Hosts on which it could run.
+    /// Returns the hosts on which the VM could run.
     ReadOnly Short get_possible_hosts(vm: Ref("VM")) -> Set(&Ref("host"));
-    /// Fails if it could not run on this host.
+    /// Fails if the VM could not run on this host.
     ReadOnly Short assert_can_boot_here(self: Ref("VM"), host: Ref("host"));
-    /// Fails if it could not run on another host.
+    /// Fails if the VM could not run on another host.
     ReadOnly Short assert_agile(self: Ref("VM"));
-    /// Fails if this may not be asked of it now.
+    /// Fails if the operation is not currently allowed.
     ReadOnly Short assert_operation_valid(self: Ref("VM"), op: Enum(&enums::VM_OPERATIONS));
-    /// Finds out again what may be asked of it.
+    /// Updates the allowed operations.
     PoolAdmin Short update_allowed_operations(self: Ref("VM"));
-    /// Its record as it was when it last booted.
+    /// Returns the record of the VM at its last boot.
     ReadOnly Short get_boot_record(self: Ref("VM")) -> Record("VM");
-    /// Presses a key of its kernel's debugger.
+    /// Sends a SysRq key to the guest's kernel.
     PoolAdmin Long send_sysrq(vm: Ref("VM"), key: Str);
-    /// Sends it an interrupt for debugging.
+    /// Sends a trigger to the VM, for debugging.
     PoolAdmin Long send_trigger(vm: Ref("VM"), trigger: Str);
-    /// Calls a plugin about it.
+    /// Calls a plugin about the VM.
     VmOperator Long call_plugin(vm: Ref("VM"), plugin: Str, fn: Str, args: PAIRS) -> Str;
-    /// Services that it offers to the toolstack.
+    /// Returns the services that the VM offers to the toolstack.
     PoolAdmin Long query_services(self: Ref("VM")) -> PAIRS;
-    /// Makes a place for data kept with it.
+    /// Creates a blob for data stored with the object.
     VmPowerAdmin Short create_new_blob(vm: Ref("VM"), name: Str, mime_type: Str; public: Bool)
         -> Ref("blob");
-    /// What can be measured of it.
+    /// Returns the available data sources.
     ReadOnly Short get_data_sources(self: Ref("VM")) -> SOURCES;
-    /// What is measured of it now, by name.
+    /// Returns the current value of a data source.
     ReadOnly Short query_data_source(self: Ref("VM"), data_source: Str) -> Float;
-    /// Begins to keep what is measured.
+    /// Starts to record a data source.
     VmAdmin Short record_data_source(self: Ref("VM"), data_source: Str);
-    /// Forgets what was measured.
+    /// Deletes the recorded values of a data source.
     VmAdmin Short forget_data_source_archives(self: Ref("VM"), data_source: Str);
 }

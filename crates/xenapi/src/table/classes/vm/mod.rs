@@ -1,4 +1,4 @@
-//! Machines.
+//! VMs.
 
 mod fields;
 mod messages;
@@ -6,7 +6,7 @@ mod messages;
 use super::prelude::*;
 pub use fields::Field;
 
-/// The class.
+/// Definition of the class.
 pub static CLASS: Class = Class::new(
     ("VM", "A machine, or a template of one"),
     Role::VmAdmin,

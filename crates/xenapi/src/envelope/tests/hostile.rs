@@ -1,9 +1,9 @@
-//! Bodies that are no calls.
+//! Invalid bodies.
 
 use proptest::prelude::*;
 
-use super::tests::{JAVA, NODE, OLD, PYTHON, call_of, dialects};
-use super::*;
+use crate::envelope::tests::{JAVA, NODE, OLD, PYTHON, call_of, dialects};
+use crate::envelope::*;
 
 #[test]
 fn bodies_that_are_too_long_or_no_text() {
@@ -70,7 +70,7 @@ fn a_call_of_no_method() {
     }
 }
 
-/// A body after a few bytes of it were lost, changed or put in.
+/// Returns a body in which a few bytes are removed, changed or inserted.
 fn damaged(body: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let damage = (0..body.len(), 0..4_usize, prop::collection::vec(any::<u8>(), 0..3));
     prop::collection::vec(damage, 1..4).prop_map(|damages| {

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+mod hostile;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -130,7 +132,7 @@ fn the_list_of_methods_stands_alone() {
          <value>VM.start</value></data></array></value></param></params></methodResponse>"
     );
     assert_eq!(outcome(&list, alone.as_bytes()), Ok(methods.clone()));
-    // Only there: elsewhere a client must not take it for a result.
+    // Only for this method. For others, a client must not accept it as a result.
     let other = outcome(&call_of("VM.get_all", Dialect::Xml), alone.as_bytes());
     assert_eq!(other, Err(BadBody::Unfit("the answer has no status".into())));
     let refused = answer(&list, &Err(refusal()));
