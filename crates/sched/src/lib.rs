@@ -1,15 +1,15 @@
-//! The turn of a thread: how long the kernel lets it run before another one that waits is looked at.
+//! The turn of a thread: how long the kernel lets it run before it considers another that waits.
 //!
 //! No library has these system calls.
 //!
 //! # Model
-//! Whoever wakes while another thread's turn lasts waits for its end, and an end is only seen at a
-//! tick, every 1 to 10 ms. With a shorter turn it is most often over by then, and who wakes runs at
-//! once if it is owed time. Nobody gets more or less CPU time by it. Children and programs that are
-//! executed inherit it.
+//! A thread that wakes during another thread's turn waits for the end of that turn. The kernel
+//! notices the end only at a tick, every 1 to 10 ms. A shorter turn is usually over by then, so a
+//! thread that wakes and has CPU time due runs at once. Turns give no thread more or less CPU time.
+//! Children and executed programs inherit the turn.
 //!
-//! Source: sched_setattr(2); Linux 6.12 (857b158dc5e8, "sched/eevdf: Use sched_attr::sched_runtime to
-//! set request/slice suggestion"). An older kernel has no turns of threads, and keeps none.
+//! Source: sched_setattr(2); Linux 6.12 (857b158dc5e8, "sched/eevdf: Use sched_attr::sched_runtime
+//! to set request/slice suggestion"). An older kernel has no turns of threads, and keeps none.
 #![allow(unsafe_code)] // Two system calls.
 
 use std::collections::HashSet;
@@ -23,23 +23,27 @@ use libc::{
 };
 use rustix::thread::Pid;
 
-/// The shortest turn that the kernel gives.
+/// Shortest turn that the kernel grants.
 pub const SHORTEST: Duration = Duration::from_micros(100);
 
-/// The turn of a thread, by default of this one. None: it has no turns, because the kernel is older or
-/// because it is scheduled in another way.
+/// Returns the turn of `thread`, or of the calling thread for `None`.
+///
+/// The result is `None` if the thread has no turn: the kernel is older, or the thread has another
+/// scheduling policy.
 ///
 /// # Errors
-/// There is no such thread, or this process may not ask (a filter of system calls).
+/// The thread does not exist, or a system call filter denies the call.
 pub fn turn(thread: Option<Pid>) -> io::Result<Option<Duration>> {
     Ok(Some(attributes(thread)?).filter(has_turns).map(|of| Duration::from_nanos(of.sched_runtime)))
 }
 
-/// Changes the turn of a thread, by default of this one; the kernel takes 0.1 to 100 ms and gives the
-/// nearest. False: it has none, and nothing was done.
+/// Sets the turn of `thread`, or of the calling thread for `None`.
+///
+/// The kernel accepts 0.1 to 100 ms and clamps other values. Returns false, and changes nothing, if
+/// the thread has no turn.
 ///
 /// # Errors
-/// There is no such thread, it belongs to somebody else, or this process may not do it.
+/// The thread does not exist, another user owns it, or this process lacks the permission.
 pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
     let mut of = attributes(thread)?;
     if !has_turns(&of) {
@@ -49,11 +53,13 @@ pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
     change(thread, &of).map(|()| true)
 }
 
-/// As [`set_turn`], for all threads of a process, by default of this one, and so for those that they
-/// start. False: none of them has turns.
+/// Sets the turn of all threads of `process`, or of this process for `None`.
+///
+/// Threads that they start later inherit it. Returns false if no thread has a turn.
 ///
 /// # Errors
-/// As [`set_turn`], and that of reading `/proc`: other threads may have got it then.
+/// The errors of [`set_turn`] and of reading `/proc`. Some threads may already have the new turn
+/// then.
 pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
     let process = process.map_or_else(|| "self".to_owned(), |id| id.as_raw_nonzero().to_string());
     let (mut seen, mut any) = (HashSet::new(), false);
@@ -67,12 +73,13 @@ pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
             }
             match set_turn(Some(thread), turn) {
                 Ok(has) => any |= has,
-                // It has ended.
+                // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(ESRCH) => {}
                 Err(error) => return Err(error),
             }
         }
-        // One that was not seen may have been started by one that had not had its turn yet.
+        // Repeat until no new thread appears: a thread without its new turn may have started
+        // another.
         if seen.len() == before {
             return Ok(any);
         }
@@ -80,16 +87,16 @@ pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
 }
 
 fn attributes(thread: Option<Pid>) -> io::Result<sched_attr> {
-    // SAFETY: it is of numbers, for which all bits may be zero.
+    // SAFETY: `sched_attr` consists of integers, for which all-zero bytes are valid.
     let mut of: sched_attr = unsafe { zeroed() };
     let bytes = size_of::<sched_attr>();
-    // SAFETY: the kernel writes at most as many bytes as it is told that there are.
+    // SAFETY: the kernel writes at most `bytes` bytes, the size of the structure.
     answered(unsafe { libc::syscall(SYS_sched_getattr, raw(thread), &raw mut of, bytes, 0) })?;
     Ok(of)
 }
 
 fn change(thread: Option<Pid>, of: &sched_attr) -> io::Result<()> {
-    // SAFETY: the structure is as long as it says, and the kernel only reads it.
+    // SAFETY: `size` in the structure is its real size, and the kernel only reads it.
     answered(unsafe { libc::syscall(SYS_sched_setattr, raw(thread), &raw const *of, 0) })
 }
 
@@ -99,7 +106,7 @@ fn has_turns(of: &sched_attr) -> bool {
     fair && of.sched_runtime > 0
 }
 
-/// 0 is the thread that asks.
+/// Converts a thread to the system call's argument: 0 is the calling thread.
 fn raw(thread: Option<Pid>) -> c_int {
     thread.map_or(0, |thread| thread.as_raw_nonzero().get())
 }
@@ -143,9 +150,9 @@ mod tests {
         all_threads_of_this_process_get_one();
     }
 
-    // It is everybody's, so nobody else may look at turns meanwhile.
+    // The test changes the turn of all threads of the process, so it is the only one that does.
     fn all_threads_of_this_process_get_one() {
-        // The first one has none.
+        // `SCHED_IDLE` has no turns.
         let threads = [SCHED_IDLE, SCHED_OTHER].map(|policy| {
             let ((tell, told), (end, ended)) = (channel(), channel::<()>());
             let thread = std::thread::spawn(move || {
