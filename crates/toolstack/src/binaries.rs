@@ -1,16 +1,16 @@
-//! Where our programs, and those that we use, are found.
+//! Search for the programs that Ringway starts.
 
 use std::path::{Path, PathBuf};
 
-/// A program that is not there.
+/// Program that was not found.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} is neither in {} nor in PATH; {advice}", beside.display())]
 pub struct NotFound {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// The first directory looked at.
+    /// Directory that was searched first.
     pub beside: PathBuf,
-    /// What to do about it.
+    /// Remedy for the user.
     pub advice: &'static str,
 }
 
@@ -21,10 +21,10 @@ pub const RINGWAY_LAB: &str = "ringway-lab";
 /// Name of the emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// Finds one of our own programs: beside the running one first, then in PATH.
+/// Finds a program of Ringway: first beside the running program, then in `PATH`.
 ///
 /// # Errors
-/// When it is in neither.
+/// [`NotFound`] if neither has it.
 pub fn ours(name: &str) -> Result<PathBuf, NotFound> {
     let executable = std::env::current_exe().unwrap_or_default();
     let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
@@ -39,7 +39,7 @@ pub fn ours(name: &str) -> Result<PathBuf, NotFound> {
     })
 }
 
-/// Finds a program of the system in PATH.
+/// Finds a system program in `PATH`.
 pub fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| is_program(file))

@@ -1,6 +1,6 @@
-//! Futures of traits whose implementation is chosen when the daemon starts.
+//! Boxed futures, for traits whose implementation is chosen when the daemon starts.
 
 use std::pin::Pin;
 
-/// What an `async fn` of a trait object returns.
+/// Future that a method of a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,10 +1,11 @@
-//! Processes that outlive whoever starts them: the hidden mode `--spawn` of the daemon.
+//! Processes that outlive the daemon, and its hidden mode `--spawn` that starts them.
 //!
-//! What a process must be before it becomes QEMU can only be done by that process: it joins its
-//! control group, with the shortest turns for its threads ([`sched`]), takes all the open files that
-//! it may have, leaves our session, and writes its id down. So the daemon starts its own program again
-//! with these words, and the new process executes the program that is meant. It is the same process
-//! then, with the same standard descriptors.
+//! Only the process itself can do some preparations before it becomes QEMU. It joins its control
+//! group and requests the shortest turns for its threads ([`sched`]). It raises its limit of open
+//! files, leaves the daemon's session and writes its process id to a file.
+//!
+//! So the daemon starts its own program again in this mode, and the new process executes the target
+//! program. Process id and standard descriptors stay the same.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,28 +15,31 @@ use std::path::{Path, PathBuf};
 use crate::cgroup::client_access;
 use crate::open_files;
 
-/// The word that asks a program for this mode, before those of [`DetachedProcess::words`].
+/// Argument that selects this mode. The arguments of [`DetachedProcess::words`] follow it.
 pub const MODE: &str = "--spawn";
 
 const GROUP: &str = "--group";
 const PID_FILE: &str = "--pid-file";
 const END: &str = "--";
 
-/// What to become, and how.
+/// Program to execute, and the preparations before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DetachedProcess {
-    /// File by which it joins a control group ([`SliceTree::join_file`](crate::cgroup::SliceTree::join_file)). It
-    /// goes on where it is if that fails, and says so. Where there are groups, its threads have the
-    /// shortest turns: who is in another group need not wait until one has passed when it wakes.
+    /// File through which the process joins a control group
+    /// ([`SliceTree::join_file`](crate::cgroup::SliceTree::join_file)).
+    ///
+    /// If the join fails, the process reports it on standard error and continues in its present
+    /// group. With a group, its threads get the shortest turns, so that a thread of another group
+    /// need not wait for a long turn to end.
     pub group: Option<PathBuf>,
-    /// Where the process id is written before anything of the program runs.
+    /// File that receives the process id before the program runs.
     pub pid_file: Option<PathBuf>,
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub command: Vec<OsString>,
 }
 
 impl DetachedProcess {
-    /// The words that say it, after [`MODE`].
+    /// Returns the arguments that encode this value, to follow [`MODE`].
     pub fn words(&self) -> Vec<OsString> {
         let mut words = Vec::with_capacity(self.command.len() + 5);
         let mut option = |name: &str, path: &Option<PathBuf>| {
@@ -48,7 +52,7 @@ impl DetachedProcess {
         words
     }
 
-    /// The opposite of [`Self::words`]; nothing if the words say nothing to become.
+    /// Parses the arguments of [`Self::words`]. Returns `None` if they name no program.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let (mut detached_process, mut words) = (Self::default(), words.into_iter());
         loop {
@@ -66,7 +70,7 @@ impl DetachedProcess {
         }
     }
 
-    /// Becomes it. Returns only when it failed.
+    /// Prepares this process and executes the program. Returns only on failure.
     pub fn become_it(&self) -> io::Error {
         let Some((program, arguments)) = self.command.split_first() else {
             return io::Error::new(io::ErrorKind::InvalidInput, "no program to start");
@@ -101,8 +105,9 @@ impl DetachedProcess {
     }
 }
 
-/// Becomes what the words after [`MODE`] say. Returns only when it failed: the caller prints why to
-/// standard error, where whoever started it looks, and ends.
+/// Executes the program that the arguments after [`MODE`] name. Returns only on failure.
+///
+/// The caller prints the error to standard error, which the starting process reads, and exits.
 pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
     match DetachedProcess::parse(words) {
         Some(detached_process) => detached_process.become_it(),

@@ -1,27 +1,27 @@
-//! Programs that are started as helpers: ourselves in a hidden mode.
+//! Commands that start this program as a helper, in one of its hidden modes.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The running program's own file, also after another version was installed over it.
+/// File of the running program. It stays valid after another version is installed over it.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// A program with the words before its own arguments.
+/// Program with leading arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelperCommand {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its first words.
+    /// Leading arguments.
     pub words: Vec<OsString>,
 }
 
 impl HelperCommand {
-    /// The running program in one of its hidden modes, for example `--storage-worker`.
+    /// Returns the running program in a hidden mode, for example `--storage-worker`.
     pub fn ourselves(mode: &str) -> Self {
         Self { program: OURSELVES.into(), words: vec![mode.into()] }
     }
 
-    /// A command that can be given more words.
+    /// Builds a command to which the caller can add arguments.
     pub fn command(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.words);

@@ -1,4 +1,4 @@
-//! One JSON object a line, in both directions, with a bound on the line.
+//! Streams with one JSON object a line, in both directions, with a length limit for each line.
 
 use std::io;
 
@@ -6,39 +6,38 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
-/// Why a line could not be had.
+/// Error of reading a line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The stream failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    /// The other side closed the stream; the value says how many bytes of an unfinished line
-    /// came before.
+    /// The peer closed the stream. The field is the length of an unfinished last line.
     #[error("the other side closed the connection ({unfinished_bytes} bytes into a line)")]
     Closed {
-        /// Bytes of a line without its end.
+        /// Bytes of the unfinished line.
         unfinished_bytes: usize,
     },
-    /// The line has no end within the bound.
+    /// The line is longer than the limit.
     #[error("a line of more than {limit_bytes} bytes")]
     TooLong {
-        /// The bound in bytes.
+        /// Limit in bytes.
         limit_bytes: usize,
     },
     /// The line is not JSON.
     #[error("not JSON: {start:?}")]
     NotJson {
-        /// The first characters of the line.
+        /// First characters of the line.
         start: String,
-        /// What the parser said.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
 }
 
-/// Characters of a bad line that an error repeats.
+/// Longest part of an invalid line that an error quotes, in characters.
 const QUOTED_CHARS: usize = 80;
 
-/// Reads lines from `R`. A dropped call loses nothing: what was read stays here.
+/// Line reader over `R`. Dropping a pending call loses no data: the bytes read stay in the buffer.
 #[derive(Debug)]
 pub struct JsonLines<R> {
     reader: BufReader<R>,
@@ -47,15 +46,15 @@ pub struct JsonLines<R> {
 }
 
 impl<R: AsyncRead + Unpin> JsonLines<R> {
-    /// Lines of at most `limit_bytes` bytes.
+    /// Creates a reader for lines of at most `limit_bytes` bytes.
     pub fn new(reader: R, limit_bytes: usize) -> Self {
         Self { reader: BufReader::new(reader), line: Vec::new(), limit_bytes }
     }
 
-    /// The next line as text, without its end; invalid UTF-8 is replaced.
+    /// Returns the next line without its line break. Invalid UTF-8 is replaced.
     ///
     /// # Errors
-    /// Any but [`LineError::NotJson`].
+    /// Every [`LineError`] except [`LineError::NotJson`].
     pub async fn next_text(&mut self) -> Result<String, LineError> {
         loop {
             let available = self.reader.fill_buf().await?;
@@ -80,10 +79,10 @@ impl<R: AsyncRead + Unpin> JsonLines<R> {
         }
     }
 
-    /// The next line as JSON.
+    /// Returns the next line as JSON.
     ///
     /// # Errors
-    /// Any.
+    /// Every [`LineError`].
     pub async fn next_json(&mut self) -> Result<Value, LineError> {
         let text = self.next_text().await?;
         serde_json::from_str(&text).map_err(|source| LineError::NotJson {
@@ -96,7 +95,7 @@ impl<R: AsyncRead + Unpin> JsonLines<R> {
 /// Writes `value` as one line.
 ///
 /// # Errors
-/// When the stream fails.
+/// The stream failed.
 pub async fn write_json<W, T>(writer: &mut W, value: &T) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,
@@ -142,7 +141,7 @@ mod tests {
         let (mut tx, rx) = tokio::io::duplex(64);
         let mut lines = JsonLines::new(rx, 64);
         tx.write_all(b"{\"a\"").await.unwrap();
-        // One poll takes the first half; dropping the call must not lose it.
+        // The first poll takes half of the line. Dropping the call must not lose it.
         let interrupted = tokio::select! {
             biased;
             _ = lines.next_json() => false,

@@ -1,12 +1,12 @@
-//! One after the other, for each disk, NIC or network.
+//! Mutexes by key, for operations on one disk, NIC or network.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Things to which something is done. Those who wait for the same one share a `T`, which is a new one
-/// when nobody has waited.
+/// Async mutexes by key. Waiters for the same key share a `T`, which starts as the default value if
+/// the key has no holder and no waiter.
 #[derive(Debug)]
 pub(crate) struct KeyedLocks<T = ()>(Mutex<HashMap<String, Weak<Turn<T>>>>);
 
@@ -17,20 +17,19 @@ impl<T> Default for KeyedLocks<T> {
 }
 
 impl<T: Default> KeyedLocks<T> {
-    /// Waits until nobody else does something to this one, and keeps others away until it is
-    /// dropped.
+    /// Locks `id` and waits for its present holder. The guard unlocks on drop.
     pub(crate) async fn of(&self, id: &str) -> OwnedMutexGuard<T> {
         let turn = self.turn(id);
         turn.lock_owned().await
     }
 
-    /// Those to which somebody does something.
+    /// Returns the keys with a holder.
     pub(crate) fn busy(&self) -> Vec<String> {
         let all = self.lock();
         all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
     }
 
-    /// How many do something to this one, or wait for their turn.
+    /// Returns the number of holders and waiters of `id`.
     pub(crate) fn at(&self, id: &str) -> usize {
         self.lock().get(id).map_or(0, Weak::strong_count)
     }
@@ -47,7 +46,7 @@ impl<T: Default> KeyedLocks<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<T>>>> {
-        // Entries are changed whole.
+        // Each change of the map is complete before it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,17 @@
-//! How many files a process may have open.
+//! Limit of open files of a process.
 //!
-//! A machine with 255 disks costs its QEMU some thousand descriptors, and whoever talks to many
-//! machines some more. What a process gets at first is made for programs that count descriptors in
-//! sets of 1,024 (select(2)); none of ours does.
+//! The QEMU of a machine with 255 disks needs some thousand descriptors, and a client of many
+//! machines needs more. The initial limit suits programs that use sets of 1,024 descriptors
+//! (select(2)). No program of Ringway does.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Takes as many as this process may have, for itself and what it starts.
+/// Raises the soft limit to the hard limit, for this process and those it starts.
 ///
 /// # Errors
-/// The system refuses.
+/// The kernel refuses.
 pub fn raise_open_files() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)

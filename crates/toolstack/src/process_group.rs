@@ -1,8 +1,8 @@
-//! Child processes that do not outlive us.
+//! Child processes that do not outlive this process.
 //!
-//! Three nets, one below the other: an orderly stop by the child's own protocol; SIGKILL to its
-//! process group, awaited, when that fails or the owner drops it; and the kernel's parent-death
-//! signal, for the case that we are killed ourselves.
+//! Three mechanisms end a child. The first is an orderly stop by the child's own protocol. If that
+//! fails, or the owner drops the value, SIGKILL ends its process group. If this process is killed,
+//! the kernel's parent-death signal ends the child.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
-/// A child in a process group of its own, which is killed as a whole when this is dropped.
+/// Child in its own process group. Dropping the value kills the group.
 #[derive(Debug)]
 pub struct ChildGroup {
     child: Child,
@@ -24,35 +24,35 @@ impl ChildGroup {
     /// Starts `command` in a new process group.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The command cannot be started.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).kill_on_drop(true).spawn()?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         Ok(Self { child, pid })
     }
 
-    /// The child itself, for its pipes.
+    /// Returns the child, for access to its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Process id while it runs.
+    /// Returns the process id while the child runs.
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Waits until it has ended. May be dropped and called again.
+    /// Waits until the child has exited. May be dropped and called again.
     ///
     /// # Errors
-    /// When the kernel refuses the wait.
+    /// The kernel refuses the wait.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
     }
 
-    /// Waits at most `deadline` for its end, then kills the group and waits for that.
+    /// Waits at most `deadline` for the child's exit. Then kills the group and waits for its exit.
     ///
     /// # Errors
-    /// When the kernel refuses the wait.
+    /// The kernel refuses the wait.
     pub async fn wait_or_kill(&mut self, deadline: Duration) -> io::Result<ExitStatus> {
         match tokio::time::timeout(deadline, self.child.wait()).await {
             Ok(status) => status,
@@ -63,14 +63,14 @@ impl ChildGroup {
         }
     }
 
-    /// Sends SIGKILL to the group. Nothing happens when the child has been waited for: its id
-    /// may belong to somebody else by then.
+    /// Sends SIGKILL to the group. Does nothing after a successful wait, because the kernel may
+    /// have given the process id to another process.
     pub fn kill(&mut self) {
         if self.child.id().is_none() {
             return;
         }
         if let Some(pid) = self.pid {
-            // The group may just have gone by itself.
+            // The group may have exited just now.
             let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
         }
     }
@@ -82,9 +82,10 @@ impl Drop for ChildGroup {
     }
 }
 
-/// Becomes `command`, which the kernel kills when its parent dies. Meant for a helper mode of a
-/// program that then starts programs without such an option of their own, as QEMU before 10.2.
-/// Returns only when it failed.
+/// Executes `command`, which the kernel kills when its parent dies.
+///
+/// A helper mode uses this to start programs that have no such option, as QEMU before 10.2. Returns
+/// only on failure.
 pub fn become_bound(parent: u32, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::Error::new(io::ErrorKind::InvalidInput, "no program to start");
@@ -92,7 +93,7 @@ pub fn become_bound(parent: u32, command: &[OsString]) -> io::Error {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
-    // The parent may have died before the signal was set: then nobody would ever send it.
+    // The parent may have died before the signal was set. The kernel would never send it then.
     let current = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if current.and_then(|pid| u32::try_from(pid).ok()) != Some(parent) {
         return io::Error::other("the parent is gone");
@@ -106,7 +107,7 @@ mod tests {
 
     fn alive(pid: u32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A zombie has ended; only its parent has not looked yet.
+        // A zombie has exited. Only its parent has not waited for it yet.
         !stat.is_empty() && !stat.contains(") Z ")
     }
 
@@ -121,7 +122,7 @@ mod tests {
         assert!(alive(grandchild));
         let status = group.wait_or_kill(Duration::from_millis(1)).await.unwrap();
         assert!(!status.success());
-        // The pipe closes when its last holder, the grandchild, has gone.
+        // The pipe closes when the grandchild, its last user, exits.
         let end = tokio::time::timeout(Duration::from_secs(10), lines.next_text()).await;
         assert!(end.unwrap().is_err());
     }

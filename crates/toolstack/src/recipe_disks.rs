@@ -1,5 +1,5 @@
-//! From what somebody typed to the disks of a recipe: where each one's socket is, how many queues
-//! it has, and whether a machine could connect.
+//! Resolution of a recipe's disk arguments: socket, number of queues, and whether a machine can
+//! connect.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -11,58 +11,60 @@ use model::spec::SpecError;
 
 use crate::ringway_io::{DatapathError, RpcConnection};
 
-/// Why a disk cannot be put into a machine.
+/// Disk that a recipe cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeDiskError {
-    /// Nothing is at the path.
+    /// The path does not exist.
     #[error(
         "cannot find the socket {}: start its backend first (`ringway-blk --socket-path {} --blk-file \
          IMAGE`), or skip this look with --no-check",
         path.display(), path.display()
     )]
     Missing {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Something else is there.
+    /// The path is not a socket.
     #[error("{} is no socket; give the --socket-path of a ringway-blk, or a disk's id", path.display())]
     NoSocket {
-        /// The path.
+        /// Path that is not a socket.
         path: PathBuf,
     },
-    /// A disk of that name is not attached.
+    /// No disk with this id is attached.
     #[error("ringway-io serves no disk {id:?}; it has {known}")]
     Unknown {
-        /// The id.
+        /// Requested id.
         id: String,
-        /// Those that it has.
+        /// Ids of the attached disks.
         known: String,
     },
-    /// The disk has fewer queues.
+    /// The disk has fewer queues than requested.
     #[error("disk {id:?} offers {offered} queues, {asked} were asked for; QEMU would not start")]
     Queues {
-        /// The id.
+        /// Id of the disk.
         id: String,
-        /// What it offers.
+        /// Number of queues that the disk offers.
         offered: u16,
-        /// What was asked.
+        /// Number of queues requested.
         asked: u16,
     },
-    /// The process that serves it cannot be asked.
+    /// The call to the `ringway-io` that serves the disk failed.
     #[error(transparent)]
     Io(#[from] DatapathError),
-    /// No machine could have these disks.
+    /// The disks do not fit into one machine.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }
 
-/// Finds the disks. The `ringway-io` at `control` is asked only if one is named by its id; with
-/// `check` every socket is looked at.
+/// Resolves the disks of a recipe.
+///
+/// Calls the `ringway-io` at `control` only if an argument names a disk by its id. With `check`,
+/// verifies that every socket exists.
 ///
 /// # Errors
-/// The first disk that cannot be had.
+/// Describes the first disk that cannot be used.
 pub async fn resolve(
     args: &[RecipeDiskArg],
     control: &Path,
@@ -127,11 +129,12 @@ fn look(path: &Path) -> Result<(), RecipeDiskError> {
     }
 }
 
-/// What to know before a QEMU that runs as a user of its own is started, as libvirt's does: the
-/// sockets that nobody but root may connect to.
+/// Returns the sockets that only root can connect to.
+///
+/// A QEMU that runs as its own user, as under libvirt, cannot use these.
 pub fn only_for_root(recipe_disks: &RecipeDisks) -> Vec<String> {
     let closed = |path: &&str| {
-        // One that cannot be looked at is somebody else's report.
+        // An inaccessible socket is reported elsewhere.
         Path::new(path).metadata().is_ok_and(|socket| {
             let group = socket.mode() & 0o020 != 0 && socket.gid() != 0;
             let all = socket.mode() & 0o002 != 0;

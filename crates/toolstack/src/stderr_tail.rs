@@ -1,4 +1,4 @@
-//! The last lines that a child process wrote to its standard error.
+//! Last lines that a child process wrote to standard error.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +9,14 @@ use tokio::task::JoinHandle;
 
 use crate::json_lines::{JsonLines, LineError};
 
-/// Lines kept: enough for a panic message or a QEMU complaint with its context.
+/// Number of lines stored: enough for a panic message, or for a QEMU error with its context.
 const KEPT_LINES: usize = 20;
-/// Longest line kept, in bytes; the rest of a longer one ends the reading.
+/// Longest line stored, in bytes. A longer line ends the collection.
 const LINE_BYTES: usize = 64 << 10;
-/// Longest wait for the end of the stream after the process has gone: a grandchild may hold it.
+/// Longest wait for the end of the stream after the process exits. A grandchild may keep it open.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Collects in the background what a process says; the process never waits for us.
+/// Background reader of a child's standard error. The child never waits for it.
 #[derive(Debug)]
 pub(crate) struct StderrTail {
     kept: Arc<Mutex<VecDeque<String>>>,
@@ -24,8 +24,8 @@ pub(crate) struct StderrTail {
 }
 
 impl StderrTail {
-    /// Starts to collect. With `echo` each line also goes to our own standard error, after this
-    /// prefix.
+    /// Starts to collect. With `echo`, also copies each line to this process's standard error,
+    /// after this prefix.
     pub(crate) fn collect<R>(stream: R, echo: Option<&'static str>) -> Self
     where
         R: AsyncRead + Unpin + Send + 'static,
@@ -53,16 +53,17 @@ impl StderrTail {
         Self { kept, task }
     }
 
-    /// What was kept, once the process has gone: waits, bounded, for the end of the stream.
+    /// Returns the stored lines after the child exited. Waits a limited time for the end of the
+    /// stream.
     pub(crate) async fn finish(&mut self) -> String {
         if !self.task.is_finished() {
-            // Past the deadline the lines that did come are still the best answer.
+            // After the deadline, the lines received so far are the best result.
             let _late = tokio::time::timeout(DRAIN_DEADLINE, &mut self.task).await;
         }
         self.text()
     }
 
-    /// What was kept so far, one line after the other.
+    /// Returns the lines stored so far, separated by line breaks.
     pub(crate) fn text(&self) -> String {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
@@ -83,7 +84,7 @@ fn push(kept: &Mutex<VecDeque<String>>, line: String) {
     kept.push_back(line);
 }
 
-/// Formats a tail for an error message: nothing, or `; it said:` and the lines, indented.
+/// Formats stored lines for an error message: empty, or `; it said:` and the indented lines.
 pub(crate) fn format_tail(tail: &str) -> String {
     if tail.trim().is_empty() {
         return "; it said nothing".into();

@@ -1,14 +1,14 @@
-//! Domains on the real QEMU: what is plugged, found again, ended.
+//! Domains on a real QEMU: plugs, discovery and ends.
 //!
-//! The driver starts its processes through a helper mode of the program that it is in, so this
-//! program has that mode, and runs its tests by itself.
+//! The driver starts its processes through a helper mode of its own program. So this program has
+//! that mode, and its own test runner.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod domains;
 
 use std::process::ExitCode;
 
-/// A test, by its name.
+/// Test with its name.
 type Test = (&'static str, fn(&tokio::runtime::Runtime));
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.contains(*one));
     for (name, test) in domains::TESTS {
         if chosen(name) {
-            // A panic ends the process with its message, and every guest with it.
+            // A panic ends the process with its message, and the kernel ends every guest with it.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             test(&runtime.unwrap());
             eprintln!("test {name} ... ok");

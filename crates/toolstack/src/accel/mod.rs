@@ -1,9 +1,10 @@
-//! Chooses the accelerator: KVM only where a guest has really started under it.
+//! Choice of the accelerator: KVM only if a guest has really started under it.
 //!
-//! Some machines have a /dev/kvm that opens and then hangs every ordinary kernel. So `auto`
-//! boots the given kernel once, without a root file system, and waits until it gives up for want
-//! of one: by then it has run through all of its own start. The answer holds until the host
-//! boots again or QEMU changes, and is kept in a file.
+//! On some machines /dev/kvm opens, but every ordinary kernel hangs. So `auto` boots the given
+//! kernel once, without a root file system, and waits for the panic about that. By then the kernel
+//! has run through its whole start.
+//!
+//! A file stores the result. It is valid until the host reboots or QEMU changes.
 
 mod probe;
 mod probe_cache;
@@ -18,12 +19,12 @@ use model::machine::{Accel, AccelChoice};
 
 use crate::qemu::{Machine, QemuError};
 
-/// The accelerator that a machine gets, and why.
+/// Accelerator of a machine, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Which.
+    /// The accelerator.
     pub accel: Accel,
-    /// Why, as half a sentence.
+    /// Reason, as half a sentence.
     pub why: String,
 }
 
@@ -33,27 +34,27 @@ impl Decision {
     }
 }
 
-/// What a probe needs.
+/// Inputs of a probe.
 #[derive(Debug)]
 pub struct Prober<'a> {
-    /// QEMU.
+    /// Path of QEMU.
     pub qemu: &'a Path,
-    /// Words before QEMU's command (see [`Machine::detached_process`]).
+    /// Arguments before QEMU's command (see [`Machine::spawn`]).
     pub launcher: &'a [OsString],
-    /// The kernel to try.
+    /// Kernel for the trial boot.
     pub kernel: &'a Path,
-    /// The device file; /dev/kvm but in tests.
+    /// Device file: /dev/kvm except in tests.
     pub device: PathBuf,
-    /// Where answers are kept.
+    /// Store of earlier results.
     pub probe_cache: &'a ProbeCache,
 }
 
 impl Prober<'_> {
-    /// Decides. `slot` holds the trial machine while it runs, so that whoever drops this call
-    /// can still wait for that machine's end.
+    /// Chooses the accelerator. `slot` contains the trial machine while it runs, so a caller that
+    /// drops this future can still wait for the machine's exit.
     ///
     /// # Errors
-    /// When QEMU cannot be asked for its version.
+    /// QEMU does not report its version.
     pub async fn decide(
         &self,
         choice: AccelChoice,
@@ -90,7 +91,7 @@ impl Prober<'_> {
                 self.probe_cache.keep(&version, false);
                 Decision::new(Accel::Tcg, format!("a trial boot under KVM failed: {why}"))
             }
-            // Nothing was learnt about KVM; the real start will tell what is wrong.
+            // The trial says nothing about KVM. The real start will report the error.
             ProbeOutcome::Unknown(why) => {
                 Decision::new(Accel::Tcg, format!("KVM could not be tried: {why}"))
             }
@@ -98,7 +99,7 @@ impl Prober<'_> {
     }
 }
 
-/// Whether the device can be opened for reading and writing; if not, why.
+/// Checks that the device can be opened for reading and writing.
 ///
 /// # Errors
 /// The reason, as half a sentence.

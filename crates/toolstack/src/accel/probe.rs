@@ -1,4 +1,4 @@
-//! One short boot under an accelerator.
+//! Trial boot: one short boot under an accelerator.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,34 +7,34 @@ use std::time::Duration;
 use model::machine::Accel;
 use tokio::io::AsyncReadExt;
 
+use crate::format::format_duration;
 use crate::qemu::{Engine, Machine, QemuError, QemuSpec};
-use crate::ringway_io::format_duration;
 
 /// Longest trial boot. Under a working KVM it takes about one second.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(8);
 /// Memory of the trial machine in bytes: enough for a distribution's kernel without an initrd.
 const MEMORY_BYTES: u64 = 192 << 20;
-/// Most console output that is looked at, in bytes.
+/// Longest console output that the trial reads, in bytes.
 const CONSOLE_BYTES: usize = 1 << 20;
-/// What every Linux prints first.
+/// First text that every Linux kernel prints.
 const STARTED: &str = "Linux version";
-/// What it prints when its own start is through: it looks for a root file system in vain, or
-/// has one built in and starts its first program.
+/// Texts that a kernel prints at the end of its own start. It finds no root file system, or it
+/// starts the first program of a built-in one.
 const THROUGH: [&str; 3] = ["Kernel panic", "as init process", "Unable to mount root"];
 
-/// What a trial boot showed.
+/// Result of a trial boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The kernel ran through its start.
+    /// The kernel completed its start.
     Works,
-    /// It did not; the reason as half a sentence.
+    /// The kernel did not complete its start. The text is the reason, as half a sentence.
     Fails(String),
-    /// The trial itself went wrong: nothing is known.
+    /// The trial itself failed, so the result is unknown.
     Unknown(String),
 }
 
-/// Boots `kernel` under `accel` until it gives up for want of a root file system. The machine is
-/// in `slot` meanwhile, and gone from there at the end.
+/// Boots `kernel` under `accel` until it panics for want of a root file system. `slot` contains the
+/// machine meanwhile, and is empty at the end.
 pub async fn probe(
     launcher: &[OsString],
     qemu: &Path,
@@ -58,7 +58,7 @@ pub async fn probe(
     };
     let mut seen = String::new();
     let watched = tokio::time::timeout(deadline, watch(machine, &mut seen)).await;
-    // Whatever it did, it is of no more use; its end was ours to ask.
+    // The machine is not needed any more, and its exit is the one requested here.
     let _ended = machine.quit().await;
     *slot = None;
     match watched {
@@ -68,7 +68,8 @@ pub async fn probe(
     }
 }
 
-/// Follows the console into `seen` until the kernel is through, or the machine ends.
+/// Appends the console output to `seen` until the kernel has completed its start, or the machine
+/// exits.
 async fn watch(machine: &mut Machine, seen: &mut String) -> Result<(), QemuError> {
     let mut console = machine.take_console().ok_or(QemuError::Closed)?;
     machine.ready().await?;
@@ -93,15 +94,15 @@ fn through(seen: &str) -> bool {
     started.is_some_and(|seen| THROUGH.iter().any(|line| seen.contains(line)))
 }
 
-/// The verdict from what the console showed and how the watching ended.
+/// Derives the result from the console output and the error that ended the trial.
 fn judge(seen: &str, error: Option<QemuError>) -> ProbeOutcome {
     if through(seen) {
         return ProbeOutcome::Works;
     }
     let late = match &error {
         Some(QemuError::Late { deadline, .. }) => format_duration(*deadline),
-        // QEMU did not start a guest at all: a bad kernel file, an option that it lacks; or it
-        // could not use KVM. Only the last says something of KVM.
+        // QEMU started no guest. The cause is KVM, a bad kernel file or a missing option. Only the
+        // first says something about KVM.
         Some(QemuError::Died { tail, .. }) if tail.to_lowercase().contains("kvm") => {
             let line = tail.lines().find(|line| line.to_lowercase().contains("kvm"));
             return ProbeOutcome::Fails(line.unwrap_or_default().trim().into());

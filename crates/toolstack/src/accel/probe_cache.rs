@@ -1,16 +1,16 @@
-//! Remembers the answer of a trial boot until the host boots again.
+//! Stored result of a trial boot, valid until the host reboots.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Where the kernel tells this boot from every other.
+/// File with the kernel's random id of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Name of the file.
+/// File name of the cache.
 const FILE: &str = "accel.json";
 
-/// The file's content.
+/// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     boot_id: String,
@@ -18,7 +18,8 @@ struct Entry {
     kvm_works: bool,
 }
 
-/// One answer, in a file. Losing it costs one more trial boot, so no failure here is an error.
+/// Cache of one result, in a file. Losing it costs one more trial boot, so no failure here is an
+/// error.
 #[derive(Debug)]
 pub struct ProbeCache {
     path: PathBuf,
@@ -26,8 +27,8 @@ pub struct ProbeCache {
 }
 
 impl ProbeCache {
-    /// In the user's cache: `$XDG_CACHE_HOME/ringway`, else `/var/cache/ringway` for root and
-    /// `~/.cache/ringway` for others.
+    /// Uses the user's cache directory: `$XDG_CACHE_HOME/ringway`, else `/var/cache/ringway` for
+    /// root and `~/.cache/ringway` for others.
     pub fn of_user() -> Self {
         let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let dir = match (set("XDG_CACHE_HOME"), set("HOME")) {
@@ -41,17 +42,19 @@ impl ProbeCache {
         Self::at(&dir, boot_id.trim())
     }
 
-    /// In `dir`, for the boot called `boot_id`. An empty one is never the same as another.
+    /// Uses the directory `dir` and the boot id `boot_id`. An empty boot id matches no stored
+    /// result.
     pub fn at(dir: &Path, boot_id: &str) -> Self {
         Self { path: dir.join(FILE), boot_id: boot_id.into() }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether KVM worked with this QEMU since the host booted; `None` when nobody knows.
+    /// Returns whether KVM worked with this QEMU since the host booted; `None` if no result is
+    /// stored.
     pub fn recall(&self, qemu: &str) -> Option<bool> {
         let text = std::fs::read_to_string(&self.path).ok()?;
         let entry: Entry = serde_json::from_str(&text).ok()?;
@@ -59,7 +62,7 @@ impl ProbeCache {
         same.then_some(entry.kvm_works)
     }
 
-    /// Keeps an answer.
+    /// Stores a result.
     pub fn keep(&self, qemu: &str, kvm_works: bool) {
         let entry = Entry { boot_id: self.boot_id.clone(), qemu: qemu.into(), kvm_works };
         if let Err(error) = self.write(&entry) {
@@ -71,11 +74,11 @@ impl ProbeCache {
         if let Some(dir) = self.path.parent() {
             std::fs::create_dir_all(dir)?;
         }
-        // Whole or not at all: another ringway may read at the same time.
+        // Replace the file atomically: another process may read it at the same time.
         let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
         std::fs::write(&temporary, serde_json::to_vec(entry)?)?;
         std::fs::rename(&temporary, &self.path).inspect_err(|_| {
-            // The rename's own failure is what counts.
+            // Report the failure of the rename, not of this removal.
             let _left = std::fs::remove_file(&temporary);
         })
     }

@@ -1,12 +1,11 @@
-//! The way of clients into the control slice: a link beside the socket at which they call.
+//! Access of clients to the control slice, through a link beside the daemon's socket.
 //!
-//! A client knows its daemon's socket and nothing else. `SOCKET.control` leads to the file of the
-//! control slice by which a process joins; where there is no such link, or it may not be used,
-//! there is nothing to join.
+//! A client knows only the daemon's socket. `SOCKET.control` is a symbolic link to the file through
+//! which a process joins the control slice. Without a usable link the client joins nothing.
 //!
-//! In version 1 whoever joins waits for nobody. In version 2 it waits, also on an idle host
-//! ([`SliceTree::join_file`]), so there it is done only while more threads want to run than there are
-//! CPUs.
+//! In version 1 a joining process never waits. In version 2 it waits even on an idle host
+//! ([`SliceTree::join_file`]). So a client joins there only while more threads are runnable than
+//! the host has CPUs.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -17,20 +16,21 @@ use std::path::{Path, PathBuf};
 use super::op::os;
 use super::{CgroupError, Leaf, PROCESSES, SliceTree};
 
-/// What the link's name has more than the socket's.
+/// Suffix that turns the socket's name into the link's name.
 const SUFFIX: &str = ".control";
-/// Where such a link may lead. Whoever chose the socket did not choose what root writes to.
+/// Directory that the link's target must be in. The user who chose the socket must not choose a
+/// file that root writes to.
 const HIERARCHY: &str = "/sys/fs/cgroup";
-/// What a process that joins by itself writes.
+/// Text that a process writes to join a group itself.
 const MYSELF: &[u8] = b"0";
 
-/// Lets clients of this socket in.
+/// Creates the link, so that clients of this socket can join.
 ///
 /// # Errors
-/// The link cannot be made.
+/// The link cannot be created.
 pub fn publish_join_link(tree: &SliceTree, socket: &Path) -> Result<(), CgroupError> {
     let (link, entrance) = (link(socket), tree.join_file(Leaf::Clients));
-    // Whole or not at all: clients come at any time.
+    // Replace the link atomically: clients connect at any time.
     let mut new = link.clone().into_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -38,7 +38,7 @@ pub fn publish_join_link(tree: &SliceTree, socket: &Path) -> Result<(), CgroupEr
     made.and_then(|()| fs::rename(&new, &link)).map_err(|source| os("make", &link, source))
 }
 
-/// Lets nobody in any more.
+/// Removes the link, so that no more clients can join.
 ///
 /// # Errors
 /// The link cannot be removed.
@@ -47,8 +47,9 @@ pub fn remove_join_link(socket: &Path) -> Result<(), CgroupError> {
     absent(fs::remove_file(&link)).map_err(|source| os("remove", &link, source))
 }
 
-/// This process, which has one thread, joins the control slice of the daemon at this socket, if
-/// there is one and we may. Otherwise nothing happens.
+/// Joins this single-threaded process to the control slice of the daemon at this socket.
+///
+/// Does nothing without a link, or without the permission.
 pub fn join(socket: &Path) {
     let link = link(socket);
     let of_root = fs::symlink_metadata(&link).is_ok_and(|link| link.uid() == 0);
@@ -56,29 +57,29 @@ pub fn join(socket: &Path) {
     let plain = !entrance.components().any(|part| part == std::path::Component::ParentDir);
     let costs = entrance.ends_with(PROCESSES);
     if plain && entrance.starts_with(HIERARCHY) && (!costs || crowded()) {
-        // Only root may, and the group may be gone.
+        // Only root may join, and the group may not exist any more.
         if enter(&entrance).is_ok() {
             let _usual = sched::set_turn(None, sched::SHORTEST);
         }
     }
 }
 
-/// This process, which has one thread, joins the group of this file.
+/// Joins this single-threaded process to the group with this join file.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn enter(entrance: &Path) -> io::Result<()> {
     OpenOptions::new().write(true).open(entrance)?.write_all(MYSELF)
 }
 
-/// More threads want to run than there are CPUs.
+/// Returns whether more threads are runnable than the host has CPUs.
 fn crowded() -> bool {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     running(&load).is_none_or(|running| running > cpus)
 }
 
-/// How many threads run or want to (`proc_loadavg(5)`).
+/// Parses the number of runnable threads (`proc_loadavg(5)`).
 fn running(load: &str) -> Option<usize> {
     load.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }

@@ -1,87 +1,88 @@
-//! What can be wrong with control groups.
+//! Errors of control groups.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the control path is not kept apart from guests as it should be.
+/// Reason why the control path has no CPU share apart from guests.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// Nothing to make groups with.
+    /// No CPU controller is available.
     #[error(
         "no CPU controller of control groups is mounted: mount cgroup2 at /sys/fs/cgroup; until \
          then busy guests slow the control path"
     )]
     NoController,
-    /// Groups are made through systemd, or not at all.
+    /// On a host with systemd, groups are created through systemd only.
     #[error(
         "systemd manages the control groups of this host and has none for `{name}`: install the \
          units of packaging/systemd, run `systemctl start ringway-group@{{control,datapath,guests}}`, \
          then start again; only the daemon with the usual state directory has such units"
     )]
     Managed {
-        /// Of which instance.
+        /// Name of the instance.
         name: String,
     },
-    /// systemd does not change what is its own.
+    /// systemd refused to change its slice.
     #[error("systemd does not give {unit} another weight: {why}")]
     Systemd {
-        /// The slice.
+        /// Name of the slice.
         unit: String,
-        /// What it says.
+        /// Reason that systemd gave.
         why: String,
     },
-    /// A name that cannot be a part of a group's.
+    /// The name cannot be part of a group's name.
     #[error("`{name}` cannot name control groups: 1 to {most} lower-case letters and digits can")]
     Name {
-        /// It, as far as it can be shown.
+        /// The name, as far as it is printable.
         name: String,
-        /// How long it may be.
+        /// Longest permitted name.
         most: usize,
     },
-    /// A weight out of bounds.
+    /// The weight is out of range.
     #[error("the {slice} slice cannot have weight {weight}: 1 to {most} are taken")]
     Weight {
-        /// Whose.
+        /// Slice of the weight.
         slice: &'static str,
         /// The weight.
         weight: u32,
-        /// The highest.
+        /// Highest permitted weight.
         most: u32,
     },
-    /// A group of version 2 that has processes cannot divide CPUs among groups in it.
+    /// A version 2 group that contains processes cannot divide CPU time among child groups.
     #[error(
         "the control group {} has processes of its own, so that none below it can have a weight: \
          move them into a group below it, then start again", group.display()
     )]
     Occupied {
-        /// The group.
+        /// Path of the group.
         group: PathBuf,
     },
-    /// A group cannot go while somebody is in it.
+    /// A group that is in use cannot be removed.
     #[error("the control group {} is in use {}: end what runs there", group.display(), by(pids))]
     Busy {
-        /// The group.
+        /// Path of the group.
         group: PathBuf,
-        /// Who is in it. None: groups are, or a process that is just ending.
+        /// Processes in the group. If empty, the group has child groups or a process that is just
+        /// exiting.
         pids: Vec<u32>,
     },
-    /// No such process.
+    /// The process does not exist.
     #[error("process {pid} ended before it joined its control group")]
     Gone {
-        /// It.
+        /// Process id.
         pid: u32,
     },
-    /// The system refuses something.
+    /// A system call failed.
     #[error(
         "cannot {doing} {}: see that control groups are writable, as they are to root outside of \
          containers", path.display()
     )]
     Os {
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// The group, or a file of it.
+        /// Path of the group, or of a file in it.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
 }

@@ -1,25 +1,25 @@
-//! Who is where, and with which weight.
+//! Leaves of the slices, and the weights of the slices.
 
 use model::id::{SrId, Uuid, VmId};
 
 use super::CgroupError;
 
-/// A weight like that of any other group; version 1 calls it 1024 shares.
+/// Default weight of any group. Version 1 calls it 1024 shares.
 pub(super) const WEIGHT_USUAL: u32 = 100;
-/// Highest weight that version 2 takes.
+/// Highest weight that version 2 accepts.
 pub(super) const WEIGHT_MAX: u32 = 10_000;
 
-/// What the group is called of those who serve NICs.
+/// Name of the group for processes that serve NICs.
 const SWITCH: &str = "switch";
 
-/// How the slices divide the CPUs, 1 to 10,000; 100 is any other group's.
+/// CPU weights of the slices, 1 to 10,000. Any other group has 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Of daemon and clients.
+    /// Weight of the daemon and its clients.
     pub control: u32,
-    /// Of the processes that serve disks and NICs.
+    /// Weight of the processes that serve disks and NICs.
     pub datapath: u32,
-    /// Of all guests together.
+    /// Weight of all guests together.
     pub guests: u32,
 }
 
@@ -38,10 +38,10 @@ impl Weights {
         }
     }
 
-    /// Whether every weight is within bounds.
+    /// Checks that every weight is in range.
     ///
     /// # Errors
-    /// [`CgroupError::Weight`]: the first that is not.
+    /// [`CgroupError::Weight`] for the first weight out of range.
     pub fn check(self) -> Result<(), CgroupError> {
         for slice in Slice::ALL {
             let weight = self.of(slice);
@@ -72,23 +72,24 @@ impl Slice {
     }
 }
 
-/// A leaf.
+/// Leaf of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leaf {
-    /// The daemon.
+    /// Leaf of the daemon.
     Daemon,
-    /// Its clients on this host.
+    /// Leaf of the daemon's clients on this host.
     Clients,
-    /// The processes that serve the disks of a storage repository.
+    /// Leaf of the processes that serve the disks of a storage repository.
     Datapath(SrId),
-    /// The processes that serve the NICs of all networks.
+    /// Leaf of the processes that serve the NICs of all networks.
     Switch,
-    /// A machine's QEMU.
+    /// Leaf of a machine's QEMU.
     Guest(VmId),
 }
 
 impl Leaf {
-    /// It goes with what somebody is served, or with a machine; the others are the daemon's.
+    /// Returns whether the leaf belongs to a machine, a storage repository or the switch. The other
+    /// leaves belong to the daemon.
     pub(super) fn is_of_machines(self) -> bool {
         self.slice() != Slice::Control
     }
@@ -111,7 +112,7 @@ impl Leaf {
         }
     }
 
-    /// The leaf of this name in a slice; `None`: it is not ours.
+    /// Returns the leaf with this name in a slice; `None` if the name is not Ringway's.
     pub(super) fn parse(slice: Slice, name: &str) -> Option<Self> {
         let id = || name.parse::<Uuid>().ok();
         match (slice, name) {

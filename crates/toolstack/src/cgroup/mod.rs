@@ -1,11 +1,12 @@
-//! The control slice: CPU time for the control path, whatever guests do.
+//! Control slice: CPU time for the control path, whatever the guests do.
 //!
 //! # Words
-//! - **Slice**: one of three sibling groups that divide the CPUs by weight when all are wanted.
-//!   A slice that is idle takes nothing from the others.
+//! - **Slice**: one of three sibling groups that divide the CPUs by weight under contention. An
+//!   idle slice takes nothing from the others.
 //! - **Leaf**: a group in a slice, which processes join. No process is in a slice itself, as
 //!   version 2 of control groups demands.
-//! - **Door**: what lets clients of the daemon into the control slice ([`door`]).
+//! - **Join link**: the link through which clients of the daemon join the control slice
+//!   ([`client_access`]).
 //!
 //! # Model
 //! ```text
@@ -13,19 +14,19 @@
 //! NAME-datapath   200   one leaf for each storage repository
 //! NAME-guests     100   one leaf for each machine, with equal shares
 //! ```
-//! The slices lie at the root of the hierarchy and not below a group of ours: whoever is outside
-//! competes with each of them, and has as much as all guests together. Their names begin with that
-//! of the instance, so that two on one host do not meet.
+//! The slices are at the root of the hierarchy, not below a common group. A process outside
+//! competes with each slice, and has the same weight as all guests together. Slice names begin with
+//! the instance's name, so that two instances on one host do not collide.
 //!
-//! Where systemd manages the groups, the slices are its slices, and leaves are made in units that
-//! it has delegated to us (`units`); nothing else there is ours to write.
+//! If systemd manages the groups, the slices are systemd slices. Leaves are in units that systemd
+//! has delegated (`units`). Ringway writes nothing else there.
 //!
-//! What is to be done is data, made by `v1`, `v2` and `units` and carried out by `step`. Everything
-//! may be done again: what is there already stays. Who is where is looked at, never remembered: after
-//! a restart [`SliceTree::ensure_member`] mends what is not as it should be.
+//! `v1`, `v2` and `units` produce the changes as data, and `op` executes them. Every change may be
+//! repeated: an existing group stays. Membership is read from the kernel, never remembered. After a
+//! restart [`SliceTree::ensure_member`] corrects it.
 //!
 //! # Errors
-//! [`CgroupError`]. Without a tree everything works, but for the promise that it makes.
+//! [`CgroupError`]. Without a tree everything works, but without the CPU guarantee.
 
 pub mod client_access;
 mod error;
@@ -46,22 +47,22 @@ pub use leaf::{Leaf, Weights};
 pub use remove_leaf::leave;
 pub use tree::{SliceTree, check_name};
 
-/// Name of the instance that a host has if nothing else is said.
+/// Default name of the instance.
 pub const INSTANCE: &str = "ringway";
-/// File of a group that lists its processes, and takes new ones.
+/// File of a group that lists its processes and accepts new ones.
 const PROCESSES: &str = "cgroup.procs";
 
-/// Version of control groups that has the CPU controller on this host.
+/// Version of control groups that has this host's CPU controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// A hierarchy for each controller.
+    /// Version 1: one hierarchy for each controller.
     One,
-    /// One hierarchy for all.
+    /// Version 2: one hierarchy for all controllers.
     Two,
 }
 
 impl Version {
-    /// As it is called: 1 or 2.
+    /// Returns the version as a number: 1 or 2.
     pub fn number(self) -> u8 {
         match self {
             Self::One => 1,
@@ -70,7 +71,7 @@ impl Version {
     }
 }
 
-/// Where the CPU controller of the host is. `root` is `/` but in tests.
+/// Finds the host's CPU controller. `root` is `/` except in tests.
 pub fn controller(root: &Path) -> Option<(Version, PathBuf)> {
     let two = v2::base(root).map(|base| (Version::Two, base));
     two.or_else(|| v1::base(root).map(|base| (Version::One, base)))

@@ -1,4 +1,4 @@
-//! What is done to the hierarchy, one thing at a time.
+//! Single changes of the control group hierarchy.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -9,31 +9,31 @@ use rustix::io::Errno;
 
 use super::{CgroupError, PROCESSES, v2};
 
-/// The group of who was in one that is to hand its controller down.
+/// Name of the child group for processes of a group that delegates its controller.
 const BELOW: &str = "holder";
 
-/// One thing to do to the hierarchy.
+/// One change of the hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CgroupOp {
-    /// Make a group.
+    /// Create a group.
     Make(PathBuf),
-    /// Move whoever is in this group into one below it.
+    /// Move the processes of this group into a child group.
     MoveDown(PathBuf),
-    /// Hand the CPU controller down to the groups in this one.
+    /// Delegate the CPU controller to the child groups of this group.
     HandDown(PathBuf),
     /// Write a file of a group.
     Write(PathBuf, String),
-    /// Have systemd give a slice of its own another weight, unless its file says that it has it.
+    /// Let systemd change the weight of its slice, unless the slice's file already has this weight.
     Property {
-        /// Who asks systemd.
+        /// Path of `systemctl`.
         systemctl: PathBuf,
-        /// The slice.
+        /// Name of the slice.
         unit: String,
-        /// The weight, as systemd counts it.
+        /// Weight in systemd's unit.
         weight: u32,
-        /// The file that the kernel makes of it.
+        /// Weight file of the slice in the hierarchy.
         file: PathBuf,
-        /// What that says then.
+        /// Content of that file with this weight.
         text: String,
     },
 }
@@ -70,14 +70,14 @@ fn move_down(folder: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-/// Writes a file that is there: the kernel makes it with its group.
+/// Writes an existing file. The kernel creates the files of a group with it.
 pub(super) fn write(file: &Path, text: &str) -> Result<(), CgroupError> {
     let opened = OpenOptions::new().write(true).truncate(true).open(file);
     let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
     written.map_err(|source| os("write", file, source))
 }
 
-/// systemctl itself waits 25 s at most for an answer of systemd's.
+/// Runs `systemctl set-property`. `systemctl` waits at most 25 s for systemd.
 fn property(systemctl: &Path, unit: &str, weight: u32) -> Result<(), CgroupError> {
     let mut command = Command::new(systemctl);
     command.args(["set-property", "--runtime", "--no-ask-password", unit]);
@@ -93,7 +93,7 @@ fn property(systemctl: &Path, unit: &str, weight: u32) -> Result<(), CgroupError
     Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// Removes a group. Nothing happens if it is not there.
+/// Removes a group. Does nothing if it does not exist.
 pub(super) fn remove(folder: &Path) -> Result<(), CgroupError> {
     match std::fs::remove_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -104,7 +104,7 @@ pub(super) fn remove(folder: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Processes in a group; none if it is not there.
+/// Returns the processes of a group; empty if it does not exist.
 pub(super) fn members(folder: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(folder.join(PROCESSES)).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()

@@ -19,7 +19,7 @@ fn sr() -> SrId {
     SrId(id(9))
 }
 
-/// A root whose hierarchy has these files, with what is in them.
+/// Creates a root directory whose hierarchy has these files with these contents.
 fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (file, text) in files {
@@ -41,7 +41,7 @@ fn v1() -> tempfile::TempDir {
     root(&[("cpu/cpu.shares", "1024\n"), ("unified/cgroup.controllers", "\n")])
 }
 
-/// Files that the kernel makes with each group.
+/// Creates the files that the kernel creates with each group.
 fn kernel_makes(tree: &SliceTree, files: &[&str]) {
     let leaves =
         [Leaf::Daemon, Leaf::Clients, Leaf::Datapath(sr()), Leaf::Switch, Leaf::Guest(vm())];
@@ -157,7 +157,7 @@ fn the_tree_is_this_in_version_1() {
         CgroupOp::Write(_, shares) => shares.parse::<u32>().unwrap(),
         other => panic!("{other:?}"),
     });
-    // What the kernel takes is 2 to 262,144.
+    // The kernel accepts 2 to 262,144.
     assert_eq!(shares, [102_400, 10, 337]);
 }
 
@@ -236,7 +236,7 @@ fn leaves_of_others_are_not_ours() {
 
 #[test]
 fn whoever_is_elsewhere_is_put_into_a_leaf() {
-    // No process has that number: what is done to a process here is done to none of this host.
+    // No process has this id, so the tests change no process of the host.
     const NOBODY: u32 = i32::MAX as u32;
     let root = v1();
     let tree = SliceTree::find(root.path(), NAME).unwrap();
@@ -278,7 +278,7 @@ fn where_a_process_is_follows_from_its_file() {
     assert_eq!((v1::path("0::/u\n"), v2::path("1:cpu:/\n")), (None, None));
 }
 
-/// A host of systemd's, whose units are started.
+/// Creates a host with systemd whose units are started.
 fn with_units(two: bool) -> tempfile::TempDir {
     let root = if two { v2() } else { v1() };
     std::fs::create_dir_all(root.path().join(units::BOOTED)).unwrap();

@@ -1,4 +1,4 @@
-//! The slices of one instance.
+//! Slices of one instance.
 
 use std::fmt;
 use std::io;
@@ -12,25 +12,26 @@ use super::op::{CgroupOp, is, members, os, remove};
 use super::remove_leaf::{PAUSE, TURNS};
 use super::{CgroupError, Leaf, PROCESSES, Version, Weights, controller, units, v1, v2};
 
-/// Longest name of an instance.
+/// Longest name of an instance, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 32;
 
-/// The slices of one instance.
+/// Slices of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceTree {
     version: Version,
     base: PathBuf,
     name: String,
-    /// Who asks systemd, where the slices are systemd's.
+    /// Path of `systemctl`, if the slices belong to systemd.
     systemctl: Option<PathBuf>,
 }
 
 impl SliceTree {
-    /// The tree of the instance `name`, whether it was made or not. `root` is `/` but in tests.
+    /// Finds the tree of the instance `name`, even if its groups do not exist. `root` is `/` except
+    /// in tests.
     ///
     /// # Errors
-    /// The name is none, there is no CPU controller, or systemd manages the groups of this host and
-    /// has none for this instance.
+    /// The name is invalid, or the host has no CPU controller, or systemd manages the groups and
+    /// has no units for this instance.
     pub fn find(root: &Path, name: &str) -> Result<Self, CgroupError> {
         check_name(name)?;
         let (version, base) = controller(root).ok_or(CgroupError::NoController)?;
@@ -44,26 +45,26 @@ impl SliceTree {
         Ok(Self { version, base, name: name.to_owned(), systemctl })
     }
 
-    /// Makes the slices, and the leaves of the control slice.
+    /// Creates the slices, and the leaves of the control slice.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call failed.
     pub fn make(&self) -> Result<(), CgroupError> {
         self.slices().iter().try_for_each(CgroupOp::carry_out)?;
         self.add(Leaf::Daemon)?;
         self.add(Leaf::Clients)
     }
 
-    /// Gives the slices these weights, at once and for who is in them.
+    /// Sets the weights of the slices. They apply at once, also to running processes.
     ///
     /// # Errors
-    /// A weight is out of bounds, or the tree was not made, or systemd refuses.
+    /// A weight is out of range, the tree does not exist, or systemd refuses.
     pub fn set(&self, weights: Weights) -> Result<(), CgroupError> {
         weights.check()?;
         Slice::ALL.iter().try_for_each(|slice| self.weight(*slice, weights).carry_out())
     }
 
-    /// What the slices' weights are; `None`: it was not made.
+    /// Returns the weights of the slices; `None` if the tree does not exist.
     pub fn weights(&self) -> Option<Weights> {
         let of = |slice| match self.version {
             Version::One => v1::read(&self.slice(slice)),
@@ -76,24 +77,24 @@ impl SliceTree {
         })
     }
 
-    /// Makes a leaf.
+    /// Creates a leaf.
     ///
     /// # Errors
-    /// The system refuses, or the tree was not made.
+    /// A system call failed, or the tree does not exist.
     pub fn add(&self, group: Leaf) -> Result<(), CgroupError> {
         CgroupOp::Make(self.path(group)).carry_out()
     }
 
-    /// Where a leaf is.
+    /// Returns the path of a leaf.
     pub fn path(&self, group: Leaf) -> PathBuf {
         self.folder(group.slice()).join(group.name())
     }
 
-    /// The file of a leaf by which a process without other threads joins it by itself, as
-    /// [`door::enter`](super::door::enter) does.
+    /// Returns the file through which a single-threaded process joins the leaf itself, as
+    /// [`client_access::enter`](super::client_access::enter) does.
     ///
-    /// Whoever moves a process with all its threads waits until no process of the host begins or ends
-    /// one. A thread that joins alone, as version 1 lets it, waits for nobody.
+    /// Moving a process with all its threads waits until no process of the host starts or ends a
+    /// process. In version 1 a thread can join alone, without this wait.
     pub fn join_file(&self, group: Leaf) -> PathBuf {
         self.path(group).join(match self.version {
             Version::One => v1::THREADS,
@@ -101,10 +102,11 @@ impl SliceTree {
         })
     }
 
-    /// Puts a process with all its threads into a leaf; what they start will be there too.
+    /// Moves a process with all its threads into a leaf. Processes and threads that it starts join
+    /// the same leaf.
     ///
     /// # Errors
-    /// There is no such process or leaf, or the system refuses.
+    /// The process or the leaf does not exist, or a system call failed.
     pub fn join(&self, group: Leaf, pid: u32) -> Result<(), CgroupError> {
         let file = self.path(group).join(PROCESSES);
         match CgroupOp::Write(file, pid.to_string()).carry_out() {
@@ -115,11 +117,12 @@ impl SliceTree {
         }
     }
 
-    /// Sees that a process is in a leaf, which is made if it is not there, and that its threads have
-    /// the shortest turns. True: the process was elsewhere.
+    /// Ensures that a process is in a leaf and that its threads have the shortest turns.
+    ///
+    /// Creates the leaf if it does not exist. Returns true if the process was elsewhere.
     ///
     /// # Errors
-    /// As [`Self::add`] and [`Self::join`].
+    /// The errors of [`Self::add`] and [`Self::join`].
     pub fn ensure_member(&self, group: Leaf, pid: u32) -> Result<bool, CgroupError> {
         let elsewhere = !members(&self.path(group)).contains(&pid);
         if elsewhere {
@@ -130,11 +133,14 @@ impl SliceTree {
         Ok(elsewhere)
     }
 
-    /// Sees that this process is in the control slice, and that its threads have the shortest turns:
-    /// they do little when they wake, and it is waited for. systemd puts its own units there.
+    /// Ensures that this process is in the control slice and that its threads have the shortest
+    /// turns.
+    ///
+    /// These threads do little work when they wake, and clients wait for it. systemd moves its own
+    /// units there itself.
     ///
     /// # Errors
-    /// As [`Self::join`].
+    /// The errors of [`Self::join`].
     pub fn join_control(&self) -> Result<(), CgroupError> {
         let slice = self.slice(Slice::Control);
         let there = self.systemctl.is_some()
@@ -146,7 +152,7 @@ impl SliceTree {
         Ok(())
     }
 
-    /// The group in which this process is.
+    /// Returns the group of this process.
     pub fn group_of_self(&self) -> Option<PathBuf> {
         let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = match self.version {
@@ -156,7 +162,7 @@ impl SliceTree {
         Some(self.base.join(path?.trim_start_matches('/')))
     }
 
-    /// Every leaf that is there, whoever made it: after a restart those of machines that are gone.
+    /// Returns every existing leaf, including leaves of machines that ended before a restart.
     ///
     /// # Errors
     /// The hierarchy cannot be read.
@@ -177,15 +183,16 @@ impl SliceTree {
         Ok(found)
     }
 
-    /// Removes a leaf. Nothing happens if it is not there.
+    /// Removes a leaf. Does nothing if it does not exist.
     ///
     /// # Errors
-    /// Processes are in it, or the system refuses.
+    /// The leaf contains processes, or a system call failed.
     pub fn remove(&self, group: Leaf) -> Result<(), CgroupError> {
         remove(&self.path(group))
     }
 
-    /// Removes every leaf of a machine or of storage in which nobody is; those.
+    /// Removes every empty leaf of a machine, a storage repository or the switch, and returns these
+    /// leaves.
     ///
     /// # Errors
     /// The hierarchy cannot be read.
@@ -194,10 +201,10 @@ impl SliceTree {
         Ok(self.leaves()?.into_iter().filter(swept).collect())
     }
 
-    /// Removes all leaves, and the slices unless they are systemd's.
+    /// Removes all leaves, and the slices unless they belong to systemd.
     ///
     /// # Errors
-    /// Processes are in one of them, or the system refuses; the others may be gone then.
+    /// A leaf contains processes, or a system call failed. Other leaves may already be removed.
     pub fn clear(&self) -> Result<(), CgroupError> {
         self.leaves()?.into_iter().try_for_each(|group| self.remove(group))?;
         if self.systemctl.is_some() {
@@ -206,20 +213,22 @@ impl SliceTree {
         Slice::ALL.into_iter().try_for_each(|slice| remove(&self.folder(slice)))
     }
 
-    /// Puts everybody of the control slice into the group `home` and removes everything, if no machine
-    /// and no storage has a leaf: a daemon that ends leaves nothing behind that nobody uses. False:
-    /// somebody does, or the slices are systemd's. Blocks for up to half a second.
+    /// Moves all processes of the control slice into the group `home` and removes all groups, if no
+    /// machine, storage repository or switch has a leaf.
+    ///
+    /// A daemon that ends so leaves no unused groups. Returns false if a leaf is in use, or if the
+    /// slices belong to systemd. Blocks for up to half a second.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call failed.
     pub fn tear_down(&self, home: &Path) -> Result<bool, CgroupError> {
         self.sweep()?;
         let used = |group: Leaf| group.is_of_machines();
         if self.systemctl.is_some() || self.leaves()?.into_iter().any(used) {
             return Ok(false);
         }
-        // The kernel takes a thread out a moment after its end, and tells nobody; and somebody may
-        // be just beginning another process.
+        // The kernel removes a thread shortly after its exit, without a notification. A member may
+        // also be starting another process.
         let mut turns = 1..TURNS;
         loop {
             self.send_home(home)?;
@@ -243,7 +252,7 @@ impl SliceTree {
         Ok(())
     }
 
-    /// Where the leaves of a slice lie.
+    /// Returns the directory that contains the leaves of a slice.
     fn folder(&self, slice: Slice) -> PathBuf {
         match self.systemctl {
             Some(_) => units::folder(&self.base, slice),
@@ -251,7 +260,7 @@ impl SliceTree {
         }
     }
 
-    /// The group that has the weight.
+    /// Returns the group that has the slice's weight.
     fn slice(&self, slice: Slice) -> PathBuf {
         self.base.join(match self.systemctl {
             Some(_) => units::unit(slice),
@@ -271,11 +280,12 @@ impl SliceTree {
         }
     }
 
-    /// What makes the slices, as far as they are ours to make.
+    /// Returns the changes that create the slices, without those that belong to systemd.
     pub(super) fn slices(&self) -> Vec<CgroupOp> {
         let two = self.version == Version::Two;
         if self.systemctl.is_some() {
-            // What systemd has started there keeps the place, and is in the way in version 2.
+            // In version 2 the process that systemd started there prevents delegation. It must stay
+            // alive, so move it down.
             let steps =
                 |folder: PathBuf| [CgroupOp::MoveDown(folder.clone()), CgroupOp::HandDown(folder)];
             let folders = Slice::ALL.into_iter().filter(|_| two).map(|slice| self.folder(slice));
@@ -302,19 +312,20 @@ impl fmt::Display for SliceTree {
     }
 }
 
-/// Gives the threads of a process the shortest turns, if they have any. What cannot be had is told in
-/// the log: only who waits for a CPU beside them notices.
+/// Sets the shortest turns for the threads of a process, if the kernel has turns.
+///
+/// Failures are only logged: they affect only threads that wait for a CPU beside these.
 fn shorten(pid: u32) {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     match sched::set_turns(Some(process), sched::SHORTEST) {
-        // It has ended.
+        // The process has ended.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!(pid, "its threads have turns as usual: {error}"),
         Ok(_) => {}
     }
 }
 
-/// Whether groups can be named so: 1 to 32 lower-case letters and digits.
+/// Checks an instance name: 1 to 32 lower-case letters and digits.
 ///
 /// # Errors
 /// [`CgroupError::Name`].

@@ -1,4 +1,5 @@
-//! Version 2: one hierarchy, whose groups hand each controller down to those in them.
+//! Control groups version 2: one hierarchy, in which each group delegates controllers to its
+//! children.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +8,17 @@ use rustix::io::Errno;
 use super::CgroupError;
 use super::op::{CgroupOp, is, os, write};
 
-/// Where it may be mounted; the second beside version 1.
+/// Directories where the hierarchy may be mounted. The second is used beside version 1.
 const BASES: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
-/// File of a group that lists the controllers which it has.
+/// File of a group that lists its available controllers.
 const HAS: &str = "cgroup.controllers";
-/// File of a group that lists those which groups in it have.
+/// File of a group that lists the controllers that its children have.
 const HANDS_DOWN: &str = "cgroup.subtree_control";
 const CONTROLLER: &str = "cpu";
 /// File of a group's weight.
 const WEIGHT: &str = "cpu.weight";
 
-/// Root of the hierarchy, if it is mounted with the CPU controller.
+/// Returns the root of the hierarchy, if it is mounted with the CPU controller.
 pub(super) fn base(root: &Path) -> Option<PathBuf> {
     let bases = BASES.map(|base| root.join(base));
     bases.into_iter().find(|base| {
@@ -29,12 +30,13 @@ pub(super) fn weight(folder: &Path, weight: u32) -> CgroupOp {
     CgroupOp::Write(folder.join(WEIGHT), weight.to_string())
 }
 
-/// What a group's weight is.
+/// Reads the weight of a group.
 pub(super) fn read(folder: &Path) -> Option<u32> {
     std::fs::read_to_string(folder.join(WEIGHT)).ok()?.trim().parse().ok()
 }
 
-/// Hands the controller down, if it is not yet: where it is, this may be the right of others only.
+/// Delegates the controller unless it already is: this process may lack the permission to write the
+/// file.
 pub(super) fn hand_down(folder: &Path) -> Result<(), CgroupError> {
     let file = folder.join(HANDS_DOWN);
     let there = std::fs::read_to_string(&file).map_err(|source| os("read", &file, source))?;
@@ -49,7 +51,7 @@ pub(super) fn hand_down(folder: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Where a process is in the one hierarchy, by what its `cgroup` file in `/proc` says.
+/// Returns the group of a process in the hierarchy, from its `cgroup` file in `/proc`.
 pub(super) fn path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }

@@ -1,17 +1,18 @@
-//! What CPUs with nothing to do do: it bounds how fast guests and the datapath wake each other.
+//! Check of idle CPUs: their sleep state limits how fast guests and the datapath wake each other.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// What the governor of virtual machines does (Documentation/virt/guest-halt-polling.rst).
+/// Parameter of the cpuidle governor of virtual machines
+/// (Documentation/virt/guest-halt-polling.rst).
 const HALT_POLL: &str = "sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const GOVERNOR: &str = "sys/devices/system/cpu/cpuidle/current_governor";
-/// What the kernel has there by default.
+/// The kernel's default of that parameter, in nanoseconds.
 const DEFAULT_NS: u64 = 200_000;
 
-/// Whether a CPU of this host, where that is a virtual machine, halts as soon as it is idle. `root` is `/`
-/// but in tests.
+/// Checks whether idle CPUs of this host halt at once, if the host is a virtual machine. `root` is
+/// `/` except in tests.
 pub(super) fn idle_cpus(root: &Path) -> Finding {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     let halt_poll = read(HALT_POLL).trim().parse().ok();

@@ -1,4 +1,4 @@
-//! The kernel, and the limits that it sets to us.
+//! Checks of the kernel version and of resource limits.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
@@ -6,9 +6,9 @@ use rustix::process::{Resource, getrlimit};
 use super::Finding;
 use crate::qemu::Version;
 
-/// The first Linux without which nothing works: the ring's operations on disks.
+/// Oldest Linux that works: it has the io_uring operations for disks.
 const KERNEL_MIN: Version = Version { major: 5, minor: 19, micro: 0 };
-/// The first Linux with everything: deferred task work, direct I/O told by statx.
+/// Oldest Linux with all features: deferred task work, and direct I/O alignment in statx.
 const KERNEL_FULL: Version = Version { major: 6, minor: 1, micro: 0 };
 /// Open files for a thousand disks of a few queues.
 const OPEN_FILES_MANY: u64 = 16_384;
@@ -36,7 +36,7 @@ fn judge_kernel(release: &str) -> Finding {
     }
 }
 
-/// Whether memory can be shared by descriptor, as guests' memory is.
+/// Checks that memory can be shared by descriptor, as guest memory is.
 pub(super) fn memfd() -> Finding {
     match memfd_create("ringway-doctor", MemfdFlags::CLOEXEC) {
         Ok(_) => Finding::ok("memfd", "can be made"),

@@ -1,7 +1,7 @@
-//! Examines the host: what Ringway needs, what it found, what to do about it.
+//! Host checks: requirements of Ringway, results and remedies.
 //!
-//! Each check first collects facts (the only part that touches the host) and then judges them in
-//! a pure function, so that every verdict has a test.
+//! Each check first collects facts, the only part that accesses the host. A pure function then
+//! judges them, so that every result has a test.
 
 mod idle;
 mod limits;
@@ -22,28 +22,28 @@ use std::path::Path;
 
 pub use sizing::sizes;
 
-/// How serious a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// As it should be.
+    /// The requirement is met.
     Ok,
-    /// Ringway works, with less of something.
+    /// Ringway works, with a limitation.
     Warning,
     /// Ringway does not work.
     Failure,
 }
 
-/// One result.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub check: &'static str,
-    /// How serious it is.
+    /// Severity.
     pub level: Level,
-    /// What was found.
+    /// Result in words.
     pub found: String,
-    /// What to do about it; absent when all is well.
+    /// Remedy; `None` if the level is [`Level::Ok`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -64,26 +64,26 @@ impl Finding {
     }
 }
 
-/// What to examine.
+/// Programs and paths to examine.
 #[derive(Debug)]
 pub struct Subject {
-    /// The emulator, if it was found.
+    /// QEMU, if it was found.
     pub qemu: Option<PathBuf>,
-    /// The datapath program, if it was found.
+    /// `ringway-io`, if it was found.
     pub ringway_io: Option<PathBuf>,
     /// Device file of KVM.
     pub kvm: PathBuf,
-    /// A kernel for the trial boot; without one only an earlier answer is told.
+    /// Kernel for the trial boot. Without one, the check only reports an earlier result.
     pub kernel: Option<PathBuf>,
-    /// Where the answers of trial boots are kept.
+    /// Store of earlier trial boot results.
     pub probe_cache: ProbeCache,
-    /// Words before QEMU's command (see [`Machine::detached_process`]).
+    /// Arguments before QEMU's command (see [`Machine::spawn`]).
     pub launcher: Vec<OsString>,
-    /// A file, block device or directory where images are.
+    /// File, block device or directory of images.
     pub path: PathBuf,
 }
 
-/// Examines everything; the order is fixed.
+/// Runs all checks, in a fixed order.
 pub async fn examine(subject: &Subject) -> Vec<Finding> {
     let mut findings = vec![limits::kernel()];
     findings.extend(programs::datapath(subject.ringway_io.as_deref()).await);
@@ -103,12 +103,12 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings
 }
 
-/// The worst level of all findings.
+/// Returns the worst level of all findings.
 pub fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-/// Whether KVM can be used, by the same trial that `ringway run` makes.
+/// Checks that KVM works, by the same trial boot as `ringway run`.
 async fn kvm(subject: &Subject) -> Finding {
     const CHECK: &str = "KVM";
     const SLOW: &str = "guests run on QEMU's translator: correct, and many times slower";

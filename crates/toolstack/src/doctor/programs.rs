@@ -1,4 +1,4 @@
-//! The programs that Ringway starts, and what they can do here.
+//! Checks of the programs that Ringway starts, and of their features on this host.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use super::Finding;
 use crate::net::internal;
 use crate::qemu::{self, Engine, QemuError, Version};
 
-/// Oldest QEMU that is tested: Debian 12's.
+/// Oldest tested QEMU: Debian 12's.
 const QEMU_MIN: Version = Version { major: 7, minor: 2, micro: 0 };
-/// The switch by which an administrator forbids io_uring: 0 for nobody, 1 for the unprivileged,
-/// 2 for all. Absent before Linux 6.6.
+/// Setting by which an administrator disables io_uring: 0 for no process, 1 for unprivileged
+/// processes, 2 for all. Absent before Linux 6.6.
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// What `ringway-io --probe` prints.
+/// Output of `ringway-io --probe`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Probe {
@@ -22,11 +22,11 @@ struct Probe {
     problem: Option<String>,
     complete: bool,
     defer_taskrun: bool,
-    /// How many there would be, and why.
+    /// Number of reactors that would run, and the reason.
     reactors: Option<String>,
 }
 
-/// io_uring and reactors, as the datapath itself finds them.
+/// Checks io_uring and reactors, as the datapath itself finds them.
 pub(super) async fn datapath(ringway_io: Option<&Path>) -> Vec<Finding> {
     let switch = std::fs::read_to_string(IO_URING_DISABLED).unwrap_or_default();
     let Some(program) = ringway_io else {
@@ -60,7 +60,7 @@ fn probed(answer: &Result<String, QemuError>) -> Result<Probe, Finding> {
     })
 }
 
-/// A former version tells nothing of them.
+/// Judges the reactors. An older version of `ringway-io` reports none.
 fn judge_reactors(probe: &Probe) -> Option<Finding> {
     let found = format!("{}; --reactors asks for more or fewer", probe.reactors.as_ref()?);
     Some(Finding::ok("reactors", found))
@@ -85,7 +85,7 @@ fn judge_io_uring(switch: &str, probe: Probe) -> Finding {
     Finding::ok(CHECK, with)
 }
 
-/// QEMU: its version, and the parts that a machine is made of.
+/// Checks QEMU's version, and the devices that a machine needs.
 pub(super) async fn qemu(program: Option<&Path>) -> Vec<Finding> {
     let Some(program) = program else {
         let advice = "install it: apt-get install qemu-system-x86";
@@ -128,7 +128,7 @@ fn judge_part(check: &'static str, part: &str, help: &str) -> Finding {
     }
 }
 
-/// What networks are made of.
+/// Checks the tools for networks.
 pub(super) fn tools() -> Finding {
     judge_tools(&internal::missing())
 }

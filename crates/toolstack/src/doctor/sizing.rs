@@ -1,5 +1,4 @@
-//! What Ringway takes of this host where nothing else is set. Reactors are told by the datapath
-//! itself.
+//! Resources that Ringway uses on this host by default. The datapath itself reports its reactors.
 
 use std::num::NonZeroUsize;
 
@@ -7,7 +6,7 @@ use model::sizing::{Bytes, Host, SizedValue, Sizing};
 
 use super::Finding;
 
-/// The sizes for this host.
+/// Returns the default sizes for this host.
 pub fn sizes() -> Sizing {
     let memory = rustix::system::sysinfo();
     let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -17,7 +16,7 @@ pub fn sizes() -> Sizing {
     })
 }
 
-/// Each of them with its reason.
+/// Reports each size with its reason.
 pub(super) fn sizing() -> Vec<Finding> {
     told(sizes())
 }
@@ -27,7 +26,7 @@ fn told(sizes: Sizing) -> Vec<Finding> {
     let bytes = |check, part: SizedValue<u64>| {
         Finding::ok(check, format!("{}: {}", Bytes(part.value), part.why))
     };
-    // Nothing in this version takes them.
+    // This version does not reserve these resources.
     let kept = |check, part: SizedValue<u64>| {
         Finding::ok(check, format!("{}, not taken yet: {}", Bytes(part.value), part.why))
     };

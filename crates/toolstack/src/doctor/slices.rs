@@ -1,11 +1,11 @@
-//! Whether the control path is kept apart from busy guests.
+//! Checks that the control path has a CPU share apart from busy guests.
 
 use std::path::Path;
 
 use super::Finding;
 use crate::cgroup::{CgroupError, INSTANCE, SliceTree, Weights, controller};
 
-/// Which version of control groups has the CPU controller. `root` is `/` but in tests.
+/// Checks which version of control groups has the CPU controller. `root` is `/` except in tests.
 pub(super) fn cgroups(root: &Path) -> Finding {
     const CHECK: &str = "cgroups";
     match controller(root) {
@@ -21,7 +21,7 @@ pub(super) fn cgroups(root: &Path) -> Finding {
     }
 }
 
-/// Whether the slices of this host's daemon are there, and with which weights.
+/// Checks that the slices of this host's daemon exist, and reports their weights.
 pub(super) fn slices(root: &Path) -> Finding {
     match SliceTree::find(root, INSTANCE) {
         Ok(tree) => judge(Ok((tree.to_string(), tree.weights()))),

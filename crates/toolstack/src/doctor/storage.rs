@@ -1,4 +1,4 @@
-//! Direct I/O where the images are.
+//! Checks of direct I/O at the images' path.
 
 use std::fs::File;
 use std::io;
@@ -9,19 +9,19 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 
 use super::Finding;
 
-/// What the file system says of direct I/O on one file.
+/// Support of direct I/O that the file system reports for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectIo {
-    /// Offsets and memory must be aligned to this many bytes.
+    /// Required alignment of offsets and memory, in bytes.
     Aligned { offset_bytes: u32, memory_bytes: u32 },
-    /// It works; the alignment is not told.
+    /// Direct I/O works, but the file system does not report the alignment.
     Untold,
-    /// It is refused.
+    /// The file system refuses direct I/O.
     Refused,
 }
 
-/// Whether files at `path` can be opened with O_DIRECT, as `cache=none` does. In a directory a
-/// file without a name is tried.
+/// Checks that files at `path` can be opened with O_DIRECT, as `cache=none` does. In a directory,
+/// uses a temporary file without a name.
 pub(super) fn direct_io(path: &Path) -> Finding {
     judge(path, look(path))
 }
@@ -80,7 +80,7 @@ fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
     }
 }
 
-/// How the device under `path` tells that it is done. `root` is `/` but in tests.
+/// Checks how the device under `path` reports completions. `root` is `/` except in tests.
 pub(super) fn completion(path: &Path, root: &Path) -> Finding {
     let device = std::fs::metadata(path).map(|found| {
         let is_device = found.file_type().is_block_device();
@@ -89,7 +89,7 @@ pub(super) fn completion(path: &Path, root: &Path) -> Finding {
     judge_completion(path, device.ok().and_then(|device| polled(device, root)))
 }
 
-/// Whether a device has queues that are polled; `None` where none can tell.
+/// Returns whether a device has poll queues; `None` if the kernel does not say.
 fn polled(device: u64, root: &Path) -> Option<bool> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let folder = root.join(format!("sys/dev/block/{major}:{minor}"));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_has_no_direct_io_is_told() {
-        // procfs knows no O_DIRECT.
+        // procfs does not support O_DIRECT.
         assert_eq!(look(Path::new("/proc/self/status")).unwrap(), DirectIo::Refused);
     }
 

@@ -1,21 +1,21 @@
-//! A wish that an operation ends.
+//! Cancellation of an operation.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How strong the wish is.
+/// Strength of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CancelLevel {
-    /// Nobody wishes it.
+    /// Not cancelled.
     GoOn,
-    /// Nothing new is begun.
+    /// No new step begins.
     Cancelled,
-    /// What runs is left behind if it does not end soon.
+    /// Running steps are abandoned if they do not end soon.
     Overtaken,
 }
 
-/// Ends an operation: whoever has a clone can. It cannot be taken back.
+/// Cancellation token of an operation. Every clone can cancel it. A cancellation is final.
 #[derive(Clone, Debug)]
 pub struct CancelToken(Arc<watch::Sender<CancelLevel>>);
 
@@ -26,27 +26,27 @@ impl Default for CancelToken {
 }
 
 impl CancelToken {
-    /// One that nobody has used.
+    /// Creates a token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Nothing new is begun from here on.
+    /// Cancels the operation: no new step begins.
     pub fn cancel(&self) {
         self.raise(CancelLevel::Cancelled);
     }
 
-    /// Something has come that must not wait.
+    /// Preempts the operation for another that must not wait.
     pub(crate) fn preempt(&self) {
         self.raise(CancelLevel::Overtaken);
     }
 
-    /// Whether somebody has used it.
+    /// Returns whether the operation is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.level() > CancelLevel::GoOn
     }
 
-    /// Ends when somebody has used it.
+    /// Waits until the operation is cancelled.
     pub async fn cancelled(&self) {
         self.reached(CancelLevel::Cancelled).await;
     }
@@ -55,9 +55,9 @@ impl CancelToken {
         *self.0.borrow()
     }
 
-    /// Ends when the wish is at least as strong as this.
+    /// Waits until the cancellation is at least as strong as `level`.
     pub(crate) async fn reached(&self, level: CancelLevel) {
-        // Its sender is `self`, so the wait cannot fail.
+        // `self` owns the sender, so the wait cannot fail.
         let _ = self.0.subscribe().wait_for(|now| *now >= level).await;
     }
 
@@ -71,7 +71,7 @@ impl CancelToken {
 }
 
 impl CancelLevel {
-    /// The next stronger wish.
+    /// Returns the next stronger level.
     pub(crate) fn stronger(self) -> Option<Self> {
         match self {
             Self::GoOn => Some(Self::Cancelled),

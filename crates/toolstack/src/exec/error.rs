@@ -1,4 +1,4 @@
-//! Why a step failed.
+//! Errors of plan steps.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use crate::net::NetError;
 use crate::ringway_io::DatapathError;
 use crate::sr::SrError;
 
-/// Why a step failed. The message of one that comes from a driver is the driver's.
+/// Error of a step. An error of a driver has the driver's message.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// It did not end in time.
+    /// The step did not end in time.
     #[error("did not end within {} s", .after.as_secs())]
     Late {
-        /// How long was waited.
+        /// Time waited.
         after: Duration,
     },
-    /// The SR refused.
+    /// The SR driver returned an error.
     #[error(transparent)]
     Sr(#[from] SrError),
-    /// The datapath refused.
+    /// The datapath returned an error.
     #[error(transparent)]
     Io(#[from] DatapathError),
-    /// The hypervisor refused.
+    /// The hypervisor returned an error.
     #[error(transparent)]
     Hv(#[from] HvError),
-    /// The host's network refused.
+    /// The network driver returned an error.
     #[error(transparent)]
     Net(#[from] NetError),
     /// The host has too little memory.
     #[error("{needed} bytes of memory are needed, {available} are available")]
     Memory {
-        /// Bytes that the machine takes.
+        /// Bytes that the machine needs.
         needed: u64,
         /// Bytes that the host can give.
         available: u64,
     },
-    /// Nobody here can do it.
+    /// No driver can execute the step.
     #[error("{0}")]
     NoDriver(String),
 }

@@ -1,21 +1,23 @@
-//! Carries out plans: a step begins as soon as what it waits for has ended and a slot is free.
+//! Execution of plans: a step begins when the steps before it have ended and a slot is free.
 //!
 //! # Model
-//! One [`Executor`] holds the slots of a host. [`Executor::run`] walks one plan; several walks go
-//! on beside each other. Each step is a task of its own that calls [`StepRunner`]. Nothing is polled:
-//! a walk wakes at the end of a step, at a deadline, at a cancel; the slots are looked at when one
+//! One [`Executor`] has the slots of a host. [`Executor::run`] executes one plan, and several plans
+//! run in parallel. Each step is its own task, which calls [`StepRunner`]. Nothing is polled: a run
+//! wakes when a step ends, at a deadline and at a cancellation. The slots are checked when one
 //! becomes free and when a step becomes stuck.
 //!
 //! # How a step ends before its call does
-//! - Its **deadline** runs from the moment when its call begins. What waits for a slot does so for
-//!   as long as others move on: however many disks a healthy SR has to attach, each has its turn.
-//!   A lane that [hangs](model::admission::Admission::hung_since) has no turns to give: the time for
-//!   which it has not moved counts, so a step that never gets a slot of it ends in time as well.
-//! - A call that must not be dropped is **left**: the step has failed, the call goes on, and holds
-//!   its slots as a stuck one until it ends. So hung storage never gets more calls than its slots.
-//! - A **cancel** leaves out what has not begun; what runs goes on to its end, except for a wait
-//!   for the guest.
-//! - When a plan is **overtaken**, what runs has [`OVERTAKE_GRACE`] to end, and is left then.
+//! - Its **deadline** runs from the start of its call. The wait for a slot does not count while
+//!   other steps of the lane progress, so every disk of a healthy SR can be attached. While a lane
+//!   [hangs](model::admission::Admission::hung_since), the wait counts. So a step that never gets a
+//!   slot of a hung lane still fails in time.
+//! - A call that must not be dropped is **abandoned**: the step has failed, but the call continues.
+//!   It occupies its slots as a stuck call until it ends. So hung storage never gets more calls
+//!   than its slots.
+//! - A **cancel** skips steps that have not begun. Running steps continue to their end, except
+//!   waits for the guest.
+//! - A **preempted** plan gives its running steps [`OVERTAKE_GRACE`] to end, and then abandons
+//!   them.
 
 mod cancel;
 mod error;
@@ -39,36 +41,36 @@ use slots::Slots;
 
 use crate::boxed_future::BoxFuture;
 
-/// How long steps of a plan that is overtaken may still run: what a step takes on a host in good
-/// order, so that only what hangs is left behind.
+/// Longest time that steps of a preempted plan may still run. On a healthy host a step takes less,
+/// so only hung steps are abandoned.
 pub const OVERTAKE_GRACE: Duration = Duration::from_secs(1);
 
-/// Carries out the steps of one plan.
+/// Runner for the steps of one plan.
 pub trait StepRunner: Send + Sync + 'static {
-    /// One call outward.
+    /// Executes one step by a driver call.
     fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>>;
-    /// Nobody waits for this step any more. True if its call must go on to its end; false if it
-    /// may be dropped.
+    /// Ends the wait for this step. Returns true if its call must continue to its end, false if the
+    /// call may be dropped.
     fn abandon_step(&self, verb: StepAction) -> bool;
-    /// What steps that have ended have come to.
+    /// Records the effects of steps that have ended.
     fn record_effects(&self, effects: &[Effect]);
-    /// How the plan comes along.
+    /// Receives the progress of the plan.
     fn progress(&self, now: Progress);
 }
 
-/// How a plan comes along.
+/// Progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress {
-    /// How much of it is done, 0 to 1.
+    /// Completed share of the plan, 0 to 1.
     Part(f64),
-    /// It goes to its end now: a cancel would leave nothing out any more. Told once at most.
+    /// A cancel would not skip any step any more. Reported at most once.
     Committed,
 }
 
-/// Who is told how it comes along. Must not wait.
+/// Callback for the progress of a plan. Must not block.
 pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// The slots of a host, and who waits for them.
+/// Slots of a host, and the steps that wait for them.
 #[derive(Debug)]
 pub struct Executor {
     slots: Arc<Slots>,
@@ -76,23 +78,23 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Nobody runs.
+    /// Creates an executor without running steps.
     pub fn new(limits: StepLimits) -> Self {
         Self { slots: Arc::new(Slots::new(limits)), alarm: OnceLock::new() }
     }
 
-    /// Changes the limits. Steps that run go on.
+    /// Changes the limits. Running steps continue.
     pub fn set_limits(&self, limits: StepLimits) {
         self.slots.set(limits);
     }
 
-    /// What is held, and what was held at most.
+    /// Returns the slots in use, and the most that were in use.
     pub fn marks(&self) -> SlotUsage {
         self.slots.marks()
     }
 
-    /// The slots. What wakes when a step becomes stuck is started with the first plan, because it
-    /// needs a runtime.
+    /// Returns the slots. Starts the task that watches for stuck steps at the first plan, because
+    /// it needs a runtime.
     fn slots(&self) -> &Arc<Slots> {
         self.alarm.get_or_init(|| {
             let (slots, rang) = (Arc::downgrade(&self.slots), self.slots.bell());

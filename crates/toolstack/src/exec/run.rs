@@ -1,4 +1,4 @@
-//! Walks one plan.
+//! Execution of one plan.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::slots::{SlotGuard, Slots};
 use super::steps::{StepPhase, Steps, waits_for_guest};
 use super::{CancelLevel, CancelToken, Executor, OVERTAKE_GRACE, Progress, StepError, StepRunner};
 
-/// What has become of a plan.
+/// Result of a plan.
 #[derive(Debug)]
 pub struct PlanOutcome {
-    /// The first step that failed, and why.
+    /// First step that failed, and its error.
     pub failed: Option<(StepAction, StepError)>,
-    /// A cancel has left something out.
+    /// True if a cancel skipped a step.
     pub cut: bool,
 }
 
-/// What a walk is told.
+/// Event of a plan run.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A step has its slots.
+    /// A step received its slots.
     Begin { at: usize, slot_guard: SlotGuard },
-    /// A step's call has ended. Its slots are free when this has been seen: whatever follows from
-    /// a failure comes before what waits for them.
+    /// A step's call has ended. Its slots become free only after this event is processed, so the
+    /// effects of a failure come before the next steps.
     Ended { at: usize, outcome: Result<(), StepError>, slot_guard: SlotGuard },
 }
 
@@ -39,17 +39,17 @@ struct PlanRun<'a> {
     tell: UnboundedSender<Event>,
     failed: Option<(StepAction, StepError)>,
     cut: bool,
-    /// How much is done, as was told.
+    /// Progress last reported, 0 to 1.
     done: f64,
-    /// That no cancel leaves anything out any more, as was told.
+    /// True if [`Progress::Committed`] was reported.
     committed: bool,
     level: CancelLevel,
-    /// When what runs is left behind.
+    /// Time at which running steps are abandoned.
     give_up: Option<Instant>,
 }
 
 impl Executor {
-    /// Carries out a plan of this machine; ends when nothing of it runs and nothing can begin.
+    /// Executes a plan of this machine. Returns when no step runs and none can begin.
     pub async fn run(
         &self,
         plan: Plan,
@@ -77,7 +77,7 @@ impl Executor {
 }
 
 impl PlanRun<'_> {
-    /// Waits for whatever is first.
+    /// Waits for the first event.
     async fn next(&mut self, told: &mut UnboundedReceiver<Event>, cancel: &CancelToken) {
         let deadline = self.steps.next_deadline().into_iter().chain(self.give_up).min();
         let deadline = async {
@@ -92,7 +92,8 @@ impl PlanRun<'_> {
                 None => pending().await,
             }
         };
-        // What has ended in time has ended, however late it is seen.
+        // A step that ended in time counts as ended, even if this is seen late. So the order is
+        // fixed.
         tokio::select! {
             biased;
             Some(event) = told.recv() => self.happens(event),
@@ -106,7 +107,7 @@ impl PlanRun<'_> {
             Event::Begin { at, slot_guard } => self.begin(at, slot_guard),
             Event::Ended { at, outcome, slot_guard } => {
                 match outcome {
-                    // One that was given up has been dealt with.
+                    // An abandoned step is already processed.
                     _ if !matches!(self.steps.at(at), Some(StepPhase::Runs { .. })) => {}
                     Ok(()) => self.steps.ended(at),
                     Err(error) => self.failed(at, error),
@@ -116,7 +117,7 @@ impl PlanRun<'_> {
         }
     }
 
-    /// Tells what has become of steps, then lets those go that waited for them.
+    /// Reports the results of ended steps, then makes the steps that waited for them ready.
     fn goes_on(&mut self) {
         let ready = self.steps.begin();
         let effects = self.steps.take_effects();
@@ -141,8 +142,10 @@ impl PlanRun<'_> {
         }
     }
 
-    /// Tells when no cancel would leave anything out any more. One that has failed is done in
-    /// another way, or settled: that is another plan.
+    /// Reports when a cancel would not skip any step any more.
+    ///
+    /// A plan with a failed step does not report it: another plan retries or reconciles the
+    /// machine.
     fn commits(&mut self) {
         let ends_well = self.failed.is_none() && self.level == CancelLevel::GoOn;
         let under_way = !self.steps.are_over() && !self.steps.can_be_cut();
@@ -165,7 +168,7 @@ impl PlanRun<'_> {
         let (by, tell, verb) = (Arc::clone(&self.by), self.tell.clone(), step.verb);
         let task = tokio::spawn(async move {
             let outcome = by.run_step(verb).await;
-            // Where the walk is over, this gives the slots back.
+            // If the run is over, the send fails and drops the guard, which frees the slots.
             let _ = tell.send(Event::Ended { at, outcome, slot_guard });
         });
         self.steps.set(at, StepPhase::Runs { task: task.abort_handle(), deadline });
@@ -180,7 +183,7 @@ impl PlanRun<'_> {
         self.withdraw();
     }
 
-    /// Deadlines have passed, or that for what runs though something overtakes it.
+    /// Processes passed deadlines of steps, and the deadline of a preempted plan.
     fn late(&mut self, now: Instant) {
         for at in self.steps.late(now) {
             let after = self.steps.step(at).map(|step| step.deadline).unwrap_or_default();
@@ -193,7 +196,7 @@ impl PlanRun<'_> {
                     }
                 }
                 Some(StepPhase::Runs { .. }) => {}
-                // The failure of another has left it out.
+                // The failure of another step has skipped it.
                 _ => continue,
             }
             self.stop(at);
@@ -222,7 +225,7 @@ impl PlanRun<'_> {
         self.cut |= open.any(|step| step.cancel == Until::Before);
         self.steps.closing = true;
         self.withdraw();
-        // Whoever waits for a guest would do so for twenty minutes.
+        // A wait for a guest may take twenty minutes.
         for at in self.steps.which(|step_phase| matches!(step_phase, StepPhase::Runs { .. })) {
             if self.steps.step(at).is_some_and(waits_for_guest) {
                 self.leave_out(at);
@@ -230,7 +233,7 @@ impl PlanRun<'_> {
         }
     }
 
-    /// What waits for slots and could be cancelled does not wait any more.
+    /// Skips steps that wait for slots and can be cancelled.
     fn withdraw(&mut self) {
         for at in self.steps.which(|step_phase| matches!(step_phase, StepPhase::Ready { .. })) {
             if self.steps.step(at).is_some_and(|step| step.cancel == Until::Before) {
@@ -246,7 +249,7 @@ impl PlanRun<'_> {
         (self.cut, self.steps.closing) = (true, true);
     }
 
-    /// Ends a step here: its call is dropped, or goes on alone.
+    /// Ends a step: drops its call, or abandons it.
     fn stop(&self, at: usize) {
         match self.steps.at(at) {
             Some(StepPhase::Ready { key, .. }) => self.slots.done(*key),
@@ -261,8 +264,8 @@ impl PlanRun<'_> {
     }
 }
 
-/// From when on time counts against a step that was ready at `since`: it does not while its lane
-/// moves.
+/// Returns the time from which the deadline of a step that was ready at `since` runs: not while its
+/// lane progresses.
 fn counts_from(since: Instant, hung_since: Option<Instant>) -> Instant {
     hung_since.map_or_else(Instant::now, |hung| hung.max(since))
 }

@@ -1,4 +1,4 @@
-//! Admission with a clock: tells a step that it may begin, and looks again when one becomes stuck.
+//! Admission with a clock: starts ready steps, and checks again when a step becomes stuck.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::run::Event;
 
-/// Every slot of the host.
+/// All slots of the host.
 #[derive(Debug)]
 pub(super) struct Slots {
     began: Instant,
     inner: Mutex<Inner>,
-    /// Rings when the next step becomes stuck at another time than before, and at the end.
+    /// Notified when the time at which the next step becomes stuck changes, and on drop.
     bell: Arc<Notify>,
 }
 
@@ -29,14 +29,14 @@ struct Inner {
     wake_at: Option<Duration>,
 }
 
-/// Who is told that a step may begin.
+/// Receiver of a step's start event.
 #[derive(Debug)]
 struct Waiter {
     tell: UnboundedSender<Event>,
     at: usize,
 }
 
-/// The slots of one step that runs; they are free again when it is dropped.
+/// Slots of a running step. Dropping the guard frees them.
 #[derive(Debug)]
 pub(super) struct SlotGuard {
     slots: Arc<Slots>,
@@ -44,7 +44,7 @@ pub(super) struct SlotGuard {
 }
 
 impl SlotGuard {
-    /// Since when the step's lane hangs, if it does.
+    /// Returns since when the step's lane hangs, if it does.
     pub(super) fn hung_since(&self) -> Option<Instant> {
         self.slots.hung_since(self.key)
     }
@@ -82,7 +82,7 @@ impl Slots {
         self.lock().admission.marks()
     }
 
-    /// A step could begin. Its walk is told when it may.
+    /// Registers a ready step. Its run receives [`Event::Begin`] when the step may begin.
     pub(super) fn ready(
         self: &Arc<Self>,
         vm: VmId,
@@ -97,7 +97,7 @@ impl Slots {
         key
     }
 
-    /// A step is over, or nobody wants it to begin any more.
+    /// Removes a step that has ended, or that need not begin any more.
     pub(super) fn done(self: &Arc<Self>, key: StepKey) {
         {
             let mut inner = self.lock();
@@ -107,13 +107,13 @@ impl Slots {
         self.look();
     }
 
-    /// Since when the lane of a step hangs, if it does.
+    /// Returns since when the step's lane hangs, if it does.
     pub(super) fn hung_since(&self, key: StepKey) -> Option<Instant> {
         let since = self.lock().admission.hung_since(key)?;
         self.began.checked_add(since)
     }
 
-    /// Begins all that may begin now.
+    /// Starts all steps that may begin now.
     pub(super) fn look(self: &Arc<Self>) {
         let mut inner = self.lock();
         let begin = inner.admission.next(self.began.elapsed());
@@ -127,7 +127,7 @@ impl Slots {
         }
         for (key, waiter) in begin {
             let slot_guard = SlotGuard { slots: Arc::clone(self), key };
-            // Dropped, and with it given back, where nobody waits any more.
+            // Without a waiter, dropping the guard frees the slots.
             if let Some(Waiter { tell, at }) = waiter {
                 let _ = tell.send(Event::Begin { at, slot_guard });
             }
@@ -143,7 +143,7 @@ impl Slots {
     }
 }
 
-/// Looks at the slots when a step has become stuck, for as long as there are slots.
+/// Checks the slots whenever a step becomes stuck, until the slots are dropped.
 pub(super) async fn alarm(slots: Weak<Slots>, bell: Arc<Notify>) {
     while let Some(at) = slots.upgrade().map(|slots| slots.wake_at()) {
         let rings = async {

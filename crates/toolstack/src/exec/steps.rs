@@ -1,44 +1,44 @@
-//! Where each step of a plan is.
+//! Phases of the steps of a plan.
 
 use model::admission::StepKey;
 use model::plan::{Cancel, Effect, Plan, Step, StepAction, StepId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Where a step is.
+/// Phase of a step.
 #[derive(Debug)]
 pub(super) enum StepPhase {
-    /// Others must end before it.
+    /// Earlier steps have not ended yet.
     Waits,
-    /// It waits for slots.
+    /// The step waits for slots.
     Ready {
         key: StepKey,
-        /// Since when.
+        /// Time at which the step became ready.
         since: Instant,
-        /// When it is looked at whether it waits for what hangs.
+        /// Time of the next check whether the lane hangs.
         deadline: Instant,
     },
-    /// Its call runs.
+    /// The call of the step runs.
     Runs {
         task: AbortHandle,
         deadline: Instant,
     },
     Ended,
     Failed,
-    /// It is not done: something before it failed, or the plan does not reach its goal any more.
+    /// The step is skipped: an earlier step failed, or the plan cannot reach its goal any more.
     LeftOut,
 }
 
-/// The steps of a plan that is carried out.
+/// Steps of a plan that is executed.
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) plan: Plan,
     step_phase: Vec<StepPhase>,
     weight: u32,
     ended: u32,
-    /// Effects of what has ended, which nobody was told yet.
+    /// Effects of ended steps that are not recorded yet.
     effects: Vec<Effect>,
-    /// Nothing that could be cancelled is begun any more.
+    /// True if no more cancellable steps begin.
     pub(super) closing: bool,
 }
 
@@ -63,7 +63,7 @@ impl Steps {
         }
     }
 
-    /// Whether nothing runs and nothing can begin.
+    /// Returns whether no step runs and none can begin.
     pub(super) fn are_over(&self) -> bool {
         !self.step_phase.iter().any(|step_phase| {
             matches!(
@@ -81,7 +81,7 @@ impl Steps {
         }
     }
 
-    /// What could not reach its goal without this step is not begun.
+    /// Marks a step as failed. Steps that cannot reach the goal without it do not begin.
     pub(super) fn failed(&mut self, at: usize) {
         self.set(at, StepPhase::Failed);
         self.closing = true;
@@ -94,7 +94,7 @@ impl Steps {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether a cancel would leave something out.
+    /// Returns whether a cancel would skip a step.
     pub(super) fn can_be_cut(&self) -> bool {
         self.step_phase.iter().zip(self.plan.steps()).any(|(step_phase, step)| match step_phase {
             StepPhase::Waits | StepPhase::Ready { .. } => step.cancel == Cancel::Before,
@@ -103,12 +103,12 @@ impl Steps {
         })
     }
 
-    /// How much is done, 0 to 1.
+    /// Returns the completed share, 0 to 1.
     pub(super) fn progress(&self) -> f64 {
         if self.weight == 0 { 1.0 } else { f64::from(self.ended) / f64::from(self.weight) }
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |step_phase: &StepPhase| match step_phase {
             StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => Some(*deadline),
@@ -117,7 +117,7 @@ impl Steps {
         self.step_phase.iter().filter_map(deadline).min()
     }
 
-    /// Steps whose deadline has passed.
+    /// Returns the steps whose deadline has passed.
     pub(super) fn late(&self, now: Instant) -> Vec<usize> {
         let late = |step_phase: &StepPhase| match step_phase {
             StepPhase::Ready { deadline, .. } | StepPhase::Runs { deadline, .. } => {
@@ -128,7 +128,7 @@ impl Steps {
         self.which(late)
     }
 
-    /// Steps that are at such a place.
+    /// Returns the steps in a phase for which `is` returns true.
     pub(super) fn which(&self, is: impl Fn(&StepPhase) -> bool) -> Vec<usize> {
         self.step_phase
             .iter()
@@ -138,8 +138,8 @@ impl Steps {
             .collect()
     }
 
-    /// Steps that can begin now. Those that are nothing but effects end here; those that never
-    /// can are left out. One pass is enough, because edges lead to earlier steps.
+    /// Returns the steps that can begin now. Ends steps that only have effects, and skips steps
+    /// that can never begin. One pass is enough, because edges lead to earlier steps.
     pub(super) fn begin(&mut self) -> Vec<usize> {
         let mut begin = Vec::new();
         for at in self.which(|step_phase| matches!(step_phase, StepPhase::Waits)) {
@@ -161,8 +161,8 @@ impl Steps {
     }
 }
 
-/// Whether a step is a wait for the guest, which may take as long as the guest likes: a cancel ends
-/// it though it runs.
+/// Returns whether a step waits for the guest. The guest decides how long that takes, so a cancel
+/// ends the step even while it runs.
 pub(super) fn waits_for_guest(step: &Step) -> bool {
     matches!(step.verb, StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd)
 }

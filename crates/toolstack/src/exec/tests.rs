@@ -1,4 +1,4 @@
-//! One plan or two on a performer that does what it is told.
+//! Runs of one or two plans with a scripted step runner.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// A halted machine with so many disks on this SR.
+/// Returns a halted machine with `disks` disks on SR `on`.
 fn machine(disks: u8, on: u8) -> MachineState {
     let disk = |n| DiskState {
         vbd: VbdId(uuid(1, n)),
@@ -74,10 +74,10 @@ fn clean_shutdown(disks: u8, on: u8) -> Plan {
     plan(&MachineOp::CleanShutdown, &state).unwrap()
 }
 
-/// How long a verb takes, and whether it works then.
+/// Duration of a step, and whether it succeeds.
 type Told = Box<dyn Fn(StepAction) -> (Duration, bool) + Send + Sync>;
 
-/// Does what it is told, and notes what is done.
+/// Scripted step runner that records its calls.
 struct Doer {
     told: Told,
     began: Instant,
@@ -85,12 +85,12 @@ struct Doer {
     ended: Mutex<Vec<StepAction>>,
     effects: Mutex<Vec<Effect>>,
     progress: Mutex<Vec<f64>>,
-    /// When it was told that no cancel leaves anything out any more.
+    /// Time at which it received [`Progress::Committed`].
     committed: Mutex<Option<Duration>>,
     dropped: AtomicUsize,
 }
 
-/// Counts calls that are dropped before they end.
+/// Counter of calls that are dropped before they end.
 struct Call<'a>(&'a Doer, bool);
 
 impl Drop for Call<'_> {
@@ -117,12 +117,12 @@ impl Doer {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When it was told that no cancel leaves anything out any more.
+    /// Returns the time at which it received [`Progress::Committed`].
     fn committed(&self) -> Option<Duration> {
         *self.committed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a verb began that is like this.
+    /// Returns the start of the first step for which `is` returns true.
     fn at(&self, is: impl Fn(&StepAction) -> bool) -> Option<Duration> {
         self.begun().iter().find(|(verb, _)| is(verb)).map(|(_, at)| *at)
     }
@@ -275,7 +275,7 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
     assert!(plan_outcome.failed.is_none());
     let waited = waits.at(is_attach).unwrap();
     assert_eq!(waited, limits.stuck - Duration::from_millis(500));
-    // Lowered, the age counts at once.
+    // With a lower limit, the present age counts at once.
     let early = StepLimits { stuck: Duration::from_millis(100), ..limits };
     let (other, by) = (Arc::clone(&executor), hangs.clone());
     tokio::spawn(async move { other.run(start(1, 3), vm(3), by, &CancelToken::new()).await });
@@ -306,7 +306,7 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     assert_eq!(doer.began.elapsed(), secs(5));
     assert!(doer.at(|verb| *verb == StepAction::DomainKill).is_none());
     assert_eq!(doer.committed(), None);
-    // One that comes when nothing is left to cancel changes nothing.
+    // A cancel after the last cancellable step changes nothing.
     let doer = Doer::new(|verb| (secs(u64::from(verb == StepAction::DomainRun)), true));
     let cancel = CancelToken::new();
     let cancelled = async {
@@ -324,19 +324,19 @@ async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
     let run = async |plan, doer: &Arc<Doer>| {
         executor.run(plan, vm(1), doer.clone(), &CancelToken::new()).await.failed.is_none()
     };
-    // From when on the last step runs of what brings a machine up.
+    // The last step of a machine's start runs from this time on.
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 3 } else { 1 }), true));
     assert!(run(start(2, 1), &doer).await);
     let last = doer.at(|verb| *verb == StepAction::DomainRun);
     assert!(doer.committed() >= Some(secs(3)) && doer.committed() == last, "{last:?}");
-    // From when on the guest has ended.
+    // The guest has ended at this time.
     let doer =
         Doer::new(|verb| (secs(if verb == StepAction::DomainAwaitEnd { 600 } else { 1 }), true));
     assert!(run(clean_shutdown(2, 1), &doer).await);
     let waited = doer.at(|verb| *verb == StepAction::DomainAwaitEnd).unwrap();
     assert_eq!(doer.committed(), Some(waited + secs(600)));
     assert!(doer.began.elapsed() > waited + secs(600));
-    // Not of what has failed: whoever asked may go on in another way.
+    // A failed plan does not report it: its caller may retry in another way.
     let doer = Doer::new(|verb| (secs(1), verb != StepAction::DomainAwaitEnd));
     assert!(!run(clean_shutdown(2, 1), &doer).await);
     assert_eq!(doer.committed(), None);
@@ -355,7 +355,7 @@ async fn what_is_overtaken_is_left_after_a_grace() {
     assert!(plan_outcome.cut);
     assert_eq!(doer.began.elapsed(), secs(25) + OVERTAKE_GRACE);
     sleep(secs(60)).await;
-    // The attach went on alone; the domain, which may be dropped, did not.
+    // The attach call continued alone. The domain call, which may be dropped, did not.
     assert!(doer.ended.lock().unwrap().iter().any(is_attach));
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
 }

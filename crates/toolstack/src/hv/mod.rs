@@ -1,15 +1,16 @@
-//! What runs guests: one door for all of a hypervisor, so that plans can be carried out on QEMU, on
-//! a simulator, and later on Xen.
+//! Hypervisor drivers. One interface serves QEMU and a simulator, and later Xen.
 //!
 //! # Words
-//! - **Domain**: one running incarnation of a machine, with a [`Domid`] that no other has or had.
-//! - **Ended**: the guest has switched itself off, reset itself or given up; its process stands
-//!   still until it is killed, so that nothing of how it ended is lost to a daemon that was away.
+//! - **Domain**: one running incarnation of a machine, with a unique [`Domid`] that is never
+//!   reused.
+//! - **Ended**: the guest has powered off, reset or panicked. Its process stays paused until it is
+//!   killed, so that a restarted daemon can still read how the guest ended.
 //!
 //! # Invariants
-//! - A domain outlives the daemon; [`Hypervisor::list`] finds it again.
-//! - A call whose goal is reached does nothing and ends well: a plan may be carried out twice.
-//! - Every call may be dropped at any await. What it had begun is found by `found`.
+//! - A domain outlives the daemon. [`Hypervisor::list`] finds it again.
+//! - A call whose goal is already reached does nothing and succeeds, so a plan may be executed
+//!   twice.
+//! - Every call may be dropped at any await. [`Hypervisor::find`] finds what it began.
 
 pub mod qemu;
 pub mod sim;
@@ -27,143 +28,143 @@ use tokio::sync::mpsc;
 
 use crate::boxed_future::BoxFuture;
 
-/// Why a hypervisor did not do what it was asked.
+/// Error of a hypervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum HvError {
-    /// There is no such domain.
+    /// The domain does not exist.
     #[error("the machine has no domain")]
     Absent,
-    /// It did not answer, or the guest did not, in time.
+    /// QEMU or the guest did not answer in time.
     #[error("{what} took longer than {} s", .after.as_secs())]
     Late {
-        /// What was asked.
+        /// Request without an answer.
         what: String,
-        /// How long was waited.
+        /// Time waited.
         after: Duration,
     },
-    /// It answered with an error.
+    /// The hypervisor refused the request.
     #[error("{what}: {why}")]
     Refused {
-        /// What was asked.
+        /// Refused request.
         what: String,
-        /// Its reason.
+        /// Reason that it gave.
         why: String,
     },
-    /// Its process did not come up, or ended.
+    /// The process of the domain did not start, or exited.
     #[error("the emulator did not start: {why}")]
     Start {
-        /// The reason, with what the process wrote last.
+        /// Reason, with the last output of the process.
         why: String,
     },
     /// The kernel, the ramdisk or the firmware cannot be used.
     #[error("cannot boot: {why}")]
     Boot {
-        /// What is wrong with which file.
+        /// File and reason.
         why: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}")]
     Os {
-        /// What was tried, with the path.
+        /// Operation, with its path.
         what: String,
-        /// What the system said.
+        /// Error of the system call.
         source: std::io::Error,
     },
 }
 
-/// Why a guest that has not begun to run is not asked to go down.
+/// Returns the error for a request to a guest that has not begun to run.
 fn not_begun() -> HvError {
     let why = "it has not begun to run; end it by force".into();
     HvError::Refused { what: "asking the guest to go down".into(), why }
 }
 
-/// A disk to give to a guest.
+/// Disk to plug into a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPlug {
-    /// Which slot: also the device's name.
+    /// Slot of the disk; also the device's name.
     pub vbd: VbdId,
-    /// Its number, 0 to 254: decides its place on the bus.
+    /// Device number, 0 to 254. It determines the PCI address.
     pub userdevice: u8,
-    /// Where its datapath listens.
+    /// Socket of the disk's datapath.
     pub socket: PathBuf,
-    /// Queues; what its place allows at most if that is less.
+    /// Number of queues. The PCI slot may allow fewer.
     pub queues: u16,
-    /// The guest may start from it, in this order.
+    /// Position in the boot order, if the guest may boot from the disk.
     pub boot_index: Option<u16>,
 }
 
-/// A network interface to give to a guest.
+/// Network interface to plug into a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicPlug {
-    /// Which interface: also the device's name.
+    /// Interface id; also the device's name.
     pub vif: VifId,
-    /// Its number, 0 to 6.
+    /// Device number, 0 to 6.
     pub device: u8,
-    /// Where the switch listens.
+    /// Socket of the switch.
     pub socket: PathBuf,
-    /// Pairs of queues: as many as it has there.
+    /// Number of queue pairs, equal to that at the switch.
     pub queues: u16,
-    /// Its address, as `00:16:3e:xx:xx:xx`.
+    /// MAC address, as `00:16:3e:xx:xx:xx`.
     pub mac: String,
-    /// Longest packet that the guest is told, in bytes.
+    /// MTU announced to the guest, in bytes.
     pub mtu: Option<u16>,
-    /// The guest may start from it, in this order.
+    /// Position in the boot order, if the guest may boot from the interface.
     pub boot_index: Option<u16>,
 }
 
-/// What is put into a drive.
+/// Medium of a CD drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CdMedium {
-    /// The raw image.
+    /// Raw image file.
     pub file: PathBuf,
 }
 
-/// Something that happened to a domain by itself.
+/// Event of a domain that no call caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainEvent {
-    /// The guest ended, or its process did.
+    /// The guest ended, or its process exited.
     Ended {
-        /// Whose.
+        /// Machine of the domain.
         vm: VmId,
-        /// Which incarnation.
+        /// Id of the domain.
         domid: Domid,
-        /// How.
+        /// Reason of the end.
         exit: DomainExit,
-        /// When it was seen.
+        /// Time at which the end was seen.
         at: SystemTime,
     },
-    /// A device left after the guest was asked for it longer ago than anybody waited, or may have:
+    /// The guest released a device after the call that requested it stopped waiting. Also sent when
     /// events were lost.
     Unplugged {
-        /// Whose.
+        /// Machine of the device.
         vm: VmId,
     },
-    /// The guest's agent answers now.
+    /// The guest's agent now answers.
     GuestReady {
-        /// Whose.
+        /// Machine of the guest.
         vm: VmId,
     },
 }
 
-/// A domain that is there.
+/// Existing domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainInfo {
-    /// Whose.
+    /// Machine of the domain.
     pub vm: VmId,
-    /// Its number.
+    /// Id of the domain.
     pub domid: Domid,
-    /// What it does; nothing if only remains of a process are there.
+    /// Run state; `None` if the process is gone and only its remains exist.
     pub run: Option<RunState>,
-    /// Disks that the guest has, and drives with a medium.
+    /// Disks of the guest, and drives with a medium.
     pub disks: BTreeSet<VbdId>,
-    /// Interfaces that the guest has.
+    /// Network interfaces of the guest.
     pub nics: BTreeSet<VifId>,
 }
 
-/// What a guest's agent tells.
+/// Information from a guest's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestInfo {
-    /// Name and version of the system, as `name`, `uname`, `distro`, `major`, `minor`.
+    /// Operating system: `name`, `uname`, `distro`, `major`, `minor`, with their values.
     pub os: Vec<(String, String)>,
     /// Addresses by interface: `0/ip`, `0/ipv4/0`, `0/ipv6/0`.
     pub networks: Vec<(String, String)>,
@@ -171,54 +172,55 @@ pub struct GuestInfo {
     pub agent: String,
 }
 
-/// Runs guests. See the [module](self) for what holds for every call.
+/// Driver that runs guests. The [module](self) states the invariants of every call.
 pub trait Hypervisor: fmt::Debug + Send + Sync {
-    /// Makes a domain: CPUs standing, drives empty, no disks, no interfaces.
+    /// Creates a domain with stopped CPUs, empty drives, no disks and no interfaces.
     fn create<'a>(
         &'a self,
         vm: VmId,
         domid: Domid,
         spec: &'a DomainSpec,
     ) -> BoxFuture<'a, Result<(), HvError>>;
-    /// Gives the guest a disk whose datapath listens.
+    /// Plugs a disk whose datapath listens.
     fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> BoxFuture<'a, Result<(), HvError>>;
-    /// Takes a disk; ends when the guest has let go.
+    /// Unplugs a disk. Returns when the guest has released it.
     fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Gives the guest an interface, for which the switch listens.
+    /// Plugs an interface for which the switch listens.
     fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> BoxFuture<'a, Result<(), HvError>>;
-    /// Takes an interface; ends when the guest has let go.
+    /// Unplugs an interface. Returns when the guest has released it.
     fn unplug_nic(&self, vm: VmId, vif: VifId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Puts a medium into a drive, or takes it out.
+    /// Inserts a medium into a drive, or removes it.
     fn set_medium<'a>(
         &'a self,
         vm: VmId,
         drive: VbdId,
         cd_medium: Option<&'a CdMedium>,
     ) -> BoxFuture<'a, Result<(), HvError>>;
-    /// Tells the guest that a disk has another size now.
+    /// Notifies the guest of the new size of a disk.
     fn resized(&self, vm: VmId, vbd: VbdId, bytes: u64) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Lets the CPUs run.
+    /// Starts or resumes the CPUs.
     fn run(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Stops the CPUs.
+    /// Pauses the CPUs.
     fn pause(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Asks the guest, by its agent or by the power button; ends when it was asked, and goes on
-    /// asking until the guest has ended or the next call for this machine. Refused where the guest has
-    /// not begun to run.
+    /// Requests a shutdown or reboot from the guest, through its agent or the power button.
+    ///
+    /// Returns when the request is sent. The driver repeats the request until the guest has ended
+    /// or the next call for this machine. A guest that has not begun to run is refused.
     fn request_guest(&self, vm: VmId, what: GuestRequest) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Ends when the guest has ended; how.
+    /// Waits until the guest has ended and returns the reason.
     fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>>;
-    /// Ends the process, whatever the guest does; ends when it is gone.
+    /// Kills the process, whatever the guest does. Returns when it has exited.
     fn kill(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// Removes what a process leaves: its directory, its group.
+    /// Removes the leftovers of an exited process: its directory and its control group.
     fn forget(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>>;
-    /// What is really there, of all machines.
+    /// Lists the existing domains of all machines.
     fn list(&self) -> BoxFuture<'_, Result<Vec<DomainInfo>, HvError>>;
-    /// What is really there, of one machine.
+    /// Finds the existing domain of one machine.
     fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>>;
-    /// What the guest's agent tells; nothing if there is none.
+    /// Returns what the guest's agent reports; `None` without an agent.
     fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>>;
-    /// The socket of the serial line; nothing if there is no domain, or none with a line.
+    /// Returns the socket of the serial console; `None` without a domain or a console.
     fn console(&self, vm: VmId) -> Option<PathBuf>;
-    /// What happens by itself, from the start on; the first caller gets it.
+    /// Returns the receiver of domain events since the start. Only the first caller gets it.
     fn events(&self) -> Option<mpsc::Receiver<DomainEvent>>;
 }

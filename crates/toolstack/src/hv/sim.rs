@@ -1,4 +1,4 @@
-//! A hypervisor without guests.
+//! Simulated hypervisor without guests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::{
 use crate::boxed_future::BoxFuture;
 use crate::sim::{Call, CallKind, Domain, Port, Sim, State};
 
-/// The hypervisor of a simulated host.
+/// Hypervisor of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimHv(pub(crate) Arc<Sim>);
 
 impl SimHv {
-    /// One command to a domain that is there.
+    /// Sends one command to an existing domain.
     async fn command(
         &self,
         (call_kind, vm): (CallKind, VmId),
@@ -47,7 +47,7 @@ fn refused(call_kind: CallKind, why: String) -> HvError {
     HvError::Refused { what: format!("{call_kind:?}"), why }
 }
 
-/// A domain with a process.
+/// Returns a domain that has a process.
 fn alive(state: &mut State, vm: VmId) -> Result<&mut Domain, HvError> {
     let domain = state.domains.get_mut(&vm).filter(|domain| domain.run.is_some());
     domain.ok_or(HvError::Absent)
@@ -243,7 +243,7 @@ impl Hypervisor for SimHv {
     }
 }
 
-/// Lets the CPUs run, or stops them. A guest that has ended stays so.
+/// Starts or stops the CPUs. An ended guest stays ended.
 fn runs(domain: &mut Domain, to: RunState) -> Result<(), HvError> {
     if let Some(RunState::Ended(exit)) = domain.run {
         return Err(refused(CallKind::Run, format!("the guest has ended: {exit:?}")));

@@ -1,4 +1,4 @@
-//! How long the storage took for each volume: who is slow begins first the next time.
+//! Duration of storage calls by volume. Slow volumes begin first the next time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use model::id::VdiId;
 
-/// Volumes that are remembered. When there are more, all are forgotten and seen anew: nothing but
-/// the order of steps depends on it.
+/// Most volumes with a stored duration. Beyond that, all are dropped and measured again: only the
+/// order of steps depends on them.
 const MOST: usize = 65_536;
 
-/// By volume what its last attach or detach took.
+/// Duration of each volume's last attach or detach.
 #[derive(Debug, Default)]
 pub(super) struct AttachTimes(Mutex<HashMap<VdiId, Duration>>);
 
 impl AttachTimes {
-    /// An attach or a detach has ended well.
+    /// Records a successful attach or detach.
     pub(super) fn took(&self, vdi: VdiId, time: Duration) {
         let mut all = self.lock();
         if all.len() >= MOST && !all.contains_key(&vdi) {
@@ -24,13 +24,13 @@ impl AttachTimes {
         all.insert(vdi, time);
     }
 
-    /// What the last one took; nothing where none was seen.
+    /// Returns the last duration; zero if none is stored.
     pub(super) fn of(&self, vdi: VdiId) -> Duration {
         self.lock().get(&vdi).copied().unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VdiId, Duration>> {
-        // Entries are changed whole.
+        // Each change of the map is complete before it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What is there when the daemon starts, asked of the drivers.
+//! Discovery of existing domains, disks and interfaces when the daemon starts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,11 +17,10 @@ use super::observed::{AttachedVolume, Machine};
 use super::{DiskRecord, MachineRecord, Machines, interfaces};
 use crate::hv::{DomainInfo, HvError};
 
-/// How long a datapath may take to tell its disks. Past it, each that it could have counts as one
-/// that it has.
+/// Longest wait for a datapath's disks. After that, every recorded disk counts as attached.
 const STATS_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the datapath of an SR serves, by the disk's name; nothing if it did not tell.
+/// Disks that each SR's datapath serves, by id; `None` if it did not answer.
 type Served = HashMap<SrId, Option<HashMap<String, DiskStats>>>;
 
 pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, HvError> {
@@ -39,7 +38,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, Hv
         let machine = Machine::new(*vm);
         let domain = domain_info.iter().find(|one| one.vm == *vm).cloned();
         machine.there().update_domain(domain);
-        // Looked at first: a lock in the condition would be held in there.
+        // Separate statement: a lock in the condition would stay locked in the body.
         let domain = machine.there().domain;
         if let DomainState::There { run: RunState::Silent, .. } = domain {
             as_recorded(&machine, machine_record);
@@ -68,7 +67,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, Hv
     Ok(domain_info)
 }
 
-/// Nobody can ask a domain that does not answer what it has: it has what is recorded.
+/// Uses the record for a silent domain, because its devices cannot be queried.
 fn as_recorded(machine: &Machine, machine_record: &MachineRecord) {
     let mut observed = machine.there();
     observed.plugged =
@@ -77,7 +76,7 @@ fn as_recorded(machine: &Machine, machine_record: &MachineRecord) {
         machine_record.vifs.iter().filter(|one| one.plugged).map(|one| one.vif).collect();
 }
 
-/// Asks the datapath of every SR that a machine has a disk on, all at once.
+/// Queries the datapaths of all SRs that have disks of machines, in parallel.
 async fn served(machines: &Arc<Machines>, recorded: &HashMap<VmId, MachineRecord>) -> Served {
     let disks = recorded.values().flat_map(|machine| &machine.disks);
     let srs: BTreeSet<SrId> =
@@ -107,7 +106,7 @@ async fn served(machines: &Arc<Machines>, recorded: &HashMap<VmId, MachineRecord
     asked.join_all().await.into_iter().collect()
 }
 
-/// What the switch has; nothing if it does not tell.
+/// Queries the switch; `None` if it does not answer.
 async fn switch(machines: &Machines) -> Option<Option<Stats>> {
     match timeout(STATS_DEADLINE, machines.drivers.switch.stats()).await {
         Ok(Ok(stats)) => Some(stats),
@@ -122,7 +121,7 @@ async fn switch(machines: &Machines) -> Option<Option<Stats>> {
     }
 }
 
-/// The NICs of a machine. Where nobody tells, it has those that are recorded.
+/// Finds the NICs of a machine. If the switch does not answer, uses the record.
 fn ports(machine: &Machine, machine_record: &MachineRecord, switch: Option<&Option<Stats>>) {
     let mut observed = machine.there();
     for vif in &machine_record.vifs {
@@ -159,8 +158,8 @@ fn volumes(
     }
 }
 
-/// How a slot's volume is held, if it is, and whether it is unsure that it serves. The most is
-/// taken: a call for what is not there does nothing.
+/// Returns the access of a slot's attached volume, and whether its activation is unknown. In doubt
+/// it counts as attached: a detach of a missing disk does nothing.
 fn volume(
     disk: &DiskRecord,
     plugged: bool,
@@ -177,7 +176,7 @@ fn volume(
     }
 }
 
-/// What a domain that is there takes of the host's memory.
+/// Reserves the memory of an existing domain.
 fn promise(machines: &Machines, machine: &Machine, machine_record: &MachineRecord) {
     if let DomainState::There { .. } = machine.there().domain {
         let bytes = machine_record.spec.host_bytes(machine_record.disks.len());

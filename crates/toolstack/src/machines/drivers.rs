@@ -1,4 +1,4 @@
-//! Who carries out steps.
+//! Drivers that execute steps.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::net::Net;
 use crate::ringway_io::{Datapath, DatapathError, Switch};
 use crate::sr::SrDriver;
 
-/// What serves the disks of an SR. It is started when the first disk is attached, and ended with
-/// the SR's PBD.
+/// Provider of each SR's datapath. The first attach starts it, and the unplug of the SR's PBD ends
+/// it.
 pub trait DatapathProvider: std::fmt::Debug + Send + Sync {
-    /// That of this SR.
+    /// Returns the datapath of this SR.
     fn of(&self, sr: SrId) -> BoxFuture<'_, Result<Arc<dyn Datapath>, DatapathError>>;
-    /// Ends that of this SR with all disks that it still serves.
+    /// Ends the datapath of this SR with all disks that it still serves.
     fn end(&self, sr: SrId) -> BoxFuture<'_, Result<(), DatapathError>>;
 }
 
-/// Addresses that an interface has for its own, if the switch lets it have those only.
+/// Returns the addresses assigned to an interface, if its limits permit no others.
 pub(super) fn own_addresses(limits: &NicLimits) -> Option<Vec<IpAddr>> {
     let NicLimits { locked, disabled, .. } = limits;
     let locked = locked.as_ref().map(|Locked { ipv4, ipv6 }| {
@@ -32,26 +32,26 @@ pub(super) fn own_addresses(limits: &NicLimits) -> Option<Vec<IpAddr>> {
     if *disabled { Some(Vec::new()) } else { locked }
 }
 
-/// Who carries out steps: one of each for a host.
+/// Drivers of a host.
 #[derive(Clone, Debug)]
 pub struct Drivers {
-    /// Runs guests.
+    /// Driver of guests.
     pub hv: Arc<dyn Hypervisor>,
-    /// Serves disks.
+    /// Driver of disks.
     pub io: Arc<dyn DatapathProvider>,
-    /// Makes networks.
+    /// Driver of the host's networks.
     pub net: Arc<dyn Net>,
-    /// Serves interfaces.
+    /// Driver of network interfaces.
     pub switch: Arc<dyn Switch>,
-    /// Tells how much memory the host has.
+    /// Source of the host's memory size.
     pub memory: Arc<dyn HostMemory>,
-    /// Knows SRs, by type.
+    /// Drivers of SRs, one for each type.
     pub srs: Vec<Arc<dyn SrDriver>>,
 }
 
 impl Drivers {
-    /// Has an interface do what it may from now on. One that is not plugged gets its limits when it
-    /// is.
+    /// Applies new limits to an interface. An unplugged interface gets its limits when it is
+    /// plugged.
     ///
     /// # Errors
     /// The switch refuses, or does not answer.
@@ -60,7 +60,7 @@ impl Drivers {
         self.switch.limit(&vif.to_string(), limits).await
     }
 
-    /// Who knows SRs of this type.
+    /// Returns the driver of SRs of this type.
     pub fn sr(&self, kind: &str) -> Option<&Arc<dyn SrDriver>> {
         self.srs.iter().find(|driver| driver.kind() == kind)
     }

@@ -1,8 +1,8 @@
-//! Steps of network interfaces.
+//! Plan steps of network interfaces.
 //!
-//! An interface's host end is a NIC of the switch, in the network of its bridge. The bridge is in that
-//! network by one TAP device, the uplink, which is made for the first interface of the network and
-//! removed with the last.
+//! An interface's backend is a NIC of the switch, in the network of its bridge. A TAP device, the
+//! uplink, connects that network with the bridge. The first interface of the network creates it,
+//! and the last one removes it.
 
 use std::collections::BTreeSet;
 
@@ -40,20 +40,20 @@ impl MachineStepRunner {
         self.machine.there().ports.insert(*vif, bridge.clone());
         drivers.net.create_bridge(bridge, *mtu).await?;
         drivers.net.create_tap(&uplink, bridge, *mtu).await?;
-        // From then on whoever changes what it may do tells the switch.
+        // From here on, callers that change the limits apply them at the switch.
         let _teller = self.machines.lock_settings(&vif.to_string()).await;
         drivers.switch.attach(&self.nic(&self.now(of))?, &uplink).await?;
         Ok(())
     }
 
-    /// The same, with what it may do now.
+    /// Returns the record with the present limits.
     fn now(&self, of: &VifRecord) -> VifRecord {
         let limits = self.machines.records.vif_limits(of.vif);
         VifRecord { limits: limits.unwrap_or_else(|| of.limits.clone()), ..of.clone() }
     }
 
     async fn plug_nic(&self, of: &VifRecord) -> Result<(), StepError> {
-        // Before the guest has it: what it claims first is heard.
+        // Before the guest has the interface, so that its first address claims are seen.
         let teller = self.machines.lock_settings(&of.vif.to_string()).await;
         self.machines.watch(&self.now(of)).await;
         drop(teller);
@@ -80,7 +80,7 @@ impl MachineStepRunner {
         Ok(())
     }
 
-    /// What the switch is to serve for an interface.
+    /// Returns the specification of an interface's NIC for the switch.
     fn nic(&self, of: &VifRecord) -> Result<NicSpec, StepError> {
         let mac = of.mac.parse().map_err(|error| missing("no address can be had", error))?;
         let socket = names::port(&self.machines.settings.run, of.vif);
@@ -89,7 +89,7 @@ impl MachineStepRunner {
         Ok(NicSpec { queues, mtu, ..spec.with_limits(of.limits.clone()) })
     }
 
-    /// Pairs of queues of an interface.
+    /// Returns the number of queue pairs of an interface.
     fn pairs(&self, of: &VifRecord) -> u16 {
         pairs(of.queues, self.machine_record.spec.vcpus, self.machines.settings.host_cpus)
     }
@@ -100,7 +100,7 @@ impl MachineStepRunner {
     }
 }
 
-/// As many as are set, or as the guest has CPUs, and no more than the host has.
+/// Returns the configured number. By default it is the guest's CPUs, but at most the host's CPUs.
 fn pairs(set: Option<u16>, vcpus: u16, host_cpus: u16) -> u16 {
     set.unwrap_or(vcpus.min(host_cpus)).clamp(1, MAX_QUEUES)
 }
@@ -109,8 +109,10 @@ fn has_network(stats: Option<&Stats>, bridge: &str) -> bool {
     stats.is_some_and(|stats| stats.networks.iter().any(|one| one.name == bridge))
 }
 
-/// Removes what a daemon before this one has left in the switch and at bridges, and nobody uses: NICs
-/// of interfaces that are neither recorded nor some guest's, and uplinks of networks without NICs.
+/// Removes leftovers of an earlier daemon from the switch and the bridges.
+///
+/// These are NICs of interfaces that are neither recorded nor in a guest, and uplinks of networks
+/// without NICs.
 pub(super) async fn tidy(
     machines: &Machines,
     stats: Option<&Stats>,
@@ -118,7 +120,7 @@ pub(super) async fn tidy(
     domain_info: &[DomainInfo],
 ) {
     let drivers = &machines.drivers;
-    // Nobody knows what one has that does not answer.
+    // The interfaces of a silent domain are unknown.
     let silent = domain_info.iter().any(|one| one.run == Some(RunState::Silent));
     let guests: BTreeSet<VifId> =
         domain_info.iter().flat_map(|one| one.nics.iter().copied()).collect();

@@ -1,7 +1,7 @@
-//! What a daemon before this one has left attached.
+//! Cleanup of volumes that an earlier daemon left attached.
 //!
-//! A volume is attached before anything serves it, and detached after nothing does. Of a daemon that
-//! was killed in between, the datapath says nothing; only the SR knows.
+//! A volume is attached before a datapath serves it, and detached after that has ended. If a daemon
+//! was killed in between, the datapath does not know the volume. Only the SR does.
 
 use model::id::SrId;
 
@@ -9,12 +9,12 @@ use super::Machines;
 use super::storage::gone_is_done;
 use crate::sr::SrError;
 
-/// See [`Machines::tidy`].
+/// Implements [`Machines::detach_leftovers`].
 pub(super) async fn tidy(machines: &Machines, sr: SrId, kind: &str) -> Result<usize, SrError> {
     let Some(driver) = machines.drivers.sr(kind) else { return Ok(0) };
     let mut detached = 0;
     for vdi in driver.attached_volumes(sr).await? {
-        // Whoever uses one has it rightly; whoever wants it waits until it is down.
+        // Skip volumes that a machine uses. The lock makes a machine that needs this one wait.
         let Some(_taken) = machines.lock_volume(vdi) else { continue };
         gone_is_done(driver.deactivate_volume(sr, vdi).await)?;
         gone_is_done(driver.detach_volume(sr, vdi).await)?;

@@ -1,8 +1,8 @@
-//! The host's memory, and what of it is promised to guests.
+//! Memory of the host, and reservations of guests.
 //!
-//! A guest takes its memory page by page while it runs, so what is available now says little about
-//! what will be. Two bounds hold: all guests together fit into the host, and a new one fits into
-//! what is available beside those that were let begin and are not there yet.
+//! A guest takes its memory page by page while it runs, so the memory available now says little
+//! about later. Two limits apply. All guests together must fit into the host. A new guest must fit
+//! into the available memory, without the share of guests that are still starting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,25 +10,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::id::VmId;
 
-/// Memory that is kept for the host itself, in bytes.
+/// Memory reserved for the host itself, in bytes.
 pub const HOST_RESERVE_BYTES: u64 = 256 << 20;
 
-/// The memory of a host, in bytes.
+/// Memory of a host, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostBytes {
-    /// In all.
+    /// Total memory.
     pub total: u64,
-    /// Of it to be had without swapping.
+    /// Memory available without swapping.
     pub available: u64,
 }
 
-/// Tells how much memory the host has.
+/// Source of the host's memory size.
 pub trait HostMemory: fmt::Debug + Send + Sync {
-    /// Now.
+    /// Reads the present values.
     fn read(&self) -> HostBytes;
 }
 
-/// The kernel's own account, `/proc/meminfo`.
+/// The kernel's values in `/proc/meminfo`.
 #[derive(Clone, Copy, Debug)]
 pub struct Meminfo;
 
@@ -38,7 +38,7 @@ impl HostMemory for Meminfo {
     }
 }
 
-/// What cannot be read bounds nothing: the kernel refuses then.
+/// Parses the values. An unreadable value sets no limit: the kernel then refuses by itself.
 fn parse(meminfo: &str) -> HostBytes {
     let of = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
@@ -48,18 +48,18 @@ fn parse(meminfo: &str) -> HostBytes {
     HostBytes { total: of("MemTotal:"), available: of("MemAvailable:") }
 }
 
-/// Memory that is promised.
+/// Memory reserved for machines.
 #[derive(Debug, Default)]
 pub(super) struct MemoryReservations(Mutex<HashMap<VmId, Reservation>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
     bytes: u64,
-    /// Its domain is there.
+    /// True if the machine's domain exists.
     made: bool,
 }
 
-/// It does not fit; numbers in bytes.
+/// Error: the memory does not fit. Values in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryShortfall {
     pub(super) needed: u64,
@@ -67,7 +67,7 @@ pub(super) struct MemoryShortfall {
 }
 
 impl MemoryReservations {
-    /// Promises memory to a machine, in place of what it was promised before.
+    /// Reserves memory for a machine, in place of its earlier reservation.
     pub(super) fn take(
         &self,
         host: HostBytes,
@@ -90,19 +90,19 @@ impl MemoryReservations {
         Ok(())
     }
 
-    /// The machine's domain is there: what it takes shows in the host's own account.
+    /// Marks a machine's domain as existing: the host's available memory now includes its use.
     pub(super) fn made(&self, vm: VmId) {
         if let Some(reservation) = self.lock().get_mut(&vm) {
             reservation.made = true;
         }
     }
 
-    /// A domain was found that takes this much.
+    /// Reserves the memory of a discovered domain.
     pub(super) fn found(&self, vm: VmId, bytes: u64) {
         self.lock().insert(vm, Reservation { bytes, made: true });
     }
 
-    /// The machine has no domain.
+    /// Removes the reservation of a machine without a domain.
     pub(super) fn release(&self, vm: VmId) {
         self.lock().remove(&vm);
     }
@@ -145,7 +145,7 @@ mod tests {
             memory_shortfall,
             MemoryShortfall { needed: GIB, available: 13 * GIB - HOST_RESERVE_BYTES - 12 * GIB }
         );
-        // Asked again, a machine does not stand in its own way.
+        // A repeated reservation of a machine ignores its earlier one.
         memory_reservations.take(host, vm(0), GIB).unwrap();
         memory_reservations.release(vm(0));
         memory_reservations.take(host, vm(99), GIB).unwrap();

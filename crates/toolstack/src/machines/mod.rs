@@ -1,22 +1,24 @@
-//! Machines and their plans: what is recorded comes in, what has become of it goes out.
+//! Machines and their plans: operations come in, effects are recorded.
 //!
 //! # Model
-//! One owner works on a machine: operations come in a queue, each is planned from what is recorded
-//! ([`Records`]) and from what is really there, and carried out by the drivers ([`Drivers`]) under
-//! the slots of one [`Executor`]. What a step has reached is recorded as it ends; whoever waits
-//! for the operation is told its end.
+//! An operation loop executes a machine's operations, which wait in a queue. It plans each from the
+//! record ([`Records`]) and the observed state. The drivers ([`Drivers`]) execute the plan, within
+//! the slots of one [`Executor`]. The effects of a step are recorded as it ends. The caller
+//! receives the result of the operation.
 //!
-//! # What is there
-//! [`Machines::discover`] asks the drivers once; from then on it is kept up to date by every call, and
-//! before each plan the hypervisor is asked again, because a guest ends by itself. A volume counts
-//! as attached from the moment when the call begins, and as detached when one has ended: a call
-//! that failed or was cut off may have done its work. So does a domain count as there, one that does
-//! not answer: what the hypervisor says next makes that good, but it may fail to say.
+//! # Observed state
+//! [`Machines::discover`] queries the drivers once. From then on every call updates the state.
+//! Before each plan the hypervisor is queried again, because a guest can end by itself.
+//!
+//! A volume counts as attached from the start of the attach call until a detach has succeeded: a
+//! failed or dropped call may have done its work. In the same way a domain that does not answer
+//! counts as existing. The hypervisor's next answer corrects that.
 //!
 //! # Failures
-//! After an operation that failed or was cancelled its owner settles ([`MachineOp::Settle`]), before
-//! anything else is done to the machine. A call to storage that hangs is left behind: its slot of
-//! its SR stays taken, its volume is not touched, and when it ends the machine is settled again.
+//! After an operation that failed or was cancelled, the operation loop reconciles the machine
+//! ([`MachineOp::Settle`]) before its next operation. A storage call that hangs is abandoned. It
+//! still occupies its SR's slot, and its volume is not touched. When it ends, the machine is
+//! reconciled again.
 
 mod attach_times;
 mod discover;
@@ -62,7 +64,7 @@ use memory::{MemoryReservations, MemoryShortfall};
 use observed::Machine;
 use volume_users::VolumeUsers;
 
-/// Every machine of a host.
+/// All machines of a host.
 #[derive(Debug)]
 pub struct Machines {
     drivers: Drivers,
@@ -71,26 +73,26 @@ pub struct Machines {
     executor: Executor,
     memory: MemoryReservations,
     volumes: VolumeUsers,
-    /// What is done to the interfaces of one network, by its bridge: it comes with the first and goes
-    /// with the last.
+    /// Locks of networks, by bridge. The first interface of a network creates its uplink, and the
+    /// last one removes it.
     networks: KeyedLocks,
-    /// Who tells what a device may do, by the device's uuid.
+    /// Locks of the devices whose settings are applied, by the device's UUID.
     tellers: KeyedLocks<Option<AppliedSettings>>,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
 }
 
-/// What was set of a device has been told.
+/// Result of applying a device's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedSettings {
-    /// The generation of the records that were read for it.
+    /// Generation of the records that were read for it.
     pub at: u64,
-    /// Why it is not in force, if it is not.
+    /// Reason why the settings are not in force, if they are not.
     pub failure: Option<String>,
 }
 
-/// A volume that machines do not get; see [`Machines::lock_volume`].
+/// Lock that keeps machines from a volume; see [`Machines::lock_volume`].
 #[derive(Debug)]
 pub struct VolumeLock<'a> {
     machines: &'a Machines,
@@ -106,7 +108,8 @@ impl Drop for VolumeLock<'_> {
 }
 
 impl Machines {
-    /// Nothing is known to be there: [`Machines::discover`] comes before any [`Machines::run`].
+    /// Creates the registry without observed state. Call [`Machines::discover`] before any
+    /// [`Machines::run`].
     pub fn new(drivers: Drivers, records: Arc<dyn Records>, settings: MachinesConfig) -> Arc<Self> {
         let executor = Executor::new(settings.limits);
         let next_domid = AtomicU32::new(settings.first_domid.0);
@@ -129,12 +132,14 @@ impl Machines {
         })
     }
 
-    /// Does an operation when its turn among those of the machine has come. The future may be
-    /// dropped: the operation goes on; the job's cancel ends it. Called within a runtime.
+    /// Queues an operation and waits for its result.
     ///
-    /// A shutdown by force goes before all that waits, and ends what runs, as soon as it is asked
-    /// for. So it is for those who want that: who follows the end of a guest asks for
-    /// [`MachineOp::AfterExit`], which does nothing when another operation has dealt with it.
+    /// The future may be dropped: the operation continues. The cancel token of `op_hooks` ends it.
+    /// Must be called within a runtime.
+    ///
+    /// A forced shutdown runs before all waiting operations and preempts the running one. To follow
+    /// the end of a guest, use [`MachineOp::AfterExit`] instead. It does nothing if another
+    /// operation has already replaced the domain.
     pub fn run(
         self: &Arc<Self>,
         vm: VmId,
@@ -157,50 +162,55 @@ impl Machines {
         })
     }
 
-    /// Learns what is there: once, before any [`Machines::run`]. Domains whose machine is not
-    /// recorded are told as well.
+    /// Queries the drivers for the existing state. Call once, before any [`Machines::run`]. The
+    /// result includes domains whose machine is not recorded.
     pub fn discover(self: &Arc<Self>) -> BoxFuture<'static, Result<Vec<DomainInfo>, HvError>> {
         Box::pin(discover::learn(Arc::clone(self)))
     }
 
-    /// What was last seen of a machine's domain.
+    /// Returns the last observed state of a machine's domain.
     pub fn domain(&self, vm: VmId) -> DomainState {
         let machine = self.lock().get(&vm).cloned();
         machine.map_or(DomainState::Absent, |machine| machine.there().domain)
     }
 
-    /// Keeps everybody else from telling whoever serves a device, by its uuid, what is set of it, until
-    /// this is dropped. Who reads what to tell when it has this, and keeps it until that is told,
-    /// never tells what is older than what is in force. Whoever attaches a device does so, too.
+    /// Locks the settings of a device, by its UUID, until the guard is dropped.
     ///
-    /// In it is what somebody has told while one waited. A network card of the host is a device here, too:
-    /// its plugs and unplugs take turns.
+    /// A caller reads the settings under this lock and keeps it until they are applied. So older
+    /// settings never replace newer ones. An attach takes the lock too.
+    ///
+    /// The guard contains the last applied settings, which another caller may have applied during
+    /// the wait. Host NICs are devices here too: the lock serializes their plugs and unplugs.
     pub async fn lock_settings(&self, device: &str) -> OwnedMutexGuard<Option<AppliedSettings>> {
         self.tellers.of(device).await
     }
 
-    /// How many tell what is set of a device, or wait for their turn.
+    /// Returns the number of holders and waiters of a device's settings lock.
     pub fn settings_waiters(&self, device: &str) -> usize {
         self.tellers.at(device)
     }
 
-    /// Whether a machine uses the volume, or a call for it may still do something.
+    /// Returns whether a machine uses the volume, or a call for it may still have an effect.
     pub fn volume_users(&self, vdi: VdiId) -> bool {
         self.volumes.is_used(vdi)
     }
 
-    /// Takes a volume that no machine uses, for whoever removes or changes it: until this is
-    /// dropped, machines that want it wait. `None`: as for [`Machines::volume_users`].
+    /// Locks a volume that no machine uses, for a caller that removes or changes it.
+    ///
+    /// Machines that need the volume wait until the lock is dropped. Returns `None` if
+    /// [`Machines::volume_users`] is true.
     pub fn lock_volume(&self, vdi: VdiId) -> Option<VolumeLock<'_>> {
         let turn = self.volumes.alone(vdi);
-        // Where there is none, what `alone` has looked at is not kept for ever.
+        // Without a lock, the drop removes the entry that `alone` created.
         let taken = VolumeLock { machines: self, vdi, turn };
         taken.turn.is_some().then_some(taken)
     }
 
-    /// Detaches what an SR of this type holds attached and no machine uses: a daemon before this one
-    /// may have ended between two calls. Comes after [`Machines::discover`], when the SR is attached;
-    /// how many there were.
+    /// Detaches volumes of an SR of type `kind` that are attached but used by no machine. A daemon
+    /// may have ended between two calls.
+    ///
+    /// Call after [`Machines::discover`], when the SR is attached. Returns the number of detached
+    /// volumes.
     pub fn detach_leftovers<'a>(
         &'a self,
         sr: SrId,
@@ -209,25 +219,26 @@ impl Machines {
         Box::pin(leftovers::tidy(self, sr, kind))
     }
 
-    /// A volume that a machine holds, or may hold: the first of them.
+    /// Returns the first volume that a machine has attached, or may have attached.
     pub fn held_volume(&self, vm: VmId) -> Option<VdiId> {
         let machine = self.lock().get(&vm).cloned()?;
         let observed = machine.there();
         observed.disks.values().next().map(|attached_volume| attached_volume.source.vdi)
     }
 
-    /// Whether something of a machine is on the host, or a call for it may still do something.
+    /// Returns whether parts of a machine exist on the host, or a call for it may still have an
+    /// effect.
     pub fn is_there(&self, vm: VmId) -> bool {
         let machine = self.lock().get(&vm).cloned();
         machine.is_some_and(|machine| !machine.there().is_empty())
     }
 
-    /// Changes the limits. Steps that run go on.
+    /// Changes the limits. Running steps continue.
     pub fn set_limits(&self, limits: StepLimits) {
         self.executor.set_limits(limits);
     }
 
-    /// What is held of the limits, and what was held at most.
+    /// Returns the slots in use, and the most that were in use.
     pub fn marks(&self) -> SlotUsage {
         self.executor.marks()
     }
@@ -246,17 +257,18 @@ impl Machines {
         (Arc::clone(machine), number)
     }
 
-    /// A call of storage that was left behind has ended: what it has done is settled.
+    /// Requests a reconciliation after an abandoned storage call has ended.
     fn call_ended(self: &Arc<Self>, machine: &Arc<Machine>) {
         let all = self.lock();
-        // Where the machine was forgotten since, nothing is left to settle.
+        // A machine removed since then needs no reconciliation.
         if all.get(&machine.vm).is_some_and(|known| Arc::ptr_eq(known, machine)) {
             machine.queue().request_reconcile();
             self.employ(machine);
         }
     }
 
-    /// Starts the machine's owner if it is not at work. The runtime may be going down.
+    /// Starts the machine's operation loop if it does not run. Does nothing if the runtime shuts
+    /// down.
     fn employ(self: &Arc<Self>, machine: &Arc<Machine>) {
         let mut queue = machine.queue();
         if let (false, Ok(runtime)) = (queue.owned, tokio::runtime::Handle::try_current()) {
@@ -265,7 +277,7 @@ impl Machines {
         }
     }
 
-    /// The machine's owner has nothing to do. False if something has come since.
+    /// Ends the machine's idle operation loop. Returns false if an operation has arrived since.
     fn retire(&self, machine: &Machine) -> bool {
         let mut all = self.lock();
         let mut queue = machine.queue();
@@ -279,12 +291,12 @@ impl Machines {
         true
     }
 
-    /// A number that no domain has or had.
+    /// Returns a domain id that was never used.
     fn fresh(&self) -> Domid {
         Domid(self.next_domid.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Has addresses noted that a guest claims by an interface. A guest does without that.
+    /// Starts to note the addresses that a guest claims on an interface. A failure is only logged.
     async fn watch(&self, of: &VifRecord) {
         let VifRecord { vif, bridge, mac, limits, .. } = of;
         let own = drivers::own_addresses(limits);

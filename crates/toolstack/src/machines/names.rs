@@ -1,23 +1,25 @@
-//! Names that a machine's devices have on the host.
+//! Names of a machine's devices on the host.
 
 use std::path::{Path, PathBuf};
 
 use model::id::{SrId, VbdId, VifId};
 
-/// What the name of a TAP device begins with by which a network reaches its bridge.
+/// Prefix of the names of uplinks, the TAP devices between a network and its bridge.
 pub const UPLINK_PREFIX: &str = "rwu";
-/// Digits after it: with the prefix the 15 bytes that a network device's name may have.
+/// Digits after the prefix. Together they use the 15 bytes that the kernel permits for a device
+/// name.
 const UPLINK_DIGITS: usize = 12;
-/// The directory of the sockets of interfaces, beside those of SRs. None of these is named so.
+/// Directory of the interfaces' sockets, beside those of SRs. No SR directory has this name.
 const PORTS: &str = "networks";
-/// Of the hash by Fowler, Noll and Vo, of 64 bits.
+/// Offset basis of the 64-bit FNV hash (Fowler, Noll and Vo).
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
-/// Digits of an SR's UUID in the directory of its sockets: the path of a socket has 107 bytes.
+/// Digits of an SR's UUID in the name of its socket directory. A socket path is limited to 107
+/// bytes.
 const SR_DIGITS: usize = 8;
 
-/// The TAP device by which the network of a bridge reaches it. Two daemons may have networks on one
-/// bridge: their run directories tell them apart.
+/// Returns the name of the uplink of a bridge's network. The run directory is part of the hash,
+/// because two daemons may have networks on one bridge.
 pub fn uplink(run: &Path, bridge: &str) -> String {
     let bytes = run.as_os_str().as_encoded_bytes().iter().chain(&[0]).chain(bridge.as_bytes());
     let hash =
@@ -26,23 +28,23 @@ pub fn uplink(run: &Path, bridge: &str) -> String {
     UPLINK_PREFIX.chars().chain(digits.chars().take(UPLINK_DIGITS)).collect()
 }
 
-/// The directory of the sockets of all interfaces.
+/// Returns the directory of all interfaces' sockets.
 pub fn ports(run: &Path) -> PathBuf {
     run.join("io").join(PORTS)
 }
 
-/// The socket of an interface. The switch knows it by its UUID.
+/// Returns the socket of an interface. The switch uses its UUID as the id.
 pub fn port(run: &Path, vif: VifId) -> PathBuf {
     ports(run).join(format!("{vif}.sock"))
 }
 
-/// The directory of an SR's sockets.
+/// Returns the directory of an SR's sockets.
 pub fn sockets(run: &Path, sr: SrId) -> PathBuf {
     let digits: String = sr.to_string().chars().take(SR_DIGITS).collect();
     run.join("io").join(digits)
 }
 
-/// The socket of a disk. The datapath knows the disk by the slot's UUID.
+/// Returns the socket of a disk. The datapath uses the slot's UUID as the disk's id.
 pub fn socket(run: &Path, sr: SrId, vbd: VbdId) -> PathBuf {
     sockets(run, sr).join(format!("{vbd}.sock"))
 }

@@ -1,4 +1,4 @@
-//! What is really there of one machine.
+//! Observed state of one machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::volume_users::VolumeUsers;
 use super::{DiskRecord, MachineRecord, VolumeRef};
 use crate::hv::DomainInfo;
 
-/// One machine: what is asked of it, and what is there.
+/// Machine with its queued operations and its observed state.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) vm: VmId,
@@ -27,40 +27,38 @@ pub(super) struct Machine {
     observed: Mutex<Observed>,
 }
 
-/// What is there. A device that a call may have made counts as there.
+/// Observed state. A device that a call may have created counts as existing.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) domain: DomainState,
-    /// Its process has gone, and not by a step of ours.
+    /// True if the process has gone without a step of this daemon.
     died: bool,
-    /// Slots whose volume is not detached, or not for sure; its state is in [`VolumeUsers`].
+    /// Slots whose volume is attached, or may be. [`VolumeUsers`] has its state.
     pub(super) disks: BTreeMap<VbdId, AttachedVolume>,
-    /// Disks that the guest has, and drives with a medium.
+    /// Disks of the guest, and drives with a medium.
     pub(super) plugged: BTreeSet<VbdId>,
-    /// Interfaces that the guest has.
+    /// Network interfaces of the guest.
     pub(super) nics: BTreeSet<VifId>,
-    /// The bridge of each interface whose NIC the switch may have.
+    /// Bridge of each interface whose NIC the switch may have.
     pub(super) ports: BTreeMap<VifId, String>,
-    /// Calls of the storage that run: who makes each, for which slot, and whether it was left
-    /// behind.
+    /// Running storage calls, by run and slot. True if the call was abandoned.
     pub(super) called: BTreeMap<(RunId, VbdId), bool>,
 }
 
-/// Tells those apart who carry out plans of one machine: what an earlier one has left behind may
-/// still run.
+/// Id of a plan run. A call abandoned by an earlier run may still be active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RunId(pub(super) u64);
 
-/// A volume that a slot holds: as it is held, whatever is recorded since.
+/// Attached volume of a slot. The record may have changed since.
 #[derive(Clone, Debug)]
 pub(super) struct AttachedVolume {
     pub(super) source: VolumeRef,
     pub(super) kind: VbdKind,
     pub(super) userdevice: u8,
     pub(super) access: Access,
-    /// The image, for a drive.
+    /// Image file, for a drive.
     pub(super) file: Option<PathBuf>,
-    /// Whether it is activated is not known: no call that says so has ended well.
+    /// True if the activation state is unknown: the last call for it has not succeeded.
     pub(super) unsure: bool,
 }
 
@@ -101,7 +99,7 @@ impl Machine {
 }
 
 impl Observed {
-    /// Whether the machine can be forgotten.
+    /// Returns whether the machine can be removed from the registry.
     pub(super) fn is_empty(&self) -> bool {
         self.domain == DomainState::Absent
             && !self.died
@@ -110,7 +108,7 @@ impl Observed {
             && self.called.is_empty()
     }
 
-    /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
+    /// Applies the hypervisor's answer. The devices of a silent domain stay unchanged.
     pub(super) fn update_domain(&mut self, domain_info: Option<DomainInfo>) {
         let remains = domain_info.is_some();
         let Some(DomainInfo { domid, run: Some(run), disks, nics, .. }) = domain_info else {
@@ -126,8 +124,8 @@ impl Observed {
         }
     }
 
-    /// Its guest has ended while nobody had asked for that, and the machine's record does not say
-    /// so yet: whoever follows guests deals with it.
+    /// Returns whether the guest ended by itself and the record does not show it yet. The follower
+    /// of domain events then handles it.
     pub(super) fn exit_is_handled_elsewhere(&self, machine_record: &MachineRecord) -> bool {
         let alive = matches!(machine_record.power, PowerState::Running | PowerState::Paused);
         let ended = match self.domain {
@@ -140,7 +138,7 @@ impl Observed {
         machine_record.followed && alive && ended
     }
 
-    /// The hypervisor did not say.
+    /// Marks the domain as silent after the hypervisor did not answer.
     pub(super) fn mark_unknown(&mut self) {
         if let DomainState::There { run, .. } = &mut self.domain {
             *run = RunState::Silent;
@@ -172,7 +170,8 @@ impl Observed {
         }
     }
 
-    /// Whether a slot holds what it is not recorded to hold: a start would take it for its own.
+    /// Returns whether a slot has another volume attached than recorded. A start would use the
+    /// wrong one.
     pub(super) fn has_stale_volumes(&self, machine_record: &MachineRecord) -> bool {
         let same = |(vbd, attached_volume): (&VbdId, &AttachedVolume)| {
             let disk = machine_record.disks.iter().find(|disk| disk.vbd == *vbd);
@@ -182,13 +181,13 @@ impl Observed {
         !self.disks.iter().all(same)
     }
 
-    /// Whether a call for the slot was left behind and still runs.
+    /// Returns whether an abandoned call for the slot still runs.
     fn is_left(&self, vbd: VbdId) -> bool {
         self.called.iter().any(|((_, of), left)| *of == vbd && *left)
     }
 
-    /// Whether the guest has a disk of which it is not known that it is served, and nobody is about
-    /// to find out.
+    /// Returns whether the guest has a disk that may not be served, and no abandoned call is about
+    /// to clarify it.
     pub(super) fn has_unserved(&self) -> bool {
         let unserved = |vbd: &VbdId| {
             self.disks.get(vbd).is_some_and(|attached_volume| attached_volume.unsure)
@@ -197,7 +196,7 @@ impl Observed {
         self.plugged.iter().any(unserved)
     }
 
-    /// What the planner sees.
+    /// Returns the state for the planner.
     pub(super) fn state(
         &self,
         (op, fresh): (&MachineOp, Domid),
@@ -221,7 +220,7 @@ impl Observed {
                 self.seen(state, op, volumes)
             })
             .collect();
-        // What is held and not recorded any more is let go.
+        // Volumes that are attached but not recorded any more are detached.
         let is_stray = |vbd: &VbdId| !machine_record.disks.iter().any(|disk| disk.vbd == *vbd);
         for (vbd, attached_volume) in self.disks.iter().filter(|(vbd, _)| is_stray(vbd)) {
             let is =
@@ -262,9 +261,11 @@ impl Observed {
         DiskState { vbd, kind, userdevice, medium, access, volume, plugged, took }
     }
 
-    /// The same with what is known of its volume. To a settle, a volume that the storage is still called
-    /// for is where it is to be: it settles when that call has ended. And what a guest has must
-    /// serve, so a volume of which that is not known is activated once more.
+    /// Adds the volume's state to a disk.
+    ///
+    /// For a reconciliation, a volume with an abandoned call counts as already in its target state:
+    /// the end of that call reconciles it. A guest's disk must be served. So a volume whose
+    /// activation is unknown counts as attached only, and is activated again.
     fn seen(&self, disk: DiskState, op: &MachineOp, volumes: &VolumeUsers) -> DiskState {
         let Some(Medium { vdi, .. }) = disk.medium else { return disk };
         let unsure =

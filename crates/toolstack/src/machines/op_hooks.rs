@@ -1,4 +1,4 @@
-//! What is asked of a machine, and what becomes of it.
+//! Options, hooks and errors of operations.
 
 use std::fmt;
 use std::num::NonZero;
@@ -14,27 +14,26 @@ use model::refusal::Refusal;
 use crate::boxed_future::BoxFuture;
 use crate::exec::{CancelToken, ProgressFn, StepError};
 
-/// How long an operation waits for those before it, unless the settings say otherwise. Twice what
-/// a step of hung storage takes.
+/// Default of [`MachinesConfig::queue_deadline`]: twice the time that a step of hung storage takes.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How machines are worked on.
+/// Settings of [`Machines`](super::Machines).
 #[derive(Clone, Debug)]
 pub struct MachinesConfig {
-    /// How many steps may run at once.
+    /// Limits of parallel steps.
     pub limits: StepLimits,
-    /// How long an operation waits for those before it.
+    /// Longest wait of an operation for those before it.
     pub queue_deadline: Duration,
-    /// Sockets of disks and interfaces are below it, in `io/`.
+    /// Run directory. Its `io/` contains the sockets of disks and interfaces.
     pub run: PathBuf,
-    /// CPUs of the host: no interface has more pairs of queues unless that is asked for.
+    /// CPUs of the host: the default limit of an interface's queue pairs.
     pub host_cpus: u16,
-    /// No domain had this number or a higher one.
+    /// First domain id to use. All earlier domains had lower ids.
     pub first_domid: Domid,
 }
 
 impl MachinesConfig {
-    /// The defaults, with sockets in `run`.
+    /// Returns the defaults, with sockets in `run`.
     pub fn new(run: PathBuf) -> Self {
         let (limits, queue_deadline) = (StepLimits::default(), QUEUE_DEADLINE);
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -43,21 +42,22 @@ impl MachinesConfig {
     }
 }
 
-/// Who asks for an operation.
+/// Hooks of an operation's caller.
 pub struct OpHooks {
-    /// Whether it may begin: asked when its turn comes, and the operation counts as under way from
-    /// then on. Must not wait.
+    /// Check that decides whether the operation may begin. It runs when the operation is next,
+    /// which from then on counts as running. Must not block.
     pub gate: Box<dyn Fn() -> Result<(), Refusal> + Send + Sync>,
-    /// Waited for after the gate and before anything is done: for what must be on disk by then.
+    /// Future to await after the gate and before the first step: writes that must be on disk by
+    /// then.
     pub noted: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-    /// Told how it comes along.
+    /// Progress callback.
     pub progress: ProgressFn,
-    /// Ends it.
+    /// Cancellation of the operation.
     pub cancel: CancelToken,
 }
 
 impl OpHooks {
-    /// One that nothing holds up and nobody watches.
+    /// Returns hooks that do nothing.
     pub fn plain() -> Self {
         Self {
             gate: Box::new(|| Ok(())),
@@ -74,24 +74,24 @@ impl fmt::Debug for OpHooks {
     }
 }
 
-/// Why an operation did not do what it was to do.
+/// Error of an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
-    /// It may not begin.
+    /// The gate or the planner refused the operation.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Its turn did not come in time.
+    /// The operations before it took longer than the queue deadline.
     #[error("another operation on the machine takes too long; try again when it has ended")]
     Busy,
-    /// It was cancelled, or a shutdown by force has overtaken it.
+    /// The operation was cancelled, or a forced shutdown preempted it.
     #[error("the operation was cancelled")]
     Cancelled,
     /// A step failed.
     #[error("{verb:?} failed")]
     Failed {
-        /// The first step that failed.
+        /// First step that failed.
         verb: StepAction,
-        /// Why.
+        /// Error of that step.
         #[source]
         error: StepError,
     },

@@ -1,8 +1,8 @@
-//! The owner of a machine: does what is asked of it, one operation after the other.
+//! Operation loop of a machine, which executes its operations one after the other.
 //!
-//! An owner is a task that is there while there is something to do. After an operation that did
-//! not do what it should, it settles: whatever is asked next begins from a state that is recorded
-//! as it is. Whoever asked is answered when that has ended, or after [`ANSWER_GRACE`].
+//! The loop is a task that exists while there is work. After a failed or cancelled operation it
+//! reconciles the machine, so that the next operation begins from a recorded state. The caller's
+//! answer waits for that, but at most [`ANSWER_GRACE`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +20,21 @@ use super::step_runner::MachineStepRunner;
 use super::{MachineRecord, Machines, OpError, OpHooks};
 use crate::exec::{CancelToken, PlanOutcome, ProgressFn};
 
-/// How long the answer to a failed operation waits for the settle after it: storage in good order
-/// is settled by then, and nobody waits for storage that hangs.
+/// Longest wait of a failed operation's answer for the reconciliation. Healthy storage takes less,
+/// and no caller waits for hung storage.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
-/// How long the hypervisor may take to tell what is there of one machine. Past it the domain
-/// counts as one that does not answer.
+/// Longest wait for the hypervisor's state of one machine. After that the domain counts as silent.
 const FIND_DEADLINE: Duration = Duration::from_secs(2);
 
 type Outcome = Result<(), OpError>;
 type ReplySender = oneshot::Sender<Outcome>;
 
-/// Works for a machine until there is nothing to do.
+/// Executes a machine's operations until there is no work.
 pub(super) async fn run_op_loop(machines: Arc<Machines>, machine: Arc<Machine>) {
-    // The answer to an operation that failed.
+    // Answer of a failed operation that is not sent yet.
     let mut owed: Option<(ReplySender, Outcome)> = None;
     loop {
-        // Not in the `match`, which would hold the queue.
+        // Separate statement: in the `match` the queue would stay locked.
         let next = machine.queue().take();
         match next {
             NextAction::Turn(queued_op) => {
@@ -53,14 +52,14 @@ pub(super) async fn run_op_loop(machines: Arc<Machines>, machine: Arc<Machine>) 
     }
 }
 
-/// Whoever asked may have gone.
+/// Sends the answer. The caller may have gone.
 fn answer(owed: Option<(ReplySender, Outcome)>) {
     if let Some((told, outcome)) = owed {
         let _ = told.send(outcome);
     }
 }
 
-/// Does one operation. The answer is given back where something is to be settled first.
+/// Executes one operation. Returns the answer if a reconciliation comes first.
 async fn take_turn(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
@@ -95,9 +94,11 @@ fn may_begin(op_hooks: &OpHooks, deadline: Instant) -> Outcome {
     Ok((op_hooks.gate)()?)
 }
 
-/// Makes reality and record agree. One that fails is not tried again by itself: hung storage would
-/// keep it going for ever. The end of a call that was left does it again; so does the next
-/// operation where that depends on it.
+/// Reconciles the machine.
+///
+/// A failed reconciliation is not retried by itself, because hung storage would make it run for
+/// ever. The end of an abandoned call starts it again, and so does the next operation if it depends
+/// on it.
 async fn settle(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
@@ -119,7 +120,7 @@ async fn settle(
     }
 }
 
-/// Plans an operation from what is there and carries it out.
+/// Plans an operation from the observed state and executes it.
 async fn execute_op(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
@@ -131,11 +132,11 @@ async fn execute_op(
     if let MachineOp::AfterExit(_) = op
         && has_living_domain(machine)
     {
-        // Another operation has dealt with it: this domain is another one.
+        // Another operation has already replaced the domain.
         return Ok(());
     }
-    // A settle has failed before. What is given to a guest is given as it is recorded; and one
-    // whose disk is not served does nothing that it is asked.
+    // An earlier reconciliation has failed. A plug or insert needs the recorded volume. A guest
+    // whose disk is not served cannot react to requests.
     let strays = makes_domain(op) || matches!(op, MachineOp::VbdPlug(_) | MachineOp::Insert(_));
     let unserved = !makes_domain(op)
         && !matches!(op, MachineOp::HardShutdown | MachineOp::Reset | MachineOp::Settle);
@@ -170,7 +171,7 @@ async fn walk(
             StepAction::TakeMemory(bytes) => Some(bytes),
             _ => None,
         });
-        // Before anything is begun, so that nothing is to be undone.
+        // Check before the first step, so that there is nothing to undo.
         if let Some(needed) = needed {
             machines.take_memory(machine.vm, needed).map_err(no_memory)?;
         }
@@ -190,7 +191,7 @@ async fn walk(
     }
 }
 
-/// Asks the hypervisor what is there.
+/// Queries the hypervisor.
 async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
     let domain_info = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
     let mut observed = machine.there();
@@ -204,8 +205,8 @@ async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
     }
 }
 
-/// One that does not answer is none: the end of a guest has been told, and whoever asked knows that
-/// it is this domain's.
+/// Returns whether the machine has a running or paused domain. A silent one does not count: its end
+/// was reported, and the caller knows that it is this domain's.
 fn has_living_domain(machine: &Machine) -> bool {
     let there = machine.there().domain;
     let alive = |run| matches!(run, RunState::Fresh | RunState::Running | RunState::Paused);

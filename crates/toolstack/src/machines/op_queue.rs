@@ -1,4 +1,4 @@
-//! What waits for one machine.
+//! Queue of a machine's operations.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 use super::{OpError, OpHooks};
 use crate::exec::CancelToken;
 
-/// Operations in the order in which they were asked for; a shutdown by force goes first.
+/// Operations in the order of their calls. A forced shutdown goes first.
 #[derive(Debug, Default)]
 pub(super) struct OpQueue {
     turns: VecDeque<QueuedOp>,
     next: u64,
-    /// Its owner is at work.
+    /// True if the operation loop runs.
     pub(super) owned: bool,
-    /// What runs now.
+    /// Running operation.
     current: Option<(MachineOp, CancelToken)>,
-    /// Something has left it as it should not be.
+    /// True if a reconciliation is needed.
     unsettled: bool,
 }
 
-/// One operation that waits for its turn.
+/// Operation that waits.
 #[derive(Debug)]
 pub(super) struct QueuedOp {
     pub(super) number: u64,
@@ -32,7 +32,7 @@ pub(super) struct QueuedOp {
     pub(super) told: oneshot::Sender<Result<(), OpError>>,
 }
 
-/// What a machine's owner does next.
+/// Next action of the operation loop.
 #[derive(Debug)]
 pub(super) enum NextAction {
     Turn(QueuedOp),
@@ -41,7 +41,7 @@ pub(super) enum NextAction {
 }
 
 impl OpQueue {
-    /// Puts an operation in its place; its number.
+    /// Queues an operation and returns its number.
     pub(super) fn push(
         &mut self,
         (op, op_hooks): (MachineOp, OpHooks),
@@ -64,13 +64,14 @@ impl OpQueue {
         number
     }
 
-    /// Takes an operation out, if its turn has not come.
+    /// Removes an operation that still waits.
     pub(super) fn withdraw(&mut self, number: u64) -> Option<QueuedOp> {
         let at = self.turns.iter().position(|queued_op| queued_op.number == number)?;
         self.turns.remove(at)
     }
 
-    /// What is next. A shutdown by force goes before a settle, which it makes needless.
+    /// Returns the next action. A forced shutdown goes before a reconciliation and makes it
+    /// needless.
     pub(super) fn take(&mut self) -> NextAction {
         let by_force =
             self.turns.front().is_some_and(|queued_op| queued_op.op == MachineOp::HardShutdown);
@@ -90,7 +91,7 @@ impl OpQueue {
         self.unsettled = true;
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there is no work.
     pub(super) fn is_idle(&self) -> bool {
         self.turns.is_empty() && !self.unsettled
     }

@@ -1,4 +1,4 @@
-//! What a machine's owner reads from the records and writes into them.
+//! Records that the operation loop reads and updates.
 
 use std::fmt;
 
@@ -12,104 +12,104 @@ use model::vdi::automaton::Access;
 use model::vm::PowerState;
 use model::vm::exits::ExitPolicy;
 
-/// A machine as it is recorded.
+/// Record of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineRecord {
-    /// Its power state.
+    /// Power state.
     pub power: PowerState,
-    /// What its next domain is created with.
+    /// Specification of its next domain.
     pub spec: DomainSpec,
-    /// Its disks and drives.
+    /// Disks and drives.
     pub disks: Vec<DiskRecord>,
-    /// Its interfaces.
+    /// Network interfaces.
     pub vifs: Vec<VifRecord>,
-    /// What is done when its guest ends.
+    /// Actions after the guest ends.
     pub after: ExitPolicy,
-    /// Nobody has asked for its end: somebody follows [`DomainEvent::Ended`], and does what is set
-    /// for that. A settle leaves it to them.
+    /// True if no operation has requested the end of the guest. Then the follower of
+    /// [`DomainEvent::Ended`] takes the configured action, and a reconciliation leaves it alone.
     ///
     /// [`DomainEvent::Ended`]: crate::hv::DomainEvent::Ended
     pub followed: bool,
-    /// How long its steps may take.
+    /// Deadlines of steps.
     pub deadlines: Deadlines,
 }
 
-/// A disk or a drive as it is recorded.
+/// Record of a disk or drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskRecord {
-    /// Its slot.
+    /// Slot.
     pub vbd: VbdId,
     /// Disk or drive.
     pub kind: VbdKind,
-    /// Its number, 0 to 254.
+    /// Device number, 0 to 254.
     pub userdevice: u8,
-    /// How it is used.
+    /// Access mode.
     pub access: Access,
-    /// What is in it; nothing in an empty drive.
+    /// Volume in the slot; `None` for an empty drive.
     pub source: Option<VolumeRef>,
-    /// The guest has it, as far as is recorded.
+    /// True if the guest has the device, according to the record.
     pub plugged: bool,
-    /// It may be booted from, in this order.
+    /// Position in the boot order, if the guest may boot from it.
     pub boot_index: Option<u16>,
-    /// What its guest may do with it.
+    /// Limits of the guest's I/O.
     pub limits: DiskLimits,
-    /// How it is served.
+    /// Settings of the datapath.
     pub tuning: Tuning,
 }
 
-/// The volume in a slot.
+/// Volume of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRef {
-    /// Which.
+    /// Id of the volume.
     pub vdi: VdiId,
-    /// Where.
+    /// SR of the volume.
     pub sr: SrId,
-    /// The type of that SR.
+    /// Type of that SR.
     pub sr_kind: String,
 }
 
-/// An interface as it is recorded.
+/// Record of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VifRecord {
-    /// Which.
+    /// Id of the interface.
     pub vif: VifId,
-    /// Its number, 0 to 6.
+    /// Device number, 0 to 6.
     pub device: u8,
-    /// Its address.
+    /// MAC address.
     pub mac: String,
-    /// The bridge of its network.
+    /// Bridge of its network.
     pub bridge: String,
-    /// Longest packet of its network, in bytes.
+    /// MTU of its network, in bytes.
     pub mtu: u32,
-    /// Pairs of queues; as many as its guest has CPUs, and no more than the host, where nothing is
-    /// said.
+    /// Number of queue pairs. By default it is the guest's CPUs, but at most the host's CPUs.
     pub queues: Option<u16>,
-    /// What it may do.
+    /// Limits of the interface.
     pub limits: NicLimits,
-    /// The guest has it, as far as is recorded.
+    /// True if the guest has the interface, according to the record.
     pub plugged: bool,
-    /// It may be booted from, in this order.
+    /// Position in the boot order, if the guest may boot from it.
     pub boot_index: Option<u16>,
 }
 
-/// The records, for those who carry out plans. Neither call waits.
+/// Access to the records. No call waits.
 pub trait Records: fmt::Debug + Send + Sync {
-    /// Every machine that could have something: no templates.
+    /// Returns every machine that may have resources on the host. Templates do not.
     fn machines(&self) -> Vec<VmId>;
 
-    /// A machine.
+    /// Returns a machine's record.
     ///
     /// # Errors
-    /// It is gone, or something in its record cannot be carried out.
+    /// The machine does not exist, or its record contains a value that cannot be executed.
     fn machine(&self, vm: VmId) -> Result<MachineRecord, Refusal>;
 
-    /// What is set of a disk that may change while an operation goes on; nothing for one that is gone.
+    /// Returns the present settings of a disk, which may change during an operation; `None` if it
+    /// does not exist.
     fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)>;
 
-    /// What an interface may do, which may change while an operation goes on; nothing for one that is
-    /// gone.
+    /// Returns the present limits of an interface, which may change during an operation; `None` if
+    /// it does not exist.
     fn vif_limits(&self, vif: VifId) -> Option<NicLimits>;
 
-    /// What has become of a machine, in one change. A machine that is gone is passed over.
+    /// Records the effects on a machine in one change. Ignores a machine that does not exist.
     fn record_effects(&self, vm: VmId, effects: &[Effect]);
 }

@@ -1,5 +1,5 @@
-//! One step is one call of a driver; those of storage are in [`storage`](super::storage),
-//! those of interfaces in [`interfaces`](super::interfaces).
+//! Plan steps, each of them one driver call. [`storage`](super::storage) has the steps of storage,
+//! and [`interfaces`](super::interfaces) those of interfaces.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -16,14 +16,14 @@ use crate::boxed_future::BoxFuture;
 use crate::exec::{Progress, ProgressFn, StepError, StepRunner};
 use crate::hv::{CdMedium, DiskPlug, HvError, Hypervisor};
 
-/// Carries out one plan of one machine.
+/// Runner of one machine's plan.
 pub(super) struct MachineStepRunner {
     pub(super) machines: Arc<Machines>,
     pub(super) machine: Arc<Machine>,
     pub(super) id: RunId,
     pub(super) machine_record: MachineRecord,
     progress: ProgressFn,
-    /// Slots for which nobody waits any more, before the storage was called.
+    /// Slots whose step was abandoned before the storage was called.
     given_up: Mutex<BTreeSet<VbdId>>,
 }
 
@@ -48,7 +48,7 @@ impl StepRunner for MachineStepRunner {
         }
     }
 
-    /// Only storage is left to its end: a call of it that is dropped goes on all the same, in a
+    /// Only storage calls continue after an abandonment: a dropped call would continue anyway, in a
     /// worker or in `ringway-io`.
     fn abandon_step(&self, verb: StepAction) -> bool {
         let (StepAction::VbdAttach(vbd, _)
@@ -59,7 +59,8 @@ impl StepRunner for MachineStepRunner {
             return false;
         };
         let mut observed = self.machine.there();
-        // One that an earlier plan has left behind may still run for the same slot.
+        // A call that an earlier run abandoned may still run for the same slot, so match the run
+        // id.
         if let Some(left) = observed.called.get_mut(&(self.id, vbd)) {
             *left = true;
             return true;
@@ -89,7 +90,7 @@ impl MachineStepRunner {
         Self { machines, machine, id, machine_record, progress, given_up: Mutex::default() }
     }
 
-    /// Taken with what is there held, if both are.
+    /// Locks the abandoned slots. Lock order: the observed state first, if both are locked.
     pub(super) fn given_up(&self) -> MutexGuard<'_, BTreeSet<VbdId>> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +108,7 @@ impl MachineStepRunner {
                 self.machines.take_memory(vm, bytes).map_err(short)?;
             }
             StepAction::DomainCreate(domid) => {
-                // Until it has ended well, nobody knows whether one was made.
+                // Until the call succeeds, it is unknown whether a domain was created.
                 self.machine.there().domain = DomainState::There { domid, run: RunState::Silent };
                 hv.create(vm, domid, &self.machine_record.spec).await?;
                 self.machines.memory.made(vm);
@@ -122,7 +123,7 @@ impl MachineStepRunner {
                 self.machine.there().runs(RunState::Paused);
             }
             StepAction::DomainAsk(what) => match hv.request_guest(vm, what).await {
-                // One that is gone need not be asked.
+                // A domain that does not exist needs no request.
                 Ok(()) | Err(HvError::Absent) => {}
                 Err(error) => return Err(error.into()),
             },
@@ -139,7 +140,7 @@ impl MachineStepRunner {
                 hv.forget(vm).await?;
                 self.machine.there().no_domain(DomainState::Absent);
             }
-            // The others are not of the domain; a record is no call.
+            // The other steps do not concern the domain, and a record needs no call.
             _ => {}
         }
         Ok(())
@@ -175,8 +176,7 @@ impl MachineStepRunner {
         Ok(DiskPlug { vbd, userdevice, socket, queues: self.queues(vbd)?, boot_index })
     }
 
-    /// Queues of a disk: one unless more are asked for, and never more than its place can have or
-    /// the guest has CPUs.
+    /// Returns the queues of a disk: one by default. The PCI slot and the guest's CPUs limit it.
     pub(super) fn queues(&self, vbd: VbdId) -> Result<u16, StepError> {
         let disk = self.record(vbd)?;
         let place = model::domain::pci::disk(disk.userdevice);

@@ -1,8 +1,8 @@
-//! Steps of storage: a volume for one slot, up and down.
+//! Storage steps of a slot's volume: attach, activate, deactivate and detach.
 //!
-//! A volume is used by several slots at most, of one machine or of several. The SR is asked only
-//! for what they need together; the datapath has a disk for each slot. A drive has none: the
-//! emulator reads its image itself.
+//! Several slots, of one or several machines, may use a volume. The SR gets only the calls that
+//! their combined state needs. The datapath has a disk for each slot. A drive has none: QEMU reads
+//! its image itself.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ use crate::exec::StepError;
 use crate::ringway_io::Datapath;
 use crate::sr::{SrDriver, SrError};
 
-/// How long a stop of a disk waits for storage, in milliseconds: a guest that is shut down by
-/// force does not wait for storage that hangs.
+/// Longest wait of a disk's stop for storage, in milliseconds. A forced shutdown must not wait for
+/// hung storage.
 const STOP_DEADLINE_MS: u64 = 10_000;
 
-/// A slot for which the storage is called, until this is dropped.
+/// Registration of a slot's storage call, until dropped.
 struct StorageCallGuard<'a>(&'a MachineStepRunner, VbdId);
 
 impl<'a> StorageCallGuard<'a> {
-    /// Nothing where nobody waits for it any more.
+    /// Registers the call; `None` if the step is already abandoned.
     fn begin(by: &'a MachineStepRunner, vbd: VbdId) -> Option<Self> {
         let mut observed = by.machine.there();
         if by.given_up().contains(&vbd) {
@@ -49,14 +49,14 @@ impl Drop for StorageCallGuard<'_> {
 }
 
 impl MachineStepRunner {
-    /// Waits until nothing else is called for the volume, then calls.
+    /// Waits until no other call for the volume runs, then calls the storage.
     pub(super) async fn storage(&self, vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
         let attached_volume = match op {
             VolumeOp::Attach(access) => {
                 let record = self.record(vbd)?;
                 let source = record.source.clone();
                 let source = source.ok_or_else(|| missing("there is no volume in slot", vbd))?;
-                // A daemon before this one may have activated it.
+                // An earlier daemon may have activated it.
                 AttachedVolume { unsure: true, ..AttachedVolume::new(record, source, access) }
             }
             _ => match self.held(vbd) {
@@ -85,8 +85,8 @@ impl MachineStepRunner {
         let Some(_called) = StorageCallGuard::begin(self, vbd) else {
             return Err(missing("nobody waits any more for slot", vbd));
         };
-        // A call that an earlier plan has left behind may have had the turn before, and have taken
-        // the volume down.
+        // A call that an earlier run abandoned may have had the lock before, and may have detached
+        // the volume.
         let now = self.held(vbd).filter(|now| now.source.vdi == attached_volume.source.vdi);
         match (op, now) {
             (VolumeOp::Attach(access), _) => self.attach(vbd, attached_volume, access).await,
@@ -136,7 +136,7 @@ impl MachineStepRunner {
             }
             return Ok(());
         }
-        // From then on whoever changes what is set tells the datapath.
+        // From here on, callers that change the settings apply them at the datapath.
         let _teller = self.machines.lock_settings(&vbd.to_string()).await;
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
         self.datapath(&source).await?.attach(&spec).await?;
@@ -225,7 +225,7 @@ impl MachineStepRunner {
         (backend, access): (Backend, Access),
     ) -> Result<DiskSpec, StepError> {
         let vbd = disk.vbd;
-        // Number of queues and way of caching are those of the operation.
+        // The number of queues and the cache mode stay those of the operation.
         let now = self.machines.records.disk_settings(vbd);
         let (limits, tuning) = now.unwrap_or((disk.limits, disk.tuning));
         let socket = names::socket(&self.machines.settings.run, source.sr, vbd);
@@ -243,7 +243,7 @@ impl MachineStepRunner {
     }
 }
 
-/// A slot without a volume has been taken down, and cannot be activated.
+/// Returns the result for a slot without a volume: already taken down, or not ready for activation.
 fn nothing_held(vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
     match op {
         VolumeOp::Deactivate | VolumeOp::Detach => Ok(()),
@@ -253,7 +253,7 @@ fn nothing_held(vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
     }
 }
 
-/// Whether the SR has refused before it did anything.
+/// Returns whether the SR refused before it had any effect.
 fn is_nothing_done(error: &SrError) -> bool {
     match error {
         SrError::NoVolume(_)
@@ -266,7 +266,7 @@ fn is_nothing_done(error: &SrError) -> bool {
     }
 }
 
-/// Of what is gone nothing is held.
+/// Treats a missing volume as taken down.
 pub(super) fn gone_is_done(outcome: Result<(), SrError>) -> Result<(), SrError> {
     match outcome {
         Err(SrError::NoVolume(_) | SrError::NotAttached | SrError::Vanished { .. }) => Ok(()),

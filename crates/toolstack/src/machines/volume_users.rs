@@ -1,4 +1,4 @@
-//! Which slots use which volume, over all machines.
+//! Users of each volume, over all machines.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,25 +9,25 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::attach_times::AttachTimes;
 
-/// Volumes that somebody uses, or may use: a state is set when the call begins that leads to it,
-/// and taken back when one has ended that leads away from it.
+/// Volumes that slots use, or may use. The start of a call sets the state that it leads to. The end
+/// of a call clears the state that it leaves.
 #[derive(Debug, Default)]
 pub(super) struct VolumeUsers {
     used: Mutex<HashMap<VdiId, Volume>>,
-    /// Of all that were used.
+    /// Durations of all volumes that were used.
     pub(super) attach_times: AttachTimes,
 }
 
 #[derive(Debug, Default)]
 struct Volume {
-    /// Whoever calls the storage for this volume holds it: a call that was left behind keeps the
-    /// next one waiting, and the storage is never asked for two things at once.
+    /// Lock of the storage calls for this volume. An abandoned call keeps it until it ends, so that
+    /// the storage never runs two calls for a volume.
     turn: Arc<Turn<()>>,
     users: BTreeMap<VbdId, VolumeState>,
 }
 
 impl VolumeUsers {
-    /// Waits until nobody else calls the storage for this volume.
+    /// Waits until no other call for this volume runs.
     pub(super) async fn lock_storage_calls(&self, vdi: VdiId) -> OwnedMutexGuard<()> {
         let turn = Arc::clone(&self.lock().entry(vdi).or_default().turn);
         turn.lock_owned().await
@@ -47,7 +47,7 @@ impl VolumeUsers {
         all.get(&vdi).and_then(|volume| volume.users.get(&vbd)).copied().unwrap_or_default()
     }
 
-    /// What the other slots make of it.
+    /// Returns the combined state of the other slots.
     pub(super) fn others(&self, vdi: VdiId, vbd: VbdId) -> VolumeState {
         let all = self.lock();
         let users = all.get(&vdi).into_iter().flat_map(|volume| &volume.users);
@@ -58,7 +58,7 @@ impl VolumeUsers {
         self.lock().get(&vdi).is_some_and(|volume| !volume.users.is_empty())
     }
 
-    /// The volume's turn, if nobody uses it and nobody calls the storage for it.
+    /// Locks the volume if no slot uses it and no call for it runs.
     pub(super) fn alone(&self, vdi: VdiId) -> Option<OwnedMutexGuard<()>> {
         let mut all = self.lock();
         let volume = all.entry(vdi).or_default();
@@ -66,7 +66,7 @@ impl VolumeUsers {
         turn.filter(|_| volume.users.is_empty())
     }
 
-    /// Forgets volumes that nobody uses and nobody waits for.
+    /// Removes the entry of a volume without users and waiters.
     pub(super) fn tidy(&self, vdi: VdiId) {
         let mut all = self.lock();
         let idle =

@@ -1,4 +1,4 @@
-//! A network is a bridge.
+//! Bridge of a network.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use super::NetError;
 use super::ip::{Device, ip};
 use super::ipv6;
 
-/// What the kernel shows of a bridge alone.
+/// File that the kernel shows only for bridges.
 const KIND: &str = "bridge";
 
-/// Makes it; one that somebody else made is used as it is.
+/// Creates the bridge. A bridge that another tool created is used as it is.
 pub(super) async fn create(
     program: &Path,
     bridge: &str,
@@ -19,7 +19,7 @@ pub(super) async fn create(
     let device = Device::named(bridge)?;
     if !device.is_there() {
         ip(program, &["link", "add", "name", bridge, "type", "bridge"]).await?;
-        // The name says whose it is as soon as it can.
+        // Set the alias, which marks the owner, as early as possible.
         ip(program, &["link", "set", "dev", bridge, "alias", alias]).await?;
     } else if !device.has(KIND) {
         return Err(device.taken(KIND));
@@ -34,7 +34,7 @@ pub(super) async fn create(
     ip(program, if ours { &set } else { without }).await
 }
 
-/// Removes it if we have made it.
+/// Removes the bridge if this instance created it.
 pub(super) async fn remove(program: &Path, bridge: &str, alias: &str) -> Result<(), NetError> {
     let device = Device::named(bridge)?;
     if !device.has(KIND) || device.alias() != alias {

@@ -10,17 +10,18 @@ use super::address_snoop::AddressSnooper;
 use super::{HostNic, Net, NetError, bridge, host_nic, rtnetlink, tap};
 use crate::boxed_future::BoxFuture;
 
-/// Makes networks on this host.
+/// Driver of networks on this host.
 #[derive(Debug)]
 pub struct HostNet {
     ip: PathBuf,
-    /// What our devices are marked with: two instances on a host do not take each other's.
+    /// Alias that marks devices of this instance, so that two instances on a host do not use each
+    /// other's.
     alias: String,
     address_snooper: AddressSnooper,
 }
 
 impl HostNet {
-    /// Makes networks with this `ip` for the instance of this name.
+    /// Creates a driver that runs this `ip` for the instance `instance`.
     pub fn new(ip: PathBuf, instance: &str) -> Self {
         Self {
             ip,

@@ -1,4 +1,4 @@
-//! Network devices of the host that are brought into a bridge, with whatever is behind them.
+//! Host NICs: network devices that join a bridge and connect it to the network behind them.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,36 +12,36 @@ use tokio::time::timeout;
 use super::NetError;
 use super::ip::{Device, ip};
 
-/// What the kernel shows of devices that are no cards: bridges, TAP devices.
+/// Files that the kernel shows only for devices that are no NICs: bridges and TAP devices.
 const OTHER_KINDS: [&str; 2] = ["bridge", "tun_flags"];
-/// Longest look at all of them: a card answers within milliseconds.
+/// Longest query of all host NICs. Each answers within milliseconds.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// The kernel's number for Ethernet (`ARPHRD_ETHER`).
 const ETHERNET: &str = "1";
 
-/// A network device of the host, as the kernel shows it.
+/// Network device of the host, as the kernel shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNic {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its Ethernet address.
+    /// MAC address.
     pub mac: String,
-    /// Most bytes of a packet.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// There is hardware behind it.
+    /// True if the device has hardware.
     pub physical: bool,
-    /// Something is at the other end of the cable. Nobody knows of one that is down.
+    /// True if the link has a carrier. For a device that is down this is unknown, and false.
     pub carrier: bool,
-    /// Mbit a second; 0 where nobody knows.
+    /// Speed in Mbit/s; 0 if unknown.
     pub speed: u32,
-    /// It sends and receives at the same time.
+    /// True if the link is full duplex.
     pub full_duplex: bool,
-    /// Numbers of vendor and device, and the address on the bus, where there is one.
+    /// PCI vendor id, device id and bus address, where they exist.
     pub hardware: [String; 3],
 }
 
-/// All Ethernet devices that can be in a bridge, by name. For some of what the kernel shows it asks
-/// the card itself.
+/// Returns all Ethernet devices that can join a bridge, by name. For some values the kernel queries
+/// the hardware.
 pub(super) async fn all() -> Result<Vec<HostNic>, NetError> {
     let what = || "looking for network cards".to_owned();
     let shown = timeout(LOOK_DEADLINE, spawn_blocking(shown)).await;
@@ -79,9 +79,10 @@ fn card(device: &Device) -> HostNic {
     }
 }
 
-/// Brings a card into a bridge, and up. It has the bridge's largest packet then, if it can.
+/// Adds a host NIC to a bridge, sets it up, and sets the bridge's MTU.
 ///
-/// One that has addresses of the host's is refused: who is reached by them would be cut off.
+/// A NIC with an address of the host is refused: clients that use the address would be
+/// disconnected.
 pub(super) async fn join(program: &Path, card: &str, bridge: &str) -> Result<(), NetError> {
     let device = Device::named(card)?;
     let refused = |why: String| {
@@ -110,7 +111,7 @@ pub(super) async fn join(program: &Path, card: &str, bridge: &str) -> Result<(),
     ip(program, &["link", "set", "dev", card, "master", bridge, "up"]).await
 }
 
-/// Takes a card out of a bridge, and down. One that is not in it is left alone.
+/// Removes a host NIC from a bridge and sets it down. Does nothing if it is not in the bridge.
 pub(super) async fn leave(program: &Path, card: &str, bridge: &str) -> Result<(), NetError> {
     let device = Device::named(card)?;
     if device.leads_to("master").as_deref() != Some(bridge) {
@@ -119,7 +120,7 @@ pub(super) async fn leave(program: &Path, card: &str, bridge: &str) -> Result<()
     ip(program, &["link", "set", "dev", card, "nomaster", "down"]).await
 }
 
-/// An address that the host has there, and that reaches further than the next station.
+/// Returns an address of the host on this NIC that is not link-local.
 fn of_host(card: &str) -> Option<IpAddr> {
     let all = getifaddrs().ok()?.filter(|one| one.interface_name == card);
     let mut addresses = all.filter_map(|one| {

@@ -1,4 +1,4 @@
-//! `ip` of iproute2, and what the kernel shows of its devices.
+//! `ip` of iproute2, and the network devices in sysfs.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,14 +9,14 @@ use tokio::time::timeout;
 
 use super::NetError;
 
-/// Longest run of `ip`: it asks the kernel one thing.
+/// Longest run of `ip`, which makes one request to the kernel.
 const IP_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest name of a network device.
+/// Longest name of a network device, in bytes.
 const NAME_BYTES_MAX: usize = 15;
-/// Where the kernel shows network devices.
+/// The kernel's directory of network devices.
 const DEVICES: &str = "/sys/class/net";
 
-/// A network device of the host, by its name.
+/// Network device of the host, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     name: String,
@@ -24,10 +24,10 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// The device of this name, there or not.
+    /// Returns the device of this name, whether it exists or not.
     ///
     /// # Errors
-    /// [`NetError::Refused`]: no device can have this name.
+    /// [`NetError::Refused`] if the name is invalid.
     pub(super) fn named(name: &str) -> Result<Self, NetError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -39,12 +39,12 @@ impl Device {
         Ok(Self { name: name.to_owned(), shown: Path::new(DEVICES).join(name) })
     }
 
-    /// Every device whose alias is this.
+    /// Returns all devices with this alias.
     pub(super) fn all(alias: &str) -> std::io::Result<Vec<Self>> {
         Ok(Self::every()?.into_iter().filter(|device| device.alias() == alias).collect())
     }
 
-    /// Every device whose name can be used here.
+    /// Returns all devices with a valid name.
     pub(super) fn every() -> std::io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(DEVICES)? {
@@ -62,41 +62,43 @@ impl Device {
         self.shown.exists()
     }
 
-    /// The kernel shows this file or directory of it: each kind of device has its own.
+    /// Returns whether the kernel shows this file or directory for the device. Each kind of device
+    /// has its own.
     pub(super) fn has(&self, what: &str) -> bool {
         self.shown.join(what).exists()
     }
 
-    /// What this file of it holds; none if the kernel does not say.
+    /// Returns the content of a file of the device; `None` if the kernel reports none.
     pub(super) fn shows(&self, file: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.shown.join(file)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// The name of what this link of it leads to.
+    /// Returns the name of the target of a link of the device.
     pub(super) fn leads_to(&self, link: &str) -> Option<String> {
         let target = std::fs::read_link(self.shown.join(link)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// Its number; none if it is not there. One that is made anew has another.
+    /// Returns the device's index; `None` if it does not exist. A recreated device has another
+    /// index.
     pub(super) fn index(&self) -> Option<u32> {
         self.shows("ifindex")?.parse().ok()
     }
 
-    /// Whose it is, as whoever made it has said.
+    /// Returns the alias, which marks the owner.
     pub(super) fn alias(&self) -> String {
         self.shows("ifalias").unwrap_or_default()
     }
 
-    /// Another kind of device has the name.
+    /// Returns the error that another kind of device has the name.
     pub(super) fn taken(&self, wanted: &str) -> NetError {
         let what = format!("network device {}", self.name);
         NetError::Refused { what, why: format!("it is there, and is no {wanted}") }
     }
 }
 
-/// Runs `ip` with these words.
+/// Runs `ip` with these arguments.
 pub(super) async fn ip(program: &Path, words: &[&str]) -> Result<(), NetError> {
     let what = || format!("ip {}", words.join(" "));
     let mut command = Command::new(program);

@@ -1,23 +1,24 @@
-//! The host takes no part in IPv6 by devices that guests are at: a guest's router advertisement would
-//! give it an address and a route.
+//! Switch that disables IPv6 of the host on devices for guests. Otherwise a guest's router
+//! advertisement would give the host an address and a route.
 
 use std::path::{Path, PathBuf};
 
 use super::NetError;
 
-/// Where the kernel is told which devices have IPv6. It is not there if none has.
+/// The kernel's IPv6 settings of devices. The directory does not exist without IPv6.
 const CONF: &str = "/proc/sys/net/ipv6/conf";
 
 fn switch(device: &str) -> PathBuf {
     Path::new(CONF).join(device).join("disable_ipv6")
 }
 
-/// The host takes part in IPv6 by this device.
+/// Returns whether the host has IPv6 on this device.
 pub(super) fn is_on(device: &str) -> bool {
     std::fs::read_to_string(switch(device)).is_ok_and(|text| text.trim() == "0")
 }
 
-/// The kernel takes addresses and routes away with it. Before a device is up, it never has any.
+/// Turns IPv6 off. The kernel then removes addresses and routes. Before the device is up, it has
+/// none.
 pub(super) fn turn_off(device: &str) -> Result<(), NetError> {
     if !is_on(device) {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Networks of the host: a bridge each, and a TAP device in it for the uplink of the switch.
+//! Networks of the host: each is a bridge with a TAP device for the uplink of the switch.
 //!
-//! A call whose goal is reached does nothing and ends well.
+//! A call whose goal is already reached does nothing and succeeds.
 
 mod address_snoop;
 mod bridge;
@@ -23,39 +23,39 @@ use crate::boxed_future::BoxFuture;
 pub use host::HostNet;
 pub use host_nic::HostNic;
 
-/// Why the host's network did not do what it was asked.
+/// Error of the host's network.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A command did not end in time.
     #[error("{0} did not end in time")]
     Late(String),
-    /// There is no device of this name.
+    /// The device does not exist.
     #[error("this host has no network device {0}")]
     NotThere(String),
-    /// A card by which the host is reached is not for a bridge.
+    /// The host is reachable through this NIC, so it cannot join a bridge.
     #[error(
         "{card}: this host is reached by its address {address}; put it on the bridge, or on another \
          card, first"
     )]
     Reached {
-        /// Its name.
+        /// Name of the NIC.
         card: String,
-        /// The host's address there.
+        /// Address of the host on it.
         address: IpAddr,
     },
     /// A command failed.
     #[error("{what}: {why}")]
     Refused {
-        /// What was tried.
+        /// Operation that failed.
         what: String,
-        /// What was said.
+        /// Output of the command.
         why: String,
     },
 }
 
-/// Makes networks. Names of devices have at most 15 bytes.
+/// Driver of the host's networks. Device names have at most 15 bytes.
 pub trait Net: fmt::Debug + Send + Sync {
-    /// Makes a bridge that is up.
+    /// Creates a bridge and sets it up.
     fn create_bridge<'a>(
         &'a self,
         bridge: &'a str,
@@ -63,7 +63,7 @@ pub trait Net: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), NetError>>;
     /// Removes a bridge.
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
-    /// Makes a TAP device with several queues that is up, in a bridge.
+    /// Creates a multi-queue TAP device in a bridge and sets it up.
     fn create_tap<'a>(
         &'a self,
         tap: &'a str,
@@ -72,25 +72,28 @@ pub trait Net: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), NetError>>;
     /// Removes a TAP device.
     fn remove_tap<'a>(&'a self, tap: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
-    /// Ethernet devices of the host that can be in a bridge, by name.
+    /// Returns the Ethernet devices of the host that can join a bridge, by name.
     ///
     /// # Errors
-    /// The kernel does not show them, or not in time: a card may be asked for its speed.
+    /// The kernel does not report them, or not in time: it may query the hardware for its speed.
     fn cards(&self) -> BoxFuture<'_, Result<Vec<HostNic>, NetError>>;
-    /// Tells each time when network devices of the host, or their addresses, have changed from now on.
-    /// Ends where the kernel does not tell.
+    /// Returns a receiver that is notified of changes of network devices or their addresses from
+    /// now on. It closes if the kernel sends no notifications.
     fn changes(&self) -> watch::Receiver<()>;
-    /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
-    /// which the host itself is reached ([`NetError::Reached`]), or that is in another bridge, is refused.
+    /// Adds a host NIC to an existing bridge, sets it up, and sets the bridge's MTU.
+    ///
+    /// A NIC through which the host is reachable is refused ([`NetError::Reached`]), and so is one
+    /// in another bridge.
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
-    /// Takes a card out of a bridge, and down.
+    /// Removes a host NIC from a bridge and sets it down.
     fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> BoxFuture<'a, Result<(), NetError>>;
-    /// The TAP devices that are there, of those that this made.
+    /// Returns the existing TAP devices that this driver created.
     fn taps(&self) -> BoxFuture<'_, Result<Vec<String>, NetError>>;
-    /// From now on addresses are noted that an interface claims on this bridge, as the one with this
-    /// hardware address. What it had claimed before is forgotten. With addresses of its `own` it has
-    /// these only, and nobody else has them who has none of his own: what a switch lets nobody else
-    /// send is forged.
+    /// Starts to note the addresses that an interface with this MAC address claims on this bridge.
+    ///
+    /// Earlier claims of the interface are dropped. With assigned addresses (`own`), only these
+    /// count. An interface without assigned addresses cannot claim those of another: the switch
+    /// lets no other send them, so such a claim is forged.
     fn watch<'a>(
         &'a self,
         vif: VifId,
@@ -98,17 +101,18 @@ pub trait Net: fmt::Debug + Send + Sync {
         mac: &'a str,
         own: Option<Vec<IpAddr>>,
     ) -> BoxFuture<'a, Result<(), NetError>>;
-    /// An interface that is watched has these for its own from now on.
+    /// Changes the assigned addresses of a watched interface.
     fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>);
-    /// The opposite.
+    /// Stops watching an interface.
     fn unwatch(&self, vif: VifId);
-    /// What an interface that is watched has claimed, the latest first.
+    /// Returns the addresses that a watched interface has claimed, the latest first.
     fn addresses(&self, vif: VifId) -> Vec<IpAddr>;
-    /// Interfaces whose addresses have changed, from the start on; the first caller gets it.
+    /// Returns the receiver of interfaces whose addresses have changed since the start. Only the
+    /// first caller gets it.
     fn claims(&self) -> Option<mpsc::Receiver<VifId>>;
 }
 
-/// Addresses of an interface under the names by which clients know them: `0/ip`, `0/ipv4/0`,
+/// Returns the addresses of an interface under the names that clients know: `0/ip`, `0/ipv4/0`,
 /// `0/ipv6/0`.
 pub fn named(number: u8, v4: Vec<String>, v6: Vec<String>) -> Vec<(String, String)> {
     let first = v4.first().map(|first| (format!("{number}/ip"), first.clone()));

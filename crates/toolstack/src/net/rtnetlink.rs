@@ -1,4 +1,4 @@
-//! News of network devices and their addresses (rtnetlink(7)).
+//! Notifications about network devices and their addresses (rtnetlink(7)).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
-/// Changes from now on; ends at once where there is no such socket.
+/// Returns a receiver of changes from now on. It closes at once if the socket cannot be created.
 pub(super) fn subscribe() -> watch::Receiver<()> {
     let (tell, told) = watch::channel(());
     match socket() {
@@ -25,7 +25,7 @@ pub(super) fn subscribe() -> watch::Receiver<()> {
 
 fn socket() -> io::Result<AsyncFd<OwnedFd>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Of its protocols the first, NETLINK_ROUTE.
+    // Without a protocol the socket uses NETLINK_ROUTE, the first.
     let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     bind(&fd, &SocketAddrNetlink::new(0, GROUPS))?;
     #[expect(
@@ -35,7 +35,8 @@ fn socket() -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// Tells until nobody listens. What is told does not matter: everybody looks.
+/// Notifies the receivers until all are gone. The content of a message does not matter: receivers
+/// query the state.
 async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
     loop {
         let mut ready = tokio::select! {
@@ -47,7 +48,7 @@ async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
         };
         match recv(socket.get_ref(), &mut [0; 4096][..], RecvFlags::empty()) {
             Err(Errno::AGAIN) => ready.clear_ready(),
-            // The second: there was more than the socket holds.
+            // `NOBUFS`: the socket buffer overflowed.
             Ok(_) | Err(Errno::NOBUFS) => _ = tell.send(()),
             Err(error) => return tracing::warn!(%error, "changes are not seen any more"),
         }

@@ -1,4 +1,4 @@
-//! A network without packets.
+//! Simulated network without frames.
 
 use std::future::ready;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{HostNic, Net, NetError};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{Call, CallKind, Sim, State};
 
-/// The network of a simulated host.
+/// Network of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimNet(pub(crate) Arc<Sim>);
 
@@ -131,7 +131,7 @@ impl Net for SimNet {
         Box::pin(async move { Ok(taps) })
     }
 
-    // Guests here claim what they are said to claim.
+    // The test sets the addresses that simulated guests claim.
     fn watch<'a>(
         &'a self,
         vif: VifId,

@@ -1,4 +1,4 @@
-//! A TAP device in a bridge, for the uplink of a switch.
+//! TAP device in a bridge, for the uplink of a switch.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use super::NetError;
 use super::ip::{Device, ip};
 use super::ipv6;
 
-/// What the kernel shows of a TAP device alone.
+/// File that the kernel shows only for TAP devices.
 const KIND: &str = "tun_flags";
 
-/// Makes it, up and in a bridge.
+/// Creates the device in a bridge and sets it up.
 pub(super) async fn create(
     program: &Path,
     tap: &str,
@@ -20,7 +20,7 @@ pub(super) async fn create(
     let (device, mtu) = (Device::named(tap)?, mtu.to_string());
     Device::named(bridge)?;
     if !device.is_there() {
-        // Without an owner it would be everybody's who may open the driver.
+        // Without an owner, every user with access to the driver could open it.
         let add = ["tuntap", "add", "dev", tap, "mode", "tap", "user", "0"];
         ip(program, &[&add[..], &["multi_queue", "vnet_hdr"]].concat()).await?;
     } else if !device.has(KIND) {
@@ -31,7 +31,7 @@ pub(super) async fn create(
     ip(program, &set).await
 }
 
-/// Removes it.
+/// Removes the device.
 pub(super) async fn remove(program: &Path, tap: &str) -> Result<(), NetError> {
     let device = Device::named(tap)?;
     if !device.has(KIND) {
@@ -40,7 +40,7 @@ pub(super) async fn remove(program: &Path, tap: &str) -> Result<(), NetError> {
     ip(program, &["link", "del", "dev", tap]).await
 }
 
-/// Those that are there and ours.
+/// Returns the existing devices of this instance.
 pub(super) fn all(alias: &str) -> Result<Vec<String>, NetError> {
     let found = Device::all(alias).map_err(|error| NetError::Refused {
         what: "looking for TAP devices".into(),

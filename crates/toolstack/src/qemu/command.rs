@@ -1,4 +1,4 @@
-//! QEMU's command line for a machine: a pure function.
+//! QEMU's command line for a machine, built by a pure function.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use model::topology::PciAddress;
 
 use super::Engine;
 
-/// Seconds between QEMU's attempts to reach a backend that went away; it takes whole seconds.
+/// Seconds between QEMU's attempts to reconnect to a backend. QEMU accepts whole seconds only.
 const RECONNECT_SECONDS: u32 = 1;
 
-/// A machine as QEMU shall run it: everything is decided.
+/// Complete specification of a machine for QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuSpec {
-    /// What runs its CPUs.
+    /// Engine that runs its CPUs.
     pub engine: Engine,
-    /// Guest memory in bytes, whole MiB.
+    /// Guest memory in bytes, in whole MiB.
     pub memory_bytes: u64,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u16,
     /// Kernel image.
     pub kernel: PathBuf,
@@ -25,31 +25,31 @@ pub struct QemuSpec {
     pub initrd: Option<PathBuf>,
     /// Kernel command line.
     pub append: String,
-    /// Disks.
+    /// Disks of the machine.
     pub disks: Vec<QemuDisk>,
 }
 
-/// One vhost-user disk of a machine.
+/// vhost-user disk of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuDisk {
-    /// QEMU's name for the device.
+    /// QEMU's id of the device.
     pub id: String,
     /// Socket of its backend.
     pub socket: PathBuf,
-    /// Queues that the guest gets.
+    /// Number of queues.
     pub queues: u16,
-    /// Where it sits.
+    /// PCI address.
     pub address: PciAddress,
 }
 
-/// The arguments, without the program. QEMU takes its control protocol on descriptor 0 and the
-/// guest's console on descriptor 1; both are sockets that it inherits.
+/// Returns the arguments without the program. QEMU inherits its control socket (QMP) as descriptor
+/// 0 and the guest's console as descriptor 1.
 pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
     let mut arg_builder = ArgBuilder::default();
     arg_builder.add("-nodefaults").add("-no-user-config").add("-no-reboot");
     arg_builder.pair("-display", "none");
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
-    // Shared memory: the backends map what this descriptor names.
+    // Shared memory: the backends map this descriptor.
     arg_builder.pair("-object", memory);
     arg_builder.pair("-machine", "q35,memory-backend=ram,vmport=off");
     arg_builder.engine(spec.engine);
@@ -74,7 +74,7 @@ fn add_disk(arg_builder: &mut ArgBuilder, disk: &QemuDisk) {
     chardev.push(doubled_commas(socket));
     chardev.push(format!(",reconnect={RECONNECT_SECONDS}"));
     arg_builder.pair("-chardev", chardev);
-    // Function 0 says that the slot has others; without them that is harmless.
+    // Function 0 announces further functions of the slot. Without them this is harmless.
     let multifunction = if address.function == 0 { ",multifunction=on" } else { "" };
     arg_builder.pair(
         "-device",
@@ -85,7 +85,7 @@ fn add_disk(arg_builder: &mut ArgBuilder, disk: &QemuDisk) {
     );
 }
 
-/// A comma ends a value in QEMU's options; a doubled one stands for itself.
+/// Doubles commas: a single comma ends a value in QEMU's options.
 pub(crate) fn doubled_commas(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = path.as_os_str().as_bytes();
@@ -93,7 +93,7 @@ pub(crate) fn doubled_commas(path: &Path) -> OsString {
     OsString::from_vec(doubled.collect())
 }
 
-/// Arguments, one after the other.
+/// Builder of an argument list.
 #[derive(Default)]
 pub(crate) struct ArgBuilder {
     pub(crate) arguments: Vec<OsString>,

@@ -1,4 +1,4 @@
-//! What runs a machine's CPUs.
+//! Accelerators and threading modes of a machine's CPUs.
 
 use std::path::Path;
 
@@ -7,31 +7,32 @@ use tokio::sync::OnceCell;
 
 use super::{QemuError, Version, version};
 
-/// The first QEMU that translates code while another CPU of the machine changes it, and does not keep
-/// what was there before ("accel/tcg: Always lock pages before translation"). With earlier ones a
-/// kernel that changes a jump of its own as it boots is now and then left with the breakpoint which
-/// it had put there meanwhile, and its CPUs meet that for ever.
+/// First QEMU that correctly translates code while another CPU changes it ("accel/tcg: Always lock
+/// pages before translation").
+///
+/// Earlier versions may keep the old translation. A kernel that patches its own jumps during boot
+/// then keeps its temporary breakpoint now and then, and its CPUs hit that for ever.
 const TRANSLATES_TOGETHER: Version = Version { major: 8, minor: 1, micro: 0 };
 
-/// An accelerator, and how it runs several CPUs.
+/// Accelerator with its threading mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// KVM: at once.
+    /// KVM, all CPUs in parallel.
     Kvm,
-    /// TCG: at once, each CPU in a thread of its own.
+    /// TCG with one thread for each CPU.
     TcgTogether,
-    /// TCG: one after the other, in one thread.
+    /// TCG with one thread for all CPUs.
     TcgInTurns,
 }
 
 impl Engine {
-    /// That of `accel` by this QEMU, which is asked for its version where that counts.
+    /// Returns the engine of `accel` with this QEMU. Queries QEMU's version if it matters.
     pub async fn of(accel: Accel, program: &Path) -> Self {
         Self::of_once(accel, program, &OnceCell::new()).await
     }
 
-    /// The same, for whoever starts many machines: `tcg` keeps what was found without KVM. A QEMU that
-    /// does not tell its version is taken for an old one, and asked again the next time.
+    /// Returns the engine for callers that start many machines: `tcg` caches the result. A QEMU
+    /// that does not report its version counts as old, and is queried again next time.
     pub(crate) async fn of_once(accel: Accel, program: &Path, tcg: &OnceCell<Self>) -> Self {
         if accel == Accel::Kvm {
             return Self::Kvm;
@@ -46,14 +47,14 @@ impl Engine {
         })
     }
 
-    /// TCG of this version.
+    /// Returns the TCG engine of this version.
     pub fn tcg(version: Version) -> Self {
         if version >= TRANSLATES_TOGETHER { Self::TcgTogether } else { Self::TcgInTurns }
     }
 
-    /// Its arguments.
+    /// Returns its arguments.
     pub(super) fn arguments(self) -> [&'static str; 4] {
-        // Five-level page tables would cost the translator a fifth walk for nothing.
+        // Five-level page tables would cost the translator an extra step without benefit.
         let tcg = |accel| ["-accel", accel, "-cpu", "max,la57=off"];
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],

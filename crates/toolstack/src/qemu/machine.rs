@@ -1,4 +1,4 @@
-//! One QEMU process, from its start to its end.
+//! QEMU process, from start to exit.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -17,25 +17,25 @@ use super::{QemuError, qmp};
 use crate::process_group::ChildGroup;
 use crate::stderr_tail::StderrTail;
 
-/// Longest wait for QEMU's end after `quit`.
+/// Longest wait for QEMU's exit after `quit`.
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest wait for the last events after QEMU has gone.
+/// Longest wait for the last events after QEMU's exit.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Why a machine ended.
+/// Reason of QEMU's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QemuExit {
-    /// The guest powered itself off.
+    /// The guest powered off.
     PoweredOff,
-    /// The guest reset itself: it rebooted, or its kernel panicked.
+    /// The guest reset: it rebooted, or its kernel panicked.
     Reset,
-    /// The guest told QEMU of a panic.
+    /// The guest reported a panic to QEMU.
     Panicked,
-    /// Somebody outside asked QEMU to end: we, or a signal.
+    /// The host ended QEMU: this program, or a signal.
     Asked,
 }
 
-/// A QEMU of our own. Dropped, it is killed.
+/// QEMU child process. Dropping it kills QEMU.
 #[derive(Debug)]
 pub struct Machine {
     group: ChildGroup,
@@ -46,9 +46,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts `program` for `spec`. `launcher` is put before the command: the words of a program
-    /// that ties what it executes to our life ([`crate::process_group::become_bound`]), or nothing. With
-    /// `echo` what QEMU complains of goes to our standard error.
+    /// Starts `program` for `spec`.
+    ///
+    /// `launcher` precedes the command. It is empty, or a program that kills its successor when
+    /// this process dies ([`crate::process_group::become_bound`]). With `echo`, QEMU's standard
+    /// error is copied to that of this process.
     ///
     /// # Errors
     /// [`QemuError::Start`].
@@ -80,7 +82,7 @@ impl Machine {
     /// Waits until QEMU has opened every device and started the guest.
     ///
     /// # Errors
-    /// [`QemuError::Died`] with its last words, or what [`Qmp::handshake`] says.
+    /// [`QemuError::Died`] with its last output, or an error of [`Qmp::handshake`].
     pub async fn ready(&mut self) -> Result<(), QemuError> {
         let control = self.control.take().ok_or(QemuError::Closed)?;
         match Qmp::handshake(control).await {
@@ -95,17 +97,17 @@ impl Machine {
         }
     }
 
-    /// The guest's console; the first caller gets it.
+    /// Returns the guest's console. Only the first caller gets it.
     pub fn take_console(&mut self) -> Option<UnixStream> {
         self.console.take()
     }
 
-    /// The control connection, once [`Self::ready`].
+    /// Returns the control connection after [`Self::ready`].
     pub fn qmp(&self) -> Option<&Qmp> {
         self.qmp.as_ref().map(|(qmp, _)| qmp)
     }
 
-    /// Process id while it runs.
+    /// Returns the process id while QEMU runs.
     pub fn id(&self) -> Option<u32> {
         self.group.id()
     }
@@ -113,20 +115,20 @@ impl Machine {
     /// Waits until the machine has ended. May be dropped and called again.
     ///
     /// # Errors
-    /// [`QemuError::Died`] when neither the guest nor anybody else had asked for it.
+    /// [`QemuError::Died`] if neither the guest nor the host requested the end.
     pub async fn wait(&mut self) -> Result<QemuExit, QemuError> {
         let status = self.group.wait().await.map_err(|_| QemuError::Closed)?;
         self.end(status).await
     }
 
-    /// Ends the machine at once, as if its power was cut: by `quit`, else by SIGKILL.
+    /// Ends the machine at once, like a power cut: by `quit`, else by SIGKILL.
     ///
     /// # Errors
-    /// When the kernel refuses the wait.
+    /// The kernel refuses the wait.
     pub async fn quit(&mut self) -> Result<ExitStatus, QemuError> {
         if let Some((qmp, _)) = &self.qmp {
             let asked = qmp.execute("quit", Value::Null, QUIT_DEADLINE).await;
-            // It may end before it answers.
+            // QEMU may exit before it answers.
             if !matches!(asked, Ok(_) | Err(QemuError::Closed)) {
                 self.group.kill();
             }
@@ -139,7 +141,7 @@ impl Machine {
     /// Presses the guest's power button.
     ///
     /// # Errors
-    /// As [`Qmp::execute`].
+    /// The errors of [`Qmp::execute`].
     pub async fn power_button(&self) -> Result<(), QemuError> {
         let qmp = self.qmp().ok_or(QemuError::Closed)?;
         qmp.execute("system_powerdown", Value::Null, qmp::COMMAND_DEADLINE).await.map(drop)
@@ -150,11 +152,11 @@ impl Machine {
         Some(QemuError::Died { status, tail: self.tail.finish().await })
     }
 
-    /// Reads the reason from the last events.
+    /// Derives the reason from the last events.
     async fn end(&mut self, status: ExitStatus) -> Result<QemuExit, QemuError> {
         let mut qemu_exit = None;
         if let Some((qmp, events)) = &mut self.qmp {
-            // A descriptor that somebody inherited may keep the connection open.
+            // A process that inherited the descriptor may keep the connection open.
             let _late = tokio::time::timeout(DRAIN_DEADLINE, qmp.closed()).await;
             loop {
                 match events.try_recv() {
@@ -171,7 +173,7 @@ impl Machine {
     }
 }
 
-/// What an event says of the machine's end.
+/// Returns the exit reason that an event reports.
 fn reason(event: &Event) -> Option<QemuExit> {
     match event.name.as_str() {
         "SHUTDOWN" => match event.data.get("reason").and_then(Value::as_str) {
@@ -185,7 +187,7 @@ fn reason(event: &Event) -> Option<QemuExit> {
     }
 }
 
-/// One end for us, one for a child's standard descriptor.
+/// Creates a socket pair: one end for this process, one for a child's standard descriptor.
 fn socket_pair() -> std::io::Result<(UnixStream, Stdio)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! Drives one QEMU per machine: its command line, its control protocol, its process.
+//! QEMU of a machine: command line, control protocol and process.
 
 pub mod command;
 mod engine;
@@ -16,41 +16,41 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::format::format_duration;
 use crate::json_lines::LineError;
-use crate::ringway_io::format_duration;
 use crate::stderr_tail::format_tail;
 
-/// Why QEMU did not do what it was asked.
+/// Error of QEMU.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     /// The program could not be started.
     #[error("cannot start {}; is Debian's package qemu-system-x86 installed?", program.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It ended, and neither the guest nor we had asked for that.
+    /// QEMU exited, although neither the guest nor the host requested it.
     #[error("QEMU ended by itself ({status}){}", format_tail(tail))]
     Died {
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// Its last lines on standard error.
+        /// Last lines on standard error.
         tail: String,
     },
     /// No answer came in time.
     #[error("QEMU did not answer {what} within {}", format_duration(*deadline))]
     Late {
-        /// The command, or what else was awaited.
+        /// Command, or other awaited event.
         what: String,
-        /// How long we waited.
+        /// Time waited.
         deadline: Duration,
     },
-    /// The control connection is gone.
+    /// The control connection is closed.
     #[error("QEMU's control connection is closed")]
     Closed,
-    /// The control connection held something else than the protocol.
+    /// The control connection violated the protocol.
     #[error("QEMU's control connection cannot be understood")]
     Broken(#[from] LineError),
     /// The greeting is not QEMU's.
@@ -59,25 +59,25 @@ pub enum QemuError {
     /// QEMU answered with an error.
     #[error("QEMU refused {what}: {reason}")]
     Refused {
-        /// The command.
+        /// Refused command.
         what: String,
-        /// QEMU's words.
+        /// Reason that QEMU gave.
         reason: String,
     },
-    /// The program answered, but not with a version.
+    /// The program's output contains no version.
     #[error("{} does not tell its version: {output:?}", program.display())]
     NoVersion {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// What it said.
+        /// Its output.
         output: String,
     },
 }
 
-/// Longest wait for `--version` and the like.
+/// Longest wait for `--version` and similar queries.
 const QUERY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A version, as compared.
+/// Version number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// First number.
@@ -95,7 +95,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// The first `A.B` or `A.B.C` in `text`.
+    /// Returns the first `A.B` or `A.B.C` in `text`.
     pub fn find(text: &str) -> Option<Self> {
         text.split(|c: char| !c.is_ascii_digit() && c != '.').find_map(|word| {
             let mut numbers = word.split('.').map(str::parse);
@@ -106,7 +106,7 @@ impl Version {
     }
 }
 
-/// Runs `program` for a question and returns what it prints on both streams.
+/// Runs `program` for a query and returns its output on both streams.
 ///
 /// # Errors
 /// [`QemuError::Start`], [`QemuError::Late`].
@@ -125,10 +125,10 @@ pub async fn ask(program: &Path, arguments: &[&str]) -> Result<String, QemuError
     Ok(text)
 }
 
-/// QEMU's version: its first line as it is, and as numbers.
+/// Returns QEMU's version: the first line of its output, and the numbers.
 ///
 /// # Errors
-/// As [`ask`], and [`QemuError::NoVersion`].
+/// The errors of [`ask`], and [`QemuError::NoVersion`].
 pub async fn version(program: &Path) -> Result<(String, Version), QemuError> {
     let output = ask(program, &["--version"]).await?;
     let line = output.lines().next().unwrap_or_default().trim().to_owned();

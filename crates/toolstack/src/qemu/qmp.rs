@@ -1,4 +1,4 @@
-//! QEMU's control protocol: greeting, capabilities, commands told apart by id, events.
+//! QEMU's control protocol (QMP): greeting, capabilities, commands with ids, events.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,64 +14,64 @@ use tokio::task::JoinHandle;
 use super::QemuError;
 use crate::json_lines::{JsonLines, LineError, write_json};
 
-/// Longest line: `query-qmp-schema` answers with some hundred KiB.
+/// Longest line in bytes. The answer to `query-qmp-schema` has some hundred KiB.
 const LINE_BYTES: usize = 16 << 20;
-/// Events kept for a reader that does not read; a slower one is told that it lost some.
+/// Events buffered for each receiver. A slower receiver gets an error that counts its lost events.
 const EVENTS_KEPT: usize = 256;
-/// Longest wait for the greeting: QEMU sends it before it opens its devices.
+/// Longest wait for the greeting. QEMU sends it before it opens its devices.
 const GREETING_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait for the first answer: QEMU has opened every device by then, and waits as long as
-/// it takes for a backend that does not accept or answer.
+/// Longest wait for the first answer. QEMU opens every device before it, and waits for a backend
+/// without a limit.
 const OPEN_DEADLINE: Duration = Duration::from_secs(30);
-/// The wait of one who does nothing but wait.
+/// Deadline of a caller that has nothing else to do.
 const FOREVER: Duration = Duration::MAX;
-/// The capability of a QEMU that reads commands before it has answered those before them.
+/// QMP capability to read commands before earlier ones are answered.
 const READS_AHEAD: &str = "oob";
 /// Longest wait for an ordinary command.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Something that QEMU says by itself.
+/// Event of QEMU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Its name, for example `SHUTDOWN`.
+    /// Name of the event, for example `SHUTDOWN`.
     pub name: String,
-    /// Its data; null if it has none.
+    /// Data of the event; null if it has none.
     pub data: Value,
 }
 
 type Answer = Result<Value, String>;
 type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
 
-/// One control connection. Commands may be sent at the same time.
+/// Control connection. Commands may be sent in parallel.
 #[derive(Debug)]
 pub struct Qmp {
     writer: AsyncMutex<OwnedWriteHalf>,
-    /// A command was cut off while it was being written.
+    /// True if a call was dropped while it wrote its command.
     cut: AtomicBool,
     next_id: AtomicU64,
     pending: Pending,
     events: broadcast::Sender<Event>,
     reader: JoinHandle<()>,
-    /// Its other end goes with the reader.
+    /// Closes when the reader ends.
     open: watch::Receiver<()>,
 }
 
 impl Qmp {
-    /// Takes the greeting and leaves the negotiation mode. The receiver misses no event.
+    /// Reads the greeting and leaves the negotiation mode. The receiver misses no event.
     ///
     /// # Errors
-    /// [`QemuError::Late`], [`QemuError::Broken`], [`QemuError::NotQemu`],
-    /// [`QemuError::Refused`].
+    /// [`QemuError::Late`], [`QemuError::Broken`], [`QemuError::NotQemu`], [`QemuError::Refused`].
     pub async fn handshake(
         stream: UnixStream,
     ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
         Self::open(stream, GREETING_DEADLINE, OPEN_DEADLINE).await
     }
 
-    /// The same with a QEMU that may be silent: it is waited for until it speaks.
+    /// Reads the greeting and leaves the negotiation mode without a deadline, for a QEMU that may
+    /// be silent for long.
     ///
     /// # Errors
-    /// As [`handshake`](Self::handshake), but never [`QemuError::Late`].
+    /// The errors of [`handshake`](Self::handshake), except [`QemuError::Late`].
     pub async fn patient_handshake(
         stream: UnixStream,
     ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
@@ -99,7 +99,7 @@ impl Qmp {
         let waiting = Waiting(Arc::clone(&pending));
         let reader = read(lines, Arc::clone(&pending), events.clone());
         let reader = tokio::spawn(async move {
-            // Those who wait hear of the end after it can be seen.
+            // Drop order: `is_closed` is true before the waiting calls return.
             let (_waiting, _reading) = (waiting, reading);
             reader.await;
         });
@@ -122,7 +122,7 @@ impl Qmp {
         }
     }
 
-    /// Events from now on.
+    /// Returns a receiver of events from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
@@ -172,30 +172,30 @@ impl Qmp {
         receiver.await.map_err(|_| QemuError::Closed)
     }
 
-    /// Waits until QEMU has closed the connection, and every event has been delivered, or until a
-    /// command was cut off half way.
+    /// Waits until the connection is closed. It closes after QEMU's last event, or when a call was
+    /// dropped while it wrote its command.
     pub async fn closed(&self) {
         let mut open = self.open.clone();
         while open.changed().await.is_ok() {}
     }
 
-    /// No command will be answered any more: QEMU has closed the connection, or one was cut off
-    /// half way.
+    /// Returns whether the connection is closed: by QEMU, or because a call was dropped while it
+    /// wrote its command.
     pub fn is_closed(&self) -> bool {
         self.open.has_changed().is_err() || self.cut.load(Ordering::Relaxed)
     }
 }
 
-/// What is asked for of what QEMU offers. A QEMU that takes commands out of turn reads the next ones
-/// while it works on one. It reads byte by byte, which takes it as long as the work.
+/// Returns the capabilities to enable. With `oob`, QEMU reads the next commands while it executes
+/// one. It reads byte by byte, which takes as long as the execution.
 fn wanted(greeting: &Value) -> Value {
     let offered = greeting.pointer("/QMP/capabilities").and_then(Value::as_array);
     let reads_ahead = offered.is_some_and(|all| all.iter().any(|one| one == READS_AHEAD));
     if reads_ahead { json!({ "enable": [READS_AHEAD] }) } else { Value::Null }
 }
 
-/// A command that is being written. Dropped before it is done, it was cut off: nobody can write
-/// another, and QEMU takes no other connection before this one ends.
+/// Guard of a command that is being written. If it is dropped before the end, the connection is
+/// unusable: half a command was sent. QEMU accepts no other connection before this one closes.
 struct Writing<'a> {
     qmp: &'a Qmp,
     whole: bool,
@@ -216,7 +216,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Those who wait for an answer. Dropped, none of them waits any longer.
+/// Waiting calls. Dropping the value ends all of them.
 struct Waiting(Pending);
 
 impl Drop for Waiting {
@@ -246,7 +246,7 @@ async fn read(
     loop {
         match lines.next_json().await {
             Ok(message) => deliver(message, &pending, &events),
-            // A process that ends with unread bytes resets the connection instead of closing it.
+            // A process that exits with unread bytes resets the connection instead of closing it.
             Err(LineError::Closed { .. } | LineError::Io(_)) => break,
             Err(error) => {
                 tracing::warn!(%error, "the control connection of QEMU broke");
@@ -259,7 +259,7 @@ async fn read(
 fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>) {
     if let Some(name) = message.get("event").and_then(Value::as_str) {
         let data = message.get("data").cloned().unwrap_or(Value::Null);
-        // Without a receiver the event is of interest to nobody.
+        // An event without receivers is dropped.
         let _unheard = events.send(Event { name: name.into(), data });
         return;
     }
@@ -277,7 +277,7 @@ fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>)
         }
         (None, None) => Err(format!("an answer without a result: {message}")),
     };
-    // Whoever waited may have given up.
+    // The caller may have stopped waiting.
     let _gone = waiting.send(answer);
 }
 

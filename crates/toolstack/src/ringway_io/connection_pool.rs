@@ -1,9 +1,9 @@
-//! Connections to one `ringway-io`.
+//! Connection pool of one `ringway-io`.
 //!
-//! `ringway-io` answers a connection's calls one after the other, and takes 64 connections. So each
-//! call here has a connection of its own, and there are few of them. One whose call hangs in storage
-//! stays taken until that is answered, whether anybody still waits or not: whoever calls into
-//! storage that hangs can use up these, and not all that the other side has.
+//! `ringway-io` answers the calls of a connection one after the other, and accepts 64 connections.
+//! So each call here uses its own connection, out of a few. A connection whose call hangs in
+//! storage stays in use until the answer, even if the caller has stopped waiting. So callers of
+//! hung storage can use up this pool, but not all connections of `ringway-io`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,26 +15,26 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{CALL_DEADLINE, DatapathError, RpcConnection};
 
-/// Connections for what may wait for storage: as many as an SR has steps at once.
+/// Connections for calls that may wait for storage: as many as an SR's parallel steps.
 const STEPS: usize = 12;
-/// Connections for what is answered at once.
+/// Connections for calls that are answered at once.
 const SHORT: usize = 2;
-/// Longest wait for an answer that may need storage: as long as a step has.
+/// Longest wait for an answer that may need storage: the deadline of a step.
 const STEP_DEADLINE: Duration = Duration::from_secs(60);
-/// Pause before a disk is tried again on which another call is at work; there is no event.
+/// Pause before a retry on a busy disk. No event announces its end.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Whether a call may wait for storage.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It may; every verb on a disk does that is just being taken over.
+    /// The call may wait for storage. During a handover this applies to every disk verb.
     Step,
-    /// It is answered at once.
+    /// The call is answered at once.
     Short,
 }
 
 impl Kind {
-    /// Longest wait for the answer.
+    /// Returns the longest wait for the answer.
     pub(super) fn deadline(self) -> Duration {
         match self {
             Self::Step => STEP_DEADLINE,
@@ -50,7 +50,7 @@ pub(super) struct ConnectionPool {
     short: Arc<PoolLane>,
 }
 
-/// Connections that are alike.
+/// Connections of one kind.
 #[derive(Debug)]
 struct PoolLane {
     socket: PathBuf,
@@ -67,11 +67,13 @@ impl ConnectionPool {
         Self { steps: lane(STEPS), short: lane(SHORT) }
     }
 
-    /// Calls `method`, and waits for its answer until `until`. May be dropped: a call that was sent
-    /// goes on. What it `lasts` is dropped when it has been answered, or never will be.
+    /// Calls `method`, and waits for its answer until `until`.
+    ///
+    /// May be dropped: a sent call continues. `lasts` is dropped after the answer, or when no
+    /// answer can come any more.
     ///
     /// # Errors
-    /// As [`RpcConnection::call`], and [`DatapathError::NotThere`].
+    /// The errors of [`RpcConnection::call`], and [`DatapathError::NotThere`].
     pub(super) async fn call(
         &self,
         kind: Kind,
@@ -120,7 +122,7 @@ impl PoolLane {
             Ok(_) | Err(DatapathError::Refused { .. }) => {
                 self.give_back(client);
                 drop(place);
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _gone = say.send(outcome);
             }
             Err(DatapathError::Late { .. }) => {
@@ -130,7 +132,7 @@ impl PoolLane {
                 drop(place);
             }
             Err(_) => {
-                // The others are of the same process, which may have died.
+                // The other connections belong to the same process, which may have died.
                 self.idle().clear();
                 drop((client, place));
                 let _gone = say.send(outcome);
@@ -164,7 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// The caller has gone, and what was asked may be done yet: whoever waits for that goes on waiting.
+    /// The caller has gone, but the call may still take effect. Later calls on the same device must
+    /// wait for it.
     #[tokio::test]
     async fn what_lasts_until_an_answer_outlives_the_wait_for_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -173,7 +176,7 @@ mod tests {
         let pool = ConnectionPool::new(&socket);
         let lasts = Arc::new(());
         let held = Arc::downgrade(&lasts);
-        // Long enough for a busy host to connect and to send.
+        // Long enough for a busy host to connect and send.
         let until = Instant::now() + Duration::from_millis(500);
         let call = pool.call(Kind::Step, ("nic.limits", Value::Null), until, lasts);
         let (answer, accepted) = tokio::join!(call, listener.accept());

@@ -1,4 +1,4 @@
-//! What serves the disks of one SR to guests.
+//! Interface of a datapath, which serves the disks of one SR to guests.
 
 use std::fmt;
 
@@ -9,28 +9,28 @@ use model::spec::{Caps, DiskSpec, PollSpec};
 use super::DatapathError;
 use crate::boxed_future::BoxFuture;
 
-/// Serves disks. A call whose goal is reached does nothing and ends well; disks outlive the
-/// daemon.
+/// Driver that serves disks. A call whose goal is already reached does nothing and succeeds. Disks
+/// outlive the daemon.
 pub trait Datapath: fmt::Debug + Send + Sync {
-    /// Makes a disk that listens at its socket. One that is there already with the same spec is
-    /// left as it is.
+    /// Attaches a disk, which then listens on its socket. Does nothing if the disk exists with the
+    /// same specification.
     fn attach<'a>(&'a self, spec: &'a DiskSpec) -> BoxFuture<'a, Result<DiskReply, DatapathError>>;
     /// Takes the disk's lock and serves it.
     fn activate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Ends serving and gives the lock back.
+    /// Stops serving and releases the lock.
     fn deactivate<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
     /// Removes the disk and its socket.
     fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Sees that the backend has grown; the size now, in bytes.
+    /// Applies a grown size of the backend. Returns the size in bytes.
     fn resize<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, DatapathError>>;
-    /// Changes the limits of a disk.
+    /// Changes the caps of a disk.
     fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Changes how a disk's queues wait.
+    /// Changes the polling of a disk's queues.
     fn poll<'a>(
         &'a self,
         id: &'a str,
         poll: &'a PollSpec,
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// What all its disks do; an SR of which nothing is served has none.
+    /// Returns the stats of all its disks; `None` if no process serves the SR.
     fn stats(&self) -> BoxFuture<'_, Result<Option<Stats>, DatapathError>>;
 }

@@ -1,4 +1,4 @@
-//! [`DatapathProvider`] by a `ringway-io` for each SR.
+//! [`DatapathProvider`] with a `ringway-io` for each SR.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Datapath, DatapathError};
 use crate::boxed_future::BoxFuture;
 use crate::machines::{self, DatapathProvider};
 
-/// The datapaths of all SRs.
+/// Datapaths of all SRs.
 #[derive(Debug)]
 pub struct IoDatapaths {
     run: PathBuf,
@@ -22,14 +22,14 @@ pub struct IoDatapaths {
 }
 
 impl IoDatapaths {
-    /// Those whose sockets are in folders of `run`. What runs there already is found when it is
-    /// asked for.
+    /// Creates the provider. Sockets are in subdirectories of `run`. Running processes are
+    /// discovered on the first query.
     pub fn new(run: &Path, launch: IoLaunch) -> Self {
         Self { run: run.into(), launch: Arc::new(launch), by_sr: Mutex::default() }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<SrId, SrDatapath>> {
-        // Entries come and go whole.
+        // Each change of the map is complete before it can panic.
         self.by_sr.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

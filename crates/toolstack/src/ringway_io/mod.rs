@@ -1,4 +1,4 @@
-//! Starts `ringway-io` and talks to it.
+//! Processes and clients of `ringway-io`.
 
 mod connection_pool;
 mod datapath;
@@ -29,86 +29,87 @@ use std::time::Duration;
 
 use model::rpc::{RpcError, code};
 
+use crate::format::format_duration;
 use crate::json_lines::LineError;
 use crate::stderr_tail::format_tail;
 
-/// Why `ringway-io` did not do what it was asked.
+/// Error of a `ringway-io`.
 #[derive(Debug, thiserror::Error)]
 pub enum DatapathError {
     /// The program could not be started.
     #[error("cannot start {}", program.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The directory of its sockets cannot be had.
+    /// The directory of its sockets cannot be used.
     #[error("cannot use {} for the sockets of disks", folder.display())]
     Folder {
-        /// The directory.
+        /// Path of the directory.
         folder: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Nothing accepts on the control socket.
+    /// No process accepts connections on the control socket.
     #[error(
         "no ringway-io answers at {}: start one with `ringway-io --control {}`",
         socket.display(), socket.display()
     )]
     NotThere {
-        /// The control socket.
+        /// Path of the control socket.
         socket: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The process ended although nobody asked it to.
+    /// The process exited without a request.
     #[error("ringway-io died ({status}){}", format_tail(tail))]
     Died {
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// Its last lines on standard error.
+        /// Last lines on standard error.
         tail: String,
     },
     /// No answer came in time.
     #[error("ringway-io did not answer {what} within {}", format_duration(*deadline))]
     Late {
-        /// The verb, or what else was awaited.
+        /// Method, or other awaited event.
         what: String,
-        /// How long we waited.
+        /// Time waited.
         deadline: Duration,
     },
-    /// The connection broke, or held what is not JSON.
+    /// The connection broke, or received no valid JSON.
     #[error("the answer to {what} could not be read")]
     Broken {
-        /// The verb.
+        /// Method of the call.
         what: String,
-        /// What happened.
+        /// Error of the connection.
         source: LineError,
     },
-    /// The answer is JSON, but not an answer to this call.
+    /// The answer is valid JSON, but not an answer to this call.
     #[error("the answer to {what} is not one: {why}; is the other side a ringway-io?")]
     Nonsense {
-        /// The verb.
+        /// Method of the call.
         what: String,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
     /// The process answered with an error.
     #[error("{what} was refused")]
     Refused {
-        /// The verb.
+        /// Method of the call.
         what: String,
-        /// Its reason.
+        /// Error of the answer.
         source: RpcError,
     },
-    /// An earlier call was cut off while it was being sent.
+    /// An earlier call was dropped while it was being sent.
     #[error("this connection was left in the middle of a call; connect again")]
     Unusable,
 }
 
 impl DatapathError {
-    /// Nobody serves the disk or NIC that it is about.
+    /// Returns whether the disk or NIC of the call is not served.
     pub fn is_not_served(&self) -> bool {
         match self {
             Self::NotThere { .. } => true,
@@ -117,14 +118,5 @@ impl DatapathError {
             }
             _ => false,
         }
-    }
-}
-
-/// A duration as people write it.
-pub(crate) fn format_duration(duration: Duration) -> String {
-    if duration.subsec_millis() == 0 {
-        format!("{} s", duration.as_secs())
-    } else {
-        format!("{} ms", duration.as_millis())
     }
 }

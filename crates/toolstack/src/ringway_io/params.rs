@@ -1,21 +1,21 @@
-//! Parameters of a call as they are typed: `id=d1 backend.file=/img/a.raw queues=4`.
+//! Parameters of a call on the command line: `id=d1 backend.file=/img/a.raw queues=4`.
 
 use model::spec::{SpecError, parse_size};
 use serde_json::{Map, Value};
 
-/// Keys whose value is text even if it looks like a number: a serial `007` is not seven.
+/// Keys with text values, even if they look like numbers: a serial `007` is not 7.
 const TEXT: [&str; 9] =
     ["id", "socket", "file", "serial", "socket_group", "binary", "network", "mac", "tap"];
-/// Keys whose value is a size: `512M` is taken.
+/// Keys with sizes, such as `512M`.
 const SIZES: [&str; 5] = ["size", "null", "memory", "bytes_per_second", "bytes_burst"];
-/// Keys whose value is octal, as everybody writes permissions.
+/// Keys with octal values, the usual form of permissions.
 const OCTAL: &str = "socket_mode";
 
-/// Makes an object of the words after a method: nothing, one JSON object, or `key=value` pairs.
-/// A dot in a key nests: `backend.null=1G` is `{"backend":{"null":1073741824}}`.
+/// Parses the words after a method: none, one JSON object, or `key=value` pairs. A dot in a key
+/// nests: `backend.null=1G` is `{"backend":{"null":1073741824}}`.
 ///
 /// # Errors
-/// Field `params`: a word that is neither, or a key given twice; field `size`.
+/// Field `params`: a word has another form, or a key is repeated. Field `size`: a size is invalid.
 pub fn params(words: &[String]) -> Result<Value, SpecError> {
     if let [only] = words
         && only.trim_start().starts_with(['{', '['])

@@ -1,4 +1,4 @@
-//! One `ringway-io` process that we start and stop.
+//! `ringway-io` child process.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::stderr_tail::StderrTail;
 
 /// Longest wait from its start until the control socket accepts.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait from `shutdown` to its end: the drain and flush of every disk.
+/// Longest wait from `shutdown` to its exit: every disk is drained and flushed.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A `ringway-io` of our own. Dropped, it is killed.
+/// `ringway-io` child process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct IoProcess {
     group: ChildGroup,
@@ -29,12 +29,12 @@ pub struct IoProcess {
 }
 
 impl IoProcess {
-    /// Starts the program; [`Self::ready`] says when it can be called. With `echo` its log goes
-    /// to our standard error.
+    /// Starts the program. Wait for [`Self::ready`] before the first call. With `echo`, its log is
+    /// copied to standard error.
     ///
-    /// It writes a byte when its socket accepts. The pipe for that is its descriptor 0: standard
-    /// descriptors are the ones that a child can be given without any other child inheriting
-    /// them by accident, and it reads nothing there.
+    /// The process writes a byte when its socket accepts. The pipe for that is its descriptor 0.
+    /// Unlike others, a standard descriptor cannot be inherited by another child by accident, and
+    /// `ringway-io` reads nothing from it.
     ///
     /// # Errors
     /// [`DatapathError::Start`].
@@ -62,11 +62,12 @@ impl IoProcess {
     /// Waits until the control socket accepts, and connects.
     ///
     /// # Errors
-    /// [`DatapathError::Died`] with its last words, [`DatapathError::Late`], [`DatapathError::NotThere`].
+    /// [`DatapathError::Died`] with its last output, [`DatapathError::Late`],
+    /// [`DatapathError::NotThere`].
     pub async fn ready(&mut self) -> Result<RpcConnection, DatapathError> {
         if let Some(mut ready) = self.ready.take() {
             let told = async {
-                // The pipe closed without a byte: it is ending.
+                // The pipe closed without a byte: the process is exiting.
                 if ready.read_u8().await.is_err() { Err(self.died().await) } else { Ok(()) }
             };
             tokio::time::timeout(READY_DEADLINE, told).await.map_err(|_| {
@@ -76,12 +77,12 @@ impl IoProcess {
         RpcConnection::connect(&self.control).await
     }
 
-    /// Process id while it runs.
+    /// Returns the process id while it runs.
     pub fn id(&self) -> Option<u32> {
         self.group.id()
     }
 
-    /// Waits for its end, and says how it ended as an error: nobody asked it to.
+    /// Waits for its exit without a request, and returns that as an error.
     pub async fn died(&mut self) -> DatapathError {
         match self.group.wait().await {
             Ok(status) => DatapathError::Died { status, tail: self.tail.finish().await },
@@ -89,9 +90,9 @@ impl IoProcess {
         }
     }
 
-    /// Makes the error of a call tell the better cause: when the process died, that.
+    /// Replaces the error of a call with the death of the process, if that is the cause.
     pub async fn explain(&mut self, error: DatapathError) -> DatapathError {
-        /// A broken connection comes just before the end of the process.
+        /// A connection breaks just before the process exits.
         const GRACE: Duration = Duration::from_millis(500);
         if !matches!(error, DatapathError::Broken { .. } | DatapathError::NotThere { .. }) {
             return error;
@@ -99,10 +100,11 @@ impl IoProcess {
         tokio::time::timeout(GRACE, self.died()).await.unwrap_or(error)
     }
 
-    /// Asks it to detach everything and end; kills it when it does not in time.
+    /// Requests a shutdown, which detaches everything. Kills the process if it does not exit in
+    /// time.
     ///
     /// # Errors
-    /// When it ended in another way than asked: its disks may not have been flushed.
+    /// The process exited in another way. Its disks may not be flushed.
     pub async fn stop(&mut self, client: &mut RpcConnection) -> Result<(), DatapathError> {
         let asked = client.shutdown(SHUTDOWN_DEADLINE).await;
         if asked.is_err() {
@@ -116,10 +118,10 @@ impl IoProcess {
         }
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its exit.
     pub async fn kill(&mut self) {
         self.group.kill();
-        // After SIGKILL only the kernel can refuse to say so.
+        // After SIGKILL only the kernel can refuse the wait.
         let _ended = self.group.wait().await;
     }
 

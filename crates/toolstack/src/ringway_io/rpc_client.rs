@@ -1,4 +1,4 @@
-//! Calls to a `ringway-io` of ours, until there is an answer.
+//! Client that repeats a call to a `ringway-io` until it is answered.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::spec_store::SpecStore;
 use super::supervisor::Supervisor;
 use crate::boxed_future::BoxFuture;
 
-/// Whoever calls one `ringway-io`.
+/// Client of one `ringway-io`.
 #[derive(Debug)]
 pub(super) struct RpcClient<T> {
     pub(super) supervisor: Arc<Supervisor<T>>,
@@ -26,29 +26,29 @@ impl<T> Clone for RpcClient<T> {
     }
 }
 
-/// A call.
+/// Call with its policy.
 pub(super) struct RpcCall<'a> {
     pub(super) kind: Kind,
     pub(super) method: &'static str,
     pub(super) params: Value,
-    /// The disk or NIC to which it does something.
+    /// Disk or NIC that the call changes.
     pub(super) item: Option<&'a str>,
     pub(super) until: Instant,
-    /// Its turn lasts until it is answered, also when nobody waits for that any more: what comes late
-    /// does not undo what came after it.
+    /// True if the device stays locked until the answer, even if the caller stops waiting. So a
+    /// late effect cannot undo a later call.
     pub(super) lasts: bool,
 }
 
 impl<'a> RpcCall<'a> {
-    /// One that does something to a disk or a NIC.
+    /// Creates a call that changes a disk or a NIC.
     pub(super) fn step(item: &'a str, method: &'static str, params: Value) -> Self {
         let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
         Self { kind, method, params, item: Some(item), until, lasts: false }
     }
 }
 
-/// Does something to its end, also when nobody waits for it any more: what is known must be what was
-/// done.
+/// Runs work to its end, even if the caller stops waiting: the stored specification must match the
+/// effect.
 pub(super) fn task<R: Send + 'static>(
     work: impl Future<Output = Result<R, DatapathError>> + Send + 'static,
 ) -> BoxFuture<'static, Result<R, DatapathError>> {
@@ -62,9 +62,10 @@ pub(super) fn task<R: Send + 'static>(
 }
 
 impl<T: ServedDevice> RpcClient<T> {
-    /// Calls until there is an answer: one that was lost with who should have given it is asked for
-    /// again, and all verbs can be repeated. What is known then is changed by `note`, before anybody
-    /// else does something to the same.
+    /// Calls until there is an answer.
+    ///
+    /// If the process dies before the answer, the call is repeated: all methods are idempotent.
+    /// `note` updates the stored specification before any other call on the same device.
     pub(super) async fn call(
         &self,
         rpc_call: RpcCall<'_>,
@@ -77,7 +78,7 @@ impl<T: ServedDevice> RpcClient<T> {
             let answer = self.call_once(&rpc_call, &note).await;
             let in_time = Instant::now() < rpc_call.until;
             match answer {
-                // Whoever serves has died: the next one takes the next connection.
+                // The worker has died. Its successor accepts the next connection.
                 Err(DatapathError::Broken { .. }) if in_time => {}
                 Err(gone @ DatapathError::NotThere { .. }) if in_time => {
                     if !self.supervisor.ensure_running(start).await? {
@@ -89,7 +90,7 @@ impl<T: ServedDevice> RpcClient<T> {
                 {
                     sleep(BUSY_PAUSE).await;
                 }
-                // What was waited for in all, and not since the last death.
+                // Report the whole wait, not only that since the last death.
                 Err(DatapathError::Late { what, .. }) => {
                     return Err(DatapathError::Late { what, deadline: kind.deadline() });
                 }
@@ -98,7 +99,8 @@ impl<T: ServedDevice> RpcClient<T> {
         }
     }
 
-    /// In its turn, which does not last over a death: what is attached again then has turns too.
+    /// Sends one attempt under the device's lock. The lock does not span a death, because
+    /// reattaching takes it too.
     async fn call_once(
         &self,
         rpc_call: &RpcCall<'_>,
@@ -120,7 +122,7 @@ impl<T: ServedDevice> RpcClient<T> {
         answer
     }
 
-    /// Does something to a disk or a NIC, which changes what is known of it if it is done.
+    /// Changes a disk or a NIC. On success, updates its specification.
     pub(super) async fn step(
         &self,
         id: &str,
@@ -135,7 +137,8 @@ impl<T: ServedDevice> RpcClient<T> {
         self.call(RpcCall::step(id, method, params), note).await
     }
 
-    /// Sets something of a disk or a NIC. One that is not there has it when it is attached again.
+    /// Sets a value of a disk or a NIC. If it does not exist, the value applies when it is attached
+    /// again.
     pub(super) async fn set(
         &self,
         id: &str,
@@ -152,7 +155,7 @@ impl<T: ServedDevice> RpcClient<T> {
             .map(drop)
     }
 
-    /// Asks for what is answered at once.
+    /// Sends a query that is answered at once.
     pub(super) async fn short(
         &self,
         method: &'static str,
@@ -164,13 +167,12 @@ impl<T: ServedDevice> RpcClient<T> {
     }
 }
 
-/// It was refused with this code.
+/// Returns whether the error is a refusal with this code.
 pub(super) fn is(error: &DatapathError, code: i64) -> bool {
     matches!(error, DatapathError::Refused { source: RpcError { code: got, .. }, .. } if *got == code)
 }
 
-/// What is not there, or is in a process that is not, has nothing to let go of; `none` is the code
-/// that says so.
+/// Treats a missing device or process as success. `none` is the error code of a missing device.
 pub(super) fn gone_is_done(
     outcome: Result<Value, DatapathError>,
     none: i64,
@@ -182,7 +184,7 @@ pub(super) fn gone_is_done(
     }
 }
 
-/// An answer of this type.
+/// Parses an answer as this type.
 pub(super) fn typed<R: DeserializeOwned>(method: &str, value: Value) -> Result<R, DatapathError> {
     serde_json::from_value(value).map_err(|error| nonsense(method, error))
 }

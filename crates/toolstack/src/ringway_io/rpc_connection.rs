@@ -1,4 +1,4 @@
-//! A client of one `ringway-io` over its control socket.
+//! Client connection to the control socket of one `ringway-io`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::json_lines::{JsonLines, write_json};
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for an answer that opens or flushes an image.
 pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
-/// Longest wait for the socket to accept: a full backlog blocks.
+/// Longest wait for the socket to accept. A full backlog blocks.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// One connection; calls go one after the other. When it broke, the next call makes another: a
+/// Connection, on which calls run one after the other. If it breaks, the next call reconnects: a
 /// worker of `ringway-io` may die and be replaced.
 #[derive(Debug)]
 pub struct RpcConnection {
@@ -33,9 +33,9 @@ pub struct RpcConnection {
     lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     next_id: u64,
-    /// A call is being written; if this is still set at the next one, half a line is out there.
+    /// True while a call is being written. If the next call finds it set, half a line was sent.
     writing: bool,
-    /// The last call, until it is answered.
+    /// Id of the last call, until it is answered.
     owed: Option<u64>,
 }
 
@@ -61,11 +61,12 @@ impl RpcConnection {
             .map_err(|source| DatapathError::NotThere { socket: socket.into(), source })
     }
 
-    /// Calls `method` and waits at most `deadline` for its answer. After [`DatapathError::Late`] the
-    /// connection may be used again: a late answer is told by its id and passed over.
+    /// Calls `method` and waits at most `deadline` for its answer. After [`DatapathError::Late`]
+    /// the connection may be used again: a late answer is recognized by its id and skipped.
     ///
     /// # Errors
-    /// Any but [`DatapathError::Start`], [`DatapathError::NotThere`] and [`DatapathError::Died`].
+    /// Every [`DatapathError`] except [`DatapathError::Start`], [`DatapathError::NotThere`] and
+    /// [`DatapathError::Died`].
     pub async fn call(
         &mut self,
         method: &str,
@@ -73,7 +74,7 @@ impl RpcConnection {
         deadline: Duration,
     ) -> Result<Value, DatapathError> {
         if self.broken {
-            // Ids go on: an answer that is late cannot be taken for another's.
+            // Continue the ids, so that a late answer matches no other call.
             let next_id = self.next_id;
             *self = Self { next_id, ..Self::connect(&self.socket).await? };
         }
@@ -91,8 +92,8 @@ impl RpcConnection {
         outcome.map_err(|_| DatapathError::Late { what: method.into(), deadline })?
     }
 
-    /// Waits, without an end, until the last call is answered or cannot be any more: as long as the
-    /// other side works on it. The answer is passed over.
+    /// Waits, without a deadline, until the last call is answered or its connection breaks. Skips
+    /// the answer.
     pub(super) async fn settle(&mut self) {
         while let Some(id) = self.owed.filter(|_| self.is_usable()) {
             match self.lines.next_json().await {
@@ -103,7 +104,7 @@ impl RpcConnection {
         }
     }
 
-    /// Whether it is connected, and not in the middle of a line.
+    /// Returns whether the connection is open and not in the middle of a line.
     pub(super) fn is_usable(&self) -> bool {
         !self.broken && !self.writing
     }
@@ -133,8 +134,8 @@ impl RpcConnection {
                         .outcome()
                         .map_err(|source| DatapathError::Refused { what: what(), source });
                 }
-                Some(got) if got < id => {} // late answer to a call that we gave up
-                // An error without an id: our line was not understood at all.
+                Some(got) if got < id => {} // late answer to a call that timed out
+                // An error without an id: the peer did not understand the line at all.
                 None if reply.error.is_some() => {
                     let outcome = reply.outcome();
                     return outcome
@@ -161,75 +162,76 @@ impl RpcConnection {
         })
     }
 
-    /// `disk.attach`: returns when the disk's socket accepts.
+    /// Calls `disk.attach`, which returns when the disk's socket accepts.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn attach(&mut self, spec: &DiskSpec) -> Result<DiskReply, DatapathError> {
         let params = written("disk.attach", spec)?;
         self.typed("disk.attach", params, ATTACH_DEADLINE).await
     }
 
-    /// `disk.detach`.
+    /// Calls `disk.detach`.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn detach(&mut self, id: &str) -> Result<(), DatapathError> {
         self.call("disk.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
     }
 
-    /// `nic.attach`: returns when the NIC's socket accepts. Told again, it does nothing.
+    /// Calls `nic.attach`, which returns when the NIC's socket accepts. A repeated call has no
+    /// effect.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn nic_attach(&mut self, spec: &NicSpec) -> Result<NicReply, DatapathError> {
         let params = written("nic.attach", spec)?;
         self.typed("nic.attach", params, ATTACH_DEADLINE).await
     }
 
-    /// `nic.detach`: returns when nothing of the NIC is left.
+    /// Calls `nic.detach`, which returns when the NIC is removed completely.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn nic_detach(&mut self, id: &str) -> Result<(), DatapathError> {
         self.call("nic.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
     }
 
-    /// `network.uplink`: returns when the host is in the network, or is not any more.
+    /// Calls `network.uplink`, which returns when the uplink is created or removed.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn network_uplink(&mut self, spec: &UplinkSpec) -> Result<(), DatapathError> {
         let params = written("network.uplink", spec)?;
         self.call("network.uplink", params, ATTACH_DEADLINE).await.map(drop)
     }
 
-    /// `stats` of the whole process.
+    /// Calls `stats` for the whole process.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn stats(&mut self) -> Result<Stats, DatapathError> {
         self.typed("stats", json!({}), CALL_DEADLINE).await
     }
 
-    /// `stats` of one disk or NIC, in full.
+    /// Calls `stats` for one disk or NIC, with all details.
     ///
     /// # Errors
-    /// As [`Self::call`]; [`DatapathError::Refused`] where there is none.
+    /// The errors of [`Self::call`]; [`DatapathError::Refused`] if it does not exist.
     pub async fn stats_of(&mut self, id: &str) -> Result<Stats, DatapathError> {
         self.typed("stats", json!({ "id": id }), CALL_DEADLINE).await
     }
 
-    /// `shutdown`: every disk is drained, flushed and detached; then the process ends.
+    /// Calls `shutdown`: the process drains, flushes and detaches every disk, then exits.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// The errors of [`Self::call`].
     pub async fn shutdown(&mut self, deadline: Duration) -> Result<(), DatapathError> {
         self.call("shutdown", json!({}), deadline).await.map(drop)
     }
 }
 
-/// A specification as parameters of `what`.
+/// Serializes a specification as the parameters of `what`.
 fn written(what: &str, spec: &impl Serialize) -> Result<Value, DatapathError> {
     serde_json::to_value(spec)
         .map_err(|error| DatapathError::Nonsense { what: what.into(), why: error.to_string() })

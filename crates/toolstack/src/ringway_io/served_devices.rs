@@ -1,4 +1,4 @@
-//! What a `ringway-io` of ours is told to serve, and whose it is.
+//! Devices that a `ringway-io` serves, and their owner.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,17 +13,17 @@ use serde_json::Value;
 
 use crate::cgroup::Leaf;
 
-/// Whose a `ringway-io` is.
+/// Owner of a `ringway-io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DatapathOwner {
-    /// It serves the disks of an SR.
+    /// SR whose disks it serves.
     Sr(SrId),
-    /// It serves the NICs of all networks.
+    /// All networks, whose NICs it serves.
     Networks,
 }
 
 impl DatapathOwner {
-    /// Where its processes are.
+    /// Returns the control group of its processes.
     pub(super) fn group(self) -> Leaf {
         match self {
             Self::Sr(sr) => Leaf::Datapath(sr),
@@ -41,25 +41,25 @@ impl fmt::Display for DatapathOwner {
     }
 }
 
-/// One thing that is served, as it is kept for the next `ringway-io`.
+/// Served device, in the form that is stored for the next `ringway-io`.
 pub(super) trait ServedDevice:
     Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Where files of them are kept.
+    /// Directory of their files.
     const FOLDER: &'static str;
-    /// The verb that has one served, and starts who serves it.
+    /// Method that attaches one. Its call starts the process if necessary.
     const ATTACH: &'static str;
 
-    /// Its name there.
+    /// Returns its id at the `ringway-io`.
     fn id(&self) -> &str;
 
-    /// The calls that have it served, in their order.
+    /// Returns the calls that attach it, in their order.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be serialized.
     fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>>;
 
-    /// Those that are served.
+    /// Returns the ids of the served devices.
     fn served(stats: &Stats) -> BTreeSet<String>;
 }
 
@@ -80,16 +80,16 @@ impl ServedDevice for DiskSpec {
     }
 }
 
-/// A NIC, with the uplink of its network.
+/// NIC, with the uplink of its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SwitchNic {
     pub(super) nic: NicSpec,
-    /// The TAP device by which the host is in its network.
+    /// TAP device that connects the network to the host.
     pub(super) uplink: String,
 }
 
 impl SwitchNic {
-    /// Parameters of the call that brings the host to its network.
+    /// Returns the parameters of the call that creates the uplink.
     pub(super) fn uplink(&self) -> serde_json::Result<Value> {
         let (network, tap) = (self.nic.network.clone(), Some(self.uplink.clone()));
         serde_json::to_value(UplinkSpec { network, tap })
@@ -105,13 +105,13 @@ impl ServedDevice for SwitchNic {
     }
 
     fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>> {
-        // A network has lost its uplink with its last NIC.
+        // A network loses its uplink with its last NIC.
         let nic = serde_json::to_value(&self.nic)?;
         Ok(vec![(Self::ATTACH, nic), ("network.uplink", self.uplink()?)])
     }
 
-    /// With the host in their network: the kernel may keep a device of one that was killed for a moment,
-    /// so that a NIC comes back before its uplink can.
+    /// Counts only NICs whose network has a working uplink. After a kill, the kernel may keep the
+    /// TAP device busy for a moment, so that a NIC returns before its uplink.
     fn served(stats: &Stats) -> BTreeSet<String> {
         let has_host =
             |one: &&NetworkStats| one.uplink.as_ref().is_some_and(|uplink| uplink.failed.is_none());
@@ -130,7 +130,7 @@ mod tests {
     use crate::machines::Drivers;
     use crate::sim::{Sim, drivers};
 
-    /// What is told of a NIC whose network has this uplink.
+    /// Returns stats with a NIC whose network has this uplink.
     async fn told(uplink: Option<Option<&str>>) -> Stats {
         let Drivers { net, switch, .. } = drivers(&Sim::new());
         net.create_bridge("lan", 1500).await.unwrap();

@@ -1,4 +1,4 @@
-//! A datapath and a switch that serve nothing.
+//! Simulated datapath and switch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::boxed_future::BoxFuture;
 use crate::machines::DatapathProvider;
 use crate::sim::{Call, CallKind, Disk, Domain, Port, Sim, State, vdi_of};
 
-/// The datapaths of a simulated host.
+/// Datapaths of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimPaths(pub(crate) Arc<Sim>);
 
@@ -38,7 +38,7 @@ impl DatapathProvider for SimPaths {
     }
 }
 
-/// That of one SR.
+/// Datapath of one SR.
 #[derive(Debug)]
 struct SimPath {
     sim: Arc<Sim>,
@@ -61,7 +61,7 @@ impl SimPath {
         self.sim.call(call, work, |why| refused(call_kind, why)).await
     }
 
-    /// Something about a disk that is there.
+    /// Runs a call on an existing disk.
     async fn about<T>(
         &self,
         id: &str,
@@ -79,7 +79,7 @@ impl SimPath {
     }
 }
 
-/// The slot whose disk has this id.
+/// Returns the slot whose disk has this id.
 fn vbd(id: &str) -> Option<VbdId> {
     id.parse().ok().map(VbdId)
 }
@@ -205,7 +205,7 @@ impl Datapath for SimPath {
     }
 }
 
-/// The switch of a simulated host.
+/// Switch of a simulated host.
 #[derive(Clone, Debug)]
 pub struct SimSwitch(pub(crate) Arc<Sim>);
 

@@ -1,8 +1,8 @@
-//! What a `ringway-io` was told to serve: kept beside its sockets, so that one that has died
-//! while no daemon ran is replaced as it was.
+//! Specifications of served devices, stored beside the sockets. If a `ringway-io` dies while no
+//! daemon runs, its successor gets the same devices.
 //!
-//! A file for each disk or NIC, written whole. The directory is one of the host's running time: after
-//! a reboot no guest waits for its devices any more.
+//! Each disk or NIC has one file, which is replaced atomically. The files are valid for one boot of
+//! the host: after a reboot no guest waits for its devices.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::served_devices::{DatapathOwner, ServedDevice};
 
-/// Names the start of the host.
+/// File with the kernel's random id of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Says whose the directory is.
+/// File that names the owner of the directory.
 const OWNER: &str = "owner.json";
-/// Ends the name of a file that is not whole yet.
+/// Extension of an incomplete file.
 const NEW: &str = "new";
 
-/// Disks or NICs by id.
+/// Specifications of disks or NICs, by id.
 #[derive(Debug)]
 pub(super) struct SpecStore<T> {
     folder: PathBuf,
@@ -29,16 +29,17 @@ pub(super) struct SpecStore<T> {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owned {
-    /// The SR, or what else has it.
+    /// The SR, or another owner.
     sr: String,
     boot: String,
 }
 
 impl<T: ServedDevice> SpecStore<T> {
-    /// Those of the `ringway-io` whose sockets are in `folder`, which is made if it is not there.
+    /// Opens the specifications of the `ringway-io` with sockets in `folder`. Creates the directory
+    /// if necessary.
     ///
     /// # Errors
-    /// The directory cannot be made or is another one's.
+    /// The directory cannot be created, or has another owner.
     pub(super) fn open(folder: &Path, owner: DatapathOwner) -> io::Result<Self> {
         let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
         let items = folder.join(T::FOLDER);
@@ -52,7 +53,7 @@ impl<T: ServedDevice> SpecStore<T> {
                 return Err(io::Error::other(why));
             }
             _ => {
-                // Of before the last reboot.
+                // The files are of an earlier boot.
                 std::fs::remove_dir_all(&items)?;
                 std::fs::DirBuilder::new().mode(0o700).create(&items)?;
                 write(&folder.join(OWNER), &ours)?;
@@ -61,23 +62,23 @@ impl<T: ServedDevice> SpecStore<T> {
         Ok(Self { folder: folder.into(), by_id })
     }
 
-    /// All of them.
+    /// Returns all specifications.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.by_id.values()
     }
 
-    /// One of them.
+    /// Returns the specification of one device.
     pub(super) fn get(&self, id: &str) -> Option<&T> {
         self.by_id.get(id)
     }
 
-    /// It is served, or is served otherwise.
+    /// Stores the specification of a device.
     pub(super) fn put(&mut self, spec: T) {
         self.told(write(&self.file(spec.id()), &spec));
         self.by_id.insert(spec.id().to_owned(), spec);
     }
 
-    /// Changes what is known of one.
+    /// Changes the specification of a device.
     pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut T)) {
         if let Some(mut spec) = self.by_id.get(id).cloned() {
             change(&mut spec);
@@ -87,7 +88,7 @@ impl<T: ServedDevice> SpecStore<T> {
         }
     }
 
-    /// It is not served any more.
+    /// Removes the specification of a device.
     pub(super) fn remove(&mut self, id: &str) {
         if self.by_id.remove(id).is_some() {
             self.told(std::fs::remove_file(self.file(id)));
@@ -98,7 +99,8 @@ impl<T: ServedDevice> SpecStore<T> {
         self.folder.join(T::FOLDER).join(format!("{id}.json"))
     }
 
-    /// It is served, or is not, all the same: only a death of both processes would show it.
+    /// Logs a failed write. The device is not affected: the failure matters only if keeper and
+    /// worker die.
     fn told(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
             tracing::warn!("cannot note in {} what is served: {error}", self.folder.display());
@@ -112,7 +114,7 @@ fn load<T: ServedDevice>(items: &Path) -> io::Result<BTreeMap<String, T>> {
         let path = entry?.path();
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => {}
-            // What a death has left half written.
+            // An interrupted write left this file.
             Some(NEW) => {
                 if let Err(error) = std::fs::remove_file(&path) {
                     tracing::warn!("{} stays, though nobody reads it: {error}", path.display());
@@ -133,7 +135,8 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// Whole or not at all, as far as processes see it: nothing of this outlives a crash of the host.
+/// Replaces a file atomically for other processes. The content need not survive a crash of the
+/// host, so it is not synced.
 fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let new = path.with_extension(NEW);
     std::fs::write(&new, serde_json::to_vec(value)?)?;

@@ -1,4 +1,4 @@
-//! What the interfaces of all guests are plugged into.
+//! Interface of the switch for the interfaces of all guests.
 
 use std::fmt;
 use std::path::Path;
@@ -17,44 +17,47 @@ use super::supervisor::{IoLaunch, Supervisor};
 use crate::boxed_future::BoxFuture;
 use crate::machines;
 
-/// Serves NICs, each in a network. A call whose goal is reached does nothing and ends well; NICs
-/// outlive the daemon.
+/// Driver that serves NICs, each in a network. A call whose goal is already reached does nothing
+/// and succeeds. NICs outlive the daemon.
 ///
-/// A network is there from its first NIC to its last. Whoever calls sees to it that NICs of one
-/// network come and go one after the other.
+/// A network exists from its first NIC to its last. The caller must attach and detach the NICs of
+/// one network one after the other.
 pub trait Switch: fmt::Debug + Send + Sync {
-    /// Makes a NIC that listens at its socket, and brings the host to its network by this TAP device. One
-    /// that is there already with the same spec is left as it is. The MTU counts for the first NIC of a
-    /// network; others get that of the network.
+    /// Attaches a NIC, which then listens on its socket, and connects the host to its network
+    /// through this TAP device.
+    ///
+    /// Does nothing if the NIC exists with the same specification. The first NIC of a network sets
+    /// the MTU, and others get that of the network.
     fn attach<'a>(
         &'a self,
         nic: &'a NicSpec,
         uplink: &'a str,
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Has a NIC do what it may from now on. One that is not there gets its limits when it comes.
+    /// Changes the limits of a NIC. If it does not exist, they apply when it is attached.
     fn limit<'a>(
         &'a self,
         id: &'a str,
         limits: &'a NicLimits,
     ) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// Removes the NIC and its socket, and its network if it was the last there.
+    /// Removes the NIC and its socket. The last NIC of a network removes the network too.
     fn detach<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), DatapathError>>;
-    /// What is there; nothing while nobody serves.
+    /// Returns the stats; `None` while no process serves the networks.
     fn stats(&self) -> BoxFuture<'_, Result<Option<Stats>, DatapathError>>;
 }
 
-/// By one `ringway-io` for all networks of the host: interfaces of one network are on one switch.
+/// Switch by one `ringway-io` for all networks of the host, so that interfaces of one network share
+/// a switch.
 #[derive(Clone, Debug)]
 pub struct IoSwitch {
     rpc_client: RpcClient<SwitchNic>,
 }
 
 impl IoSwitch {
-    /// The one whose sockets are in a folder of `run`. One that runs there already is found when it
-    /// is asked for.
+    /// Creates the client. Sockets are in a subdirectory of `run`. A running process is discovered
+    /// on the first query.
     ///
     /// # Errors
-    /// [`DatapathError::SrDirectory`].
+    /// [`DatapathError::Folder`].
     pub fn new(run: &Path, launch: IoLaunch) -> Result<Self, DatapathError> {
         let folder = machines::ports(run);
         let supervisor = Supervisor::new(DatapathOwner::Networks, folder.clone(), Arc::new(launch));

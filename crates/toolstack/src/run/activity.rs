@@ -1,31 +1,31 @@
-//! For how long each disk was busy, from the counts that the datapath is asked for now and then.
+//! Busy time of each disk, sampled from the datapath's counters.
 //!
-//! Requests by the lifetime of a process say little about a disk that idles most of it. So the
-//! counts are sampled, and a disk was busy in a sample's time if it completed something in it.
+//! Requests divided by the process's lifetime say little about a disk that mostly idles. So the
+//! counters are sampled. A disk was busy during an interval if it completed a request in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::report::{DiskStats, Latency, OpCounts, Stats};
 
-/// Time between samples. A burst shorter than this counts as this long: the rate that comes out
-/// is a lower bound.
+/// Sampling interval. A shorter burst counts as a whole interval, so the resulting rate is a lower
+/// bound.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
-/// Busy time by disk, and the counts of workers that were replaced.
+/// Busy time of each disk, and the counters of replaced workers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BusyTracker {
     busy: BTreeMap<String, Duration>,
     last: BTreeMap<String, Counts>,
     last_uptime_seconds: f64,
-    /// The process that the last sample is of.
+    /// Process of the last sample.
     pid: u32,
-    /// Last counts of those before it.
+    /// Last counters of earlier processes.
     former: BTreeMap<String, Counts>,
 }
 
-/// What of a disk's counts goes on over the processes that served it. Times cannot be added: they
-/// are those of the last process that had any.
+/// Counters of a disk that are summed over its processes. Latencies cannot be added: they are those
+/// of the last process that has any.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     requests: OpCounts,
@@ -51,10 +51,10 @@ impl Counts {
 }
 
 impl BusyTracker {
-    /// Takes one sample.
+    /// Adds one sample.
     pub fn sample(&mut self, stats: &Stats) {
         if stats.pid != self.pid {
-            // Another process, which counts from the start.
+            // A new process starts its counters at zero.
             for (id, counts) in std::mem::take(&mut self.last) {
                 self.former.entry(id).or_default().add(&counts);
             }
@@ -62,7 +62,7 @@ impl BusyTracker {
         }
         let passed = (stats.uptime_seconds - self.last_uptime_seconds).max(0.0);
         self.last_uptime_seconds = stats.uptime_seconds;
-        // A wild number from outside is no reason to end.
+        // An invalid number from outside must not panic.
         let passed = Duration::try_from_secs_f64(passed).unwrap_or_default();
         for disk in &stats.disks {
             let counts = Counts::of(disk);
@@ -73,8 +73,8 @@ impl BusyTracker {
         }
     }
 
-    /// The counts of `stats` with those of the processes before that one; what those did after
-    /// their last sample is missing.
+    /// Adds the counters of earlier processes to `stats`. Requests after their last sample are
+    /// missing.
     pub fn whole(&self, mut stats: Stats) -> Stats {
         for disk in &mut stats.disks {
             let Some(former) = self.former.get(&disk.id) else { continue };
@@ -87,7 +87,8 @@ impl BusyTracker {
         stats
     }
 
-    /// Requests a second while the disk was busy, of `requests` in all; 0 for one that never was.
+    /// Returns the requests per second while the disk was busy, for `requests` in total; 0 for a
+    /// disk that was never busy.
     pub fn rate(&self, id: &str, requests: u64) -> f64 {
         match self.busy.get(id).map(Duration::as_secs_f64) {
             Some(seconds) if seconds > 0.0 => requests as f64 / seconds,

@@ -1,4 +1,4 @@
-//! The guest's console and whoever watches it.
+//! Guest console, and its output and input streams.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Where the guest's output goes and its input comes from.
+/// Output and input of the guest's console.
 pub struct Console {
     output: Box<dyn AsyncWrite + Send + Unpin>,
     input: Option<mpsc::Receiver<Vec<u8>>>,
@@ -21,7 +21,7 @@ impl fmt::Debug for Console {
 }
 
 impl Console {
-    /// Output to `output`; input, if any, as it is sent.
+    /// Creates a console that writes to `output`, and reads from `input` if there is one.
     pub fn new(
         output: impl AsyncWrite + Send + Unpin + 'static,
         input: Option<mpsc::Receiver<Vec<u8>>>,
@@ -29,8 +29,8 @@ impl Console {
         Self { output: Box::new(output), input }
     }
 
-    /// Copies in both directions in the background until the machine closes its side. The
-    /// handle ends when the last output has been written.
+    /// Copies in both directions in the background until the machine closes its side. The handle
+    /// ends after the last output is written.
     pub(super) fn connect(self, machine: UnixStream) -> JoinHandle<()> {
         let (reader, writer) = machine.into_split();
         let feeder = tokio::spawn(feed(self.input, writer));
@@ -42,8 +42,8 @@ impl Console {
     }
 }
 
-/// Shows what the guest prints. When nobody looks any longer (a closed pipe) the rest is read
-/// and dropped: a guest must not stand still because of that.
+/// Writes the guest's output. If the reader is gone (a closed pipe), the rest is discarded, because
+/// the guest must not block.
 async fn show(mut reader: impl AsyncRead + Unpin, mut output: Box<dyn AsyncWrite + Send + Unpin>) {
     let mut watched = true;
     let mut chunk = vec![0; 16 << 10];
@@ -53,12 +53,12 @@ async fn show(mut reader: impl AsyncRead + Unpin, mut output: Box<dyn AsyncWrite
             watched = output.write_all(bytes).await.is_ok() && output.flush().await.is_ok();
         }
     }
-    // Ends a reader on the other side of a pipe; a failure means that it has gone already.
+    // The shutdown ends the reader of a pipe. On failure the reader is already gone.
     let _gone = output.shutdown().await;
 }
 
-/// Types what comes in. The end of the input is not the end of the console: QEMU drops one whose
-/// other side has stopped writing, so the writing side stays open until the machine has ended.
+/// Sends the input to the guest. After the end of the input the writing side stays open until the
+/// machine ends: QEMU drops a console whose peer stops writing.
 async fn feed(input: Option<mpsc::Receiver<Vec<u8>>>, mut writer: OwnedWriteHalf) {
     if let Some(mut input) = input {
         while let Some(bytes) = input.recv().await {
@@ -101,7 +101,7 @@ mod tests {
         let _done = Console::new(sink, None).connect(ours);
         guest.write_all(b"x").await.unwrap();
         shown.read_u8().await.unwrap();
-        // Both tasks have run by now; an end would be there to be read.
+        // Both tasks have run by now, so a closed connection would be visible.
         let end = guest.try_read(&mut [0]).unwrap_err();
         assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock);
     }
@@ -112,7 +112,7 @@ mod tests {
         let (sink, shown) = tokio::io::duplex(64);
         drop(shown);
         let done = Console::new(sink, None).connect(ours);
-        // More than every buffer on the way holds.
+        // More than all buffers on the path hold.
         guest.write_all(&vec![b'x'; 4 << 20]).await.unwrap();
         drop(guest);
         done.await.unwrap();

@@ -1,4 +1,4 @@
-//! Why a run failed.
+//! Errors of a run.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,56 +8,56 @@ use model::spec::SpecError;
 use crate::qemu::QemuError;
 use crate::ringway_io::DatapathError;
 
-/// Why a run failed.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The machine or a disk cannot be had as asked.
+    /// The machine or a disk is not possible as specified.
     #[error("the machine cannot be started as asked")]
     Spec(#[from] SpecError),
-    /// A file that the machine needs cannot be read.
+    /// A file of the machine cannot be read.
     #[error("the {what} {} cannot be read", path.display())]
     Unreadable {
-        /// What it is for.
+        /// Purpose of the file.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// No directory for the sockets.
+    /// The directory for the sockets cannot be created.
     #[error("cannot make a directory for the sockets under {}", path.display())]
     Scratch {
-        /// Where it was tried.
+        /// Path of the parent directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The datapath failed.
     #[error("the disks cannot be served")]
     Io(#[from] DatapathError),
-    /// A disk was refused.
+    /// The datapath refused a disk.
     #[error("disk {position} ({what}) cannot be served")]
     Disk {
-        /// Its position, counted from 1 as the user gave them.
+        /// Position of the disk on the command line, counted from 1.
         position: usize,
-        /// Where its bytes are.
+        /// Backend of the disk.
         what: String,
-        /// Why.
+        /// Error of the datapath.
         source: DatapathError,
     },
     /// QEMU failed.
     #[error("the machine failed")]
     Qemu(#[from] QemuError),
-    /// The guest ended in another way than by powering off.
+    /// The guest ended, but not by a power-off.
     #[error(
         "the guest {} instead of powering off; its console says why",
         if *panicked { "panicked" } else { "reset (it rebooted, or its kernel panicked)" }
     )]
     Guest {
-        /// It told QEMU of a panic.
+        /// True if the guest reported a panic to QEMU.
         panicked: bool,
     },
-    /// Somebody ended QEMU from outside.
+    /// A signal or another program ended QEMU.
     #[error("QEMU was ended from outside; the guest did not power off")]
     EndedOutside,
 }

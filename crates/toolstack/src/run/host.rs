@@ -1,4 +1,4 @@
-//! What a run finds on its host.
+//! Programs and directories of the host for a run.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,33 +7,34 @@ use super::workspace;
 use crate::accel::ProbeCache;
 use crate::binaries::{self, NotFound};
 
-/// The programs and places that a run uses.
+/// Programs and directories that a run uses.
 #[derive(Debug)]
 pub struct Host {
-    /// The datapath program.
+    /// Path of `ringway-io`.
     pub ringway_io: PathBuf,
-    /// The emulator.
+    /// Path of QEMU.
     pub qemu: PathBuf,
-    /// Words before QEMU's command (see [`crate::qemu::Machine::detached_process`]).
+    /// Arguments before QEMU's command (see [`crate::qemu::Machine::spawn`]).
     pub launcher: Vec<OsString>,
     /// Device file of KVM.
     pub kvm: PathBuf,
-    /// Where the answers of trial boots are kept.
+    /// Store of trial boot results.
     pub probe_cache: ProbeCache,
-    /// Directory under which the sockets' directory is made.
+    /// Parent of the sockets' directory.
     pub scratch: PathBuf,
-    /// The logs of both programs go to our standard error.
+    /// True if the logs of both programs are copied to standard error.
     pub echo: bool,
-    /// The datapath is asked for its counts now and then, for `RunReport::activity`.
+    /// True if the datapath's counters are sampled for
+    /// [`RunReport::busy_tracker`](super::RunReport::busy_tracker).
     pub sample: bool,
 }
 
 impl Host {
-    /// This host as it is: programs beside the running one and in PATH, sockets under the
-    /// user's runtime directory.
+    /// Finds the programs beside the running one and in `PATH`. Sockets go under the user's runtime
+    /// directory.
     ///
     /// # Errors
-    /// When a program is missing.
+    /// A program is missing.
     pub fn find(launcher: Vec<OsString>, echo: bool) -> Result<Self, NotFound> {
         let qemu = binaries::in_path(binaries::QEMU).ok_or_else(|| NotFound {
             name: binaries::QEMU.into(),

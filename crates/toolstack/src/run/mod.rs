@@ -1,4 +1,4 @@
-//! One machine, from nothing to nothing: what `ringway run` does.
+//! Complete run of one machine, as `ringway run` does it.
 
 mod activity;
 mod console;
@@ -25,20 +25,20 @@ use crate::qemu::QemuExit;
 use resources::RunResources;
 use workspace::Workspace;
 
-/// What a run tells while it goes on.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEvent {
-    /// The accelerator that was taken, and why.
+    /// The accelerator is chosen.
     Accel(crate::accel::Decision),
-    /// KVM is being tried; this takes up to [`crate::accel::PROBE_DEADLINE`].
+    /// The trial boot under KVM has begun. It takes up to [`crate::accel::PROBE_DEADLINE`].
     TryingKvm,
     /// The datapath serves this many disks.
     Serving(usize),
     /// The guest runs.
     Started,
-    /// The machine has ended; the datapath is being stopped.
+    /// The machine has ended, and the datapath is being stopped.
     Ended,
-    /// Something went wrong that the result does not depend on.
+    /// A failure that does not change the result.
     Trouble(String),
 }
 
@@ -58,36 +58,36 @@ impl fmt::Display for RunEvent {
     }
 }
 
-/// How a run ended, when nothing failed.
+/// End of a run without failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<S> {
-    /// The guest powered itself off.
+    /// The guest powered off.
     PoweredOff,
-    /// The time limit passed; the machine was ended.
+    /// The time limit passed, and the machine was ended.
     TimedOut,
-    /// The caller asked to stop, for this reason; the machine was ended.
+    /// The caller requested a stop for this reason, and the machine was ended.
     Stopped(S),
 }
 
-/// A finished run.
+/// Report of a completed run.
 #[derive(Clone, Debug)]
 pub struct RunReport<S> {
-    /// How it ended.
+    /// End of the run.
     pub outcome: Outcome<S>,
-    /// What the datapath counted, if it could still be asked.
+    /// Counters of the datapath, if it still answered.
     pub stats: Option<Stats>,
-    /// For how long each disk was busy, if that was asked for.
+    /// Busy time of each disk, if it was sampled.
     pub busy_tracker: BusyTracker,
 }
 
 /// Longest wait for the console's reader to take the last output.
 const CONSOLE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Runs one machine to its end. `stop` resolves when the caller wants it to end at once; `note`
-/// is told of each step. Whatever the result, no process, socket or file is left.
+/// Runs one machine to its end. `stop` resolves when the caller wants it to end at once. `note`
+/// receives the progress. Whatever the result, no process, socket or file remains.
 ///
 /// # Errors
-/// The first cause; the rest is taken down all the same.
+/// The first error. All parts are taken down all the same.
 pub async fn run<S>(
     spec: &MachineSpec,
     host: &Host,
@@ -120,7 +120,7 @@ pub async fn run<S>(
     result.map(|outcome| RunReport { outcome, stats, busy_tracker })
 }
 
-/// Starts everything and waits for the machine's end.
+/// Starts all parts and waits for the machine's end.
 async fn drive(
     spec: &MachineSpec,
     host: &Host,
@@ -136,14 +136,14 @@ async fn drive(
     note(RunEvent::Started);
     let mut output = console.connect(machine_console);
     let qemu_exit = run_resources.wait(host).await;
-    // The last words of a guest are often the ones that matter.
+    // Deliver the last output of a guest: it often contains the reason.
     if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
         output.abort();
     }
     qemu_exit
 }
 
-/// Checks what the host can tell before anything is started.
+/// Checks the specification against the host before anything is started.
 fn check(spec: &MachineSpec) -> Result<(), RunError> {
     spec.validate()?;
     let readable = |what, path: &Path| match std::fs::File::open(path) {

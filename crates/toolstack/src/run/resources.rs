@@ -1,4 +1,4 @@
-//! What a run has started, and how it is taken down.
+//! Processes and files of a run, and their removal.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::accel::{Decision, Prober};
 use crate::qemu::{Engine, Machine, QemuDisk, QemuError, QemuExit, QemuSpec};
 use crate::ringway_io::{DatapathError, IoProcess, RpcConnection};
 
-/// Everything that must not be left behind. Starting fills it; [`RunResources::take_down`] empties it,
-/// however far the start had come.
+/// All parts that must not remain. The start fills it. [`RunResources::take_down`] empties it,
+/// however far the start came.
 #[derive(Debug, Default)]
 pub(super) struct RunResources {
     decision: Option<Decision>,
@@ -85,7 +85,7 @@ impl RunResources {
         Ok(())
     }
 
-    /// Starts the machine on the disks; returns its console.
+    /// Starts the machine on the disks. Returns its console.
     pub(super) async fn start(
         &mut self,
         spec: &MachineSpec,
@@ -112,8 +112,8 @@ impl RunResources {
         Ok(console)
     }
 
-    /// Waits for the end of the machine, or the death of the datapath. Meanwhile it asks for counts
-    /// if the host says so.
+    /// Waits for the end of the machine or the death of the datapath. Samples the counters
+    /// meanwhile, if the host's settings say so.
     pub(super) async fn wait(&mut self, host: &Host) -> Result<QemuExit, RunError> {
         let (Some(machine), Some(io)) = (self.machine.as_mut(), self.io.as_mut()) else {
             return Err(QemuError::Closed.into());
@@ -127,8 +127,7 @@ impl RunResources {
         }
     }
 
-    /// Ends whatever runs: first the machine, then the datapath, which is asked for its counts
-    /// in between.
+    /// Ends the machine, reads the datapath's counters, then ends the datapath.
     pub(super) async fn take_down(
         &mut self,
         note: &mut (dyn FnMut(RunEvent) + Send),
@@ -140,7 +139,7 @@ impl RunResources {
         }
         let mut io = self.io.take()?;
         let Some(client) = self.client.as_mut() else {
-            // It never became ready: there is nothing to flush.
+            // The datapath never became ready, so there is nothing to flush.
             io.kill().await;
             return None;
         };
@@ -154,8 +153,8 @@ impl RunResources {
     }
 }
 
-/// Samples the counts until it is dropped. A call that fails ends this, nothing else: if the
-/// process has died, others see that.
+/// Samples the counters until dropped. A failed call ends only the sampling: the wait for the
+/// processes notices a death.
 async fn follow(client: Option<&mut RpcConnection>, busy_tracker: &mut BusyTracker) -> Infallible {
     if let Some(client) = client {
         let mut ticks = tokio::time::interval(SAMPLE_EVERY);
@@ -169,7 +168,8 @@ async fn follow(client: Option<&mut RpcConnection>, busy_tracker: &mut BusyTrack
     std::future::pending().await
 }
 
-/// The counts, also when the worker has just been replaced: nothing is done twice by asking again.
+/// Reads the counters. Repeats the call if the worker was just replaced, because reading has no
+/// effect.
 async fn counts(client: &mut RpcConnection) -> Result<Stats, DatapathError> {
     match client.stats().await {
         Err(DatapathError::Broken { .. }) => client.stats().await,
@@ -177,7 +177,7 @@ async fn counts(client: &mut RpcConnection) -> Result<Stats, DatapathError> {
     }
 }
 
-/// Where a disk's bytes are, for messages.
+/// Describes a disk's backend for messages.
 fn backend_text(backend: &Backend) -> String {
     match backend {
         Backend::File(path) => path.display().to_string(),

@@ -1,8 +1,7 @@
-//! A directory for the sockets of one run.
+//! Directory for the sockets of one run.
 //!
-//! A run that was killed leaves its directory. Each therefore holds a file that its run keeps
-//! locked; the kernel drops the lock with the process, and the next run removes what nobody has
-//! locked.
+//! A killed run leaves its directory. So each contains a file that its run has locked. The kernel
+//! releases the lock with the process, and the next run removes directories without a lock.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -12,12 +11,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use tempfile::TempDir;
 
-/// How the names of these directories begin.
+/// Prefix of the directories' names.
 const PREFIX: &str = "ringway-";
-/// The file that a living run keeps locked.
+/// File that a running run has locked.
 const LOCK: &str = "lock";
 
-/// A private directory, removed with what is in it.
+/// Private directory. Dropping it removes the directory with its content.
 #[derive(Debug)]
 pub(super) struct Workspace {
     dir: TempDir,
@@ -32,7 +31,7 @@ impl Workspace {
             .rand_bytes(6)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(under)?;
-        // Locked before it has its name: whoever finds it finds it locked.
+        // Lock the file before it gets its name, so that others always find it locked.
         let unnamed = dir.path().join("new");
         let lock = OpenOptions::new().write(true).create_new(true).open(&unnamed)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -49,8 +48,8 @@ impl Workspace {
     }
 }
 
-/// Removes the directories of runs that were killed. What cannot be removed stays: it is in
-/// nobody's way, and may be somebody else's.
+/// Removes the directories of killed runs. Failures are ignored: the directory may belong to
+/// another user.
 fn remove_abandoned(under: &Path) {
     let Ok(entries) = std::fs::read_dir(under) else { return };
     for entry in entries.flatten() {
@@ -61,7 +60,7 @@ fn remove_abandoned(under: &Path) {
     }
 }
 
-/// Whether this is a directory of ours whose run is gone.
+/// Returns whether this is the directory of a run that has ended.
 fn abandoned(dir: &Path) -> io::Result<bool> {
     let found = dir.symlink_metadata()?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
@@ -72,8 +71,8 @@ fn abandoned(dir: &Path) -> io::Result<bool> {
     Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
-/// Where the user's sockets go: `$XDG_RUNTIME_DIR` if it is there, else the directory for
-/// temporary files.
+/// Returns the directory for the user's sockets: `$XDG_RUNTIME_DIR` if it exists, else the
+/// directory for temporary files.
 pub fn scratch_of_user() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     runtime.filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir)
@@ -91,7 +90,7 @@ mod tests {
         std::fs::write(killed.path().join("d.sock"), "").unwrap();
         let left = killed.dir.keep();
         drop(killed._lock);
-        // Things of others that only look like it.
+        // Entries of others with similar names.
         for name in ["ringway-other", "else"] {
             std::fs::create_dir(under.path().join(name)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! What is called, and what becomes of it.
+//! Simulated calls and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{Sim, State};
 
-/// A call of a driver, or what a guest does.
+/// Call of a driver, or action of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // Each is the method of that name.
@@ -25,9 +25,10 @@ pub enum CallKind {
     Run,
     Pause,
     Ask,
-    /// How long a guest takes until it has done what it was asked for; one that hangs never does.
+    /// Reaction of a guest to a request. Its time is the guest's, and if it hangs the guest never
+    /// reacts.
     Guest,
-    /// What the guest's agent tells.
+    /// Answer of the guest's agent.
     Agent,
     Kill,
     Forget,
@@ -62,19 +63,19 @@ pub enum CallKind {
     DetachNic,
 }
 
-/// One call.
+/// Call of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What is called.
+    /// Kind of the call.
     pub call_kind: CallKind,
-    /// For which machine, if the driver is told.
+    /// Machine of the call, if the driver knows it.
     pub vm: Option<VmId>,
-    /// On which SR.
+    /// SR of the call.
     pub sr: Option<SrId>,
-    /// For which disk, slot or interface.
+    /// Disk, slot or interface of the call.
     pub device: Option<Uuid>,
-    /// Which of all calls it is, from 0 on; `u64::MAX` for those that change nothing, which are
-    /// not counted, and for what a guest does.
+    /// Number of the call, from 0 on. Calls without effects and actions of guests are not counted
+    /// and have `u64::MAX`.
     pub number: u64,
 }
 
@@ -91,7 +92,8 @@ impl Call {
         Self { sr: Some(sr), ..self }
     }
 
-    /// Keeps what it may have changed. Names of networks are known to their driver alone.
+    /// Writes the changed state to the journal. Networks are named only by their driver, which
+    /// writes them itself.
     fn keep(&self, state: &mut State) {
         if self.call_kind == CallKind::Scan || !is_counted(self.call_kind) {
             return;
@@ -112,45 +114,45 @@ impl Call {
     }
 }
 
-/// How a call ends.
+/// Result of a simulated call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimResult {
-    /// It is done, and says so.
+    /// The call takes effect and succeeds.
     #[default]
     Well,
-    /// Nothing is done, and it fails.
+    /// The call fails without an effect.
     Fails,
-    /// It is done, and fails all the same.
+    /// The call takes effect, but fails.
     FailsDone,
-    /// Nothing is done and nothing is answered until another rule is set.
+    /// The call hangs without an effect, until the rule is replaced.
     Hangs,
-    /// It is done, and nothing is answered until another rule is set.
+    /// The call takes effect, but hangs until the rule is replaced.
     HangsDone,
 }
 
-/// What becomes of a call.
+/// Behaviour of a simulated call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimBehaviour {
-    /// After so long.
+    /// Delay before the result.
     pub after: Duration,
-    /// How it ends.
+    /// Result of the call.
     pub sim_result: SimResult,
 }
 
 impl SimBehaviour {
-    /// It works, and takes so long.
+    /// Returns the behaviour of a call that succeeds after a delay.
     pub fn takes(after: Duration) -> Self {
         Self { after, sim_result: SimResult::Well }
     }
 
-    /// It ends like this, at once.
+    /// Returns the behaviour of a call with this result and no delay.
     pub fn ends(sim_result: SimResult) -> Self {
         Self { after: Duration::ZERO, sim_result }
     }
 }
 
-/// Says what becomes of each call.
+/// Rule that decides the behaviour of each call.
 pub struct Rule(Box<dyn Fn(&Call) -> SimBehaviour + Send + Sync>);
 
 impl Rule {
@@ -169,14 +171,14 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// How many calls there were.
+/// Counters of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimMarks {
-    /// Calls in all.
+    /// Number of calls.
     pub calls: u64,
-    /// Most calls for volumes and disks at once.
+    /// Most parallel calls for volumes and disks.
     pub storage_high: usize,
-    /// Most of them at once on each SR.
+    /// Most of these parallel calls for each SR.
     pub sr_high: BTreeMap<SrId, usize>,
 }
 
@@ -217,13 +219,13 @@ impl Counts {
     }
 }
 
-/// Whether the call could change something; what a guest does is no call.
+/// Returns whether the call can have an effect. Actions of guests are no calls.
 fn is_counted(call_kind: CallKind) -> bool {
     use CallKind::{Agent, AttachedVolumes, Find, Guest, Stats};
     !matches!(call_kind, Find | Stats | AttachedVolumes | Guest | Agent)
 }
 
-/// Whether the call is part of a step that takes slots.
+/// Returns whether the call is part of a step that takes slots.
 fn is_step(call_kind: CallKind) -> bool {
     matches!(
         call_kind,
@@ -238,7 +240,7 @@ fn is_step(call_kind: CallKind) -> bool {
     )
 }
 
-/// A call that runs.
+/// Running call.
 struct Running<'a>(&'a Sim, Call);
 
 impl Drop for Running<'_> {
@@ -248,7 +250,8 @@ impl Drop for Running<'_> {
 }
 
 impl Sim {
-    /// Carries out a call as its fate is. `refuse` makes the error of one that is to fail.
+    /// Executes a call with the behaviour that the rule decides. `refuse` creates the error of a
+    /// failing call.
     pub(crate) async fn call<T, E>(
         &self,
         call: Call,
@@ -279,7 +282,7 @@ impl Sim {
                     let _ = rules.changed().await;
                     return outcome;
                 }
-                // The sender is in `self`, so this cannot fail.
+                // `self` owns the sender, so this cannot fail.
                 SimResult::Hangs => drop(rules.changed().await),
             }
         }

@@ -1,8 +1,9 @@
-//! What outlives the process that imagines a host, as guests and storage outlive a daemon.
+//! Journal of the simulator: its state outlives the process, as guests and storage outlive a
+//! daemon.
 //!
-//! A journal of lines, each with what one thing is now: written with the change, so that a process
-//! that is killed has lost nothing that it has told. It is written anew, with what is there and no
-//! more, when it is opened and when it has become long.
+//! Each line contains the present state of one object, and is written with its change. So a killed
+//! process loses nothing that it has reported. The journal is rewritten with the present state
+//! only, when it is opened and when it has become long.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -13,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{Disk, Domain, Port, State, Volume};
 
-/// The journal, in the simulator's directory.
+/// File name of the journal, in the simulator's directory.
 const NAME: &str = "journal";
-/// Lines after which it is written anew: some 20 MB.
+/// Lines after which the journal is rewritten: some 20 MB.
 const LINES_MAX: u64 = 100_000;
 
-/// One thing, and what it is now; nothing where it is gone.
+/// Present state of one object; `None` if it was removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum JournalEntry {
     Domain(VmId, Option<Domain>),
@@ -30,7 +31,7 @@ pub(crate) enum JournalEntry {
     Bridge(String, bool),
 }
 
-/// Where changes are written.
+/// Open journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
@@ -49,10 +50,10 @@ impl Journal {
 }
 
 impl State {
-    /// What is kept in this directory, and will be.
+    /// Opens the state in this directory, and writes later changes there.
     ///
     /// # Errors
-    /// The directory cannot be used, or what is there is no journal.
+    /// The directory cannot be used, or its journal is invalid.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join(NAME);
@@ -70,7 +71,7 @@ impl State {
         let mut file = BufReader::new(file);
         let mut text = String::new();
         while file.read_line(&mut text)? > 0 {
-            // The last one may have been cut off with the process.
+            // The last line may be incomplete after a kill.
             if text.ends_with('\n') {
                 let journal_entry: JournalEntry = serde_json::from_str(&text)?;
                 self.apply(journal_entry);
@@ -117,7 +118,7 @@ impl State {
         domains.chain(volumes).chain(disks).chain(srs).chain(taps).chain(ports).chain(bridges)
     }
 
-    /// Writes all that is there to a file that then takes the journal's place.
+    /// Writes the present state to a new file, which replaces the journal.
     fn write_anew(&mut self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
         let mut file = BufWriter::new(File::create(&new)?);
@@ -132,7 +133,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes what one thing is now. What cannot be written is forgotten with the process.
+    /// Writes the present state of one object. A failed write is logged, and the change ends with
+    /// the process.
     fn keep(&mut self, line: impl FnOnce(&Self) -> JournalEntry) {
         if self.journal.is_none() {
             return;
@@ -179,7 +181,7 @@ impl State {
     }
 }
 
-/// An access by its name on the wire.
+/// Serialization of an access mode by its name.
 pub(crate) mod access {
     use model::vdi::automaton::Access;
     use serde::de::Error;
@@ -200,8 +202,8 @@ pub(crate) mod access {
     }
 }
 
-/// What a process does, by a name. A simulated one never is silent by itself, and ends only as
-/// guests and processes do.
+/// Serialization of a run state by its name. A simulated domain is never silent by itself, and has
+/// only the ends of guests and processes.
 pub(crate) mod run {
     use model::plan::RunState;
     use model::vm::exits::DomainExit;

@@ -1,16 +1,15 @@
-//! A host that is not there: hypervisor, storage, datapath and network in memory, for tests and for
-//! `ringwayd --hypervisor simulator`.
+//! Simulated host: hypervisor, storage, datapath and network in memory, for tests and for `ringwayd
+//! --hypervisor simulator`.
 //!
 //! # Model
-//! Each driver of [`drivers`] calls [`Sim`], which asks its [`Rule`] for the call's [`SimBehaviour`]: how
-//! long it takes, and whether it is done, fails or hangs. What a real host would suffer from is
-//! refused and noted in [`Sim::broken`]. Guests end by themselves when they are asked to, or when
-//! somebody says so.
+//! Each driver of [`drivers`] calls [`Sim`], which asks its [`Rule`] for the call's
+//! [`SimBehaviour`]: its delay, and whether it takes effect, fails or hangs. Misuse that would harm
+//! a real host is refused and recorded in [`Sim::broken`]. Guests end on request, or when a test
+//! ends them.
 //!
-//! A `Sim` outlives whoever uses it, as guests outlive the daemon: drop the runtime in which the
-//! calls were made, and begin again with the same one. One that is [opened](Sim::publish_join_link) in a
-//! directory outlives its process as well: what was there is there again, and a file of
-//! [rules] says what becomes of calls.
+//! A `Sim` outlives its user, as guests outlive the daemon: drop the runtime of the calls, and
+//! continue with the same `Sim`. A `Sim` [opened](Sim::open) in a directory outlives its process
+//! too. Its state is restored, and a file of [rules] decides the behaviour of calls.
 
 mod call;
 mod journal;
@@ -43,27 +42,27 @@ use crate::ringway_io::sim::{SimPaths, SimSwitch};
 use crate::sr::delay::DelayedDriver;
 use crate::sr::sim::SimSr;
 
-/// Events that wait for whoever listens; past it the oldest stay and new ones are lost, which
-/// `find` makes up for.
+/// Most events that wait for the receiver. Beyond that, new events are lost, and `find` corrects
+/// the state.
 const EVENTS: usize = 4096;
-/// Memory of a host that is not there, in bytes: enough for a thousand machines.
+/// Memory of a simulated host in bytes: enough for a thousand machines.
 const HOST_BYTES: u64 = 16 << 40;
 
-/// A host that is not there.
+/// Simulated host.
 #[derive(Debug)]
 pub struct Sim {
     rule: watch::Sender<Arc<Rule>>,
     state: Mutex<State>,
-    /// Rises when something of a domain has changed.
+    /// Counter of changes of domains.
     changed: watch::Sender<u64>,
     counts: Mutex<Counts>,
-    /// A hypervisor carries out the commands for one domain one after the other.
+    /// Locks of the domains: a hypervisor executes the commands of one domain one after the other.
     monitors: Mutex<HashMap<VmId, Arc<Monitor<()>>>>,
     events: Mutex<EventChannel<DomainEvent>>,
     claims: Mutex<EventChannel<VifId>>,
 }
 
-/// What is told to the first who wants to know.
+/// Sender of events, and the receiver until the first caller takes it.
 type EventChannel<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
 
 fn told<T>() -> Mutex<EventChannel<T>> {
@@ -71,8 +70,8 @@ fn told<T>() -> Mutex<EventChannel<T>> {
     Mutex::new((tell, Some(told)))
 }
 
-/// Drivers of a simulated host. Its storage answers to the types `dir` and `sim`; an SR of the
-/// latter may be given [delays](crate::sr::delay).
+/// Creates the drivers of a simulated host. Its SR types are `dir` and `sim`. An SR of type `sim`
+/// may have [delays](crate::sr::delay).
 pub fn drivers(sim: &Arc<Sim>) -> Drivers {
     Drivers {
         hv: Arc::new(SimHv(Arc::clone(sim))),
@@ -87,7 +86,7 @@ pub fn drivers(sim: &Arc<Sim>) -> Drivers {
     }
 }
 
-/// Memory that is as it is said to be.
+/// Memory source with fixed values.
 #[derive(Clone, Copy, Debug)]
 pub struct SimMemory(pub HostBytes);
 
@@ -112,16 +111,16 @@ impl Default for Sim {
 }
 
 impl Sim {
-    /// A host on which every call works at once.
+    /// Creates a host on which every call succeeds at once.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The host that is kept in this directory, or an empty one. Its file of [rules] holds from here
-    /// on. Called within a runtime.
+    /// Opens the host that is stored in this directory, or an empty one. Its file of [rules]
+    /// applies from here on. Must be called within a runtime.
     ///
     /// # Errors
-    /// The directory cannot be used, or what is in it is wrong.
+    /// The directory cannot be used, or its content is invalid.
     pub fn open(dir: &Path) -> io::Result<Arc<Self>> {
         let state = Mutex::new(State::open(dir)?);
         let sim = Arc::new(Self { state, ..Self::default() });
@@ -129,27 +128,26 @@ impl Sim {
         Ok(sim)
     }
 
-    /// Says what becomes of calls from here on. Calls that hang are asked about again.
+    /// Replaces the rule. Hanging calls get the new rule's behaviour.
     pub fn rule(&self, rule: impl Fn(&Call) -> SimBehaviour + Send + Sync + 'static) {
         self.rule.send_replace(Rule::new(rule));
     }
 
-    /// The host has a network card of this name. As the host's kernel knows cards, nothing of them
-    /// outlives the process.
+    /// Adds a host NIC with this name. As in a real kernel, host NICs do not outlive the process.
     pub fn add_card(&self, name: &str) {
         let mut state = self.state();
         state.cards.insert(name.to_owned(), None);
         state.cards_changed.send_replace(());
     }
 
-    /// It has not any more.
+    /// Removes a host NIC.
     pub fn remove_card(&self, name: &str) {
         let mut state = self.state();
         state.cards.remove(name);
         state.cards_changed.send_replace(());
     }
 
-    /// The host has an address on this card, or none any more.
+    /// Sets or removes an address of the host on this NIC.
     pub fn reach_by(&self, card: &str, address: Option<IpAddr>) {
         let mut state = self.state();
         match address {
@@ -159,12 +157,12 @@ impl Sim {
         state.cards_changed.send_replace(());
     }
 
-    /// Network cards, and the bridge that each is in.
+    /// Returns the host NICs, each with its bridge.
     pub fn cards(&self) -> Vec<(String, Option<String>)> {
         self.state().cards.clone().into_iter().collect()
     }
 
-    /// A guest ends by itself, in this way. Nothing happens where there is none.
+    /// Ends a guest by itself, for this reason. Does nothing without a guest.
     pub fn end_guest(&self, vm: VmId, exit: DomainExit) {
         let ended = self.ends(vm, |domain| {
             let alive = domain.run.filter(|run| !matches!(run, RunState::Ended(_)));
@@ -173,13 +171,13 @@ impl Sim {
         self.domain_ended(vm, ended, exit);
     }
 
-    /// A process ends, as from a signal.
+    /// Ends a process, as a signal does.
     pub fn kill_process(&self, vm: VmId) {
         let killed = self.ends(vm, Domain::kill);
         self.domain_ended(vm, killed, DomainExit::Killed);
     }
 
-    /// A guest lets go of devices that nobody waits for any more.
+    /// Releases devices of a guest for which no call waits any more.
     pub fn release_devices(&self, vm: VmId, disks: &[VbdId], nics: &[VifId]) {
         self.ends(vm, |domain| {
             domain.disks.retain(|vbd, _| !disks.contains(vbd));
@@ -189,8 +187,7 @@ impl Sim {
         self.tell(DomainEvent::Unplugged { vm });
     }
 
-    /// A guest claims an address on the network of an interface that it has. Nothing happens if
-    /// nobody watches that.
+    /// Claims an address for a guest's interface. Does nothing if the interface is not watched.
     pub fn claim(&self, vif: VifId, address: IpAddr) {
         let mut state = self.state();
         if let Some(known) = state.claimed.get_mut(&vif) {
@@ -200,22 +197,23 @@ impl Sim {
         }
     }
 
-    /// A machine's guest has an agent, which tells this from now on.
+    /// Gives a machine's guest an agent with this information.
     pub fn agent(&self, vm: VmId, tells: GuestInfo) {
         self.state().agents.insert(vm, tells);
     }
 
-    /// What a real host would have suffered from.
+    /// Returns the misuse that would have harmed a real host.
     pub fn broken(&self) -> Vec<String> {
         self.state().broken.clone()
     }
 
-    /// What is there, in words, one line each: nothing when all was taken down. Bridges stay.
+    /// Describes the existing objects, one in each line; empty if all were removed. Bridges are not
+    /// included.
     pub fn leftovers(&self) -> Vec<String> {
         self.state().leftovers()
     }
 
-    /// How many calls there were, and how many at once.
+    /// Returns the counters of calls.
     pub fn marks(&self) -> SimMarks {
         self.counts().marks()
     }
@@ -224,8 +222,8 @@ impl Sim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happens from now on; nothing while another has it. Who had it may have gone, as a daemon
-    /// goes from guests that stay.
+    /// Returns the receiver of events from now on; `None` while another receiver exists. The
+    /// earlier one may have been dropped with its daemon.
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if events.0.is_closed() {
@@ -248,7 +246,7 @@ impl Sim {
         monitor.lock_owned().await
     }
 
-    /// Ends when something of a domain has changed since `seen` was made.
+    /// Returns a receiver of changes of domains.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }

@@ -1,5 +1,4 @@
-//! What becomes of calls, as a file says it: for whoever tries slow, failing and hung hosts from
-//! outside.
+//! Rules in a file, to try slow, failing and hung hosts from outside.
 //!
 //! ```toml
 //! cards = ["eth0"]                               # network cards that the host has
@@ -11,9 +10,9 @@
 //! after-ms = 500
 //! end = "hangs"                                  # well, fails, fails-done, hangs, hangs-done
 //! ```
-//! The first rule that fits a call decides; a call that none fits works at once. The file is read
-//! at the start and whenever it changes; calls that hang are asked about again then. A card stays
-//! that is not named any more. A file that cannot be read changes nothing, and is told in the log.
+//! The first matching rule decides. A call without a matching rule succeeds at once. The file is
+//! read at the start and whenever it changes. Hanging calls then get the new behaviour. A host NIC
+//! that is not named any more stays. An invalid file changes nothing and is logged.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,16 +32,16 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Call, CallKind, Sim, SimBehaviour, SimResult};
 
-/// The file, in the simulator's directory.
+/// Name of the file, in the simulator's directory.
 pub const RULES: &str = "rules.toml";
 /// Longest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Longest time that a call can be made to take, in milliseconds: an hour hangs for every purpose.
+/// Longest delay of a call, in milliseconds. An hour equals a hang for every purpose.
 const AFTER_MS_MAX: u64 = 3_600_000;
-/// Room for changes of the directory that are read at once, in bytes.
+/// Buffer for changes of the directory that are read at once, in bytes.
 const CHANGES_BYTES: usize = 4096;
 
-/// The file, as it is written.
+/// Content of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -61,7 +60,7 @@ struct WrittenRule {
     end: SimResult,
 }
 
-/// Rules that are in order.
+/// Valid rules.
 #[derive(Debug)]
 struct Rules {
     cards: Vec<String>,
@@ -75,7 +74,7 @@ struct OneRule {
     calls: Option<Vec<CallKind>>,
     every: Option<u64>,
     sim_behaviour: SimBehaviour,
-    /// Devices in the order in which they were seen.
+    /// Number of each device, in the order of their first calls.
     seen: Mutex<HashMap<Uuid, u64>>,
 }
 
@@ -98,7 +97,7 @@ impl Rules {
         Ok(Self { cards: written.cards, rules: rules.collect::<Result<_, _>>()? })
     }
 
-    /// Those of a file; none if it is not there.
+    /// Reads the rules of a file; none if it does not exist.
     fn read(path: &Path) -> io::Result<Self> {
         let mut text = String::new();
         match File::open(path) {
@@ -112,10 +111,10 @@ impl Rules {
         Self::parse(&text).map_err(io::Error::other)
     }
 
-    /// They hold from here on.
+    /// Applies the rules from here on.
     fn hold(self, sim: &Sim) {
         for card in &self.cards {
-            // One that is there may be in a bridge.
+            // Keep an existing NIC: it may be in a bridge.
             sim.state().cards.entry(card.clone()).or_default();
         }
         sim.state().cards_changed.send_replace(());
@@ -144,11 +143,11 @@ impl OneRule {
     }
 }
 
-/// Takes the rules of this directory, and those that are written there later. Called within a
+/// Applies the rules of this directory, and later versions of the file. Must be called within a
 /// runtime.
 ///
 /// # Errors
-/// The file is there and wrong, or the directory cannot be watched.
+/// The file exists but is invalid, or the directory cannot be watched.
 pub(super) fn follow(sim: &Arc<Sim>, dir: &Path) -> io::Result<()> {
     let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let written = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
@@ -179,7 +178,7 @@ async fn watch(sim: Weak<Sim>, changes: AsyncFd<OwnedFd>, path: PathBuf) {
     }
 }
 
-/// Reads all that has changed: whether it was the rules.
+/// Reads all pending changes. Returns whether the rules changed.
 fn touched(changes: &OwnedFd) -> bool {
     let mut room = [MaybeUninit::uninit(); CHANGES_BYTES];
     let mut changes = inotify::Reader::new(changes, &mut room);

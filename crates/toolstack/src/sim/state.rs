@@ -1,4 +1,4 @@
-//! What is there on a host that is not.
+//! State of a simulated host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,54 +16,54 @@ use tokio::sync::watch;
 use super::journal::{Journal, access, run};
 use crate::hv::{DomainInfo, GuestInfo};
 
-/// Where images of volumes are said to be.
+/// Directory of the images in reported paths. It does not exist.
 const IMAGES: &str = "/simulated";
 
-/// Everything.
+/// State of all drivers.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) domains: BTreeMap<VmId, Domain>,
     pub(crate) attached_srs: BTreeSet<SrId>,
     pub(crate) volumes: BTreeMap<(SrId, VdiId), Volume>,
-    /// Disks of all datapaths, by their ids.
+    /// Disks of all datapaths, by id.
     pub(crate) disks: BTreeMap<String, Disk>,
-    /// The bridge of each.
+    /// Bridge of each TAP device.
     pub(crate) taps: BTreeMap<String, String>,
-    /// NICs of the switch, by their ids.
+    /// NICs of the switch, by id.
     pub(crate) ports: BTreeMap<String, Port>,
     pub(crate) bridges: BTreeSet<String>,
-    /// Addresses of the host, on those of its cards that have one.
+    /// Addresses of the host, by host NIC.
     pub(crate) reached: BTreeMap<String, IpAddr>,
-    /// Network cards, and the bridge that each is in.
+    /// Host NICs, each with its bridge.
     pub(crate) cards: BTreeMap<String, Option<String>>,
-    /// Told when one comes or goes.
+    /// Notified when a host NIC is added or removed.
     pub(crate) cards_changed: watch::Sender<()>,
-    /// Addresses of interfaces that are watched.
+    /// Claimed addresses of watched interfaces.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
-    /// What agents of guests tell.
+    /// Information of the guests' agents.
     pub(crate) agents: BTreeMap<VmId, GuestInfo>,
     pub(crate) broken: Vec<String>,
-    /// Where it is kept, if it outlives the process.
+    /// Journal, if the state outlives the process.
     pub(super) journal: Option<Journal>,
 }
 
-/// A domain, or what is left of one.
+/// Domain, or its remains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Domain {
     pub(crate) domid: Domid,
     pub(crate) vcpus: u16,
-    /// Nothing when only remains are there.
+    /// Run state; `None` if only remains exist.
     #[serde(with = "run")]
     pub(crate) run: Option<RunState>,
-    /// Where the datapath of each disk listens.
+    /// Datapath socket of each disk.
     pub(crate) disks: BTreeMap<VbdId, PathBuf>,
     /// Drives with a medium.
     pub(crate) discs: BTreeSet<VbdId>,
-    /// Where the switch listens for each interface.
+    /// Switch socket of each interface.
     pub(crate) nics: BTreeMap<VifId, PathBuf>,
 }
 
-/// A volume.
+/// Volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Volume {
     pub(crate) bytes: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Volume {
     pub(crate) active: bool,
 }
 
-/// A disk of a datapath.
+/// Disk of a datapath.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Disk {
     pub(crate) sr: SrId,
@@ -81,11 +81,11 @@ pub(crate) struct Disk {
     pub(crate) active: bool,
 }
 
-/// A NIC of the switch.
+/// NIC of the switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Port {
     pub(crate) nic: NicSpec,
-    /// The TAP device that its network is to have.
+    /// TAP device of its network's uplink.
     pub(crate) uplink: String,
 }
 
@@ -105,13 +105,13 @@ impl Domain {
         }
     }
 
-    /// The guest has ended; its number.
+    /// Ends the guest. Returns the domain id.
     pub(super) fn end(&mut self, exit: DomainExit) -> Domid {
         self.run = Some(RunState::Ended(exit));
         self.domid
     }
 
-    /// The process is gone; its number, unless it was gone before.
+    /// Ends the process. Returns the domain id, unless it had already ended.
     pub(crate) fn kill(&mut self) -> Option<Domid> {
         self.disks.clear();
         self.discs.clear();
@@ -121,25 +121,25 @@ impl Domain {
 }
 
 impl State {
-    /// Notes something that must not happen, and says it.
+    /// Records a misuse, and returns its text.
     pub(crate) fn broke(&mut self, what: impl Into<String>) -> String {
         let what = what.into();
         self.broken.push(what.clone());
         what
     }
 
-    /// The machine whose guest has this disk.
+    /// Returns the machine whose guest has this disk.
     pub(crate) fn guest_with(&self, vbd: VbdId) -> Option<VmId> {
         let has = |domain: &Domain| domain.run.is_some() && domain.disks.contains_key(&vbd);
         self.domains.iter().find(|(_, domain)| has(domain)).map(|(vm, _)| *vm)
     }
 
-    /// The disk of a slot, if a datapath listens there.
+    /// Returns the disk of a slot, if its datapath listens on this socket.
     pub(crate) fn disk_at(&self, vbd: VbdId, socket: &Path) -> Option<&Disk> {
         self.disks.get(&vbd.to_string()).filter(|disk| disk.spec.socket == socket)
     }
 
-    /// Whether a disk serves the volume; with `active`, whether one holds it active.
+    /// Returns whether a disk serves the volume. With `active`, the disk must be active.
     pub(crate) fn is_served(&self, sr: SrId, vdi: VdiId, active: bool) -> bool {
         let mut disks = self.disks.values().filter(|disk| disk.vdi == vdi && disk.sr == sr);
         disks.any(|disk| disk.active || !active)
@@ -159,12 +159,12 @@ impl State {
     }
 }
 
-/// Where the image of a volume is said to be.
+/// Returns the path that is reported for a volume's image.
 pub(crate) fn image(sr: SrId, vdi: VdiId) -> PathBuf {
     Path::new(IMAGES).join(sr.to_string()).join(vdi.to_string())
 }
 
-/// The volume whose image is said to be there.
+/// Returns the volume of a reported image path.
 pub(crate) fn vdi_of(image: &Path) -> Option<VdiId> {
     image.file_name()?.to_str()?.parse().ok().map(VdiId)
 }

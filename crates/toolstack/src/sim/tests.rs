@@ -1,4 +1,4 @@
-//! A simulated host over several lives, and the rules of its file.
+//! Simulated host over several lives, and the rules of its file.
 
 use std::fs;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::rules::RULES;
 use super::*;
 use crate::sr::Config;
 
-/// More than any event takes to come.
+/// More time than any event takes.
 const SOON: Duration = Duration::from_secs(20);
 
 fn uuid(n: u8) -> Uuid {
@@ -28,7 +28,7 @@ fn spec() -> DomainSpec {
     DomainSpec { memory_bytes: 256 << 20, vcpus: 3, boot, cds: Vec::new() }
 }
 
-/// All that is there, in words.
+/// Describes all existing objects.
 fn all(sim: &Sim) -> String {
     let state = sim.state();
     let State { domains, attached_srs, volumes, disks, taps, ports, bridges, .. } = &*state;
@@ -58,7 +58,7 @@ async fn what_is_there_outlives_the_process() {
         drivers.hv.run(vm).await.unwrap();
         all(&sim)
     };
-    // The last line may be cut off with its process.
+    // The last line may be incomplete after a kill.
     let journal = dir.path().join("journal");
     let mut text = fs::read_to_string(&journal).unwrap();
     text.push_str("{\"Tap\":[\"cut");
@@ -141,14 +141,14 @@ async fn rules_change_while_calls_hang_and_wrong_ones_change_nothing() {
     assert!(!hangs.is_finished() && !changed.has_changed().unwrap());
     write("");
     timeout(SOON, hangs).await.unwrap().unwrap().unwrap();
-    // A file that goes has no rules either.
+    // Without the file there are no rules.
     changed.mark_unchanged();
     fs::remove_file(dir.path().join(RULES)).unwrap();
     timeout(SOON, changed.changed()).await.unwrap().unwrap();
 }
 
-/// One that a bridge has stays in it, and one that is not named any more stays too: cards are pulled
-/// out of no host by a file.
+/// Host NICs stay, in a bridge or not, even if the file names them no more: a file removes no
+/// hardware.
 #[tokio::test]
 async fn cards_are_those_that_were_ever_named() {
     let dir = tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Storage that is slower than it is: any driver, with delays that its SR's configuration sets.
+//! Delayed storage: any driver, with additional delays from its SR's configuration.
 //!
-//! What makes a machine's start long is storage of which some disks are slow. To see that on one
-//! host, with real disks, the delays are added here.
+//! The start of a machine takes long if some disks of its storage are slow. The delays reproduce
+//! that on one host, with real disks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,18 @@ use tokio::time::sleep;
 use super::{Config, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
-/// The type of SRs in a directory that are slower than they are.
+/// Type of delayed SRs in a directory.
 pub const SLOW_DIR: &str = "slow-dir";
-/// How long an attach or a detach takes in addition, in milliseconds.
+/// Additional time of an attach or a detach, in milliseconds.
 pub const DELAY_MS: &str = "delay-ms";
-/// The same for a slow disk.
+/// Additional time for a slow disk, in milliseconds.
 pub const SLOW_MS: &str = "slow-ms";
-/// Every how many disks one is slow, counted as they are first seen; 0 for none.
+/// Interval of slow disks: one in so many is slow, in the order of their first calls; 0 for none.
 pub const SLOW_EVERY: &str = "slow-every";
-/// Longest delay that is taken, in milliseconds: an hour hangs for every purpose.
+/// Longest delay, in milliseconds. An hour equals a hang for every purpose.
 const MAX_DELAY_MS: u64 = 3_600_000;
 
-/// A driver with delays.
+/// Driver with delays.
 #[derive(Debug)]
 pub struct DelayedDriver {
     kind: &'static str,
@@ -34,13 +34,13 @@ pub struct DelayedDriver {
     srs: Mutex<HashMap<SrId, Delays>>,
 }
 
-/// The delays of one SR.
+/// Delays of one SR.
 #[derive(Debug, Default)]
 struct Delays {
     usual: Duration,
     slow: Duration,
     every: u64,
-    /// Volumes in the order in which they were seen.
+    /// Number of each volume, in the order of their first calls.
     seen: HashMap<VdiId, u64>,
 }
 
@@ -68,12 +68,12 @@ impl Delays {
 }
 
 impl DelayedDriver {
-    /// Puts delays before `inner`, under a type of its own.
+    /// Adds delays to `inner`. The new driver has its own type.
     pub fn new(kind: &'static str, inner: Arc<dyn SrDriver>) -> Self {
         Self { kind, inner, srs: Mutex::default() }
     }
 
-    /// Waits as long as a call for this volume takes in addition.
+    /// Waits for the additional time of a call for this volume.
     async fn wait(&self, sr: SrId, vdi: VdiId) {
         let delay = self.lock().get_mut(&sr).map(|delays| delays.of(vdi)).unwrap_or_default();
         if !delay.is_zero() {
@@ -86,7 +86,7 @@ impl DelayedDriver {
     }
 }
 
-/// What the inner driver is told: its own keys.
+/// Returns the configuration of the inner driver, without the delays' keys.
 fn own(config: &Config) -> Config {
     let ours = [DELAY_MS, SLOW_MS, SLOW_EVERY];
     let own = config.iter().filter(|(key, _)| !ours.contains(&key.as_str()));

@@ -1,13 +1,13 @@
-//! Storage repositories: where the bytes of disks are, and who makes, finds and removes them.
+//! Storage repositories (SRs): drivers that create, find and remove disks.
 //!
 //! # Words
 //! - **SR**: a place for disks, of one type. **Volume**: a disk in it.
-//! - **Attached**: the bytes can be reached; no lock is held. **Activated**: they are about to be
-//!   read and written.
+//! - **Attached**: the volume's bytes can be reached, and no lock is taken. **Activated**: the
+//!   volume is prepared for reads and writes.
 //!
 //! # Invariants
-//! A call whose goal is reached does nothing and ends well. Whoever hangs on a dead storage hangs
-//! alone: no call holds anything that another SR needs.
+//! A call whose goal is already reached does nothing and succeeds. A call that hangs on dead
+//! storage has nothing that another SR needs.
 
 pub mod delay;
 pub mod dir;
@@ -25,107 +25,107 @@ use model::vdi::automaton::Access;
 
 use crate::boxed_future::BoxFuture;
 
-/// What a PBD says of where its SR is: `device_config`.
+/// Location of an SR in a PBD: `device_config`.
 pub type Config = BTreeMap<String, String>;
 
-/// Why an SR did not do what it was asked.
+/// Error of an SR.
 #[derive(Debug, thiserror::Error)]
 pub enum SrError {
-    /// It did not answer in time.
+    /// The storage did not answer in time.
     #[error("the storage did not answer {what} within {} s", .after.as_secs())]
     Late {
-        /// What was asked.
+        /// Request without an answer.
         what: String,
-        /// How long was waited.
+        /// Time waited.
         after: Duration,
     },
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error("{key}: {why}")]
     Config {
-        /// Which key of it.
+        /// Key of the invalid value.
         key: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
-    /// It is not attached to this host.
+    /// The SR is not attached to this host.
     #[error("the storage repository is not attached")]
     NotAttached,
-    /// The place is gone.
+    /// The place of the SR does not exist.
     #[error("{} is not there any more: mount it again, or plug the PBD anew", path.display())]
     Vanished {
-        /// The place.
+        /// Path of the place.
         path: PathBuf,
     },
-    /// The volume is gone.
+    /// The volume does not exist.
     #[error("volume {0} is not there")]
     NoVolume(VdiId),
-    /// Volumes are in what should be empty.
+    /// The SR to remove contains volumes.
     #[error("volumes are in it: {volumes}")]
     NotEmpty {
-        /// How many.
+        /// Number of volumes.
         volumes: usize,
     },
-    /// It does not fit.
+    /// The space does not suffice.
     #[error("{needed} bytes are needed, {free} are free")]
     Full {
-        /// Bytes.
+        /// Needed bytes.
         needed: u64,
-        /// Bytes.
+        /// Free bytes.
         free: u64,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}")]
     Os {
-        /// What was tried, with the path.
+        /// Operation, with its path.
         what: String,
-        /// What the system said.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// Its worker process died, or did not say what it should.
+    /// The worker process died, or violated the protocol.
     #[error("the storage worker failed: {0}")]
     Worker(String),
 }
 
-/// Room in an SR, in bytes.
+/// Space of an SR, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// In all.
+    /// Total space.
     pub total: u64,
-    /// Of it taken, by whomever.
+    /// Used space, by all users of the storage.
     pub used: u64,
 }
 
-/// A disk in an SR.
+/// Disk in an SR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Which: also its name there.
+    /// Id of the volume; also its name in the SR.
     pub vdi: VdiId,
-    /// What a guest sees, in bytes.
+    /// Size that a guest sees, in bytes.
     pub virtual_bytes: u64,
-    /// What it takes there, in bytes.
+    /// Space that the volume uses, in bytes.
     pub physical_bytes: u64,
-    /// It cannot be written.
+    /// True if the volume cannot be written.
     pub read_only: bool,
 }
 
-/// Knows one type of SR.
+/// Driver for one type of SR.
 pub trait SrDriver: fmt::Debug + Send + Sync {
-    /// Its type, as `dir`.
+    /// Returns the SR type, such as `dir`.
     fn kind(&self) -> &'static str;
-    /// Makes an empty one.
+    /// Creates an empty SR.
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>>;
-    /// Removes an empty one that is not attached, and nothing that is somebody else's. One that is
-    /// not there is told as [`SrError::Vanished`]: what is to be mounted there may not be.
+    /// Removes an empty SR that is not attached, and nothing that belongs to others. A missing SR
+    /// gives [`SrError::Vanished`]: its file system may not be mounted.
     fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<(), SrError>>;
-    /// Looks which are where the configuration says, recorded or not. Nothing is changed.
+    /// Returns the SRs at the configured place, recorded or not. Changes nothing.
     fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>>;
-    /// Makes it usable on this host: a PBD is plugged.
+    /// Attaches the SR to this host: a PBD is plugged.
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> BoxFuture<'a, Result<Space, SrError>>;
-    /// The opposite.
+    /// Detaches the SR: a PBD is unplugged.
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// What is in it.
+    /// Returns the space and the volumes of the SR.
     fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>>;
-    /// Makes a volume of zeroes of this size in bytes.
+    /// Creates a volume of zeroes with this size in bytes.
     fn create_volume(
         &self,
         sr: SrId,
@@ -134,26 +134,26 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
     /// Removes a volume.
     fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// Makes a volume larger, to this size in bytes.
+    /// Grows a volume to this size in bytes.
     fn resize_volume(
         &self,
         sr: SrId,
         vdi: VdiId,
         bytes: u64,
     ) -> BoxFuture<'_, Result<Volume, SrError>>;
-    /// Makes a volume's bytes reachable, and says how.
+    /// Makes a volume's bytes reachable. Returns the backend.
     fn attach_volume(
         &self,
         sr: SrId,
         vdi: VdiId,
         access: Access,
     ) -> BoxFuture<'_, Result<Backend, SrError>>;
-    /// Prepares reading and writing.
+    /// Prepares reads and writes.
     fn activate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// The opposite.
+    /// Ends reads and writes.
     fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// The opposite of attach.
+    /// Detaches a volume.
     fn detach_volume(&self, sr: SrId, vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>>;
-    /// Volumes that are attached on this host, whoever has asked for that.
+    /// Returns all volumes that are attached on this host, by any caller.
     fn attached_volumes(&self, sr: SrId) -> BoxFuture<'_, Result<Vec<VdiId>, SrError>>;
 }

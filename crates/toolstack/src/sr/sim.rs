@@ -1,4 +1,4 @@
-//! Storage without bytes.
+//! Simulated storage without data.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Config, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 use crate::sim::{self, Call, CallKind, Sim, State, image};
 
-/// What an SR of a simulated host can hold, in bytes.
+/// Space of a simulated SR, in bytes.
 const SR_BYTES: u64 = 1 << 50;
 
 /// Storage of a simulated host.
@@ -22,7 +22,7 @@ pub struct SimSr {
 }
 
 impl SimSr {
-    /// Answers to this type.
+    /// Creates a driver for this SR type.
     pub fn new(sim: &Arc<Sim>, kind: &'static str) -> Self {
         Self { sim: Arc::clone(sim), kind }
     }
@@ -38,7 +38,7 @@ impl SimSr {
     }
 }
 
-/// A volume. One that nobody has made is there all the same: who tries machines alone makes none.
+/// Returns a volume. A missing one is added: tests of machines create none.
 fn volume(state: &mut State, sr: SrId, vdi: VdiId) -> &mut sim::Volume {
     state.volumes.entry((sr, vdi)).or_default()
 }
@@ -74,7 +74,7 @@ impl SrDriver for SimSr {
         }))
     }
 
-    /// Nothing is at any place.
+    /// Returns no SR for every place.
     fn probe<'a>(&'a self, _config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>> {
         let nobody = SrId(Uuid::default());
         Box::pin(self.call((CallKind::Probe, nobody, None), |_| Ok(Vec::new())))

@@ -1,13 +1,13 @@
-//! What a batch must be, and what shows that rows are those that were written.
+//! Checks of batches, and the digest of rows.
 
 use super::{
     BATCH_BYTES_MAX, Batch, Key, NAME_BYTES_MAX, StoreError, TABLE_BYTES_MAX, VALUE_BYTES_MAX,
 };
 
-/// Characters of a key that an error shows.
+/// Longest part of a key in an error, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// Whether a store that has these counters may take the batch.
+/// Checks that a store with these counters may accept the batch.
 pub(super) fn batch(batch: &Batch, generation: u64, ceiling: u64) -> Result<(), StoreError> {
     let forward = batch.generation >= generation && batch.ceiling >= ceiling;
     if !forward || batch.generation > batch.ceiling {
@@ -30,7 +30,7 @@ pub(super) fn batch(batch: &Batch, generation: u64, ceiling: u64) -> Result<(), 
     Ok(())
 }
 
-/// Whether key and value are within their bounds.
+/// Checks that key and value are within their limits.
 pub(super) fn row(key: &Key, value: &[u8]) -> Result<(), StoreError> {
     let bad = |what, bytes, most| {
         let row = key.to_string().escape_debug().take(SHOWN_CHARS).collect();
@@ -50,17 +50,17 @@ pub(super) fn row(key: &Key, value: &[u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Bytes that a row counts for.
+/// Returns the size of a row, in bytes.
 pub(super) fn row_bytes(key: &Key, value: &[u8]) -> usize {
     key.table.len().saturating_add(key.name.len()).saturating_add(value.len())
 }
 
-/// FNV-1a over a row's stored key and value. The sum over all rows shows one that is missing,
-/// came back, or changed; a file that somebody forges is not meant.
+/// Returns the FNV-1a hash of a row's stored key and value. The sum over all rows reveals a
+/// missing, restored or changed row, but not a deliberate forgery.
 pub(super) fn digest(key: &[u8], value: &[u8]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
-    // No key holds a byte 0xff, so that none of it can pass for a part of the value.
+    // A key contains no byte 0xff, so no part of it can be mistaken for the value.
     let bytes = key.iter().chain(&[0xff]).chain(value);
     bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
 }

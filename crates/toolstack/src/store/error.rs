@@ -1,4 +1,4 @@
-//! What can be wrong with a store.
+//! Errors of a store.
 
 use std::fmt;
 use std::io;
@@ -6,94 +6,94 @@ use std::path::PathBuf;
 
 use super::SCHEMA;
 
-/// Why a store cannot be had, or did not take a batch.
+/// Error of opening a store or storing a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error(
         "the state file {} is open in {holder}: end that process, or give another state \
          directory", path.display()
     )]
     Taken {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Who has it.
+        /// Process that has it open.
         holder: Holder,
     },
-    /// The system refuses something.
+    /// A system call failed.
     #[error(
         "cannot {doing} the state file {}: see to its directory's permissions and its disk, then \
          start again", path.display()
     )]
     Os {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// No room. The batch is not there; the next one is tried again.
+    /// The space does not suffice. The batch is not stored. The next one is tried again.
     #[error(
         "no room for the state file {}: free space on its file system; no restart is \
          needed", path.display()
     )]
     Full {
-        /// The file, or `memory`.
+        /// Path of the file, or `memory`.
         path: PathBuf,
     },
-    /// It is not what was written.
+    /// The content is not what was written.
     #[error(
         "the state file {} is damaged ({what}): move it away, then import an export or begin \
          anew", path.display()
     )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         what: String,
     },
-    /// It was written by a newer version.
+    /// A newer version wrote the file.
     #[error(
         "the state file {} has schema {found}, and this version knows {SCHEMA}: start the \
          version that wrote it, or import an export of this one's", path.display()
     )]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its schema.
+        /// Schema of the file.
         found: u32,
     },
-    /// Whether the last batch is on disk cannot be known.
+    /// It is unknown whether the last batch is on disk.
     #[error(
         "the disk of the state file {} failed while it was written, and what is there cannot be \
          relied on: see to the disk, then start again", path.display()
     )]
     Unsure {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A key or value is not within bounds.
+    /// A key or value is out of its limits.
     #[error(
         "{what} of row `{row}` is {bytes} bytes long: 1 to {most} without control characters \
          are taken"
     )]
     Row {
-        /// What of it.
+        /// Part of the row.
         what: &'static str,
-        /// The row, as far as it can be shown.
+        /// The row, as far as it is printable.
         row: String,
-        /// How long it is.
+        /// Size in bytes.
         bytes: usize,
-        /// How long it may be.
+        /// Largest permitted size in bytes.
         most: usize,
     },
-    /// A batch is too large as a whole.
+    /// The batch is too large as a whole.
     #[error("a batch of {bytes} bytes is too large: at most {most} are stored at once")]
     Batch {
-        /// How large it is.
+        /// Size in bytes.
         bytes: usize,
-        /// How large it may be.
+        /// Largest permitted size in bytes.
         most: usize,
     },
     /// A counter would go back, or the ceiling is below the generation.
@@ -103,45 +103,45 @@ pub enum StoreError {
          ceiling"
     )]
     Backwards {
-        /// The batch's.
+        /// Generation of the batch.
         generation: u64,
-        /// The batch's.
+        /// Ceiling of the batch.
         ceiling: u64,
-        /// The store's.
+        /// Generation of the store.
         stored_generation: u64,
-        /// The store's.
+        /// Ceiling of the store.
         stored_ceiling: u64,
     },
-    /// An import would mix two states.
+    /// The store is not empty: an import would mix two states.
     #[error(
         "an import needs an empty store, and this one has {rows} rows: give a new state directory"
     )]
     NotEmpty {
-        /// How many it has.
+        /// Number of rows in the store.
         rows: usize,
     },
-    /// A line of an import is none of an export.
+    /// A line of the import has the wrong form.
     #[error("line {line} of the import: {why}; nothing was imported: use an unchanged export")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// An export cannot be written.
+    /// The export cannot be written.
     #[error("cannot write the export")]
     Export(#[source] io::Error),
-    /// An import cannot be read.
+    /// The import cannot be read.
     #[error("cannot read the import after line {line}")]
     Import {
-        /// The last line that was read.
+        /// Number of the last line that was read.
         line: usize,
-        /// What the system said.
+        /// Error of the reader.
         source: io::Error,
     },
 }
 
-/// Who has a file open, as far as the kernel tells.
+/// Process that has a file open, if the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder(pub Option<u32>);
 

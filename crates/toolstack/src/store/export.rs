@@ -1,12 +1,12 @@
-//! A store as text: one JSON object a line, the schema first.
+//! Store as text: one JSON object a line, the schema first.
 //!
 //! ```text
 //! {"schema":1,"generation":7,"ceiling":65536,"rows":2}
 //! {"table":"meta","name":"domid","text":"3"}
 //! {"table":"obj/VM","name":"…","hex":"00ff"}
 //! ```
-//! A value is `text` if it is UTF-8, else `hex`. The first line says how many follow, so that an
-//! export which was cut off is not taken for a whole one.
+//! A value is `text` if it is UTF-8, else `hex`. The first line contains the number of rows, so
+//! that an incomplete export is detected.
 
 use std::io::{BufRead, Read as _, Write};
 
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Batch, Contents, Key, SCHEMA, Store, StoreError, VALUE_BYTES_MAX, check};
 
-/// Most bytes of a line: a value of which each byte is an escape of six, and what stands around.
+/// Longest line in bytes: a value in which each byte takes a six-byte escape, and the rest of the
+/// line.
 const LINE_BYTES_MAX: usize = 6 * VALUE_BYTES_MAX + (64 << 10);
 
 #[derive(Serialize, Deserialize)]
@@ -42,10 +43,10 @@ enum Value {
     Hex(String),
 }
 
-/// Writes all that a store holds; says how many rows.
+/// Writes the content of a store. Returns the number of rows.
 ///
 /// # Errors
-/// The store cannot be read, or the text not be written.
+/// The store cannot be read, or the text cannot be written.
 pub fn export(store: &mut dyn Store, to: &mut dyn Write) -> Result<usize, StoreError> {
     let Contents { schema, generation, ceiling, rows, .. } = store.load()?;
     let many = rows.len();
@@ -63,12 +64,12 @@ fn line(to: &mut dyn Write, what: &impl Serialize) -> Result<(), StoreError> {
     text.and_then(|text| writeln!(to, "{text}")).map_err(StoreError::Export)
 }
 
-/// Fills an empty store with an export, whole or not at all; says how many rows. What clients know
-/// may be newer than the export, so that it counts as an unclean end.
+/// Fills an empty store with an export, atomically. Returns the number of rows. Clients may know
+/// newer state than the export, so the import counts as an unclean end.
 ///
 /// # Errors
-/// The store is not empty or cannot be written, or the text is no whole export that this version
-/// knows.
+/// The store is not empty or cannot be written, or the text is not a complete export that this
+/// version supports.
 pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, StoreError> {
     let there = store.load()?.rows.len();
     if there > 0 {

@@ -1,4 +1,4 @@
-//! A store that keeps nothing, for tests and the simulator.
+//! In-memory store, for tests and the simulator.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Batch, Contents, Key, Store, StoreError, check};
 
-/// Rows in memory. Clones share them: one that is kept sees what another's owner stored, as who
-/// opens a file again does.
+/// Rows in memory. Clones share them, so a clone acts as a reopened file.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
@@ -19,9 +18,9 @@ struct State {
     ceiling: u64,
     clean: bool,
     rows: BTreeMap<Key, Vec<u8>>,
-    /// Bytes of keys and values that are there.
+    /// Bytes of all keys and values.
     bytes: usize,
-    /// Bytes that fit; `None`: whatever comes.
+    /// Capacity in bytes; `None` for no limit.
     room: Option<usize>,
 }
 
@@ -43,14 +42,14 @@ impl State {
 }
 
 impl MemoryStore {
-    /// Bytes of keys and values that fit from now on, or no limit. A batch that would pass it
-    /// fails as on a full disk.
+    /// Sets the capacity for keys and values in bytes; `None` for no limit. A batch beyond it fails
+    /// as on a full disk.
     pub fn set_room(&self, room: Option<usize>) {
         self.locked(|state| state.room = room);
     }
 
     fn locked<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // Nothing that is done under the lock can panic: the state is whole.
+        // No work under the lock can panic, so the state is consistent.
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,29 +1,31 @@
-//! What outlives the daemon: rows of bytes under keys, written in batches.
+//! Persistent store of the daemon: rows of bytes under keys, written in batches.
 //!
 //! # Words
-//! - **Row**: a value under a [`Key`], which is a table and a name in it. What the bytes mean is
-//!   known to whoever writes them.
-//! - **Batch**: rows that are put and rows that go, together with the counters of events. It is
-//!   stored whole or not at all, and is on disk when [`Store::commit`] returns.
-//! - **Generation**: number of a change. **Ceiling**: numbers up to it may have been told to
-//!   clients, so that after an unclean end counting goes on above it. Neither ever goes back.
-//! - **Clean**: the batch was the last of an orderly end, and nothing in memory was newer.
+//! - **Row**: a value under a [`Key`], which consists of a table and a name. The bytes have a
+//!   meaning only for their writer.
+//! - **Batch**: rows to store and rows to delete, together with the event counters. It is stored
+//!   atomically, and is on disk when [`Store::commit`] returns.
+//! - **Generation**: number of a change. **Ceiling**: highest number that clients may have seen.
+//!   After an unclean end, counting continues above it. Neither ever goes back.
+//! - **Clean**: the batch was the last of an orderly end, and memory had nothing newer.
 //!
 //! # Model
-//! A store belongs to one thread, which gathers changes while the batch before them is written.
-//! [`RedbStore`] keeps a file, [`MemoryStore`] nothing. Both pass the same tests (`tests/conformance.rs`).
+//! A store belongs to one thread, which collects changes while the batch before them is written.
+//! [`RedbStore`] uses a file, [`MemoryStore`] none. Both pass the same tests
+//! (`tests/conformance.rs`).
 //!
-//! Beside its file, [`RedbStore`] keeps room that only batches use that are [`spare`](Batch::spare), once
-//! there is no other: so that on a full disk objects still go, and machines still stop.
+//! [`RedbStore`] reserves space beside its file. Only [`spare`](Batch::spare) batches may use it,
+//! when the disk is full. So objects can still be removed, and machines can still stop.
 //!
 //! # Errors
-//! [`StoreError`] names the file, the cause and what to do. After an error of a commit later ones
-//! may succeed, and the batch is not there if one does. If it is there after all, every later call
-//! is [`StoreError::Unsure`].
+//! [`StoreError`] names the file, the cause and the remedy. After an error of a commit, later
+//! commits may succeed. The failed batch is not stored then. If it is stored after all, every later
+//! call returns [`StoreError::Unsure`].
 //!
 //! # Invariants
-//! - A file that is damaged, foreign or of a newer version is refused, and no row of it changes.
-//! - What is not in a batch does not change, by whatever way the process or the machine ends.
+//! - A file that is damaged, foreign or of a newer version is refused, and none of its rows
+//!   changes.
+//! - Rows outside the batch do not change, however the process or the host ends.
 
 mod check;
 mod error;
@@ -42,28 +44,28 @@ pub use export::{export, import};
 pub use memory::MemoryStore;
 pub use redb::RedbStore;
 
-/// Version of what the rows mean. A store of a newer one is refused.
+/// Schema version of the rows. A store with a newer one is refused.
 pub const SCHEMA: u32 = 1;
-/// Most bytes of a table's name.
+/// Longest table name, in bytes.
 pub const TABLE_BYTES_MAX: usize = 64;
-/// Most bytes of a row's name.
+/// Longest row name, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Most bytes of a value: fifty times what one call can bring in.
+/// Longest value, in bytes: fifty times what one call can contain.
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of keys and values in a batch: an import of a whole host's state is one.
+/// Largest batch, in bytes of keys and values: an import of a whole host's state is one batch.
 pub const BATCH_BYTES_MAX: usize = 1 << 30;
 
-/// Where a row is. In order of tables, then of names.
+/// Key of a row. Ordered by table, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its table, as `obj/VM`: 1 to [`TABLE_BYTES_MAX`] bytes without control characters.
+    /// Table, such as `obj/VM`: 1 to [`TABLE_BYTES_MAX`] bytes without control characters.
     pub table: Cow<'static, str>,
-    /// Its name there: 1 to [`NAME_BYTES_MAX`] bytes without control characters.
+    /// Name in the table: 1 to [`NAME_BYTES_MAX`] bytes without control characters.
     pub name: String,
 }
 
 impl Key {
-    /// The row `name` of `table`.
+    /// Creates the key of the row `name` in `table`.
     pub fn new(table: impl Into<Cow<'static, str>>, name: impl Into<String>) -> Self {
         Self { table: table.into(), name: name.into() }
     }
@@ -75,68 +77,68 @@ impl fmt::Display for Key {
     }
 }
 
-/// Changes that are stored together or not at all.
+/// Changes that are stored atomically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// By row what it shall be; `None`: it goes, if it is there.
+    /// New value of each row; `None` deletes the row.
     pub changes: BTreeMap<Key, Option<Vec<u8>>>,
-    /// Number of the last change in it.
+    /// Number of the last change in the batch.
     pub generation: u64,
-    /// Last number that anybody may be told before the next batch; not below the generation.
+    /// Highest number that clients may see before the next batch; not below the generation.
     pub ceiling: u64,
-    /// Nothing follows: this is an orderly end.
+    /// True for the last batch of an orderly end.
     pub clean: bool,
-    /// It may use the room that is kept for a full disk: it makes room, or tells what has become
-    /// of the world.
+    /// True if the batch may use the space reserved for a full disk: it frees space, or records
+    /// external changes.
     pub spare: bool,
 }
 
 impl Batch {
-    /// A row's new value. The last word on a row holds.
+    /// Sets a row's value. The last change of a row counts.
     pub fn put(&mut self, key: Key, value: Vec<u8>) {
         self.changes.insert(key, Some(value));
     }
 
-    /// A row that goes. The last word on a row holds.
+    /// Deletes a row. The last change of a row counts.
     pub fn delete(&mut self, key: Key) {
         self.changes.insert(key, None);
     }
 }
 
-/// All that a store holds.
+/// Content of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Version of what the rows mean.
+    /// Schema version of the rows.
     pub schema: u32,
-    /// Number of the last change that was stored.
+    /// Number of the last stored change.
     pub generation: u64,
-    /// Last number that anybody may have been told.
+    /// Highest number that clients may have seen.
     pub ceiling: u64,
-    /// The last end was an orderly one. Also true of a store that was never written to.
+    /// True after an orderly end, and for a store that was never written.
     pub clean: bool,
-    /// Every row, in order of keys.
+    /// All rows, ordered by key.
     pub rows: Vec<(Key, Vec<u8>)>,
 }
 
 impl Default for Contents {
-    /// Those of a new store.
+    /// Returns the content of a new store.
     fn default() -> Self {
         Self { schema: SCHEMA, generation: 0, ceiling: 0, clean: true, rows: Vec::new() }
     }
 }
 
-/// Keeps rows. Both calls block, a commit until its batch is on disk.
+/// Store of rows. Both calls block, a commit until its batch is on disk.
 pub trait Store: fmt::Debug + Send {
-    /// All that is there.
+    /// Returns all content.
     ///
     /// # Errors
-    /// It cannot be read, or is not what was written.
+    /// The store cannot be read, or its content is not what was written.
     fn load(&mut self) -> Result<Contents, StoreError>;
 
     /// Stores a batch.
     ///
     /// # Errors
-    /// The batch is not there then, and later ones may succeed; after [`StoreError::Unsure`]
-    /// nobody knows, and every later call fails.
+    /// The batch is not stored, and later ones may succeed. After [`StoreError::Unsure`] it is
+    /// unknown whether it is stored, and every later call fails.
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError>;
 }

@@ -1,5 +1,5 @@
-//! What a guest finds in its drive: a few bytes of code, started by firmware from a CD or, if there
-//! is none, from a disk.
+//! Media in a guest's drive: a few bytes of code, which firmware boots from a CD or, without one,
+//! from a disk.
 
 use model::domain::BootFrom;
 use serde_json::json;
@@ -10,11 +10,11 @@ use toolstack::hv::{CdMedium, Hypervisor};
 
 use super::world::{DOMID, PATIENCE, World, firmware, machine, vbd};
 
-/// Bytes of a sector of a CD.
+/// Sector size of a CD, in bytes.
 const SECTOR: usize = 2048;
 
-/// Writes a letter to the serial line; when it can read one there, lets firmware start again, which
-/// resets the machine for that.
+/// Returns code that writes a letter to the serial line. When it receives one, it restarts the boot
+/// through firmware, which resets the machine.
 ///
 /// ```text
 ///       mov dx, 0x3f8; mov al, letter; out dx, al; mov dx, 0x3fd
@@ -27,7 +27,7 @@ fn says(letter: u8) -> Vec<u8> {
     code
 }
 
-/// A disk that starts this.
+/// Returns a disk that boots this code.
 fn disk(code: &[u8]) -> Vec<u8> {
     let mut sector = code.to_vec();
     sector.resize(510, 0);
@@ -35,8 +35,8 @@ fn disk(code: &[u8]) -> Vec<u8> {
     sector
 }
 
-/// A CD that starts this, after the El Torito specification: the record in sector 17 names the
-/// catalogue, whose first entry's words add up to nothing and whose second names the code.
+/// Returns a CD that boots this code, by the El Torito specification. The record in sector 17 names
+/// the catalogue. The words of its first entry sum to zero, and the second entry names the code.
 fn cd(code: &[u8]) -> Vec<u8> {
     const CATALOGUE: u8 = 19;
     const CODE: u8 = 20;
@@ -68,7 +68,7 @@ pub(super) async fn seen() {
     world.hv.run(machine()).await.unwrap();
 
     shows(&mut line, b'-').await;
-    // What it finds in one and the same domain is the matter here: a reset is to be no end.
+    // The test is about media within one domain, so a reset must not end it.
     world.restart();
     let stays = json!({ "reboot": "reset" });
     world.control().await.execute("set-action", stays, PATIENCE).await.unwrap();
@@ -79,13 +79,13 @@ pub(super) async fn seen() {
         world.hv.set_medium(machine(), vbd(1), Some(&cd_medium)).await.unwrap();
         line.write_all(b".").await.unwrap();
         shows(&mut line, letter).await;
-        // What the firmware makes of an empty drive is no matter: it misses the error at times.
+        // An empty drive is not tested: firmware sometimes misses the error.
         world.hv.set_medium(machine(), vbd(1), None).await.unwrap();
     }
     world.clear().await;
 }
 
-/// Waits for the next letter of the guest, which is this one.
+/// Waits for the guest's next letter, which must be this one.
 async fn shows(line: &mut UnixStream, letter: u8) {
     let mut seen = [0];
     timeout(PATIENCE, line.read_exact(&mut seen)).await.expect("the guest says nothing").unwrap();

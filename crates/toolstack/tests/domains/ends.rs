@@ -1,4 +1,4 @@
-//! Guests that end by themselves: a few bytes of code, started by firmware from a disk.
+//! Guests that end by themselves: a few bytes of code, which firmware boots from a disk.
 
 use model::domain::BootFrom;
 use model::plan::RunState;
@@ -7,7 +7,7 @@ use toolstack::hv::{DomainEvent, Hypervisor};
 
 use super::world::{DOMID, World, firmware, machine, may_have_lost_devices, next, vbd};
 
-/// `mov dx, port; mov ax, value; out dx, ax; hlt` in a first sector.
+/// Returns a boot sector with `mov dx, port; mov ax, value; out dx, ax; hlt`.
 fn sector(port: u16, value: u16) -> Vec<u8> {
     let ([p0, p1], [v0, v1]) = (port.to_le_bytes(), value.to_le_bytes());
     let mut sector = vec![0xba, p0, p1, 0xb8, v0, v1, 0xef, 0xf4, 0xeb, 0xfd];
@@ -16,13 +16,13 @@ fn sector(port: u16, value: u16) -> Vec<u8> {
     sector
 }
 
-/// The power management's register: sleep, in state S5.
+/// Power management register: sleep state S5.
 const POWER_OFF: (u16, u16) = (0x604, 0x2000);
-/// The chipset's reset register.
+/// Reset register of the chipset.
 const RESET: (u16, u16) = (0xcf9, 0x0006);
-/// The device that takes notice of a panic.
+/// Panic notification device (pvpanic).
 const PANIC: (u16, u16) = (0x505, 0x0001);
-/// How a guest can end by itself.
+/// Ways in which a guest can end by itself.
 const ENDS: [((u16, u16), DomainExit); 3] = [
     (POWER_OFF, DomainExit::PoweredOff),
     (PANIC, DomainExit::Panicked),

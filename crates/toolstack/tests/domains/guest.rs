@@ -1,4 +1,4 @@
-//! The test guest.
+//! Test guest.
 
 use std::process::Command;
 
@@ -16,20 +16,21 @@ use toolstack::net::{HostNet, Net};
 
 use super::world::{DOMID, PATIENCE, World, machine, next, vbd};
 
-/// A shell on the serial line.
+/// Shell on the serial line.
 pub(super) struct Shell {
     line: UnixStream,
     seen: String,
 }
 
 impl Shell {
-    /// That of a domain whose guest is to say everything to it.
+    /// Connects to the console of a domain, which receives the guest's whole output.
     pub(super) async fn of(world: &World) -> Self {
         let line = UnixStream::connect(world.hv.console(machine()).unwrap()).await.unwrap();
         Self { line, seen: String::new() }
     }
 
-    /// Waits until the guest has printed this since what the last wait was for; all up to there.
+    /// Waits until the guest has printed this text after the last match. Returns the output up to
+    /// there.
     pub(super) async fn wait_for(&mut self, text: &str) -> String {
         let mut chunk = [0; 4096];
         loop {
@@ -43,7 +44,7 @@ impl Shell {
         }
     }
 
-    /// Reads whatever is printed, for ever: a guest whose line is full waits for it.
+    /// Reads the output for ever: a guest blocks while its line is full.
     async fn read_on(&mut self) {
         let mut chunk = [0; 4096];
         while self.line.read(&mut chunk).await.is_ok_and(|bytes| bytes > 0) {}
@@ -55,7 +56,7 @@ impl Shell {
     }
 }
 
-/// A bridge with a TAP device, gone at the end also of a test that failed.
+/// Bridge with a TAP device, removed even if the test fails.
 struct Network {
     host: HostNet,
     bridge: String,
@@ -73,7 +74,7 @@ impl Network {
         network
     }
 
-    /// Ends when an interface is seen to have this address.
+    /// Waits until an interface is seen with this address.
     async fn until_seen(&self, vif: VifId, address: &str) {
         let mut claims = self.host.claims().unwrap();
         while !self.host.addresses(vif).iter().any(|one| one.to_string() == address) {
@@ -91,7 +92,7 @@ impl Drop for Network {
     }
 }
 
-/// A machine that starts the test guest with a shell.
+/// Returns a machine that boots the test guest with a shell.
 pub(super) fn spec() -> DomainSpec {
     let guest = testkit::guest::artifacts().unwrap();
     let boot = Boot::Kernel {
@@ -129,7 +130,7 @@ async fn has_host_end(world: &World) -> bool {
     list.to_string().contains(&format!("host-disk-{}", vbd(40)))
 }
 
-/// The guest lets go of the second disk while no daemon is there.
+/// Lets the guest release the second disk while no daemon runs.
 async fn leaves_unseen(world: &World) {
     assert!(has_host_end(world).await);
     let qmp = world.control().await;
@@ -167,7 +168,7 @@ pub(super) async fn lives() {
 
     shell.say("ip addr add 10.9.8.7/24 dev eth0; echo add''ed").await;
     shell.wait_for("added").await;
-    // It asks on its network for somebody who is not there.
+    // The guest sends ARP requests for a missing address.
     shell.say("ping -c 1 -W 1 10.9.8.1; echo ask''ed").await;
     net.until_seen(vif, "10.9.8.7").await;
     shell.wait_for("asked").await;
@@ -177,7 +178,7 @@ pub(super) async fn lives() {
     world.hv.unplug_nic(machine(), vif).await.unwrap();
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().nics, [].into());
 
-    // A disk behind a bridge, while the guest runs; and the daemon restarts meanwhile.
+    // Plug a disk behind a bridge while the guest runs. The daemon restarts meanwhile.
     let other = world.image("second", b"");
     let second = world.disk(40, &other).await;
     world.hv.plug_disk(machine(), &second).await.unwrap();
@@ -193,7 +194,7 @@ pub(super) async fn lives() {
         world.hv.unplug_disk(machine(), vbd(40)).await.unwrap();
     }
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().disks, [vbd(0)].into());
-    // Its place can be taken again.
+    // The slot can be used again.
     world.hv.plug_disk(machine(), &second).await.unwrap();
     world.restart();
     leaves_unseen(&world).await;

@@ -1,4 +1,4 @@
-//! As many disks as a machine may have.
+//! Tests with the most disks of a machine.
 
 use model::domain::pci::{MAX_DISKS, MSIX_DISKS};
 use model::domain::{Boot, DomainSpec};
@@ -9,24 +9,24 @@ use toolstack::hv::Hypervisor;
 use super::guest::{Shell, spec};
 use super::world::{DOMID, PATIENCE, World, machine, vbd};
 
-/// Enough for disks with and without interrupts of their own, on the root bus and two bridges. The
-/// time of a boot grows faster than this number: `docs/architecture.md` says why.
+/// Enough for disks with and without MSI-X, on the root bus and two bridges. The boot time grows
+/// faster than this number: `docs/architecture.md` gives the reason.
 const REDUCED: u8 = MSIX_DISKS + 8;
 
 pub(super) async fn seen() {
     let mut world = World::new();
     let count = testkit::rounds(REDUCED.into(), MAX_DISKS.into());
     let count = u8::try_from(count).unwrap();
-    // One CPU: QEMU before 8.2 can crash under TCG where one CPU maps registers while another uses
-    // some (mended by its "softmmu: Use async_run_on_cpu in tcg_commit"), and nothing maps as many
-    // as this guest does.
+    // QEMU before 8.2 can crash under TCG if one CPU maps registers while another uses some. Its
+    // "softmmu: Use async_run_on_cpu in tcg_commit" fixes this. No other guest here maps as many,
+    // so this one has a single CPU.
     let mut spec = DomainSpec { vcpus: 1, ..spec() };
-    // What the kernel says of each disk is a sign of life on the way.
+    // The kernel's output about each disk shows progress.
     if let Boot::Kernel { args, .. } = &mut spec.boot {
         *args = args.replace(" quiet", "");
     }
     world.hv.create(machine(), DOMID, &spec).await.unwrap();
-    // From the last to the first: its place alone makes a disk what it is.
+    // From the last to the first: only its slot identifies a disk.
     for number in (0..count).rev() {
         let image = world.image(&format!("disk{number}"), &[]);
         let disk = world.disk(number, &image).await;

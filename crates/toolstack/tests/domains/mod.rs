@@ -1,4 +1,4 @@
-//! The tests, and what they stand on.
+//! Tests and their helpers.
 
 mod cds;
 mod ends;
@@ -9,7 +9,7 @@ mod world;
 
 use crate::Test;
 
-/// All of them.
+/// All tests.
 pub(super) const TESTS: &[Test] = &[
     ("a_domain_comes_stands_and_is_forgotten", |rt| rt.block_on(paused::comes_and_goes())),
     ("a_domain_is_found_by_another_daemon", |rt| rt.block_on(paused::found_again())),

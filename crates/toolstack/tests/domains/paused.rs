@@ -1,4 +1,4 @@
-//! Domains that stand.
+//! Domains with stopped CPUs.
 
 use model::id::{Domid, VbdId};
 use model::plan::RunState;
@@ -16,7 +16,7 @@ pub(super) async fn comes_and_goes() {
     assert!(matches!(hv.run(machine()).await, Err(HvError::Absent)));
     let spec = firmware(vec![]);
     hv.create(machine(), DOMID, &spec).await.unwrap();
-    // Carried out twice, it is done once.
+    // A repeated call has no effect.
     let pid = world.pid();
     hv.create(machine(), DOMID, &spec).await.unwrap();
     assert_eq!(world.pid(), pid);
@@ -34,7 +34,7 @@ pub(super) async fn comes_and_goes() {
     assert_eq!((remains.domid, remains.run), (DOMID, None));
     assert_eq!(hv.wait_exit(machine()).await.unwrap(), DomainExit::Killed);
     hv.kill(machine()).await.unwrap();
-    // What is left does not keep a new domain from coming.
+    // Remains do not prevent a new domain.
     hv.create(machine(), Domid(8), &spec).await.unwrap();
     assert_eq!(hv.find(machine()).await.unwrap().unwrap().domid, Domid(8));
     world.clear().await;
@@ -71,7 +71,7 @@ pub(super) async fn found_again() {
     let DomainEvent::Ended { vm, domid, exit, .. } = next(&mut events).await else { panic!() };
     assert_eq!((vm, domid, exit), (machine(), DOMID, DomainExit::Killed));
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, None);
-    // Of remains alone a new driver knows nothing but that they are there.
+    // A new driver knows only that the remains exist.
     world.restart();
     assert_eq!(world.hv.list().await.unwrap()[0].run, None);
     world.clear().await;

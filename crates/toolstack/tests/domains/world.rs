@@ -1,4 +1,4 @@
-//! A place for domains, from which nothing is left.
+//! Environment for domains, removed completely at the end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,24 +17,24 @@ use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor, NicPlug};
 use toolstack::qemu::qmp::Qmp;
 use toolstack::ringway_io::{IoProcess, RpcConnection};
 
-/// Far beyond what anything here takes on a busy machine.
+/// Far more time than any test here takes on a busy host.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) const DOMID: Domid = Domid(7);
 
-/// The machine of a world.
+/// Returns the machine of a world.
 pub(super) fn machine() -> VmId {
     VmId(Uuid::default())
 }
 
-/// A slot with this number in its UUID.
+/// Returns a slot with this number in its UUID.
 pub(super) fn vbd(number: u8) -> VbdId {
     let mut bytes = [0; 16];
     bytes[15] = number;
     VbdId(Uuid::from_random(bytes))
 }
 
-/// One run directory with a driver, and a datapath once it is asked for.
+/// Run directory with a driver, and a datapath on demand.
 pub(super) struct World {
     pub hv: QemuHypervisor,
     io: Option<(IoProcess, RpcConnection)>,
@@ -56,19 +56,19 @@ impl World {
         settings(self.dir.path())
     }
 
-    /// The daemon goes and another comes.
+    /// Replaces the driver, as a restart of the daemon does.
     pub(super) fn restart(&mut self) {
         self.hv = QemuHypervisor::new(self.settings());
     }
 
-    /// QEMU's control connection, for as long as no daemon has it: after a [`restart`](Self::restart),
-    /// until somebody looks for what there is.
+    /// Connects to QEMU's control socket. That works while no driver uses it: after a
+    /// [`restart`](Self::restart), until the next discovery.
     pub(super) async fn control(&self) -> Qmp {
         let socket = self.path().join("vm").join(machine().to_string()).join("qmp.sock");
         Qmp::handshake(UnixStream::connect(socket).await.unwrap()).await.unwrap().0
     }
 
-    /// A raw image, of which this is the beginning.
+    /// Creates a raw image that begins with these bytes.
     pub(super) fn image(&self, name: &str, begin: &[u8]) -> PathBuf {
         let path = self.dir.path().join(name);
         let mut bytes = begin.to_vec();
@@ -77,7 +77,7 @@ impl World {
         path
     }
 
-    /// Whoever serves disks and NICs here.
+    /// Returns the connection to the `ringway-io` that serves disks and NICs here.
     async fn client(&mut self) -> &mut RpcConnection {
         if self.io.is_none() {
             let program = testkit::process::find_binary("ringway-io").unwrap();
@@ -89,8 +89,8 @@ impl World {
         &mut self.io.as_mut().unwrap().1
     }
 
-    /// Serves a NIC with this number and two pairs of queues, in the network of a bridge with this
-    /// TAP device.
+    /// Serves a NIC with this number and two queue pairs, in the network of a bridge with this TAP
+    /// device.
     pub(super) async fn nic(&mut self, device: u8, mac: &str, bridge: &str, tap: &str) -> NicPlug {
         let socket = self.dir.path().join(format!("n{device}.sock"));
         let spec = NicSpec::new(format!("n{device}"), &socket, bridge, mac.parse().unwrap());
@@ -103,7 +103,7 @@ impl World {
         NicPlug { vif, device, socket, queues: 2, mac, mtu: Some(1500), boot_index: None }
     }
 
-    /// Serves an image as a disk with this number.
+    /// Serves an image as the disk with this number.
     pub(super) async fn disk(&mut self, number: u8, image: &Path) -> DiskPlug {
         let socket = self.dir.path().join(format!("d{number}.sock"));
         let mut spec = DiskSpec::new(format!("d{number}"), &socket, Backend::File(image.into()));
@@ -113,13 +113,13 @@ impl World {
         DiskPlug { vbd: vbd(number), userdevice: number, socket, queues: 2, boot_index: None }
     }
 
-    /// The process of the domain, if it has written its id.
+    /// Returns the process of the domain, if it has written its id.
     pub(super) fn pid(&self) -> Option<Pid> {
         let file = self.dir.path().join("vm").join(machine().to_string()).join("pid");
         Pid::from_raw(std::fs::read_to_string(file).ok()?.trim().parse().ok()?)
     }
 
-    /// Ends the domain and sees that nothing is left.
+    /// Ends the domain and checks that nothing remains.
     pub(super) async fn clear(&self) {
         self.hv.kill(machine()).await.unwrap();
         self.hv.forget(machine()).await.unwrap();
@@ -128,7 +128,7 @@ impl World {
     }
 }
 
-/// Domains outlive their driver, but not a test that failed.
+/// Domains outlive their driver, but must not outlive a failed test.
 impl Drop for World {
     fn drop(&mut self) {
         if let Some(pid) = self.pid() {
@@ -146,23 +146,23 @@ fn settings(run: &Path) -> Settings {
     }
 }
 
-/// The directory of the test guest's files.
+/// Returns the directory of the test guest's files.
 pub(super) fn guest_dir() -> PathBuf {
     let kernel = testkit::guest::artifacts().unwrap().kernel;
     kernel.parent().unwrap().to_owned()
 }
 
-/// A machine that tries these.
+/// Returns a machine whose firmware tries these devices.
 pub(super) fn firmware(order: Vec<model::domain::BootFrom>) -> DomainSpec {
     DomainSpec { memory_bytes: 64 << 20, vcpus: 2, boot: Boot::Firmware(order), cds: vec![] }
 }
 
-/// The next event.
+/// Returns the next event.
 pub(super) async fn next(events: &mut mpsc::Receiver<DomainEvent>) -> DomainEvent {
     tokio::time::timeout(PATIENCE, events.recv()).await.expect("no event came").unwrap()
 }
 
-/// The first thing told of a domain that was found: what left it before was seen by nobody.
+/// Checks the first event of a discovered domain: devices may have been released unseen.
 pub(super) async fn may_have_lost_devices(events: &mut mpsc::Receiver<DomainEvent>) {
     let DomainEvent::Unplugged { vm } = next(events).await else { panic!() };
     assert_eq!(vm, machine());

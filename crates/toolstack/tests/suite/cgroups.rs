@@ -1,4 +1,4 @@
-//! The tree of slices on this host's own controller.
+//! Slices on this host's CPU controller.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::path::Path;
@@ -9,17 +9,17 @@ use model::id::{SrId, Uuid, VmId};
 use testkit::HostRequirement;
 use toolstack::cgroup::{CgroupError, Leaf, SliceTree, Version, Weights, controller};
 
-/// A tree and a process in it, which are gone when this is dropped.
+/// Tree with a process in it, both removed on drop.
 struct Host {
     tree: SliceTree,
     sleeper: Child,
 }
 
 impl Host {
-    /// `None`: this host lets nobody make groups, which was tried, and somebody has said that this is
-    /// known.
+    /// Creates a tree; `None` if this host denies the creation of groups, and the environment says
+    /// that this is expected.
     fn new() -> Option<Self> {
-        // As unique as the process: the kernel counts to 4 million.
+        // The process id makes the name unique: the kernel counts to 4 million.
         let name = format!("rwtest{}", std::process::id());
         let made = SliceTree::find(Path::new("/"), &name).and_then(|tree| {
             tree.make().and_then(|()| tree.set(Weights::default())).map(|()| tree)
@@ -41,7 +41,7 @@ impl Host {
         let _reaped = self.sleeper.wait();
     }
 
-    /// What the weight of a slice is.
+    /// Returns the weight of a slice.
     fn weight(&self, group: Leaf) -> u32 {
         let file = match controller(Path::new("/")).unwrap().0 {
             Version::One => "cpu.shares",
@@ -51,7 +51,7 @@ impl Host {
         std::fs::read_to_string(slice).unwrap().trim().parse().unwrap()
     }
 
-    /// Does what fails for a moment after a process has ended.
+    /// Retries work that fails for a moment after a process has exited.
     fn soon(mut work: impl FnMut() -> Result<(), CgroupError>) -> Result<(), CgroupError> {
         for _ in 0..1000 {
             match work() {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use toolstack::binaries::in_path;
 use toolstack::net::{HostNet, Net};
 
-/// Names that nobody else has, gone at the end also of a test that failed.
+/// Unique device names, removed even if the test fails.
 struct Names {
     bridge: String,
     tap: String,
@@ -29,7 +29,7 @@ impl Names {
 impl Drop for Names {
     fn drop(&mut self) {
         for name in [&self.tap, &self.bridge] {
-            // That it is not there is what should be.
+            // The device need not exist.
             let _gone = Command::new("ip").args(["link", "del", "dev", name]).output();
         }
     }
@@ -55,7 +55,7 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     let (ours, other) = (net(&format!("a{}", std::process::id())), net("b"));
     ours.remove_tap(tap).await.unwrap();
     ours.remove_bridge(bridge).await.unwrap();
-    // Carried out twice, it is done once.
+    // A repeated call has no effect.
     for _ in 0..2 {
         ours.create_bridge(bridge, 1400).await.unwrap();
         ours.create_tap(tap, bridge, 1400).await.unwrap();
@@ -65,14 +65,14 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     assert_eq!((shown(bridge, "mtu"), shown(tap, "mtu")), ("1400".into(), "1400".into()));
     let master = std::fs::read_link(format!("/sys/class/net/{tap}/master")).unwrap();
     assert!(master.ends_with(bridge), "{master:?}");
-    // The host hears no guest's router advertisements there, and the device is root's.
+    // The host ignores router advertisements there, and the device belongs to root.
     for device in [bridge, tap] {
         let switch = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
         assert!(!Path::new(&switch).exists() || std::fs::read_to_string(&switch).unwrap() == "1\n");
     }
     assert_eq!(shown(tap, "owner"), "0");
 
-    // A bridge that somebody else made is used, and neither changed nor removed.
+    // A bridge of another tool is used, and neither changed nor removed.
     other.create_bridge(bridge, 1500).await.unwrap();
     other.remove_bridge(bridge).await.unwrap();
     assert_eq!(shown(bridge, "mtu"), "1400");
@@ -89,9 +89,9 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
 
 const BRIDGE: &str = "rwb0";
 const MAC: &str = "00:16:3e:00:00:07";
-/// State of a port that takes frames (`BR_STATE_FORWARDING`).
+/// State of a forwarding port (`BR_STATE_FORWARDING`).
 const FORWARDING: &str = "3";
-/// Longer than a claim takes to be told.
+/// Longer than the report of a claim takes.
 const LONG: Duration = Duration::from_secs(30);
 
 fn ip(words: &str) {
@@ -99,30 +99,30 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// The end of a cable in the bridge, at whose other end is a guest: `<name>`, with this address.
+/// Creates a cable between the bridge and a guest's interface `<name>` with this MAC address.
 fn cable(name: &str, mac: &str) {
     ip(&format!("link add {name} address {mac} type veth peer name {name}p"));
     ip(&format!("link set dev {name}p master {BRIDGE} up"));
     ip(&format!("link set dev {name} up"));
-    // The bridge drops what comes before it has seen that there is a link, of which nobody tells.
+    // The bridge drops frames until it has seen the carrier, and sends no notification.
     let state = format!("/sys/class/net/{name}p/brport/state");
     let began = Instant::now();
     while std::fs::read_to_string(&state).unwrap().trim() != FORWARDING {
         assert!(began.elapsed() < LONG, "{name} has no link");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Nobody answers; it asks once.
+    // The guest sends one solicitation, which gets no answer.
     std::fs::write(format!("/proc/sys/net/ipv4/neigh/{name}/mcast_solicit"), "1").unwrap();
 }
 
-/// A guest takes an address, and looks for somebody in its network.
+/// Lets a guest take an address and look for another host in its network.
 fn claims(name: &str, address: &str, other: &str) {
     ip(&format!("addr add {address}/24 dev {name}"));
     let socket = UdpSocket::bind((address, 0)).unwrap();
     socket.send_to(b"?", (other, 9)).unwrap();
 }
 
-/// Ends when this is what an interface has of IPv4, as it is told.
+/// Waits until the reported IPv4 addresses of an interface are these.
 async fn until(net: &HostNet, told: &mut Receiver<VifId>, vif: VifId, expected: &[&str]) {
     let v4 = || {
         let all = net.addresses(vif).into_iter().filter(IpAddr::is_ipv4);
@@ -140,7 +140,8 @@ fn addresses_are_seen_as_guests_claim_them() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(seen());
     };
-    in_own_network("addresses_are_seen_as_guests_claim_them", inside).unwrap();
+    in_own_network(concat!(module_path!(), "::addresses_are_seen_as_guests_claim_them"), inside)
+        .unwrap();
 }
 
 async fn seen() {
@@ -153,7 +154,7 @@ async fn seen() {
     net.watch(vif, BRIDGE, MAC, None).await.unwrap();
     cable("rwg0", MAC);
     cable("rwg1", "00:16:3e:00:00:08");
-    // Nobody watches this one.
+    // This interface is not watched.
     claims("rwg1", "10.9.7.8", "10.9.7.1");
     claims("rwg0", "10.9.8.7", "10.9.8.1");
     until(&net, &mut told, vif, &["10.9.8.7"]).await;
@@ -163,7 +164,7 @@ async fn seen() {
             assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
         }
     }
-    // More than are kept, in two looks at least.
+    // More addresses than the table stores, in at least two reads.
     let all: Vec<String> = (0..20).map(|n| format!("10.9.{}.7", 20 + n)).collect();
     for (n, address) in all.iter().enumerate() {
         claims("rwg0", address, &format!("10.9.{}.1", 20 + n));
@@ -171,7 +172,7 @@ async fn seen() {
     let latest: Vec<&str> = all.iter().rev().take(16).map(String::as_str).collect();
     until(&net, &mut told, vif, &latest).await;
 
-    // It begins anew, at a bridge that is another one by now.
+    // The interface is watched again, on a recreated bridge.
     ip(&format!("link del {BRIDGE}"));
     net.create_bridge(BRIDGE, 1500).await.unwrap();
     ip(&format!("link set dev rwg0p master {BRIDGE}"));
@@ -183,10 +184,10 @@ async fn seen() {
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
 }
 
-/// What a client of DHCP says for [`MAC`]: that it looks for a server, or takes this address.
+/// Sends a DHCP client message for [`MAC`]: a search for a server, or a request for this address.
 fn says(client: &UdpSocket, takes: Option<[u8; 4]>) {
     let mut message = [0; 240];
-    // A request, of Ethernet; who asks; the cookie (RFC 2131).
+    // BOOTP request on Ethernet, the client's address, and the cookie (RFC 2131).
     message[..3].copy_from_slice(&[1, 1, 6]);
     message[28..34].copy_from_slice(&[0, 0x16, 0x3e, 0, 0, 7]);
     message[236..].copy_from_slice(&[99, 130, 83, 99]);
@@ -202,7 +203,8 @@ fn what_a_guest_takes_by_dhcp_is_its_address() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(leased());
     };
-    in_own_network("what_a_guest_takes_by_dhcp_is_its_address", inside).unwrap();
+    in_own_network(concat!(module_path!(), "::what_a_guest_takes_by_dhcp_is_its_address"), inside)
+        .unwrap();
 }
 
 async fn leased() {
@@ -210,7 +212,7 @@ async fn leased() {
     let mut told = net.claims().unwrap();
     net.create_bridge(BRIDGE, 1500).await.unwrap();
     net.watch(vif, BRIDGE, MAC, None).await.unwrap();
-    // What it says of IPv6 would be told, too.
+    // Turn IPv6 off, because its claims would be reported too.
     let ipv6 = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
     if ipv6.exists() {
         std::fs::write(ipv6, "1").unwrap();
@@ -222,12 +224,12 @@ async fn leased() {
     says(&client, None);
     says(&client, Some([10, 9, 8, 7]));
     until(&net, &mut told, vif, &["10.9.8.7"]).await;
-    // Its server has refused that.
+    // The server has refused the address.
     says(&client, None);
     until(&net, &mut told, vif, &[]).await;
     for _ in 0..2 {
         says(&client, Some([10, 9, 8, 6]));
-        // Its agent may know of it only now.
+        // The guest's agent may know the address only now.
         assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
         until(&net, &mut told, vif, &["10.9.8.6"]).await;
     }
@@ -244,7 +246,8 @@ fn cards_are_seen_and_come_into_bridges() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(cards());
     };
-    in_own_network("cards_are_seen_and_come_into_bridges", inside).unwrap();
+    in_own_network(concat!(module_path!(), "::cards_are_seen_and_come_into_bridges"), inside)
+        .unwrap();
 }
 
 async fn cards() {
@@ -252,7 +255,7 @@ async fn cards() {
     net.create_bridge(BRIDGE, 1400).await.unwrap();
     net.create_bridge("rwb1", 1500).await.unwrap();
     let mut changes = net.changes();
-    // Until nothing more is told for a while: one command makes several changes.
+    // Wait until the notifications pause: one command makes several changes.
     let mut has_changed = async || {
         let changed = tokio::time::timeout(Duration::from_secs(60), changes.changed()).await;
         changed.expect("nobody tells").unwrap();
@@ -273,7 +276,7 @@ async fn cards() {
         let link = std::fs::read_link(format!("/sys/class/net/{name}/master")).ok()?;
         Some(link.file_name()?.to_str()?.to_owned())
     };
-    // The host is reached by it.
+    // The host is reachable through this NIC.
     ip("addr add 10.9.9.1/24 dev card0");
     has_changed().await;
     let refused = net.join("card0", BRIDGE).await.unwrap_err().to_string();
@@ -289,7 +292,7 @@ async fn cards() {
     assert!(net.cards().await.unwrap()[0].carrier, "both ends are up");
     let refused = net.join("card0", "rwb1").await.unwrap_err().to_string();
     assert!(refused.contains(&format!("it is in {BRIDGE}")), "{refused}");
-    // Of a bridge that it is not in, it does not leave.
+    // A NIC does not leave a bridge that it is not in.
     net.leave("card0", "rwb1").await.unwrap();
     assert_eq!(master("card0").as_deref(), Some(BRIDGE));
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! The client of `ringway-io` against a server in the test.
+//! Client of `ringway-io` against a server in the test.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use toolstack::ringway_io::{CALL_DEADLINE, DatapathError, RpcConnection};
 
-/// A server that answers the n-th line with what `answer` says; an empty answer closes.
+/// Server that answers the n-th line with the result of `answer`. An empty answer closes the
+/// connection.
 struct Fake {
     _dir: TempDir,
     socket: PathBuf,
@@ -186,7 +187,7 @@ async fn a_call_cut_off_while_being_sent_makes_the_connection_unusable() {
     let socket = dir.path().join("io.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let mut client = RpcConnection::connect(&socket).await.unwrap();
-    // Nobody reads: a large line does not fit the socket's buffer.
+    // The server does not read, so a large line fills the socket's buffer.
     let (_peer, _) = listener.accept().await.unwrap();
     let large = json!({"text": "x".repeat(2 << 20)});
     let error = client.call("stats", large, Duration::from_millis(30)).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A datapath that fails, as shell scripts play it, and one that serves NICs.
+//! Failing datapaths, played by shell scripts, and a real one that serves NICs.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use testkit::process::find_binary;
 use testkit::raw::{Guest, Setup};
 use toolstack::ringway_io::{DatapathError, IoProcess};
 
-/// A program called `ringway-io` that is a shell script.
+/// Creates a program `ringway-io` that is a shell script.
 fn program(script: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ringway-io");

@@ -1,4 +1,4 @@
-//! Tests of `toolstack`, one program.
+//! Tests of `toolstack` in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod cgroups;

@@ -1,4 +1,4 @@
-//! The QEMU driver and the trial boot with the real QEMU and the test guest's kernel.
+//! QEMU driver and trial boot with a real QEMU and the test guest's kernel.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use toolstack::binaries::{QEMU, in_path};
 use toolstack::qemu::qmp::COMMAND_DEADLINE;
 use toolstack::qemu::{Engine, Machine, QemuDisk, QemuError, QemuExit, QemuSpec};
 
-/// Far beyond what a start under TCG takes on a busy machine.
+/// Far more time than a start under TCG takes on a busy host.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn qemu() -> PathBuf {
@@ -87,7 +87,7 @@ async fn a_backend_that_is_not_there_does_not_keep_a_machine_from_being_ended() 
     };
     let spec = QemuSpec { disks: vec![disk], ..spec(kernel()) };
     let mut machine = Machine::spawn(&[], &qemu(), &spec, false).unwrap();
-    // QEMU waits for the backend: it is never ready, and answers no command.
+    // QEMU waits for the backend, so it never becomes ready and answers no command.
     let ready = tokio::time::timeout(Duration::from_millis(500), machine.ready()).await;
     assert!(ready.is_err());
     assert!(!machine.quit().await.unwrap().success());
@@ -100,7 +100,7 @@ async fn a_trial_boot_tells_a_kernel_that_runs_from_one_that_hangs() {
     let works = probe(&[], &qemu(), &kernel, Accel::Tcg, PATIENCE, &mut slot).await;
     assert_eq!(works, ProbeOutcome::Works);
     assert!(slot.is_none());
-    // As on a machine whose KVM hangs: nothing is heard of the kernel in time.
+    // As with a hanging KVM, no output arrives in time.
     let short = Duration::from_millis(1);
     let hangs = probe(&[], &qemu(), &kernel, Accel::Tcg, short, &mut slot).await;
     assert!(matches!(&hangs, ProbeOutcome::Fails(why) if why.contains("nothing")), "{hangs:?}");
@@ -119,7 +119,7 @@ async fn the_answer_of_a_trial_is_remembered() {
     let dir = tempfile::tempdir().unwrap();
     let probe_cache = ProbeCache::at(dir.path(), "this boot");
     let (qemu, kernel) = (qemu(), kernel());
-    // Something that opens: whether KVM then works depends on the host, and either is right.
+    // A device that opens. Whether KVM then works depends on the host, and either result is right.
     let prober = Prober {
         qemu: &qemu,
         launcher: &[],

@@ -1,4 +1,4 @@
-//! The store on a file system that is really full.
+//! Store on a file system that is really full.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use testkit::in_namespace::in_little_room;
 use toolstack::store::{Batch, Key, MemoryStore, RedbStore, Store, StoreError};
 
-/// Size of the file system.
+/// Size of the file system, in MiB.
 const ROOM_MIB: u32 = 6;
-/// What is there at first, and is removed to make room.
+/// Size of a file that is removed to free space, in bytes.
 const FILLER_BYTES: usize = 3 << 20;
 /// More batches than fit.
 const BATCHES_MAX: u64 = 200;
@@ -21,14 +21,17 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
-/// Runs the test of this name with a small file system of its own.
+/// Runs the test with this name in its own small file system.
 fn in_room(name: &str, inside: fn(&Path)) {
     print!("{}", in_little_room(name, ROOM_MIB, inside).unwrap());
 }
 
 #[test]
 fn a_full_file_system_costs_a_batch_and_no_restart() {
-    in_room("a_full_file_system_costs_a_batch_and_no_restart", full_twice);
+    in_room(
+        concat!(module_path!(), "::a_full_file_system_costs_a_batch_and_no_restart"),
+        full_twice,
+    );
 }
 
 fn full_twice(dir: &Path) {
@@ -62,7 +65,7 @@ fn full_twice(dir: &Path) {
 
 #[test]
 fn on_a_full_file_system_what_makes_room_is_stored() {
-    in_room("on_a_full_file_system_what_makes_room_is_stored", spare);
+    in_room(concat!(module_path!(), "::on_a_full_file_system_what_makes_room_is_stored"), spare);
 }
 
 fn spare(dir: &Path) {
@@ -92,7 +95,7 @@ fn spare(dir: &Path) {
         .find_map(|name| commit(&mut store, &|batch| large(batch, &name.to_string())).err());
     assert!(matches!(full, Some(StoreError::Full { .. })), "{full:?}");
     assert_eq!(kept(), 1 << 20, "who only wants more does not get it");
-    // Also to who comes to a file that was not closed in order, on a full disk.
+    // The same holds after an unclean close on a full disk.
     drop(store);
     let mut store = RedbStore::open(&state).unwrap();
     let mut there = None;

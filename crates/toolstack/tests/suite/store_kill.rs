@@ -1,4 +1,4 @@
-//! A process that stores batches is killed, again and again, and what it was told is there.
+//! Kills of a process that stores batches: every acknowledged batch must be stored.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::io::{BufRead, BufReader, Write as _};
@@ -7,19 +7,19 @@ use std::process::{Child, Command, Stdio};
 
 use toolstack::store::{Batch, Contents, Key, MemoryStore, RedbStore, Store, StoreError};
 
-/// Where a child stores batches; it is this program again.
+/// Environment variable with the child's state file. The child is this program again.
 const STATE: &str = "RINGWAY_STORE_KILL_STATE";
-/// The test that is the child.
+/// Name of the test that is the child.
 const CHILD: &str = "batches_are_stored_in_turn";
-/// Rows that batches choose from: each batch meets some of earlier ones.
+/// Number of rows that batches choose from, so that each batch changes rows of earlier ones.
 const ROWS: u64 = 97;
-/// Most batches that a child is let store before it is killed.
+/// Most batches that a child stores before it is killed.
 const BATCHES_MAX: u64 = 8;
-/// Longest time between its last answer that is waited for and its death, in microseconds: some
-/// commits long.
+/// Longest time between the child's last awaited answer and its kill, in microseconds: the time of
+/// some commits.
 const DELAY_US_MAX: u64 = 5_000;
 
-/// Batch `number`, counted from 1. Every row in it says which batch put it there.
+/// Returns batch `number`, counted from 1. Every row in it contains the number of its batch.
 fn batch(number: u64) -> Batch {
     let mut batch = Batch { generation: number, ceiling: number + 10, ..Batch::default() };
     for step in 0..9 {
@@ -30,8 +30,8 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
-/// The child: stores batches, each after what is there, and says so on standard error, a number a
-/// line. As a test of its own it stores three.
+/// Child: stores batches after the existing ones, and prints each number on a line of standard
+/// error. As a test of its own it stores three.
 #[test]
 fn batches_are_stored_in_turn() {
     let dir = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn batches_are_stored_in_turn() {
     for number in (there + 1..).take(usize::try_from(many).unwrap()) {
         store.commit(&batch(number)).unwrap();
         if told {
-            // Not captured, as what `eprintln` writes is.
+            // The test harness does not capture this, unlike `eprintln`.
             writeln!(std::io::stderr(), "{number}").unwrap();
         }
     }
@@ -56,24 +56,24 @@ fn child(state: &Path) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Numbers that look like any, the same in each run.
+/// Reproducible pseudorandom numbers.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        // Knuth's constants (MMIX); the upper bits are the good ones.
+        // Knuth's constants (MMIX). The upper bits are the good ones.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
 
-/// One life. Gives the last batch that the child was told of.
+/// Runs one life. Returns the last batch that the child acknowledged.
 fn life(state: &Path, random: &mut Random) -> u64 {
     let mut child = child(state);
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut last = 0;
-    // Some die before their first batch, while they open what the one before has left.
+    // Some children die before their first batch, while they open the file.
     for _ in 0..random.below(BATCHES_MAX) {
         let line = said.next().unwrap().unwrap();
         last = line.parse().unwrap_or_else(|_| panic!("{line}"));
@@ -81,7 +81,7 @@ fn life(state: &Path, random: &mut Random) -> u64 {
     std::thread::sleep(std::time::Duration::from_micros(random.below(DELAY_US_MAX)));
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it said before it died counts; half a line does not.
+    // Lines printed before the kill count, incomplete ones do not.
     let rest: Vec<_> = said.map_while(Result::ok).collect();
     let numbers = rest.iter().filter_map(|line| line.parse().ok()).filter(|number| *number > last);
     numbers.max().unwrap_or(last)
@@ -98,7 +98,7 @@ fn every_batch_that_was_acknowledged_is_there_and_none_is_torn() {
         let there = RedbStore::open(&state).unwrap().load().unwrap();
         let Contents { generation, .. } = there;
         assert!(generation >= told.max(applied), "round {round}: {told} was told, {generation} is");
-        // One that was stored and not told yet.
+        // One batch may be stored but not acknowledged yet.
         assert!(generation <= told.max(applied) + 1, "round {round}: {told}, {generation}");
         unsaid += u32::from(generation > told.max(applied));
         for number in applied + 1..=generation {
@@ -127,6 +127,6 @@ fn a_store_that_another_process_has_open_is_refused_by_name() {
     let said = error.to_string();
     assert!(said.contains(&format!("process {}", child.id())), "{said}");
     assert!(said.contains(state.to_str().unwrap()), "{said}");
-    // Its lock has gone with it.
+    // The lock is released with the child.
     assert!(RedbStore::open(&state).unwrap().load().unwrap().generation > 0);
 }

@@ -1,4 +1,5 @@
-//! Talks with the agent in a guest, which is as trustworthy as its guest: bounded in time and size.
+//! Client of the agent in a guest. The agent is as hostile as its guest, so time and size are
+//! bounded.
 
 use std::time::Duration;
 
@@ -14,34 +15,34 @@ use crate::json_lines::{JsonLines, write_json};
 use crate::net::named;
 use crate::qemu::QemuError;
 
-/// Longest talk. An agent that listens answers within milliseconds.
+/// Longest session. A healthy agent answers within milliseconds.
 const TALK_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest answer, in bytes: interfaces with their addresses, a line.
+/// Longest answer in bytes: all interfaces with their addresses, on one line.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Most answers to earlier talks that are passed over.
+/// Most answers to earlier sessions that are skipped.
 const STALE_MAX: usize = 64;
-/// Longest text of a guest that is told, in characters.
+/// Longest text from a guest that is reported, in characters.
 const TEXT_CHARS: usize = 256;
-/// Most addresses of an interface, of each kind, that are told.
+/// Most addresses of an interface that are reported, for each address family.
 const ADDRESSES_MAX: usize = 16;
 
-/// One talk.
+/// Session with the agent.
 struct AgentSession {
     lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
 
 impl AgentSession {
-    /// Begins one: what the agent has said to others is passed over.
+    /// Begins a session. Skips the agent's answers to earlier sessions.
     async fn begin(domain: &Domain) -> Result<Self, HvError> {
         let (reader, writer) = connect(domain.dir.agent()).await?.into_split();
         let mut agent_session = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
-        // Anything that the agent would not say twice: a talk has its own.
+        // Each session has its own id, so that no earlier answer matches.
         let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
         agent_session.say("guest-sync-delimited", json!({ "id": id })).await?;
         for _ in 0..STALE_MAX {
             let line = agent_session.lines.next_text().await.map_err(QemuError::from)?;
-            // A byte that no text has comes before the answer.
+            // A byte that is invalid in text precedes the answer.
             let (_, answer) = line.rsplit_once('\u{fffd}').unwrap_or(("", &line));
             let answer: Value = serde_json::from_str(answer).unwrap_or_default();
             if answer.get("return").and_then(Value::as_u64) == Some(id) {
@@ -71,7 +72,7 @@ fn refused(command: &str, why: &str) -> HvError {
     HvError::Refused { what: format!("the guest's agent: {command}"), why: why.to_owned() }
 }
 
-/// Runs a talk within its time, alone.
+/// Runs a session within its deadline. Only one session runs at a time.
 async fn talking<T>(
     domain: &Domain,
     talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
@@ -82,7 +83,7 @@ async fn talking<T>(
     timeout(TALK_DEADLINE, talk).await.map_err(late)?
 }
 
-/// Asks the guest to go down; `mode` as the agent calls it. It does not answer if it does.
+/// Requests a shutdown in the agent's `mode`. On success the agent does not answer.
 pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError> {
     talking(domain, async |mut agent_session| {
         agent_session.say("guest-shutdown", json!({ "mode": mode })).await
@@ -90,7 +91,8 @@ pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError>
     .await
 }
 
-/// What the agent tells. A command that it does not know leaves its part out.
+/// Returns the information that the agent reports. A command that it does not support leaves its
+/// part empty.
 pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
     let nics = addresses(domain).await?;
     talking(domain, async |mut agent_session| {
@@ -103,7 +105,7 @@ pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
     .await
 }
 
-/// The hardware address of every interface by its number.
+/// Returns the MAC address of every interface, with its number.
 async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
     let mut found = Vec::new();
     for device in domain.devices().await? {
@@ -112,7 +114,7 @@ async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
         let get = |property: &str| {
             domain.execute("qom-get", json!({ "path": path, "property": property }))
         };
-        // Slot and function in one number.
+        // The value is the PCI slot and function in one number.
         let slot = get("addr").await?.as_u64().map(|place| place >> 3);
         let number = (0..pci::MAX_VIFS)
             .find(|number| pci::vif(*number).map(|pci_slot| u64::from(pci_slot.slot)) == slot);
@@ -123,7 +125,7 @@ async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
     Ok(found)
 }
 
-/// What a guest says of its system, under the names that clients know.
+/// Translates the guest's operating system information to the names that clients know.
 fn os(system: &Value) -> Vec<(String, String)> {
     let of = |name: &str| text(system.get(name));
     let version = of("version-id").unwrap_or_default();
@@ -139,7 +141,7 @@ fn os(system: &Value) -> Vec<(String, String)> {
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Addresses of interfaces that are ours, by their hardware address.
+/// Returns the addresses of Ringway's interfaces, matched by MAC address.
 fn told(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
     let mut networks = Vec::new();
     for interface in interfaces.as_array().into_iter().flatten() {
@@ -156,7 +158,7 @@ fn told(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
     networks
 }
 
-/// A text of the guest's, shortened, on one line.
+/// Returns a text of the guest, shortened and without control characters.
 fn text(value: Option<&Value>) -> Option<String> {
     let text = value?.as_str()?;
     Some(text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect())

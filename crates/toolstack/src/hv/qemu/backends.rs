@@ -1,5 +1,6 @@
-//! What QEMU keeps on the host for a device: the connection to its datapath, and what it makes of an
-//! interface's. A guest lets go of a device, and of the host's end nobody but us.
+//! QEMU's backends of a device: the chardev to its datapath, and the netdev of an interface.
+//!
+//! When a guest releases a device, only this driver removes the backends.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +12,12 @@ use super::watch::FOREVER;
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
 
-/// Removes that of a device. That it is not there is as good.
+/// Removes the backends of a device. Missing backends are no error.
 pub(super) async fn remove(qmp: &Qmp, device: Device) {
     let id = device.host_end();
     let commands: &[&str] = match device {
         Device::Disk(_) => &["chardev-remove"],
-        // The first takes the connection with it, where it has one.
+        // `netdev_del` also removes the chardev, if the netdev has one.
         Device::Nic(_) => &["netdev_del", "chardev-remove"],
         Device::Drive(_) => &[],
     };
@@ -27,8 +28,10 @@ pub(super) async fn remove(qmp: &Qmp, device: Device) {
     }
 }
 
-/// Removes those whose device the guest has let go of while nobody saw it: QEMU would try to reach the
-/// datapath once a second for ever. Nobody may plug meanwhile: who does has an end before a device.
+/// Removes backends whose device the guest has released unseen. Otherwise QEMU would try to
+/// reconnect to the datapath once a second for ever.
+///
+/// No plug may run meanwhile, because its backends exist before its device.
 pub(super) async fn remove_left(qmp: &Qmp) -> Result<(), QemuError> {
     let list = qmp.execute("query-chardev", Value::Null, FOREVER).await?;
     let names = list.as_array().into_iter().flatten();

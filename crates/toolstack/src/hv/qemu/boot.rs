@@ -1,4 +1,5 @@
-//! Which kernels and ramdisks a machine may start: files in named directories, and images of volumes.
+//! Kernels and ramdisks that a machine may boot: files in configured directories, and images of
+//! volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +7,10 @@ use model::domain::{Boot, BootFile};
 
 use crate::hv::HvError;
 
-/// The same with the files that are really meant, once they may be used.
+/// Resolves the files of `boot` to their real paths and checks that they may be used.
 ///
 /// # Errors
-/// [`HvError::Boot`]. Nothing was opened then: a FIFO or a device would do something.
+/// [`HvError::Boot`]. The check opens no file: opening a FIFO or a device would have effects.
 pub(super) fn checked(boot: &Boot, directories: &[PathBuf]) -> Result<Boot, HvError> {
     let Boot::Kernel { kernel, ramdisk, args } = boot else { return Ok(boot.clone()) };
     let kernel = usable("kernel", kernel, directories)?;
@@ -17,7 +18,8 @@ pub(super) fn checked(boot: &Boot, directories: &[PathBuf]) -> Result<Boot, HvEr
     Ok(Boot::Kernel { kernel, ramdisk, args: args.clone() })
 }
 
-/// An image is not looked at: its storage may hang, and QEMU will tell if it is not there.
+/// Checks one file. An image is not accessed, because its storage may hang. QEMU will report a
+/// missing image.
 fn usable(what: &str, named: &BootFile, directories: &[PathBuf]) -> Result<BootFile, HvError> {
     match named {
         BootFile::File(path) => file(what, path, directories).map(BootFile::File),
@@ -28,7 +30,7 @@ fn usable(what: &str, named: &BootFile, directories: &[PathBuf]) -> Result<BootF
 fn file(what: &str, path: &Path, directories: &[PathBuf]) -> Result<PathBuf, HvError> {
     let refuse =
         |why: String| Err(HvError::Boot { why: format!("the {what} {} {why}", path.display()) });
-    // Links are followed here: where one leads counts, not where it lies.
+    // Resolve symbolic links: the real location decides.
     let real = match path.canonicalize() {
         Ok(real) => real,
         Err(error) => return refuse(format!("cannot be found: {error}")),

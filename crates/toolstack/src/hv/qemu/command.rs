@@ -1,7 +1,7 @@
-//! QEMU's command line for a domain: a pure function.
+//! QEMU's command line for a domain, built by a pure function.
 //!
-//! QEMU takes its control protocol on descriptor 0 and the guest's serial line on descriptor 1: both
-//! are sockets that listen already when it starts, so that nobody waits for a file to appear.
+//! QEMU inherits its control socket (QMP) as descriptor 0 and the guest's serial console as
+//! descriptor 1. Both sockets listen before it starts, so no client waits for a socket file.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,10 +15,11 @@ use super::reset_trace;
 use crate::qemu::Engine;
 use crate::qemu::command::{ArgBuilder, doubled_commas};
 
-/// What an agent's port is called in the guest.
+/// Name of the agent's port in the guest.
 const AGENT_PORT_NAME: &str = "org.qemu.guest_agent.0";
 
-/// The program and its arguments: CPUs standing, drives empty, no disks, no interfaces.
+/// Returns the program and its arguments for a domain with stopped CPUs, empty drives, no disks and
+/// no interfaces.
 pub(super) fn command(
     program: &Path,
     vm: VmId,
@@ -29,11 +30,11 @@ pub(super) fn command(
     let mut arg_builder = ArgBuilder::default();
     arg_builder.add(program).add("-nodefaults").add("-no-user-config").add("-S");
     arg_builder.pair("-name", format!("guest={vm},debug-threads=on")).pair("-uuid", vm.to_string());
-    // A guest that breaks out of its devices can neither start programs nor become somebody else.
+    // A guest that escapes from its devices can neither start programs nor change its user.
     let denied = "obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
     arg_builder.pair("-sandbox", format!("on,{denied}"));
     arg_builder.pair("-display", "none");
-    // Shared memory: the backends of its disks map what this descriptor names.
+    // Shared memory: the disks' backends map this descriptor.
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
     arg_builder.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
     arg_builder.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").engine(engine);
@@ -41,7 +42,7 @@ pub(super) fn command(
     for state in ["disable_s3", "disable_s4"] {
         arg_builder.pair("-global", format!("PIIX4_PM.{state}=1"));
     }
-    // How a guest ended is kept until somebody has seen it: the process stands still.
+    // Pause at the end of a guest, so that the reason stays readable until it has been read.
     arg_builder.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
     for event in reset_trace::EVENTS {
         arg_builder.pair("-trace", format!("enable={event}"));
@@ -59,7 +60,7 @@ pub(super) fn command(
 }
 
 fn boot(arg_builder: &mut ArgBuilder, boot: &Boot) {
-    // Firmware tries what has a number, and nothing else.
+    // Firmware boots only from devices with a boot index.
     arg_builder.pair("-boot", "strict=on");
     if let Boot::Kernel { kernel, ramdisk, args } = boot {
         arg_builder.pair("-kernel", kernel.path());
@@ -72,10 +73,10 @@ fn boot(arg_builder: &mut ArgBuilder, boot: &Boot) {
     }
 }
 
-/// What every domain has, however few its disks.
+/// Adds the devices that every domain has, whatever its disks.
 fn devices(arg_builder: &mut ArgBuilder, agent: &Path) {
     for (number, (bus, pci_slot)) in bridges().enumerate() {
-        // The number under which a guest knows the bridge's slots; 0 is the root's.
+        // Chassis number by which the guest knows the bridge's slots. 0 is the root's.
         let chassis = number + 1;
         arg_builder
             .pair("-device", format!("pci-bridge,id={bus},chassis_nr={chassis},{}", at(pci_slot)));
@@ -91,13 +92,13 @@ fn devices(arg_builder: &mut ArgBuilder, agent: &Path) {
     let mut chardev = OsString::from(format!("socket,id={AGENT},server=on,wait=off,path="));
     chardev.push(doubled_commas(agent));
     arg_builder.pair("-chardev", chardev);
-    // QEMU tells of a port with an identifier that the guest has opened it.
+    // QEMU reports the guest's opening of a port only if the port has an id.
     let port =
         format!("virtserialport,id={AGENT},bus=ports.0,chardev={AGENT},name={AGENT_PORT_NAME}");
     arg_builder.pair("-device", port).pair("-device", "pvpanic");
 }
 
-/// A drive, in the order of firmware if it is in there.
+/// Returns a drive's argument, with its boot index if it is in the boot order.
 fn drive(port: usize, vbd: VbdId, boot: &Boot) -> String {
     let order = match boot {
         Boot::Firmware(order) => order.iter().position(|from| *from == BootFrom::Cd(vbd)),

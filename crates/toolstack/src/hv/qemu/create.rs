@@ -1,4 +1,4 @@
-//! How a domain comes to be.
+//! Creation of domains.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -24,28 +24,29 @@ use crate::detached_process::DetachedProcess;
 use crate::hv::HvError;
 use crate::qemu::Engine;
 
-/// Longest wait for the first answer of a QEMU: it opens its devices before that.
+/// Longest wait for the first answer of QEMU. It opens its devices before that.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(40);
-/// Longest wait for the end of a QEMU that has closed its control connection.
+/// Longest wait for the exit of a QEMU that has closed its control connection.
 const END_DEADLINE: Duration = Duration::from_secs(1);
 
-/// What runs the CPUs of this host's machines, once it is known.
+/// Accelerator and engine of this host's machines, once they are known.
 #[derive(Debug, Default)]
 pub(super) struct EngineCache {
     accel: AsyncMutex<Option<Accel>>,
-    /// Asked for once, beside that lock: many machines may start together. Another QEMU in its place
-    /// is seen when the daemon starts again.
+    /// Engine under TCG, queried once. It is separate from the accelerator's lock because many
+    /// machines may start together. Another QEMU binary is noticed at the daemon's next start.
     tcg: OnceCell<Engine>,
 }
 
 impl EngineCache {
-    /// That for a machine which starts like this.
+    /// Returns the engine of a machine that boots like this.
     async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Engine, HvError> {
         let accel = self.accel(settings, boot).await?;
         Ok(Engine::of_once(accel, &settings.qemu, &self.tcg).await)
     }
 
-    /// What did not work once is asked again, from memory: somebody may have mended it.
+    /// Returns the accelerator. A failure is not stored: the next machine asks again, because an
+    /// administrator may have repaired KVM.
     async fn accel(&self, settings: &Settings, boot: &Boot) -> Result<Accel, HvError> {
         let mut known = self.accel.lock().await;
         if let Some(accel) = *known {
@@ -71,8 +72,8 @@ impl EngineCache {
     }
 }
 
-/// What a trial boots, by which all machines are run from then on. An image of a volume is none: a
-/// guest may write it, and its storage may hang.
+/// Returns the kernel of the trial boot, whose result then applies to all machines. Images of
+/// volumes do not qualify: a guest may write them, and their storage may hang.
 fn trial_kernel<'a>(settings: &'a Settings, boot: &'a Boot) -> &'a Path {
     match boot {
         Boot::Kernel { kernel: BootFile::File(kernel), .. } => kernel,
@@ -80,7 +81,7 @@ fn trial_kernel<'a>(settings: &'a Settings, boot: &'a Boot) -> &'a Path {
     }
 }
 
-/// Makes a domain whose CPUs stand.
+/// Creates a domain with stopped CPUs.
 pub(super) async fn create(
     qemu: &QemuHypervisor,
     vm: VmId,
@@ -105,12 +106,13 @@ pub(super) async fn create(
     let engine = qemu.engine.of(&qemu.settings, &spec.boot).await?;
     let watched_domain = start(qemu, vm, domid, &spec, engine)?;
     answers(&watched_domain).await?;
-    // It has joined by itself, or said why not where nobody looks.
+    // The process has joined by itself. If that failed, it reported the reason only on its standard
+    // error.
     group::place(qemu.settings.tree.as_ref(), &watched_domain.domain);
     Ok(())
 }
 
-/// Starts the process. From its first moment on it is found by whoever looks for it.
+/// Starts the process. Discovery finds it from its first moment on.
 fn start(
     qemu: &QemuHypervisor,
     vm: VmId,
@@ -129,13 +131,13 @@ fn start(
     let child = spawned(&qemu.settings, &dir, &detached_process)?;
     let pid = child.id().unwrap_or_default();
     let held = Domain::from_pid(vm, record, dir.clone(), pid);
-    // It is ours to wait for as long as we live; afterwards it is somebody else's.
+    // The daemon must wait for its child. After the daemon's end, init does.
     tokio::spawn(reap(child));
     let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
     Ok(qemu.domains.keep(held))
 }
 
-/// A process that has our end of nothing: what it inherits goes with it.
+/// Spawns the process. The parent keeps no copy of the inherited descriptors.
 fn spawned(
     settings: &Settings,
     dir: &RunDir,
@@ -157,7 +159,7 @@ async fn reap(mut child: Child) {
     }
 }
 
-/// Waits until QEMU answers; if it ends instead, its last words say why.
+/// Waits until QEMU answers. If it exits instead, the error contains its last output.
 async fn answers(watched_domain: &WatchedDomain) -> Result<(), HvError> {
     let domain = &watched_domain.domain;
     let Err(error) = domain.qmp_within(ANSWER_DEADLINE).await else { return Ok(()) };

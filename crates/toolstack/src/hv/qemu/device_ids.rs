@@ -1,9 +1,8 @@
-//! What a domain's devices are called in QEMU: by their UUIDs, so that a daemon that was away finds
-//! them again.
+//! QEMU ids of a domain's devices. They contain UUIDs, so that a restarted daemon recognizes them.
 
 use model::id::{Uuid, VbdId, VifId};
 
-/// The serial port that the guest's agent has, and its other end.
+/// Id of the agent's serial port, and of its chardev.
 pub(super) const AGENT: &str = "agent";
 
 const DISK: &str = "disk-";
@@ -11,19 +10,19 @@ const NIC: &str = "nic-";
 const DRIVE: &str = "drive-";
 const HOST: &str = "host-";
 
-/// One device of a guest that a plan knows.
+/// Device of a guest that plans manage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Device {
-    /// A disk.
+    /// Disk.
     Disk(VbdId),
-    /// A network interface.
+    /// Network interface.
     Nic(VifId),
-    /// A CD drive.
+    /// CD drive.
     Drive(VbdId),
 }
 
 impl Device {
-    /// QEMU's name for it.
+    /// Returns QEMU's id of the device.
     pub(super) fn id(self) -> String {
         match self {
             Self::Disk(VbdId(uuid)) => format!("{DISK}{uuid}"),
@@ -32,7 +31,7 @@ impl Device {
         }
     }
 
-    /// The device of this name, or at the end of this path; nothing if it is none of ours.
+    /// Parses a device id, also at the end of a QOM path; `None` for a foreign id.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let name = name.rsplit('/').next().unwrap_or(name);
         let after = |prefix: &str| name.strip_prefix(prefix)?.parse::<Uuid>().ok();
@@ -42,17 +41,19 @@ impl Device {
         disk.or_else(nic).or_else(drive)
     }
 
-    /// The host's end of it: the connection to its datapath, and what QEMU makes of an interface's.
+    /// Returns the id of the device's backends: the chardev to its datapath, and the netdev of an
+    /// interface.
     pub(super) fn host_end(self) -> String {
         format!("{HOST}{}", self.id())
     }
 
-    /// The device whose host's end has this name.
+    /// Parses the id of a backend.
     pub(super) fn of_host_end(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(HOST)?)
     }
 
-    /// The medium in a drive. QEMU gives such a name 31 characters: all but two bytes of the UUID.
+    /// Returns the node name of the medium in a drive. QEMU permits 31 characters: all but two
+    /// bytes of the UUID.
     pub(super) fn medium(vbd: VbdId) -> String {
         let digits: String = vbd.0.bytes().iter().skip(2).map(|b| format!("{b:02x}")).collect();
         format!("cd{digits}")

@@ -1,4 +1,4 @@
-//! Disks and interfaces that come and go.
+//! Hot plug and unplug of disks and interfaces.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,14 +15,16 @@ use crate::hv::{DiskPlug, HvError, NicPlug};
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
 
-/// Longest wait for a device: QEMU talks to a disk's datapath meanwhile, and to nobody else.
+/// Longest wait for a device. QEMU talks to the disk's datapath meanwhile, and answers no other
+/// command.
 const PLUG_DEADLINE: Duration = Duration::from_secs(30);
-/// A guest that has not let go of a device is asked again: one that was about to start had no ear.
+/// Interval after which the guest is asked again to release a device. A guest that was booting may
+/// have missed the request.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Seconds between QEMU's attempts to reach a datapath that went away; it takes whole seconds.
+/// Seconds between QEMU's attempts to reconnect to a datapath. QEMU accepts whole seconds only.
 const RECONNECT_SECONDS: u32 = 1;
 
-/// Gives the guest a disk.
+/// Plugs a disk.
 pub(super) async fn plug_disk(domain: &Domain, disk: &DiskPlug) -> Result<(), HvError> {
     let device = Device::Disk(disk.vbd);
     let arguments = disk_arguments(disk, domain.record.vcpus)?;
@@ -30,7 +32,7 @@ pub(super) async fn plug_disk(domain: &Domain, disk: &DiskPlug) -> Result<(), Hv
     plug(domain, device, &[("chardev-add", chardev(device, &disk.socket))], arguments).await
 }
 
-/// Gives the guest an interface.
+/// Plugs a network interface.
 pub(super) async fn plug_nic(domain: &Domain, nic: &NicPlug) -> Result<(), HvError> {
     let device = Device::Nic(nic.vif);
     let kvm = domain.execute("query-kvm", Value::Null).await?;
@@ -41,7 +43,7 @@ pub(super) async fn plug_nic(domain: &Domain, nic: &NicPlug) -> Result<(), HvErr
     plug(domain, device, &ends, arguments).await
 }
 
-/// QEMU would wait for it for ever, and answer nobody.
+/// Checks that the socket exists. Otherwise QEMU would wait for it for ever and answer no command.
 fn listens(socket: &Path, what: &str) -> Result<(), HvError> {
     if socket.exists() {
         return Ok(());
@@ -50,7 +52,7 @@ fn listens(socket: &Path, what: &str) -> Result<(), HvError> {
     Err(HvError::Refused { what: what.into(), why })
 }
 
-/// Makes the host's end of a device, in these commands, and then the device.
+/// Creates the backends of a device with the commands `ends`, then the device.
 async fn plug(
     domain: &Domain,
     device: Device,
@@ -63,12 +65,12 @@ async fn plug(
         if domain.devices().await?.contains(&device) {
             return Ok(());
         }
-        // A call that was dropped half way has left it.
+        // A dropped call left these backends.
         backends::remove(&qmp, device).await;
         added = add(&qmp, ends, &arguments).await;
     }
     match added {
-        // A host's end that was there already, by a call that was dropped half way, is as good.
+        // Backends that a dropped call created serve as well.
         (_, Ok(())) => Ok(()),
         (Err(error), Err(_)) => Err(error.into()),
         (Ok(()), Err(error)) => {
@@ -78,7 +80,8 @@ async fn plug(
     }
 }
 
-/// What became of the host's end, the first failure if there was one, and of the device.
+/// Executes the commands and returns the first failure of the backends, and the result of the
+/// device.
 async fn add(
     qmp: &Qmp,
     ends: &[(&str, Value)],
@@ -90,7 +93,7 @@ async fn add(
         let added = qmp.execute(command, end.clone(), COMMAND_DEADLINE).await.map(drop);
         made = made.and(added);
     }
-    // QEMU does one after the other, and need not be waited for between them.
+    // QEMU executes them in order, so there is no need to wait in between.
     let (end, added) = tokio::join!(
         qmp.execute(last, end.clone(), PLUG_DEADLINE),
         qmp.execute("device_add", arguments.clone(), PLUG_DEADLINE),
@@ -98,14 +101,15 @@ async fn add(
     (made.and(end.map(drop)), added.map(drop))
 }
 
-/// Takes a device; ends when the guest has let go of it.
+/// Unplugs a device. Returns when the guest has released it.
 pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvError> {
     let qmp = domain.qmp().await?;
     let mut events = qmp.events();
     let _awaiting = domain.awaiting(device);
     loop {
         match qmp.execute("device_del", json!({ "id": device.id() }), COMMAND_DEADLINE).await {
-            // It is not there, or the guest is being asked already: the list tells which.
+            // The device does not exist, or a removal is already pending. The device list tells
+            // which.
             Ok(_) | Err(QemuError::Refused { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -127,7 +131,7 @@ pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvErro
     Ok(())
 }
 
-/// Ends when the guest has let go.
+/// Waits until the guest has released the device.
 async fn deleted(qmp: &Qmp, events: &mut Receiver<Event>, device: Device) -> Result<(), QemuError> {
     let id = device.id();
     loop {
@@ -135,7 +139,7 @@ async fn deleted(qmp: &Qmp, events: &mut Receiver<Event>, device: Device) -> Res
             event = events.recv() => event,
             () = qmp.closed() => return Err(QemuError::Closed),
         };
-        // Events that were lost show at the next look.
+        // The next query of the device list covers lost events.
         let Ok(event) = event else { continue };
         let whose = event.data.get("device").and_then(Value::as_str);
         if event.name == "DEVICE_DELETED" && whose == Some(id.as_str()) {
@@ -166,8 +170,8 @@ fn netdev(device: Device, queues: u16) -> Value {
     json!({ "type": "vhost-user", "id": end, "chardev": end, "queues": queues })
 }
 
-/// With `kvm` its interrupts are messages: to mask one of those for such an interface, QEMU needs
-/// KVM, and without it ends.
+/// Returns the device arguments of an interface. With `kvm` it uses MSI-X: QEMU can mask these
+/// interrupts for a vhost-user interface only with KVM, and exits without it.
 fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     let device = Device::Nic(nic.vif);
     let pci_slot = pci::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
@@ -175,12 +179,12 @@ fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     arguments.insert("netdev".into(), device.host_end().into());
     arguments.insert("mac".into(), nic.mac.as_str().into());
     arguments.insert("mq".into(), (nic.queues > 1).into());
-    // One for each queue, one for settings and one for the queue of commands.
+    // One vector for each queue, one for configuration changes and one for the control queue.
     let vectors = if kvm { 2 * u32::from(nic.queues) + 2 } else { 0 };
     arguments.insert("vectors".into(), vectors.into());
     arguments.extend(nic.mtu.map(|mtu| ("host_mtu".to_owned(), mtu.into())));
     if nic.boot_index.is_none() {
-        // The firmware's program for starting from a network is of no use then.
+        // The network boot ROM is not needed then.
         arguments.insert("romfile".into(), "".into());
     }
     Ok(Value::Object(arguments))

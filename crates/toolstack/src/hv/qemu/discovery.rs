@@ -1,4 +1,4 @@
-//! What is really there.
+//! Discovery of existing domains.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::{QemuHypervisor, WatchedDomain, os};
 use crate::hv::{DomainInfo, HvError};
 use crate::qemu::qmp::Qmp;
 
-/// Takes hold of a machine's process, if there is one.
+/// Adopts a machine's process, if it exists.
 pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvError> {
     let dir = RunDir::of(run, vm);
     let failed = |source| os("looking at", dir.path(), source);
@@ -22,15 +22,15 @@ pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvErro
         return Ok(None);
     }
     if dir.pid().is_none() {
-        // It was started a moment ago. When QEMU greets, its id has been written; if it ends
-        // instead, the look below sees that.
+        // The process has just started. It has written its id by the time QEMU greets. If it exits
+        // instead, the check below finds that.
         let greeted = async { Ok::<_, HvError>(Qmp::handshake(connect(dir.qmp()).await?).await?) };
         if let Err(error) = greeted.await {
             tracing::debug!(%vm, %error, "an emulator that did not come up");
         }
     }
     let held = dir.pid().map(|pid| Domain::from_pid(vm, kept(&dir, vm), dir.clone(), pid));
-    // Only what is still in use now had this id when we took hold of it.
+    // A directory that is still in use proves that this process had the id when it was opened.
     if !dir.in_use().map_err(failed)? {
         return Ok(None);
     }
@@ -50,7 +50,7 @@ fn kept(dir: &RunDir, vm: VmId) -> DomainRecord {
     })
 }
 
-/// Every machine of which there is something, all looked at at once.
+/// Returns every machine with a process or remains. Queries all in parallel.
 pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvError> {
     let run = &qemu.settings.run;
     let mut domain_info = Vec::new();
@@ -61,7 +61,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
                 drop(looks.spawn(async move { look(&watched_domain).await }))
             }
             Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
-            // One that cannot be looked at is there for all that is known, and hides no other.
+            // A machine that cannot be queried counts as existing, and does not hide the others.
             Err(error) => {
                 tracing::warn!(%vm, %error, "a machine cannot be looked at");
                 domain_info.push(DomainInfo {
@@ -76,7 +76,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
     Ok(domain_info)
 }
 
-/// One machine.
+/// Returns one machine.
 pub(super) async fn one(qemu: &QemuHypervisor, vm: VmId) -> Result<Option<DomainInfo>, HvError> {
     if let Some(watched_domain) = qemu.held(vm).await? {
         return Ok(Some(look(&watched_domain).await));
@@ -85,7 +85,7 @@ pub(super) async fn one(qemu: &QemuHypervisor, vm: VmId) -> Result<Option<Domain
     Ok(dir.is_there().then(|| remains(&dir, vm)))
 }
 
-/// No process, but its directory.
+/// Describes a machine whose directory exists but whose process is not known.
 fn remains(dir: &RunDir, vm: VmId) -> DomainInfo {
     let domid = dir.kept().map_or(Domid(0), |record| record.domid());
     DomainInfo { vm, domid, run: None, disks: BTreeSet::new(), nics: BTreeSet::new() }
@@ -134,7 +134,7 @@ mod tests {
         let [dark, gone] = [1, 2].map(|number| VmId(Uuid::from_random([number; 16])));
         let dirs = [dark, gone].map(|vm| RunDir::of(run.path(), vm));
         dirs.iter().for_each(|dir| dir.make().unwrap());
-        // Somebody holds it, and has not said who.
+        // A process locks the directory, but has not written its id.
         let _lock = dirs[0].lock().unwrap();
         let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
         let domain_info = all(&qemu).await.unwrap();

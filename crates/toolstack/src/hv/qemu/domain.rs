@@ -1,4 +1,4 @@
-//! One domain: its process, its control connection, and what became of its guest.
+//! Domain: its process, its control connection, and the end of its guest.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,25 +21,26 @@ use crate::hv::{DomainEvent, HvError};
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
 
-/// Longest wait for the connection to a socket that QEMU listens at.
+/// Longest wait for a connection to a socket at which QEMU listens.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest wait for the end of a process that has closed its connection.
+/// Longest wait for the exit of a process that has closed its connection.
 pub(super) const END_DEADLINE: Duration = Duration::from_secs(1);
-/// A QEMU that takes longer than this to say what it does is silent.
+/// Time after which a QEMU that does not report its state counts as silent.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// The control connection. QEMU talks to one at a time: the watcher makes it, all others wait.
+/// State of the control connection. QEMU serves one connection at a time. Only the watcher creates
+/// it, and all other tasks wait for it.
 #[derive(Debug)]
 pub(super) enum QmpLink {
     /// QEMU has not greeted yet.
     Coming,
-    /// Commands are taken.
+    /// The connection accepts commands.
     Up(Arc<Qmp>),
-    /// It cannot be made; tried again after a while.
+    /// The connection failed. The watcher retries after a pause.
     Refused(String),
 }
 
-/// A domain whose process was there when this was made.
+/// Domain whose process existed when this value was created.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) vm: VmId,
@@ -48,16 +49,16 @@ pub(super) struct Domain {
     pub(super) process: Process,
     link: watch::Sender<QmpLink>,
     ended: watch::Sender<Option<DomainExit>>,
-    /// Its process is being ended by us.
+    /// True if the daemon is ending the process.
     expected: AtomicBool,
-    /// Devices for whose leave somebody waits.
+    /// Devices whose removal a call waits for.
     awaited: Mutex<BTreeSet<Device>>,
-    /// Whoever talks to the agent.
+    /// Lock of the agent: one session at a time.
     pub(super) agent: AsyncMutex<()>,
 }
 
 impl Domain {
-    /// Takes hold of a domain whose process has this id, which its caller has made sure of.
+    /// Creates a domain for the process with this id. The caller has verified that the id is right.
     pub(super) fn from_pid(
         vm: VmId,
         record: DomainRecord,
@@ -77,7 +78,7 @@ impl Domain {
         })
     }
 
-    /// The control connection, as soon as QEMU answers there.
+    /// Returns the control connection as soon as QEMU answers there.
     pub(super) async fn qmp(&self) -> Result<Arc<Qmp>, HvError> {
         self.qmp_within(SILENT_AFTER).await
     }
@@ -100,30 +101,31 @@ impl Domain {
             Ok(QmpLink::Refused(why)) if !self.process.is_gone() => {
                 Err(HvError::Refused { what: what(), why: why.clone() })
             }
-            // The sender lives as long as we do.
+            // The sender lives as long as `self`.
             Ok(QmpLink::Refused(_) | QmpLink::Coming) | Err(_) => Err(HvError::Absent),
         }
     }
 
-    /// Its process has ended, or does: it closes its connection a moment before.
+    /// Returns whether the process has exited. A closing process is waited for: it closes its
+    /// connection just before it exits.
     pub(super) async fn wait_process_exit(&self) -> bool {
         let closed = !matches!(&*self.link.borrow(), QmpLink::Up(qmp) if !qmp.is_closed());
         let gone = async || timeout(END_DEADLINE, self.process.gone()).await.is_ok();
         self.process.is_gone() || closed && gone().await
     }
 
-    /// What became of the connection; said by the watcher alone.
+    /// Sets the state of the connection. Only the watcher calls this.
     pub(super) fn linked(&self, link: QmpLink) {
         self.link.send_replace(link);
     }
 
-    /// Executes a command.
+    /// Executes a QMP command.
     pub(super) async fn execute(&self, command: &str, arguments: Value) -> Result<Value, HvError> {
         let qmp = self.qmp().await?;
         Ok(qmp.execute(command, arguments, COMMAND_DEADLINE).await?)
     }
 
-    /// What its process does. An end that was seen stays one.
+    /// Returns the run state. An end that was seen stays.
     pub(super) async fn state(&self) -> Result<RunState, HvError> {
         if let Some(exit) = self.seen_end() {
             return Ok(RunState::Ended(exit));
@@ -131,7 +133,7 @@ impl Domain {
         self.state_by(&*self.qmp().await?, SILENT_AFTER).await
     }
 
-    /// The same over this connection, from a QEMU that may take this long.
+    /// Returns the run state over this connection, within `deadline`.
     pub(super) async fn state_by(
         &self,
         qmp: &Qmp,
@@ -145,10 +147,10 @@ impl Domain {
         Ok(run_state(status, || self.dir.has_reset()))
     }
 
-    /// How its guest ended, now or later.
+    /// Waits until the guest has ended, and returns the reason.
     pub(super) async fn wait_end(&self) -> DomainExit {
         let mut ended = self.ended.subscribe();
-        // The sender lives as long as we do.
+        // The sender lives as long as `self`.
         let exit = ended.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
         exit.unwrap_or(DomainExit::Killed)
     }
@@ -161,7 +163,7 @@ impl Domain {
         *self.ended.borrow()
     }
 
-    /// Its guest ended, or its process did. The first end counts.
+    /// Records and reports the end of the guest or its process. Only the first end counts.
     pub(super) async fn end(&self, exit: DomainExit, out: &mpsc::Sender<DomainEvent>) {
         let first = self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
@@ -172,16 +174,16 @@ impl Domain {
             return;
         }
         let (vm, domid, at) = (self.vm, self.record.domid(), SystemTime::now());
-        // Nobody listens any more when the daemon ends.
+        // When the daemon exits, the receiver is gone.
         let _unheard = out.send(DomainEvent::Ended { vm, domid, exit, at }).await;
     }
 
-    /// Its end from now on is our doing, and no news.
+    /// Marks the end of the process as requested, so that it is not reported.
     pub(super) fn expect_end(&self) {
         self.expected.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody waits for the leave of a device until this is dropped.
+    /// Registers a call that waits for the removal of a device, until the value is dropped.
     pub(super) fn awaiting(&self, device: Device) -> RemovalWaiter<'_> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
         RemovalWaiter { domain: self, device }
@@ -191,12 +193,12 @@ impl Domain {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).contains(&device)
     }
 
-    /// Every device that the guest has, of those that are plugged.
+    /// Returns the guest's plugged devices.
     pub(super) async fn devices(&self) -> Result<Vec<Device>, HvError> {
         Ok(Self::devices_by(&*self.qmp().await?, COMMAND_DEADLINE).await?)
     }
 
-    /// The same over this connection, from a QEMU that may take this long.
+    /// Returns the guest's plugged devices over this connection, within `deadline`.
     pub(super) async fn devices_by(
         qmp: &Qmp,
         deadline: Duration,
@@ -208,12 +210,12 @@ impl Domain {
         Ok(names.filter_map(Device::parse).collect())
     }
 
-    /// The guest's agent has opened its port.
+    /// Returns whether the guest's agent has opened its port.
     pub(super) async fn agent_listens(&self) -> Result<bool, HvError> {
         Self::agent_listens_by(&*self.qmp().await?, COMMAND_DEADLINE).await
     }
 
-    /// The same over this connection, from a QEMU that may take this long.
+    /// Returns whether the agent has opened its port, over this connection and within `deadline`.
     pub(super) async fn agent_listens_by(qmp: &Qmp, deadline: Duration) -> Result<bool, HvError> {
         let list = qmp.execute("query-chardev", Value::Null, deadline).await?;
         let port = list.as_array().into_iter().flatten();
@@ -222,7 +224,7 @@ impl Domain {
     }
 }
 
-/// Somebody waits for the leave of a device.
+/// Registration of a call that waits for the removal of a device.
 #[derive(Debug)]
 pub(super) struct RemovalWaiter<'a> {
     domain: &'a Domain,
@@ -245,14 +247,14 @@ pub(super) async fn connect(socket: std::path::PathBuf) -> Result<UnixStream, Hv
     }
 }
 
-/// What a state of QEMU's means for a machine. `is_reset`: its guest has ended because it reset itself.
+/// Translates QEMU's run state. `is_reset` returns whether the guest has ended by a reset.
 fn run_state(status: &str, is_reset: impl FnOnce() -> bool) -> RunState {
     match status {
-        // A guest that sleeps wakes by itself.
+        // A suspended guest wakes up by itself.
         "running" | "suspended" => RunState::Running,
         "shutdown" if is_reset() => RunState::Ended(DomainExit::Rebooted),
         "shutdown" => RunState::Ended(DomainExit::PoweredOff),
-        // The second: the CPU did something that the accelerator cannot follow.
+        // `internal-error`: the accelerator cannot emulate what the CPU did.
         "guest-panicked" | "internal-error" => RunState::Ended(DomainExit::Panicked),
         "prelaunch" => RunState::Fresh,
         _ => RunState::Paused,

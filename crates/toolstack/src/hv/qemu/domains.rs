@@ -1,4 +1,4 @@
-//! The domains that are there: each is held, with a task that watches it.
+//! Registry of the existing domains, each with a task that watches it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,27 +16,28 @@ use super::{AbortOnDrop, WatchedDomain, discovery, group, lock, watch};
 use crate::cgroup::SliceTree;
 use crate::hv::{DomainEvent, HvError};
 
-/// Pause before a machine that could not be looked at is looked at again; the next is twice as long.
+/// First pause before a failed adoption is retried. Each further pause doubles.
 const AGAIN_FIRST: Duration = Duration::from_millis(200);
 /// Longest of these pauses.
 const AGAIN_MOST: Duration = Duration::from_secs(30);
 
-/// Every domain that is held.
+/// Registry of all known domains.
 #[derive(Debug)]
 pub(super) struct Domains {
     run: PathBuf,
-    /// Guests have groups there.
+    /// Control groups of the guests.
     tree: Option<SliceTree>,
     held: Mutex<HashMap<VmId, Arc<WatchedDomain>>>,
-    /// One takes hold of a process that was found, the others wait for that.
+    /// Serializes adoptions.
     adopting: AsyncMutex<()>,
-    /// Machines that could not be looked at.
+    /// Retries for machines that could not be adopted.
     again: Mutex<HashMap<VmId, AbortOnDrop>>,
     happened: mpsc::Sender<DomainEvent>,
 }
 
 impl Domains {
-    /// Those whose directories are in `run`; what happens to them goes to `happened`.
+    /// Creates a registry of the domains whose directories are in `run`. Their events go to
+    /// `happened`.
     pub(super) fn new(
         run: PathBuf,
         tree: Option<SliceTree>,
@@ -52,7 +53,7 @@ impl Domains {
         })
     }
 
-    /// Keeps a domain that was made, and watches it.
+    /// Registers a created domain and watches it.
     pub(super) fn keep(&self, domain: Domain) -> Arc<WatchedDomain> {
         self.hold(domain, true)
     }
@@ -67,19 +68,20 @@ impl Domains {
         watched_domain
     }
 
-    /// The domain of a machine, if it is held.
+    /// Returns the domain of a machine, if it is registered.
     pub(super) fn known(&self, vm: VmId) -> Option<Arc<WatchedDomain>> {
         lock(&self.held).get(&vm).cloned()
     }
 
-    /// Lets go of a domain whose process is gone.
+    /// Removes a domain whose process is gone.
     pub(super) fn forget(&self, vm: VmId) {
         lock(&self.held).remove(&vm);
     }
 
-    /// The domain of a machine whose process is there, or was there when it was last looked at. Where
-    /// that cannot be found out, it is tried again later as well: nobody else would hear what
-    /// becomes of the guest.
+    /// Returns the domain of a machine whose process exists, or existed at the last check.
+    ///
+    /// If the process cannot be adopted, a task retries later. Otherwise no task would notice the
+    /// end of the guest.
     pub(super) async fn of(
         self: &Arc<Self>,
         vm: VmId,
@@ -110,18 +112,18 @@ impl Domains {
         }
     }
 
-    /// A machine's process has ended while it could not be looked at.
+    /// Reports that a machine's process has ended before it could be adopted.
     async fn ended_unseen(&self, vm: VmId) {
-        // Without what was kept there has been no guest, or somebody has removed the rest of it.
+        // Without a record there was no guest, or its remains are already removed.
         let Some(record) = RunDir::of(&self.run, vm).kept() else { return };
         let (domid, at) = (record.domid(), SystemTime::now());
         let ended = DomainEvent::Ended { vm, domid, exit: DomainExit::Killed, at };
-        // Nobody listens any more when the daemon ends.
+        // When the daemon exits, the receiver is gone.
         let _unheard = self.happened.send(ended).await;
     }
 }
 
-/// Looks at a machine until that succeeds, less and less often: no event tells when it can.
+/// Retries an adoption with growing pauses until it succeeds. No event announces when it can.
 async fn until_seen(domains: Weak<Domains>, vm: VmId) {
     let mut pause = AGAIN_FIRST;
     loop {
@@ -151,7 +153,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A machine whose process does not say which it is.
+    /// Creates a machine whose process has not written its id.
     fn dark() -> (tempfile::TempDir, QemuHypervisor, RunDir, VmId) {
         let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
         let vm = VmId(Uuid::from_random([1; 16]));
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Silent));
         drop(held);
         is_told_killed(&qemu, vm).await;
-        // There is nobody to be watched.
+        // There is no process to watch.
         assert!(qemu.domains.known(vm).is_none());
     }
 

@@ -1,4 +1,4 @@
-//! CD drives: the medium goes in and out, the drive stays.
+//! CD drives: the medium changes, the drive stays.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::device_ids::Device;
 use super::domain::Domain;
 use crate::hv::{CdMedium, HvError};
 
-/// Puts a medium into a drive, or takes it out. The guest is not asked: whoever calls has decided.
+/// Inserts or removes a medium. The guest is not asked: the caller has decided.
 pub(super) async fn disc(
     domain: &Domain,
     vbd: VbdId,
@@ -30,7 +30,7 @@ pub(super) async fn disc(
     if drive.medium.is_some() {
         domain.execute("blockdev-remove-medium", tray.clone()).await?;
     }
-    // It may be left by a call that was dropped half way.
+    // A dropped call may have left the node.
     let removed = domain.execute("blockdev-del", json!({ "node-name": node })).await;
     if let Err(error @ HvError::Late { .. }) = removed {
         return Err(error);
@@ -39,7 +39,7 @@ pub(super) async fn disc(
         Some(file) => insert(domain, &id, &node, file).await,
         None => Ok(()),
     };
-    // Without a medium as well: an open tray is nothing that anybody asked for.
+    // Close the tray even without a medium: no caller requested an open tray.
     domain.execute("blockdev-close-tray", tray).await?;
     inserted
 }
@@ -50,14 +50,14 @@ async fn insert(domain: &Domain, id: &str, node: &str, file: &Path) -> Result<()
     domain.execute("blockdev-insert-medium", insert).await.map(drop)
 }
 
-/// A drive of a domain, with the file of what is in it.
+/// Drive of a domain, with the file of its medium.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Drive {
     pub(super) vbd: VbdId,
     pub(super) medium: Option<String>,
 }
 
-/// Every drive.
+/// Returns all drives.
 pub(super) async fn drives(domain: &Domain) -> Result<Vec<Drive>, HvError> {
     let blocks = domain.execute("query-block", Value::Null).await?;
     Ok(blocks.as_array().into_iter().flatten().filter_map(drive).collect())

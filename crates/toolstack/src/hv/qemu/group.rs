@@ -1,5 +1,6 @@
-//! The control group of a guest. Whether it is there and who is in it never decides about a machine:
-//! what cannot be had is told in the log, and the machine goes on.
+//! Control group of a guest.
+//!
+//! The group never decides about a machine. Failures are logged, and the machine continues.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use super::QemuHypervisor;
 use super::domain::Domain;
 use crate::cgroup::{Leaf, SliceTree, leave};
 
-/// Sees that a machine's QEMU is in its group.
+/// Ensures that a machine's QEMU is in its group.
 pub(super) fn place(tree: Option<&SliceTree>, domain: &Domain) {
     let Some(tree) = tree else { return };
     let vm = domain.vm;
@@ -22,7 +23,7 @@ pub(super) fn place(tree: Option<&SliceTree>, domain: &Domain) {
 }
 
 impl QemuHypervisor {
-    /// The file by which a process that is to become the machine's QEMU joins its group.
+    /// Returns the file through which the machine's future QEMU process joins its group.
     pub(super) fn entrance(&self, vm: VmId) -> Option<PathBuf> {
         let (tree, group) = (self.settings.tree.as_ref()?, Leaf::Guest(vm));
         match tree.add(group) {

@@ -1,4 +1,4 @@
-//! Asks a guest to go down.
+//! Shutdown and reboot requests to a guest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,18 @@ use super::agent;
 use super::domain::Domain;
 use crate::hv::{HvError, not_begun};
 
-/// A guest is asked again after this: one that was just starting has missed the first time.
+/// Interval of repeated requests. A guest that was booting has missed the first.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a slow QEMU may take to answer each of the questions before: who asks waits for the guest
-/// anyway. All of it is bounded by the step's deadline.
+/// Longest wait for each query of a slow QEMU before the request. The caller waits for the guest
+/// anyway. The step's deadline bounds the sum.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Asks once: by the agent if one listens, else by the power button, which says nothing of a
-/// reboot: a guest that goes down is enough then, a new domain comes anyway. One that has not begun
-/// to run hears nothing, and of one that just ends nobody is left to be asked.
+/// Sends one request: through the agent if it listens, else through the power button.
+///
+/// The power button cannot request a reboot. A guest that powers off is enough then, because a new
+/// domain follows. A guest that has not begun to run cannot be asked. An exiting one counts as
+/// absent.
 pub(super) async fn once(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
     match ask(domain, what).await {
         Err(_) if domain.wait_process_exit().await => Err(HvError::Absent),
@@ -45,8 +47,8 @@ async fn ask(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
     press(domain).await
 }
 
-/// Presses the button again and again until the guest has ended. An agent that was told and did
-/// nothing would do nothing again.
+/// Presses the power button repeatedly until the guest has ended. An agent that ignored the first
+/// request would ignore the next.
 pub(super) async fn until_ended(domain: Arc<Domain>) {
     loop {
         tokio::select! {

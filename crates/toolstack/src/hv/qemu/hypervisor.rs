@@ -1,4 +1,4 @@
-//! What others may ask of this driver.
+//! Implementation of [`Hypervisor`] for QEMU.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ impl Hypervisor for QemuHypervisor {
         Box::pin(async move { drives::disc(&self.live(vm).await?.domain, drive, cd_medium).await })
     }
 
-    /// The datapath tells the guest by itself: QEMU hands on what it says of a disk.
+    /// The datapath notifies the guest itself: QEMU passes on its configuration change.
     fn resized(&self, vm: VmId, _vbd: VbdId, _bytes: u64) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(async move { self.live(vm).await.map(drop) })
     }
@@ -75,7 +75,7 @@ impl Hypervisor for QemuHypervisor {
     fn wait_exit(&self, vm: VmId) -> BoxFuture<'_, Result<DomainExit, HvError>> {
         Box::pin(async move {
             let watched_domain = self.held(vm).await?.ok_or(HvError::Absent)?;
-            // Of a silent one nothing would be heard.
+            // A silent QEMU would not answer.
             if !watched_domain.domain.has_ended()
                 && let Err(error) = watched_domain.domain.qmp().await
                 && !watched_domain.domain.wait_process_exit().await

@@ -1,4 +1,4 @@
-//! Ends a domain's process.
+//! End of a domain's process.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::domain::Domain;
 use super::os;
 use crate::hv::HvError;
 
-/// Longest wait for a QEMU that was asked to quit: it waits for its disks to end what they do.
+/// Longest wait after `quit`. QEMU waits for its disks' I/O.
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest wait for a process that was killed: the kernel may wait for a device.
+/// Longest wait after SIGKILL. The kernel may wait for a device.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Ends when the process is gone.
+/// Ends the process. Returns when it has exited.
 pub(super) async fn kill(domain: &Domain) -> Result<(), HvError> {
     domain.expect_end();
     let quit = async {
         let Ok(qmp) = domain.qmp().await else { return };
-        // It may end before it answers, or not answer at all.
+        // QEMU may exit before it answers, or not answer at all.
         let _answer = qmp.execute("quit", Value::Null, QUIT_DEADLINE).await;
     };
     let asked = async {

@@ -1,19 +1,20 @@
-//! Guests on QEMU: one process for each domain, which outlives the daemon.
+//! QEMU driver: one process for each domain, which outlives the daemon.
 //!
 //! # Model
-//! [`QemuHypervisor`] holds a domain for every process that it started or found; each has a task that watches
-//! it. A process that cannot be looked at is looked at again until it can. Everything that must
-//! outlive us is in the domain's directory: the control socket, the lock that says that the process
-//! lives, and the little that QEMU could not tell. Whatever else is asked about a domain is asked of
-//! its QEMU.
+//! [`QemuHypervisor`] has a domain for every process that it started or found. A task watches each
+//! domain. If a process cannot be adopted, a task retries until it can.
+//!
+//! The domain's directory contains the control socket, the lock that shows that the process lives,
+//! and the few values that QEMU cannot report. These must outlive the daemon. Everything else is
+//! queried from QEMU.
 //!
 //! # A guest's end
-//! QEMU pauses a guest that switches itself off, resets itself or panics, and says which it was: also to
-//! a daemon that comes later (`watch`).
+//! QEMU pauses a guest that powers off, resets or panics, and reports which it was. A daemon that
+//! starts later can read it too (`watch`).
 //!
 //! # Before the first instruction
-//! Disks are plugged into a domain whose CPUs have never run. Then it is reset once, so that
-//! firmware finds them as if they had always been there, and in their order.
+//! Disks are plugged into a domain whose CPUs have never run. Then the machine is reset once, so
+//! that firmware finds the disks as if they had always existed, in their order.
 
 mod agent;
 mod backends;
@@ -52,10 +53,10 @@ use domains::Domains;
 use rundir::RunDir;
 pub use settings::Settings;
 
-/// Events that wait for the daemon; a full queue keeps those who have more waiting.
+/// Most events that wait for the daemon. While the queue is full, senders wait.
 const EVENTS_WAITING: usize = 256;
 
-/// Runs guests on QEMU. Dropped, it leaves them running.
+/// Driver that runs guests on QEMU. Dropping it leaves the guests running.
 #[derive(Debug)]
 pub struct QemuHypervisor {
     settings: Settings,
@@ -64,7 +65,7 @@ pub struct QemuHypervisor {
     events: Mutex<Option<mpsc::Receiver<DomainEvent>>>,
 }
 
-/// A domain with the tasks that work on it.
+/// Domain with the tasks that work on it.
 #[derive(Debug)]
 struct WatchedDomain {
     domain: Arc<Domain>,
@@ -72,7 +73,7 @@ struct WatchedDomain {
     _watching: AbortOnDrop,
 }
 
-/// A task that ends with this.
+/// Task that is aborted on drop.
 #[derive(Debug)]
 struct AbortOnDrop(JoinHandle<()>);
 
@@ -89,7 +90,7 @@ impl WatchedDomain {
 }
 
 impl QemuHypervisor {
-    /// Runs guests with these settings. Those that run already are found when they are asked for.
+    /// Creates a driver with these settings. Running guests are discovered on the first query.
     pub fn new(settings: Settings) -> Self {
         let (happened, events) = mpsc::channel(EVENTS_WAITING);
         Self {
@@ -100,12 +101,12 @@ impl QemuHypervisor {
         }
     }
 
-    /// The domain of a machine whose process is there, or was there when it was last looked at.
+    /// Returns the domain of a machine whose process exists, or existed at the last check.
     async fn held(&self, vm: VmId) -> Result<Option<Arc<WatchedDomain>>, HvError> {
         self.domains.of(vm).await
     }
 
-    /// The domain of a machine whose process is there, for a call that changes it.
+    /// Returns the domain of a machine whose process exists, for a call that changes it.
     async fn live(&self, vm: VmId) -> Result<Arc<WatchedDomain>, HvError> {
         let watched_domain =
             self.held(vm).await?.filter(|watched_domain| !watched_domain.domain.process.is_gone());
@@ -114,7 +115,7 @@ impl QemuHypervisor {
         Ok(watched_domain)
     }
 
-    /// Lets the CPUs run, from the beginning if they never have.
+    /// Resumes the CPUs. Starts a machine that has never run from its reset.
     async fn run_now(&self, vm: VmId) -> Result<(), HvError> {
         let watched_domain = self.live(vm).await?;
         let domain = &watched_domain.domain;
@@ -146,7 +147,7 @@ impl QemuHypervisor {
         Ok(())
     }
 
-    /// Removes what a process that is gone has left.
+    /// Removes the leftovers of an exited process.
     fn forget_now(&self, vm: VmId) -> Result<(), HvError> {
         let dir = RunDir::of(&self.settings.run, vm);
         if dir.in_use().map_err(|source| os("looking at", dir.path(), source))? {
@@ -159,11 +160,11 @@ impl QemuHypervisor {
     }
 }
 
-/// Resets a machine that has never run; any other reset from then on is an end.
+/// Resets a machine that has never run. From then on, any other reset ends the guest.
 async fn start_anew(domain: &Domain) -> Result<(), HvError> {
     let at_reset =
         async |action: &str| domain.execute("set-action", json!({ "reboot": action })).await;
-    // Who was here before us may have come no further than half of this.
+    // An earlier daemon may have stopped in the middle of this.
     at_reset("reset").await?;
     domain.execute("system_reset", Value::Null).await?;
     at_reset("shutdown").await.map(drop)

@@ -1,5 +1,5 @@
-//! A process that may be nobody's child any more: held by a descriptor, so that its id cannot come
-//! to mean another.
+//! Process that need not be a child of the daemon. A pidfd refers to it, so that a reused process
+//! id causes no confusion.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,16 +9,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One process.
+/// Process, referred to by a pidfd.
 #[derive(Debug)]
 pub(super) struct Process {
     id: u32,
-    /// Readable when the process has ended, waited for or not.
+    /// The pidfd. It is readable when the process has exited, waited for or not.
     descriptor: AsyncFd<OwnedFd>,
 }
 
 impl Process {
-    /// Takes hold of the process that has this id now.
+    /// Opens the process that has this id now.
     pub(super) fn open(id: u32) -> io::Result<Self> {
         let none = || io::Error::new(io::ErrorKind::InvalidInput, "no process id");
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or_else(none)?;
@@ -31,24 +31,24 @@ impl Process {
         Ok(Self { id, descriptor })
     }
 
-    /// Its id.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Ends when it has ended.
+    /// Waits until the process has exited.
     pub(super) async fn gone(&self) {
-        // An error is that of a runtime that ends: nobody waits for this any more.
+        // An error means that the runtime shuts down, and no task waits any more.
         let _readable = self.descriptor.readable().await;
     }
 
-    /// It has ended.
+    /// Returns whether the process has exited.
     pub(super) fn is_gone(&self) -> bool {
         let mut descriptors = [PollFd::new(self.descriptor.get_ref(), PollFlags::IN)];
         poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Sends SIGKILL. Nothing happens if it has ended.
+    /// Sends SIGKILL. Does nothing if the process has exited.
     pub(super) fn kill(&self) -> io::Result<()> {
         match pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL) {
             Err(rustix::io::Errno::SRCH) => Ok(()),

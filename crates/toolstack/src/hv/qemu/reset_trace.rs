@@ -1,20 +1,22 @@
-//! What QEMU writes about its states beside its messages, for whoever was not there.
+//! QEMU's trace of its run states, for a daemon that missed the events.
 //!
-//! A guest that switches itself off and one that resets itself leave a QEMU in the same state, and the
-//! event that tells them apart reaches only a daemon that listens then. An order to switch off is traced
-//! (`qemu_system_shutdown_request` of QEMU's `softmmu/runstate.c`), a reset that ends a guest is not;
-//! the state that follows from both is.
+//! A guest's power-off and a guest's reset leave QEMU in the same state. Only a connected daemon
+//! receives the event that distinguishes them. QEMU traces a request to power off
+//! (`qemu_system_shutdown_request` in `softmmu/runstate.c`), but no reset that ends a guest. It
+//! traces the state that follows both.
 
-/// What is to be traced: events of QEMU since 2.9.
+/// Trace events to enable. QEMU has them since 2.9.
 pub(super) const EVENTS: [&str; 2] = [REQUEST, STATE];
 
 const REQUEST: &str = "qemu_system_shutdown_request";
 const STATE: &str = "runstate_set";
-/// How the trace of a state ends that a guest's end leaves.
+/// End of the trace line for the state after a guest's end.
 const ENDED: &str = "(shutdown)";
 
-/// The guest ended because it reset itself. A QEMU that was built to trace elsewhere says nothing of
-/// either: then it is taken for one that was switched off, and nobody starts it against its will.
+/// Returns whether the guest ended by a reset.
+///
+/// A QEMU built with another trace backend writes neither line. Its guest then counts as powered
+/// off, so that it is not started against the user's will.
 pub(super) fn is_reset(said: &str) -> bool {
     let ended = |line: &&str| line.contains(STATE) && line.trim_end().ends_with(ENDED);
     let before = |line: &&str| !ended(line);
@@ -37,7 +39,7 @@ mod tests {
         assert!(!says(&[RUNS, &order(6), ENDS]));
         assert!(says(&["warning: what has nothing to do with it\n", RUNS, ENDS, &order(2)]));
         assert!(says(&["12@1700000000.5:", ENDS]), "with the process and the time");
-        // It has not ended, or does not trace.
+        // The guest has not ended, or QEMU does not trace.
         assert!(!says(&[RUNS]) && !says(&[]) && !says(&[&order(6)]));
     }
 }

@@ -1,14 +1,13 @@
-//! The directory of a domain: its sockets, what it was created with, what its process said.
+//! Directory of a domain: its sockets, its record, and the output of its process.
 //!
 //! ```text
 //! RUN/vm/UUID/domain.json    number and CPUs, written before the process is started
-//!             stderr         what the process says; locked by it for as long as it lives
-//!             pid            its id, written by itself before it becomes QEMU
+//!             stderr         output of the process, which locks the file while it lives
+//!             pid            its id, which it writes itself before it becomes QEMU
 //!             qmp.sock console.sock agent.sock
 //! ```
-//! The lock answers whether a process is there without a look at any id, and no process can come
-//! to be between the answer and what follows from it: whoever is started inherits the lock from its
-//! first moment on.
+//! The lock shows whether a process exists, without the use of a process id. No process can appear
+//! between this check and the action that follows: a process inherits the lock when it starts.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
@@ -23,16 +22,16 @@ use serde::{Deserialize, Serialize};
 
 use super::reset_trace;
 
-/// Lines of what a process said that an error repeats.
+/// Lines of the process's output that an error contains.
 const TAIL_LINES: usize = 20;
-/// Bytes in which they are looked for.
+/// Bytes at the end of the output in which these lines are searched.
 const TAIL_BYTES: u64 = 16 << 10;
 
-/// What is kept of a domain.
+/// Stored data of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DomainRecord {
     domid: u32,
-    /// CPUs of the guest: a disk has no more queues than that.
+    /// CPUs of the guest. They limit the queues of a disk.
     pub(super) vcpus: u16,
 }
 
@@ -46,17 +45,17 @@ impl DomainRecord {
     }
 }
 
-/// The directory of one domain.
+/// Directory of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RunDir(PathBuf);
 
 impl RunDir {
-    /// That of a machine, below the daemon's `run` directory.
+    /// Returns the directory of a machine, below the daemon's `run` directory.
     pub(super) fn of(run: &Path, vm: VmId) -> Self {
         Self(all(run).join(vm.to_string()))
     }
 
-    /// Every machine that has one.
+    /// Lists the machines that have a directory.
     pub(super) fn list(run: &Path) -> io::Result<Vec<VmId>> {
         let entries = match fs::read_dir(all(run)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -102,7 +101,7 @@ impl RunDir {
         self.0.join("domain.json")
     }
 
-    /// Makes it, empty.
+    /// Creates the directory, empty.
     pub(super) fn make(&self) -> io::Result<()> {
         self.remove()?;
         let longest = self.console();
@@ -118,7 +117,7 @@ impl RunDir {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
     }
 
-    /// Removes it with all that is in it.
+    /// Removes the directory and its content.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -127,27 +126,27 @@ impl RunDir {
     }
 
     pub(super) fn keep(&self, record: &DomainRecord) -> io::Result<()> {
-        // Whole or not at all.
+        // Replace the file atomically.
         let temporary = self.0.join("domain.json.tmp");
         let mut file = File::create(&temporary)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         fs::rename(&temporary, self.record())
     }
 
-    /// What was kept; nothing if the start did not come that far, or something damaged it.
+    /// Returns the stored record; `None` if the start did not write it, or if it is damaged.
     pub(super) fn kept(&self) -> Option<DomainRecord> {
         serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
     }
 
-    /// The file for what the process says, locked for those who inherit it.
+    /// Creates the output file, with a lock that the process inherits.
     pub(super) fn lock(&self) -> io::Result<File> {
         let file = File::options().create_new(true).append(true).open(self.stderr())?;
-        // Others hold it for a look at most: the file is new.
+        // The file is new, so others lock it only for a short check.
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     }
 
-    /// A process is there, or one that is about to become it.
+    /// Returns whether a process uses the directory, or is about to.
     pub(super) fn in_use(&self) -> io::Result<bool> {
         let file = match File::open(self.stderr()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -159,29 +158,29 @@ impl RunDir {
         }
     }
 
-    /// The process's id, if it has written it down.
+    /// Returns the process id, if the process has written it.
     pub(super) fn pid(&self) -> Option<u32> {
         fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
     }
 
-    /// Listens at a socket of it.
+    /// Listens on a socket in the directory.
     pub(super) fn listen(&self, socket: &Path) -> io::Result<UnixListener> {
         UnixListener::bind(socket)
     }
 
-    /// The last lines that the process said.
+    /// Returns the last lines of the process's output.
     pub(super) fn said(&self) -> String {
         let text = self.tail();
         let lines: Vec<_> = text.lines().collect();
         lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
     }
 
-    /// The guest has ended because it reset itself.
+    /// Returns whether the guest ended by a reset.
     pub(super) fn has_reset(&self) -> bool {
         reset_trace::is_reset(&self.tail())
     }
 
-    /// The end of what the process said.
+    /// Returns the end of the process's output.
     fn tail(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(self.stderr())?;
@@ -235,7 +234,7 @@ mod tests {
         assert!(dir.in_use().unwrap());
         let mut command = std::process::Command::new("sleep");
         let mut child = command.arg("1000").stderr(file).spawn().unwrap();
-        // The command keeps the file until it goes.
+        // The command keeps the file open until it is dropped.
         drop(command);
         assert!(dir.in_use().unwrap());
         child.kill().unwrap();

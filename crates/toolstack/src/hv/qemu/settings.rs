@@ -1,4 +1,4 @@
-//! What the driver must know of its host.
+//! Settings of the QEMU driver.
 
 use std::path::PathBuf;
 
@@ -9,32 +9,32 @@ use crate::cgroup::SliceTree;
 use crate::detached_process;
 use crate::helper_command::HelperCommand;
 
-/// How guests are run on this host.
+/// Settings for running guests on this host.
 #[derive(Debug)]
 pub struct Settings {
-    /// QEMU.
+    /// Path of QEMU.
     pub qemu: PathBuf,
-    /// What becomes it: the mode [`detached_process::MODE`] of the daemon's program.
+    /// Command that becomes QEMU: the daemon's program in the mode [`detached_process::MODE`].
     pub helper: HelperCommand,
-    /// Directory of what runs, for us alone. Its path must be short: sockets lie below it.
+    /// Run directory, private to the daemon. Its path must be short, because it contains sockets.
     pub run: PathBuf,
-    /// Where kernels and ramdisks may lie.
+    /// Directories that may contain kernels and ramdisks.
     pub boot_directories: Vec<PathBuf>,
     /// Accelerator.
     pub accel: AccelChoice,
-    /// A kernel for the trial of KVM when a machine brings none. Without it, KVM is tried by the
-    /// first machine that does.
+    /// Kernel for the trial boot of KVM when a machine has none. If it does not exist, the first
+    /// machine with a kernel tries KVM.
     pub trial_kernel: PathBuf,
-    /// KVM's device.
+    /// Device file of KVM.
     pub kvm: PathBuf,
-    /// Where the answer of the trial is kept.
+    /// Store of the trial boot's result.
     pub probe_cache: ProbeCache,
-    /// Control groups, if there are any: each guest has one.
+    /// Control groups, if the host has them. Each guest gets one.
     pub tree: Option<SliceTree>,
 }
 
 impl Settings {
-    /// What is usual: kernels lie in `/boot`, and there are no control groups.
+    /// Returns the defaults: kernels in `/boot`, and no control groups.
     pub fn usual(qemu: PathBuf, run: PathBuf) -> Self {
         Self {
             qemu,

@@ -1,9 +1,9 @@
-//! What a domain does by itself.
+//! Watcher of a domain: events that no call caused.
 //!
 //! # A guest that resets itself
-//! It ends like one that is switched off: QEMU stands, also while nobody is there to see it, until
-//! somebody makes a new domain with the settings that wait for one. The event says which of the two it
-//! was; whoever comes later reads it in what QEMU has written ([`trace`](super::reset_trace)).
+//! Its domain ends as after a power-off. QEMU stays paused, also while no daemon runs, until a
+//! caller creates a new domain with the new settings. The event says which of the two it was. A
+//! daemon that starts later reads it in QEMU's trace ([`reset_trace`](super::reset_trace)).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,16 @@ use super::domain::{Domain, END_DEADLINE, QmpLink, connect};
 use crate::hv::{DomainEvent, HvError};
 use crate::qemu::qmp::{Event, Qmp};
 
-/// Wait after a connection that could not be made: nothing tells when it can.
+/// Pause after a failed connection. No event announces when it can succeed.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
-/// The wait of a watcher, which has nothing else to do.
+/// Deadline of a watcher, which has nothing else to do.
 pub(super) const FOREVER: Duration = Duration::MAX;
 
-/// Makes the control connection, mends it when it breaks, and watches until the process has ended.
+/// Creates the control connection, recreates it when it breaks, and watches until the process has
+/// exited.
 ///
-/// Nothing can have left a guest unseen that is `new`. Of one that was found, whoever looked first may have
-/// had no answer.
+/// If the domain is `new`, no device can have been released unseen. The discovery of an older
+/// domain may have failed to list its devices.
 pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<DomainEvent>) {
     let mut is_new = new;
     loop {
@@ -39,7 +40,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
             () = one_link(&domain, is_new, &out) => domain.linked(QmpLink::Coming),
         }
         is_new = false;
-        // A process that ends closes its connection a moment before.
+        // An exiting process closes its connection first.
         if timeout(END_DEADLINE, domain.process.gone()).await.is_ok() {
             break;
         }
@@ -48,7 +49,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
     domain.end(DomainExit::Killed, &out).await;
 }
 
-/// One connection from its beginning to its end.
+/// Handles one connection from start to end.
 async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
@@ -62,7 +63,8 @@ async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>
     follow(domain, &qmp, events, out).await;
 }
 
-/// Makes a connection, however long its QEMU is silent: who is in line hears it when it speaks.
+/// Creates a connection, however long QEMU is silent. A queued client receives the greeting when
+/// QEMU answers.
 async fn link(domain: &Domain) -> (Qmp, Receiver<Event>) {
     loop {
         let made = async {
@@ -81,7 +83,7 @@ async fn link(domain: &Domain) -> (Qmp, Receiver<Event>) {
     }
 }
 
-/// Heeds the events of one connection until it breaks.
+/// Processes the events of one connection until it breaks.
 async fn follow(
     domain: &Domain,
     qmp: &Qmp,
@@ -106,7 +108,7 @@ async fn follow(
     }
 }
 
-/// Sees what happened while nobody listened.
+/// Checks what happened while no connection existed.
 async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     look(domain, qmp, out).await;
     match Domain::agent_listens_by(qmp, FOREVER).await {
@@ -116,7 +118,7 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     }
 }
 
-/// Sees whether the guest has ended.
+/// Checks whether the guest has ended.
 async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
         Ok(RunState::Ended(exit)) => domain.end(exit, out).await,
@@ -136,14 +138,14 @@ async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<Doma
                 left(domain, qmp, device, out).await;
             }
         }
-        // Of a CPU that did what its accelerator cannot follow, nothing else is said.
+        // An `internal-error` of the accelerator sends no other event.
         "STOP" => look(domain, qmp, out).await,
         "VSERPORT_CHANGE" if is("open") => ready(domain, out).await,
         _ => {}
     }
 }
 
-/// What the reason of an end that the guest made means.
+/// Translates the reason of a guest's shutdown.
 fn shutdown(reason: Option<&str>) -> DomainExit {
     match reason {
         Some("guest-panic") => DomainExit::Panicked,
@@ -152,7 +154,7 @@ fn shutdown(reason: Option<&str>) -> DomainExit {
     }
 }
 
-/// A device has left the guest: its host's end goes too.
+/// Removes the backends of a device that the guest has released.
 async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<DomainEvent>) {
     if domain.is_awaited(device) {
         return;
@@ -165,7 +167,7 @@ async fn may_have_left(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
     let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
 }
 
-/// Somebody in the guest has opened a port: there is one, that of the agent.
+/// Reports that the guest has opened a port. The agent's is the only one.
 async fn ready(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
     tracing::debug!(vm = %domain.vm, port = AGENT, "open");
     let _unheard = out.send(DomainEvent::GuestReady { vm: domain.vm }).await;

@@ -1,4 +1,4 @@
-//! Histories by chance: operations at once, faults, guests that end, lives of the daemon that end.
+//! Random histories: parallel operations, faults, ends of guests, and kills of the daemon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ use crate::sim::{SimBehaviour, SimResult};
 
 const MACHINES: u16 = 3;
 
-/// One turn of a history.
+/// Action of a history.
 #[derive(Clone, Debug)]
 struct Act {
     of: u16,
     op: MachineOp,
-    /// Milliseconds until the next.
+    /// Milliseconds until the next action.
     pause: u16,
-    /// What becomes of the operation beside its end.
+    /// Event during the operation.
     twist: Twist,
 }
 
@@ -32,7 +32,7 @@ enum Twist {
     Cancel,
     Forget,
     GuestEnds(DomainExit),
-    /// The daemon is killed in the middle, and starts again.
+    /// The daemon is killed during the operation, and starts again.
     Dies,
 }
 
@@ -87,8 +87,8 @@ fn op_of(of: u16) -> impl Strategy<Value = (u16, MachineOp)> {
     (Just(of), op(of))
 }
 
-/// Fates in turn: most calls work after a while, some fail, a few hang until the next life or the
-/// end of the history.
+/// Sets the results of calls. Most succeed after a while, and some fail. A few hang until the next
+/// life or the end of the history.
 fn fates(host: &Host, chances: Vec<u8>) {
     let turn = Arc::new(AtomicUsize::new(0));
     host.sim.rule(move |_| {
@@ -105,7 +105,7 @@ fn fates(host: &Host, chances: Vec<u8>) {
     });
 }
 
-/// Plays acts until the daemon dies; how many were played.
+/// Plays actions until the daemon dies. Returns the number played.
 async fn play(host: &Host, acts: &[Act]) -> usize {
     for (number, act) in acts.iter().enumerate() {
         let op_hooks = OpHooks::plain();
@@ -138,12 +138,12 @@ async fn play(host: &Host, acts: &[Act]) -> usize {
     acts.len()
 }
 
-/// All that was left behind is over, and every machine is what its record says.
+/// Waits for abandoned calls, then checks that every machine matches its record.
 async fn at_the_end(host: &Host) {
     host.sim.rule(|_| SimBehaviour::default());
     sleep(std::time::Duration::from_secs(3600)).await;
     for of in 0..MACHINES {
-        // What was to be inserted may have been recorded as taken out.
+        // The medium to insert may have been recorded as ejected.
         let full = full(of);
         host.works(vm(of), MachineOp::Settle).await;
         host.assert_true(vm(of));
@@ -163,7 +163,7 @@ async fn at_the_end(host: &Host) {
     assert!(slot_usage.lanes.is_empty() && slot_usage.host == 0, "{slot_usage:?}");
 }
 
-/// A history from its first act to its end.
+/// Plays a history from its first action to its end.
 fn settles(acts: &[Act], chances: &[u8]) {
     let host = Host::new((0..MACHINES).map(|of| (vm(of), full(of))));
     let (sim, paper) = (host.sim, host.paper);
@@ -201,8 +201,8 @@ proptest! {
     }
 }
 
-/// Of machine 2: a create is done and fails, and the hypervisor does not tell what is there, neither
-/// to the settle nor to the next start.
+/// A create of machine 2 fails after it took effect. The hypervisor answers neither the
+/// reconciliation nor the next start.
 #[test]
 fn a_start_after_one_that_nobody_knows_the_end_of() {
     let act = |of, op, pause| Act { of, op, pause, twist: Twist::None };

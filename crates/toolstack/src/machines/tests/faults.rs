@@ -1,4 +1,4 @@
-//! Every call of every operation fails, or is cut off by a cancel.
+//! Failure or cancellation at every call of every operation.
 
 use model::plan::MachineOp;
 
@@ -7,7 +7,7 @@ use super::host::*;
 use super::ops::{Case, cases};
 use crate::sim::{CallKind, SimBehaviour, SimResult};
 
-/// Calls that an operation makes, by number.
+/// Returns the numbers of the calls that an operation makes.
 async fn calls(case: &Case) -> std::ops::Range<u64> {
     let (host, vm) = case.host().await;
     let before = host.sim.marks().calls;
@@ -15,7 +15,8 @@ async fn calls(case: &Case) -> std::ops::Range<u64> {
     before..host.sim.marks().calls
 }
 
-/// What is left settles, settles again to the same, and the machine works.
+/// Checks that a machine reconciles, that a second reconciliation changes nothing, and that the
+/// machine works.
 async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
     host.works(vm, MachineOp::Settle).await;
     host.assert_true(vm);
@@ -40,7 +41,7 @@ fn whatever_fails_settles() {
                     let outcome = host.run(vm, case.op).await;
                     let failed = matches!(outcome, Err(OpError::Failed { .. }));
                     assert!(failed, "{case:?}, call {number} {sim_result:?}: {outcome:?}");
-                    // The operation's owner has settled before it answered.
+                    // The operation loop has reconciled the machine before it answered.
                     host.assert_true(vm);
                     assert_settled(&case, &host, vm).await;
                 });
@@ -55,7 +56,7 @@ fn a_settle_that_fails_is_made_good_by_the_next() {
         for number in life(calls(&case)) {
             life(async {
                 let (host, vm) = case.host().await;
-                // From there on everything fails, the settle as well.
+                // From this call on everything fails, including the reconciliation.
                 host.sim.rule(move |call| match (number..u64::MAX).contains(&call.number) {
                     true => SimBehaviour::ends(SimResult::Fails),
                     false => SimBehaviour::default(),
@@ -112,8 +113,8 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
     });
 }
 
-/// A create that did not end well may have made a domain, and nobody can tell: it is ended before
-/// another is made.
+/// A failed create may have made a domain, which no query can tell. It must be ended before the
+/// next create.
 #[test]
 fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
     let made =
@@ -135,7 +136,7 @@ fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
                     CallKind::Find => SimBehaviour::ends(SimResult::Fails),
                     _ => SimBehaviour::default(),
                 });
-                // A guest that may never have begun to run is not asked.
+                // A guest that may never have begun to run gets no request.
                 let next =
                     if case.op == MachineOp::CleanReboot { MachineOp::HardReboot } else { case.op };
                 host.works(vm, next).await;

@@ -1,4 +1,4 @@
-//! A simulated host with records on paper.
+//! Simulated host with in-memory records.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,19 +30,19 @@ pub(super) fn vm(n: u16) -> VmId {
     VmId(uuid(9, n, 0))
 }
 
-/// Numbers of the SRs that machines here have disks on.
+/// Numbers of the SRs that have disks of machines.
 const SRS: [u8; 3] = [0, 1, 2];
 
 pub(super) fn sr(n: u8) -> SrId {
     SrId(uuid(3, 0, n))
 }
 
-/// The number of a volume or slot among those of its machine.
+/// Returns the number of a volume or slot within its machine.
 pub(super) fn number(device: Uuid) -> u8 {
     device.bytes()[15]
 }
 
-/// A disk of its own volume, written, on this SR.
+/// Returns a writable disk with its own volume on SR `on`.
 pub(super) fn disk(of: u16, n: u8, on: u8) -> DiskRecord {
     let source = VolumeRef { vdi: VdiId(uuid(4, of, n)), sr: sr(on), sr_kind: "sim".into() };
     DiskRecord {
@@ -78,7 +78,7 @@ pub(super) fn vif(of: u16, n: u8) -> VifRecord {
     }
 }
 
-/// A halted machine with these devices.
+/// Returns a halted machine with these devices.
 pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> MachineRecord {
     let boot = Boot::Firmware(Vec::new());
     MachineRecord {
@@ -168,7 +168,7 @@ impl Host {
         Self { sim, paper, machines }
     }
 
-    /// The next life, which has learned what is there, and let go of what nobody uses.
+    /// Starts the next life, which discovers the state and cleans up leftovers.
     pub(super) async fn again(sim: Arc<Sim>, paper: Arc<Paper>) -> Self {
         let host = Self::of(sim, paper);
         host.machines.discover().await.unwrap();
@@ -194,7 +194,7 @@ impl Host {
         change(&mut self.paper.0.lock().unwrap().get_mut(&vm).unwrap().0);
     }
 
-    /// Record and reality agree, and nothing is there that nobody uses.
+    /// Checks that record and reality agree, and that no leftovers exist.
     pub(super) fn assert_true(&self, vm: VmId) {
         let (machine_record, domid) = self.paper.0.lock().unwrap()[&vm].clone();
         let state = self.sim.state();
@@ -248,7 +248,7 @@ impl Host {
             && machine_record.vifs.iter().all(|vif| vif.plugged)
     }
 
-    /// From whatever is there, the machine can be started whole and stopped without a trace.
+    /// Checks that the machine can be started and stopped completely, without leftovers.
     pub(super) async fn assert_works(&self, vm: VmId) {
         if self.recorded(vm).power != PowerState::Halted {
             self.works(vm, MachineOp::HardShutdown).await;
@@ -267,8 +267,8 @@ impl Host {
     }
 }
 
-/// One life: a runtime of its own with a clock that stands. When it is dropped, everything that
-/// runs in it ends at once, as by a kill.
+/// Runs one life in its own runtime with a paused clock. The drop of the runtime ends all tasks at
+/// once, as a kill does.
 pub(super) fn life<T>(of: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().unwrap().block_on(of)

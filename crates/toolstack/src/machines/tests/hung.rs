@@ -1,4 +1,4 @@
-//! Storage that hangs holds up itself alone.
+//! Hung storage affects only its own machines.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::sim::{Call, CallKind, SimBehaviour, SimResult};
 
 const STORAGE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// SRs 1 and 2 hang, others take 50 ms.
+/// SRs 1 and 2 hang. Calls of others take 50 ms.
 fn two_hang(call: &Call) -> SimBehaviour {
     match call.call_kind {
         _ if call.sr.is_some_and(|on| on == sr(1) || on == sr(2)) => {
@@ -25,7 +25,7 @@ fn two_hang(call: &Call) -> SimBehaviour {
     }
 }
 
-/// Forty machines on SRs 1 and 2, in turns, and one with so many disks on a third.
+/// Creates forty machines alternately on SRs 1 and 2, and one with `disks` disks on a third SR.
 fn host(disks: u8) -> Host {
     let of = |n: u16| {
         let on = u8::try_from(1 + n % 2).unwrap();
@@ -60,8 +60,8 @@ async fn two_srs_that_hang_do_not_slow_a_third() {
             let hung = start_hung(&host);
             sleep(later).await;
             let took = third(&host).await;
-            // For the first two seconds it has a window of four instead of ten. A machine of a
-            // few disks does not notice beside the start of its domain.
+            // In the first two seconds the SR has a window of four instead of ten. A machine with
+            // few disks is not slower, because the start of its domain takes longer.
             let at_once = later.is_zero() && disks > 8;
             let allowed = if at_once { alone.mul_f64(2.8) } else { alone };
             assert!(took <= allowed, "{disks} disks, {later:?}: {took:?}, alone {alone:?}");
@@ -85,7 +85,7 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
         let over = began.elapsed() - STORAGE_DEADLINE;
         assert!(over < Duration::from_secs(1), "{over:?} past the deadline");
     }
-    // What was asked of the SRs is left there, and nothing more comes on top of it.
+    // The SRs' hung calls stay, and no further calls are made.
     sleep(Duration::from_secs(600)).await;
     let slot_usage = host.machines.marks();
     for on in [sr(1), sr(2)] {
@@ -144,7 +144,7 @@ async fn a_call_that_was_left_is_waited_for_by_the_next_for_its_volume() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_hangs_is_overtaken_by_nothing_but_its_own_end() {
-    // Of a halted machine a shutdown by force is refused, so its start ends by a cancel.
+    // A halted machine refuses a forced shutdown, so a cancel ends its start.
     let host = Host::new([(vm(0), machine(vec![disk(0, 0, 1)], vec![]))]);
     host.sim.rule(two_hang);
     let op_hooks = OpHooks::plain();

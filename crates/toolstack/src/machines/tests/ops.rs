@@ -1,4 +1,4 @@
-//! Every operation, and how a machine comes to where it can be asked for.
+//! All operations, with the steps that prepare a machine for each.
 
 use model::plan::MachineOp;
 use model::vm::exits::DomainExit;
@@ -6,27 +6,27 @@ use model::vm::exits::DomainExit;
 use super::super::*;
 use super::host::*;
 
-/// An operation, and what comes before it.
+/// Operation with its preparation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) before: &'static [Step],
     pub(super) op: MachineOp,
 }
 
-/// What is done to come to where an operation can be asked for.
+/// Preparation step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Start,
     StartPaused,
-    /// Disk 1 is taken out.
+    /// Disk 1 is unplugged.
     Unplugged,
-    /// Drive 3 is emptied, and its medium recorded again.
+    /// Drive 3 is ejected, and its medium is recorded again.
     Ejected,
     NoNetwork,
     Ends(DomainExit),
 }
 
-/// Two disks, a drive and two interfaces, on two SRs.
+/// Returns a machine with two disks, a drive and two interfaces, on two SRs.
 pub(super) fn full(of: u16) -> MachineRecord {
     let disks = vec![disk(of, 0, 1), disk(of, 1, 2), cd(of, 3, 1)];
     machine(disks, vec![vif(of, 0), vif(of, 1)])
@@ -63,7 +63,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// A host with one machine that is where the operation can be asked for.
+    /// Creates a host with one machine that is ready for the operation.
     pub(super) async fn host(&self) -> (Host, VmId) {
         let (host, vm) = (Host::new([(vm(0), full(0))]), vm(0));
         let MachineRecord { disks, vifs, .. } = host.recorded(vm);
@@ -86,7 +86,7 @@ impl Case {
         (host, vm)
     }
 
-    /// What is to be inserted into the drive is recorded again where a settle has found it empty.
+    /// Records the medium to insert again, if a reconciliation found the drive empty.
     pub(super) fn refill(&self, host: &Host, vm: VmId) {
         let medium = full(0).disks[2].source.clone();
         host.change(vm, |machine| machine.disks[2].source = medium);

@@ -1,4 +1,4 @@
-//! Disks come and go after an operation on them has failed, and so has the settle after it.
+//! Plugs and unplugs after a failed operation and a failed reconciliation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ async fn started() -> Host {
     host
 }
 
-/// Calls that an operation on a started machine makes.
+/// Returns the numbers of the calls that an operation on a started machine makes.
 async fn calls(before: Option<MachineOp>, op: MachineOp) -> std::ops::Range<u64> {
     let host = started().await;
     if let Some(before) = before {
@@ -42,7 +42,7 @@ fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
                     if let Some(before) = before {
                         host.works(vm(0), before).await;
                     }
-                    // The settle fails as well.
+                    // The reconciliation fails too.
                     let fails = move |call: &Call| (number..u64::MAX).contains(&call.number);
                     host.sim.rule(move |call| match fails(call) {
                         true => SimBehaviour::ends(sim_result),
@@ -85,8 +85,8 @@ async fn a_step_behind_a_call_that_was_left_is_not_left_itself() {
         CallKind::AttachVolume => SimBehaviour::ends(SimResult::Hangs),
         _ => SimBehaviour::default(),
     });
-    // The second is to let go of what the first has asked for. It waits for that call to end, and
-    // gives up before it has.
+    // The second start must first detach the volume of the first. It waits for the hung call, and
+    // its step reaches the deadline before the call ends.
     for _ in 0..2 {
         let failed = host.run(vm(0), START).await.unwrap_err();
         assert!(matches!(failed, OpError::Failed { error: StepError::Late { .. }, .. }));

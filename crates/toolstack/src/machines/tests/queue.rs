@@ -1,4 +1,4 @@
-//! Operations of one machine come one after the other; a shutdown by force comes first.
+//! Order of a machine's operations: one after the other, but a forced shutdown first.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Guests do not do what they are asked.
+/// Makes guests ignore requests.
 fn deaf(host: &Host) {
     host.sim.rule(|call| match call.call_kind {
         CallKind::Guest => SimBehaviour::ends(SimResult::Hangs),
@@ -73,7 +73,7 @@ async fn a_turn_that_does_not_come_is_told_in_time() {
     let error = host.run(vm(0), MachineOp::Pause).await.unwrap_err();
     assert!(matches!(error, OpError::Busy), "{error:?}");
     assert_eq!(began.elapsed(), QUEUE_DEADLINE);
-    // One that is cancelled while it waits does not wait that long.
+    // A cancelled operation that waits returns at once.
     let op_hooks = OpHooks::plain();
     let cancel = op_hooks.cancel.clone();
     let waits = host.machines.run(vm(0), MachineOp::Pause, op_hooks);
@@ -135,7 +135,7 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
         let down = host.machines.run(vm(0), MachineOp::HardShutdown, OpHooks::plain());
         assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{call_kind:?}");
         assert!(began.elapsed() <= secs(2), "{call_kind:?}: {:?}", began.elapsed());
-        // A call to storage that was left is waited for, everything else is gone by now.
+        // By now only the abandoned storage call is left.
         sleep(ms(1)).await;
         assert_eq!(host.machines.domain(vm(0)), DomainState::Absent, "{call_kind:?}");
         host.sim.rule(|_| SimBehaviour::default());
@@ -230,7 +230,7 @@ async fn a_guests_own_end_is_followed_once() {
         panic!("{there:?}")
     };
     assert!(next > domid);
-    // Told again, or of a guest that an operation has dealt with, it does nothing.
+    // A repeated event, or one of a replaced domain, has no effect.
     for exit in [DomainExit::Rebooted, DomainExit::PoweredOff, DomainExit::Killed] {
         host.works(vm(0), MachineOp::AfterExit(exit)).await;
         assert_eq!(host.machines.domain(vm(0)), there);
@@ -248,7 +248,7 @@ async fn the_end_that_an_operation_waits_for_is_that_operations() {
             host.sim.rule(|_| SimBehaviour::takes(ms(100)));
             let run = host.machines.run(vm(0), op, OpHooks::plain());
             events.recv().await.unwrap();
-            // Whoever follows ends of guests asks for this as the operation goes on.
+            // The follower of guests' ends requests this while the operation runs.
             host.works(vm(0), MachineOp::AfterExit(exit)).await;
             run.await.unwrap();
             host.assert_true(vm(0));
@@ -256,7 +256,7 @@ async fn the_end_that_an_operation_waits_for_is_that_operations() {
             assert_eq!(host.recorded(vm(0)).power, expected, "{op:?} {exit:?}");
         }
     }
-    // By itself it halts, whatever is set.
+    // Without another operation, this exit halts the machine, whatever its settings are.
     let host = started().await;
     host.sim.end_guest(vm(0), DomainExit::Rebooted);
     host.works(vm(0), MachineOp::AfterExit(forced)).await;
@@ -289,7 +289,7 @@ async fn memory_is_refused_before_anything_is_begun() {
         host.assert_true(vm(n));
     }
     assert_eq!(fits, 12);
-    // A reboot takes what its own domain gives back.
+    // A reboot can use the memory that its own domain releases.
     host.works(vm(0), MachineOp::HardReboot).await;
     host.works(vm(0), MachineOp::HardShutdown).await;
     host.works(vm(19), START).await;
@@ -333,7 +333,7 @@ async fn what_is_not_recorded_any_more_is_let_go() {
     host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
     host.sim.rule(|_| SimBehaviour::default());
     assert!(!host.sim.leftovers().is_empty());
-    // Its slots now hold other disks, or are gone.
+    // The first slot is now recorded with another disk, and the second slot is removed.
     host.change(vm(0), |machine| {
         machine.disks[0].source = disk(7, 0, 1).source;
         machine.disks.remove(1);

@@ -1,4 +1,4 @@
-//! The daemon is killed at every call of every operation, before the call is done and after.
+//! Kills of the daemon at every call of every operation, before and after its effect.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::host::*;
 use super::ops::{Case, cases, full};
 use crate::sim::{CallKind, Sim, SimBehaviour, SimResult, drivers};
 
-/// What is left of a life that ends at this call; nothing if the operation ends before.
+/// Returns the host after a life that ends at this call; `None` if the operation ends before.
 fn killed_at(
     case: &Case,
     number: u64,
@@ -77,7 +77,7 @@ fn a_guest_runs_through_a_restart() {
         host.assert_true(vm(0));
         host.works(vm(0), MachineOp::Settle).await;
         assert_eq!(host.sim.marks().calls, before, "there is nothing to settle");
-        // Numbers go on.
+        // Domain ids continue.
         let first = host.paper.0.lock().unwrap()[&vm(0)].1.unwrap();
         host.works(vm(1), START).await;
         assert!(host.paper.0.lock().unwrap()[&vm(1)].1.unwrap() > first);
@@ -87,7 +87,7 @@ fn a_guest_runs_through_a_restart() {
     });
 }
 
-/// What the SR alone knows of is let go of, and nothing that somebody uses.
+/// Volumes that only the SR knows are detached, but none in use.
 #[test]
 fn volumes_that_a_daemon_left_attached_are_detached() {
     for call_kind in [CallKind::Attach, CallKind::DetachVolume] {
@@ -150,7 +150,7 @@ fn nics_of_nobody_and_uplinks_of_no_network_go() {
             drivers.net.create_tap(tap, "b", 1500).await.unwrap();
         }
         drivers.switch.attach(&nic, &tap).await.unwrap();
-        // One that cannot be detached now keeps its uplink.
+        // A NIC that cannot be detached now keeps its uplink.
         host.sim.rule(|call| match call.call_kind {
             CallKind::DetachNic => SimBehaviour::ends(SimResult::Fails),
             _ => SimBehaviour::default(),

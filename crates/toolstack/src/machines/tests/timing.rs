@@ -1,4 +1,4 @@
-//! How long operations take, and how much runs at once.
+//! Duration of operations, and number of parallel steps.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::super::*;
 use super::host::*;
 use crate::sim::{Call, CallKind, SimBehaviour};
 
-/// What the SR takes for an attach or a detach: every tenth disk is slow.
+/// Returns the SR's time for an attach or a detach: every tenth disk is slow.
 fn storage(n: u8) -> Duration {
     ms(if n.is_multiple_of(10) { 500 } else { 50 })
 }
 
-/// Calls as they take on a host in good order, 5 ms of each step of storage the datapath's.
+/// Returns the delays of a healthy host. The datapath takes 5 ms of each storage step.
 fn usual(call: &Call, storage: impl Fn(u8) -> Duration) -> SimBehaviour {
     SimBehaviour::takes(match call.call_kind {
         CallKind::AttachVolume | CallKind::DetachVolume => {
@@ -54,7 +54,7 @@ async fn many_disks_take_a_tenth_of_their_sum() {
     }
     host.assert_true(vm(0));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
-    // It is the window that does it.
+    // The machine's window is the cause.
     host.machines.set_limits(StepLimits { machine: 1, ..StepLimits::default() });
     assert!(takes(&host, vm(0), START).await > 8 * bound);
 }
@@ -92,7 +92,7 @@ async fn twenty_starts_at_once_keep_the_limits_and_use_them() {
     let (slot_usage, seen) = (host.machines.marks(), host.sim.marks());
     assert_eq!((slot_usage.host_high, slot_usage.host), (16, 0));
     assert!(slot_usage.machine_high <= 10 && slot_usage.lane_high <= 12, "{slot_usage:?}");
-    // The drivers have seen no more than was let through.
+    // The drivers saw no more parallel calls than the limits permit.
     assert!(seen.storage_high <= 16, "{seen:?}");
     assert!(seen.sr_high.values().all(|high| *high <= 12), "{seen:?}");
     assert!(slot_usage.lanes.is_empty(), "{slot_usage:?}");

@@ -1,27 +1,28 @@
-//! What a client of DHCP says (RFC 2131): which address it takes, unless it hears that it may not.
+//! DHCP client messages (RFC 2131): they show which address a client takes, unless the server
+//! refuses.
 //!
-//! Its own words, since they go to everybody: a server's answer may pass nobody here. A client that
-//! may not have what it asked for looks for another server next, and what it asked for is nothing then.
+//! Only client messages are used, because they are broadcast: a server's answer may not reach the
+//! host. A refused client looks for another server next, and its request counts as void then.
 
 use std::net::Ipv4Addr;
 
 use super::frame::{AddressClaim, Mac};
 
-/// Type of its frames.
+/// Ethertype of the frames.
 pub(super) const IPV4: u16 = 0x0800;
-/// Bytes of a frame that are read: the heads of Ethernet, IPv4 and UDP, the fixed part, and as much of
-/// options as every client has to take (RFC 2131, 2).
+/// Bytes of a frame that are read: Ethernet, IPv4 and UDP headers, the fixed part, and options.
+/// Every client must accept as many bytes of options (RFC 2131, section 2).
 pub(super) const DHCP_BYTES: usize = 14 + 20 + 8 + 240 + 312;
 
-/// Version and length of an IPv4 head without options, and its protocol.
+/// First byte of an IPv4 header without options, and the protocol number of UDP.
 const PLAIN: u8 = 0x45;
 const UDP: u8 = 17;
-/// Ports of client and server.
+/// UDP ports of client and server.
 const PORTS: [u8; 4] = [0, 68, 0, 67];
-/// A request, of Ethernet, whose addresses have six bytes.
+/// BOOTP request with Ethernet addresses of six bytes.
 const ASKS: [u8; 3] = [1, 1, 6];
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
-/// Options (RFC 2132), and kinds of messages.
+/// DHCP options and message types (RFC 2132).
 const PAD: u8 = 0;
 const END: u8 = 255;
 const ADDRESS: u8 = 50;
@@ -30,16 +31,16 @@ const DISCOVER: u8 = 1;
 const REQUEST: u8 = 3;
 const DECLINE: u8 = 4;
 
-/// What a client said.
+/// DHCP client message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DhcpRequest {
-    /// It takes this address.
+    /// The client takes this address.
     Takes(AddressClaim),
-    /// It has none.
+    /// The client has no address.
     Looks(Mac),
 }
 
-/// What a frame from its first byte on says; the rest of it may be missing.
+/// Parses a frame, which may be truncated.
 pub(super) fn asked(frame: &[u8]) -> Option<DhcpRequest> {
     let (_, rest) = frame.split_first_chunk::<6>()?;
     let (sender, rest) = rest.split_first_chunk::<6>()?;
@@ -64,7 +65,7 @@ fn said(mac: Mac, message: &[u8]) -> Option<DhcpRequest> {
     match *option(options, KIND)?.first()? {
         DISCOVER | DECLINE => Some(DhcpRequest::Looks(mac)),
         REQUEST => {
-            // Whoever has it renewed names it elsewhere.
+            // A client that renews its address names it in the header.
             let named = option(options, ADDRESS).or(head.get(12..16))?;
             let address = Ipv4Addr::from(<[u8; 4]>::try_from(named).ok()?);
             let claim = AddressClaim { mac, address: address.into(), announced: true };
@@ -74,7 +75,7 @@ fn said(mac: Mac, message: &[u8]) -> Option<DhcpRequest> {
     }
 }
 
-/// The first option of this number.
+/// Returns the value of the first option with this number.
 fn option(mut options: &[u8], wanted: u8) -> Option<&[u8]> {
     loop {
         let (number, rest) = options.split_first()?;
@@ -99,7 +100,7 @@ pub(super) mod tests {
 
     const OURS: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 1];
 
-    /// A message of ours with these options, which names this address of its own.
+    /// Builds a message with these options and with `own` as the client's address.
     pub(in super::super) fn message(own: [u8; 4], options: &[u8]) -> Vec<u8> {
         let ip = [&[PLAIN, 0, 0, 0, 0, 0, 0, 0, 64, UDP][..], &[0; 10]].concat();
         let mut fixed = [0; 236];

@@ -1,27 +1,28 @@
-//! What the kernel hands to a socket: programs of its packet filter, which run for each frame.
+//! Packet filter programs of the sockets, which the kernel runs for each frame.
 
 use socket2::SockFilter;
 
 use super::dhcp::{DHCP_BYTES, IPV4};
 use super::frame::{ARP, FRAME_BYTES, IPV6};
 
-/// What is listened for.
+/// Frames that a socket captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureFilter {
     /// ARP.
     Arp,
-    /// Neighbour discovery of IPv6.
+    /// IPv6 neighbour discovery.
     Neighbours,
-    /// What clients of DHCP say.
+    /// DHCP client messages.
     Dhcp,
 }
 
-/// Everything that is listened for.
+/// All kinds of frames that are captured.
 pub(super) const KINDS: [CaptureFilter; 3] =
     [CaptureFilter::Arp, CaptureFilter::Neighbours, CaptureFilter::Dhcp];
 
-/// Instructions (linux/bpf_common.h): load 16 bits, or 8, of the frame; go on by whether that is a
-/// number, or has some of these bits; end with so many bytes, 0 to drop the frame.
+/// BPF instructions (linux/bpf_common.h). The first two load 16 or 8 bits of the frame. Two jump if
+/// they equal a number, or have some of these bits. The last returns the number of bytes to pass, 0
+/// to drop.
 const HALF: u16 = 0x28;
 const BYTE: u16 = 0x30;
 const IS: u16 = 0x15;
@@ -32,7 +33,7 @@ const fn load(size: u16, offset: u32) -> SockFilter {
     SockFilter::new(size, 0, 0, offset)
 }
 
-/// Passes over so many instructions if it is this number, and over so many if it is not.
+/// Skips `yes` instructions if the value is `number`, else `no` instructions.
 const fn is(number: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new(IS, yes, no, number)
 }
@@ -41,7 +42,7 @@ const fn take(bytes: u32) -> SockFilter {
     SockFilter::new(TAKE, 0, 0, bytes)
 }
 
-/// As much of a frame as is read.
+/// Bytes of a frame that are read.
 const ALL: u32 = FRAME_BYTES as u32;
 
 /// ARP for IPv4 on Ethernet.
@@ -56,7 +57,7 @@ const OF_ARP: &[SockFilter] = &[
     take(0),
 ];
 
-/// ICMPv6 that no router has passed on: solicitations and advertisements of neighbours.
+/// ICMPv6 neighbour solicitations and advertisements that no router has forwarded.
 const OF_NEIGHBOURS: &[SockFilter] = &[
     load(BYTE, 20),
     is(58, 0, 6),
@@ -69,7 +70,7 @@ const OF_NEIGHBOURS: &[SockFilter] = &[
     take(0),
 ];
 
-/// UDP from a client's port to a server's, in a packet that is whole and has no options.
+/// UDP from the client port to the server port, in an unfragmented packet without IP options.
 const OF_DHCP: &[SockFilter] = &[
     load(BYTE, 14),
     is(0x45, 0, 9),
@@ -86,7 +87,7 @@ const OF_DHCP: &[SockFilter] = &[
 ];
 
 impl CaptureFilter {
-    /// The type of its frames.
+    /// Returns the ethertype of the frames.
     pub(super) fn ethertype(self) -> u16 {
         match self {
             Self::Arp => ARP,
@@ -95,7 +96,7 @@ impl CaptureFilter {
         }
     }
 
-    /// The program that lets its frames pass.
+    /// Returns the program that passes these frames.
     pub(super) fn program(self) -> &'static [SockFilter] {
         match self {
             Self::Arp => OF_ARP,
@@ -117,7 +118,7 @@ mod tests {
     use super::super::frame::tests::frames;
     use super::*;
 
-    /// What the kernel lets pass of a frame that comes in.
+    /// Returns what the kernel passes of an incoming frame.
     fn passed(capture_filter: CaptureFilter, frame: &[u8]) -> Option<Vec<u8>> {
         let (near, far) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
         far.set_nonblocking(true).unwrap();
@@ -132,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is a claim passes, of its own kind alone, and no more of it than is read.
+        /// A claim passes the filter of its kind only, and only with the bytes that are read.
         #[test]
         fn claims_pass(frame in frames().prop_filter("empty", |frame| !frame.is_empty())) {
             let all = [CaptureFilter::Arp, CaptureFilter::Neighbours].map(|capture_filter| (capture_filter, passed(capture_filter, &frame)));
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(passed(CaptureFilter::Dhcp, &asks).as_deref(), Some(&asks[..]));
         let long = [&asks[..], &[0; 1000]].concat();
         assert_eq!(passed(CaptureFilter::Dhcp, &long).map(|one| one.len()), Some(DHCP_BYTES));
-        // Options, a fragment and that more come, another protocol, other ports.
+        // IP options, a fragment, more fragments, another protocol, other ports.
         for (at, byte) in [(14, 0x46), (20, 0x20), (21, 1), (23, 6), (35, 67), (37, 68)] {
             let mut other = asks.clone();
             other[at] = byte;
@@ -169,7 +170,7 @@ mod tests {
         for capture_filter in KINDS {
             assert_eq!(passed(capture_filter, &frame), None);
         }
-        // A neighbour's solicitation by a router: it has been passed on.
+        // A neighbour solicitation that a router has forwarded.
         (frame[20], frame[54]) = (58, 135);
         for (hops, passes) in [(254, false), (255, true)] {
             frame[21] = hops;

@@ -1,43 +1,43 @@
-//! What a frame says of who has which address: ARP (RFC 826, 5227) and neighbour discovery (RFC 4861).
+//! Address claims in ARP (RFC 826, RFC 5227) and IPv6 neighbour discovery (RFC 4861) frames.
 //!
-//! Checksums are not looked at: guests leave them to their network cards.
+//! Checksums are not verified: guests offload them to their NICs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Types of frames.
+/// Ethertypes.
 pub(super) const ARP: u16 = 0x0806;
 pub(super) const IPV6: u16 = 0x86dd;
-/// Bytes of a frame in which everything is that is read: the heads of Ethernet and IPv6, and a
-/// solicitation without its options.
+/// Bytes of a frame that contain all that is read: Ethernet and IPv6 headers, and a solicitation
+/// without options.
 pub(super) const FRAME_BYTES: usize = 14 + 40 + 24;
 
-/// ARP's head: Ethernet, IPv4, and the lengths of their addresses.
+/// ARP header: Ethernet, IPv4, and the lengths of their addresses.
 const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const ICMPV6: u8 = 58;
-/// What no router has passed on.
+/// Hop limit of a packet that no router has forwarded.
 const NEAR: u8 = 255;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// The hardware address of one device.
+/// Unicast MAC address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Mac([u8; 6]);
 
-/// Somebody says that it has an address.
+/// Claim of an address by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressClaim {
-    /// Who, as the frame's sender.
+    /// Sender of the frame.
     pub(super) mac: Mac,
-    /// One that a host can have.
+    /// Claimed address. A host can have it.
     pub(super) address: IpAddr,
-    /// It is said to everybody because it is new.
+    /// True for an announcement of a new address.
     pub(super) announced: bool,
 }
 
 impl Mac {
-    /// Not that of a group, nor of nobody.
+    /// Returns the address; `None` for a multicast or zero address.
     pub(super) fn of(bytes: [u8; 6]) -> Option<Self> {
         let [first, ..] = bytes;
         (first & 1 == 0 && bytes != [0; 6]).then_some(Self(bytes))
@@ -49,7 +49,7 @@ impl Mac {
 }
 
 impl AddressClaim {
-    /// It is of an address that a host can have.
+    /// Returns whether a host can have the claimed address.
     pub(super) fn is_hosts(&self) -> bool {
         let address = self.address;
         let to_all = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
@@ -60,7 +60,7 @@ impl AddressClaim {
 impl FromStr for Mac {
     type Err = String;
 
-    /// As `00:16:3e:00:00:01`.
+    /// Parses the form `00:16:3e:00:00:01`.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("`{}` is no hardware address", text.escape_default());
         let mut parts = text.split(':');
@@ -83,7 +83,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// What a frame claims, from its first byte on; the rest of it may be missing.
+/// Parses the claim of a frame, which may be truncated.
 pub(super) fn claim(frame: &[u8]) -> Option<AddressClaim> {
     let (_, rest) = frame.split_first_chunk::<6>()?;
     let (sender, rest) = rest.split_first_chunk::<6>()?;
@@ -96,8 +96,8 @@ pub(super) fn claim(frame: &[u8]) -> Option<AddressClaim> {
     }
 }
 
-/// A request or an answer: whoever sends either says which address it has, but for one that only
-/// asks whether an address is free.
+/// Parses ARP. The sender of a request or reply claims its address, except in a probe for a free
+/// address.
 fn arp(mac: Mac, packet: &[u8]) -> Option<AddressClaim> {
     let (head, rest) = packet.split_first_chunk::<6>()?;
     let (operation, rest) = rest.split_first_chunk::<2>()?;
@@ -111,8 +111,8 @@ fn arp(mac: Mac, packet: &[u8]) -> Option<AddressClaim> {
     (is_known && *hardware == mac.0 && claim.is_hosts()).then_some(claim)
 }
 
-/// A solicitation says its sender's address, or, without one, that which its sender is about to take;
-/// an advertisement says its target.
+/// Parses neighbour discovery. A solicitation claims its source or, without one, its target, which
+/// the sender is about to use. An advertisement claims its target.
 fn neighbour(mac: Mac, packet: &[u8]) -> Option<AddressClaim> {
     let (&[version, ..], rest) = packet.split_first_chunk::<4>()?;
     let (_, rest) = rest.split_first_chunk::<2>()?;

@@ -1,21 +1,26 @@
-//! Addresses that guests claim on their networks, seen where nobody in the guest tells of them.
+//! Snooping of the addresses that guests claim on their networks, for guests without an agent.
 //!
 //! # Model
-//! Each network with an interface that is watched has three sockets at its bridge, which the kernel
-//! gives ARP frames, neighbour discovery of IPv6 and what clients of DHCP say that come in there, and
-//! nothing else. Guests send those to everybody before they use an address, so the bridge gets them
-//! too; what guests send each other otherwise passes nobody here. What a client asks a server for is
-//! its address until it looks for another one without having used it. A frame counts for the interface
-//! that has its sender's hardware address. The switch lets an interface that is locked send as its own
-//! addresses only: so a claim of any other one, or of one of those by somebody who is not locked, was
-//! forged by somebody who is not. Of two that are not locked nobody can tell.
+//! Each network with a watched interface has three packet sockets on its bridge. The kernel passes
+//! them only incoming ARP, IPv6 neighbour discovery and DHCP client messages. Guests broadcast
+//! these before they use an address, so the bridge receives them. Other traffic between guests does
+//! not reach the bridge.
+//!
+//! An address that a client requests by DHCP counts as its own, until it looks for another one
+//! without having used it. A frame counts for the interface that has the sender's MAC address.
+//!
+//! The switch lets an interface with assigned addresses send only these. So a claim of another
+//! address is forged, and so is a claim of an assigned address by an interface without assigned
+//! ones. Between two interfaces without assigned addresses, a forged claim cannot be detected.
 //!
 //! # Bounds
-//! A frame is hostile: it is read once, into a checked [claim](frame::AddressClaim). An interface has at
-//! most [`ADDRESSES_MAX`](table::ADDRESSES_MAX) addresses of each kind, the oldest give way. After a
-//! look a socket is left alone for [`PACE`](socket::PACE), and the kernel drops what does not fit
-//! into it meanwhile: a guest that floods its network costs little, and hides what others on
-//! that network claim at the same time.
+//! A frame is hostile. It is read once, into a checked [claim](frame::AddressClaim). An interface
+//! has at most [`ADDRESSES_MAX`](table::ADDRESSES_MAX) addresses of each family, and the oldest are
+//! dropped first.
+//!
+//! After each read a socket rests for [`PACE`](socket::PACE), and the kernel drops what exceeds its
+//! buffer. So a guest that floods its network costs little. But it hides simultaneous claims of
+//! others on that network.
 
 mod dhcp;
 mod filter;
@@ -40,11 +45,10 @@ use filter::KINDS;
 use frame::Mac;
 use table::Table;
 
-/// Interfaces with something new that wait for whoever listens; a full queue keeps the networks
-/// waiting.
+/// Most changed interfaces that wait for the receiver. While the queue is full, the sockets wait.
 const WAITING: usize = 256;
 
-/// Interfaces that are watched, by bridge.
+/// Watched interfaces, by bridge.
 #[derive(Debug)]
 pub(super) struct AddressSnooper {
     bridges: Mutex<HashMap<String, Bridge>>,
@@ -52,10 +56,10 @@ pub(super) struct AddressSnooper {
     told: Mutex<Option<mpsc::Receiver<VifId>>>,
 }
 
-/// A bridge at which is listened, until this is dropped.
+/// Bridge with its sockets, which close on drop.
 #[derive(Debug)]
 struct Bridge {
-    /// Which device had the name then.
+    /// Index of the device that had the name at the start.
     index: Option<u32>,
     table: Arc<Mutex<Table>>,
     _listening: JoinSet<()>,
@@ -69,10 +73,10 @@ impl Default for AddressSnooper {
 }
 
 impl AddressSnooper {
-    /// Watches an interface. Called within a runtime.
+    /// Watches an interface. Must be called within a runtime.
     ///
     /// # Errors
-    /// There is no such bridge, or the system refuses.
+    /// The bridge does not exist, or a system call failed.
     pub(super) fn watch(
         &self,
         vif: VifId,
@@ -98,18 +102,18 @@ impl AddressSnooper {
         Ok(())
     }
 
-    /// An interface has these addresses for its own from now on. Whoever has lost some by that is
-    /// told.
+    /// Changes the assigned addresses of an interface. Reports interfaces that lose addresses by
+    /// this.
     pub(super) fn set_assigned(&self, vif: VifId, own: &Option<Vec<IpAddr>>) {
         let bridges = lock(&self.bridges);
         let changed = bridges.values().flat_map(|bridge| lock(&bridge.table).own(vif, own));
         for vif in changed {
-            // Where many wait to be told, this one is looked at with its next claim.
+            // If the queue is full, the interface's next claim reports it.
             let _full = self.tell.try_send(vif);
         }
     }
 
-    /// Forgets an interface, and its bridge with the last.
+    /// Removes an interface, and with the last one its bridge.
     pub(super) fn unwatch(&self, vif: VifId) {
         lock(&self.bridges).retain(|_, bridge| {
             let mut table = lock(&bridge.table);
@@ -118,13 +122,13 @@ impl AddressSnooper {
         });
     }
 
-    /// What an interface has claimed, the latest first.
+    /// Returns the addresses that an interface has claimed, the latest first.
     pub(super) fn of(&self, vif: VifId) -> Vec<IpAddr> {
         let bridges = lock(&self.bridges);
         bridges.values().find_map(|bridge| lock(&bridge.table).of(vif)).unwrap_or_default()
     }
 
-    /// Interfaces that have claimed something new; the first caller gets it.
+    /// Returns the receiver of interfaces with changed addresses. Only the first caller gets it.
     pub(super) fn take(&self) -> Option<mpsc::Receiver<VifId>> {
         lock(&self.told).take()
     }
@@ -149,6 +153,6 @@ impl AddressSnooper {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Entries are changed whole.
+    // Each change of the table is complete before it can panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A socket that gets frames of one kind at one bridge.
+//! Packet socket for one kind of frame on one bridge.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read as _};
@@ -20,28 +20,28 @@ use super::frame::{self, FRAME_BYTES};
 use super::lock;
 use super::table::Table;
 
-/// How long a socket is left alone after a look at it: an address is told within this time.
+/// Pause of a socket after each read. Claims are reported within this time.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// Most frames of a look: more than the kernel keeps for a socket of the usual size.
+/// Most frames of one read: more than the kernel buffers for a socket of default size.
 const FRAMES_MAX: usize = 512;
 
-/// One that gets nothing but this from now on.
+/// Opens a socket that receives only these frames from now on.
 ///
 /// # Errors
-/// There is no such device, or the system refuses.
+/// The device does not exist, or a system call failed.
 pub(super) fn open(bridge: &str, capture_filter: CaptureFilter) -> io::Result<Socket> {
     let protocol = Protocol::from(i32::from(capture_filter.ethertype().to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
     socket.attach_filter(capture_filter.program())?;
-    // The kernel's list of devices has addresses to which a socket can be bound.
+    // The kernel's list of devices contains the addresses for `bind`.
     let device = getifaddrs()?.filter(|one| one.interface_name == bridge).find_map(|one| {
         let address = one.address.as_ref().and_then(SockaddrStorage::as_link_addr);
         address.copied()
     });
     let device = device.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
     bind(socket.as_raw_fd(), &device)?;
-    // Until then it got what came in anywhere.
+    // Discard frames of other devices, received before the `bind`.
     let mut frame = [0; FRAME_BYTES];
     for _ in 0..FRAMES_MAX {
         match (&socket).read(&mut frame) {
@@ -52,7 +52,7 @@ pub(super) fn open(bridge: &str, capture_filter: CaptureFilter) -> io::Result<So
     Ok(socket)
 }
 
-/// Notes what is claimed, and tells whose that is, until nobody wants to know.
+/// Records claims and reports changed interfaces, until the receiver is gone.
 pub(super) async fn listen(
     (socket, capture_filter): (AsyncFd<Socket>, CaptureFilter),
     table: Arc<Mutex<Table>>,
@@ -68,7 +68,8 @@ pub(super) async fn listen(
     }
 }
 
-/// Waits for frames and reads those that are there; whose addresses have changed by them.
+/// Waits for frames and reads those that have arrived. Returns the interfaces whose addresses have
+/// changed.
 async fn look(
     socket: &AsyncFd<Socket>,
     capture_filter: CaptureFilter,
@@ -83,14 +84,14 @@ async fn look(
                 let frame = frame.get(..bytes).unwrap_or_default();
                 changed.extend(heard(capture_filter, frame, table));
             }
-            // The bridge went down. It may come up again; if it is made anew it is listened to anew.
+            // The bridge went down. It may come up again. A recreated bridge gets new sockets.
             Ok(Err(error)) => tracing::debug!(%error, "a network is down"),
         }
     }
     Ok(changed)
 }
 
-/// Whose addresses have changed by this frame.
+/// Processes a frame. Returns the interface whose addresses have changed.
 fn heard(capture_filter: CaptureFilter, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
     match capture_filter {
         CaptureFilter::Arp | CaptureFilter::Neighbours => {

@@ -1,4 +1,4 @@
-//! Who has claimed what on one network.
+//! Table of address claims on one network.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,32 +8,34 @@ use model::id::VifId;
 use super::dhcp::DhcpRequest;
 use super::frame::{AddressClaim, Mac};
 
-/// Most addresses of an interface, of each kind: as many as are told of one by a guest's agent.
+/// Most addresses of an interface for each address family: as many as an agent's report may
+/// contain.
 pub(super) const ADDRESSES_MAX: usize = 16;
 
-/// Interfaces by their hardware addresses.
+/// Interfaces by their MAC addresses.
 #[derive(Debug, Default)]
 pub(super) struct Table(HashMap<Mac, InterfaceClaims>);
 
 #[derive(Debug)]
 struct InterfaceClaims {
     vif: VifId,
-    /// The latest first.
+    /// Claimed addresses, the latest first.
     addresses: Vec<IpAddr>,
-    /// One of them that it has only asked a server for.
+    /// Address that the interface has requested by DHCP but not used yet.
     asked: Option<IpAddr>,
-    /// It can have these only.
+    /// Assigned addresses: the only ones that the interface can have.
     own: Option<Vec<IpAddr>>,
 }
 
 impl Table {
-    /// An interface, of which nothing is known. Of two with one hardware address nobody can tell
-    /// who has claimed what: it is the later one.
+    /// Adds an interface without claims. If two interfaces have the same MAC address, claims count
+    /// for the later one.
     pub(super) fn add(&mut self, vif: VifId, mac: Mac, own: Option<Vec<IpAddr>>) {
         self.0.insert(mac, InterfaceClaims { vif, addresses: Vec::new(), asked: None, own });
     }
 
-    /// An interface has these for its own from now on; those who have lost addresses by that.
+    /// Changes the assigned addresses of an interface. Returns the interfaces that lose addresses
+    /// by this.
     pub(super) fn own(&mut self, vif: VifId, own: &Option<Vec<IpAddr>>) -> Vec<VifId> {
         let Some(interface_claims) =
             self.0.values_mut().find(|interface_claims| interface_claims.vif == vif)
@@ -57,7 +59,7 @@ impl Table {
         changed
     }
 
-    /// What a switch lets others send.
+    /// Returns whether the switch lets a device send this address.
     fn may_have(&self, mac: Mac, address: &IpAddr) -> bool {
         let owns = |interface_claims: &InterfaceClaims| {
             interface_claims.own.as_ref().map(|own| own.contains(address))
@@ -81,15 +83,18 @@ impl Table {
             .map(|interface_claims| interface_claims.addresses.clone())
     }
 
-    /// Notes a claim; whose it is, if that says something new. An address that is known stays in
-    /// its place unless it is announced: whoever has two uses both.
+    /// Records a claim. Returns the interface if its addresses changed.
+    ///
+    /// A known address keeps its position unless it is announced: a guest with two addresses uses
+    /// both.
     pub(super) fn claimed(&mut self, claim: &AddressClaim) -> Option<VifId> {
         let AddressClaim { mac, address, announced } = *claim;
         if !self.may_have(mac, &address) {
             return None;
         }
         let InterfaceClaims { vif, addresses, asked, .. } = self.0.get_mut(&mac)?;
-        // That it uses it from now on is news: it may not have had it when it asked.
+        // The first use of a requested address is a change: the client may not have had it when it
+        // asked.
         let begins = asked.take_if(|asked| *asked == address).is_some();
         let is_same_kind = |one: &IpAddr| one.is_ipv4() == address.is_ipv4();
         let is_first = addresses.iter().find(|one| is_same_kind(one)) == Some(&address);
@@ -108,9 +113,11 @@ impl Table {
 }
 
 impl Table {
-    /// Notes what a client of DHCP says: it has what it asks for, until it looks for something else
-    /// without having used it. Each time that it asks is news: it may have what it asks for only after
-    /// the last, and whoever was told before has looked for that in vain.
+    /// Records a DHCP client message. Returns the interface if its addresses may have changed.
+    ///
+    /// The client has the requested address until it looks for another one without having used it.
+    /// Every request counts as a change: the client may get the address only after the last
+    /// request. A report of an earlier one may have come too soon.
     pub(super) fn asked(&mut self, dhcp_request: &DhcpRequest) -> Option<VifId> {
         match dhcp_request {
             DhcpRequest::Takes(claim) => {
@@ -134,14 +141,14 @@ impl Table {
 }
 
 impl InterfaceClaims {
-    /// It has not got what it has only asked for; says whether there was such a thing.
+    /// Drops the requested but unused address. Returns whether there was one.
     fn refused(&mut self) -> bool {
         let Some(asked) = self.asked.take() else { return false };
         self.addresses.retain(|one| *one != asked);
         true
     }
 
-    /// Not one that it has only asked for.
+    /// Returns whether the interface has used the address, and not only requested it.
     fn uses(&self, address: &IpAddr) -> bool {
         self.asked.as_ref() != Some(address) && self.addresses.contains(address)
     }
@@ -179,7 +186,7 @@ mod tests {
         assert_eq!(table.claimed(&claim(3, "10.0.0.3", true)), None, "it is nobody's of ours");
         assert_eq!(texts(&table, vif(1)), ["10.0.0.1"]);
         assert_eq!(texts(&table, vif(2)), [""; 0]);
-        // What begins anew knows nothing.
+        // An added interface has no claims.
         table.add(vif(1), mac(1), None);
         assert_eq!(texts(&table, vif(1)), [""; 0]);
         table.remove(vif(1));
@@ -215,18 +222,18 @@ mod tests {
         assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), Some(vif(1)));
         assert_eq!(texts(&table, vif(1)), [""; 0]);
         assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), None);
-        // One after the other, and has the last.
+        // The client requests both, and has the last.
         for address in ["10.0.0.1", "10.0.0.2"] {
             assert_eq!(table.asked(&takes(address)), Some(vif(1)));
             assert_eq!(texts(&table, vif(1)), [address]);
         }
-        // It speaks as that one.
+        // The client uses that address.
         assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), Some(vif(1)));
         assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), None);
         assert_eq!(table.asked(&takes("10.0.0.2")), Some(vif(1)), "it asks for more time");
         assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), None);
         assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
-        // What the switch does not let it have, or nobody's of ours.
+        // An address that the switch does not permit, and a MAC address of no interface.
         table.add(vif(2), mac(2), Some(vec!["10.0.0.3".parse().unwrap()]));
         assert_eq!(table.asked(&takes("10.0.0.3")), None);
         assert_eq!(table.asked(&DhcpRequest::Looks(mac(3))), None);
@@ -253,7 +260,7 @@ mod tests {
         let own = |address: &str| Some(vec![address.parse().unwrap()]);
         table.add(vif(1), mac(1), own("10.0.0.1"));
         table.add(vif(2), mac(2), None);
-        // As the second, and by the second as the first.
+        // The first interface claims as the second, and vice versa.
         for (who, address, new) in [
             (2, "10.0.0.1", false),
             (1, "10.0.0.2", false),
@@ -265,7 +272,7 @@ mod tests {
             let told = table.claimed(&claim(who, address, true));
             assert_eq!(told.is_some(), new, "{who} {address}");
         }
-        // Of what is somebody else's now nothing is left.
+        // Addresses that are now assigned to another interface are removed.
         assert_eq!(table.own(vif(1), &own("10.0.0.2")).len(), 2);
         assert_eq!(
             (texts(&table, vif(1)).len(), texts(&table, vif(2))),
@@ -273,7 +280,7 @@ mod tests {
         );
         assert_eq!(table.own(vif(1), &None), []);
         assert!(table.claimed(&claim(1, "10.0.0.9", false)).is_some());
-        // One that is closed has none.
+        // An interface with an empty list has no addresses.
         assert_eq!(table.own(vif(1), &Some(Vec::new())), [vif(1)]);
         assert!(table.claimed(&claim(1, "10.0.0.9", true)).is_none());
         assert_eq!(table.own(vif(7), &own("10.0.0.3")), []);

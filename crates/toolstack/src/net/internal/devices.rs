@@ -1,5 +1,7 @@
-//! A network's devices: a bridge with the host's address, and in it a TAP device for a switch. The host
-//! has no IPv6 there: a guest's router advertisement would give it an address and a route.
+//! Devices of an internal network: a bridge with the host's address, and a TAP device for a switch.
+//!
+//! The host has no IPv6 there. Otherwise a guest's router advertisement would give it an address
+//! and a route.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -13,31 +15,32 @@ use super::super::ipv6;
 use super::spec::Spec;
 use super::{InternalError, Name};
 
-/// Refuses if a device is somebody else's.
+/// Refuses devices of another owner.
 pub(super) fn check(name: &Name, known: bool) -> Result<(), NetError> {
     ours(&name.bridge(), "bridge", name, known)?;
     ours(&name.tap(), "tun_flags", name, known).map(drop)
 }
 
-/// Makes them, or completes them. `known`: the network is on record, so a device that has not been
-/// marked yet is ours too. Whether the bridge had to be made.
+/// Creates the devices, or completes them. Returns whether the bridge was created.
+///
+/// With `known`, the network is on record, so a device without an alias belongs to it too.
 pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<bool, NetError> {
     let (bridge, tap) = (spec.name.bridge(), spec.name.tap());
     let (bridge, tap) = (bridge.as_str(), tap.as_str());
     let made = !ours(bridge, "bridge", &spec.name, known)?;
     if made {
-        // With an address of its own it does not take those of what is plugged in.
+        // A bridge without its own MAC address takes those of its ports.
         let mac = spec.subnet.gateway_mac();
         ip(program, &["link", "add", "name", bridge, "address", &mac, "type", "bridge"]).await?;
     }
-    // Before it is up, or it would have an address at once.
+    // Before it is up, because it would have an address at once.
     ipv6::turn_off(bridge)?;
     let alias = spec.name.alias();
     ip(program, &["link", "set", "dev", bridge, "alias", &alias, "up"]).await?;
     let address = format!("{}/{}", spec.subnet.gateway(), spec.subnet.bits());
     ip(program, &["addr", "replace", &address, "broadcast", "+", "dev", bridge]).await?;
     if !ours(tap, "tun_flags", &spec.name, known)? {
-        // Without an owner it would be everybody's who may open the driver.
+        // Without an owner, every user with access to the driver could open it.
         let add = ["tuntap", "add", "dev", tap, "mode", "tap", "multi_queue", "vnet_hdr"];
         ip(program, &[&add[..], &["user", "0"]].concat()).await?;
     }
@@ -46,7 +49,7 @@ pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<boo
     Ok(made)
 }
 
-/// Removes those that are ours.
+/// Removes the devices of this network.
 pub(super) async fn remove(program: &Path, name: &Name, known: bool) -> Result<(), NetError> {
     for (device, kind) in [(name.tap(), "tun_flags"), (name.bridge(), "bridge")] {
         if matches!(ours(&device, kind, name, known), Ok(true)) {
@@ -56,7 +59,7 @@ pub(super) async fn remove(program: &Path, name: &Name, known: bool) -> Result<(
     Ok(())
 }
 
-/// A device of this kind is there and ours.
+/// Returns whether a device of this kind exists and belongs to the network.
 fn ours(device: &str, kind: &str, name: &Name, known: bool) -> Result<bool, NetError> {
     let device = Device::named(device)?;
     if !device.is_there() {
@@ -72,13 +75,13 @@ fn ours(device: &str, kind: &str, name: &Name, known: bool) -> Result<bool, NetE
     Ok(true)
 }
 
-/// Whether some device of the network is there and ours.
+/// Returns whether any device of the network exists.
 pub(super) fn any(name: &Name) -> bool {
     let mut all = [(name.tap(), "tun_flags"), (name.bridge(), "bridge")].into_iter();
     all.any(|(device, kind)| matches!(ours(&device, kind, name, false), Ok(true)))
 }
 
-/// What is missing of them, or should not be there.
+/// Lists what is missing of the devices, or should not exist.
 pub(super) fn missing(spec: &Spec) -> Vec<String> {
     let (name, gateway) = (&spec.name, spec.subnet.gateway());
     let mut missing = Vec::new();
@@ -105,8 +108,7 @@ fn has_address(device: &str, wanted: Ipv4Addr) -> bool {
     })
 }
 
-/// Refuses if somebody uses the network: devices are plugged into its bridge, or a switch has its TAP
-/// device open.
+/// Refuses if the network is in use: its bridge has ports, or a switch has opened its TAP device.
 pub(super) fn unused(name: &Name) -> Result<(), InternalError> {
     let shown = |device: &str, what: &str| Path::new("/sys/class/net").join(device).join(what);
     let ports = std::fs::read_dir(shown(&name.bridge(), "brif"));

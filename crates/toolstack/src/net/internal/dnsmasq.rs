@@ -1,8 +1,8 @@
-//! DHCP and DNS by dnsmasq: one process for each network, which knows nothing but its bridge.
+//! DHCP and DNS by dnsmasq: one process for each network, bound to its bridge.
 //!
-//! It is nobody's child: it goes on when whoever has started it ends. It is found again by the file
-//! that it was started with, which is this network's alone, and only in this network namespace:
-//! processes of containers are not ours, nor are those of other users.
+//! The process outlives its starter. It is found again by its configuration file, which is unique
+//! to the network, and only in this network namespace. Processes of containers or of other users do
+//! not match.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use super::process::{ProcessMatch, end};
 use super::spec::Spec;
 use super::tool::Tool;
 
-/// Its name.
+/// Name of the program.
 const PROGRAM: &str = "dnsmasq";
-/// Most addresses that are given away at once: it keeps all in memory.
+/// Most leases at once. dnsmasq stores all in memory.
 const LEASES_MAX: u32 = 4096;
 
-/// The users of this host.
+/// User accounts of this host.
 const ACCOUNTS: &str = "/etc/passwd";
-/// The user that Debian's package makes for it.
+/// User that Debian's package creates.
 const ACCOUNT: &str = "dnsmasq";
-/// Who it becomes else.
+/// User that dnsmasq changes to by default.
 const NOBODY: &str = "nobody";
 
-/// Its files.
+/// Files of a network's dnsmasq.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     conf: PathBuf,
@@ -40,7 +40,7 @@ impl Files {
         Self { conf: file("dnsmasq.conf"), leases: file("leases"), pid: file("dnsmasq.pid") }
     }
 
-    /// The word that it is started with.
+    /// Returns the argument with which it is started.
     fn word(&self) -> String {
         format!("--conf-file={}", self.conf.display())
     }
@@ -49,10 +49,10 @@ impl Files {
         let (first, last) = spec.subnet.guests();
         let (bridge, mask) = (spec.name.bridge(), spec.subnet.mask());
         let leases = spec.subnet.count().min(LEASES_MAX);
-        // Else it is nobody, whom others are too.
+        // Otherwise dnsmasq runs as `nobody`, as other programs do.
         let has_account = user(accounts, ACCOUNT).is_some();
         let user = if has_account { format!("user={ACCOUNT}\n") } else { String::new() };
-        // Without NAT there is no way to anywhere.
+        // Without NAT there is no route to other networks.
         let router = if spec.nat { "" } else { "dhcp-option=option:router\n" };
         format!(
             "# Written by `ringway net create {name}`, which writes it again.\n\
@@ -73,14 +73,14 @@ impl Files {
         )
     }
 
-    /// Addresses that are given away.
+    /// Returns the number of leases.
     pub(super) fn leases(&self) -> usize {
         std::fs::read_to_string(&self.leases).map_or(0, |text| text.lines().count())
     }
 }
 
-/// Starts it, unless one runs that was started with the same. `anew`: also then, since what it
-/// listened at is gone.
+/// Starts dnsmasq, unless it runs with the same configuration. With `anew` it always restarts,
+/// because its bridge was recreated.
 pub(super) async fn start(
     tool: &Tool,
     files: &Files,
@@ -102,7 +102,7 @@ pub(super) async fn start(
     tool.run(&[&files.word()], "").await.map(drop)
 }
 
-/// Ends it, if it runs.
+/// Ends dnsmasq, if it runs.
 pub(super) async fn stop(files: &Files) -> Result<(), NetError> {
     for process in running(files) {
         let ended = tokio::task::spawn_blocking(move || end(&process)).await;
@@ -113,26 +113,26 @@ pub(super) async fn stop(files: &Files) -> Result<(), NetError> {
     Ok(())
 }
 
-/// Whether it runs.
+/// Returns whether dnsmasq runs.
 pub(super) fn is_running(files: &Files) -> bool {
     !running(files).is_empty()
 }
 
-/// Those that were started with the file.
+/// Returns the processes that were started with the configuration file.
 fn running(files: &Files) -> Vec<OwnedFd> {
     let accounts = std::fs::read_to_string(ACCOUNTS).unwrap_or_default();
     let (word, owners) = (files.word(), owners(&accounts));
     ProcessMatch { program: PROGRAM, word: &word, owners: &owners }.running()
 }
 
-/// Whose processes may be ours: those of root and of who we are, who may start it, and of the user that
-/// it becomes.
+/// Returns the users that a matching process may have: root and this process's user, who may start
+/// it, and the user that it changes to.
 fn owners(accounts: &str) -> Vec<u32> {
     let becomes = [ACCOUNT, NOBODY].into_iter().find_map(|name| user(accounts, name));
     [0, geteuid().as_raw()].into_iter().chain(becomes).collect()
 }
 
-/// A user's number.
+/// Returns the id of a user.
 fn user(accounts: &str, name: &str) -> Option<u32> {
     let mut all = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let fields = all.find(|fields| fields.first() == Some(&name))?;

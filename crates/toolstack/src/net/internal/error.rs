@@ -1,4 +1,4 @@
-//! Why a network could not be made or removed.
+//! Errors of internal networks.
 
 use std::path::PathBuf;
 
@@ -6,74 +6,74 @@ use super::super::NetError;
 use super::spec::DIRECTORY_BYTES_MAX;
 use super::{Name, Subnet};
 
-/// Why an internal network could not be made or removed.
+/// Error of creating or removing an internal network.
 #[derive(Debug, thiserror::Error)]
 pub enum InternalError {
-    /// No network can have this name.
+    /// The name is invalid.
     #[error(
         "`{0}`: a network's name has 1 to 11 small letters, digits, `-` or `_`, the first a letter"
     )]
     Name(String),
-    /// That are no addresses for a network.
+    /// The subnet is invalid.
     #[error("subnet `{text}`: {why}")]
     Subnet {
-        /// What was given.
+        /// Given subnet.
         text: String,
-        /// What would be right.
+        /// Reason, with the valid form.
         why: String,
     },
-    /// A program is not there.
+    /// A program is missing.
     #[error("{name} is not there; install it: apt-get install {package}")]
     Missing {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
-        /// Its Debian package.
+        /// Debian package that contains it.
         package: &'static str,
     },
-    /// The network is there, as another one.
+    /// The network exists with other settings.
     #[error("network {name} is there with {has}; destroy it first, or leave the options out")]
     Differs {
-        /// Its name.
+        /// Name of the network.
         name: Name,
-        /// What it has.
+        /// Present setting.
         has: String,
     },
-    /// Its addresses are others' too.
+    /// The subnet overlaps another one.
     #[error("subnet {subnet} overlaps {with}; choose another one with --subnet")]
     Overlaps {
-        /// What was asked for.
+        /// Requested subnet.
         subnet: Subnet,
-        /// What is there.
+        /// Overlapping subnet or network.
         with: String,
     },
-    /// There is no room for another network.
+    /// No free subnet is left.
     #[error("the host has routes to all of 10.213.0.0/16; choose addresses with --subnet")]
     NoneFree,
-    /// Somebody uses it.
+    /// The network is in use.
     #[error("network {name} is in use by {by}; --force removes it all the same")]
     InUse {
-        /// Its name.
+        /// Name of the network.
         name: Name,
-        /// By whom.
+        /// User of the network.
         by: String,
     },
-    /// A step was refused.
+    /// A step failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// Nothing can be kept in a directory of this path.
+    /// The path cannot be used for network records.
     #[error(
         "directory {0:?}: dnsmasq cannot be told of it; its path must be UTF-8 of at most \
          {DIRECTORY_BYTES_MAX} bytes without control characters, `\"` or `#`"
     )]
     Directory(PathBuf),
-    /// Files could not be used.
+    /// A file operation failed.
     #[error("cannot {doing} {}", path.display())]
     State {
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// With what.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system call.
         source: std::io::Error,
     },
 }

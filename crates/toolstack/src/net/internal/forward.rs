@@ -1,4 +1,4 @@
-//! The host as a router: whether it forwards, and which addresses it knows the way to.
+//! IPv4 forwarding of the host, and its routes.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 use super::InternalError;
 use super::subnet::Ipv4Prefix;
 
-/// Whether the host forwards IPv4 at all.
+/// The kernel's switch for IPv4 forwarding.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
-/// The main table of routes.
+/// Main routing table.
 const ROUTES: &str = "/proc/net/route";
 
-/// Whether the host forwards.
+/// Returns whether the host forwards.
 pub(super) fn is_on() -> bool {
     std::fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "0")
 }
 
-/// Turns it on. Whether it was off.
+/// Turns forwarding on. Returns whether it was off.
 pub(super) fn turn_on() -> Result<bool, InternalError> {
     if is_on() {
         return Ok(false);
@@ -29,7 +29,8 @@ pub(super) fn turn_on() -> Result<bool, InternalError> {
     })
 }
 
-/// Blocks to which the host knows the way, but by default or by this device.
+/// Returns the prefixes to which the host has routes, without the default route and those through
+/// this device.
 pub(super) fn routes(but: &str) -> Vec<Ipv4Prefix> {
     std::fs::read_to_string(ROUTES).map(|text| parse(&text, but)).unwrap_or_default()
 }
@@ -41,7 +42,7 @@ fn parse(text: &str, but: &str) -> Vec<Ipv4Prefix> {
         else {
             return None;
         };
-        // Numbers as they lie in memory, read as one of this host's.
+        // The kernel prints the bytes in memory as a number in the host's byte order.
         let address = |word| u32::from_str_radix(word, 16).ok().map(|raw: u32| raw.to_ne_bytes());
         let first = Ipv4Addr::from(address(first)?).to_bits();
         let mask = Ipv4Addr::from(address(mask)?).to_bits();

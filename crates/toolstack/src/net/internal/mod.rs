@@ -1,21 +1,21 @@
-//! Internal networks of a host: a bridge with an address, NAT, DHCP and DNS, and a TAP device by which
-//! a switch has its uplink there.
+//! Internal networks of a host: a bridge with an address, NAT, DHCP and DNS, and a TAP device for
+//! the uplink of a switch.
 //!
 //! # Model
 //! ```text
 //! create: record -> rules and NAT -> bridge, address, TAP device -> forwarding -> DHCP and DNS
 //! destroy: DHCP and DNS -> devices -> rules and NAT -> record
 //! ```
-//! Each step looks what is there and makes the rest, so a call that was cut off is made good by the
-//! same call again; a network that is gone after a start of the host comes back by it too. The work
-//! is done by `ip`, `nft` and `dnsmasq`, which get words and files and no shell.
+//! Each step checks what exists and creates the rest. So a repeated call completes an interrupted
+//! one, and restores a network that a reboot has removed. `ip`, `nft` and `dnsmasq` do the work.
+//! They get arguments and files, and no shell.
 //!
 //! # Invariants
-//! - Nothing is touched that is not named after a network of ours: devices that somebody else has made
-//!   are refused, tables of nftables are changed by their own name only.
-//! - As long as there is a bridge, what may pass between it and elsewhere is ruled: with NAT guests go
-//!   out, without it nothing passes, whoever turns forwarding on.
-//! - Forwarding that was turned on stays on: others may count on it by then.
+//! - Only names of these networks are touched. Devices of other owners are refused, and nftables
+//!   tables are changed by their own name only.
+//! - While a bridge exists, rules restrict its traffic with other networks. With NAT, guests reach
+//!   them. Without NAT nothing passes, even if another tool turns forwarding on.
+//! - Forwarding that was turned on stays on: other tools may rely on it by then.
 
 mod devices;
 mod dnsmasq;
@@ -41,65 +41,65 @@ pub use subnet::Subnet;
 use tool::{DNSMASQ, NFT, Tool};
 pub(crate) use tool::{IP, Named, missing};
 
-/// What is asked for. What is left out follows from what is on record, else from the host.
+/// Requested network. Missing values come from the record, else from the host.
 #[derive(Clone, Debug)]
 pub struct NetworkRequest {
-    /// Its name.
+    /// Name of the network.
     pub name: Name,
-    /// Its addresses.
+    /// Subnet of the network.
     pub subnet: Option<Subnet>,
-    /// With NAT.
+    /// True for NAT.
     pub nat: bool,
-    /// With DHCP and DNS.
+    /// True for DHCP and DNS.
     pub dhcp: bool,
 }
 
-/// What was made.
+/// Created network.
 #[derive(Clone, Debug)]
 pub struct CreatedNetwork {
-    /// The network.
+    /// Specification of the network.
     pub spec: Spec,
-    /// IPv4 forwarding was off, and has been turned on.
+    /// True if IPv4 forwarding was off and has been turned on.
     pub forwards_now: bool,
 }
 
-/// A network as it is.
+/// State of a network.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkStatus {
-    /// What it is to be.
+    /// Recorded specification.
     #[serde(flatten)]
     pub spec: Spec,
-    /// Its bridge.
+    /// Name of its bridge.
     pub bridge: String,
-    /// The TAP device for a switch's uplink.
+    /// TAP device for the uplink of a switch.
     pub tap: String,
-    /// The host's address there.
+    /// Address of the host in the network.
     pub gateway: std::net::Ipv4Addr,
-    /// Addresses that guests have got.
+    /// Number of DHCP leases.
     pub leases: usize,
-    /// What is not as it should be; nothing if all is well.
+    /// Differences from the specification; empty if there are none.
     pub problems: Vec<String>,
 }
 
-/// The internal networks of this host.
+/// Internal networks of this host.
 #[derive(Debug)]
 pub struct Networks {
     state: NetworkStore,
 }
 
 impl Networks {
-    /// Those that are on record below this directory.
+    /// Opens the records below this directory.
     ///
     /// # Errors
-    /// A path that cannot be completed, or that dnsmasq could not be told of.
+    /// The path cannot be made absolute, or dnsmasq cannot use it.
     pub fn at(root: &Path) -> Result<Self, InternalError> {
         Ok(Self { state: NetworkStore::at(root)? })
     }
 
-    /// Makes a network, or completes it if it is there in part.
+    /// Creates a network, or completes it.
     ///
     /// # Errors
-    /// [`InternalError`]. What was made until then stays, and the same call goes on there.
+    /// [`InternalError`]. Created parts stay, and a repeated call continues from there.
     pub async fn create(
         &self,
         network_request: &NetworkRequest,
@@ -110,7 +110,7 @@ impl Networks {
         let _turn = self.state.turn().await?;
         let recorded = self.state.read(&network_request.name)?;
         let spec = self.settle(network_request, recorded.as_ref())?;
-        // What is there before there is a record is not ours.
+        // Devices that exist before the record belong to another owner.
         devices::check(&spec.name, recorded.is_some())?;
         self.state.write(&spec)?;
         rules::set(&nft, &spec).await?;
@@ -123,7 +123,7 @@ impl Networks {
         Ok(CreatedNetwork { spec, forwards_now })
     }
 
-    /// What the network is to be.
+    /// Determines the specification of the network.
     fn settle(
         &self,
         network_request: &NetworkRequest,
@@ -152,11 +152,11 @@ impl Networks {
         }
     }
 
-    /// Removes a network with all that belongs to it; whether there was one. `force`: also if
-    /// somebody uses it.
+    /// Removes a network with all its parts. Returns whether it existed. With `force`, removes it
+    /// even if it is in use.
     ///
     /// # Errors
-    /// [`InternalError`]. What is left then goes by the same call.
+    /// [`InternalError`]. A repeated call removes the remaining parts.
     pub async fn destroy(&self, name: &Name, force: bool) -> Result<bool, InternalError> {
         let ip = Tool::find(IP)?;
         let nft = Tool::find(NFT)?;
@@ -175,10 +175,10 @@ impl Networks {
         Ok(true)
     }
 
-    /// Every network as it is, by name.
+    /// Returns the state of every network, by name.
     ///
     /// # Errors
-    /// What is on record cannot be read.
+    /// The records cannot be read.
     pub async fn list(&self) -> Result<Vec<NetworkStatus>, InternalError> {
         let mut all = Vec::new();
         for spec in self.state.all()? {

@@ -1,4 +1,4 @@
-//! Names of networks, and what is named after them.
+//! Names of networks, and the names derived from them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use super::InternalError;
 
-/// Longest name: a device's name has room for it behind our prefix.
+/// Longest name, in bytes: a device name has a prefix before it.
 const BYTES_MAX: usize = 11;
 
-/// Name of an internal network: 1 to 11 small letters, digits, `-` or `_`, the first a letter. It can be
-/// a part of names of devices, files and tables as it is.
+/// Name of an internal network: 1 to 11 small letters, digits, `-` or `_`, the first a letter. It
+/// is valid as a part of device, file and table names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
 impl Name {
-    /// Name of its bridge.
+    /// Returns the name of its bridge.
     pub fn bridge(&self) -> String {
         format!("rw-{self}")
     }
 
-    /// Name of its TAP device, for a switch's uplink.
+    /// Returns the name of its TAP device for a switch's uplink.
     pub fn tap(&self) -> String {
         format!("rwt-{self}")
     }
 
-    /// Name of its table of nftables.
+    /// Returns the name of its nftables table.
     pub fn table(&self) -> String {
         format!("ringway_{self}")
     }
 
-    /// What its devices are marked with.
+    /// Returns the alias that marks its devices.
     pub(super) fn alias(&self) -> String {
         format!("ringway network {self}")
     }

@@ -1,4 +1,4 @@
-//! Processes that are nobody's children, found again by how they were started.
+//! Search for detached processes by how they were started.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -8,23 +8,23 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long one may take to end by itself.
+/// Longest wait for a process to exit after each signal.
 const END_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What a process is known by. Anybody may choose the words that his processes are started with, and
-/// what they are called.
+/// Properties of a process to find. Every user can choose arguments and names, so these alone prove
+/// nothing.
 #[derive(Debug)]
 pub(super) struct ProcessMatch<'a> {
     /// File name of the program that it runs.
     pub(super) program: &'a str,
-    /// Its first word.
+    /// First argument.
     pub(super) word: &'a str,
-    /// Users of whom it may be.
+    /// Users that it may run as.
     pub(super) owners: &'a [u32],
 }
 
 impl ProcessMatch<'_> {
-    /// Those that are so, in this network namespace.
+    /// Returns the matching processes in this network namespace.
     pub(super) fn running(&self) -> Vec<OwnedFd> {
         let here = std::fs::read_link("/proc/self/ns/net").ok();
         let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -32,7 +32,7 @@ impl ProcessMatch<'_> {
         let is_it = |id: i32| self.fits(id, here.as_deref());
         let found = ids.filter(|id| is_it(*id)).filter_map(|id| {
             let process = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
-            // The id may have come to mean another one before it was held.
+            // Check again: the id may have been reused before the pidfd was opened.
             is_it(id).then_some(process)
         });
         found.collect()
@@ -47,7 +47,7 @@ impl ProcessMatch<'_> {
             && std::fs::read_link(shown("ns/net")).ok().as_deref() == here
     }
 
-    /// Every user that the process is, or could become again, is one of these.
+    /// Returns whether all user ids of the process, including the saved one, are in `owners`.
     fn owns(&self, status: &str) -> bool {
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         let is_owner = |word: &str| word.parse().is_ok_and(|user| self.owners.contains(&user));
@@ -55,16 +55,16 @@ impl ProcessMatch<'_> {
     }
 }
 
-/// Whether this is the program's file, or was before an upgrade.
+/// Returns whether this is the program's file, or was before an upgrade.
 fn is_named(file: &Path, program: &str) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(" (deleted)").unwrap_or(name) == program
 }
 
-/// Ends a process in order, else at once; whether it has ended. It waits.
+/// Ends a process by SIGTERM, else by SIGKILL. Blocks. Returns whether it has exited.
 pub(super) fn end(process: &OwnedFd) -> bool {
     [Signal::TERM, Signal::KILL].into_iter().any(|signal| {
-        // It may have gone by itself.
+        // The process may have exited already.
         let _gone = pidfd_send_signal(process, signal);
         let mut ended = [PollFd::new(process, PollFlags::IN)];
         let deadline = Timespec { tv_sec: END_DEADLINE.as_secs() as i64, tv_nsec: 0 };
@@ -92,7 +92,7 @@ mod tests {
         };
         assert_eq!(found(program, &word, &owners).len(), 0);
         let mut child = Command::new(&file).arg0("dnsmasq").arg(&word).spawn().unwrap();
-        // Whoever waits for its exec goes on a moment before its words can be seen.
+        // `spawn` returns just before the arguments can be read.
         let words = format!("/proc/{}/cmdline", child.id());
         while std::fs::read(&words).unwrap().is_empty() {
             std::thread::yield_now();
@@ -103,7 +103,7 @@ mod tests {
             found(program, &word, &[]).len(),
         ];
         let ended: Vec<_> = found(program, &word, &owners).iter().map(end).collect();
-        // Whatever was found: it does not stay behind.
+        // End the child whatever the search found.
         child.kill().unwrap();
         let status = child.wait().unwrap();
         assert_eq!((others, ended), ([0, 0, 0], vec![true]));

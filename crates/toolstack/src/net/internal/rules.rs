@@ -1,11 +1,12 @@
-//! What passes a network's bridge, and NAT, by nftables: one table for each network, which nobody else
-//! uses. Whether the host forwards at all is up to others too, so a network has a table in any case.
+//! Forwarding rules and NAT of a network's bridge, by nftables: one table for each network.
+//!
+//! Other tools may turn the host's forwarding on, so every network has a table.
 
 use super::super::NetError;
 use super::spec::Spec;
 use super::tool::Tool;
 
-/// What `nft` is told: the table as it should be, in one step, whatever it was.
+/// Returns the input of `nft` that replaces the table in one transaction.
 fn script(spec: &Spec) -> String {
     let (table, chains) = (spec.name.table(), chains(spec));
     format!(
@@ -21,7 +22,7 @@ fn chains(spec: &Spec) -> String {
     if spec.nat { routed(spec) } else { closed(spec) }
 }
 
-/// How many rules there are in what `nft` is told, or tells.
+/// Returns the number of rules in input or output of `nft`.
 fn rules(said: &str) -> usize {
     let is_rule = |line: &&str| {
         let first = line.split_whitespace().next();
@@ -30,8 +31,8 @@ fn rules(said: &str) -> usize {
     said.lines().filter(is_rule).count()
 }
 
-/// Guests go out by addresses of their network, and get answers. What stays in the bridge may pass here
-/// too (br_netfilter), and is left alone.
+/// Rules with NAT: guests send from addresses of their network, and receive replies. Traffic within
+/// the bridge may pass here too (br_netfilter), and is accepted.
 fn routed(spec: &Spec) -> String {
     let (bridge, subnet) = (spec.name.bridge(), spec.subnet);
     format!(
@@ -48,7 +49,8 @@ fn routed(spec: &Spec) -> String {
     )
 }
 
-/// Nobody goes out or comes in. What stays in the bridge is left alone, as with NAT.
+/// Rules without NAT: no traffic enters or leaves. Traffic within the bridge is accepted, as with
+/// NAT.
 fn closed(spec: &Spec) -> String {
     let bridge = spec.name.bridge();
     format!(
@@ -60,7 +62,7 @@ fn closed(spec: &Spec) -> String {
     )
 }
 
-/// Makes the table, or makes it anew.
+/// Creates or replaces the table.
 pub(super) async fn set(nft: &Tool, spec: &Spec) -> Result<(), NetError> {
     let outcome = nft.run(&["-f", "-"], &script(spec)).await;
     outcome.map(drop).map_err(|error| match error {
@@ -72,7 +74,7 @@ pub(super) async fn set(nft: &Tool, spec: &Spec) -> Result<(), NetError> {
     })
 }
 
-/// What is wrong with a network's table; nothing if all its rules are there.
+/// Returns what is wrong with a network's table; `None` if it has all its rules.
 pub(super) async fn problem(nft: &Tool, spec: &Spec) -> Option<String> {
     let table = spec.name.table();
     match nft.run(&["list", "table", "ip", &table], "").await {
@@ -85,9 +87,9 @@ pub(super) async fn problem(nft: &Tool, spec: &Spec) -> Option<String> {
     }
 }
 
-/// Removes the table if it is there.
+/// Removes the table, if it exists.
 pub(super) async fn remove(nft: &Tool, table: &str) -> Result<(), NetError> {
-    // Made first, so that it can be deleted whether it was there or not.
+    // Create the table first, so that the deletion succeeds in any case.
     let script = format!("table ip {table} {{\n}}\ndelete table ip {table}\n");
     nft.run(&["-f", "-"], &script).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! What a network is to be, and where that is kept.
+//! Specification of a network, and its record.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -9,40 +9,40 @@ use serde::{Deserialize, Serialize};
 
 use super::{InternalError, Name, Subnet};
 
-/// File of a network's directory that says what it is to be.
+/// File of a network's record.
 const RECORD: &str = "network.json";
-/// File whose lock is held by whoever changes networks.
+/// Lock file for changes of networks.
 const LOCK: &str = "lock";
 
-/// Longest path of the directory that has the networks: dnsmasq reads lines of 1024 bytes, and takes the
-/// rest of a longer one for the next.
+/// Longest path of the records' directory. dnsmasq reads lines of 1024 bytes, and treats the rest
+/// of a longer one as the next line.
 pub(super) const DIRECTORY_BYTES_MAX: usize = 900;
 
-/// What an internal network is to be.
+/// Specification of an internal network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Its name.
+    /// Name of the network.
     pub name: Name,
-    /// Its addresses.
+    /// Subnet of the network.
     pub subnet: Subnet,
-    /// Guests reach what the host reaches, by the host's address.
+    /// True if guests reach other networks through NAT with the host's address.
     pub nat: bool,
-    /// Guests get addresses and names.
+    /// True if guests get addresses and names.
     pub dhcp: bool,
 }
 
-/// The directory that has a directory for each network. What is there is ours: a record is written
-/// before anything is made, and removed after everything is gone.
+/// Directory with one subdirectory for each network. A record is written before anything is
+/// created, and removed after everything is gone.
 #[derive(Clone, Debug)]
 pub(super) struct NetworkStore {
     root: PathBuf,
 }
 
 impl NetworkStore {
-    /// The directory at this path, there or not.
+    /// Opens the directory at this path, whether it exists or not.
     pub(super) fn at(root: &Path) -> Result<Self, InternalError> {
-        // Processes are found again by paths in it.
+        // Processes are found by absolute paths in it.
         let root = std::path::absolute(root).map_err(|source| InternalError::State {
             doing: "find",
             path: root.to_owned(),
@@ -51,12 +51,12 @@ impl NetworkStore {
         if is_plain(&root) { Ok(Self { root }) } else { Err(InternalError::Directory(root)) }
     }
 
-    /// The directory of a network.
+    /// Returns the directory of a network.
     pub(super) fn of(&self, name: &Name) -> PathBuf {
         self.root.join(name.to_string())
     }
 
-    /// One at a time: waits for its turn, which ends when what is returned is dropped.
+    /// Locks the networks against changes by others, until the file is dropped.
     pub(super) async fn turn(&self) -> Result<File, InternalError> {
         let (root, lock) = (self.root.clone(), self.root.join(LOCK));
         let taken = tokio::task::spawn_blocking(move || -> io::Result<File> {
@@ -69,7 +69,7 @@ impl NetworkStore {
         taken.map_err(|source| self.error("take a turn in", &self.root, source))
     }
 
-    /// What was recorded of a network.
+    /// Returns the record of a network.
     pub(super) fn read(&self, name: &Name) -> Result<Option<Spec>, InternalError> {
         let path = self.of(name).join(RECORD);
         let read = match fs::read(&path) {
@@ -85,7 +85,7 @@ impl NetworkStore {
         Ok(Some(spec))
     }
 
-    /// Every network that is recorded, by name.
+    /// Returns all records, by name.
     pub(super) fn all(&self) -> Result<Vec<Spec>, InternalError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -95,7 +95,7 @@ impl NetworkStore {
         for entry in entries {
             let entry = entry.map_err(|source| self.error("list", &self.root, source))?;
             let name = entry.file_name();
-            // The lock is no directory, and nothing else here is ours.
+            // Skip the lock and foreign files.
             let Some(Ok(name)) = name.to_str().map(str::parse::<Name>) else { continue };
             if entry.path().is_dir() {
                 all.extend(self.read(&name)?);
@@ -105,7 +105,7 @@ impl NetworkStore {
         Ok(all)
     }
 
-    /// Records what a network is to be, whole or not at all.
+    /// Records the specification of a network atomically.
     pub(super) fn write(&self, spec: &Spec) -> Result<(), InternalError> {
         let dir = self.of(&spec.name);
         let write = || -> io::Result<()> {
@@ -121,7 +121,7 @@ impl NetworkStore {
         write().map_err(|source| self.error("write to", &dir, source))
     }
 
-    /// Forgets a network: the record goes first, the rest of its files with it.
+    /// Removes a network's record first, then its other files.
     pub(super) fn remove(&self, name: &Name) -> Result<(), InternalError> {
         let dir = self.of(name);
         let remove = || -> io::Result<()> {
@@ -141,7 +141,7 @@ impl NetworkStore {
     }
 }
 
-/// Whether dnsmasq takes a path in its configuration for what it is, and for nothing else.
+/// Returns whether dnsmasq reads this path in its configuration literally.
 fn is_plain(path: &Path) -> bool {
     let plain = |c: char| !c.is_control() && !matches!(c, '"' | '#');
     let text = path.to_str().filter(|text| text.len() <= DIRECTORY_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! Blocks of IPv4 addresses.
+//! IPv4 prefixes.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::InternalError;
 
-/// Prefix lengths of a subnet: from a whole 10/8 to a gateway and five others.
+/// Prefix lengths of a subnet: from 10/8 to a gateway with five guests.
 const BITS: std::ops::RangeInclusive<u8> = 8..=29;
 
 /// Addresses that begin with the same bits.
@@ -23,7 +23,7 @@ impl Ipv4Prefix {
         u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
     }
 
-    /// Some address is in both.
+    /// Returns whether the prefixes have a common address.
     pub(super) fn overlaps(self, other: Self) -> bool {
         let shared = self.mask() & other.mask();
         (self.first ^ other.first) & shared == 0
@@ -36,13 +36,13 @@ impl fmt::Display for Ipv4Prefix {
     }
 }
 
-/// The addresses of an internal network: a gateway, which is the host, and the rest for guests.
+/// Addresses of an internal network: the host is the gateway, and the rest is for guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Subnet(Ipv4Prefix);
 
 impl Subnet {
-    /// The first of `10.213.0.0/24` to `10.213.255.0/24` that overlaps none of these.
+    /// Returns the first of `10.213.0.0/24` to `10.213.255.0/24` that overlaps no used prefix.
     pub(super) fn free(used: &[Ipv4Prefix]) -> Option<Self> {
         let mut all = (0..=255u8).map(|third| Ipv4Prefix {
             first: Ipv4Addr::new(10, 213, third, 0).to_bits(),
@@ -55,37 +55,38 @@ impl Subnet {
         self.0
     }
 
-    /// Number of bits that all of its addresses begin with.
+    /// Returns the prefix length.
     pub fn bits(self) -> u8 {
         self.0.bits
     }
 
-    /// Those bits as a mask.
+    /// Returns the netmask.
     pub fn mask(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.0.mask())
     }
 
-    /// The host's address: the first.
+    /// Returns the host's address: the first.
     pub fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.0.first | 1)
     }
 
-    /// The first and the last address for guests.
+    /// Returns the first and the last address for guests.
     pub fn guests(self) -> (Ipv4Addr, Ipv4Addr) {
         let last = (self.0.first | !self.0.mask()) - 1;
         (Ipv4Addr::from_bits(self.0.first | 2), Ipv4Addr::from_bits(last))
     }
 
-    /// How many guests it has addresses for.
+    /// Returns the number of addresses for guests.
     pub fn count(self) -> u32 {
         let (first, last) = self.guests();
         last.to_bits() - first.to_bits() + 1
     }
 
-    /// A hardware address for its gateway: the same each time, so that guests need not learn it anew.
+    /// Returns the MAC address of the gateway. It is derived from the subnet, so that guests need
+    /// not learn a new one.
     pub(super) fn gateway_mac(self) -> String {
         let [_, a, b, c] = self.gateway().octets();
-        // Locally administered.
+        // Locally administered address.
         format!("02:72:77:{a:02x}:{b:02x}:{c:02x}")
     }
 }

@@ -1,4 +1,4 @@
-//! Programs of others that do the work.
+//! External programs.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,23 +12,23 @@ use super::super::NetError;
 use super::InternalError;
 use crate::binaries::in_path;
 
-/// Longest run: each does one thing, and dnsmasq leaves a process behind when it serves.
+/// Longest run. Each program does one thing, and dnsmasq detaches when it is ready.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Where such programs are, also when PATH is a user's.
+/// Directories of such programs, in case that they are not in a user's PATH.
 const SYSTEM: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// A program, and the Debian package that has it.
+/// Program name, and the Debian package that contains it.
 pub(crate) type Named = (&'static str, &'static str);
 pub(crate) const IP: Named = ("ip", "iproute2");
 pub(super) const NFT: Named = ("nft", "nftables");
 pub(super) const DNSMASQ: Named = ("dnsmasq", "dnsmasq-base");
 
-/// Those that are not there.
+/// Returns the missing programs.
 pub(crate) fn missing() -> Vec<Named> {
     [IP, NFT, DNSMASQ].into_iter().filter(|named| Tool::find(*named).is_err()).collect()
 }
 
-/// A program that is there.
+/// Program that exists.
 #[derive(Clone, Debug)]
 pub(super) struct Tool {
     name: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// The program of this name.
+    /// Finds a program.
     pub(super) fn find((name, package): Named) -> Result<Self, InternalError> {
         let elsewhere = || {
             let mut all = SYSTEM.iter().map(|dir| PathBuf::from(dir).join(name));
@@ -48,7 +48,7 @@ impl Tool {
             .ok_or(InternalError::Missing { name, package })
     }
 
-    /// Runs it with these words and this on its standard input; what it says.
+    /// Runs the program with these arguments and this standard input. Returns its output.
     pub(super) async fn run(&self, words: &[&str], input: &str) -> Result<String, NetError> {
         let what = || format!("{} {}", self.name, words.join(" "));
         let refused = |why: String| NetError::Refused { what: what(), why };
@@ -57,7 +57,7 @@ impl Tool {
         let run = async {
             let mut child = command.kill_on_drop(true).spawn()?;
             if let Some(mut stdin) = child.stdin.take() {
-                // One that does not read to the end says why by its status.
+                // A program that stops reading reports the reason by its exit status.
                 let _taken = stdin.write_all(input.as_bytes()).await;
             }
             child.wait_with_output().await

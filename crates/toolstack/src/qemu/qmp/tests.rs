@@ -1,11 +1,11 @@
-//! The protocol against a QEMU made of text.
+//! Tests of the protocol against a scripted QEMU.
 
 use super::*;
 use tokio::io::AsyncWriteExt;
 
 const GREETING: &[u8] = b"{\"QMP\":{\"version\":{},\"capabilities\":[]}}\r\n";
 
-/// A QEMU that answers by `script`: called with each command, it says what to write.
+/// Creates a QEMU that answers each command with the output of `script`.
 async fn scripted(
     mut script: impl FnMut(&Value) -> String + Send + 'static,
 ) -> (Result<Qmp, QemuError>, JoinHandle<()>) {

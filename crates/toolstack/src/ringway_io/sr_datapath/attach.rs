@@ -1,4 +1,4 @@
-//! Disks that come, and disks that are there already.
+//! Attach of a disk, which may already exist.
 
 use model::report::{DiskState, DiskStats, Stats};
 use model::rpc::{DiskReply, code};
@@ -12,15 +12,15 @@ use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::rpc_client::{RpcCall, is, nonsense, typed};
 use crate::ringway_io::spec_store::SpecStore;
 
-/// What became of an attach whose disk is there already.
+/// State of a disk that already exists at an attach.
 enum ExistingDisk {
-    /// It is the same.
+    /// The disk has the same specification.
     Same(Box<DiskStats>),
-    /// It is another one.
+    /// The disk has another specification.
     Other,
-    /// It is just being opened.
+    /// The disk is still being opened.
     Opening,
-    /// It has gone meanwhile.
+    /// The disk has been removed meanwhile.
     Gone,
 }
 
@@ -43,7 +43,7 @@ impl SrDatapath {
             };
             match self.there(spec).await? {
                 ExistingDisk::Same(disk) => match self.adapt(spec, *disk).await {
-                    // Whoever told of it has died before anybody else knew of it.
+                    // The worker that reported the disk died before it preserved it.
                     Err(error) if is(&error, code::NO_SUCH_DISK) && Instant::now() < until => {}
                     adapted => return adapted,
                 },
@@ -54,7 +54,7 @@ impl SrDatapath {
         }
     }
 
-    /// Looks whether a disk that is there is the one that is wanted.
+    /// Compares the existing disk with the requested one.
     async fn there(&self, spec: &DiskSpec) -> Result<ExistingDisk, DatapathError> {
         let told = match self.rpc_client.short("stats", json!({ "id": spec.id })).await {
             Ok(told) => told,
@@ -68,7 +68,7 @@ impl SrDatapath {
             && disk.queues == spec.queues
             && disk.cache == spec.cache
             && disk.serial == spec.serial;
-        // What it was told is more than what it tells.
+        // The stored specification has more fields than the stats.
         let known = self
             .rpc_client
             .supervisor
@@ -78,7 +78,7 @@ impl SrDatapath {
         Ok(if told && known { ExistingDisk::Same(Box::new(disk)) } else { ExistingDisk::Other })
     }
 
-    /// Has a disk that was there be as it is wanted.
+    /// Adapts an existing disk to the requested settings.
     async fn adapt(&self, spec: &DiskSpec, disk: DiskStats) -> Result<DiskReply, DatapathError> {
         self.rpc_client
             .supervisor
@@ -95,7 +95,8 @@ impl SrDatapath {
     }
 }
 
-/// Whether two specs are one disk: what changes while it is served does not count.
+/// Returns whether two specifications describe the same disk, without the values that can change
+/// while it is served.
 fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
     let fixed = |spec: &DiskSpec| {
         let spec = DiskSpec { activate: true, caps: None, ..spec.clone() };

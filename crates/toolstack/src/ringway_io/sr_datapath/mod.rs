@@ -1,4 +1,4 @@
-//! [`Datapath`] by a `ringway-io`.
+//! [`Datapath`] through a `ringway-io`.
 
 mod attach;
 
@@ -15,7 +15,7 @@ use super::supervisor::Supervisor;
 use super::{Datapath, DatapathError};
 use crate::boxed_future::BoxFuture;
 
-/// The datapath of one SR.
+/// Datapath of one SR.
 #[derive(Clone, Debug)]
 pub(super) struct SrDatapath {
     rpc_client: RpcClient<DiskSpec>,
@@ -26,7 +26,7 @@ impl SrDatapath {
         Self { rpc_client: RpcClient { supervisor } }
     }
 
-    /// Ends what serves it.
+    /// Ends the `ringway-io`.
     pub(super) async fn end(&self) -> Result<(), DatapathError> {
         self.rpc_client.supervisor.end().await
     }
@@ -55,7 +55,7 @@ impl SrDatapath {
         if let Err(error) = &outcome
             && is(error, code::FAILED)
         {
-            // A flush that failed is told once, and the disk is gone all the same.
+            // A failed flush is reported once, but the disk is removed all the same.
             let look = RpcCall::step(id, "stats", json!({ "id": id }));
             let gone = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
                 match answer {
@@ -63,7 +63,7 @@ impl SrDatapath {
                     _ => {}
                 }
             };
-            // Whether it can be told or not: the failure is the answer.
+            // The failure is the answer, whatever this query returns.
             let _told = self.rpc_client.call(look, gone).await;
         }
         gone_is_done(outcome, code::NO_SUCH_DISK)
@@ -82,7 +82,7 @@ impl SrDatapath {
 
     async fn poll(&self, id: &str, polling: PollSpec) -> Result<(), DatapathError> {
         let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
-        // What is not set is said too: it is as the process is set from now on.
+        // Send unset values too: they reset the disk to the process's defaults.
         let params = json!({
             "id": id,
             "poll": poll,

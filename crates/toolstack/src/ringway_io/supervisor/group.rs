@@ -1,5 +1,5 @@
-//! The control group of a `ringway-io`. Its worker is where its keeper is. What cannot be had is told in
-//! the log, and disks are served all the same.
+//! Control group of a `ringway-io`: worker and keeper are in the same one. Failures are logged, and
+//! the disks are served all the same.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::cgroup::{CgroupError, leave};
 use crate::ringway_io::served_devices::ServedDevice;
 
 impl<T: ServedDevice> Supervisor<T> {
-    /// The file by which a process that is to become a `ringway-io` joins its group.
+    /// Returns the file through which a future `ringway-io` process joins its group.
     pub(super) fn entrance(&self) -> Option<PathBuf> {
         let (tree, group) = (self.launch.tree.as_ref()?, self.owner.group());
         match tree.add(group) {
@@ -20,7 +20,7 @@ impl<T: ServedDevice> Supervisor<T> {
         }
     }
 
-    /// Sees that processes of it are in its group.
+    /// Ensures that its processes are in its group.
     pub(super) fn place(&self, pids: impl IntoIterator<Item = u32>) {
         let Some(tree) = &self.launch.tree else { return };
         let owner = self.owner;
@@ -35,7 +35,7 @@ impl<T: ServedDevice> Supervisor<T> {
         }
     }
 
-    /// Removes the group when all have ended.
+    /// Removes the group after all processes have exited.
     pub(super) async fn leave_group(&self) {
         if let Some(tree) = &self.launch.tree {
             leave(tree.clone(), self.owner.group()).await;

@@ -1,10 +1,13 @@
-//! The `ringway-io` of one SR, or of all networks: started when it is first needed, found again after
-//! a restart of the daemon, replaced when it dies, ended with its SR.
+//! Supervisor of a `ringway-io`, which serves one SR or all networks. It starts the process on
+//! demand, discovers it after a restart of the daemon, replaces it when it dies, and ends it with
+//! its SR.
 //!
-//! `ringway-io` is two processes. The one that serves is replaced by the other, and nobody here
-//! need know. If the other dies, one that is started again takes its place, and guests do not
-//! notice. If both die, what was served is attached anew to another one, and guests connect to that:
-//! at once, and what cannot be had then as soon as it can.
+//! `ringway-io` consists of two processes, keeper and worker. The keeper replaces a dead worker
+//! without the supervisor. If the keeper dies, the supervisor starts another, which adopts the
+//! worker, and guests do not notice.
+//!
+//! If both die, the supervisor starts a new `ringway-io` and attaches the devices again. Guests
+//! reconnect to it. A device that cannot be attached at once is retried.
 
 mod group;
 mod restore;
@@ -30,12 +33,12 @@ use super::{CALL_DEADLINE, DatapathError, RpcConnection};
 use crate::keyed_locks::KeyedLocks;
 pub use start::IoLaunch;
 
-/// Its control socket, in the folder of its other sockets.
+/// Name of its control socket, in the directory of its other sockets.
 const CONTROL: &str = "control.sock";
-/// Longest wait for its end when it was told to: every disk is drained and flushed.
+/// Longest wait for its exit after a shutdown: every disk is drained and flushed.
 const END_DEADLINE: Duration = Duration::from_secs(40);
 
-/// One `ringway-io`.
+/// Supervisor of one `ringway-io`.
 #[derive(Debug)]
 pub(super) struct Supervisor<T> {
     owner: DatapathOwner,
@@ -44,27 +47,27 @@ pub(super) struct Supervisor<T> {
     control: PathBuf,
     pub(super) pool: ConnectionPool,
     specs: Mutex<SpecStore<T>>,
-    /// Held while one is looked for, started or ended.
+    /// Serializes discovery, start and end.
     turn: tokio::sync::Mutex<()>,
     watched: Mutex<WatchedProcess>,
     pub(super) keyed_locks: KeyedLocks,
-    /// What could not be attached again is tried again.
+    /// True while failed attaches are being retried.
     insists: AtomicBool,
 }
 
-/// Whose end is waited for.
+/// Process whose exit is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchedProcess {
-    /// Nobody's: none was found or started yet.
+    /// No process was discovered or started yet.
     None,
-    /// This process's.
+    /// Process id of the keeper.
     Keeper(u32),
-    /// The SR is detached, and no other one is started.
+    /// The SR is detached, and no other process is started.
     Ended,
 }
 
 impl<T: ServedDevice> Supervisor<T> {
-    /// One that is not looked for yet. Its sockets are in `folder`.
+    /// Creates a supervisor before any discovery. Sockets are in `folder`.
     pub(super) fn new(
         owner: DatapathOwner,
         folder: PathBuf,
@@ -89,14 +92,14 @@ impl<T: ServedDevice> Supervisor<T> {
         }))
     }
 
-    /// What it was told to serve.
+    /// Locks the stored specifications.
     pub(super) fn specs(&self) -> MutexGuard<'_, SpecStore<T>> {
-        // Entries are changed whole.
+        // Each change of the map is complete before it can panic.
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees that one takes calls; `start` says whether one is started that has nothing to serve.
-    /// False: there is none.
+    /// Ensures that a `ringway-io` takes calls. With `start`, starts one even if there is nothing
+    /// to serve. Returns false if there is none.
     ///
     /// # Errors
     /// It cannot be started.
@@ -108,7 +111,8 @@ impl<T: ServedDevice> Supervisor<T> {
         }
     }
 
-    /// Nothing accepts: sees that one does again.
+    /// Ensures that a `ringway-io` takes calls after the socket has refused a connection. Otherwise
+    /// acts as [`Self::ready`].
     ///
     /// # Errors
     /// It cannot be started.
@@ -122,10 +126,10 @@ impl<T: ServedDevice> Supervisor<T> {
         }
     }
 
-    /// Ends it with everything that it serves.
+    /// Ends the `ringway-io` with all its devices.
     ///
     /// # Errors
-    /// It does not end in time: then it goes on.
+    /// It does not exit in time. It then continues to run.
     pub(super) async fn end(&self) -> Result<(), DatapathError> {
         let _turn = self.turn.lock().await;
         let before = std::mem::replace(&mut *self.watching(), WatchedProcess::Ended);
@@ -144,7 +148,7 @@ impl<T: ServedDevice> Supervisor<T> {
             Err(error) => return Err(error),
         };
         let stats = client.stats().await?;
-        // The one that keeps the other ends last.
+        // The keeper exits last.
         let last = stats.keeper.map_or(stats.pid, |keeper| keeper.pid);
         let ended = ended(last);
         client.shutdown(END_DEADLINE).await?;
@@ -163,7 +167,7 @@ impl<T: ServedDevice> Supervisor<T> {
     }
 
     fn watching(&self) -> MutexGuard<'_, WatchedProcess> {
-        // One value.
+        // The value is one word, so it is always consistent.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,7 +180,8 @@ impl<T: ServedDevice> Supervisor<T> {
         self.bring_up_in_turn(start).await
     }
 
-    /// Finds one or starts one, and has it serve what it is to serve.
+    /// Discovers or starts a `ringway-io`, and attaches missing devices. The caller has locked
+    /// `turn`.
     async fn bring_up_in_turn(self: &Arc<Self>, start: bool) -> Result<bool, DatapathError> {
         if self.watched() == WatchedProcess::Ended {
             return Ok(false);
@@ -193,7 +198,7 @@ impl<T: ServedDevice> Supervisor<T> {
         Ok(true)
     }
 
-    /// Finds one that runs, and watches it.
+    /// Discovers a running `ringway-io` and watches it.
     async fn find(self: &Arc<Self>) -> Result<Option<Stats>, DatapathError> {
         let stats = match self.ask().await {
             Ok(stats) => stats,
@@ -202,15 +207,15 @@ impl<T: ServedDevice> Supervisor<T> {
         };
         if let Some(keeper) = &stats.keeper
             && let Some(ended) = ended(keeper.pid)
-            // The number was still its own when it was opened.
+            // The process still had the id when the pidfd was opened.
             && self.ask().await?.keeper.is_some_and(|again| again.pid == keeper.pid)
         {
             self.place([stats.pid, keeper.pid]);
             self.watch(keeper.pid, ended);
             return Ok(Some(stats));
         }
-        // It serves and nobody keeps it: another one does, and takes it over. If it dies before that, the
-        // other one begins with nothing: what is served then is told anew.
+        // The worker has no keeper: start one, which adopts it. If the worker dies before that, the
+        // new keeper starts without devices, and they are attached again.
         self.start().await?;
         let stats = self.ask().await?;
         self.place([stats.pid]);
@@ -221,7 +226,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let until = Instant::now() + CALL_DEADLINE;
         loop {
             match RpcConnection::connect(&self.control).await?.stats().await {
-                // Whoever serves has died: the next one takes the next connection.
+                // The worker has died. Its successor accepts the next connection.
                 Err(DatapathError::Broken { .. }) if Instant::now() < until => {}
                 told => return told,
             }
@@ -229,7 +234,7 @@ impl<T: ServedDevice> Supervisor<T> {
     }
 }
 
-/// A descriptor that is readable when the process has ended; `None`: it has.
+/// Returns a pidfd, which is readable when the process has exited; `None` if it already has.
 #[allow(
     deprecated,
     reason = "what replaces it asks for a promise that only other types than OwnedFd need"

@@ -1,7 +1,7 @@
-//! One that has ended is replaced, and serves what the one before it did.
+//! Replacement of a `ringway-io` that has died, and reattachment of its devices.
 //!
-//! What is to be attached again is looked up when its turn has come: what somebody detaches
-//! meanwhile does not come back.
+//! Each specification is read under the device's lock, so a device that a caller detaches meanwhile
+//! does not return.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -20,19 +20,19 @@ use crate::ringway_io::connection_pool::{BUSY_PAUSE, Kind};
 use crate::ringway_io::served_devices::ServedDevice;
 use crate::ringway_io::{ATTACH_DEADLINE, DatapathError};
 
-/// Pause before what could not be done is tried again, the first time; it doubles.
+/// First pause before a retry. Each further pause doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest.
+/// Longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 impl<T: ServedDevice> Supervisor<T> {
-    /// Waits for its end, and replaces it then.
+    /// Watches the process, and replaces it when it exits.
     pub(super) fn watch(self: &Arc<Self>, pid: u32, ended: AsyncFd<OwnedFd>) {
         let before = std::mem::replace(&mut *self.watching(), WatchedProcess::Keeper(pid));
         if before != WatchedProcess::Keeper(pid) {
             let supervisor = Arc::downgrade(self);
             tokio::spawn(async move {
-                // Fails only where the runtime ends.
+                // The wait fails only when the runtime shuts down.
                 if ended.readable().await.is_ok() {
                     replace(supervisor, pid).await;
                 }
@@ -48,7 +48,7 @@ impl<T: ServedDevice> Supervisor<T> {
         tracing::error!(of = %self.owner, pid, "ringway-io has ended: looking for what is left");
         match self.bring_up_in_turn(false).await {
             Ok(true) => {}
-            // Nothing is to be served: the next that is starts another.
+            // There is nothing to serve. The next attach starts another process.
             Ok(false) => *self.watching() = WatchedProcess::None,
             Err(error) => {
                 tracing::error!(of = %self.owner, "no other one: {}", chain(&error));
@@ -58,19 +58,18 @@ impl<T: ServedDevice> Supervisor<T> {
         true
     }
 
-    /// Attaches what it is to serve and does not; what cannot be had is tried again, also when
-    /// nobody calls.
+    /// Attaches the missing devices. A failed attach is retried in the background.
     pub(super) async fn reattach(self: &Arc<Self>, served: &BTreeSet<String>) {
         if !self.attach_missing(served).await && !self.insists.swap(true, Ordering::Relaxed) {
             tokio::spawn(insist(Arc::downgrade(self)));
         }
     }
 
-    /// Whether everything is served then.
+    /// Attaches the missing devices. Returns whether all are served.
     async fn attach_missing(self: &Arc<Self>, served: &BTreeSet<String>) -> bool {
         let mut known: BTreeSet<String> =
             self.specs().all().map(|spec| spec.id().to_owned()).collect();
-        // One that is just being attached is known a moment after its answer.
+        // A device whose attach is running gets its specification just after the answer.
         known.extend(self.keyed_locks.busy());
         let mut tasks = JoinSet::new();
         for id in known.into_iter().filter(|id| !served.contains(id)) {
@@ -84,7 +83,7 @@ impl<T: ServedDevice> Supervisor<T> {
         all
     }
 
-    /// False: it is to be served and is not.
+    /// Attaches one device again. Returns false if it should be served but is not.
     async fn attach_again(&self, id: &str) -> bool {
         let _turn = self.keyed_locks.of(id).await;
         let spec = self.specs().get(id).cloned();
@@ -110,14 +109,14 @@ impl<T: ServedDevice> Supervisor<T> {
             let in_time = Instant::now() < until;
             match answer {
                 Ok(_) => return Ok(()),
-                // The connection was to the one that has ended.
+                // The connection belonged to the dead process.
                 Err(DatapathError::Broken { .. }) if in_time => {}
                 Err(DatapathError::Refused { source, .. })
                     if source.code == code::BUSY && in_time =>
                 {
                     sleep(BUSY_PAUSE).await;
                 }
-                // One that was taken over has it.
+                // An adopted worker already serves it.
                 Err(DatapathError::Refused { source, .. }) if source.code == code::WRONG_STATE => {
                     return Ok(());
                 }
@@ -126,9 +125,9 @@ impl<T: ServedDevice> Supervisor<T> {
         }
     }
 
-    /// Whether nothing is left to be tried again.
+    /// Attaches the missing devices again. Returns whether no retry is needed any more.
     async fn is_restored(self: &Arc<Self>) -> bool {
-        // Whoever comes after another one that has ended begins again.
+        // Without a watched process, the next start attaches everything again.
         let WatchedProcess::Keeper(_) = self.watched() else { return true };
         match self.ask().await {
             Ok(stats) => self.attach_missing(&T::served(&stats)).await,
@@ -140,7 +139,7 @@ impl<T: ServedDevice> Supervisor<T> {
     }
 }
 
-/// It has ended and nobody asked it to. Guests may wait: it is tried until there is another.
+/// Replaces a process that died. Retries until it succeeds, because guests may wait.
 async fn replace<T: ServedDevice>(supervisor: Weak<Supervisor<T>>, pid: u32) {
     let mut pause = FIRST_PAUSE;
     while let Some(supervisor) = supervisor.upgrade() {
@@ -152,14 +151,14 @@ async fn replace<T: ServedDevice>(supervisor: Weak<Supervisor<T>>, pid: u32) {
     }
 }
 
-/// Something could not be had. No event tells when they can: it is tried until then.
+/// Retries failed attaches until all succeed. No event announces when they can.
 async fn insist<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(supervisor) = supervisor.upgrade() else { return };
-        // Before it is looked: who fails from here on insists anew.
+        // Reset the flag before the check: a later failure starts a new retry.
         supervisor.insists.store(false, Ordering::Relaxed);
         if supervisor.is_restored().await || supervisor.insists.swap(true, Ordering::Relaxed) {
             return;
@@ -167,7 +166,7 @@ async fn insist<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! Starts a `ringway-io` that outlives us.
+//! Start of a `ringway-io` that outlives the daemon.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::helper_command::HelperCommand;
 use crate::ringway_io::DatapathError;
 use crate::ringway_io::served_devices::ServedDevice;
 
-/// What a service manager says to the daemon, and not to it.
+/// Environment variables of the service manager for the daemon. `ringway-io` must not inherit them.
 const NOT_ITS: [&str; 6] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
@@ -33,28 +33,29 @@ const NOT_ITS: [&str; 6] = [
     "LISTEN_PID",
     "LISTEN_FDNAMES",
 ];
-/// What it and the one before it said.
+/// Log file of this process and the one before it.
 const LOG: &str = "log";
-/// How much of that an error repeats, in bytes.
+/// Longest part of the log that an error contains, in bytes.
 const TOLD_BYTES: u64 = 2048;
 /// Longest wait from its start until it takes calls.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How a `ringway-io` is started.
+/// Parameters for starting a `ringway-io`.
 #[derive(Clone, Debug)]
 pub struct IoLaunch {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its options beside those that say where it listens.
+    /// Options beside those for its sockets.
     pub options: Vec<OsString>,
-    /// What becomes it: the mode [`detached_process::MODE`](crate::detached_process::MODE) of the daemon's program.
+    /// Command that becomes `ringway-io`: the daemon's program in the mode
+    /// [`detached_process::MODE`](crate::detached_process::MODE).
     pub helper: HelperCommand,
-    /// The control groups; without them it stays in the daemon's.
+    /// Control groups. Without them the process stays in the daemon's.
     pub tree: Option<SliceTree>,
 }
 
 impl<T: ServedDevice> Supervisor<T> {
-    /// Starts one, and waits until it takes calls.
+    /// Starts a process, and waits until it takes calls.
     pub(super) async fn start(self: &Arc<Self>) -> Result<(), DatapathError> {
         let failed = |source| DatapathError::Start { program: self.launch.program.clone(), source };
         let (ours, theirs): (OwnedFd, OwnedFd) =
@@ -65,13 +66,14 @@ impl<T: ServedDevice> Supervisor<T> {
         let said_before = log.metadata().map_or(0, |log| log.len());
         let mut command = self.launch.helper.command();
         command.args(self.spawn().words()).current_dir("/");
-        // It would tell our service manager that we are ready.
+        // Otherwise it would notify the daemon's service manager that it is ready.
         for name in NOT_ITS {
             command.env_remove(name);
         }
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(log));
         let mut child = command.spawn().map_err(failed)?;
-        // Ours holds the other end of the pipe, and its end must be seen.
+        // The command has a copy of the pipe's other end. Drop it, so that the pipe closes when the
+        // process exits.
         drop(command);
         let pid = child.id().unwrap_or_default();
         let ended = ended(pid).ok_or_else(|| failed(rustix::io::Errno::SRCH.into()))?;
@@ -79,7 +81,7 @@ impl<T: ServedDevice> Supervisor<T> {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return Err(self.died(&mut child, said_before).await),
             Err(_) => {
-                // It may just have ended.
+                // The process may have exited already.
                 let _gone = pidfd_send_signal(&ended, Signal::KILL);
                 let (what, deadline) = ("that it is ready".into(), READY_DEADLINE);
                 return Err(DatapathError::Late { what, deadline });
@@ -102,7 +104,7 @@ impl<T: ServedDevice> Supervisor<T> {
         DetachedProcess { group, command, ..DetachedProcess::default() }
     }
 
-    /// The pipe closed without a byte: it is ending.
+    /// Returns the error of a process that closed the pipe without a byte: it is exiting.
     async fn died(&self, child: &mut Child, said_before: u64) -> DatapathError {
         let status = match timeout(READY_DEADLINE, child.wait()).await {
             Ok(Ok(status)) => status,

@@ -1,4 +1,5 @@
-//! A directory as an SR. In the daemon nobody uses this: every call here may hang with the storage.
+//! SR in a directory. Every call may hang with the storage, so only workers use this module, not
+//! the daemon.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
@@ -16,17 +17,18 @@ use super::marker::{MARKER, Marker};
 use crate::sr::worker::MAX_VOLUMES;
 use crate::sr::{Space, SrError, Volume};
 
-/// Ends the name of every volume, after its UUID.
+/// Suffix of volume files, after the UUID.
 const SUFFIX: &str = ".raw";
-/// Sizes are multiples of this: the largest block that a guest can be offered, so that a volume
-/// fits whatever block size it gets.
+/// Unit of sizes, in bytes: the largest block size that a guest can get, so that a volume fits
+/// every block size.
 const UNIT_BYTES: u64 = 4096;
-/// A volume takes no room when it is made. Where not even this is free, nobody could write to it.
+/// Least free space to create a volume. A new volume uses no space, but without this no guest could
+/// write to it.
 const LEAST_FREE_BYTES: u64 = 1 << 20;
-/// Part of a configuration that sizes are complained about as.
+/// Configuration key that errors about sizes name.
 const SIZE: &str = "virtual_size";
 
-/// An open directory.
+/// Open directory of an SR.
 #[derive(Debug)]
 pub(crate) struct SrDirectory<'a> {
     pub(super) fd: OwnedFd,
@@ -34,10 +36,10 @@ pub(crate) struct SrDirectory<'a> {
 }
 
 impl<'a> SrDirectory<'a> {
-    /// Makes an SR of a directory, which is made if it is not there.
+    /// Creates an SR in a directory. Creates the directory if necessary.
     ///
     /// # Errors
-    /// Another SR, or volumes, are in it; or the system refuses.
+    /// The directory contains another SR or volumes, or a system call failed.
     pub(crate) fn create(place: &'a Path, sr: SrId) -> Result<(), SrError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
         made.map_err(|source| os("make", place, source))?;
@@ -63,7 +65,8 @@ impl<'a> SrDirectory<'a> {
     /// Opens the directory of an SR.
     ///
     /// # Errors
-    /// It is not there, or it is another one: the mount point without what was mounted on it.
+    /// The directory does not exist, or is not this SR's: for example, a mount point without its
+    /// file system.
     pub(crate) fn open(place: &'a Path, sr: SrId) -> Result<Self, SrError> {
         let sr_directory = Self::at(place)?;
         match sr_directory.marker()? {
@@ -72,21 +75,20 @@ impl<'a> SrDirectory<'a> {
         }
     }
 
-    /// Whose the directory is, if it says that it is an SR's.
+    /// Returns the SR of the directory, if it has a marker.
     ///
     /// # Errors
-    /// It is not there, what it says cannot be understood, or the system refuses.
+    /// The directory does not exist, the marker is invalid, or a system call failed.
     pub(crate) fn probe(place: &'a Path) -> Result<Option<SrId>, SrError> {
         let Some(marker) = Self::at(place)?.marker()? else { return Ok(None) };
         let sr = marker.sr().map_err(|why| location(format!("{}: {why}", place.display())));
         sr.map(Some)
     }
 
-    /// Makes it a directory as any other: what says whose it is goes, and what a death has left half
-    /// done. The directory itself and all that is not ours stay.
+    /// Removes the marker and incomplete files. The directory and all other files stay.
     ///
     /// # Errors
-    /// Volumes are in it, or the system refuses.
+    /// The directory contains volumes, or a system call failed.
     pub(crate) fn destroy(&self) -> Result<(), SrError> {
         match self.volumes()?.len() {
             0 => {}
@@ -108,10 +110,10 @@ impl<'a> SrDirectory<'a> {
         }
     }
 
-    /// Removes what a death has left half done.
+    /// Removes incomplete files of a crash.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call failed.
     pub(crate) fn clean(&self) -> Result<(), SrError> {
         for name in self.names()?.iter().filter(|name| name.starts_with(NEW)) {
             self.remove(name)?;
@@ -119,10 +121,10 @@ impl<'a> SrDirectory<'a> {
         Ok(())
     }
 
-    /// How much room there is.
+    /// Returns the space of the file system.
     ///
     /// # Errors
-    /// The system cannot tell.
+    /// A system call failed.
     pub(crate) fn space(&self) -> Result<Space, SrError> {
         let found = fstatvfs(&self.fd).map_err(|error| os("measure", self.place, error.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
@@ -130,19 +132,19 @@ impl<'a> SrDirectory<'a> {
         Ok(Space { total, used: total.saturating_sub(free) })
     }
 
-    /// All volumes.
+    /// Returns all volumes.
     ///
     /// # Errors
-    /// The system refuses, or there are more than can be told.
+    /// A system call failed, or there are more than [`MAX_VOLUMES`].
     pub(crate) fn volumes(&self) -> Result<Vec<Volume>, SrError> {
         let mut volumes = Vec::new();
         for name in self.names()? {
             let id = name.strip_suffix(SUFFIX).and_then(|id| id.parse::<Uuid>().ok());
-            // Nobody would find the file of one that is written in another way.
+            // Skip other spellings of a UUID: `name` would not find their file.
             let Some(vdi) = id.map(VdiId).filter(|vdi| name == self::name(*vdi)) else { continue };
             match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => volumes.extend(volume(vdi, &stat)),
-                // Removed since its name was read.
+                // The file was removed after its name was read.
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(self.os("look at", &name, error)),
             }
@@ -156,10 +158,10 @@ impl<'a> SrDirectory<'a> {
         Ok(volumes)
     }
 
-    /// One volume.
+    /// Returns one volume.
     ///
     /// # Errors
-    /// It is not there, or the system refuses.
+    /// It does not exist, or a system call failed.
     pub(crate) fn volume(&self, vdi: VdiId) -> Result<Volume, SrError> {
         let name = name(vdi);
         match statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -169,10 +171,10 @@ impl<'a> SrDirectory<'a> {
         }
     }
 
-    /// Makes a volume of zeroes that takes no room. One of that size is left as it is.
+    /// Creates a sparse volume of zeroes. Does nothing if it exists with this size.
     ///
     /// # Errors
-    /// One of another size is there, the size cannot be, or there is no room.
+    /// It exists with another size, the size is invalid, or the space does not suffice.
     pub(crate) fn create_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
         let bytes = whole_units(bytes)?;
         match self.volume(vdi) {
@@ -186,19 +188,19 @@ impl<'a> SrDirectory<'a> {
         self.volume(vdi)
     }
 
-    /// Removes a volume; nothing happens if it is not there.
+    /// Removes a volume. Does nothing if it does not exist.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call failed.
     pub(crate) fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
         self.remove(&name(vdi))?;
         self.settle()
     }
 
-    /// Makes a volume larger.
+    /// Grows a volume.
     ///
     /// # Errors
-    /// It is not there or larger than that, the size cannot be, or there is no room.
+    /// It does not exist, it is larger, the size is invalid, or the space does not suffice.
     pub(crate) fn resize_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, SrError> {
         let (name, bytes) = (name(vdi), whole_units(bytes)?);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -259,7 +261,7 @@ impl<'a> SrDirectory<'a> {
     }
 }
 
-/// A volume, unless it is something else of that name.
+/// Returns a volume, unless the file is not a regular one.
 fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
     let mode = stat.st_mode;
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
@@ -274,7 +276,7 @@ fn volume(vdi: VdiId, stat: &Stat) -> Option<Volume> {
     })
 }
 
-/// The name of a volume's file.
+/// Returns the file name of a volume.
 pub(super) fn name(vdi: VdiId) -> String {
     format!("{vdi}{SUFFIX}")
 }

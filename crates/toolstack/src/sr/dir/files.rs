@@ -1,4 +1,4 @@
-//! The files of a directory: read, made whole, removed.
+//! Files of a directory: read, created atomically, removed.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use super::directory::{SrDirectory, location, os};
 use super::marker::{MARKER, Marker};
 use crate::sr::SrError;
 
-/// Begins the name of what is not whole yet.
+/// Prefix of incomplete files.
 pub(super) const NEW: &str = ".new-";
 /// Longest marker that is read, in bytes.
 const MAX_MARKER_BYTES: usize = 4096;
@@ -33,7 +33,7 @@ impl SrDirectory<'_> {
         marker.map(Some).map_err(|why| location(format!("{}: {why}", self.place.display())))
     }
 
-    /// Makes a file that is whole or not there, whenever the host dies.
+    /// Creates a file atomically, even if the host crashes.
     pub(super) fn put(
         &self,
         name: &str,
@@ -41,7 +41,7 @@ impl SrDirectory<'_> {
         fill: impl FnOnce(&File) -> io::Result<()>,
     ) -> Result<(), SrError> {
         let new = format!("{NEW}{name}");
-        // Of somebody who died in the middle of this.
+        // A crashed process may have left this file.
         self.remove(&new)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let failed = |error| self.failed("make", name, bytes, error);
@@ -50,18 +50,19 @@ impl SrDirectory<'_> {
         let filled = fill(&file).and_then(|()| file.sync_all());
         let placed = filled.and_then(|()| self.place_new(&new, name));
         if let Err(error) = placed {
-            // What cannot be removed now is removed at the next attach.
+            // If this fails, the next attach removes the file.
             let _left = self.remove(&new);
             return Err(failed(error));
         }
         self.settle()
     }
 
-    /// Gives a file its name, which is free.
+    /// Renames a file to a free name.
     fn place_new(&self, new: &str, name: &str) -> io::Result<()> {
         let (from, to) = (&self.fd, &self.fd);
         match renameat_with(from, new, to, name, RenameFlags::NOREPLACE) {
-            // Network file systems know no such flag. Nobody else makes files of this name.
+            // Network file systems do not support the flag. No other program creates files with
+            // this name.
             Err(Errno::INVAL | Errno::NOSYS) => Ok(renameat(from, new, to, name)?),
             renamed => Ok(renamed?),
         }
@@ -74,7 +75,7 @@ impl SrDirectory<'_> {
         }
     }
 
-    /// Has the directory's entries written down.
+    /// Syncs the entries of the directory to disk.
     pub(super) fn settle(&self) -> Result<(), SrError> {
         fsync(&self.fd).map_err(|error| os("write down", self.place, error.into()))
     }
@@ -84,7 +85,7 @@ impl SrDirectory<'_> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // What is ours has names of ASCII.
+            // All names of this driver are ASCII.
             names.extend(entry.file_name().to_str().ok().map(str::to_owned));
         }
         Ok(names)

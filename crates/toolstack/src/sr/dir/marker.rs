@@ -1,14 +1,14 @@
-//! The file that says whose directory it is. A mount point on which nothing is mounted has none.
+//! Marker file with the SR's id. A mount point without its file system has none.
 
 use model::id::{BadUuid, SrId};
 use serde::{Deserialize, Serialize};
 
-/// Its name.
+/// Name of the marker file.
 pub(super) const MARKER: &str = ".ringway-sr";
-/// What it looks like.
+/// Format version of the marker.
 const FORMAT: u32 = 1;
 
-/// What it says.
+/// Content of the marker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Marker {
     format: u32,
@@ -21,14 +21,14 @@ impl Marker {
     }
 
     pub(super) fn text(&self) -> String {
-        // Two plain fields: nothing here can fail.
+        // Serialization of two plain fields cannot fail.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
-    /// Reads one.
+    /// Parses a marker.
     ///
     /// # Errors
-    /// It is none that is known here, in words.
+    /// The format is unknown. The text is the reason.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let marker: Self = serde_json::from_slice(text)
             .map_err(|error| format!("its {MARKER} cannot be understood: {error}"))?;
@@ -38,19 +38,19 @@ impl Marker {
         }
     }
 
-    /// Whose directory it is.
+    /// Returns the SR of the marker.
     ///
     /// # Errors
-    /// It says no UUID, in words.
+    /// The marker has no UUID. The text is the reason.
     pub(super) fn sr(&self) -> Result<SrId, String> {
         let parsed = self.sr.parse().map(SrId);
         parsed.map_err(|error: BadUuid| format!("its {MARKER} cannot be understood: {error}"))
     }
 
-    /// Looks whether the directory is that of `sr`.
+    /// Checks that the marker is that of `sr`.
     ///
     /// # Errors
-    /// It is another's, in words.
+    /// The directory belongs to another SR. The text is the reason.
     pub(super) fn check(&self, sr: SrId) -> Result<(), String> {
         match self.sr == sr.to_string() {
             true => Ok(()),

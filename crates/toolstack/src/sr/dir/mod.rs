@@ -1,14 +1,14 @@
-//! SRs of type `dir`: raw images in a directory, local or of a network file system.
+//! SRs of type `dir`: raw images in a directory, on a local or network file system.
 //!
 //! # Layout
-//! `<uuid>.raw` is a volume, sparse; `.ringway-sr` says whose directory it is, so that a mount
-//! point without its file system is not taken for an empty SR; `.new-*` is what a death has left
-//! half done, and goes with the next attach. Whatever else is there is left alone.
+//! `<uuid>.raw` is a sparse volume. `.ringway-sr` names the SR of the directory, so that a mount
+//! point without its file system does not look like an empty SR. `.new-*` are incomplete files of a
+//! crash, which the next attach removes. All other files are ignored.
 //!
-//! A file that is made is written under another name, flushed, given its name, and flushed again
-//! with the directory: it is whole or not there.
+//! A new file is written under another name, synced, renamed, and the directory is synced. So it is
+//! complete or does not exist.
 //!
-//! Nothing here touches a path. All that is done by the SR's [worker](super::worker).
+//! This module accesses no path. The SR's [worker](super::worker) does.
 
 mod directory;
 mod files;
@@ -30,22 +30,23 @@ use super::worker::{Host, SrRequest, SrResponse, Worker};
 use super::{Config, Space, SrDriver, SrError, Volume};
 use crate::boxed_future::BoxFuture;
 
-/// The key of a configuration that names the directory.
+/// Configuration key of the directory.
 pub const LOCATION: &str = "location";
 
-/// Knows SRs of type `dir`.
+/// Driver of SRs of type `dir`.
 #[derive(Debug)]
 pub struct DirDriver {
     host: Host,
     default: PathBuf,
-    /// Of those that are attached.
+    /// Attached SRs.
     attached: Mutex<BTreeMap<SrId, Attached>>,
-    /// For places that are not: each has its own, so that one that is dead is in nobody's way.
+    /// Workers of places that are not attached. Each place has its own, so that dead storage blocks
+    /// no other.
     others: Mutex<BTreeMap<PathBuf, Worker>>,
 }
 
-/// Most places that are not attached and of which something is asked: whoever names ever new ones
-/// on storage that is dead is refused.
+/// Most places that are not attached but have a worker. Beyond that, calls with new places are
+/// refused: they may all be on dead storage.
 const MAX_OTHERS: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -55,23 +56,23 @@ struct Attached {
 }
 
 impl DirDriver {
-    /// One whose SRs are in the directory `default` where the configuration names none.
+    /// Creates a driver. `default` is the directory of SRs whose configuration has none.
     pub fn new(host: Host, default: PathBuf) -> Self {
         Self { host, default, attached: Mutex::default(), others: Mutex::default() }
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Worker>> {
-        // Entries are changed whole.
+        // Each change of the map is complete before it can panic.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who works on a place that is not attached.
+    /// Returns the worker of a place that is not attached.
     fn other(&self, place: &Path) -> Result<Worker, SrError> {
         let mut others = self.others();
         if let Some(worker) = others.get(place) {
             return Ok(worker.clone());
         }
-        // Whatever was refused needs none any more.
+        // Places whose calls have ended need no worker any more.
         others.retain(|_, worker| worker.is_busy());
         if others.len() >= MAX_OTHERS {
             let why = format!("{MAX_OTHERS} places that are not attached do not answer");
@@ -83,7 +84,7 @@ impl DirDriver {
     }
 
     fn attached(&self) -> MutexGuard<'_, BTreeMap<SrId, Attached>> {
-        // Entries are changed whole.
+        // Each change of the map is complete before it can panic.
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +92,7 @@ impl DirDriver {
         self.attached().get(&sr).cloned().ok_or(SrError::NotAttached)
     }
 
-    /// Where the configuration says that it is.
+    /// Returns the configured directory.
     fn place(&self, config: &Config) -> Result<PathBuf, SrError> {
         let Some(text) = config.get(LOCATION) else { return Ok(self.default.clone()) };
         let place = Path::new(text);
@@ -133,7 +134,7 @@ impl SrDriver for DirDriver {
     fn probe<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<Vec<SrId>, SrError>> {
         Box::pin(async move {
             let place = self.place(config)?;
-            // Of no SR in particular.
+            // The call is about no particular SR.
             let nobody = SrId(Uuid::default());
             let found =
                 self.other(&place)?.call(nobody, &place, SrRequest::Probe).await?.into_srs()?;
@@ -164,7 +165,7 @@ impl SrDriver for DirDriver {
 
     fn detach(&self, sr: SrId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(async move {
-            // Its worker ends by itself when nobody has anything to say to it.
+            // The worker exits by itself when its connection closes.
             self.attached().remove(&sr);
             Ok(())
         })
@@ -219,8 +220,8 @@ impl SrDriver for DirDriver {
         })
     }
 
-    // Whoever serves a file opens and locks it: nothing of that is done to the directory, so an SR
-    // that has gone keeps nobody from letting go.
+    // The process that serves a file opens and locks it. These calls do not access the directory,
+    // so volumes of a missing SR can be detached.
     fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> BoxFuture<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -1,4 +1,4 @@
-//! The directory itself, without a worker.
+//! Tests of the directory without a worker.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn vdi(n: u8) -> VdiId {
     VdiId(Uuid::from_random([n; 16]))
 }
 
-/// An SR in a directory of its own.
+/// Creates an SR in its own directory.
 fn made() -> (TempDir, SrId) {
     let dir = tempfile::tempdir().unwrap();
     SrDirectory::create(dir.path(), sr(1)).unwrap();
@@ -110,7 +110,7 @@ fn what_a_death_left_half_done_goes_and_the_rest_stays() {
     std::fs::write(dir.path().join("lost+found"), "another's").unwrap();
     let sr_directory = open(&dir);
     assert_eq!(sr_directory.volumes().unwrap(), []);
-    // In the way of the same volume it goes at once.
+    // A create of the same volume removes the incomplete file at once.
     sr_directory.create_volume(vdi(1), 4096).unwrap();
     assert!(!names(dir.path()).contains(&half));
     std::fs::write(dir.path().join(&half), "half").unwrap();
@@ -130,7 +130,7 @@ fn a_directory_that_is_not_the_right_one_is_not_used() {
         SrError::Vanished { path: told } => assert_eq!(told, path),
         error => panic!("{error}"),
     };
-    // A mount point on which nothing is mounted.
+    // A mount point without its file system.
     let bare = tempfile::tempdir().unwrap();
     vanished(bare.path());
     vanished(&dir.path().join("none"));
@@ -161,7 +161,7 @@ fn an_end_takes_what_is_ours_and_nothing_else() {
     sr_directory.destroy().unwrap();
     assert_eq!(names(dir.path()), ["lost+found"]);
     assert_eq!(SrDirectory::probe(dir.path()).unwrap(), None);
-    // From now on it can be another's.
+    // The directory can now belong to another SR.
     SrDirectory::create(dir.path(), sr(2)).unwrap();
     assert_eq!(SrDirectory::probe(dir.path()).unwrap(), Some(sr(2)));
 }

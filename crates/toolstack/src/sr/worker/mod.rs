@@ -1,20 +1,22 @@
-//! Storage workers: processes in which everything happens that touches the paths of an SR.
+//! Storage workers: processes that access the paths of an SR.
 //!
 //! # Why processes
-//! A thread that looks at a file of a dead network file system sleeps in the kernel, and no signal
-//! ends that. In the daemon it would keep the daemon from ending, with all that it has locked. A
-//! worker that sleeps so is left behind, and holds nothing that anybody needs.
+//! A thread that accesses a file of a dead network file system sleeps in the kernel, and no signal
+//! ends that. In the daemon it would prevent the daemon's exit, with all its locks. A sleeping
+//! worker is abandoned, and has nothing that another process needs.
 //!
 //! # Model
-//! The daemon starts itself in a hidden mode, at the other end of a socket pair. Calls are lines of
-//! JSON with numbers; the worker answers them in any order, each from a thread of its own. A call
-//! that is not answered in time costs the worker its place: the next call starts another one, those
-//! under way there may still end, then it is killed. When [`MAX_LEFT_EACH`] of an SR, or
-//! [`MAX_LEFT`] of the host, have not ended for all that, the last one of an SR that hangs is kept.
+//! The daemon starts itself in a hidden mode, with a socket pair between them. Calls are JSON lines
+//! with ids. The worker answers in any order, and runs each call in its own thread.
+//!
+//! If a call is not answered in time, the worker is replaced: the next call starts another one.
+//! Running calls may still end in the old worker, and then it is killed. At most [`MAX_LEFT_EACH`]
+//! killed workers of an SR, and [`MAX_LEFT`] of the host, may still exist. At this limit a hung SR
+//! keeps its last worker.
 //!
 //! # Errors
-//! [`SrError::Late`] for what was not answered; [`SrError::Worker`] for what was asked of a worker
-//! that died. Both may have been done.
+//! [`SrError::Late`] for a call without an answer; [`SrError::Worker`] for a call to a worker that
+//! died. In both cases the call may have taken effect.
 
 mod process;
 mod proto;
@@ -36,23 +38,24 @@ use proto::Call;
 pub(crate) use proto::{MAX_VOLUMES, SrRequest, SrResponse};
 pub use serve::serve;
 
-/// Most workers of a host that are left behind, each with some MiB of memory.
+/// Most abandoned workers of a host, each with some MiB of memory.
 pub const MAX_LEFT: usize = 8;
-/// Most of them of one SR: one that is asked again and again leaves some for others.
+/// Most abandoned workers of one SR, so that repeated calls to a hung SR do not use up the host's
+/// limit.
 pub const MAX_LEFT_EACH: usize = 2;
-/// The mode in which the daemon's program is a worker.
+/// Mode argument of the daemon's program for a worker.
 pub const MODE: &str = "--storage-worker";
 
-/// Least of the longest waits for a call: others than steps have it too, whatever a step has.
+/// Shortest deadline of a call. It also applies to calls that belong to no step.
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Longest wait for a call where a step has this deadline: half as long, so that which file did not
-/// answer is told before the step has ended by itself, but no less than 30 s.
+/// Returns the deadline of a call for a step with this deadline: half of it, but at least 30 s. So
+/// the call's error, which names the file, comes before the step's.
 pub fn call_deadline(step: Duration) -> Duration {
     CALL_DEADLINE.max(step / 2)
 }
 
-/// What all workers of a host have in common.
+/// Settings and limits shared by all workers of a host.
 #[derive(Clone, Debug)]
 pub struct Host {
     helper_command: HelperCommand,
@@ -61,18 +64,18 @@ pub struct Host {
 }
 
 impl Host {
-    /// Workers that are started like this; each call ends within `deadline`.
+    /// Creates the settings: the command that starts a worker, and the deadline of each call.
     pub fn new(helper_command: HelperCommand, deadline: Duration) -> Self {
         Self { helper_command, deadline, left: Arc::new(Semaphore::new(MAX_LEFT)) }
     }
 
-    /// How many workers are left behind now.
+    /// Returns the number of abandoned workers.
     pub fn left_behind(&self) -> usize {
         MAX_LEFT.saturating_sub(self.left.available_permits())
     }
 }
 
-/// The worker of one SR: always one that takes calls.
+/// Worker of one SR. A replaced process is hidden from callers.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -85,7 +88,7 @@ struct Shared {
     left: Arc<Semaphore>,
 }
 
-/// Given back when one that was left behind has really ended.
+/// Permit of an abandoned worker, returned when its process has exited.
 #[derive(Debug)]
 struct AbandonedWorker {
     _of_sr: OwnedSemaphorePermit,
@@ -93,14 +96,14 @@ struct AbandonedWorker {
 }
 
 impl Worker {
-    /// One that is started by the first call.
+    /// Creates a worker, whose process the first call starts.
     pub(crate) fn new(host: &Host) -> Self {
         let (host, current) = (host.clone(), Mutex::default());
         let left = Arc::new(Semaphore::new(MAX_LEFT_EACH));
         Self { shared: Arc::new(Shared { host, current, left }) }
     }
 
-    /// Whether anything is asked of it, or one that it has left behind is still there.
+    /// Returns whether a call runs in it, or one of its abandoned processes still exists.
     pub(crate) fn is_busy(&self) -> bool {
         let is_asked = || self.shared.current().as_ref().is_some_and(|process| process.is_asked());
         Arc::strong_count(&self.shared) > 1
@@ -108,7 +111,7 @@ impl Worker {
             || is_asked()
     }
 
-    /// Has something done. May be dropped: the call goes on to its end or its deadline.
+    /// Executes a request. May be dropped: the call continues to its end or its deadline.
     pub(crate) fn call(
         &self,
         sr: SrId,
@@ -136,7 +139,7 @@ impl Shared {
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
-        // Replaced whole.
+        // The value is replaced as a whole.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +159,7 @@ impl Shared {
         }
     }
 
-    /// A call to this process has not ended in time.
+    /// Replaces a process after a call has passed its deadline.
     fn replace(&self, process: &Arc<Process>) {
         let mut current = self.current();
         if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, process)) {
@@ -174,7 +177,7 @@ impl Shared {
         *current = None;
         let (process, deadline) = (Arc::clone(process), self.host.deadline);
         tokio::spawn(async move {
-            // By then each call that is under way there has ended or is late.
+            // By then each running call has ended or passed its deadline.
             tokio::time::sleep(deadline).await;
             process.abandon(abandoned_worker);
         });

@@ -1,4 +1,4 @@
-//! One worker process, from its start until the kernel lets it end.
+//! Worker process, from its start to its exit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,13 +19,13 @@ use crate::process_group::ChildGroup;
 use crate::sr::SrError;
 use crate::stderr_tail::{StderrTail, format_tail};
 
-/// Most calls that a process works on, each on a thread of its own: more than an SR has steps at
-/// once, with some that hang.
+/// Most parallel calls of a process, each on its own thread: more than an SR's parallel steps, with
+/// some hung ones.
 const MAX_CALLS: usize = 32;
-/// How long a process that said its last word may take to end before it is killed.
+/// Longest wait for the exit of a process that has closed its connection. After that it is killed.
 const END_GRACE: Duration = Duration::from_millis(500);
 
-/// A process that works on calls.
+/// Process that executes calls.
 #[derive(Debug)]
 pub(super) struct Process {
     calls: Mutex<Calls>,
@@ -38,13 +38,13 @@ type Outcome = Result<SrResponse, WireError>;
 #[derive(Debug, Default)]
 struct Calls {
     last: u64,
-    /// Each has a thread of the process, whether somebody still waits for it or not.
+    /// Running calls, even those whose caller has gone. Each occupies a thread of the process.
     open: BTreeMap<u64, oneshot::Sender<Outcome>>,
-    /// Why nothing is answered any more.
+    /// Reason why no call is answered any more.
     ended: Option<String>,
 }
 
-/// What the task that attends to a process has of it.
+/// Parts of a process that its task owns.
 struct Attended {
     group: ChildGroup,
     tail: StderrTail,
@@ -53,7 +53,7 @@ struct Attended {
 }
 
 impl Process {
-    /// Starts one.
+    /// Starts a process.
     pub(super) fn start(helper_command: &HelperCommand) -> io::Result<Arc<Self>> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -78,7 +78,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Has something done, and waits for that.
+    /// Executes a request and waits for its result.
     pub(super) async fn call(&self, mut call: Call) -> Result<SrResponse, SrError> {
         let hear = {
             let mut calls = self.calls();
@@ -93,7 +93,7 @@ impl Process {
             call.id = calls.last;
             let (say, hear) = oneshot::channel();
             let line = line(&call)?;
-            // There is room for as many as may be under way.
+            // The channel has room for the most parallel calls.
             if self.lines.try_send(line).is_err() {
                 return Err(SrError::Worker("it takes no more calls".into()));
             }
@@ -109,34 +109,34 @@ impl Process {
         }
     }
 
-    /// It answers nothing any more.
+    /// Returns whether the process answers no more calls.
     pub(super) fn has_ended(&self) -> bool {
         self.calls().ended.is_some()
     }
 
-    /// Whether a call is under way in it, whether somebody still waits for that or not.
+    /// Returns whether a call runs in it, even if its caller has gone.
     pub(super) fn is_asked(&self) -> bool {
         !self.calls().open.is_empty()
     }
 
-    /// Kills it and leaves it to the kernel; its place is given back when it has really ended.
+    /// Kills the process and abandons it to the kernel. `place` is returned when it has exited.
     pub(super) fn abandon(&self, place: AbandonedWorker) {
         let leave = self.leave.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(leave) = leave {
-            // One that has ended needs none.
+            // A process that has exited needs no permit.
             let _ended = leave.send(place);
         }
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        // Entries are changed whole: a panic elsewhere leaves them whole.
+        // Each change of the map is complete before it can panic.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answered(&self, answer: Answer) {
         let caller = self.calls().open.remove(&answer.id);
         if let Some(caller) = caller {
-            // It may have given up.
+            // The caller may have stopped waiting.
             let _gone = caller.send(answer.outcome);
         }
     }
@@ -149,8 +149,8 @@ impl Process {
 }
 
 impl Attended {
-    /// Takes answers until there are no more; then waits for the end of the process, however long
-    /// the storage keeps it.
+    /// Processes answers until the connection closes. Then waits for the exit of the process,
+    /// however long the storage blocks it.
     async fn attend(mut self, process: Weak<Process>) {
         let mut place = None;
         let why = loop {
@@ -181,14 +181,14 @@ impl Attended {
             process.end(why);
         }
         self.group.kill();
-        // It cannot be known when the storage lets go of it.
+        // The storage may block the exit for an unlimited time.
         let _ended = self.group.wait().await;
         drop(place);
     }
 }
 
-/// Writes lines until nobody has any more to say. A process that does not read is seen by the
-/// deadlines of calls.
+/// Writes lines until all senders are gone. If a process does not read, the deadlines of its calls
+/// end them.
 async fn write(mut writer: OwnedWriteHalf, mut lines: mpsc::Receiver<Vec<u8>>) {
     while let Some(line) = lines.recv().await {
         if writer.write_all(&line).await.is_err() {

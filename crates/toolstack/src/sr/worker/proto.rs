@@ -1,4 +1,4 @@
-//! What goes between the daemon and a storage worker: one JSON object a line.
+//! Protocol between the daemon and a storage worker: one JSON object a line.
 
 use std::fmt;
 use std::io;
@@ -9,39 +9,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::sr::{Space, SrError, Volume};
 
-/// Longest line in bytes: a scan of [`MAX_VOLUMES`] fits.
+/// Longest line in bytes: enough for a scan of [`MAX_VOLUMES`].
 pub(crate) const MAX_LINE_BYTES: usize = 16 << 20;
-/// Most volumes that a scan tells of.
+/// Most volumes that a scan reports.
 pub(crate) const MAX_VOLUMES: usize = 65_536;
 
-/// Something to do in one SR.
+/// Call for one SR.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Call {
-    /// Repeated by the answer.
+    /// Id of the call. The answer repeats it.
     pub(super) id: u64,
     #[serde(with = "text")]
     pub(super) sr: Uuid,
-    /// Where it is.
+    /// Directory of the SR.
     pub(super) place: PathBuf,
     pub(super) work: SrRequest,
 }
 
-/// What to do.
+/// Request of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum SrRequest {
-    /// Make an empty SR.
+    /// Create an empty SR.
     Create,
     /// Remove an empty SR.
     Destroy,
-    /// Look which SR it is.
+    /// Find the SR at the place.
     Probe,
-    /// Look whether it is there, and remove what a death has left half done.
+    /// Check that the SR exists, and remove incomplete files of a crash.
     Attach,
-    /// Tell what is in it.
+    /// Report space and volumes.
     Scan,
-    /// Make a volume.
+    /// Create a volume.
     CreateVolume {
         #[serde(with = "text")]
         vdi: Uuid,
@@ -52,13 +52,13 @@ pub(crate) enum SrRequest {
         #[serde(with = "text")]
         vdi: Uuid,
     },
-    /// Make a volume larger.
+    /// Grow a volume.
     ResizeVolume {
         #[serde(with = "text")]
         vdi: Uuid,
         bytes: u64,
     },
-    /// Look whether a volume is there.
+    /// Find a volume.
     FindVolume {
         #[serde(with = "text")]
         vdi: Uuid,
@@ -81,7 +81,7 @@ impl fmt::Display for SrRequest {
     }
 }
 
-/// The answer to a call.
+/// Answer to a call.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
@@ -89,21 +89,21 @@ pub(super) struct Answer {
     pub(super) outcome: Result<SrResponse, WireError>,
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SrResponse {
-    /// Nothing to tell.
+    /// Success without a value.
     Nothing,
-    /// An SR, and what is in it if that was asked.
+    /// SR, with its volumes if they were requested.
     Sr { total: u64, used: u64, volumes: Vec<WireVolume> },
-    /// A volume.
+    /// Volume.
     Volume(WireVolume),
     /// SRs.
     Srs(Vec<SrId>),
 }
 
-/// A volume.
+/// Volume in the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireVolume {
     #[serde(with = "text")]
@@ -113,7 +113,7 @@ pub(crate) struct WireVolume {
     read_only: bool,
 }
 
-/// An [`SrError`] on its way.
+/// [`SrError`] in the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WireError {
@@ -127,16 +127,16 @@ pub(super) enum WireError {
 }
 
 impl SrResponse {
-    /// An SR.
+    /// Creates the answer about an SR.
     pub(crate) fn sr(space: Space, volumes: Vec<Volume>) -> Self {
         let volumes = volumes.into_iter().map(WireVolume::from).collect();
         Self::Sr { total: space.total, used: space.used, volumes }
     }
 
-    /// That it was an SR.
+    /// Returns the SR.
     ///
     /// # Errors
-    /// It was not.
+    /// The answer is another one.
     pub(crate) fn into_sr(self) -> Result<(Space, Vec<Volume>), SrError> {
         match self {
             Self::Sr { total, used, volumes } => {
@@ -147,10 +147,10 @@ impl SrResponse {
         }
     }
 
-    /// That it was a volume.
+    /// Returns the volume.
     ///
     /// # Errors
-    /// It was not.
+    /// The answer is another one.
     pub(crate) fn into_volume(self) -> Result<Volume, SrError> {
         match self {
             Self::Volume(wire_volume) => Ok(wire_volume.into()),
@@ -158,10 +158,10 @@ impl SrResponse {
         }
     }
 
-    /// That it was SRs.
+    /// Returns the SRs.
     ///
     /// # Errors
-    /// It was not.
+    /// The answer is another one.
     pub(crate) fn into_srs(self) -> Result<Vec<SrId>, SrError> {
         match self {
             Self::Srs(found) => Ok(found),
@@ -169,10 +169,10 @@ impl SrResponse {
         }
     }
 
-    /// That there was nothing to tell.
+    /// Checks that the answer has no value.
     ///
     /// # Errors
-    /// There was.
+    /// The answer is another one.
     pub(crate) fn into_nothing(self) -> Result<(), SrError> {
         match self {
             Self::Nothing => Ok(()),
@@ -210,7 +210,7 @@ impl From<SrError> for WireError {
             SrError::Os { what, source } => {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
-            // Said by whoever waits for a worker, and by none.
+            // Only the daemon creates these errors, not a worker.
             told @ (SrError::Late { .. } | SrError::NotAttached) => Self::Worker(told.to_string()),
             SrError::Worker(why) => Self::Worker(why),
         }
@@ -244,7 +244,7 @@ impl Call {
     }
 }
 
-/// UUIDs as text.
+/// Serialization of UUIDs as text.
 mod text {
     use model::id::Uuid;
     use serde::de::Error;
@@ -306,7 +306,7 @@ mod tests {
         ] {
             let said = format!("{error:?}");
             let came: SrError = again(&WireError::from(error)).into();
-            // The text of an error of the system comes with its number.
+            // The text of a system error is that of its number.
             assert_eq!(format!("{came:?}"), said);
         }
     }

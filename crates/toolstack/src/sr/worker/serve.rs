@@ -1,4 +1,4 @@
-//! The worker's side: a thread for each call, so that one that hangs holds up no other.
+//! Worker side: one thread for each call, so that a hung call blocks no other.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use super::proto::{Answer, Call, MAX_LINE_BYTES, SrRequest, SrResponse};
 use crate::sr::SrError;
 use crate::sr::dir::SrDirectory;
 
-/// Name in lists of processes.
+/// Process name.
 const PROGRAM: &std::ffi::CStr = c"ringway-storage";
 
-/// Serves the daemon at the other end of standard input until that closes. Whatever hangs then
-/// hangs with this process and with nobody else.
+/// Serves the daemon at the other end of standard input until that closes. Hung calls end with this
+/// process.
 pub fn serve() -> ExitCode {
-    // The name of the file would be `exe`. Nothing depends on it.
+    // The default name would be `exe`. Nothing depends on it.
     let _unnamed = rustix::thread::set_name(PROGRAM);
     let stream = rustix::stdio::stdin().try_clone_to_owned().map(UnixStream::from);
     match stream.and_then(serve_on) {
@@ -54,7 +54,7 @@ fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<SrResponse, SrErr
     let Ok(mut line) = serde_json::to_vec(&answer) else { return };
     line.push(b'\n');
     let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-    // A daemon that has gone is seen by whoever reads.
+    // The reader notices a daemon that has gone.
     let _gone = stream.write_all(&line);
 }
 

@@ -1,4 +1,4 @@
-//! The file: made whole, opened by one process.
+//! State file: created atomically, opened by one process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,15 +16,15 @@ use rustix::io::Errno;
 use super::super::error::Holder;
 use super::tables::StateFileError;
 
-/// Bytes of the file that are kept in memory: everything is read once, and what changes is small.
+/// Cache of the file in bytes. The whole file is read once, and changes are small.
 const CACHE_BYTES: usize = 16 << 20;
-/// Longest wait for what a dead process has left.
+/// Longest wait for the lock of a dead process.
 const REMAINS: Duration = Duration::from_secs(5);
-/// Where the kernel tells who has locked what (proc(5)).
+/// The kernel's list of file locks (proc(5)).
 const LOCKS: &str = "/proc/locks";
 
-/// Makes a store that is whole before it has its name, readable by its owner only. One that is
-/// killed meanwhile leaves a hidden file beside it, which nobody reads.
+/// Creates a store under a temporary name, readable by its owner only, and renames it when it is
+/// complete. If the process is killed meanwhile, an unused hidden file remains.
 pub(super) fn create(
     path: &Path,
     begin: impl FnOnce(&Database) -> Result<(), StateFileError>,
@@ -38,19 +38,19 @@ pub(super) fn create(
     begin(&database)?;
     drop(database);
     match unnamed.persist_noclobber(path) {
-        // Somebody else was faster, and has made the same.
+        // Another process was faster, and has created the same.
         Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => {}
         named => drop(named.map_err(|failed| RedbError::Io(failed.error))?),
     }
-    // A name is on disk when its directory is.
+    // A file name is on disk only after a sync of its directory.
     let directory = File::open(directory).map_err(RedbError::Io)?;
     Ok(directory.sync_all().map_err(RedbError::Io)?)
 }
 
-/// Opens the database in a file that is there.
+/// Opens the database in an existing file.
 pub(super) fn open(path: &Path) -> Result<Database, StateFileError> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(RedbError::Io)?;
-    // An empty file would be made a new database: what was in it would be forgotten in silence.
+    // An empty file would silently become a new database, and hide the loss of its content.
     if file.metadata().map_err(RedbError::Io)?.len() == 0 {
         return Err(StateFileError::Wrong("it is empty".to_owned()));
     }
@@ -63,8 +63,10 @@ fn database(file: File) -> Result<Database, StateFileError> {
     Ok(builder.create_with_backend(FileBackend::new(file)?)?)
 }
 
-/// Waits until a process that is dead has the file locked no more. One that dies while it starts a
-/// program leaves a copy of itself, with all that it had open, until that program runs.
+/// Waits until the lock of a dead process is released.
+///
+/// A process that dies while it spawns a program leaves a forked copy with all its open files,
+/// until that copy executes the program.
 pub(super) fn wait_lock_released(path: &Path) {
     let Ok(file) = File::open(path) else { return };
     let taken = flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
@@ -79,12 +81,12 @@ pub(super) fn wait_lock_released(path: &Path) {
         let _ = told.send(());
     });
     if waits.is_ok() {
-        // Whoever has it then is told of when the file is opened.
+        // Opening the file reports a later holder.
         let _ = free.recv_timeout(REMAINS);
     }
 }
 
-/// The process that has locked the file, if it lives: a lock may outlive who took it.
+/// Returns the process that has locked the file, if it lives. A lock may outlive its process.
 pub(super) fn holder(path: &Path) -> Holder {
     let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
     let found = path.metadata().ok().map(|of| (of.dev(), of.ino()));
@@ -97,7 +99,7 @@ fn who_locks(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{major:02x}:{minor:02x}:{inode}");
     locks.lines().find_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
-        // A line with `->` is of one who waits.
+        // A line with `->` is of a waiting process.
         let [_, _, _, _, pid, at, ..] = *words.as_slice() else { return None };
         let pid = (at == place).then(|| pid.parse().ok()).flatten();
         pid.filter(|pid| *pid != 0)

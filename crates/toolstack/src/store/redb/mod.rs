@@ -1,13 +1,13 @@
-//! A store in one file, which `redb` keeps.
+//! Store in one file, managed by `redb`.
 //!
-//! The file holds two tables: `head`, numbers by name, and `rows`, values by table, a zero byte
-//! and name. The head counts rows and sums up their digests, so that a file which the disk or
-//! somebody else changed is found out when it is loaded.
+//! The file contains two tables: `head` with numbers by name, and `rows` with values by table, a
+//! zero byte and name. The head contains the number of rows and the sum of their digests. So a load
+//! detects a file that the disk or another program has changed.
 //!
-//! `redb` stops serving a file after the first failed write. It is opened anew then, and must be
-//! as it was before the batch: so a full disk costs one batch and no restart. If the failed
-//! batch is there after all, its last flush failed; the kernel reports lost data once and forgets
-//! it, so nothing that is read from this file any more proves what is on the disk.
+//! `redb` stops using a file after the first failed write. The store then reopens it, and expects
+//! the state before the batch. So a full disk costs one batch and no restart. If the failed batch
+//! is stored after all, its last flush failed. The kernel reports lost data only once, so later
+//! reads prove nothing about the disk.
 
 mod file;
 mod reserve;
@@ -28,20 +28,20 @@ use super::{Batch, Contents, SCHEMA, Store, StoreError, check};
 use reserve::SpaceReserve;
 use tables::{Head, StateFileError};
 
-/// Opens the database in a file that is there.
+/// Function that opens the database in an existing file.
 type Opener = Box<dyn Fn(&Path) -> Result<Database, StateFileError> + Send>;
 
-/// A store in a file.
+/// Store in a file.
 pub struct RedbStore {
     path: PathBuf,
     opener: Opener,
-    /// `None` after a failure, until the next call.
+    /// Open database. `None` after a failure, until the next call.
     database: Option<Database>,
-    /// As the last batch left it.
+    /// Head after the last batch.
     head: Head,
-    /// Nobody knows what is on disk.
+    /// True if the content of the disk is unknown.
     unsure: bool,
-    /// Room for batches that may use it.
+    /// Space for `spare` batches.
     reserve: SpaceReserve,
 }
 
@@ -52,12 +52,14 @@ impl fmt::Debug for RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in this file, and makes it if there is none, readable by its owner only. No
-    /// other process can open it until this is dropped. Blocks for some seconds at most while
-    /// something of a dead process has it.
+    /// Opens the store in this file, or creates it, readable by its owner only.
+    ///
+    /// No other process can open it until the store is dropped. Blocks for some seconds at most
+    /// while a dead process still has the lock.
     ///
     /// # Errors
-    /// Another process has it, the system refuses, or it is not a store that this version knows.
+    /// Another process has it open, a system call failed, or it is not a store that this version
+    /// supports.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if !path.exists() {
             file::create(path, tables::begin)
@@ -71,7 +73,7 @@ impl RedbStore {
         let (path, head, reserve) = (path.to_owned(), Head::default(), SpaceReserve::beside(path));
         let mut store = Self { path, opener, database: None, head, unsure: false, reserve };
         store.head = match store.look() {
-            // What was not closed is put in order, which takes room.
+            // The repair after an unclean close needs space.
             Err(StoreError::Full { .. }) if store.reserve.give() => store.look()?,
             head => head?,
         };
@@ -95,7 +97,7 @@ impl RedbStore {
         Ok(head)
     }
 
-    /// The database, as the last batch left it.
+    /// Returns the database in the state after the last batch.
     fn ready(&mut self) -> Result<&Database, StoreError> {
         if !self.unsure && self.database.is_none() && self.look()? != self.head {
             self.close();
@@ -109,7 +111,7 @@ impl RedbStore {
 
     fn close(&mut self) {
         if let Some(database) = self.database.take() {
-            // What it asserts when it is closed after a failure concerns nobody any more.
+            // Ignore assertions of `redb` on closing after a failure.
             let _asserted = catch_unwind(AssertUnwindSafe(|| drop(database)));
         }
     }
@@ -159,7 +161,7 @@ impl RedbStore {
             Err(state_file_error) => {
                 self.close();
                 let error = told(&self.path, "write", state_file_error);
-                // A file that cannot be opened now is looked at before the next batch.
+                // If the file cannot be opened now, the next batch tries again.
                 match self.ready() {
                     Err(unsure @ StoreError::Unsure { .. }) => Err(unsure),
                     _ => Err(error),
@@ -169,7 +171,7 @@ impl RedbStore {
     }
 }
 
-/// Works with `redb`, which asserts what it reads: bytes that it never wrote can make it panic.
+/// Runs code of `redb`, which asserts its input: damaged bytes can make it panic.
 fn guarded<T>(work: impl FnOnce() -> Result<T, StateFileError>) -> Result<T, StateFileError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
     caught.unwrap_or_else(|payload| Err(StateFileError::Wrong(panic_text(payload.as_ref()))))
@@ -181,7 +183,7 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("its structure contradicts itself").to_owned()
 }
 
-/// What an administrator is told.
+/// Translates an error for the administrator.
 fn told(path: &Path, doing: &'static str, state_file_error: StateFileError) -> StoreError {
     let path = path.to_owned();
     let damaged = |what: String| StoreError::Damaged { path: path.clone(), what };
@@ -192,7 +194,8 @@ fn told(path: &Path, doing: &'static str, state_file_error: StateFileError) -> S
             StoreError::Taken { path, holder }
         }
         StateFileError::Redb(RedbError::Io(source)) => match source.kind() {
-            // No system call says so: the file is shorter than it says, or no such file at all.
+            // No system call returns these: the file is not a state file, or shorter than its
+            // header says.
             io::ErrorKind::InvalidData => damaged("it is no state file".to_owned()),
             io::ErrorKind::UnexpectedEof => damaged("it ends too early".to_owned()),
             _ if no_room(&source) => StoreError::Full { path },
@@ -203,7 +206,7 @@ fn told(path: &Path, doing: &'static str, state_file_error: StateFileError) -> S
 }
 
 fn no_room(error: &io::Error) -> bool {
-    // A quota and a limit of the process are full as a disk is.
+    // A quota and a process limit count as a full disk.
     let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
     error.raw_os_error().is_some_and(|code| full.iter().any(|one| one.raw_os_error() == code))
 }

@@ -1,4 +1,4 @@
-//! Room beside the state file that is kept for a full disk.
+//! Space beside the state file, reserved for a full disk.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 
-/// Bytes that are kept: some hundred small batches.
+/// Reserved bytes: some hundred small batches.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// Bytes that must be free before they are kept: else they would be taken from who needs them now.
+/// Least free space, in bytes, to reserve some. With less, other programs need it more.
 const FREE_BYTES_MIN: u64 = 4 * RESERVE_BYTES;
-/// After the name of the state file.
+/// Suffix after the name of the state file.
 const SUFFIX: &str = ".reserve";
 
-/// A file that takes room. Nobody reads it.
+/// File that occupies the reserved space. Its content is not used.
 #[derive(Debug)]
 pub(super) struct SpaceReserve {
     path: PathBuf,
-    /// It is there.
+    /// True if the file exists.
     kept: bool,
 }
 
 impl SpaceReserve {
-    /// Beside this state file, as another process may have left it.
+    /// Opens the reserve beside this state file. An earlier process may have left it.
     pub(super) fn beside(state: &Path) -> Self {
         let mut path = state.as_os_str().to_owned();
         path.push(SUFFIX);
@@ -32,7 +32,7 @@ impl SpaceReserve {
         Self { path, kept }
     }
 
-    /// Keeps room, if there is more than enough and none is kept yet.
+    /// Reserves space, if enough is free and none is reserved yet.
     pub(super) fn keep(&mut self) {
         if self.kept {
             return;
@@ -57,7 +57,7 @@ impl SpaceReserve {
         Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?)
     }
 
-    /// Gives the room back to the file system; false: none is kept.
+    /// Frees the reserved space. Returns false if none was reserved.
     pub(super) fn give(&mut self) -> bool {
         if !std::mem::take(&mut self.kept) {
             return false;

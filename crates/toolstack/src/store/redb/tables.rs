@@ -1,4 +1,4 @@
-//! What is in the file.
+//! Tables of the state file.
 
 use ::redb::{
     Database, Durability, Error as RedbError, ReadableDatabase, ReadableTable, Table,
@@ -10,15 +10,15 @@ use super::super::{Batch, Key, SCHEMA, check};
 const HEAD: TableDefinition<&str, u64> = TableDefinition::new("head");
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 
-/// Between table and name in a stored key. Neither can hold it.
+/// Separator of table and name in a stored key. Neither can contain it.
 const BETWEEN: char = '\0';
 
-/// Why the file cannot be used.
+/// Error of the state file.
 #[derive(Debug)]
 pub(super) enum StateFileError {
-    /// `redb` says so.
+    /// Error of `redb`.
     Redb(RedbError),
-    /// It is not what was written; this is what is wrong.
+    /// The content is not what was written. The text is the reason.
     Wrong(String),
 }
 
@@ -28,14 +28,14 @@ impl<E: Into<RedbError>> From<E> for StateFileError {
     }
 }
 
-/// What the file says of itself.
+/// Head of the file: schema, counters and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) schema: u32,
     pub(super) generation: u64,
     pub(super) ceiling: u64,
     pub(super) clean: bool,
-    /// Batches that were stored: two states of one file differ in it.
+    /// Number of stored batches. Two states of one file differ in it.
     batches: u64,
     rows: u64,
     /// Sum of the digests of all rows.
@@ -43,7 +43,7 @@ pub(super) struct Head {
 }
 
 impl Default for Head {
-    /// That of a new file.
+    /// Returns the head of a new file.
     fn default() -> Self {
         let (generation, ceiling, batches, rows, digest) = Default::default();
         Self { schema: SCHEMA, generation, ceiling, clean: true, batches, rows, digest }
@@ -85,7 +85,7 @@ impl Head {
     }
 }
 
-/// Makes both tables in a new file.
+/// Creates both tables in a new file.
 pub(super) fn begin(database: &Database) -> Result<(), StateFileError> {
     let transaction = database.begin_write()?;
     Head::default().write(&mut transaction.open_table(HEAD)?)?;
@@ -103,7 +103,7 @@ pub(super) fn head(database: &Database) -> Result<Head, StateFileError> {
     }
 }
 
-/// Reads every row, and checks them against the head.
+/// Reads all rows, and checks them against the head.
 pub(super) fn rows(
     database: &Database,
     head: &Head,
@@ -122,7 +122,7 @@ pub(super) fn rows(
     Ok(rows)
 }
 
-/// Stores a batch and gives the head that it leaves.
+/// Stores a batch. Returns the resulting head.
 pub(super) fn write(
     database: &Database,
     before: &Head,

@@ -1,4 +1,4 @@
-//! The tests that every store passes.
+//! Tests that every store passes.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::super::{
     StoreError, TABLE_BYTES_MAX, VALUE_BYTES_MAX,
 };
 
-/// A place where a store is, and is again when it is opened again.
+/// Place of a store that can be reopened.
 trait Place {
     fn open(&self) -> Box<dyn Store>;
 }
@@ -176,7 +176,7 @@ fn what_is_out_of_bounds_is_refused_and_the_rest_of_its_batch_too() {
 #[test]
 fn a_batch_is_bounded_as_a_whole() {
     let mut large = Batch::default();
-    // Zeroes that nobody reads take no memory.
+    // Zeroed pages that no code reads use no memory.
     for number in 0..=BATCH_BYTES_MAX / VALUE_BYTES_MAX {
         large.put(key(&number.to_string()), vec![0; VALUE_BYTES_MAX]);
     }

@@ -1,4 +1,4 @@
-//! Exports, byte by byte, and imports of what is none.
+//! Exports, byte by byte, and imports of invalid text.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn exported(store: &mut dyn Store) -> Vec<u8> {
     text
 }
 
-/// Why an import is refused.
+/// Returns the error of a refused import.
 fn refused(text: &[u8]) -> StoreError {
     let mut memory = MemoryStore::default();
     let error = import(&mut &*text, &mut memory).unwrap_err();
@@ -47,7 +47,7 @@ fn an_import_gives_back_what_was_exported() {
     let mut store = RedbStore::open(&dir.path().join("state.redb")).unwrap();
     assert_eq!(import(&mut TEXT.as_bytes(), &mut store).unwrap(), 3);
     let mut contents = store.load().unwrap();
-    // Clients may know later numbers.
+    // Clients may have seen higher numbers.
     assert!(!contents.clean);
     contents.clean = true;
     assert_eq!(contents, filled().load().unwrap());

@@ -1,4 +1,4 @@
-//! What every store does, and what exports hold.
+//! Tests of all stores and of exports.
 
 mod conformance;
 mod export;

@@ -1,4 +1,4 @@
-//! What a guest gets from a network.
+//! Services that a guest gets from a network.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,13 @@ use testkit::process::write_script;
 
 use crate::internal_networks::world::{World, run, sh};
 
-/// What udhcpc runs: it sets what it got, and leaves it in a file.
+/// Script that udhcpc runs: it configures the lease and writes it to a file.
 const SCRIPT: &str = "[ \"$1\" = bound ] || exit 0
 ip addr add $ip/$mask dev $interface
 ip route add default via $router
 echo $ip/$mask $router $dns > $LEASE";
 
-/// Somebody at the other end of the host's uplink, who knows no way to the guests, and their names.
+/// Creates a host at the other end of the uplink, without routes to the guests' addresses.
 fn beyond(world: &World) -> NetNamespace {
     let beyond = NetNamespace::new();
     beyond.cable("up0", "up1");
@@ -28,12 +28,12 @@ fn beyond(world: &World) -> NetNamespace {
     ));
     let resolver = world.dir.path().join("resolv.conf");
     std::fs::write(&resolver, "nameserver 192.0.2.2\n").unwrap();
-    // Only this process and its children see it.
+    // Only this process and its children see the mount.
     run(&["mount", "--bind", resolver.to_str().unwrap(), "/etc/resolv.conf"]);
     beyond
 }
 
-/// A guest in the network `lan`, with what it got by DHCP.
+/// Creates a guest in the network `lan`. Returns it with its DHCP lease.
 fn guest(world: &World, number: u8) -> (NetNamespace, Vec<String>) {
     let guest = NetNamespace::new();
     let near = format!("g{number}p");
@@ -51,7 +51,7 @@ fn guest(world: &World, number: u8) -> (NetNamespace, Vec<String>) {
 
 #[test]
 fn guests_get_an_address_names_and_a_way_out() {
-    in_own_network("guests::guests_get_an_address_names_and_a_way_out", || {
+    in_own_network(concat!(module_path!(), "::guests_get_an_address_names_and_a_way_out"), || {
         let world = World::new();
         let _beyond = beyond(&world);
         let created_network = world.create("lan", true, true, None).unwrap();
@@ -62,7 +62,7 @@ fn guests_get_an_address_names_and_a_way_out() {
         let [address, router, dns] = &lease[..] else { panic!("{lease:?}") };
         assert!(address.starts_with("10.213.0.") && address.ends_with("/24"), "{lease:?}");
         assert_eq!((router.as_str(), dns.as_str()), ("10.213.0.1", "10.213.0.1"));
-        // Who is there does not know the way back to it.
+        // That host has no route back to the guest's address.
         first.sh("busybox ping -c 1 -w 20 192.0.2.2");
         let said = first.sh("busybox nslookup -type=a beyond.test 10.213.0.1");
         assert!(said.contains("192.0.2.2"), "{said}");
@@ -81,7 +81,7 @@ fn guests_get_an_address_names_and_a_way_out() {
 
 #[test]
 fn nobody_comes_in_from_outside() {
-    in_own_network("guests::nobody_comes_in_from_outside", || {
+    in_own_network(concat!(module_path!(), "::nobody_comes_in_from_outside"), || {
         let world = World::new();
         let beyond = beyond(&world);
         world.create("lan", true, true, None).unwrap();
@@ -89,7 +89,7 @@ fn nobody_comes_in_from_outside() {
         let address = lease[0].split('/').next().unwrap();
         beyond.sh("ip route add 10.213.0.0/24 via 192.0.2.1");
         assert!(!hears(&beyond, address));
-        // Nor does a guest go out by an address that is not of its network.
+        // A guest cannot send from an address outside its network.
         guest.sh("ip addr add 10.99.0.5/32 dev g0");
         assert!(!hears(&guest, "-I 10.99.0.5 192.0.2.2"));
         guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
@@ -99,10 +99,10 @@ fn nobody_comes_in_from_outside() {
 
 #[test]
 fn guests_give_the_host_no_addresses() {
-    in_own_network("guests::guests_give_the_host_no_addresses", || {
+    in_own_network(concat!(module_path!(), "::guests_give_the_host_no_addresses"), || {
         let world = World::new();
         world.create("lan", false, false, None).unwrap();
-        // The kernel gives addresses to devices with a carrier.
+        // The kernel gives IPv6 addresses to devices with a carrier.
         let guest = NetNamespace::new();
         guest.cable("g1p", "g0");
         sh("ip link set dev g1p master rw-lan");
@@ -113,7 +113,8 @@ fn guests_give_the_host_no_addresses() {
         }
         assert!(!addresses().contains("inet6"), "{}", addresses());
 
-        // Somebody turns it on: the address comes with the carrier, and goes by the same create.
+        // Another tool turns IPv6 on. The address comes with the carrier, and the next create
+        // removes it.
         std::fs::write(switch("rw-lan"), "0").unwrap();
         while !addresses().contains("inet6 fe80::") {
             std::thread::yield_now();
@@ -127,13 +128,13 @@ fn guests_give_the_host_no_addresses() {
     .unwrap();
 }
 
-/// Whether somebody answers soon.
+/// Returns whether the host answers soon.
 fn hears(net_namespace: &NetNamespace, whom: &str) -> bool {
     let ping = net_namespace.words(&format!("busybox ping -c 1 -w 2 {whom}"));
     Command::new(&ping[0]).args(&ping[1..]).output().unwrap().status.success()
 }
 
-/// How many pings have arrived there.
+/// Returns the number of pings that have arrived there.
 fn pings(net_namespace: &NetNamespace) -> u64 {
     let counted = net_namespace.sh("cat /proc/net/snmp");
     let mut lines = counted.lines().filter(|line| line.starts_with("Icmp: "));
@@ -144,29 +145,32 @@ fn pings(net_namespace: &NetNamespace) -> u64 {
 
 #[test]
 fn without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on() {
-    in_own_network("guests::without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on", || {
-        let world = World::new();
-        let beyond = beyond(&world);
-        world.create("lan", false, false, Some("10.5.0.0/24")).unwrap();
-        let guest = NetNamespace::new();
-        guest.cable("g1p", "g0");
-        sh("ip link set dev g1p master rw-lan");
-        guest.sh("ip addr add 10.5.0.2/24 dev g0");
-        guest.sh("ip route add default via 10.5.0.1");
-        beyond.sh("ip route add 10.5.0.0/24 via 192.0.2.1");
-        // As a container engine does.
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        guest.sh("busybox ping -c 1 -w 20 10.5.0.1");
-        beyond.sh("busybox ping -c 1 -w 20 192.0.2.1");
-        assert!(!hears(&guest, "192.0.2.2") && !hears(&beyond, "10.5.0.2"));
-        assert_eq!((pings(&guest), pings(&beyond)), (0, 0), "not even one way");
-        // It is the table that keeps them apart.
-        sh("nft delete table ip ringway_lan");
-        assert_eq!(world.problems().len(), 1, "{:?}", world.problems());
-        guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
-        world.create("lan", false, false, None).unwrap();
-        assert_eq!(world.problems(), [] as [&str; 0]);
-        assert!(!hears(&guest, "192.0.2.2"));
-    })
+    in_own_network(
+        concat!(module_path!(), "::without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on"),
+        || {
+            let world = World::new();
+            let beyond = beyond(&world);
+            world.create("lan", false, false, Some("10.5.0.0/24")).unwrap();
+            let guest = NetNamespace::new();
+            guest.cable("g1p", "g0");
+            sh("ip link set dev g1p master rw-lan");
+            guest.sh("ip addr add 10.5.0.2/24 dev g0");
+            guest.sh("ip route add default via 10.5.0.1");
+            beyond.sh("ip route add 10.5.0.0/24 via 192.0.2.1");
+            // A container engine does the same.
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            guest.sh("busybox ping -c 1 -w 20 10.5.0.1");
+            beyond.sh("busybox ping -c 1 -w 20 192.0.2.1");
+            assert!(!hears(&guest, "192.0.2.2") && !hears(&beyond, "10.5.0.2"));
+            assert_eq!((pings(&guest), pings(&beyond)), (0, 0), "not even one way");
+            // Only the table separates them.
+            sh("nft delete table ip ringway_lan");
+            assert_eq!(world.problems().len(), 1, "{:?}", world.problems());
+            guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
+            world.create("lan", false, false, None).unwrap();
+            assert_eq!(world.problems(), [] as [&str; 0]);
+            assert!(!hears(&guest, "192.0.2.2"));
+        },
+    )
     .unwrap();
 }

@@ -1,4 +1,4 @@
-//! A network's life: made, completed, removed, and what is others'.
+//! Networks: creation, completion, removal, and devices of other owners.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use testkit::net_namespace::NetNamespace;
 
 use crate::internal_networks::world::{World, devices, sh, there};
 
-/// A user who is nobody else.
+/// User id that no other process has.
 const STRANGER: u32 = 64_999;
 
 fn rules() -> String {
@@ -19,62 +19,65 @@ fn rules() -> String {
 
 #[test]
 fn what_is_missing_is_made_again_and_nothing_is_left() {
-    in_own_network("life::what_is_missing_is_made_again_and_nothing_is_left", || {
-        let world = World::new();
-        for _ in 0..2 {
-            let before = rules();
-            world.create("lan", true, true, Some("10.5.0.0/24")).unwrap();
-            let [process] = world.processes()[..] else { panic!("{:?}", world.processes()) };
-            let again = world.create("lan", true, true, None).unwrap();
-            assert!(!again.forwards_now && again.spec.subnet.to_string() == "10.5.0.0/24");
-            assert_eq!(world.processes(), [process], "what runs goes on");
+    in_own_network(
+        concat!(module_path!(), "::what_is_missing_is_made_again_and_nothing_is_left"),
+        || {
+            let world = World::new();
+            for _ in 0..2 {
+                let before = rules();
+                world.create("lan", true, true, Some("10.5.0.0/24")).unwrap();
+                let [process] = world.processes()[..] else { panic!("{:?}", world.processes()) };
+                let again = world.create("lan", true, true, None).unwrap();
+                assert!(!again.forwards_now && again.spec.subnet.to_string() == "10.5.0.0/24");
+                assert_eq!(world.processes(), [process], "what runs goes on");
 
-            // A crash, and somebody who cleans up too much.
-            sh(&format!("kill -9 {process}"));
-            sh("nft delete table ip ringway_lan");
-            sh("ip link del rwt-lan");
-            sh("ip addr flush dev rw-lan");
-            while world.processes() == [process] {
-                std::thread::yield_now();
-            }
-            assert_eq!(world.problems().len(), 4, "{:?}", world.problems());
-            world.create("lan", true, true, None).unwrap();
-            assert_eq!(world.problems(), [] as [&str; 0]);
-            assert!(sh("ip -br addr show dev rw-lan").contains("10.5.0.1/24"));
-
-            // Somebody begins anew with his own rules, or adds one to ours.
-            for (change, there) in [
-                ("nft flush table ip ringway_lan", 0),
-                ("nft add rule ip ringway_lan forward accept", 5),
-            ] {
-                sh(change);
-                let told = format!("table ip ringway_lan of nftables has {there} rules of 4");
-                assert_eq!(world.problems(), [told]);
+                // A crash, and the removal of files by another tool.
+                sh(&format!("kill -9 {process}"));
+                sh("nft delete table ip ringway_lan");
+                sh("ip link del rwt-lan");
+                sh("ip addr flush dev rw-lan");
+                while world.processes() == [process] {
+                    std::thread::yield_now();
+                }
+                assert_eq!(world.problems().len(), 4, "{:?}", world.problems());
                 world.create("lan", true, true, None).unwrap();
                 assert_eq!(world.problems(), [] as [&str; 0]);
+                assert!(sh("ip -br addr show dev rw-lan").contains("10.5.0.1/24"));
+
+                // Another tool replaces the rules, or adds one.
+                for (change, there) in [
+                    ("nft flush table ip ringway_lan", 0),
+                    ("nft add rule ip ringway_lan forward accept", 5),
+                ] {
+                    sh(change);
+                    let told = format!("table ip ringway_lan of nftables has {there} rules of 4");
+                    assert_eq!(world.problems(), [told]);
+                    world.create("lan", true, true, None).unwrap();
+                    assert_eq!(world.problems(), [] as [&str; 0]);
+                }
+
+                // As after a reboot, but the process still runs: its bridge is gone.
+                let [process] = world.processes()[..] else { panic!("{:?}", world.processes()) };
+                sh("ip link del rw-lan");
+                assert_eq!(world.problems(), ["device rw-lan is missing"]);
+                world.create("lan", true, true, None).unwrap();
+                assert_eq!(world.problems(), [] as [&str; 0]);
+                assert!(world.processes().len() == 1 && world.processes() != [process]);
+
+                assert!(world.destroy("lan", false).unwrap());
+                assert_eq!((devices(), rules()), (vec![], before));
+                assert_eq!((world.processes(), world.list().len()), (vec![], 0));
+                assert!(!there(&world.dir.path().join("networks/lan")));
+                assert!(!world.destroy("lan", false).unwrap());
             }
-
-            // As after a start of the host, but for the process: it listens at what is gone.
-            let [process] = world.processes()[..] else { panic!("{:?}", world.processes()) };
-            sh("ip link del rw-lan");
-            assert_eq!(world.problems(), ["device rw-lan is missing"]);
-            world.create("lan", true, true, None).unwrap();
-            assert_eq!(world.problems(), [] as [&str; 0]);
-            assert!(world.processes().len() == 1 && world.processes() != [process]);
-
-            assert!(world.destroy("lan", false).unwrap());
-            assert_eq!((devices(), rules()), (vec![], before));
-            assert_eq!((world.processes(), world.list().len()), (vec![], 0));
-            assert!(!there(&world.dir.path().join("networks/lan")));
-            assert!(!world.destroy("lan", false).unwrap());
-        }
-    })
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn a_network_without_nat_or_dhcp_is_a_bridge() {
-    in_own_network("life::a_network_without_nat_or_dhcp_is_a_bridge", || {
+    in_own_network(concat!(module_path!(), "::a_network_without_nat_or_dhcp_is_a_bridge"), || {
         let world = World::new();
         let (before, forward) = (rules(), "/proc/sys/net/ipv4/ip_forward");
         world.create("quiet", false, false, Some("192.168.7.0/28")).unwrap();
@@ -86,7 +89,7 @@ fn a_network_without_nat_or_dhcp_is_a_bridge() {
         );
         assert_eq!((world.problems(), world.processes()), (vec![], vec![]));
         assert_eq!(devices(), ["rw-quiet", "rwt-quiet"]);
-        // Guests learn one hardware address of the host, whatever is plugged in.
+        // The host has a stable MAC address for guests, whatever ports the bridge has.
         let mac = || std::fs::read_to_string("/sys/class/net/rw-quiet/address").unwrap();
         let first = mac();
         let guest = NetNamespace::new();
@@ -103,7 +106,7 @@ fn a_network_without_nat_or_dhcp_is_a_bridge() {
 
 #[test]
 fn what_is_others_is_not_touched() {
-    in_own_network("life::what_is_others_is_not_touched", || {
+    in_own_network(concat!(module_path!(), "::what_is_others_is_not_touched"), || {
         let world = World::new();
         sh("nft add table ip filter");
         sh("nft add table inet ringway_lan");
@@ -146,30 +149,33 @@ fn what_is_others_is_not_touched() {
 
 #[test]
 fn an_address_that_somebody_listens_at_is_told() {
-    in_own_network("life::an_address_that_somebody_listens_at_is_told", || {
-        let world = World::new();
-        let taken = std::net::UdpSocket::bind("0.0.0.0:53").unwrap();
-        let error = world.create("lan", true, true, None).unwrap_err().to_string();
-        assert!(error.contains("dnsmasq") && error.contains("in use"), "{error}");
-        drop(taken);
-        world.create("lan", true, true, None).unwrap();
-        assert_eq!(world.problems(), [] as [&str; 0]);
-        let dir = world.dir.path().join("networks/lan");
-        let pid = std::fs::read_to_string(dir.join("dnsmasq.pid")).unwrap();
-        assert_eq!(world.processes(), [pid.trim().parse::<u32>().unwrap()]);
-        // Nobody has the turn any more.
-        let output = Command::new("flock")
-            .args([world.dir.path().join("networks/lock").to_str().unwrap(), "true"])
-            .output();
-        assert!(output.unwrap().status.success());
-        assert!(world.destroy("lan", false).unwrap());
-    })
+    in_own_network(
+        concat!(module_path!(), "::an_address_that_somebody_listens_at_is_told"),
+        || {
+            let world = World::new();
+            let taken = std::net::UdpSocket::bind("0.0.0.0:53").unwrap();
+            let error = world.create("lan", true, true, None).unwrap_err().to_string();
+            assert!(error.contains("dnsmasq") && error.contains("in use"), "{error}");
+            drop(taken);
+            world.create("lan", true, true, None).unwrap();
+            assert_eq!(world.problems(), [] as [&str; 0]);
+            let dir = world.dir.path().join("networks/lan");
+            let pid = std::fs::read_to_string(dir.join("dnsmasq.pid")).unwrap();
+            assert_eq!(world.processes(), [pid.trim().parse::<u32>().unwrap()]);
+            // The lock is free again.
+            let output = Command::new("flock")
+                .args([world.dir.path().join("networks/lock").to_str().unwrap(), "true"])
+                .output();
+            assert!(output.unwrap().status.success());
+            assert!(world.destroy("lan", false).unwrap());
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn a_dnsmasq_of_another_user_is_not_ours() {
-    in_own_network("life::a_dnsmasq_of_another_user_is_not_ours", || {
+    in_own_network(concat!(module_path!(), "::a_dnsmasq_of_another_user_is_not_ours"), || {
         let world = World::new();
         let place = world.dir.path();
         let (dir, theirs) = (place.join("networks/lan"), place.join("theirs"));
@@ -179,7 +185,7 @@ fn a_dnsmasq_of_another_user_is_not_ours() {
         for (path, mode) in [(place, 0o755), (theirs.as_path(), 0o777)] {
             std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        // The same program, with the word that ours would be started with.
+        // Another user starts the same program, with the argument that Ringway would use.
         let (conf, pid) = (dir.join("dnsmasq.conf"), theirs.join("pid"));
         let text = format!("port=0\nkeep-in-foreground\npid-file={}\n", pid.display());
         std::fs::write(&conf, text).unwrap();

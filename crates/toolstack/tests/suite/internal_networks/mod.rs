@@ -1,5 +1,5 @@
-//! Internal networks in network namespaces of the tests' own: with a guest's end, and somebody beyond
-//! the NAT. Needs root.
+//! Internal networks in network namespaces of the tests: with a guest, and a host beyond the NAT.
+//! Needs root.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 

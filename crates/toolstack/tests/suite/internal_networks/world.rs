@@ -1,4 +1,4 @@
-//! The networks of the test's own.
+//! Networks in the test's namespace.
 
 use std::future::Future;
 use std::path::Path;
@@ -10,7 +10,7 @@ use toolstack::net::internal::{
     CreatedNetwork, InternalError, Name, NetworkRequest, NetworkStatus, Networks,
 };
 
-/// Runs a program; what it printed.
+/// Runs a program. Returns its output.
 pub(super) fn run(words: &[&str]) -> String {
     let (program, arguments) = words.split_first().unwrap();
     let output = Command::new(program).args(arguments).output().unwrap();
@@ -18,18 +18,18 @@ pub(super) fn run(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// As [`run`], with the words of a line.
+/// Runs a command line like [`run`].
 pub(super) fn sh(line: &str) -> String {
     run(&line.split(' ').collect::<Vec<_>>())
 }
 
-/// Does something asynchronous.
+/// Runs a future to its end.
 pub(super) fn wait<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work)
 }
 
-/// The networks of the host that this namespace is.
+/// Networks of the host that this namespace represents.
 pub(super) struct World {
     pub(super) dir: TempDir,
     pub(super) networks: Networks,
@@ -70,14 +70,14 @@ impl World {
         wait(self.networks.list()).unwrap()
     }
 
-    /// What is wrong with the only network.
+    /// Returns the problems of the only network.
     pub(super) fn problems(&self) -> Vec<String> {
         let all = self.list();
         let [only] = &all[..] else { panic!("{all:?}") };
         only.problems.clone()
     }
 
-    /// Process ids of those that were started with files of this world.
+    /// Returns the ids of processes that were started with files of this world.
     pub(super) fn processes(&self) -> Vec<u32> {
         let place = self.dir.path().to_str().unwrap().to_owned();
         let ids = std::fs::read_dir("/proc").unwrap().flatten();
@@ -96,14 +96,14 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Whatever has failed: no process is left behind.
+        // End all processes, even after a failure.
         for id in self.processes() {
             let _gone = Command::new("kill").args(["-9", &id.to_string()]).output();
         }
     }
 }
 
-/// Devices that are there and named like those of networks.
+/// Returns the existing devices with names of networks.
 pub(super) fn devices() -> Vec<String> {
     let all = std::fs::read_dir("/sys/class/net").unwrap().flatten();
     let all = all.map(|one| one.file_name().into_string().unwrap());
@@ -112,7 +112,7 @@ pub(super) fn devices() -> Vec<String> {
     ours
 }
 
-/// Whether a path is there.
+/// Returns whether a path exists.
 pub(super) fn there(path: &Path) -> bool {
     path.exists()
 }

@@ -1,4 +1,4 @@
-//! What every type of SR does.
+//! Conformance tests of every SR type.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ fn vdi(n: u8) -> VdiId {
     VdiId(Uuid::from_random([n; 16]))
 }
 
-/// Whether a driver knows what is not there. The simulator forgets with its process, so that it
-/// takes every volume that is named to it for one that is there.
+/// Whether a driver detects missing volumes. The simulator forgets volumes with its process, so it
+/// accepts every named volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Knows {
     All,
@@ -39,7 +39,7 @@ async fn simulator() {
     conforms(Arc::new(driver), [Config::new(), Config::new()], Knows::NotWhatIsMissing).await;
 }
 
-/// Two SRs of a driver, from nothing to nothing.
+/// Creates, uses and removes two SRs of a driver.
 async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows) {
     let [ours, other] = [sr(1), sr(2)];
     if knows == Knows::All {
@@ -73,7 +73,7 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
     ends(&*driver, (ours, other), &configs, knows).await;
 }
 
-/// One that is empty goes; what is not, stays.
+/// Checks that an empty SR can be removed, and another not.
 async fn ends(
     driver: &dyn SrDriver,
     (full, empty): (SrId, SrId),
@@ -115,7 +115,7 @@ async fn nothing_without_attach(driver: &dyn SrDriver, sr: SrId) {
     for outcome in refused {
         assert!(matches!(outcome, Err(SrError::NotAttached)), "{outcome:?}");
     }
-    // Nobody is kept from letting go.
+    // A missing SR does not prevent the detach.
     driver.deactivate_volume(sr, vdi(1)).await.unwrap();
     driver.detach_volume(sr, vdi(1)).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! The datapath by real `ringway-io` processes.
+//! Datapath with real `ringway-io` processes.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ async fn a_daemon_that_starts_finds_what_runs() {
     let io = of(&daemon).await;
     let stats = told(&io).await;
     assert_eq!((stats.pid, stats.disks.len()), (pid, 1));
-    // What changes while it is served is made as it is wanted; what does not is not touched.
+    // Live settings are adapted as requested. Other differences are refused.
     let wanted = DiskSpec { caps: None, ..host.disk("d") };
     let reply = io.attach(&wanted).await.unwrap();
     assert_eq!(reply.state, DiskState::Active, "it is left active");
@@ -94,7 +94,7 @@ async fn a_daemon_that_starts_finds_what_runs() {
     assert_eq!(told(&io).await.pid, pid);
     daemon.end(sr()).await.unwrap();
     assert!(host.processes().is_empty());
-    // Nothing is left that another SR, or this one, would stumble on.
+    // No leftovers disturb this or another SR.
     let io = of(&daemon).await;
     io.attach(&spec).await.unwrap();
     assert_eq!(state(&io, "d").await, Some(DiskState::Attached));

@@ -1,4 +1,4 @@
-//! Whoever serves disks dies, and they are served all the same.
+//! Deaths of serving processes, which must not interrupt the service.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use toolstack::ringway_io::RpcConnection;
 use super::host::{Host, of, sr, state, told};
 use super::{eventually, kill};
 
-/// Whoever serves is killed again and again while disks come and go: each call does what it is to.
+/// Workers are killed repeatedly while disks are attached and detached. Each call must take effect.
 #[tokio::test]
 async fn calls_survive_the_death_of_whoever_serves() {
     let host = Host::new();
@@ -45,7 +45,8 @@ async fn calls_survive_the_death_of_whoever_serves() {
         });
     }
     drop(tell);
-    // While others wait for their answers; not so often that a disk is never taken over to the end.
+    // Kill while calls wait for their answers, but rarely enough that every disk gets adopted in
+    // between.
     let (mut calls, mut kills) = (0, 0);
     while told_of.recv().await.is_some() {
         calls += 1;
@@ -75,7 +76,7 @@ async fn another_one_takes_the_place_of_one_that_dies() {
     io.activate("a").await.unwrap();
     let before = told(&io).await;
     let keeper = before.keeper.unwrap().pid;
-    // It alone: who serves goes on, and another keeps it, though nobody calls.
+    // Kill only the keeper: the worker continues, and gets another keeper even without calls.
     kill(keeper.cast_signed());
     let new_keeper = async || {
         let stats = io.stats().await.ok().flatten();
@@ -84,14 +85,14 @@ async fn another_one_takes_the_place_of_one_that_dies() {
     eventually("another keeper", new_keeper).await;
     assert_eq!(told(&io).await.pid, before.pid);
 
-    // Both at once: disks are as they were, by another process.
+    // Kill both: another process serves the same disks.
     host.processes().into_iter().for_each(kill);
     eventually("the disks are back", async || state(&io, "a").await == Some(DiskState::Active))
         .await;
     assert_eq!(state(&io, "b").await, Some(DiskState::Attached));
     assert_ne!(told(&io).await.pid, before.pid);
 
-    // Both while no daemon runs.
+    // Kill both while no daemon runs.
     drop((io, daemon));
     host.processes().into_iter().for_each(kill);
     eventually("they have gone", async || host.processes().is_empty()).await;
@@ -102,7 +103,7 @@ async fn another_one_takes_the_place_of_one_that_dies() {
     for id in ["a", "b"] {
         io.detach(id).await.unwrap();
     }
-    // Nothing is to be served any more: nobody comes back.
+    // Without disks to serve, no process returns.
     host.processes().into_iter().for_each(kill);
     eventually("they have gone", async || host.processes().is_empty()).await;
     eventually("nobody is missed", async || io.stats().await.unwrap().is_none()).await;
@@ -110,7 +111,7 @@ async fn another_one_takes_the_place_of_one_that_dies() {
     daemon.end(sr()).await.unwrap();
 }
 
-/// What the process behind the control socket serves, without the datapath that is tested.
+/// Returns the disks of the process behind the control socket, without the datapath under test.
 async fn served(host: &Host) -> Vec<(String, DiskState)> {
     let Ok(mut client) = RpcConnection::connect(&host.folder().join("control.sock")).await else {
         return Vec::new();
@@ -132,7 +133,7 @@ async fn disks_come_back_though_nobody_calls() {
     let image = host.dir.path().join("b.raw");
     let away = image.with_extension("away");
     std::fs::rename(&image, &away).unwrap();
-    // There are connections to those that die.
+    // The pool has connections to the processes that die.
     host.processes().into_iter().for_each(kill);
     let a = ("a".to_owned(), DiskState::Active);
     eventually("what can be had is back", async || served(&host).await.contains(&a)).await;
@@ -143,7 +144,7 @@ async fn disks_come_back_though_nobody_calls() {
     daemon.end(sr()).await.unwrap();
 }
 
-/// Whoever lets go of a disk while all are attached again does not find it served later.
+/// A disk that is detached during the reattachment must not be served later.
 #[tokio::test]
 async fn a_disk_that_is_detached_meanwhile_does_not_come_back() {
     let host = Host::new();
@@ -156,7 +157,7 @@ async fn a_disk_that_is_detached_meanwhile_does_not_come_back() {
             io.attach(&host.disk(id)).await.unwrap();
         }
         host.processes().into_iter().for_each(kill);
-        // Half of them at once, half of them as soon as the first one is back.
+        // Detach half of them at once, and half when the first one is back.
         let (now, later) = ids.split_at(4);
         for id in now {
             io.detach(id).await.unwrap();
@@ -165,7 +166,7 @@ async fn a_disk_that_is_detached_meanwhile_does_not_come_back() {
         for id in later {
             io.detach(id).await.unwrap();
         }
-        // By then all have had their turn.
+        // By then each reattachment has had its lock.
         io.attach(&host.disk("last")).await.unwrap();
         io.detach("last").await.unwrap();
         let left = served(&host).await;
@@ -174,8 +175,7 @@ async fn a_disk_that_is_detached_meanwhile_does_not_come_back() {
     daemon.end(sr()).await.unwrap();
 }
 
-/// Nobody keeps who serves, and it dies too when another keeper has been asked for and before that
-/// one has taken over.
+/// A worker without a keeper dies after another keeper was started but before the adoption.
 #[tokio::test]
 async fn who_dies_before_it_is_taken_over_is_replaced() {
     let mut host = Host::new();
@@ -194,7 +194,7 @@ async fn who_dies_before_it_is_taken_over_is_replaced() {
     let before = told(&io).await;
     std::fs::write(&doomed, before.pid.to_string()).unwrap();
     kill(before.keeper.unwrap().pid.cast_signed());
-    // Nobody calls.
+    // No calls are made.
     let old = before.pid.cast_signed();
     eventually("it has died", async || !host.processes().contains(&old)).await;
     let active = [("d".to_owned(), DiskState::Active)];

@@ -1,4 +1,4 @@
-//! SRs of type `dir`: what becomes of their directories.
+//! Directories of SRs of type `dir`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use toolstack::sr::{Config, SrDriver, SrError};
 
 use super::again;
 
-/// A directory for an SR.
+/// Directory for an SR.
 pub(crate) struct Place(TempDir);
 
 impl Place {
@@ -47,7 +47,7 @@ pub(crate) fn vdi(n: u8) -> VdiId {
     VdiId(Uuid::from_random([n; 16]))
 }
 
-/// An attached SR with volume 1.
+/// Creates an attached SR with volume 1.
 async fn attached(place: &Place) -> DirDriver {
     let driver = DirDriver::new(host(), "/nonexistent".into());
     driver.create(sr(), &place.config()).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     let backend = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap();
     assert_eq!(backend, Backend::File(place.path().join(format!("{}.raw", vdi(1)))));
     std::fs::rename(place.path(), &away).unwrap();
-    // Twice: nothing is there, then a mount point on which nothing is mounted.
+    // Twice: the directory does not exist, then it is a mount point without its file system.
     for _ in 0..2 {
         for outcome in [
             driver.scan(sr()).await.map(drop),

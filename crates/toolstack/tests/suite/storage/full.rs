@@ -1,4 +1,4 @@
-//! An SR on a file system that is really full.
+//! SR on a file system that is really full.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use toolstack::sr::{SrDriver, SrError};
 
 use super::dir::{at, host, sr, vdi};
 
-const NAME: &str = "full::a_full_file_system_is_told_and_is_usable_when_there_is_room";
+const NAME: &str =
+    concat!(module_path!(), "::a_full_file_system_is_told_and_is_usable_when_there_is_room");
 
 #[test]
 fn a_full_file_system_is_told_and_is_usable_when_there_is_room() {
@@ -31,12 +32,12 @@ async fn inside(dir: &Path) {
         outcome => panic!("{outcome:?}"),
     };
     fill();
-    // Not even the few bytes that say whose directory it is.
+    // There is no space even for the marker.
     full(driver.create(sr(), &at(&place)).await, 1);
     std::fs::remove_file(&filler).unwrap();
     driver.create(sr(), &at(&place)).await.unwrap();
     driver.attach(sr(), &at(&place)).await.unwrap();
-    // Larger than the file system: it takes no room until it is written.
+    // The volume is larger than the file system, but uses no space until it is written.
     driver.create_volume(sr(), vdi(1), 1 << 30).await.unwrap();
     fill();
     full(driver.create_volume(sr(), vdi(2), 1 << 20).await.map(drop), 1 << 20);
@@ -44,7 +45,7 @@ async fn inside(dir: &Path) {
     let (space, volumes) = driver.scan(sr()).await.unwrap();
     assert!(space.used == space.total && volumes.len() == 1, "{space:?} {volumes:?}");
     assert_eq!(volumes.first().unwrap().virtual_bytes, 1 << 30);
-    // What frees room works.
+    // Operations that free space succeed.
     driver.create_volume(sr(), vdi(1), 1 << 30).await.unwrap();
     std::fs::remove_file(&filler).unwrap();
     driver.create_volume(sr(), vdi(2), 1 << 20).await.unwrap();

@@ -1,4 +1,4 @@
-//! A host on which real `ringway-io` processes serve disks.
+//! Host on which real `ringway-io` processes serve disks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use toolstack::ringway_io::{Datapath, IoDatapaths, IoLaunch};
 
 use super::{again, kill, processes};
 
-/// A host with images, on which daemons come and go.
+/// Host with images, on which daemons start and end.
 pub(super) struct Host {
     pub(super) dir: TempDir,
     pub(super) tree: Option<SliceTree>,
-    /// What is started as `ringway-io`.
+    /// Program that is started as `ringway-io`.
     pub(super) program: PathBuf,
 }
 
@@ -31,12 +31,12 @@ impl Host {
 
     fn launch(&self) -> IoLaunch {
         let (program, helper) = (self.program.clone(), again("spawned", &[]));
-        // One that dies often is replaced at once all the same.
+        // No restart pauses, although workers die often.
         let options = ["--restart-pause-max", "0"].map(Into::into).into();
         IoLaunch { program, options, helper, tree: self.tree.clone() }
     }
 
-    /// What a daemon that has just started has.
+    /// Returns the datapaths of a daemon that has just started.
     pub(super) fn daemon(&self) -> IoDatapaths {
         IoDatapaths::new(self.dir.path(), self.launch())
     }
@@ -45,7 +45,7 @@ impl Host {
         sockets(self.dir.path(), sr())
     }
 
-    /// A disk that is not active yet.
+    /// Returns a disk that is not active.
     pub(super) fn disk(&self, id: &str) -> DiskSpec {
         let image = self.dir.path().join(format!("{id}.raw"));
         if !image.exists() {
@@ -57,7 +57,7 @@ impl Host {
         spec
     }
 
-    /// All processes of its datapaths.
+    /// Returns all processes of its datapaths.
     pub(super) fn processes(&self) -> Vec<i32> {
         processes(self.dir.path().to_str().unwrap())
     }
@@ -67,7 +67,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.processes().into_iter().for_each(kill);
         if let Some(tree) = &self.tree {
-            // Until the kernel has taken the last process out.
+            // Wait until the kernel has removed the last process from its group.
             let cleared = (0..1000).any(|_| {
                 std::thread::sleep(Duration::from_millis(9));
                 tree.clear().is_ok()

@@ -1,4 +1,4 @@
-//! Storage that hangs: its workers are left behind, and nobody else notices.
+//! Hung storage: its workers are abandoned, and other SRs are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use toolstack::sr::{SrDriver, SrError};
 use super::dir::{Place, at, sr, vdi};
 use super::{again, eventually};
 
-/// What is answered is answered sooner, also on a busy machine.
+/// Longer than any answer takes on a busy host.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Nothing is answered here, and many calls can be late.
+/// Short deadline for tests without answers, in which many calls time out.
 const SHORT: Duration = Duration::from_millis(200);
 
 #[test]
@@ -41,7 +41,7 @@ async fn a_worker_is_left_behind_and_replaced_and_others_work() {
     hanging.hang().unwrap();
     let late = driver.create_volume(sr(), vdi(2), 1 << 20);
     let meanwhile = async {
-        // Another SR works as if nothing were; here, what only reads is answered.
+        // Another SR is not affected. On this one, calls that only read are answered.
         driver.create_volume(other, vdi(2), 1 << 20).await.unwrap();
         assert_eq!(driver.scan(sr()).await.unwrap().1.len(), 1);
         host.left_behind()
@@ -67,7 +67,7 @@ async fn no_more_than_a_few_workers_are_left_behind() {
     DirDriver::new(patient, "/nonexistent".into()).create(sr(), &config).await.unwrap();
     let host = Host::new(again("storage_worker", &[]), SHORT);
     let driver = DirDriver::new(host.clone(), "/nonexistent".into());
-    // On a busy machine the first ones may be late without any reason.
+    // On a busy host the first calls may pass the deadline by chance.
     eventually("attached", async || driver.attach(sr(), &config).await.is_ok()).await;
     eventually("all others have ended", async || host.left_behind() == 0).await;
     hanging.hang().unwrap();
@@ -81,7 +81,7 @@ async fn no_more_than_a_few_workers_are_left_behind() {
     eventually("it works", async || driver.scan(sr()).await.is_ok()).await;
 }
 
-/// Somebody tries again and again to attach what is on dead storage.
+/// Repeated attaches on dead storage must not affect other places.
 #[tokio::test]
 async fn a_place_that_hangs_is_in_nobodys_way() {
     let hanging = Hanging::new().unwrap();
@@ -103,7 +103,7 @@ async fn a_place_that_hangs_is_in_nobodys_way() {
     let late = refused.iter().filter(|one| matches!(one, Err(SrError::Late { .. }))).count();
     let busy = refused.iter().filter(|one| matches!(one, Err(SrError::Worker(_)))).count();
     assert!(late > 0 && busy > 0 && late + busy == 40, "{late} late, {busy} refused");
-    // Another place is worked on as if nothing were, whatever has been left behind.
+    // Another place is not affected, whatever was abandoned.
     driver.detach(sr()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
     hanging.answer().unwrap();

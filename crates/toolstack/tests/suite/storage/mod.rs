@@ -1,4 +1,4 @@
-//! Storage and datapath with the processes that they run in.
+//! Storage and datapath with their real processes.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 mod conformance;
@@ -17,13 +17,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use toolstack::helper_command::HelperCommand;
 
-/// Says that this program was started again as a helper.
+/// Environment variable that marks this program as a helper.
 const HELPER: &str = "RINGWAY_TEST_HELPER";
-/// Longest wait for something of another process that announces itself by no event.
+/// Longest wait for an effect in another process that sends no event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// This program again, to run the test of that name as a helper; `more` is seen in its command
-/// line.
+/// Returns a command that runs the test `name` of this program as a helper. `more` appears on its
+/// command line.
 fn again(name: &str, more: &[&str]) -> HelperCommand {
     let exe = std::env::current_exe().unwrap();
     let mut words: Vec<OsString> = vec![format!("{HELPER}=1").into(), exe.into()];
@@ -36,7 +36,7 @@ fn is_helper() -> bool {
     std::env::var_os(HELPER).is_some()
 }
 
-/// What was said after the first `--`.
+/// Returns the arguments after the first `--`.
 fn helper_words() -> impl Iterator<Item = OsString> {
     std::env::args_os().skip_while(|word| word != "--").skip(1)
 }
@@ -50,7 +50,7 @@ fn storage_worker() {
     }
 }
 
-/// No test: what starts processes that outlive us.
+/// No test: the helper that starts detached processes.
 #[test]
 fn spawned() {
     if is_helper() {
@@ -68,7 +68,7 @@ async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Processes whose command line holds this text.
+/// Returns the processes whose command line contains this text.
 fn processes(text: &str) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -84,6 +84,6 @@ fn kill(pid: i32) {
 }
 
 fn signal(pid: i32, which: Signal) {
-    // It may have ended.
+    // The process may have exited.
     let _gone = kill_process(Pid::from_raw(pid).unwrap(), which);
 }

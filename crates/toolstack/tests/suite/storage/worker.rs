@@ -1,4 +1,4 @@
-//! Workers that die, in the middle of calls or at once.
+//! Workers that die, during calls or at once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::dir::{Place, sr, vdi};
 use super::{again, eventually, kill, processes, signal};
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// What the command line of this test's workers holds and no other's does.
+/// Text that only this test's workers have on their command line.
 const OURS: &str = "worker-that-is-killed";
 
-/// Killed again and again, workers cost calls and nothing else: what was told is there, and
-/// nothing is there in part.
+/// Repeated kills of workers cost only calls: acknowledged changes exist, and no change exists in
+/// part.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_killed_costs_the_calls_under_way_there() {
     let place = Place::new();
@@ -31,21 +31,21 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
 
     let (mut told, mut died) = (Vec::new(), 0);
     let turns = u8::try_from(testkit::rounds(15, 60)).unwrap();
-    // How long calls take if nobody is killed.
+    // Duration of the calls without kills.
     let mut undisturbed = Duration::ZERO;
     for turn in 0..turns {
-        // One that has just been killed costs a call.
+        // A worker that was just killed costs one call.
         while let Err(error) = driver.scan(sr()).await {
             assert!(matches!(error, SrError::Worker(_)), "{error:?}");
         }
         let (workers, begun) = (processes(OURS), Instant::now());
         if turn == 1 {
-            // This one surely dies in the middle of calls.
+            // The stopped worker dies during its calls.
             workers.iter().for_each(|pid| signal(*pid, Signal::STOP));
         }
         let mut calls = four(&driver, turn);
         if turn > 0 {
-            // At another point of the calls each time.
+            // Each turn kills at another point of the calls.
             let point = undisturbed * u32::from(turn) / u32::from(turns);
             tokio::task::block_in_place(|| std::thread::sleep(point));
             workers.into_iter().for_each(kill);
@@ -81,7 +81,7 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
 
 type Calls = JoinSet<(VdiId, Result<Volume, SrError>)>;
 
-/// Begins four calls, for other volumes at each turn.
+/// Begins four calls, for other volumes in each turn.
 fn four(driver: &Arc<DirDriver>, turn: u8) -> Calls {
     let mut calls = JoinSet::new();
     for n in 0..4 {

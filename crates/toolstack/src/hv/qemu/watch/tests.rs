@@ -1,4 +1,4 @@
-//! The watcher against a QEMU made of text, for which any process stands.
+//! Tests of the watcher against a scripted QEMU. An arbitrary process stands for it.
 
 use std::process::Stdio;
 
@@ -19,7 +19,7 @@ use crate::hv::qemu::guest_request;
 use crate::hv::qemu::rundir::{DomainRecord, RunDir};
 use crate::json_lines::JsonLines;
 
-/// Far beyond what anything here takes on a busy machine.
+/// Far more time than any test here takes on a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Fake {
@@ -32,7 +32,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// One that was made here.
+    /// Creates a domain that counts as new.
     fn new() -> Self {
         Self::watched(true)
     }
@@ -52,7 +52,7 @@ impl Fake {
         Self { domain, events, listener, watching, process, _run: run }
     }
 
-    /// Takes the next connection and greets.
+    /// Accepts the next connection and greets.
     async fn greet(&self) -> Talk {
         let (stream, _) = soon(self.listener.accept()).await.unwrap();
         let (reader, writer) = stream.into_split();
@@ -84,7 +84,7 @@ impl Talk {
         self.writer.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
-    /// Answers up to and with this command; the guest is in this state.
+    /// Answers commands up to and including `until`. The guest is in the state `status`.
     async fn answer(&mut self, status: &str, until: &str) {
         loop {
             let command = soon(self.lines.next_json()).await.unwrap();
@@ -100,14 +100,14 @@ impl Talk {
         }
     }
 
-    /// Gives the next command this answer; the command.
+    /// Answers the next command with this value, and returns the command.
     async fn give(&mut self, value: Value) -> Value {
         let command = soon(self.lines.next_json()).await.unwrap();
         self.say(&json!({ "return": value, "id": command["id"] }).to_string()).await;
         command
     }
 
-    /// Reads until the other side has gone.
+    /// Reads until the peer has closed.
     async fn until_closed(mut self) {
         while soon(self.lines.next_text()).await.is_ok() {}
     }
@@ -117,7 +117,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(PATIENCE, what).await.expect("nothing came")
 }
 
-/// The last of what is asked over a new connection.
+/// Last command of the catch-up after a connection.
 const CAUGHT_UP: &str = "query-chardev";
 
 #[tokio::test]
@@ -148,13 +148,13 @@ async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
     fake.greet().await.answer("running", "query-status").await;
     let mut talk = fake.greet().await;
     talk.answer("shutdown", "query-status").await;
-    // What has left meanwhile was told to nobody.
+    // No event reported the devices released meanwhile.
     let event = soon(fake.events.recv()).await.unwrap();
     assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
     assert_eq!(fake.end().await, DomainExit::PoweredOff);
 }
 
-/// Whoever found it may have had no answer when it asked what the guest has.
+/// The discovery may have received no answer when it listed the guest's devices.
 #[tokio::test]
 async fn what_has_left_a_guest_that_was_found_is_told_when_it_answers() {
     let mut fake = Fake::watched(false);
@@ -163,7 +163,7 @@ async fn what_has_left_a_guest_that_was_found_is_told_when_it_answers() {
     assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
 }
 
-/// Its device has gone while no daemon was there; nobody can plug before it has gone, too.
+/// The device was released while no daemon ran. Its backends go before any plug can run.
 #[tokio::test]
 async fn what_a_device_left_behind_goes_before_anybody_is_served() {
     let fake = Fake::watched(false);
@@ -190,7 +190,7 @@ async fn a_command_that_was_cut_off_costs_its_connection_alone() {
     let fake = Fake::new();
     let mut talk = fake.greet().await;
     talk.answer("running", CAUGHT_UP).await;
-    // More than a socket takes from one whose other end does not read.
+    // More than a socket buffers while its peer does not read.
     let long = json!({ "text": "x".repeat(8 << 20) });
     tokio::select! {
         biased;
@@ -205,7 +205,7 @@ async fn a_command_that_was_cut_off_costs_its_connection_alone() {
     stopped.unwrap();
 }
 
-/// A QEMU that was told to quit by a daemon that died then.
+/// QEMU exits, because a daemon that then died had sent `quit`.
 #[tokio::test]
 async fn one_that_goes_while_it_is_asked_is_gone() {
     for answered in [None, Some("query-status"), Some(CAUGHT_UP)] {
@@ -226,7 +226,8 @@ async fn one_that_goes_while_it_is_asked_is_gone() {
     }
 }
 
-/// Slower than what counts as silent elsewhere: nobody is refused for that, or ended by force.
+/// The answer takes longer than the limit for silent QEMUs. The request still succeeds, and the
+/// guest is not killed.
 #[tokio::test]
 async fn a_guest_whose_emulator_is_slow_is_asked() {
     let fake = Fake::new();

@@ -5,13 +5,13 @@ use super::*;
 const OURS: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 1];
 const ALL: [u8; 6] = [0xff; 6];
 
-/// An ARP frame of ours: operation, sender's hardware address, its address, target's address.
+/// Builds an ARP frame: operation, sender's MAC address and address, target's address.
 fn arp(operation: u8, hardware: [u8; 6], address: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     let head = [&ALL[..], &OURS, &[8, 6], &ARP_HEAD, &[0, operation]].concat();
     [&head[..], &hardware, &address, &[0; 6], &target].concat()
 }
 
-/// Neighbour discovery of ours.
+/// Builds a neighbour discovery frame.
 fn neighbour(kind: u8, [source, destination, target]: [&str; 3]) -> Vec<u8> {
     let address = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
     let head = [&ALL[..], &OURS, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, ICMPV6, NEAR]].concat();
@@ -35,7 +35,7 @@ fn arp_says_who_has_an_address() {
     assert_eq!(told(&arp(1, OURS, ours, other)), is("10.0.0.7", false));
     assert_eq!(told(&arp(2, OURS, ours, other)), is("10.0.0.7", false));
     assert_eq!(told(&arp(1, OURS, ours, ours)), is("10.0.0.7", true));
-    // Whether it is free is only asked.
+    // A probe only asks whether the address is free.
     assert_eq!(told(&arp(1, OURS, [0; 4], ours)), None);
     for no_hosts in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4]] {
         assert_eq!(told(&arp(1, OURS, no_hosts, other)), None);
@@ -65,7 +65,7 @@ fn neighbours_say_who_has_an_address() {
         assert_eq!(told(&neighbour(kind, addresses)), expected, "{kind} {addresses:?}");
     }
     let good = neighbour(SOLICITATION, [any, group, "fe80::7"]);
-    // A version, a protocol, a router on the way, a code.
+    // Wrong IP version, wrong protocol, a forwarding router, wrong code.
     for (at, byte) in [(14, 0x40), (20, 17), (21, 254), (55, 1)] {
         let mut bad = good.clone();
         bad[at] = byte;
@@ -99,7 +99,7 @@ fn hardware_addresses_are_of_one_device() {
     }
 }
 
-/// Frames that are nearly right, and bytes of any kind.
+/// Generates nearly correct frames, and arbitrary bytes.
 pub(in crate::net::address_snoop) fn frames() -> impl Strategy<Value = Vec<u8>> {
     let bytes = |most: usize| prop::collection::vec(any::<u8>(), 0..most);
     let heads = prop::sample::select(vec![
@@ -119,7 +119,7 @@ pub(in crate::net::address_snoop) fn frames() -> impl Strategy<Value = Vec<u8>> 
 }
 
 proptest! {
-    /// Whatever comes in, what goes out is one device's, and an address that a host can have.
+    /// Every claim is of a unicast MAC address and of an address that a host can have.
     #[test]
     fn no_frame_does_harm(frame in frames()) {
         if let Some(AddressClaim { mac, address, .. }) = claim(&frame) {
@@ -127,7 +127,7 @@ proptest! {
             prop_assert!(mac.0[0] & 1 == 0);
             prop_assert!(!address.is_unspecified() && !address.is_multicast());
             prop_assert!(!address.is_loopback());
-            // It is in the frame.
+            // The frame contains the address.
             let octets = match address {
                 IpAddr::V4(address) => address.octets().to_vec(),
                 IpAddr::V6(address) => address.octets().to_vec(),

@@ -1,4 +1,4 @@
-//! Files that are not what was written.
+//! Tests with damaged files.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn load(path: &Path) -> Result<Contents, StoreError> {
     RedbStore::open(path)?.load()
 }
 
-/// A file with some batches in it, closed.
+/// Returns the bytes of a closed file with some batches.
 fn bytes() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
@@ -20,7 +20,7 @@ fn bytes() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Opens a file of these bytes. It is read as it was, or refused.
+/// Opens a file with these bytes. It must have the written content, or be refused.
 fn try_out(what: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
@@ -30,7 +30,7 @@ fn try_out(what: &str, bytes: &[u8]) -> Result<(), StoreError> {
         Err(error) => {
             let said = error.to_string();
             assert!(said.contains(path.to_str().unwrap()), "{what}: {said}");
-            // Nor does it become something else by being looked at.
+            // Opening it must not change its content.
             let again = load(&path);
             assert!(again.map_or(true, |contents| contents == after(5)), "{what}");
             return Err(error);
@@ -46,7 +46,7 @@ fn a_changed_byte_is_found_or_does_not_matter() {
     let mut refused = 0;
     let places = testkit::rounds(120, 4_000);
     for place in 0..places {
-        // The header is looked at more closely.
+        // Test the header at smaller steps.
         let at = if place < 60 { place * 5 } else { whole.len() * place / places };
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (place % 8);
@@ -73,7 +73,7 @@ fn a_file_that_is_cut_off_or_foreign_is_refused() {
     let whole = bytes();
     for length in [1, 9, 64, 320, 4095, 4096, whole.len() / 2, whole.len() - 4096, whole.len() - 1]
     {
-        // What is cut off may have been free.
+        // The cut part may have been unused.
         let _either = try_out(&format!("{length} bytes"), &whole[..length]);
     }
     let damaged = |what: &str, bytes: &[u8]| {
@@ -133,7 +133,7 @@ fn a_store_that_is_open_is_refused_to_others() {
     assert_eq!(load(&path).unwrap(), after(1));
 }
 
-/// What locked the file is gone, and something that it began has it a while longer.
+/// The process with the lock is gone, but its forked copy has the lock for a while.
 #[test]
 fn what_a_dead_process_left_is_outlasted() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A disk that fails when it is told to, and one that loses its power.
+//! Simulated disk with faults and power loss.
 
 use std::io;
 use std::path::Path;
@@ -12,13 +12,13 @@ use super::super::{RedbStore, guarded, tables};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// No room for one write.
+    /// One write fails for lack of space.
     FullOnce,
-    /// No room for any, until [`Disk::heal`].
+    /// All writes fail for lack of space, until [`Disk::heal`].
     Full,
-    /// One flush fails; what was written can still be read.
+    /// One flush fails. Written data can still be read.
     Flush,
-    /// Nothing works, until [`Disk::lose_power`].
+    /// All operations fail, until [`Disk::lose_power`].
     Dead,
 }
 
@@ -43,13 +43,13 @@ impl Change {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What survives a loss of power.
+    /// Content that survives a loss of power.
     durable: Vec<u8>,
-    /// What was not flushed yet.
+    /// Changes that are not flushed yet.
     changes: Vec<Change>,
-    /// What is read.
+    /// Content that reads return.
     now: Vec<u8>,
-    /// How many of those that can fail still do not, and how the next one does.
+    /// Number of operations before the next fault, and the fault.
     fault: Option<(usize, Fault)>,
 }
 
@@ -77,43 +77,43 @@ impl State {
     }
 }
 
-/// A disk with one file.
+/// Disk with one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    /// One with an empty store.
+    /// Creates a disk with an empty store.
     pub(super) fn new() -> Self {
         let disk = Self::default();
         guarded(|| tables::begin(&Builder::new().create_with_backend(disk.clone())?)).unwrap();
         disk
     }
 
-    /// Opens the store that is on it.
+    /// Opens the store on the disk.
     pub(super) fn open(&self) -> Result<RedbStore, StoreError> {
         let disk = self.clone();
         let open = move |_: &Path| Ok(Builder::new().create_with_backend(disk.clone())?);
         RedbStore::with_opener(Path::new("/disk/state"), Box::new(open))
     }
 
-    /// After so many changes, flushes or, if it dies, either, it fails.
+    /// Fails after so many changes or flushes, depending on the fault. [`Fault::Dead`] counts both.
     pub(super) fn fail(&self, after: usize, fault: Fault) {
         self.0.lock().unwrap().fault = Some((after, fault));
     }
 
-    /// It works again, or goes on to.
+    /// Ends or cancels the fault.
     pub(super) fn heal(&self) {
         self.0.lock().unwrap().fault = None;
     }
 
-    /// It works again, with all that was flushed and those of the later changes that `kept` says,
-    /// by number.
+    /// Loses power and works again. The disk has the flushed content, and those of the later
+    /// changes for whose number `kept` returns true.
     pub(super) fn lose_power(&self, kept: impl Fn(usize) -> bool) {
         let mut state = self.0.lock().unwrap();
         state.fault = None;
         let mut bytes = std::mem::take(&mut state.durable);
         let changes = std::mem::take(&mut state.changes);
-        // The length is kept by the file system's journal with what lies beyond the old one.
+        // The file system's journal preserves the length together with the data beyond the old end.
         let kept =
             |number: &usize, change: &Change| matches!(change, Change::Length(_)) || kept(*number);
         let survivors = changes.iter().enumerate().filter(|(number, one)| kept(number, one));

@@ -1,4 +1,4 @@
-//! Every write of a commit fails once, in every way that a disk has.
+//! Failures of every write of a commit, with every fault of the disk.
 
 use super::super::super::{Store as _, StoreError};
 use super::disk::{Disk, Fault};
@@ -7,8 +7,8 @@ use super::{after, batch, fill};
 /// More changes and flushes than one commit makes.
 const CHANGES_MAX: usize = 1_000;
 
-/// Fails the `k`-th change of the third batch, for every `k` that it has, and shows what is then.
-/// Says how many there were.
+/// Fails each change of the third batch in turn, and passes the result to the check. Returns the
+/// number of changes.
 fn at_every_change(
     fault: Fault,
     check: impl Fn(&Disk, super::RedbStore, Result<(), StoreError>),
@@ -70,7 +70,7 @@ fn after_a_failed_flush_nothing_is_promised_any_more() {
             Ok(()) => assert_eq!(store.load().unwrap(), after(3)),
             Err(StoreError::Unsure { .. }) => {
                 unsure.set(unsure.get() + 1);
-                // Not even what would work now.
+                // The store must fail even though the disk works again.
                 disk.heal();
                 assert!(matches!(store.load(), Err(StoreError::Unsure { .. })));
                 assert!(matches!(store.commit(&batch(4)), Err(StoreError::Unsure { .. })));
@@ -91,7 +91,7 @@ fn a_loss_of_power_at_any_point_leaves_a_batch_or_none_of_it() {
         [|_| false, |_| true, |number| number % 2 == 0, |number| number % 3 == 1];
     for kept in patterns {
         at_every_change(Fault::Dead, |disk, store, outcome| {
-            // What dies with the power writes nothing more.
+            // Nothing is written after the loss of power.
             disk.fail(0, Fault::Dead);
             drop(store);
             disk.lose_power(kept);

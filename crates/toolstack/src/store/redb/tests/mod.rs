@@ -1,4 +1,4 @@
-//! What a file must survive.
+//! Tests of state files under faults and damage.
 
 mod damage;
 mod disk;
@@ -7,10 +7,10 @@ mod faults;
 use super::super::{Batch, Contents, Key, Store as _};
 use super::RedbStore;
 
-/// Rows in all: some are on each batch's way, most are not.
+/// Number of rows. Each batch changes some of them.
 const ROWS: u64 = 40;
 
-/// Batch `number`, counted from 1: it makes rows, changes some of those before it, and drops one.
+/// Returns batch `number`, counted from 1: it creates rows, changes earlier ones, and deletes one.
 fn batch(number: u64) -> Batch {
     let mut batch = Batch { generation: number, ceiling: 1000, ..Batch::default() };
     for step in 0..12 {
@@ -22,14 +22,14 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
-/// What is there after the first `number` batches.
+/// Returns the content after the first `number` batches.
 fn after(number: u64) -> Contents {
     let mut memory = super::super::MemoryStore::default();
     (1..=number).for_each(|number| memory.commit(&batch(number)).unwrap());
     memory.load().unwrap()
 }
 
-/// Stores batches up to `number`.
+/// Stores the batches up to `number`.
 fn fill(store: &mut RedbStore, number: u64) {
     (1..=number).for_each(|number| store.commit(&batch(number)).unwrap());
     assert_eq!(store.load().unwrap(), after(number));
