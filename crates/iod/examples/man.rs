@@ -1,21 +1,22 @@
-//! Writes the manual pages of `ringway-blk`, `ringway-io` and `ringway-net` to a directory: `man DIR`. An example
-//! and not an option, so that the programs carry nothing that only packagers need.
+//! Writes the manual pages of `ringway-blk`, `ringway-io` and `ringway-net` to a directory: `man
+//! DIR`. This is an example and not an option, so that the programs contain nothing that only
+//! packagers need.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use iod::blk_options::BlkOptions;
-use iod::io_options::IoOptions;
-use iod::net_options::NetOptions;
+use iod::options::blk::BlkOptions;
+use iod::options::io::IoOptions;
+use iod::options::net::NetOptions;
 
 fn main() -> anyhow::Result<()> {
     let dir = std::env::args_os().nth(1).context("give the directory to write to")?;
     let dir = PathBuf::from(dir);
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for command in [BlkOptions::command(), IoOptions::command(), NetOptions::command()] {
-        // Section 8: they are daemons, and `ringway io` has the name ringway-io in section 1.
+        // Section 8, because these are daemons. `ringway io` has the name ringway-io in section 1.
         clap_mangen::Man::new(command)
             .section("8")
             .generate_to(&dir)

@@ -1,15 +1,15 @@
-//! Who takes connections from a listening socket that one worker shares with the next.
+//! Gate that controls which worker accepts connections on a listening socket that two workers
+//! share.
 //!
 //! ```text
-//!   taking --shut--> shut --open--> taking
-//!      \               \
-//!       +-----stop------+---------> stopped
+//!   accepting --pause--> paused --resume--> accepting
+//!       \                  \
+//!        +------stop--------+-------------> stopped
 //! ```
-//! Two workers have every listening socket between the start of the second and the end of the
-//! first. Whoever is taken by one that is about to end loses the answer, so the one that hands over
-//! shuts its gates before the word that makes the other serve: whoever comes then waits in the
-//! backlog. [`AcceptGate::pause`] returns when nobody takes any more, and those that were taken before
-//! count until they are served.
+//! During an upgrade, both workers have every listening socket open. A client whose connection an
+//! ending worker accepts gets no answer. So the source pauses its gates before it sends `Go`, and
+//! new connections wait in the backlog for the destination. [`AcceptGate::pause`] returns when no
+//! thread accepts any more. Accepted connections count until they are served.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use vhost_user::StopSignal;
 
-/// Of one listening socket.
+/// Gate of one listening socket.
 #[derive(Debug)]
 pub(crate) struct AcceptGate {
     state: Mutex<State>,
@@ -26,23 +26,23 @@ pub(crate) struct AcceptGate {
 
 #[derive(Debug)]
 struct State {
-    /// Wakes whoever takes connections.
+    /// Wakes the accepting thread.
     wake: StopSignal,
-    /// Nobody may take any, for now.
+    /// True while no thread may accept; [`AcceptGate::resume`] clears it.
     shut: bool,
-    /// Nobody ever may.
+    /// True if no thread may accept ever again.
     stopped: bool,
-    /// Somebody takes them.
+    /// True while a thread accepts.
     taking: bool,
-    /// Connections that were taken and are not yet served.
+    /// Number of accepted connections that are not served yet.
     visitors: usize,
 }
 
 impl AcceptGate {
-    /// One that is open.
+    /// Creates an open gate.
     ///
     /// # Errors
-    /// The process may open no more descriptors.
+    /// The process cannot open more descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         let wake = StopSignal::new()?;
         let state = State { wake, shut: false, stopped: false, taking: false, visitors: 0 };
@@ -50,11 +50,12 @@ impl AcceptGate {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Single values: a panic elsewhere leaves them whole.
+        // The state consists of single values, so a panic elsewhere cannot leave it inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until connections may be taken, by one thread; `None`: never again.
+    /// Waits until a thread may accept connections. Only one thread may call it. Returns `None` if
+    /// the gate is stopped.
     pub(crate) fn enter(&self) -> Option<AcceptPermit<'_>> {
         let closed = |state: &mut State| state.shut && !state.stopped;
         let waited = self.changed.wait_while(self.state(), closed);
@@ -66,12 +67,12 @@ impl AcceptGate {
         Some(AcceptPermit { gate: self, wake: state.wake.clone() })
     }
 
-    /// From here on nobody takes a connection, until [`Self::resume`].
+    /// Stops accepting until [`Self::resume`] is called, and waits until no thread accepts.
     ///
     /// # Errors
-    /// The process may open no more descriptors; the gate is as it was.
+    /// The process cannot open more descriptors. The gate is unchanged then.
     pub(crate) fn pause(&self) -> io::Result<()> {
-        // For the time after the next opening: that cannot fail.
+        // Create the next wake-up signal now, so that resuming cannot fail.
         let fresh = StopSignal::new()?;
         let mut state = self.state();
         state.shut = true;
@@ -81,13 +82,13 @@ impl AcceptGate {
         Ok(())
     }
 
-    /// Connections are taken again.
+    /// Allows accepting again.
     pub(crate) fn resume(&self) {
         self.state().shut = false;
         self.changed.notify_all();
     }
 
-    /// Nobody ever takes a connection again. Does not wait.
+    /// Stops accepting for ever. Does not wait.
     pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -95,13 +96,14 @@ impl AcceptGate {
         self.changed.notify_all();
     }
 
-    /// Counts a connection until it is served.
+    /// Counts a connection until its guard is dropped.
     pub(crate) fn admit(self: &Arc<Self>) -> ConnectionGuard {
         self.state().visitors += 1;
         ConnectionGuard(Arc::clone(self))
     }
 
-    /// Waits until nobody takes connections and those that were taken are served, or for `until`.
+    /// Waits until no thread accepts and all accepted connections are served, at most until
+    /// `until`.
     pub(crate) fn served(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let busy = |state: &mut State| state.taking || state.visitors > 0;
@@ -109,7 +111,7 @@ impl AcceptGate {
     }
 }
 
-/// The right to take connections; whoever has it lets go of it when [`Self::wake`] is given.
+/// Permission to accept connections. The holder drops it when [`Self::wake`] is signalled.
 #[derive(Debug)]
 pub(crate) struct AcceptPermit<'a> {
     gate: &'a AcceptGate,
@@ -117,12 +119,13 @@ pub(crate) struct AcceptPermit<'a> {
 }
 
 impl AcceptPermit<'_> {
-    /// Given when it is over.
+    /// Returns the signal that revokes this permit.
     pub(crate) fn wake(&self) -> &StopSignal {
         &self.wake
     }
 
-    /// Waits until fewer than `most` connections are being served; false: it is over.
+    /// Waits until fewer than `most` connections are being served. Returns false if the permit is
+    /// revoked.
     pub(crate) fn has_room(&self, most: usize) -> bool {
         let full = |state: &mut State| !state.shut && !state.stopped && state.visitors >= most;
         let waited = self.gate.changed.wait_while(self.gate.state(), full);
@@ -138,7 +141,7 @@ impl Drop for AcceptPermit<'_> {
     }
 }
 
-/// A connection that counts until it is served, also by a panic.
+/// Accepted connection. It counts until it is dropped, also after a panic.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard(Arc<AcceptGate>);
 
@@ -178,9 +181,9 @@ mod tests {
             for _ in 0..100 {
                 assert_eq!(heard.recv_timeout(FAR), Ok("takes"));
                 gate.pause().unwrap();
-                // Said before `shut` returned.
+                // The thread sent this before `pause` returned.
                 assert_eq!(heard.try_recv(), Ok("rests"));
-                // Twice is as once.
+                // A second pause changes nothing.
                 gate.pause().unwrap();
                 assert!(heard.try_recv().is_err());
                 gate.resume();
@@ -192,7 +195,7 @@ mod tests {
         });
         gate.resume();
         assert!(gate.enter().is_none());
-        // Nobody is there to wait for.
+        // There is no thread to wait for.
         gate.pause().unwrap();
         gate.served(far());
     }
@@ -215,7 +218,7 @@ mod tests {
             assert!(!waits.join().unwrap());
         });
         drop(accept_permit);
-        // So long and no longer.
+        // The wait ends at the deadline.
         gate.served(Instant::now() + Duration::from_millis(1));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| gate.served(far()));

@@ -9,12 +9,12 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Connects to `path`; every wait on the connection, that for it included, ends after `limit`. A
-/// process that takes no callers, because it is stopped or hangs, lets its backlog fill up, and
-/// whoever comes then would wait for ever.
+/// Connects to `path`. Each wait on the connection, including the connect itself, ends after
+/// `limit`. Without a limit, a stopped or hanging server whose backlog is full would block its
+/// callers for ever.
 ///
 /// # Errors
-/// Nobody listens, or nobody takes the connection in time.
+/// No process listens, or the server does not accept the connection in time.
 pub(crate) fn dial(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);

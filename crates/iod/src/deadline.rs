@@ -1,41 +1,43 @@
-//! Work on storage that may never answer.
+//! Work on storage that may never complete.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Instant;
 
-/// Work that goes on by itself after nobody waits for it any more.
+/// Work that continues on its thread after its caller stopped waiting.
 #[derive(Debug)]
 pub(crate) struct OverdueWork<R>(Receiver<R>);
 
 impl<R> OverdueWork<R> {
-    /// Waits for its end, however long that takes. `None`: it panicked, and has said so.
+    /// Waits until the work ends, without a deadline. Returns `None` if it panicked; the panic has
+    /// been reported.
     pub(crate) fn wait(self) -> Option<R> {
         self.0.recv().ok()
     }
 }
 
-/// Does `work` on a thread of its own and waits for it until `deadline`. A system call on storage
-/// that hangs cannot be interrupted; only a thread can be left with it.
+/// Runs `work` on its own thread and waits for it until `deadline`. A system call on hung storage
+/// cannot be interrupted, so only its thread can be abandoned.
 ///
 /// # Errors
-/// [`OverdueWork`]: it is still at it.
+/// [`OverdueWork`]: the work has not ended yet.
 pub(crate) fn run_with_deadline<R: Send + 'static, W: FnOnce() -> R + Send + 'static>(
     deadline: Instant,
     work: W,
 ) -> Result<R, OverdueWork<R>> {
     let (answer, wait) = sync_channel(1);
-    // Given to the thread or, when there can be none, done here: late is better than never.
+    // Pass the work to the thread. If no thread can be started, run it here: late is better than
+    // never.
     let (give, take) = sync_channel::<W>(1);
     let run = move || {
         if let Ok(work) = take.recv() {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(work());
         }
     };
     let Ok(_) = std::thread::Builder::new().name("storage".into()).spawn(run) else {
         return Ok(work());
     };
-    // The thread is there, so it takes this.
+    // The thread exists, so it receives this.
     let _ = give.send(work);
     let left = deadline.saturating_duration_since(Instant::now());
     match wait.recv_timeout(left) {

@@ -1,11 +1,12 @@
-//! Failures as text for people and as codes for callers.
+//! Error texts for users and error codes for callers.
 
 use std::error::Error;
 use std::fmt::Write;
 
 use model::rpc::{RpcError, code};
 
-/// An error and its causes in one line, each said once.
+/// Formats an error and its causes in one line. A cause that the line already contains is not
+/// repeated.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
@@ -20,7 +21,7 @@ pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// A call that was right and that the host refused.
+/// Returns the error of a valid call that the host could not carry out.
 pub(crate) fn failed(error: impl Error + 'static) -> RpcError {
     RpcError { code: code::FAILED, message: error_chain(&error) }
 }

@@ -1,4 +1,4 @@
-//! Descriptors that whoever started us left open, given by number on the command line.
+//! Descriptors that the parent process left open and named by number on the command line.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -9,20 +9,20 @@ use rustix::io::{Errno, retry_on_intr, write};
 use rustix::net::{getpeername, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-/// A descriptor of our own for what number `fd` refers to. The number itself stays open.
+/// Duplicates descriptor number `fd`. The number itself stays open.
 ///
 /// # Errors
-/// Nothing is open under that number.
+/// No descriptor is open under this number.
 pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(Errno::BADF.into());
     }
-    // By number a descriptor is nobody's; asked of the kernel, the copy is ours.
+    // A raw number has no owner. The kernel's copy is an owned descriptor.
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
     Ok(pidfd_getfd(own, fd, PidfdGetfdFlags::empty())?)
 }
 
-/// Tells the reader of `fd` that front-ends or callers can connect: one newline.
+/// Reports through `fd` that front-ends or callers can connect, by writing one newline.
 ///
 /// # Errors
 /// The descriptor cannot be written.
@@ -31,10 +31,10 @@ pub fn tell_ready(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The connected socket that we were started with.
+/// Returns the connected socket that the parent process passed.
 ///
 /// # Errors
-/// It is none.
+/// The descriptor is not a connected stream socket.
 pub(crate) fn connected(fd: i32) -> anyhow::Result<UnixStream> {
     let socket = adopt(fd).context("no descriptor is open under this number")?;
     let kind = sockopt::socket_type(&socket).context("not a socket")?;
@@ -42,7 +42,7 @@ pub(crate) fn connected(fd: i32) -> anyhow::Result<UnixStream> {
         kind == rustix::net::SocketType::STREAM && getpeername(&socket)?.is_some(),
         "not a stream socket that is connected to a front-end"
     );
-    // A session sleeps in its reads.
+    // A session blocks in its reads.
     rustix::io::ioctl_fionbio(&socket, false).context("cannot make it blocking")?;
     Ok(socket.into())
 }

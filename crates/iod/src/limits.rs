@@ -1,41 +1,42 @@
-//! Open files: how many this process may have, and how many a disk takes.
+//! Limits of open files: how many this process may have, and how many each device needs.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of one queue: kick, call and error, shared by the session and the reactor that serves
-/// it.
+/// Descriptors of one queue: kick, call and error. The session and the reactor that serves the
+/// queue share them.
 const PER_QUEUE: u64 = 3;
-/// Descriptors of one disk beside its queues: socket, lock file, connection, way back, stop
-/// signals, image, the image's lock and its twins, the files of guest memory (rarely more than
-/// eight) and of the in-flight region, and those of a message being received.
+/// Descriptors of one disk without its queues: socket, lock file, connection, back-end channel,
+/// stop signals, image, the image's lock and duplicates. It includes guest memory files (rarely
+/// more than eight), the in-flight region, and descriptors of a message being received.
 const PER_DISK: u64 = 60;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
 
-/// Descriptors of one NIC beside its queues: as those of a disk, without an image.
+/// Descriptors of one NIC without its queues: like a disk, but without an image.
 const PER_NIC: u64 = 40;
 
-/// Descriptors of one export beside its connections: socket, lock file, their twins, stop signal.
+/// Descriptors of one export without its connections: socket, lock file, their duplicates, stop
+/// signal.
 const PER_EXPORT: u64 = 8;
 
-/// Too few open files are allowed for one more disk.
+/// Error: the limit of open files is too low for one more disk.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a disk of {queues} queues needs {need} open files, {left} of {limit} are left; \
      raise the hard limit (`ulimit -Hn`, LimitNOFILE=) or use fewer queues"
 )]
 pub struct TooFewFiles {
-    /// Queues of the disk.
+    /// Number of queues of the disk.
     pub queues: u16,
-    /// What it needs.
+    /// Number of open files that the disk needs.
     pub need: u64,
-    /// What others leave.
+    /// Number of open files that are still free.
     pub left: u64,
-    /// The limit of the process.
+    /// Limit of the process.
     pub limit: u64,
 }
 
-/// Raises the limit of open files to what the hard limit allows; returns it.
+/// Raises the soft limit of open files to the hard limit, and returns it.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -44,33 +45,34 @@ pub fn raise_open_files() -> u64 {
     {
         tracing::warn!("cannot raise the limit of open files: {error}");
     }
-    // No limit at all is written as none.
+    // The kernel reports `None` if there is no limit.
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Open files of an export with so many connections.
+/// Returns the number of open files of an export with this many connections.
 pub fn of_export(connections: u16) -> u64 {
     PER_EXPORT + u64::from(connections)
 }
 
-/// Open files of a NIC with so many pairs of queues.
+/// Returns the number of open files of a NIC with this many queue pairs.
 pub fn of_nic(pairs: u16) -> u64 {
     PER_NIC + u64::from(pairs) * 2 * PER_QUEUE
 }
 
-/// Open files of an uplink with so many queues.
+/// Returns the number of open files of an uplink with this many queues.
 pub fn of_uplink(queues: usize) -> u64 {
-    // Each is watched by a twin.
+    // Each queue has a duplicate that is polled.
     queues as u64 * 2
 }
 
-/// Open files of the process, of disks of so many `queues`, and of their exports.
+/// Returns the number of open files of the process and its disks. `queues` has the queue count of
+/// each disk, and `exported` the files of their exports.
 pub fn of_disks(queues: impl IntoIterator<Item = u16>, exported: u64) -> u64 {
     let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
     disks.saturating_add(exported)
 }
 
-/// Too few open files are allowed for one more NIC.
+/// Error: the limit of open files is too low for one more NIC.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a NIC of {pairs} pairs of queues needs {need} open files, {left} of {limit} are left; raise \
@@ -83,7 +85,7 @@ pub struct TooFewForNic {
     limit: u64,
 }
 
-/// Checks that a NIC fits beside others that take so many of the files.
+/// Checks that `limit` allows one more NIC while other devices use `taken` files.
 ///
 /// # Errors
 /// [`TooFewForNic`].
@@ -96,8 +98,8 @@ fn need(queues: u16) -> u64 {
     PER_DISK + u64::from(queues) * PER_QUEUE
 }
 
-/// Checks that a disk of `queues` queues fits beside disks of the `others`, whose exports take
-/// `exported` files.
+/// Checks that `limit` allows one more disk with `queues` queues. `others` has the queue count of
+/// each other disk, and `exported` the files of their exports.
 ///
 /// # Errors
 /// [`TooFewFiles`].
@@ -112,7 +114,7 @@ pub fn check_open_files(
     if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
 }
 
-/// Too few open files are allowed for the connections of one more export.
+/// Error: the limit of open files is too low for the connections of one more export.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an export with {connections} connections needs {need} open files, {left} of {limit} are \
@@ -125,8 +127,8 @@ pub struct TooFewForExport {
     limit: u64,
 }
 
-/// Checks that an export fits beside disks of so many `queues`, whose exports take `exported`
-/// files.
+/// Checks that `limit` allows one more export. `queues` has the queue count of each disk, and
+/// `exported` the files of their exports.
 ///
 /// # Errors
 /// [`TooFewForExport`].
@@ -155,14 +157,14 @@ mod tests {
         assert!(check_open_files(1024, [], 0, 256).is_err());
         assert!(check_open_files(0, [], 0, 1).is_err());
         assert_eq!(check_open_files(u64::MAX, [256; 1000], 0, 256), Ok(()));
-        // Exports leave less for disks too.
+        // Exports reduce the number of files that are free for disks.
         assert_eq!(check_open_files(1024, [4], of_export(500), 4), Ok(()));
         assert!(check_open_files(1024, [4], of_export(650), 4).is_err());
         assert!(check_open_files(1024, [], u64::MAX, 1).is_err());
         assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
         assert!(check_connections(1024, [4; 11], 0, 16).is_err());
         assert!(check_connections(1024, [], u64::MAX, 1).is_err());
-        // And so do NICs, which disks leave less for.
+        // Disks reduce the number of files that are free for NICs.
         assert_eq!(check_nic(1024, of_disks([4; 9], 0), 4), Ok(()));
         assert!(check_nic(1024, of_disks([4; 10], 0), 4).is_err());
         assert!(check_nic(1024, u64::MAX, 1).is_err());

@@ -1,4 +1,4 @@
-//! Logs go to standard error.
+//! Logging to standard error.
 
 use std::io::IsTerminal;
 
@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable with the filter, for example `debug` or `vhost_user=debug,info`.
 const FILTER: &str = "RINGWAY_LOG";
 
-/// Starts logging, from level `info` on unless `RINGWAY_LOG` says otherwise. A second call has
+/// Starts logging at level `info` and above, unless `RINGWAY_LOG` sets a filter. A second call has
 /// no effect.
 pub fn start() {
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new("info"));

@@ -1,30 +1,33 @@
-//! Front-ends that stop within a message: nobody else stands still because of them.
+//! Front-ends that stop in the middle of a message must not delay other devices.
 //!
-//! Before an upgrade lets anybody stand still, it waits for those that are within a message, and
-//! sends away who is so for too long; everybody is served meanwhile. Who has begun another message
-//! since then is hardly waited for.
+//! Before an upgrade quiesces any device, it waits until no front-end is in the middle of a
+//! message. It disconnects front-ends that take too long. All devices are served meanwhile. A
+//! front-end that begins another message after this wait gets only a short grace period.
 
 use std::time::{Duration, Instant};
 
 use vhost_user::{SessionHandle, StopSignal, Woken};
 
-/// How long front-ends may take over messages that they have begun, while everybody is served.
+/// Time that front-ends have to finish a message while all devices are served.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
-/// The same, while others stand still, and for each that is looked at when that is over.
+/// Time that a front-end has to finish a message while other devices are quiesced, and after
+/// [`GRACE`] is over.
 const LATE_GRACE: Duration = Duration::from_millis(50);
-/// Longest work on a message that has come and is to be answered: it is ours.
+/// Longest time to process a received message and reply to it. This work is ours, not the
+/// front-end's.
 const WORK_GRACE: Duration = Duration::from_millis(500);
-/// How often is looked whether a front-end is within a message by now.
+/// Interval of checks whether a front-end is in the middle of a message.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Waits until a front-end is not within a message, all served meanwhile: until this moment, or for
-/// a little where waiting for others has taken longer. False: it is within one still.
+/// Waits until a front-end is not in the middle of a message. All devices are served meanwhile. The
+/// wait lasts until `until`, but at least [`LATE_GRACE`]. Returns false if the message is still
+/// incomplete.
 pub(crate) fn wait_message_boundary(session: &SessionHandle, until: Instant) -> bool {
     session.await_message(until.max(Instant::now() + LATE_GRACE))
 }
 
-/// Waits for the end of a control thread, `done`, whose session was `asked` to stand still then. True:
-/// it does not end, and its front-end is to be sent away.
+/// Waits until a control thread signals `done`. Its session was told at `asked` to quiesce. Returns
+/// true if the thread does not end, and its front-end must be disconnected.
 pub(crate) fn missed_deadline(
     done: &StopSignal,
     asked: Instant,

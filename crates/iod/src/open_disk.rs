@@ -1,4 +1,4 @@
-//! From a spec to an opened disk.
+//! Opening of the disk that a spec describes.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,23 +9,23 @@ use disk::{Disk, DiskError, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull}
 use model::spec::{Backend, CacheMode, DiskSpec};
 use rustix::io::Errno;
 
-/// Block size of disks without a file, unless another is asked for: every driver takes it.
+/// Default block size in bytes of disks without a file. Every driver accepts it.
 const DEFAULT_BLOCK_BYTES: u32 = 512;
 
-/// What the name of a socket begins with that is not at any path: `fd:3`.
+/// Prefix of the name of a socket without a path: `fd:3`.
 pub(crate) const CONNECTED: &str = "fd:";
 
-/// A disk that cannot be opened, and what to do about it.
+/// Error: a disk cannot be opened. The text includes the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}{}{next}", if next.is_empty() { "" } else { "; " })]
 pub struct OpenError {
     source: DiskError,
-    /// The next step, where the cause does not name it.
+    /// Remedy, if the cause does not name it.
     next: String,
 }
 
 impl OpenError {
-    /// The kernel's answer, if that was it.
+    /// Returns the kernel's error number, if the kernel refused.
     pub(crate) fn errno(&self) -> Option<Errno> {
         match &self.source {
             DiskError::Os { source, .. } => Some(*source),
@@ -56,30 +56,30 @@ fn next_step(cause: Errno, path: &Path) -> String {
     }
 }
 
-/// An opened disk, and what a successor must know of it.
+/// Opened disk, with the data that a successor needs.
 #[derive(Debug)]
 pub struct Opened {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// A memory disk's bytes.
+    /// Descriptor of a memory disk's bytes.
     pub memory: Option<Arc<OwnedFd>>,
     /// The disk, if it is a file or a block device.
     pub image: Option<Arc<FileDisk>>,
-    /// Which file or device an image is.
+    /// Identity of the image file or device.
     pub identity: Option<disk::FileIdentity>,
 }
 
-/// Opens what a spec names; a memory disk whose bytes were held goes on with them. Takes no lock
-/// and changes nothing.
+/// Opens the disk that a spec describes. A memory disk with preserved bytes continues with them.
+/// Takes no lock and changes nothing.
 ///
 /// # Errors
-/// [`OpenError`]: it names the image, the cause and what to do.
+/// [`OpenError`] names the image, the cause and the remedy.
 pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenError> {
     open_again(spec, memory, None)
 }
 
-/// The same for a disk whose guest was told a `size` in bytes: what the image has grown by since
-/// is not shown before a resize.
+/// Opens a disk whose guest was told a `size` in bytes. If the image has grown since, the guest
+/// sees the growth only after a resize.
 ///
 /// # Errors
 /// As [`open`].
@@ -112,8 +112,9 @@ pub(crate) fn open_again(
     })
 }
 
-/// Byte of the image on which a successor of this disk meets us; none where there can be no
-/// successor, because its front-end cannot come back: then the marks of a writer must do.
+/// Returns the byte of the image that serves as the fence between this process and its successor.
+/// Returns `None` if no successor is possible, because the front-end cannot reconnect. Then the
+/// writer locks alone must suffice.
 pub fn fence(spec: &DiskSpec) -> Option<u64> {
     let socket = &spec.socket;
     if socket.as_os_str().as_bytes().starts_with(CONNECTED.as_bytes()) {
@@ -123,11 +124,11 @@ pub fn fence(spec: &DiskSpec) -> Option<u64> {
     Some(disk::fence_byte(&spec.id, whole.as_os_str().as_bytes()))
 }
 
-/// The image that another process has opened by the same spec, with `size` bytes for its guest in
-/// blocks of `block_size` bytes; `lost`: a flush of it has failed.
+/// Takes over an image that another process opened by the same spec. Its guest sees `size` bytes in
+/// blocks of `block_size` bytes. `lost` is true if a flush of it failed.
 ///
 /// # Errors
-/// It is not what the guest was told.
+/// The image is not what the guest was told.
 pub(crate) fn adopt(
     spec: &DiskSpec,
     image: OwnedFd,
@@ -136,7 +137,7 @@ pub(crate) fn adopt(
 ) -> Result<Opened, OpenError> {
     let path = match &spec.backend {
         Backend::File(path) => path.as_path(),
-        // Whatever it is, it is no file.
+        // These disks have no file.
         Backend::Null(_) | Backend::Memory(_) => Path::new(""),
     };
     let options = FileOptions { block_size: Some(block_size), ..options(spec, path) };
@@ -166,7 +167,7 @@ fn options(spec: &DiskSpec, path: &Path) -> FileOptions {
     }
 }
 
-/// A disk's geometry as it is reported.
+/// Converts a disk's geometry for reports.
 pub fn reported(geometry: disk::Geometry) -> model::report::Geometry {
     model::report::Geometry {
         size_bytes: geometry.size,
@@ -203,7 +204,7 @@ mod tests {
         assert!(missing.ends_with(step), "{missing}");
         let forbidden = said(Errno::ACCESS);
         assert!(forbidden.contains("denied") && forbidden.contains("read-only"), "{forbidden}");
-        // Nothing is added where there is nothing to say.
+        // No remedy is appended if there is none.
         let broken = said(Errno::IO);
         assert!(broken.ends_with(&Errno::IO.to_string()), "{broken}");
     }

@@ -1,33 +1,33 @@
-//! How much is said about front-ends that come and go.
+//! Limit on log lines about front-ends that connect and disconnect.
 //!
-//! Each session is worth a few lines. A front-end that connects and leaves in a loop chooses how
-//! often, and must not choose how much is logged.
+//! Each session logs a few lines. A front-end that reconnects in a loop must not control how much
+//! is logged.
 
 use std::time::{Duration, Instant};
 
-/// Sessions of one device that are told in one [`WINDOW`].
+/// Number of sessions of one device that are logged in one [`WINDOW`].
 const MOST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Sessions of one device, as far as they were told.
+/// Rate limiter of the session log of one device.
 #[derive(Debug, Default)]
 pub(crate) struct SessionLogLimiter {
     window: Option<(Instant, u32)>,
 }
 
-/// How the log hears of a session.
+/// Log level of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionLogLevel {
-    /// All of it.
+    /// Log everything.
     Loud,
-    /// All of it, and that the next ones are not told.
+    /// Log everything, and that the next sessions are not logged.
     Last,
-    /// At level debug.
+    /// Log at level debug.
     Quiet,
 }
 
 impl SessionLogLimiter {
-    /// A session begins.
+    /// Counts a new session and returns its log level.
     pub(crate) fn begin(&mut self, now: Instant) -> SessionLogLevel {
         let count = match self.window {
             Some((since, count)) if now.duration_since(since) < WINDOW => {

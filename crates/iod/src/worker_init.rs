@@ -1,4 +1,4 @@
-//! A process that serves under a keeper: what it is given at its start, and its way back.
+//! Start of a worker under a keeper: its inputs and its link to the keeper.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,25 +13,25 @@ use crate::inherited_fds::adopt;
 use crate::keeper_client::{KeeperClient, SAY_DEADLINE};
 use crate::keeper_link::{KeeperMessage, Link, PreservedEntry};
 
-/// What a worker begins with.
+/// Inputs of a new worker.
 #[derive(Debug)]
 pub(crate) struct WorkerInit {
     pub(crate) keeper_client: KeeperClient,
-    /// To the keeper.
+    /// Link to the keeper.
     pub(crate) link: Arc<Link>,
-    /// To the worker that serves until this one takes over; none: nobody does.
+    /// Link to the worker that serves until this one takes over. `None` if no worker serves.
     pub(crate) predecessor: Option<Link>,
 }
 
-/// Takes the link on standard input, and what the keeper holds.
+/// Takes the link on standard input, and receives the state that the keeper preserves.
 ///
 /// # Errors
-/// Standard input is no link, or the keeper ended before it said everything.
+/// Standard input is not a link, or the keeper ended before it sent everything.
 pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
     let link = take_link().context(
         "standard input is not a keeper's link; this option is for the program's own use",
     )?;
-    // Started by a link of /proc, the kernel would call it `exe`.
+    // The worker was started through a link in /proc, so its process name would be `exe`.
     if let Ok(name) = std::ffi::CString::new(program) {
         let _ = rustix::thread::set_name(&name);
     }
@@ -63,7 +63,8 @@ fn take_link() -> io::Result<Link> {
     if kind != rustix::net::SocketType::SEQPACKET {
         return Err(rustix::io::Errno::NOTSOCK.into());
     }
-    // Nobody else inherits it, and its end is seen when ours closes.
+    // Replace standard input: no child inherits the link then, and closing our end is visible to
+    // the keeper.
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(null)?;
     let link = Link::new(link);
@@ -71,10 +72,11 @@ fn take_link() -> io::Result<Link> {
     Ok(link)
 }
 
-/// Hears the keeper on a thread of its own, and gives `end` when the process is to end.
+/// Starts a thread that receives messages of the keeper. It signals `end` when the process must
+/// end.
 ///
 /// # Errors
-/// The process can have no more threads.
+/// The process cannot start more threads.
 pub(crate) fn spawn_keeper_thread(
     keeper_client: &KeeperClient,
     link: Arc<Link>,

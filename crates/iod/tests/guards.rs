@@ -1,7 +1,7 @@
-//! What forbids to poll, with everything real: other threads, other CPUs, a quota.
+//! Guards against polling, tested with real threads, CPUs and quotas.
 //!
-//! What is awaited is what is counted, with the processes' deadline: no test depends on how fast
-//! anything goes. A hit may cost 10 ms here, so that no wait is too long to be looked at.
+//! The tests wait for counters, up to the deadline for processes. No test depends on speed. A hit
+//! may cost 10 ms here, so that no wait is too long to be polled.
 //!
 //! Sources: `docs/polling.md`.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -22,21 +22,21 @@ use testkit::driver::{Driver, Options};
 use testkit::process::eventually;
 use testkit::rounds;
 
-/// So many on a CPU leave a thread of the same priority a quarter of it.
+/// Number of busy threads that leave a quarter of a CPU to another thread of the same priority.
 const HOGS: usize = 3;
-/// More than that quarter, in percent, and little enough for a machine that has other work.
+/// Threshold in percent: more than that quarter, and low enough for a machine with other work.
 const THRESHOLD: &str = "30";
 
-/// How long a machine may have other work that leaves no CPU.
+/// Longest time that other work on the machine may leave no CPU idle.
 const QUIET_DEADLINE: Duration = Duration::from_secs(120);
 
-/// One at a time: each of them makes CPUs busy, or asks for one that is not.
+/// Serializes the tests: each of them makes CPUs busy, or needs an idle one.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A disk under a client that asks again as soon as it is answered, and sleeps for each answer.
+/// Disk with a client that sends the next request after each reply, and sleeps in between.
 struct Served {
     caller: Caller,
     stop: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ struct Served {
 }
 
 impl Served {
-    /// With the client on these CPUs; the program is where the calling thread is.
+    /// Starts the client on these CPUs. The program runs on the CPUs of the calling thread.
     fn start(threshold: &str, client: Vec<usize>) -> Self {
         Self::by(Io::start_with, threshold, client)
     }
@@ -75,7 +75,8 @@ impl Served {
         self.caller.stats().disks[0].polling.unwrap()
     }
 
-    /// Waits until it polls so, which nobody announces: as soon as what else the machine does leaves a CPU.
+    /// Polls the statistics until a condition holds. It depends on other work of the machine, so no
+    /// event reports it.
     fn polls(&mut self, what: &str, is_so: impl Fn(&PollStats) -> bool) {
         let until = Instant::now() + QUIET_DEADLINE;
         loop {
@@ -88,7 +89,7 @@ impl Served {
         }
     }
 
-    /// It is polled, and that finds requests.
+    /// Waits until the disk is polled and polling finds requests.
     fn is_polled(&mut self) {
         let before = self.now().queues.hits;
         self.polls("polled", |now| {
@@ -96,7 +97,7 @@ impl Served {
         });
     }
 
-    /// A CPU counts as free for it, whoever else wants it now and then.
+    /// Waits until a CPU counts as idle for the disk, even if other threads need it now and then.
     fn has_a_cpu(&mut self) {
         let refused = |disk: &mut Self| refusals(&disk.now(), PollReason::NoFreeCpu);
         let until = Instant::now() + QUIET_DEADLINE;
@@ -110,7 +111,8 @@ impl Served {
         }
     }
 
-    /// It sleeps for this reason, which is counted and told; and is served.
+    /// Waits until the disk sleeps for this reason, checks that it is counted and reported, and
+    /// that the disk is served.
     fn is_refused(&mut self, reason: PollReason, told: &str) {
         let before = refusals(&self.now(), reason);
         self.polls(&format!("refused by {reason:?}"), |now| {
@@ -131,7 +133,7 @@ impl Served {
         assert_eq!(self.caller.stats().disks[0].errors, 0);
     }
 
-    /// The process that serves.
+    /// Returns the process ID of the worker.
     fn worker(&self) -> u32 {
         self.io.process.worker().unwrap().unwrap().id()
     }
@@ -167,7 +169,7 @@ fn a_client_on_the_same_cpu_wants_it() {
     let all = cpus::mine().unwrap();
     let (here, elsewhere) = (all[0], all.last().copied().unwrap());
     cpus::keep_to(&[here]).unwrap();
-    // However busy the CPU is: the other guard does not ask.
+    // A threshold of 0 disables the other guard, so any CPU load passes it.
     let mut disk = Served::start("0", vec![here]);
     disk.is_refused(PollReason::CpuWanted, "others want the CPU");
     if here != elsewhere {
@@ -185,14 +187,14 @@ fn a_process_that_is_given_one_cpu_counts_that_one_only() {
     assert_ne!(one, other, "this needs two CPUs");
     cpus::keep_to(&[one]).unwrap();
     let mut disk = Served::by(Io::apart, THRESHOLD, vec![other]);
-    // It has learnt that spins pay, which takes it long beside hogs.
+    // The disk must first learn that polling pays, which takes long beside busy threads.
     disk.is_polled();
-    // Else half of the CPU is its own, however many the hogs are.
+    // Otherwise half of the CPU would belong to its session, however many busy threads there are.
     cpus::defer(disk.worker()).unwrap();
     let hogs = Hogs::start(&[one], HOGS).unwrap();
     disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
     for _ in 0..rounds(1, 5) {
-        // Changed while it serves.
+        // Change the CPUs while the disk is served.
         let worker = disk.worker();
         cpus::confine(worker, &[other]).unwrap();
         disk.has_a_cpu();
@@ -212,7 +214,7 @@ fn a_process_that_is_given_one_cpu_counts_that_one_only() {
 #[test]
 fn a_quota_is_not_spent_on_polling() {
     let _alone = alone();
-    // The least that can be asked for: a machine with other work has that much.
+    // The lowest threshold: a machine with other work has that much idle CPU time.
     let mut disk = Served::start("1", cpus::mine().unwrap());
     let Some(quota) = Quota::new().unwrap() else { return disk.end() };
     quota.enclose(disk.io.process.id()).unwrap();
@@ -238,10 +240,10 @@ fn a_cpu_that_goes_offline_and_comes_back_is_noticed() {
     assert_ne!(stays, goes, "this needs two CPUs");
     let mut disk = Served::start(THRESHOLD, all.clone());
     for round in 0..rounds(3, 20) {
-        // Nothing else wants a CPU: beside hogs on one, reactor and client may share the other.
+        // Busy threads would push reactor and client to the same CPU, so run without them here.
         disk.is_polled();
         if round % 2 == 1 {
-            // With its reactor on it.
+            // Move the reactor to this CPU as well.
             cpus::confine(disk.worker(), &[goes]).unwrap();
         }
         let offline = Offline::take(goes).unwrap();

@@ -2,5 +2,5 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
-    iod::io_main::main()
+    iod::programs::io::main()
 }

@@ -2,5 +2,5 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
-    iod::net_main::main()
+    iod::programs::net::main()
 }

@@ -1,4 +1,4 @@
-//! From a line to its answer.
+//! Dispatch of a request line to its reply.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use crate::disk_registry::DiskRegistry;
 use crate::handover;
 use crate::keeper_link::KeeperInfo;
 
-/// What a line asks for beside its answer.
+/// Action after the reply to a line.
 #[derive(Debug)]
 pub(crate) enum AfterReply {
-    /// The next line.
+    /// Read the next line.
     GoOn,
-    /// The process ends.
+    /// End the process.
     ShutDown,
-    /// A descriptor goes with the answer.
+    /// Send a descriptor with the reply.
     Give(OwnedFd),
-    /// Another process serves: this one ends at once, and touches nothing.
+    /// End this process at once and touch nothing, because another process serves.
     HandedOver,
 }
 
-/// Who calls, and what a call may reach beside the disks.
+/// Caller, and the parts of the process that a call may use beside the disks.
 pub(crate) struct CallContext<'a> {
-    /// It runs as the user that we run as.
+    /// True if the caller has the same user ID as this process.
     pub(crate) is_us: bool,
-    /// Ends the process.
+    /// Signal that ends the process.
     pub(crate) end: &'a StopSignal,
-    /// Whoever takes callers.
+    /// Server that accepts callers.
     pub(crate) server: &'a ControlServer,
 }
 
-/// Carries out the call in a line.
+/// Executes the call in a line.
 pub(crate) fn answer(
     disk_registry: &Arc<DiskRegistry>,
     call_context: &CallContext<'_>,
@@ -63,12 +63,12 @@ pub(crate) fn answer(
     (Response::new(id, outcome), after)
 }
 
-/// An answer to something that is no request.
+/// Returns the reply to a line that is not a valid request.
 pub(crate) fn refusal(code: i64, message: impl Into<String>) -> Response {
     Response::new(Value::Null, Err(RpcError { code, message: message.into() }))
 }
 
-/// The call in a line, with the id by which its caller knows it.
+/// Parses the call in a line, and its request id.
 pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
     let refuse = |id, code, message: String| (id, Err(RpcError { code, message }));
     let value: Value = match serde_json::from_slice(line) {
@@ -78,7 +78,7 @@ pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
             return refuse(Value::Null, code::PARSE, message);
         }
     };
-    // Whatever else is wrong, the caller recognises its own id.
+    // Read the id first, so that error replies carry it.
     let id = value.get("id").filter(|id| id.is_number() || id.is_string()).cloned();
     let id = id.unwrap_or_default();
     let request: Request = match serde_json::from_value(value) {
@@ -103,7 +103,7 @@ fn adopt(
         let message = "only the user that this process runs as may keep it".into();
         return Err(RpcError { code: code::FAILED, message });
     }
-    // The keeper that an upgrade counts on must be the one that began it.
+    // The keeper that starts an upgrade must stay the same until it ends.
     disk_registry.refuse_while_upgrading()?;
     let (keeper_info, link) =
         disk_registry.door().adopt(call_context.end).map_err(crate::error::failed)?;
@@ -159,14 +159,14 @@ fn carry_out(
             disk_registry.shut_down();
             Ok(Value::Object(Default::default()))
         }
-        // Its answer is more than a value.
+        // The caller handles this call: its reply carries a descriptor.
         Call::KeeperAdopt => Ok(Value::Null),
     }
 }
 
 fn metrics(disk_registry: &Arc<DiskRegistry>) -> Result<Value, RpcError> {
     let openmetrics = disk_registry.metrics();
-    // Quotes and line ends take two bytes each on the wire.
+    // Quotes and line ends take two bytes each in JSON.
     if openmetrics.len() > MAX_LINE_BYTES / 2 {
         let message = "the page is too long for one answer; scrape it (--metrics)".into();
         return Err(RpcError { code: code::FAILED, message });

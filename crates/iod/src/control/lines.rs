@@ -2,14 +2,14 @@
 
 use std::io::{self, BufRead, Read};
 
-/// What came.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A whole line, without its end.
+    /// Complete line, without its newline.
     Whole(Vec<u8>),
-    /// More bytes than a line may have, and no end.
+    /// More bytes than a line may have, without a newline.
     TooLong,
-    /// The other side has closed; what followed the last line is dropped.
+    /// The other side has closed. Bytes after the last newline are dropped.
     End,
 }
 

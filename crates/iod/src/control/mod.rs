@@ -1,7 +1,7 @@
-//! The control socket: one thread for each caller, one line for each call.
+//! The control socket, with one thread for each caller and one line for each call.
 //!
-//! A caller waits only for its own calls; calls that concern one disk exclude each other in the
-//! [`DiskRegistry`].
+//! A caller waits only for its own calls. The [`DiskRegistry`] serializes calls that concern the
+//! same disk.
 
 mod dispatch;
 pub(crate) mod lines;
@@ -28,13 +28,13 @@ use dispatch::{AfterReply, CallContext, answer};
 pub(crate) use dispatch::{parse, refusal};
 use lines::Line;
 
-/// Callers at a time: each has a thread and a buffer, and the control plane needs a handful.
+/// Most callers at a time. Each has a thread and a buffer, and the control plane needs a handful.
 pub const MAX_CALLERS: usize = 64;
-/// How long the end of the process waits for callers to take their last answers. The disks are
-/// gone by then, and answers are short: a caller that takes longer does not read.
+/// Longest wait at the end of the process until callers have read their last reply. The disks are
+/// detached by then, and replies are short. So a caller that takes longer does not read.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
-/// How long a process that another one serves in place of waits for answers that it still owes.
-/// They take no time, but a scraper may have connected and not yet asked.
+/// Longest wait for pending replies after another process took over. The replies take no time, but
+/// a scraper may have connected without sending its request yet.
 const PARTING_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves callers until it is stopped.
@@ -42,12 +42,13 @@ const PARTING_GRACE: Duration = Duration::from_secs(5);
 pub struct ControlServer {
     disk_registry: Arc<DiskRegistry>,
     client_set: Mutex<ClientSet>,
-    /// A caller's thread is about to end.
+    /// Notified when a caller's thread is about to end.
     left: Condvar,
     gate: AcceptGate,
-    /// Of the metrics' socket, which another process takes over together with this one.
+    /// Gate of the metrics socket, which another process takes over together with the control
+    /// socket.
     scrapers: Arc<AcceptGate>,
-    /// Told when a caller has asked for the end of the process.
+    /// Signalled when a caller has requested the end of the process.
     end: StopSignal,
 }
 
@@ -55,9 +56,10 @@ pub struct ControlServer {
 struct ClientSet {
     next: u64,
     open: BTreeMap<u64, Open>,
-    /// Ended, still to be joined.
+    /// Threads that ended and must be joined.
     ended: Vec<JoinHandle<()>>,
-    /// Another process serves: each gets one answer, if it has none yet, and no more.
+    /// True after another process took over. Each caller without a reply still gets one, and no
+    /// more.
     parting: bool,
 }
 
@@ -65,16 +67,16 @@ struct ClientSet {
 struct Open {
     stream: Arc<UnixStream>,
     thread: JoinHandle<()>,
-    /// It has been answered.
+    /// True if the caller has received a reply.
     answered: bool,
 }
 
 impl ControlServer {
-    /// A server for the disks of `table`. It gives `end` when a caller asks for a shutdown and
-    /// has been answered. By `scrapers` the metrics of the same process are served.
+    /// Creates a server for the disks of `disk_registry`. It signals `end` after the reply to a
+    /// shutdown call. `scrapers` is the gate of this process's metrics socket.
     ///
     /// # Errors
-    /// The process may open no more descriptors.
+    /// The process cannot open more descriptors.
     pub(crate) fn new(
         disk_registry: Arc<DiskRegistry>,
         end: StopSignal,
@@ -85,15 +87,16 @@ impl ControlServer {
     }
 
     fn callers(&self) -> MutexGuard<'_, ClientSet> {
-        // Additions and removals of whole entries: a panic elsewhere leaves them whole.
+        // Entries are added and removed as a whole, so a panic elsewhere cannot leave them
+        // inconsistent.
         self.client_set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes callers from `listener` until [`Self::stop`]; then lets those that are here finish
-    /// their call, and waits for them. One that does not read its answers is cut off.
+    /// Accepts callers from `listener` until [`Self::stop`]. Then it waits until all callers have
+    /// finished their calls. A caller that does not read its replies is disconnected.
     ///
     /// # Errors
-    /// The socket is broken.
+    /// The socket failed.
     pub fn run(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
         let outcome = self.take_callers(listener);
         self.let_go();
@@ -105,17 +108,17 @@ impl ControlServer {
         self.gate.stop();
     }
 
-    /// Takes no caller and no scraper from here on: whoever comes waits for another process to take
-    /// them, or for [`Self::resume`].
+    /// Stops accepting callers and scrapers. New ones wait until another process accepts them, or
+    /// until [`Self::open`] is called.
     ///
     /// # Errors
-    /// The process may open no more descriptors; [`Self::resume`] undoes what was done.
+    /// The process cannot open more descriptors. [`Self::open`] undoes a partial pause.
     pub(crate) fn pause_accept(&self) -> io::Result<()> {
         self.gate.pause()?;
         self.scrapers.pause()
     }
 
-    /// Takes callers and scrapers again.
+    /// Accepts callers and scrapers again.
     pub(crate) fn open(&self) {
         self.gate.resume();
         self.scrapers.resume();
@@ -132,15 +135,16 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Another process serves, and whoever comes is its own. Those that came here before have an
-    /// answer when this returns, or have not asked for one in time. Called by a caller's thread.
+    /// Ends service after another process took over; that process accepts new connections. When
+    /// this returns, each earlier caller has its reply, or sent no request in time. Runs on a
+    /// caller's thread.
     fn part(&self) {
         let until = Instant::now() + PARTING_GRACE;
         self.scrapers.stop();
         let mut client_set = self.callers();
         client_set.parting = true;
         for caller in client_set.open.values().filter(|caller| caller.answered) {
-            // Lines that have come are still read. Fails only where the other side has closed.
+            // Lines that have arrived are still read. This fails only if the other side has closed.
             let _ = caller.stream.shutdown(Shutdown::Read);
         }
         let others = |client_set: &mut ClientSet| client_set.open.len() > 1;
@@ -151,12 +155,12 @@ impl ControlServer {
     fn let_go(&self) {
         let shut = |client_set: &ClientSet, how| {
             for caller in client_set.open.values() {
-                // Fails only where the other side has closed already.
+                // This fails only if the other side has closed already.
                 let _ = caller.stream.shutdown(how);
             }
         };
         let client_set = self.callers();
-        // No more lines; answers still go out.
+        // Accept no more lines. Replies are still sent.
         shut(&client_set, Shutdown::Read);
         let here = |client_set: &mut ClientSet| !client_set.open.is_empty();
         let waited = self.left.wait_timeout_while(client_set, ANSWER_GRACE, here);
@@ -183,7 +187,7 @@ impl ControlServer {
         let (stream, key) = (Arc::new(stream), client_set.next);
         client_set.next += 1;
         let (server, line) = (Arc::clone(self), Arc::clone(&stream));
-        // It takes the lock when it ends, so its entry is there by then.
+        // The thread takes the lock when it ends, so its entry exists by then.
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Err(error) = server.serve(key, &line) {
                 tracing::debug!("caller lost: {error}");
@@ -198,7 +202,8 @@ impl ControlServer {
         Ok(())
     }
 
-    /// A caller has been answered; true: another process answers it from here on.
+    /// Records that a caller has its reply. Returns true if another process serves this caller from
+    /// here on.
     fn was_last_answer(&self, key: u64) -> bool {
         let mut client_set = self.callers();
         if let Some(caller) = client_set.open.get_mut(&key) {
@@ -226,7 +231,8 @@ impl ControlServer {
             }
             let (response, after) = answer(&self.disk_registry, &call_context, &line);
             if let AfterReply::HandedOver = after {
-                // One that reads nothing must not keep this process, which serves nobody else.
+                // A caller that does not read must not keep this process alive, because it serves
+                // nothing else.
                 stream.set_write_timeout(Some(ANSWER_GRACE))?;
             }
             let sent = match &after {
@@ -238,9 +244,10 @@ impl ControlServer {
             match after {
                 AfterReply::GoOn | AfterReply::Give(_) => {}
                 AfterReply::ShutDown => self.end.stop(),
-                // Without a single destructor: sockets, locks and images are another's now.
+                // Exit without destructors: sockets, locks and images belong to the other process
+                // now.
                 AfterReply::HandedOver => {
-                    // It need not wait for what is done for others.
+                    // This caller need not wait for the other callers.
                     let _ = stream.shutdown(Shutdown::Both);
                     self.part();
                     std::process::exit(0)
@@ -254,7 +261,7 @@ impl ControlServer {
     }
 }
 
-/// Sends an answer with a descriptor: it goes with the first byte.
+/// Sends a reply with a descriptor, which travels with the first byte.
 fn send_with(mut stream: &UnixStream, response: &Response, fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
@@ -268,7 +275,7 @@ fn send_with(mut stream: &UnixStream, response: &Response, fd: BorrowedFd<'_>) -
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
-/// Sends an answer.
+/// Sends a reply.
 pub(crate) fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');

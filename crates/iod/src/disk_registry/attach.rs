@@ -1,4 +1,4 @@
-//! A disk comes.
+//! Attach of disks.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::limits::check_open_files;
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
-    /// Opens a disk and listens; activates it if the spec says so. When this returns, front-ends
-    /// can connect.
+    /// Opens a disk and listens. Activates it if the spec asks for that. When this returns,
+    /// front-ends can connect.
     ///
     /// # Errors
-    /// The id is taken, too few open files are left, the image or the socket cannot be had.
+    /// The id is in use, too few open files are free, or the image or socket cannot be opened.
     pub fn attach(&self, spec: DiskSpec) -> Result<DiskReply, RpcError> {
         let id = spec.id.clone();
         let goal = if spec.activate { StableState::Active } else { StableState::Attached };
@@ -30,7 +30,7 @@ impl DiskRegistry {
         attached.map(|served_disk| reply(&served_disk)).map_err(failed)
     }
 
-    /// From here on a disk that is being attached can be looked at.
+    /// Publishes a disk that is being attached, so that `stats` shows it.
     pub(super) fn show(&self, id: &str, served_disk: &Arc<ServedDisk>) {
         let mut disks = self.disks();
         let (closing, polling) = (disks.closing, disks.poll.spec());
@@ -44,8 +44,8 @@ impl DiskRegistry {
         }
     }
 
-    /// Activates a new disk if its spec says so, listens, has it held and serves it. A failure
-    /// leaves nothing behind.
+    /// Activates a new disk if its spec asks for that, listens, preserves the disk and serves it. A
+    /// failure leaves nothing behind.
     fn serve_new(&self, served_disk: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
         if served_disk.spec().activate {
             self.join_fence(served_disk);
@@ -55,15 +55,15 @@ impl DiskRegistry {
         let serving = serving.and_then(|()| self.hold(served_disk));
         let serving = serving.and_then(|()| served_disk.serve(served_disk.source(), None));
         if serving.is_err() {
-            // Nothing was written, so there is nothing to flush.
+            // Nothing was written, so no flush is needed.
             let _ = served_disk.detach();
             self.forget(&served_disk.spec().id);
         }
         serving
     }
 
-    /// Has it held that there will be files of a socket: a worker that dies before it can have the
-    /// socket held leaves them to its successor, which removes them.
+    /// Preserves a note that the socket's files will exist. If the worker dies before it can
+    /// preserve the socket, its successor removes these files.
     fn announce(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
         let preserved_disk =
             PreservedDisk { leaving: true, active: false, ..served_disk.to_preserved() };

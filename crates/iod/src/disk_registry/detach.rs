@@ -1,4 +1,4 @@
-//! A disk goes, or all of them.
+//! Detach of one disk or of all disks.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -11,10 +11,11 @@ use crate::lifecycle::{Phase, Verb, VerbDecision};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
-    /// Deactivates a disk, closes its socket and forgets it.
+    /// Deactivates a disk, closes its socket and removes it from the registry.
     ///
     /// # Errors
-    /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
+    /// No such disk, another verb is running, or a flush failed. After a failed flush, the disk is
+    /// detached all the same.
     pub fn detach(&self, id: &str) -> Result<(), RpcError> {
         let disks = self.disks();
         disks.open()?;
@@ -26,7 +27,7 @@ impl DiskRegistry {
         let closing = disks.closing;
         let (served_disk, before) = loop {
             let Some(entry) = disks.by_id.get_mut(id) else {
-                // It was being attached, and that has ended.
+                // The entry existed while the disk was being attached, and that has ended.
                 return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
             };
             match (entry.phase.begin(Verb::Detach), &entry.served_disk) {
@@ -35,7 +36,7 @@ impl DiskRegistry {
                     break (served_disk.clone(), before);
                 }
                 (Ok(VerbDecision::Nothing), _) => return Ok(()),
-                // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
+                // The running verb waits for the I/O of a dead process. Cancel that wait.
                 (Err(_), Some(served_disk)) if given_up || served_disk.fence_since().is_some() => {
                     served_disk.disconnect_front_end();
                     given_up = true;
@@ -48,15 +49,16 @@ impl DiskRegistry {
         drop(disks);
         match self.begin_leaving(id, served_disk.as_ref()) {
             Ok(()) => {}
-            // All is to end, and the keeper with it.
+            // The whole process ends, and the keeper with it.
             Err(error) if closing => {
                 tracing::error!(disk = id, "{}", crate::error::error_chain(&error));
             }
             Err(error) => {
-                // A successor would serve it as if nothing had been: nothing has.
+                // A successor would serve the disk as before, so restore the former phase.
                 if let Some(entry) = self.disks().by_id.get_mut(id) {
                     entry.phase = before;
-                    // A keeper that was late may yet hold it: the next verb says how it is.
+                    // A late keeper may still have stored the change. The next verb preserves the
+                    // disk again.
                     entry.unheld = served_disk.is_some();
                 }
                 self.ended.notify_all();
@@ -75,8 +77,8 @@ impl DiskRegistry {
         outcome.map_err(failed)
     }
 
-    /// Has it held that a disk is being detached, so that a worker that dies in the middle leaves the
-    /// rest to its successor, and whatever comes after it no worker serves the disk again.
+    /// Preserves the fact that a disk is being detached. If the worker dies during the detach, its
+    /// successor completes it, and no worker serves the disk again.
     fn begin_leaving(
         &self,
         id: &str,
@@ -90,7 +92,8 @@ impl DiskRegistry {
         });
         match now {
             Some(Ok(())) => Ok(()),
-            // What is held of it already is enough for that, and takes no descriptors.
+            // The entry that is preserved already suffices for that, and sending it takes no new
+            // descriptors.
             Some(Err(PreserveError::Os(_))) | None => {
                 Ok(self.keeper_client.preserve_detaching(id)?)
             }
@@ -98,8 +101,8 @@ impl DiskRegistry {
         }
     }
 
-    /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is
-    /// done where another process has taken over.
+    /// Detaches everything. Waits for running verbs and refuses new ones. Does nothing if another
+    /// process has taken over.
     pub fn shut_down(&self) {
         if !self.begin_end() {
             return;
@@ -107,7 +110,7 @@ impl DiskRegistry {
         let disks = self.disks();
         let ids: Vec<_> = disks.by_id.keys().cloned().collect();
         for entry in disks.by_id.values() {
-            // All of them drain from now on, whoever is waited for first.
+            // All disks drain from now on, whichever the loop below waits for first.
             if let Some(served_disk) = &entry.served_disk {
                 served_disk.disconnect_front_end();
             }
@@ -119,8 +122,8 @@ impl DiskRegistry {
                 self.nics.shut_down();
             }
             for id in &ids {
-                // A thread for each: one whose storage hangs waits for its deadline, and any
-                // number of those must not hold up the others.
+                // Use one thread per disk. A disk with hung storage waits until its deadline, and
+                // must not delay the others.
                 let work = || self.detach_at_last(id);
                 if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
                     self.detach_at_last(id);
@@ -134,7 +137,7 @@ impl DiskRegistry {
         while let Some(Phase::Busy(..)) = disks.by_id.get(id).map(|entry| entry.phase) {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         }
-        // Under the same lock, so that no other verb can come between.
+        // Keep the lock, so that no other verb can start in between.
         if let Err(error) = self.carry_out_detach(disks, id)
             && error.code != code::NO_SUCH_DISK
         {

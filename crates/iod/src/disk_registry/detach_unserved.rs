@@ -1,4 +1,4 @@
-//! The end of disks that are held and not served.
+//! Detach of disks that are preserved but not served.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::keeper_client::{PreservedDisk, PreservedDiskRecord, PreservedFds};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
-    /// Ends the detach that a dead worker began. What its guest was promised is made durable, and
-    /// its last I/O has ended, before anybody may take the disk for detached.
+    /// Completes the detach that a dead worker began. Before the disk counts as detached, its last
+    /// I/O has ended and acknowledged writes are durable.
     pub(super) fn finish_detach(
         &self,
         preserved_disk: &PreservedDisk,
         patience: FencePatience,
     ) -> Result<(), ServedDiskError> {
         let id = &preserved_disk.spec.id;
-        // A client that wrote had the lock as a guest has.
+        // An NBD client that writes has the image locked as a guest does.
         if preserved_disk.active || preserved_disk.is_exported_for_writing() {
             match ServedDisk::restore(preserved_disk, self.kept(id)?, Arc::clone(&self.pool)) {
                 Ok(served_disk) => {
@@ -55,7 +55,8 @@ impl DiskRegistry {
         Ok(())
     }
 
-    /// Removes what an attach has left that was cut off before it could have its socket held.
+    /// Removes the socket files of an attach that was interrupted before it could preserve its
+    /// socket.
     fn sweep(&self, id: &str) {
         let held = self
             .keeper_client
@@ -64,7 +65,7 @@ impl DiskRegistry {
             .find(|preserved_disk_record| preserved_disk_record.held().spec.id == id);
         let Some(PreservedDiskRecord::Known(preserved_disk)) = held else { return };
         if let Err(error) = Listener::sweep(&preserved_disk.spec.socket) {
-            // Somebody else's by now, or never made.
+            // Another process owns the path by now, or the files were never created.
             tracing::info!(disk = id, "its socket is left alone: {}", error_chain(&error));
         }
     }

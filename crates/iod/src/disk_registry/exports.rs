@@ -1,4 +1,4 @@
-//! Disks offered over NBD.
+//! NBD exports of disks.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::limits::{check_connections, of_export};
 use crate::served_disk::ServedDisk;
 
 impl Disks {
-    /// Open files that all exports may take, also those of disks that wait to be had again.
+    /// Returns the open files that all exports may use, including those of refused disks.
     pub(super) fn exported_files(&self) -> u64 {
         let specs =
             self.by_id.values().flat_map(|entry| match (&entry.served_disk, &entry.refused) {
@@ -25,11 +25,11 @@ impl Disks {
 }
 
 impl DiskRegistry {
-    /// Offers a disk over NBD. When this returns, clients can connect.
+    /// Exports a disk over NBD. When this returns, clients can connect.
     ///
     /// # Errors
-    /// No such disk, a verb at work, a socket that is taken; or an export that would write to a
-    /// disk that somebody else may write.
+    /// No such disk, another verb is running, the socket is in use, or the export is writable and
+    /// another program may write to the disk.
     pub fn export(&self, spec: &ExportSpec) -> Result<ExportReply, RpcError> {
         let disks = self.disks();
         disks.open()?;
@@ -46,8 +46,8 @@ impl DiskRegistry {
     /// Ends the export of a disk on `socket`, or all of its exports.
     ///
     /// # Errors
-    /// No such disk or export, a verb at work, or a flush that failed; the export is gone all the
-    /// same.
+    /// No such disk or export, another verb is running, or a flush failed. After a failed flush,
+    /// the export is removed all the same.
     pub fn unexport(&self, id: &str, socket: Option<&Path>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Unexport, |served_disk| served_disk.unexport(socket))
     }

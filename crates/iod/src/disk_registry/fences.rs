@@ -1,8 +1,8 @@
-//! Waits for fences that attempts at disks have left behind.
+//! Fence waits that earlier attempts to activate a disk have left behind.
 //!
-//! Who waits for the I/O of a dead process sleeps in the kernel, on a thread that cannot be called
-//! back. An attempt that waits no longer leaves it, and the next one at the same disk joins it:
-//! however often it is tried, one thread and one open image wait.
+//! A thread that waits for the I/O of a dead process sleeps in the kernel and cannot be cancelled.
+//! An attempt that stops waiting leaves its thread behind, and the next attempt at the same disk
+//! joins it. So only one thread and one open image wait, however often an activation is retried.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use model::spec::Backend;
 use super::DiskRegistry;
 use crate::served_disk::{FenceWaiter, ServedDisk};
 
-/// A wait that nobody waits for.
+/// Fence wait without a waiting caller.
 #[derive(Debug)]
 pub(super) struct OrphanedFenceWait {
     of: Of,
     waiter: Arc<FenceWaiter>,
 }
 
-/// Disk, socket and image: what a fence is told by.
+/// Disk, socket and image, which identify a fence.
 type Of = (String, PathBuf, Backend);
 
 fn of(served_disk: &ServedDisk) -> Of {
@@ -28,7 +28,8 @@ fn of(served_disk: &ServedDisk) -> Of {
 }
 
 impl DiskRegistry {
-    /// Before a disk is activated: if a former attempt at it is still waited for, it joins that.
+    /// Joins the pending fence wait of an earlier attempt, if there is one. Call this before an
+    /// activation.
     pub(super) fn join_fence(&self, served_disk: &ServedDisk) {
         let mut disks = self.disks();
         disks.waits.retain(|left| !left.waiter.is_over());
@@ -38,7 +39,7 @@ impl DiskRegistry {
         }
     }
 
-    /// After an attempt that came to nothing: what is left of it is for the next one to join.
+    /// Stores the pending fence wait of a failed attempt, so that the next attempt can join it.
     pub(super) fn leave_fence(&self, served_disk: &ServedDisk) {
         let Some(waiter) = served_disk.waiter().filter(|waiter| !waiter.is_over()) else { return };
         let mut disks = self.disks();

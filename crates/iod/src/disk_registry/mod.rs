@@ -1,6 +1,7 @@
-//! The disks of a process, and who may do what to which of them now.
+//! Registry of the disks of a process. It decides which verb may run on which disk.
 //!
-//! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
+//! A verb that has changed a disk preserves it (`crate::keeper_client`) before its caller gets a
+//! reply.
 
 mod attach;
 mod detach;
@@ -35,20 +36,20 @@ use fences::OrphanedFenceWait;
 use poll::Defaults;
 pub(crate) use restore::RefusedDisk;
 
-/// Answer to every verb from then on.
+/// Reply to every verb after shutdown began.
 const CLOSING: &str = "the process is shutting down";
 
-/// All disks by id. Verbs on different disks run side by side; on one disk, one at a time.
+/// All disks by id. Verbs on different disks run in parallel; verbs on one disk run one at a time.
 #[derive(Debug)]
 pub struct DiskRegistry {
     pool: Arc<Pool>,
     started: Instant,
-    /// Open files that the process may have.
+    /// Limit of open files of the process.
     open_files: u64,
     keeper_client: KeeperClient,
     nics: NicRegistry,
     disks: Mutex<Disks>,
-    /// A verb has ended.
+    /// Notified when a verb has ended.
     ended: Condvar,
 }
 
@@ -57,9 +58,9 @@ struct Disks {
     by_id: BTreeMap<String, DiskEntry>,
     poll: Defaults,
     waits: Vec<OrphanedFenceWait>,
-    /// All disks go, and callers may do nothing to them any more.
+    /// True once shutdown began; verbs are refused.
     closing: bool,
-    /// Another process is about to go on with everything, or does so.
+    /// True while another process is about to take over, and afterwards.
     upgrading: bool,
     handed_over: bool,
 }
@@ -68,24 +69,24 @@ struct Disks {
 struct DiskEntry {
     phase: Phase,
     queues: u16,
-    /// Absent while it is being opened, and where it cannot be.
+    /// `None` while the disk is being opened, and if it cannot be opened.
     served_disk: Option<Arc<ServedDisk>>,
-    /// Held, and not to be had again as it was.
+    /// Set if the preserved disk cannot be reopened in the state its guest saw.
     refused: Option<Arc<RefusedDisk>>,
-    /// What is held of it is older than it is: a verb did what it was to do, and could not have
-    /// that held.
+    /// True if the preserved record is outdated: a verb changed the disk, but could not preserve
+    /// the change.
     unheld: bool,
 }
 
 impl DiskRegistry {
-    /// An empty table whose disks run on `pool`, and of which nobody is told; `open_files` is the
+    /// Creates an empty registry whose disks run on `pool`, without a keeper. `open_files` is the
     /// limit of the process.
     pub fn new(pool: Arc<Pool>, open_files: u64) -> Self {
         Self::with(pool, open_files, KeeperClient::default(), PollSpec::default())
     }
 
-    /// The same under a keeper, who is told of all disks. They are polled like this where nothing
-    /// else is set or held.
+    /// Creates a registry that preserves every disk with the keeper. `polling` applies to disks for
+    /// which neither a caller nor a preserved setting says otherwise.
     pub fn with(
         pool: Arc<Pool>,
         open_files: u64,
@@ -101,22 +102,22 @@ impl DiskRegistry {
         Self { pool, started: Instant::now(), open_files, keeper_client, nics, disks, ended }
     }
 
-    /// The way to the keeper.
+    /// Returns the client of the keeper.
     pub(crate) fn door(&self) -> &KeeperClient {
         &self.keeper_client
     }
 
-    /// The NICs of the process.
+    /// Returns the NICs of the process.
     pub(crate) fn nics(&self) -> &NicRegistry {
         &self.nics
     }
 
     fn disks(&self) -> MutexGuard<'_, Disks> {
-        // Entries are changed whole: a panic elsewhere leaves them whole.
+        // Entries are replaced as a whole, so a panic elsewhere cannot leave them inconsistent.
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a disk held as it is now.
+    /// Preserves the current state of a disk.
     fn hold(&self, served_disk: &ServedDisk) -> Result<(), ServedDiskError> {
         let preserved_fds = served_disk.preserved_fds();
         let preserved_fds = preserved_fds
@@ -143,7 +144,7 @@ impl DiskRegistry {
         self.ended.notify_all();
     }
 
-    /// What the process, its disks and NICs have done, or those of one id.
+    /// Returns statistics of the process, its disks and NICs, or only those of one id.
     ///
     /// # Errors
     /// No such disk or NIC.
@@ -152,7 +153,7 @@ impl DiskRegistry {
         self.told(id, detail)
     }
 
-    /// The same, with so much of ports of the switch.
+    /// Returns the statistics, with this much detail about ports of the switch.
     fn told(&self, id: Option<&str>, of_ports: StatsDetail) -> Result<Stats, RpcError> {
         let disks = self.disks();
         let there = |id: &str| disks.by_id.contains_key(id) || self.nics.has(id);
@@ -183,12 +184,12 @@ impl DiskRegistry {
         Ok(stats)
     }
 
-    /// What all of it has done, in the text format of OpenMetrics.
+    /// Returns all statistics in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
         let disks = self.disks();
         let served_disks = disks.by_id.values().filter_map(|one| one.served_disk.clone()).collect();
         drop(disks);
-        // Without an id there is none that can be missing.
+        // Without an id, the call cannot fail for a missing device.
         let stats = self.told(None, StatsDetail::Everything);
         let residences = self.nics.residences();
         stats.map_or_else(
@@ -203,7 +204,7 @@ fn reply(served_disk: &ServedDisk) -> DiskReply {
     DiskReply { id: served_disk.spec().id.clone(), state: state(served_disk), geometry }
 }
 
-/// A disk's state as it is reported.
+/// Returns a disk's state for reports.
 pub(crate) fn state(served_disk: &ServedDisk) -> DiskState {
     if served_disk.stuck().is_some() {
         return DiskState::Stuck;
@@ -221,7 +222,7 @@ fn no_such_disk(id: &str) -> RpcError {
     RpcError { code: code::NO_SUCH_DISK, message }
 }
 
-/// A verb that cannot be done to a disk now.
+/// Converts a refused verb to the reply of its caller.
 fn refusal(refused: VerbRefused) -> RpcError {
     match refused {
         VerbRefused::Busy(_) => busy(refused),
@@ -229,7 +230,7 @@ fn refusal(refused: VerbRefused) -> RpcError {
     }
 }
 
-/// What passes by itself.
+/// Returns the error of a condition that ends by itself.
 fn busy(with: impl std::fmt::Display) -> RpcError {
     RpcError { code: code::BUSY, message: with.to_string() }
 }

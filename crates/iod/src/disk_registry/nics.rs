@@ -1,4 +1,4 @@
-//! NICs, beside the disks of the same process.
+//! Calls that concern the NICs of the same process.
 
 use model::nic::{NicLimits, NicSpec, UplinkSpec};
 use model::poll::PollChange;
@@ -11,7 +11,7 @@ impl DiskRegistry {
     /// Plugs a NIC into its network and listens. When this returns, front-ends can connect.
     ///
     /// # Errors
-    /// The id is taken, too few open files are left, the network or the socket cannot be had.
+    /// The id is in use, too few open files are free, or the network or socket is unavailable.
     pub fn attach_nic(&self, spec: NicSpec) -> Result<NicReply, RpcError> {
         let disks = self.disks();
         disks.open()?;
@@ -21,34 +21,34 @@ impl DiskRegistry {
         self.nics.attach(spec, self.open_files, taken)
     }
 
-    /// Sends the front-end of a NIC away, closes its socket and forgets it.
+    /// Disconnects the front-end of a NIC, closes its socket and removes it from the registry.
     ///
     /// # Errors
-    /// No such NIC, or a verb at work.
+    /// No such NIC, or another verb is running.
     pub fn detach_nic(&self, id: &str) -> Result<(), RpcError> {
         self.nics.detach(id)
     }
 
-    /// Polls a NIC otherwise from now on.
+    /// Changes the polling of a NIC.
     ///
     /// # Errors
-    /// No such NIC, or a verb at work.
+    /// No such NIC, or another verb is running.
     pub fn poll_nic(&self, id: &str, change: PollChange) -> Result<NicReply, RpcError> {
         self.nics.poll(id, change)
     }
 
-    /// Has a NIC do what it may from now on.
+    /// Replaces the limits of a NIC.
     ///
     /// # Errors
-    /// No such NIC, one that is refused, a verb at work, or a keeper that does not answer.
+    /// No such NIC, the NIC is refused, another verb is running, or the keeper does not answer.
     pub fn limit_nic(&self, id: &str, limits: NicLimits) -> Result<(), RpcError> {
         self.nics.limit(id, limits)
     }
 
-    /// Brings the host to a network by a TAP device, or takes it away.
+    /// Connects the host to a network by a TAP device, or disconnects it.
     ///
     /// # Errors
-    /// No such network, another uplink, or a device that cannot be had.
+    /// No such network, the network has another uplink, or the device is unavailable.
     pub fn uplink(&self, spec: &UplinkSpec) -> Result<(), RpcError> {
         self.nics.uplink(spec)
     }

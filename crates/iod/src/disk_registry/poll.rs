@@ -1,7 +1,7 @@
-//! How disks and NICs are polled for which nothing else is set.
+//! Polling defaults of disks and NICs without settings of their own.
 //!
-//! The program is started with one answer, and a caller may give another, which is held: a worker
-//! that comes later, after a crash or an upgrade, finds it.
+//! The program's options set the defaults, and a caller may override them. The override is
+//! preserved, so that a worker that starts after a crash or an upgrade finds it.
 
 use model::poll::PollChange;
 use model::rpc::RpcError;
@@ -13,34 +13,35 @@ use crate::error::failed;
 use crate::keeper_client::{KeeperClient, PreserveError};
 use crate::keeper_link::PreservedEntry;
 
-/// Key under which the change is held.
+/// Key under which the override is preserved.
 const KEY: &str = "poll";
 
-/// What is asked for.
+/// Requested defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Defaults {
-    /// With the options of the program.
+    /// Defaults from the options of the program.
     started: PollSpec,
-    /// By a caller since.
+    /// Override that a caller has set since.
     set: PollSpec,
-    /// A caller is at it.
+    /// True while a caller changes the override.
     busy: bool,
-    /// The keeper did not answer in time, and may hold something else than what is in force.
+    /// True if the keeper did not answer in time. It may have stored other settings than those in
+    /// effect.
     unheld: bool,
 }
 
 impl Defaults {
-    /// As the program was started, and as it was held since.
+    /// Creates the defaults from the program's options and the preserved override.
     pub(super) fn found(started: PollSpec, keeper_client: &KeeperClient) -> Self {
         Self { started, set: held(keeper_client), busy: false, unheld: false }
     }
 
-    /// For disks.
+    /// Returns the settings that apply to disks.
     pub(super) fn spec(&self) -> PollSpec {
         self.set.or(self.started)
     }
 
-    /// What is in force.
+    /// Returns the settings in effect.
     pub(super) fn in_force(&self) -> EffectivePolling {
         self.spec().resolve()
     }
@@ -54,7 +55,8 @@ impl Defaults {
     }
 }
 
-/// What is held. What is not understood, because a newer program has left it, is not done.
+/// Returns the preserved override. An override of an unknown format, from a newer program, is
+/// ignored.
 fn held(keeper_client: &KeeperClient) -> PollSpec {
     let Some(Ok(PreservedEntry { data, .. })) = keeper_client.entry(KEY) else {
         return PollSpec::default();
@@ -66,13 +68,14 @@ fn held(keeper_client: &KeeperClient) -> PollSpec {
 }
 
 impl DiskRegistry {
-    /// Changes how disks and NICs are polled for which nothing else is set; what is in force then.
+    /// Changes the polling defaults of disks and NICs without settings of their own. Returns the
+    /// settings in effect afterwards.
     ///
     /// # Errors
-    /// Another caller is at it, the process is about to end or to be upgraded, or the keeper does
-    /// not hold it; nothing has changed then. Only if the keeper did not answer in time, it may
-    /// hold it all the same, and a worker that comes after a crash would find it: no upgrade begins
-    /// until a later call has succeeded.
+    /// Another caller is changing them, the process is about to end or to be upgraded, or the
+    /// keeper does not preserve the change. Then nothing has changed. If the keeper did not answer
+    /// in time, it may have stored the change all the same. A worker started after a crash would
+    /// find it. So no upgrade begins until a later call has succeeded.
     pub fn set_poll_defaults(&self, change: PollChange) -> Result<EffectivePolling, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
@@ -88,13 +91,13 @@ impl DiskRegistry {
         match &held {
             Ok(()) => disks.poll.unheld = false,
             Err(PreserveError::Late { .. }) => disks.poll.unheld = true,
-            // It holds what it held.
+            // The keeper still stores the former settings.
             Err(_) => {}
         }
         held.map_err(failed)?;
         disks.poll.set = set;
         let process = disks.poll.spec();
-        // Under the lock, so that one which comes meanwhile misses nothing.
+        // Apply it under the lock, so that a disk attached meanwhile gets it too.
         for served_disk in disks.by_id.values().filter_map(|entry| entry.served_disk.as_ref()) {
             served_disk.set_poll_defaults(process);
         }

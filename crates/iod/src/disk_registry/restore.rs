@@ -1,4 +1,4 @@
-//! Disks that a worker before us had: brought back, or refused with a reason.
+//! Disks of a former worker: restored, or refused with a reason.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -11,25 +11,25 @@ use crate::keeper_client::{PreserveError, PreservedDisk, PreservedDiskRecord, Pr
 use crate::lifecycle::{Phase, StableState, Verb, VerbDecision};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
-/// What is told of a disk until its storage has answered.
+/// Reason shown for a disk until its storage has answered.
 const BEING_OPENED: &str = "it is being taken over, and its storage has not answered yet";
 
-/// Pause before a disk that could not be brought back is tried again, the first time; it doubles.
+/// First pause before a failed restore is retried. The pause doubles each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest.
+/// Longest pause.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// How long the I/O of a dead worker is waited for.
+/// Longest wait for the I/O of a dead worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FencePatience {
-    /// Nobody but the guest waits for it.
+    /// Wait without a deadline, because only the guest waits.
     Endless,
-    /// A caller waits for the answer.
+    /// Wait until the deadline, because a caller waits for the reply.
     UntilDeadline,
 }
 
 impl FencePatience {
-    /// Activates a disk as a worker before us had it.
+    /// Activates a disk that a former worker had active.
     pub(super) fn activate(self, served_disk: &Arc<ServedDisk>) -> Result<(), ServedDiskError> {
         match self {
             Self::Endless => served_disk.activate(),
@@ -38,20 +38,21 @@ impl FencePatience {
     }
 }
 
-/// A disk that is held and cannot be had again as it was. Its guest waits in the backlog.
+/// Preserved disk that cannot be reopened in the state its guest saw. Its front-end waits in the
+/// socket's backlog.
 #[derive(Debug)]
 pub(crate) struct RefusedDisk {
-    /// As it was.
+    /// Preserved state of the disk.
     pub(crate) preserved_disk: PreservedDisk,
-    /// Why it is not so any more, and what can be done.
+    /// Reason for the refusal, and the remedy.
     pub(crate) reason: String,
-    /// What is held is not understood: it is not tried again.
+    /// True if the preserved record has an unknown format. The disk is not retried then.
     pub(crate) novel: bool,
 }
 
 impl DiskRegistry {
-    /// Brings back every NIC that is held, and every disk, all of these at once. Does not wait for
-    /// disks: each is busy until it is there, or refused.
+    /// Restores every preserved NIC and disk, all disks in parallel. Does not wait for disks: each
+    /// disk is busy until it is restored or refused.
     pub fn restore(self: &Arc<Self>) {
         self.nics.restore();
         let uplinks = Arc::clone(self);
@@ -61,7 +62,7 @@ impl DiskRegistry {
         }
         for preserved_disk_record in self.keeper_client.disks() {
             if self.disks().by_id.contains_key(&preserved_disk_record.held().spec.id) {
-                // Taken over from a worker that served it.
+                // The disk was taken over from a serving worker.
                 continue;
             }
             let preserved_disk = match preserved_disk_record {
@@ -73,7 +74,7 @@ impl DiskRegistry {
             };
             let phase = Phase::Busy(Verb::Restore, goal(&preserved_disk));
             let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
-            // Storage that hangs is seen from here on.
+            // From here on, `stats` shows a disk whose storage hangs.
             let reason = BEING_OPENED.into();
             let refused = Some(Arc::new(RefusedDisk {
                 preserved_disk: preserved_disk.clone(),
@@ -93,7 +94,7 @@ impl DiskRegistry {
         }
     }
 
-    /// Shows a disk that is not understood.
+    /// Publishes a disk whose record has an unknown format.
     fn show_novel(&self, preserved_disk: PreservedDisk, reason: String) {
         let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
         tracing::error!(disk = id, "its guest waits: {reason}");
@@ -103,8 +104,8 @@ impl DiskRegistry {
         self.disks().by_id.insert(id, entry);
     }
 
-    /// Brings a disk back. What ends by itself is waited for: an outage that took the worker with
-    /// it must not last longer for that.
+    /// Restores a disk. Retries errors that pass by themselves, so that an outage that killed the
+    /// worker does not outlast its cause.
     fn bring_back_at_last(&self, preserved_disk: PreservedDisk) {
         let id = preserved_disk.spec.id.clone();
         let mut next = Some(preserved_disk);
@@ -118,14 +119,15 @@ impl DiskRegistry {
             if !error.is_passing() {
                 return;
             }
-            // Answers when the storage does, whatever it says; only this thread is left with it.
+            // This returns when the storage answers, with any result. Only this thread blocks on
+            // hung storage.
             drop(crate::open_disk::open(&spec, None));
             next = self.once_more(&id, pause);
             pause = (pause * 2).min(LAST_RETRY);
         }
     }
 
-    /// Brings a refused disk back when what keeps it away has passed.
+    /// Restores a refused disk once the cause of the refusal has passed.
     pub(super) fn bring_back_later(self: &Arc<Self>, id: String) {
         let (disk_registry, name) = (Arc::clone(self), id.clone());
         let work = move || {
@@ -138,14 +140,14 @@ impl DiskRegistry {
         }
     }
 
-    /// Waits for `pause` and begins to bring a disk back again; `None`: there is nothing to bring
-    /// back any more, or somebody else is at it.
+    /// Waits for `pause` and begins to restore a disk again. Returns `None` if the disk no longer
+    /// needs a restore, or if another thread restores it.
     fn once_more(&self, id: &str, pause: Duration) -> Option<PreservedDisk> {
         let ours = |disks: &Disks| !disks.closing && !disks.handed_over;
         let waits = |disks: &mut Disks| ours(disks) && disks.by_id.contains_key(id);
         let waited = self.ended.wait_timeout_while(self.disks(), pause, waits);
         let (disks, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // An upgrade that comes to nothing leaves it to us, and so does a verb that fails.
+        // After a cancelled upgrade or a failed verb, this thread must retry.
         let busy = |disks: &mut Disks| {
             let entry = disks.by_id.get(id);
             ours(disks)
@@ -166,8 +168,8 @@ impl DiskRegistry {
         Some(preserved_disk)
     }
 
-    /// A disk is to be active and may be one that was refused: perhaps its image is back. `None`:
-    /// it is not refused.
+    /// Retries a refused disk that must become active, because its image may be back. Returns
+    /// `None` if the disk is not refused.
     pub(super) fn try_again(&self, id: &str) -> Option<Result<DiskReply, RpcError>> {
         let mut disks = self.disks();
         let entry = disks.by_id.get(id)?;
@@ -180,7 +182,7 @@ impl DiskRegistry {
         }
         let exported = refused.preserved_disk.is_exported_for_writing();
         let preserved_disk = match exported {
-            // It comes back as it was, and as such it is not activated.
+            // The disk is restored in its former state, which does not include activation.
             true => refused.preserved_disk.clone(),
             false => {
                 PreservedDisk { active: true, paused: false, ..refused.preserved_disk.clone() }
@@ -209,7 +211,7 @@ impl DiskRegistry {
         }))
     }
 
-    /// Brings a disk back, or ends its detach; `None`: it is detached.
+    /// Restores a disk, or completes its detach. Returns `None` if it is detached.
     fn bring_back(
         &self,
         preserved_disk: PreservedDisk,
@@ -223,7 +225,7 @@ impl DiskRegistry {
         self.settle(preserved_disk, brought)
     }
 
-    /// Writes down how it went.
+    /// Records the result of a restore.
     fn settle(
         &self,
         preserved_disk: PreservedDisk,
@@ -266,7 +268,7 @@ impl DiskRegistry {
         let in_time = matches!(patience, FencePatience::UntilDeadline);
         let serving = serving
             .and_then(|()| served_disk.restore_exports(&preserved_disk.exports, sockets, in_time));
-        // Nobody is let in before the disk is as its guest left it.
+        // Let no front-end in before the disk is in the state its guest saw.
         let serving = serving.and_then(|()| self.hold(&served_disk));
         let serving = serving.and_then(|()| served_disk.serve(served_disk.source(), None));
         match serving {
@@ -276,7 +278,7 @@ impl DiskRegistry {
             }
             Err(error) => {
                 self.leave_fence(&served_disk);
-                // The socket is held on: front-ends wait in its backlog.
+                // The keeper keeps the socket open, so front-ends wait in its backlog.
                 served_disk.release_keep_files();
                 Err(error)
             }
@@ -291,7 +293,7 @@ impl DiskRegistry {
     }
 }
 
-/// Where a disk is to rest when it is there again.
+/// Returns the stable state that a disk has after its restore.
 fn goal(preserved_disk: &PreservedDisk) -> StableState {
     match preserved_disk {
         PreservedDisk { leaving: true, .. } | PreservedDisk { active: false, .. } => {

@@ -1,4 +1,4 @@
-//! What becomes of disks that are held, and of those whose keeper does not answer.
+//! Preserved disks, and disks whose keeper does not answer.
 
 mod ends;
 mod poll;
@@ -18,7 +18,7 @@ use crate::keeper_client::KeeperClient;
 use crate::keeper_link::{KeeperInfo, KeeperMessage, Link, PreservedEntry, WorkerMessage};
 use crate::pool::{Pool, PoolSize};
 
-/// A table whose keeper has given this back, and the keeper's end of the link.
+/// Returns a registry whose keeper has restored `holdings`, and the keeper's end of the link.
 fn table(holdings: BTreeMap<String, PreservedEntry>) -> (Arc<DiskRegistry>, Link) {
     let (link, theirs) = Link::pair().unwrap();
     let link = Arc::new(link);
@@ -33,7 +33,7 @@ fn table(holdings: BTreeMap<String, PreservedEntry>) -> (Arc<DiskRegistry>, Link
     )
 }
 
-/// Hears one thing, and says how that went.
+/// Receives one message and answers it with `problem`.
 fn answer(keeper: &Link, problem: Option<&str>) -> Option<Value> {
     let (seq, data) = match keeper.receive().unwrap().unwrap() {
         (WorkerMessage::Hold { seq, what }, fds) => {
@@ -74,7 +74,7 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
         let reason = shown.refused.unwrap();
         assert!(shown.state == DiskState::Refused && shown.novel);
         assert!(reason.contains(why) && reason.contains("or detach"), "{reason}");
-        // Half of it is not served, whoever asks.
+        // A disk with a partly understood record is not served by any verb.
         let error = disk_registry.activate("d").unwrap_err();
         assert_eq!((error.code, error.message), (code::WRONG_STATE, reason));
         assert_eq!(disk_registry.pause("d").unwrap_err().code, code::WRONG_STATE);
@@ -96,10 +96,11 @@ fn a_detach_that_cannot_be_held_is_none() {
         answer(&keeper, None);
         answer(&keeper, None);
         answer(&keeper, Some("not today"));
-        // Told late or not at all: what it holds is not known until it is told again.
+        // After a late or failed reply the keeper's state is unknown until the disk is preserved
+        // again.
         assert_eq!(answer(&keeper, None).unwrap()["leaving"], false);
         let last = answer(&keeper, None);
-        // What is left of it is a detach, whatever becomes of this.
+        // The detach stays preserved, whether or not this call succeeds.
         answer(&keeper, Some("not this either"));
         last
     });

@@ -1,4 +1,4 @@
-//! The table while its process hands over to another, and after it has taken over.
+//! The registry during an upgrade: before and after another process takes over.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,11 +11,11 @@ use crate::keeper_client::PreservedDisk;
 use crate::lifecycle::{Phase, StableState};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
-/// Answer to every verb meanwhile.
+/// Reply to every verb during an upgrade.
 const UPGRADING: &str = "an upgrade is under way; try again when it has ended";
 
 impl Disks {
-    /// Verbs are carried out now.
+    /// Checks that verbs may run now.
     pub(super) fn open(&self) -> Result<(), RpcError> {
         if self.closing {
             return Err(wrong_state(CLOSING));
@@ -25,16 +25,16 @@ impl Disks {
 }
 
 impl DiskRegistry {
-    /// Refuses a call that would find another process serving when it is done.
+    /// Refuses a call during an upgrade, because another process could serve when the call is done.
     pub(crate) fn refuse_while_upgrading(&self) -> Result<(), RpcError> {
         if self.disks().upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
     }
 
-    /// From here on no verb changes anything, until [`Self::end_upgrade`].
+    /// Begins an upgrade. From here on no verb changes anything, until [`Self::end_upgrade`].
     ///
     /// # Errors
-    /// A verb is at work, another upgrade is, the keeper does not know all as it is, or the process
-    /// is about to end.
+    /// A verb or another upgrade is running, the keeper's records are outdated, or the process is
+    /// about to end.
     pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<ServedDisk>>, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
@@ -65,26 +65,26 @@ impl DiskRegistry {
         Ok(disks.by_id.values().filter_map(|entry| entry.served_disk.clone()).collect())
     }
 
-    /// Nothing came of it.
+    /// Ends a cancelled upgrade.
     pub(crate) fn end_upgrade(&self) {
         self.disks().upgrading = false;
         self.nics.end_upgrade();
         self.ended.notify_all();
     }
 
-    /// Another process serves all this.
+    /// Records that another process serves all devices.
     pub(crate) fn handed_over(&self) {
         self.disks().handed_over = true;
         self.ended.notify_all();
     }
 
-    /// Nothing here is ours any more.
+    /// Returns whether another process owns all devices.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.disks().handed_over
     }
 
-    /// The process is about to end: from here on verbs are refused. Waits for an upgrade that is
-    /// under way; false: nothing here is ours any more.
+    /// Begins the shutdown: verbs are refused from here on. Waits for a running upgrade. Returns
+    /// false if another process owns all devices.
     pub fn begin_end(&self) -> bool {
         let mut disks = self.disks();
         disks.closing = true;
@@ -95,9 +95,9 @@ impl DiskRegistry {
         !disks.handed_over
     }
 
-    /// Goes on with disks and NICs of another process.
+    /// Continues with the disks and NICs of another process.
     pub(crate) fn take_over(self: &Arc<Self>, arrived: HandoverState) {
-        // One that waits for its storage must not hold up a frame.
+        // NICs first: a disk that waits for its storage must not delay frames.
         self.nics.take_over(arrived.nics);
         for ReceivedDisk { preserved_disk, incoming_disk } in arrived.disks {
             let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
@@ -115,8 +115,8 @@ impl DiskRegistry {
         }
     }
 
-    /// A disk that was to go on here, or by another process, and cannot: it is refused, and tried
-    /// again if that may help. Its front-end is sent away and waits in the backlog.
+    /// Marks a disk refused that neither this process nor another one can continue. It is retried
+    /// if that may help. Its front-end is disconnected and waits in the backlog.
     pub(crate) fn mark_refused(
         self: &Arc<Self>,
         served_disk: &Arc<ServedDisk>,
@@ -125,7 +125,7 @@ impl DiskRegistry {
     ) {
         let (id, reason) = (preserved_disk.spec.id.clone(), error_chain(error));
         tracing::error!(disk = id, "its guest waits: {reason}");
-        // Its socket stays.
+        // The socket stays.
         served_disk.release_keep_files();
         if let Some(entry) = self.disks().by_id.get_mut(&id) {
             entry.phase = Phase::At(StableState::Refused);

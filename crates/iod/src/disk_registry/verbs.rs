@@ -1,4 +1,4 @@
-//! What is done to a disk that is there.
+//! Verbs on existing disks.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -12,10 +12,10 @@ use crate::lifecycle::{Phase, Verb, VerbDecision};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 impl DiskRegistry {
-    /// Takes the lock of a disk and serves it.
+    /// Locks a disk's image and serves the disk.
     ///
     /// # Errors
-    /// No such disk, a verb at work, or an image that somebody else uses.
+    /// No such disk, another verb is running, or another program uses the image.
     pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
         if let Some(outcome) = self.try_again(id) {
             return outcome;
@@ -26,15 +26,16 @@ impl DiskRegistry {
     /// Drains a disk, flushes it and releases its lock.
     ///
     /// # Errors
-    /// No such disk, a verb at work, or a flush that failed; the lock is released all the same.
+    /// No such disk, another verb is running, or a flush failed. After a failed flush, the lock is
+    /// released all the same.
     pub fn deactivate(&self, id: &str) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Deactivate, ServedDisk::deactivate)
     }
 
-    /// Drains a disk and holds it: its lock is kept, its front-end stays and waits.
+    /// Drains a disk and pauses it. The lock is kept, and the front-end stays connected and waits.
     ///
     /// # Errors
-    /// No such disk, a verb at work, a disk that is not active.
+    /// No such disk, another verb is running, or the disk is not active.
     pub fn pause(&self, id: &str) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Pause, ServedDisk::pause)
     }
@@ -42,23 +43,23 @@ impl DiskRegistry {
     /// Serves a paused disk again.
     ///
     /// # Errors
-    /// No such disk, a verb at work, a disk that is not active.
+    /// No such disk, another verb is running, or the disk is not active.
     pub fn resume(&self, id: &str) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Resume, |served_disk| served_disk.resume())
     }
 
-    /// Takes a new size and tells the guest.
+    /// Sets a new size and notifies the guest.
     ///
     /// # Errors
-    /// No such disk, a verb at work, a disk that is not active, or a size that the disk cannot have.
+    /// No such disk, another verb is running, the disk is not active, or the size is not possible.
     pub fn resize(&self, id: &str, size: Option<u64>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Resize, |served_disk| served_disk.resize(size))
     }
 
-    /// Caps what the guest may do with a disk from now on.
+    /// Sets the caps of a disk.
     ///
     /// # Errors
-    /// No such disk, or a verb at work.
+    /// No such disk, or another verb is running.
     pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Caps, |served_disk| {
             served_disk.set_caps(caps);
@@ -66,10 +67,10 @@ impl DiskRegistry {
         })
     }
 
-    /// Polls a disk otherwise from now on.
+    /// Changes the polling of a disk.
     ///
     /// # Errors
-    /// No such disk, or a verb at work.
+    /// No such disk, or another verb is running.
     pub fn poll(&self, id: &str, change: PollChange) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Poll, |served_disk| {
             served_disk.set_poll(change);
@@ -88,7 +89,7 @@ impl DiskRegistry {
         self.run_verb(disks, id, verb, work)
     }
 
-    /// Begins a verb under the lock that its caller has looked under, and ends it.
+    /// Runs a verb. It starts under the lock under which its caller has checked the disk.
     pub(super) fn run_verb(
         &self,
         mut disks: MutexGuard<'_, Disks>,
@@ -99,7 +100,7 @@ impl DiskRegistry {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
         let verb_decision = entry.phase.begin(verb).map_err(refusal)?;
         let served_disk = entry.served_disk.clone().ok_or_else(|| no_such_disk(id))?;
-        // Asked again because it could not be held: that is left to be done.
+        // The verb is repeated because its effect could not be preserved. Only that is left to do.
         let again = verb_decision == VerbDecision::Nothing && entry.unheld;
         let phase = match (verb_decision, entry.phase) {
             (VerbDecision::Work(phase), _) => phase,
@@ -108,8 +109,8 @@ impl DiskRegistry {
             }
             (VerbDecision::Nothing, _) => {
                 drop(disks);
-                // It is where it was to be, but what was left with the storage may still be
-                // written.
+                // The disk has the requested state already, but abandoned I/O may still be written
+                // to its storage.
                 let free = served_disk.refuse_stuck(verb.method());
                 return free.map(|()| reply(&served_disk)).map_err(failed);
             }
@@ -118,13 +119,13 @@ impl DiskRegistry {
         drop(disks);
         let worked =
             if again { served_disk.refuse_stuck(verb.method()) } else { work(&served_disk) };
-        // What a verb took away it has taken away, even if it failed.
+        // A verb that releases something has released it even if it failed.
         let held = self.hold(&served_disk);
         let mut disks = self.disks();
         if let Some(entry) = disks.by_id.get_mut(id) {
             entry.unheld = held.is_err();
         }
-        // Where the disk rests is what has been done to it, whoever knows of that.
+        // The phase follows what was done to the disk, whether or not the keeper knows.
         self.end(&mut disks, id, worked.is_ok());
         drop(disks);
         worked.and(held).map(|()| reply(&served_disk)).map_err(|error| match error {

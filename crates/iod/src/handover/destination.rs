@@ -1,4 +1,4 @@
-//! A new worker takes over from the one that serves.
+//! Destination side of a handover: a new worker takes over from the one that serves.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::nic_registry::{IncomingNics, NetworkHandoverState, NicHandoverState, 
 use crate::pool::Pool;
 use crate::served_disk::{DiskHandoverState, IncomingDisk, ServedDisk};
 
-/// All that has come over.
+/// All received devices.
 #[derive(Debug)]
 pub(crate) struct HandoverState {
     pub(crate) disks: Vec<ReceivedDisk>,
     pub(crate) nics: IncomingNics,
 }
 
-/// A disk that has come over, and what is held of it.
+/// Received disk and its preserved record.
 #[derive(Debug)]
 pub(crate) struct ReceivedDisk {
     pub(crate) preserved_disk: PreservedDisk,
     pub(crate) incoming_disk: IncomingDisk,
 }
 
-/// Takes everything over by `way`. When this returns, the other worker serves nothing any more and
-/// never will: go on at once.
+/// Takes everything over through `way`. When this returns, the source serves nothing and never will
+/// again, so the caller must serve at once.
 ///
 /// # Errors
-/// The other worker goes on, and nothing has been touched. The process must end, and drop nothing
-/// that is not its own.
+/// The source continues, and nothing has been touched. The process must end, and must not drop
+/// anything that it does not own.
 pub(crate) fn take(
     way: &Link,
     keeper_client: &KeeperClient,
@@ -57,7 +57,7 @@ pub(crate) fn take(
         Ok(arrived) => arrived,
         Err(error) => {
             let why = format!("{error:#}");
-            // If that cannot be said, the end of the way says enough.
+            // If the reply cannot be sent, closing the link has the same effect.
             let _ = send_message(way, answer(), &DestinationMessage::Refused { why }, &[]);
             return Err(error);
         }
@@ -70,13 +70,13 @@ pub(crate) fn take(
     }
 }
 
-/// Waits until the process that has handed over has ended, and with it whatever it listened on.
-/// False: told to stop before.
+/// Waits until the source process has ended and its listening sockets are closed. Returns false if
+/// `stop` is signalled first.
 ///
 /// # Errors
-/// The system cannot tell.
+/// The kernel cannot report the end of the process.
 pub(crate) fn await_end(way: &Link, stop: &StopSignal) -> anyhow::Result<bool> {
-    // Whoever has made the way.
+    // The source created the link.
     let giver = socket_peercred(way)?.pid;
     let ended = match pidfd_open(giver, PidfdFlags::empty()) {
         Ok(ended) => ended,
@@ -86,7 +86,7 @@ pub(crate) fn await_end(way: &Link, stop: &StopSignal) -> anyhow::Result<bool> {
     Ok(stop.wait(Some(ended.as_fd()), None)? == Woken::Readable)
 }
 
-/// What was said, each with its descriptors.
+/// Received messages, each with its descriptors.
 #[derive(Default)]
 struct ReceivedMessages {
     disks: Vec<(DiskHandoverState, Vec<OwnedFd>)>,
@@ -97,7 +97,7 @@ struct ReceivedMessages {
 fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
     let mut received_messages = ReceivedMessages::default();
     loop {
-        // The other worker drains first, for as long as it likes.
+        // The source drains first, for as long as it needs.
         let (record, fds) = receive_message(way, None)?;
         let deadline = Instant::now() + CONFIRM_DEADLINE;
         let (disk, nic) = (("disk", DISK_FORMATS), ("NIC", NIC_FORMATS));
@@ -120,7 +120,7 @@ fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
 }
 
 impl ReceivedMessages {
-    /// Disks and NICs.
+    /// Returns the numbers of disks and NICs.
     fn counts(&self) -> (usize, usize) {
         (self.disks.len(), self.nics.len())
     }

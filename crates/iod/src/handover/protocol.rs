@@ -1,4 +1,4 @@
-//! What giver and taker say to each other.
+//! Protocol between source and destination.
 
 use std::fs::File;
 use std::io;
@@ -15,15 +15,15 @@ use serde_json::Value;
 use crate::keeper_link::{Link, MAX_DESCRIPTORS};
 use crate::served_disk::DiskHandoverState;
 
-/// Longest description in bytes: a disk of 256 queues and 509 memory regions has a fifth, a network with
-/// all the stations that it can have a half.
+/// Longest record in bytes. A disk of 256 queues and 509 memory regions needs a fifth of it. A
+/// network with the maximum number of stations needs half of it.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// Most descriptors of a disk or NIC: three for each queue, one for each region, and a handful.
 const MAX_DESCRIPTORS_OF_ONE: usize = 2048;
-/// Shortest wait that the kernel knows: zero would be for ever.
+/// Shortest timeout that the kernel supports. Zero would mean no timeout.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Formats that a program knows.
+/// Range of formats that a program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FormatRange {
     pub(super) oldest: u32,
@@ -31,15 +31,15 @@ pub(crate) struct FormatRange {
 }
 
 impl FormatRange {
-    /// Of a program that does not say.
+    /// Range of a program that reports none.
     pub(super) const FIRST: Self = Self { oldest: 1, newest: 1 };
 }
 
-/// What a taker says.
+/// Message from the destination to the source.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DestinationMessage {
-    /// It has begun, and reads these formats of sessions, of disks, and of NICs.
+    /// The destination has started and reads these formats of sessions, disks and NICs.
     Hello {
         pid: u32,
         version: String,
@@ -48,26 +48,26 @@ pub(super) enum DestinationMessage {
         disks: Option<FormatRange>,
         nics: Option<FormatRange>,
     },
-    /// It has everything and waits for the word to go.
+    /// The destination has everything and waits for `Go`.
     Ready,
-    /// It takes nothing over.
+    /// The destination refuses to take over.
     Refused { why: String },
 }
 
-/// What a giver says.
+/// Message from the source to the destination.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SourceMessage {
-    /// A disk: the descriptor that comes along holds its description, and so many follow.
+    /// A disk. The attached descriptor holds its record, and this many descriptors follow.
     Disk { descriptors: usize },
-    /// A network, in the same way; its NICs come behind.
+    /// A network, in the same form. Its NICs follow.
     Network { descriptors: usize },
-    /// A NIC, in the same way.
+    /// A NIC, in the same form.
     Nic { descriptors: usize },
-    /// Descriptors of what was said last, as many as fit.
+    /// Further descriptors of the last record, as many as fit.
     More,
-    /// There were so many disks, and so many NICs. Without any, that is not said: one that knows of
-    /// none understands it.
+    /// End of the records, with the numbers of disks and NICs. The number of NICs is omitted if it
+    /// is zero, so that a destination without NIC support understands the message.
     End {
         disks: usize,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -81,35 +81,35 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// The other worker is gone, late, or says something odd.
+/// Error: the peer is gone, late, or sent an unexpected message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoverError {
-    /// It has ended, or has closed the way.
+    /// The peer has ended or has closed the link.
     #[error("it has ended")]
     Gone,
-    /// It says nothing.
+    /// The peer sends nothing.
     #[error("it did not answer in time")]
     Late,
-    /// It says something that does not belong here.
+    /// The peer sent an unexpected message.
     #[error("it said something else than it should: {0}")]
     Odd(String),
-    /// It refuses.
+    /// The peer refuses.
     #[error("it refused: {0}")]
     Refused(String),
-    /// It comes from a program that is newer than this one, or much older.
+    /// The record comes from a program that is newer than this one, or much older.
     #[error(
         "the record of a {what} has format {found}, and this program reads {} to {}; upgrade by \
          way of a version in between", reads.oldest, reads.newest
     )]
     Format {
-        /// A disk, or a NIC.
+        /// Disk or NIC.
         what: &'static str,
-        /// The record's.
+        /// Format of the record.
         found: u64,
-        /// What is read.
+        /// Formats that this program reads.
         reads: FormatRange,
     },
-    /// The way is broken.
+    /// The link failed.
     #[error("the way to it is broken")]
     Io(#[from] io::Error),
 }
@@ -123,7 +123,7 @@ fn failed(error: io::Error) -> HandoverError {
     }
 }
 
-/// Says something by `deadline`.
+/// Sends a message by `deadline`.
 pub(super) fn send_message(
     way: &Link,
     deadline: Instant,
@@ -135,7 +135,7 @@ pub(super) fn send_message(
     way.send(what, fds).map_err(failed)
 }
 
-/// Hears something by `deadline`; without one, whenever it comes.
+/// Receives a message by `deadline`. Without a deadline, it waits as long as needed.
 pub(super) fn receive_message<T: DeserializeOwned>(
     way: &Link,
     deadline: Option<Instant>,
@@ -145,7 +145,7 @@ pub(super) fn receive_message<T: DeserializeOwned>(
     way.receive().map_err(failed)?.ok_or(HandoverError::Gone)
 }
 
-/// Hands over a disk, a NIC or a network: `word` announces its record and so many descriptors.
+/// Hands over a disk, NIC or network. `word` announces its record and the number of descriptors.
 pub(super) fn say_record(
     way: &Link,
     deadline: Instant,
@@ -164,7 +164,7 @@ pub(super) fn say_record(
     Ok(())
 }
 
-/// A disk as it is announced.
+/// Hands over a disk. See [`say_record`].
 pub(super) fn say_disk(
     way: &Link,
     deadline: Instant,
@@ -174,8 +174,8 @@ pub(super) fn say_disk(
     say_record(way, deadline, &SourceMessage::Disk { descriptors: fds.len() }, disk, fds)
 }
 
-/// The record of something that was announced with `count` descriptors, and these. Its format is looked
-/// at before anything else in it.
+/// Receives the record that was announced with `count` descriptors, and these descriptors. The
+/// record's format is checked before anything else in it.
 pub(super) fn hear_record<T: DeserializeOwned>(
     way: &Link,
     deadline: Instant,
@@ -227,7 +227,7 @@ mod tests {
         read(text, "disk", DISK_FORMATS)
     }
 
-    /// As each was written when it was the newest.
+    /// Samples of each format, written when that format was the newest.
     const FIRST: &str = include_str!("../../tests/fixtures/disk-1.json");
     const DISK: &str = include_str!("../../tests/fixtures/disk-2.json");
 
@@ -236,7 +236,7 @@ mod tests {
         for text in [FIRST, DISK] {
             let disk = read_disk(text.as_bytes()).unwrap();
             assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", text);
-            // A field that this format does not have is one whose meaning would be lost.
+            // An unknown field is refused, because ignoring it would lose its meaning.
             let novel = text.replacen('{', "{\"novel\": 1,", 1);
             assert!(matches!(read_disk(novel.as_bytes()), Err(HandoverError::Odd(_))));
         }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_record_from_the_future_is_refused_by_its_format() {
-        // Whatever else it may have.
+        // The version alone decides, whatever other fields there are.
         let future = DISK.replacen("\"version\": 2", "\"version\": 3, \"novel\": []", 1);
         let error = read_disk(future.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("has format 3, and this program reads 1 to 2"), "{error}");
@@ -286,7 +286,7 @@ mod tests {
             let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size;
             assert!(fds.iter().map(size).eq(0..200));
         });
-        // A way that nobody answers on is late, and one that nobody holds is gone.
+        // No answer on an open link is `Late`; a closed link is `Gone`.
         let brief = Instant::now() + Duration::from_millis(20);
         assert!(matches!(
             receive_message::<SourceMessage>(&other, Some(brief)),

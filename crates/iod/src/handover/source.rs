@@ -1,4 +1,4 @@
-//! The worker that serves hands over to the next one.
+//! Source side of a handover: the worker that serves hands over to the next one.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::nic_registry::QuiescedNics;
 use crate::served_disk::{DiskFormats, QuiescedDisk, ServedDisk, ServedDiskError};
 use crate::served_nic::WriteError;
 
-/// Disks that are brought to a stand at the same time.
+/// Most disks that are quiesced at the same time.
 const TOGETHER: usize = 64;
 
-/// Why everything goes on as it was.
+/// Reason why the source continues to serve.
 #[derive(Debug, thiserror::Error)]
 enum HandoverAborted {
     #[error(transparent)]
@@ -60,15 +60,15 @@ enum HandoverAborted {
     Os(#[from] std::io::Error),
 }
 
-/// A disk that stands still, or why not.
+/// Quiesced disk, or the error.
 type DiskQuiesceResult = (Arc<ServedDisk>, Result<QuiescedDisk, ServedDiskError>);
 
-/// Replaces this process by the program in `binary`, or by the one that is now where its own was.
-/// When this succeeds the other one serves: this process must touch nothing any more, answer, and
-/// end.
+/// Replaces this process by the program in `binary`, or by the file that is now at its own
+/// program's path. After success the destination serves: this process must reply, end, and touch
+/// nothing else.
 ///
 /// # Errors
-/// Everything goes on as it was.
+/// The upgrade was cancelled, and this process continues as before.
 pub(crate) fn upgrade(
     server: &ControlServer,
     disk_registry: &Arc<DiskRegistry>,
@@ -113,7 +113,8 @@ fn hand_over(
     drop(theirs);
     let given = give(server, disk_registry, served_disks, &way);
     if given.is_err() {
-        // From here on no word can reach it, so that it serves nothing, whatever keeps it alive.
+        // The destination cannot receive `Go` any more, so it serves nothing even if it stays
+        // alive.
         drop(way);
         if let Err(error) = disk_registry.door().abandon() {
             tracing::error!("the new worker may still be there: {}", error_chain(&error));
@@ -135,7 +136,7 @@ fn give(
         QuiescedDevices::begin(served_disks, disk_registry, began + DRAIN_DEADLINE);
     let outcome = give_all(&quiesced_devices, disk_registry, way, formats).and_then(|()| {
         disk_registry.door().yield_to_successor()?;
-        // Whoever comes from here on is answered by the other one.
+        // The destination answers all callers that connect from here on.
         server.pause_accept()?;
         served_disks.iter().try_for_each(|served_disk| served_disk.shut_exports())?;
         Ok(send_message(way, Instant::now() + CONFIRM_DEADLINE, &SourceMessage::Go, &[])?)
@@ -147,10 +148,10 @@ fn give(
         return Err(reason(way, error));
     }
     let paused_ms = began.elapsed().as_secs_f64() * 1e3;
-    // From here on whatever this process does, or cannot do, is no matter of the keeper's. What is
-    // left of connections is closed: should this process be unable to end, because a thread of it
-    // sleeps in storage that hangs, front-ends still see the end of the one that serves them. All
-    // else is the other's too, and goes without a destructor.
+    // From here on the keeper ignores this process. Close what is left of connections, because a
+    // thread in hung storage may keep this process from ending. Front-ends then still see the end
+    // of the process that serves them. All else belongs to the destination and is left without a
+    // destructor.
     disk_registry.door().retire();
     for (served_disk, quiesced_disk) in quiesced_devices.disks {
         served_disk.close_handed_over(quiesced_disk.ok());
@@ -160,14 +161,14 @@ fn give(
     Ok(UpgradeReply { pid, version, disks: served_disks.len() as u64, nics, paused_ms })
 }
 
-/// Has all front-ends end their messages while everybody is served.
+/// Waits until all front-ends are between messages, while everything is served.
 fn settle(served_disks: &[Arc<ServedDisk>], disk_registry: &DiskRegistry) {
     let until = Instant::now() + GRACE;
     disk_registry.nics().settle(until);
     served_disks.iter().for_each(|served_disk| served_disk.wait_message_boundary(until));
 }
 
-/// All that stands still, or why not.
+/// All quiesced devices, or the errors.
 struct QuiescedDevices {
     disks: Vec<DiskQuiesceResult>,
     nics: QuiescedNics,
@@ -175,7 +176,7 @@ struct QuiescedDevices {
 }
 
 impl QuiescedDevices {
-    /// Disks first: they wait for storage, and NICs for next to nobody.
+    /// Quiesces disks first: they wait for storage, while NICs wait for almost nothing.
     fn begin(
         served_disks: &[Arc<ServedDisk>],
         disk_registry: &DiskRegistry,
@@ -190,11 +191,11 @@ impl QuiescedDevices {
     }
 }
 
-/// A taker that has begun.
+/// Destination that has started.
 struct Destination {
     pid: u32,
     version: String,
-    /// What both know.
+    /// Formats that both sides support.
     formats: DiskFormats,
 }
 
@@ -207,13 +208,13 @@ fn greeted(way: &Link, has_nics: bool) -> Result<Destination, HandoverAborted> {
     let session = common("the state", FormatRange { oldest, newest }, ours)?;
     let record = common("the record of a disk", disks.unwrap_or(FormatRange::FIRST), DISK_FORMATS)?;
     if has_nics {
-        // There is but one so far.
+        // Only one format exists so far.
         common("the record of a NIC", nics.ok_or(HandoverAborted::NoNics)?, NIC_FORMATS)?;
     }
     Ok(Destination { pid, version, formats: DiskFormats { record, session } })
 }
 
-/// The newest format of something that both know.
+/// Returns the newest format that both sides support.
 fn common(
     what: &'static str,
     theirs: FormatRange,
@@ -226,10 +227,11 @@ fn common(
     Ok(format)
 }
 
-/// One that refuses may be gone before everything was said to it: its reason is still there.
+/// Replaces an error by the destination's reason. A destination that refuses may end before it has
+/// received everything.
 fn reason(way: &Link, error: HandoverAborted) -> HandoverAborted {
     if let HandoverAborted::Taker(HandoverError::Gone) = error {
-        // The first look may find only that it is gone.
+        // The first read may only report that the peer is gone.
         for _ in 0..2 {
             if let Ok((DestinationMessage::Refused { why }, _)) =
                 receive_message(way, Some(Instant::now()))
@@ -315,7 +317,7 @@ fn give_nics(
     Ok(())
 }
 
-/// As if nothing had happened.
+/// Continues to serve as if nothing had happened.
 fn go_on(disk_registry: &Arc<DiskRegistry>, quiesced_devices: QuiescedDevices) {
     disk_registry.nics().go_on(quiesced_devices.nics);
     for (served_disk, quiesced_disk) in quiesced_devices.disks {

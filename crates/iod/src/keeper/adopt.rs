@@ -1,7 +1,7 @@
-//! A worker whose keeper has died is kept again by a new one.
+//! Adoption of a worker whose keeper has died.
 //!
-//! Its control socket is asked for a link (`keeper.adopt`); it comes as a descriptor with the
-//! answer. Then the worker has everything held that its last keeper held.
+//! The new keeper calls `keeper.adopt` on the worker's control socket. The reply carries a
+//! descriptor of a link. Through it the worker preserves everything that its last keeper preserved.
 
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -23,17 +23,17 @@ use super::worker::Worker;
 use crate::connect::dial;
 use crate::keeper_link::Link;
 
-/// Longest wait for the connection, and for the answer: nothing that the worker does for it takes time.
+/// Longest wait for the connection, and for the reply. The worker does nothing slow for it.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest time from when a process closes its descriptors until it has ended.
+/// Longest time between the moment when a process closes its descriptors and its end.
 const END_DEADLINE: Duration = Duration::from_secs(1);
-/// Longest answer.
+/// Longest reply in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// Asks the worker behind a control socket to be kept.
+/// Asks the worker behind a control socket to be adopted.
 ///
 /// # Errors
-/// It has a keeper, is no worker, or belongs to somebody else.
+/// It has a keeper, is not a worker, or belongs to another user.
 pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
     let stream = dial(control, ANSWER_DEADLINE).context("cannot connect to it")?;
     let theirs = sockopt::socket_peercred(&stream)?.uid;
@@ -47,14 +47,14 @@ pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
     let link = Link::new(fd.context("its answer came without a link")?);
     let pid = i32::try_from(adopted.pid).ok().and_then(Pid::from_raw);
     let worker = Worker::adopt(pid.context("it has no process id")?, link)?;
-    // As long as the link is open, the number was not given to another process.
+    // The kernel has not reused the process ID as long as the link is open.
     anyhow::ensure!(!worker.is_closed()?, "it has just ended; try again");
     Ok((worker, adopted))
 }
 
 impl Keeper {
-    /// Gives up an adopted worker that lives and says no more before everything was told: what is
-    /// known of it is not enough to replace it, nor ours to remove.
+    /// Abandons an adopted worker that is alive but stopped sending before it had sent everything.
+    /// The keeper knows too little to replace it, and must not remove its sockets.
     pub(super) fn abandon_partial_adoption(&mut self) -> anyhow::Result<()> {
         let Some(worker) = self.worker.as_ref().filter(|worker| worker.is_partially_adopted())
         else {
@@ -71,7 +71,7 @@ impl Keeper {
     }
 }
 
-/// A line, and the first descriptor that came with it.
+/// Receives a line, and the first descriptor that came with it.
 fn receive(stream: &UnixStream) -> anyhow::Result<(Vec<u8>, Option<OwnedFd>)> {
     let (mut line, mut fd) = (Vec::new(), None);
     while line.last() != Some(&b'\n') {
@@ -109,7 +109,8 @@ mod tests {
     use super::*;
     use crate::keeper_link::{PreservedEntry, WorkerMessage};
 
-    /// A keeper that has adopted a child of ours, whose end of the link comes along.
+    /// Returns a keeper that has adopted a child of this test, the child, and the child's end of
+    /// the link.
     fn adopted(folder: &Path) -> (Keeper, Child, Link) {
         let (signals, writer) = rustix::pipe::pipe().unwrap();
         std::mem::forget(writer);
@@ -129,7 +130,7 @@ mod tests {
         let adopted = json!({"pid": child.id(), "restarts": 3, "last_exit": null});
         let worker = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // Closed before it was asked, it would have refused.
+            // The caller would be refused if the link closed before this request.
             std::io::BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             let answer = json!({"jsonrpc": "2.0", "id": 1, "result": adopted});
             Link::new(stream.try_clone().unwrap().into()).send(&answer, &[theirs.as_fd()]).unwrap();
@@ -140,7 +141,7 @@ mod tests {
         (keeper, child, link)
     }
 
-    /// A socket that is held.
+    /// Preserves a socket.
     fn hold(folder: &Path, link: &Link) {
         let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
         let preserved_entry = PreservedEntry {

@@ -1,13 +1,13 @@
-//! How long a keeper waits before it starts a worker in place of a dead one.
+//! Pauses of a keeper before it restarts a dead worker.
 
 use std::time::Duration;
 
-/// Pause after the second death in a row; it doubles from then on.
+/// Pause after the second death in a row. It doubles with each further death.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// A worker that served this long has shown that it can: the next death is the first again.
+/// Time after which a worker counts as stable: the next death counts as the first again.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Deaths in a row.
+/// Pause that depends on the number of deaths in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
     longest: Duration,
@@ -15,12 +15,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses of at most `longest`.
+    /// Creates a backoff with pauses of at most `longest`.
     pub(super) fn new(longest: Duration) -> Self {
         Self { longest, next: Duration::ZERO }
     }
 
-    /// A worker has died after it lived for `lived`: the pause before the next one.
+    /// Returns the pause before the next start, after a worker died that lived for `lived`.
     pub(super) fn died(&mut self, lived: Duration) -> Duration {
         if lived >= STABLE {
             self.next = Duration::ZERO;

@@ -1,11 +1,11 @@
-//! How processes end, in words.
+//! Text that describes how a process ended.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use rustix::process::Signal;
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 pub(super) fn words(status: Option<ExitStatus>) -> String {
     let Some(status) = status else { return "ended, nobody can tell how".into() };
     match (status.code(), status.signal()) {

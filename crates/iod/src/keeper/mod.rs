@@ -1,23 +1,22 @@
 //! The process that keeps a worker running.
 //!
-//! A keeper holds what must outlive the death of whoever serves: listening sockets with their
-//! locks, the memory of memory disks, and the worker's own words about each disk, which it does
-//! not read. It has no guest memory and no image open, and does so little that it has no reason
-//! to die.
+//! A keeper holds the resources that must survive a worker crash: listening sockets with their
+//! locks, the memory of memory disks, and the worker's records of each device. It does not parse
+//! these records. It maps no guest memory and opens no image, so it has little reason to die.
 //!
 //! ```text
-//! start -> serving --worker died--> pause --over--> serving (a new worker, told what is held)
+//! start -> serving --worker died--> pause --over--> serving (new worker, gets all entries)
 //!             |                       |
-//!             +-- signal: told to end +-- signal
+//!             +-- signal: stop sent   +-- signal
 //!             v                       v
-//!          ending --worker ended--> ended (files of held sockets are removed)
+//!          ending --worker ended--> ended (files of preserved sockets are removed)
 //! ```
-//! A worker may ask for a successor (`heir`): another worker is started beside it, to which it
-//! hands over everything while front-ends stay connected. From then on that is the worker, and it
-//! is started from its file again if it dies.
+//! A worker may ask for a successor (`successor`). The keeper starts another worker beside it, and
+//! the old worker hands over everything while front-ends stay connected. From then on the successor
+//! is the worker, and a restart uses its program file.
 //!
-//! Front-ends that connect while no worker lives wait in the backlog of the held sockets. Between
-//! events the process sleeps in one poll: over signals, the end of the worker and what it says.
+//! While no worker runs, front-ends wait in the backlog of the preserved sockets. Between events
+//! the keeper sleeps in one poll over signals, the end of the worker, and its messages.
 
 mod adopt;
 mod backoff;
@@ -51,59 +50,59 @@ use successor::Successor;
 use wakeup::WakeReasons;
 use worker::{QueuedMessage, Worker};
 
-/// What is kept, and how.
+/// Settings of a keeper.
 #[derive(Debug)]
 pub struct KeeperConfig {
-    /// Name of the program in lists of processes.
+    /// Process name in process lists.
     pub program: &'static str,
-    /// Options of the worker.
+    /// Command line of the worker.
     pub options: Vec<OsString>,
-    /// Told once when the first worker serves.
+    /// Descriptor that receives a newline once, when the first worker serves.
     pub ready: Option<OwnedFd>,
-    /// Told of the same, of the end, and that the worker is well.
+    /// Service manager, which is notified of readiness, of the end, and of watchdog pings.
     pub manager: ServiceManager,
-    /// Readable when a signal to end has come: one byte for each.
+    /// Descriptor from which one byte can be read for each signal to end.
     pub signals: OwnedFd,
-    /// Longest pause before a dead worker is replaced.
+    /// Longest pause before a dead worker is restarted.
     pub pause_max: Duration,
-    /// A worker whose keeper has died ends too.
+    /// True if a worker ends when its keeper has died.
     pub die_together: bool,
 }
 
-/// Keeps a worker.
+/// Keeper of a worker.
 #[derive(Debug)]
 pub struct Keeper {
     setup: KeeperConfig,
     store: Store,
     worker: Option<Worker>,
     successor: Option<Successor>,
-    /// Have handed over, or were killed before they took over.
+    /// Workers that have handed over, or were killed before they took over.
     retired: Vec<Worker>,
-    /// Where the worker's program is, if it was upgraded.
+    /// Program file of the worker, if it was upgraded.
     file: Option<PathBuf>,
-    /// The same of a worker that has not served yet.
+    /// Program file of an upgraded worker that has not served yet.
     unproven: Option<PathBuf>,
     backoff: Backoff,
-    /// When the next worker is started.
+    /// Time of the next worker start.
     start_at: Option<Instant>,
-    /// A worker has served since we are here.
+    /// True if a worker has served since this keeper started.
     served: bool,
-    /// Told to end.
+    /// True if the keeper has been told to end.
     ending: bool,
-    /// How long the worker's end is waited for.
+    /// Deadline for the worker's end.
     stop_deadline: Option<StopDeadline>,
     restarts: u64,
     last_exit: Option<String>,
 }
 
-/// Whether to go on.
+/// Whether the loop continues.
 enum LoopControl {
     Poll,
     End(ExitCode),
 }
 
 impl Keeper {
-    /// A keeper that holds nothing.
+    /// Creates a keeper without preserved entries.
     pub fn new(setup: KeeperConfig) -> Self {
         let backoff = Backoff::new(setup.pause_max);
         let (store, worker, start_at) = (Store::default(), None, None);
@@ -127,27 +126,27 @@ impl Keeper {
         }
     }
 
-    /// Holds something of the keeper's own for all workers.
+    /// Stores an entry of the keeper itself, for all workers.
     pub(crate) fn insert(&mut self, key: &str, preserved_entry: PreservedEntry) {
         self.store.insert(key, preserved_entry);
     }
 
-    /// Takes over the worker that serves behind `control` without a keeper.
+    /// Adopts the worker that serves behind `control` without a keeper.
     ///
     /// # Errors
-    /// It has a keeper, is no worker, or belongs to somebody else.
+    /// It has a keeper, is not a worker, or belongs to another user.
     pub fn take_over(&mut self, control: &Path) -> anyhow::Result<()> {
         let (mut worker, adopted) = adopt::take_over(control)?;
         (self.restarts, self.last_exit) = (adopted.restarts, adopted.last_exit);
         worker.queue_message(QueuedMessage::Record(KeeperMessage::Keeper(self.words())));
         tracing::info!(pid = adopted.pid, "keeping a worker whose keeper has ended");
         self.worker = Some(worker);
-        // Whatever becomes of it, what it had held is worth another one.
+        // Even if this worker dies, its preserved devices justify a restart.
         self.served = true;
         Ok(())
     }
 
-    /// Keeps a worker until all ends. The code is the worker's.
+    /// Keeps a worker running until everything ends. Returns the worker's exit code.
     ///
     /// # Errors
     /// No worker can be started, or the kernel refuses to wait.
@@ -190,13 +189,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells a worker what is held, and who holds it.
+    /// Queues the keeper's information and all preserved entries for a worker.
     fn brief(&self, worker: &mut Worker) {
         self.store.keys().for_each(|key| worker.queue_message(QueuedMessage::Restore(key.clone())));
         worker.queue_message(QueuedMessage::Record(KeeperMessage::Keeper(self.words())));
     }
 
-    /// Sleeps until something happens, and takes care of it.
+    /// Sleeps until an event occurs, and handles it.
     fn turn(&mut self) -> anyhow::Result<LoopControl> {
         let WakeReasons { signalled, told, ended, heir } =
             self.wait().context("cannot wait for the worker")?;
@@ -204,14 +203,14 @@ impl Keeper {
             return Ok(LoopControl::End(code));
         }
         if told || ended {
-            // A dead worker's last words count.
+            // Handle the messages that a dead worker sent before its end.
             self.handle_messages();
         }
         if !ended {
             self.abandon_partial_adoption()?;
         }
         let promoted = self.poll_successor(heir) || self.succeeded();
-        // One that has retired meanwhile is none of that worker any more.
+        // If the worker was replaced meanwhile, the end concerns the former worker.
         if ended && !promoted {
             return self.on_worker_exit();
         }

@@ -1,6 +1,7 @@
-//! What a service manager is told, and what it gives (sd_notify(3), sd_listen_fds(3)).
+//! Protocol with the service manager (sd_notify(3), sd_listen_fds(3)).
 //!
-//! A few datagrams and environment variables; without a service manager nothing happens.
+//! It consists of a few datagrams and environment variables. Without a service manager nothing
+//! happens.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,9 +15,9 @@ use anyhow::Context;
 
 use crate::inherited_fds::adopt;
 
-/// The first descriptor that is given.
+/// Number of the first passed descriptor.
 const LISTEN_FDS_START: i32 = 3;
-/// Variables that are for this process and none that it starts.
+/// Environment variables that child processes must not inherit.
 pub(super) const FOR_US: [&str; 6] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
@@ -26,7 +27,7 @@ pub(super) const FOR_US: [&str; 6] = [
     "LISTEN_FDNAMES",
 ];
 
-/// The service manager, if there is one.
+/// Client of the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -35,32 +36,33 @@ pub struct ServiceManager {
     stopping: bool,
 }
 
-/// Pings that are due, and those that are unanswered.
+/// Watchdog pings that are due or unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watchdog {
-    /// A quarter of the time after which the service manager takes us for dead: a worker that does
-    /// not answer is replaced when half of it is over, and the other half is for that.
+    /// Ping interval: a quarter of the watchdog timeout of the service manager. A worker that does
+    /// not answer is replaced after half of the timeout. The other half is left for the
+    /// replacement.
     every: Duration,
     next: Instant,
     asked: bool,
 }
 
-/// What a watchdog wants.
+/// Action that the watchdog requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchdogAction {
-    /// Nothing now.
+    /// No action now.
     Nothing,
-    /// Ask the worker.
+    /// Ping the worker.
     Ask,
-    /// The worker has not answered the last question.
+    /// Replace the worker, because it has not answered the last ping.
     Hangs,
 }
 
 impl ServiceManager {
-    /// As the environment of this process says.
+    /// Creates the client from the environment of this process.
     ///
     /// # Errors
-    /// It names a socket that cannot be one.
+    /// The environment names an invalid socket.
     pub fn from_environment() -> anyhow::Result<Self> {
         let get = |name: &str| std::env::var_os(name);
         let socket = get("NOTIFY_SOCKET").filter(|name| !name.is_empty());
@@ -72,28 +74,28 @@ impl ServiceManager {
         Ok(Self { socket, watchdog, ready: false, stopping: false })
     }
 
-    /// There is somebody who serves. Twice is once.
+    /// Reports that a worker serves. Repeated calls have no effect.
     pub(super) fn ready(&mut self) {
         if !std::mem::replace(&mut self.ready, true) {
             self.tell("READY=1");
         }
     }
 
-    /// Everything ends from here on. Twice is once.
+    /// Reports that everything ends. Repeated calls have no effect.
     pub(super) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
             self.tell("STOPPING=1");
         }
     }
 
-    /// There is nobody to ask because we wait before we start somebody: all is well.
+    /// Answers the watchdog if it is due. During a restart pause there is no worker to ping.
     pub(super) fn pause(&mut self, now: Instant) {
         if self.due(now) != WatchdogAction::Nothing {
             self.well();
         }
     }
 
-    /// The worker has answered, or is replaced: all is well.
+    /// Reports that all is well: the worker has answered, or is being replaced.
     pub(super) fn well(&mut self) {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.asked = false;
@@ -101,7 +103,7 @@ impl ServiceManager {
         }
     }
 
-    /// It is not ready to be asked.
+    /// Skips a due ping, because the worker is not ready for it.
     pub(super) fn skip(&mut self, now: Instant) {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.due(now);
@@ -109,7 +111,7 @@ impl ServiceManager {
         }
     }
 
-    /// When [`Self::due`] has something to say, if ever.
+    /// Returns the time of the next watchdog action, if there is a watchdog.
     pub(super) fn next(&self) -> Option<Instant> {
         self.watchdog.map(|watchdog| watchdog.next)
     }
@@ -133,7 +135,7 @@ fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
         None => SocketAddr::from_pathname(name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read must not hold up the keeper.
+    // A service manager that does not read must not block the keeper.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
@@ -157,10 +159,10 @@ impl Watchdog {
     }
 }
 
-/// The listening socket that the service manager gives to this process, if it gives one.
+/// Returns the listening socket that the service manager passes to this process, if there is one.
 ///
 /// # Errors
-/// It gives more than one, or none under the number that it should have.
+/// It passes more than one, or none under the expected number.
 pub fn given_socket() -> anyhow::Result<Option<OwnedFd>> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     if number("LISTEN_PID") != Some(std::process::id()) {

@@ -1,23 +1,23 @@
-//! How long a keeper waits for a worker that is to end.
+//! Deadline for a worker that must end.
 //!
-//! A worker stops its disks within their deadlines, whatever storage does. But one of whose threads
-//! the kernel does not return is there even when it was killed, for as long as its storage hangs:
-//! the keeper says so, and ends.
+//! A worker stops its disks within their deadlines, even if storage hangs. But a killed worker
+//! still exists while one of its threads sleeps in hung storage. Then the keeper logs that and
+//! ends.
 
 use std::time::{Duration, Instant};
 
 use super::Keeper;
 use super::unkillable::{ADVICE, END_DEADLINE};
 
-/// What an end may take beyond the longest deadline of a disk.
+/// Time that a stop may take beyond the longest stop deadline of a disk.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// When something is done about a worker that does not end.
+/// Time of the next action against a worker that does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopDeadline {
-    /// It is killed.
+    /// Kill the worker.
     Kill(Instant),
-    /// It was; it is left behind.
+    /// Abandon the killed worker.
     Leave(Instant),
 }
 
@@ -30,10 +30,10 @@ impl StopDeadline {
 }
 
 impl Keeper {
-    /// Sees to it that a worker that is to end does so, or is left behind.
+    /// Makes sure that a worker that must end does so, or is abandoned.
     ///
     /// # Errors
-    /// It is left behind.
+    /// The worker is abandoned.
     pub(super) fn enforce_stop_deadline(&mut self) -> anyhow::Result<()> {
         let Some(worker) = self.worker.as_mut().filter(|one| self.ending || one.ending) else {
             self.stop_deadline = None;

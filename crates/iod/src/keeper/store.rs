@@ -1,4 +1,4 @@
-//! What a keeper holds for its workers.
+//! Entries that a keeper preserves for its workers.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use crate::keeper_link::{PreservedEntry, PreservedEntryData};
 
-/// Most things held: far above the disks that open files allow.
+/// Most entries: far above the number of disks that open files allow.
 const MAX_HELD: usize = 1 << 16;
 
-/// Holdings by key.
+/// Preserved entries by key.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     by_key: BTreeMap<String, PreservedEntry>,
 }
 
 impl Store {
-    /// Holds something, in place of what its key stood for.
+    /// Stores an entry and replaces the former entry of its key.
     ///
     /// # Errors
-    /// Why it is not held.
+    /// The reason why it is not stored.
     pub(super) fn hold(
         &mut self,
         what: PreservedEntryData,
@@ -34,12 +34,12 @@ impl Store {
         Ok(())
     }
 
-    /// Holds something of the keeper's own.
+    /// Stores an entry of the keeper itself.
     pub(super) fn insert(&mut self, key: &str, preserved_entry: PreservedEntry) {
         self.by_key.insert(key.into(), preserved_entry);
     }
 
-    /// Closes our side; the worker has removed what is to be removed.
+    /// Closes the keeper's descriptors of an entry. The worker has removed its files.
     pub(super) fn forget(&mut self, key: &str) {
         self.by_key.remove(key);
     }
@@ -52,13 +52,13 @@ impl Store {
         self.by_key.keys()
     }
 
-    /// How long the end of all that is held may take.
+    /// Returns the longest stop deadline of all entries.
     pub(super) fn longest_stop(&self) -> Duration {
         let longest = self.by_key.values().map(|preserved_entry| preserved_entry.stop_ms).max();
         Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// All has ended: removes the files that no worker has removed.
+    /// Removes the files that no worker has removed, after everything has ended.
     pub(super) fn clear(&mut self) {
         std::mem::take(&mut self.by_key).into_values().for_each(PreservedEntry::remove);
     }

@@ -1,14 +1,14 @@
-//! A second worker, to which the first one hands over.
+//! Handover to a second worker.
 //!
 //! ```text
-//!            Succeed            Yield           Ready
-//!   (none) ---------> started -------> named --------> (is the worker; the former one retires)
-//!                        |               |
-//!                        +-- Abandon, or its end: killed, reaped, and the worker goes on
+//!           Succeed            Yield           Ready
+//!  (none) ---------> started -------> named --------> (is the worker; the former one retires)
+//!                       |               |
+//!                       +-- Abandon, or its end: killed, reaped, and the worker continues
 //! ```
-//! Until the worker has told it to go on, the heir serves nothing. Between that and its first word
-//! nobody can tell from outside which of the two serves, so whichever of them ends then, the other
-//! one is the worker.
+//! The successor serves nothing before the worker has sent it `Go`. Between `Yield` and the
+//! successor's `Ready`, the keeper cannot know which of the two serves. If one of them ends then,
+//! the other one is the worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,24 +21,24 @@ use super::unkillable::ADVICE;
 use super::worker::{QueuedMessage, Worker};
 use crate::keeper_link::{KeeperMessage, WorkerMessage};
 
-/// How long an heir that is the worker may take until it serves: it has everything by then.
+/// Longest time until a promoted successor serves. It has everything by then.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A worker that takes over.
+/// Worker that is about to take over.
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) worker: Worker,
     file: PathBuf,
-    /// The worker may have told it to go on.
+    /// True if the worker may have sent `Go` to the successor.
     named: bool,
-    /// Who waits for its end.
+    /// Sequence number of the call that waits for its end.
     abandoned: Option<u64>,
 }
 
-/// The file that this program was started from, or whatever is there now.
+/// Returns the path of this program's file, or of the file that has replaced it.
 fn own_file() -> io::Result<PathBuf> {
     let path = std::fs::read_link("/proc/self/exe")?;
-    // How the kernel names a file that was replaced.
+    // Suffix that the kernel adds if the file was replaced.
     let name = path.to_string_lossy();
     Ok(name.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
 }
@@ -50,7 +50,7 @@ impl Keeper {
         }
     }
 
-    /// Starts a worker from the file that was upgraded to, as long as it is there.
+    /// Starts a worker from the file of the last upgrade, if that still works.
     pub(super) fn start_upgraded(&self) -> io::Result<Worker> {
         let (program, options) = (self.setup.program, &self.setup.options);
         if let Some(file) = &self.file {
@@ -64,7 +64,7 @@ impl Keeper {
         Worker::start(None, program, options)
     }
 
-    /// Starts the heir.
+    /// Starts the successor.
     pub(super) fn succeed(
         &mut self,
         binary: Option<PathBuf>,
@@ -103,7 +103,7 @@ impl Keeper {
             .ok_or_else(|| "the new worker has ended".into())
     }
 
-    /// Kills the heir; `seq` is answered when it has ended.
+    /// Kills the successor. Call `seq` gets its reply when the successor has ended.
     pub(super) fn abandon(&mut self, seq: u64) {
         match &mut self.successor {
             Some(successor) => {
@@ -114,11 +114,12 @@ impl Keeper {
         }
     }
 
-    /// Takes care of the heir and of those that have retired; true: it is the worker now.
+    /// Handles events of the successor and of retired workers. Returns true if the successor is now
+    /// the worker.
     pub(super) fn poll_successor(&mut self, (told, ended): (bool, bool)) -> bool {
         let promoted = (told || ended) && self.hear_heir();
         if ended && let Some(mut successor) = self.successor.take() {
-            // Its own child, so there is a status.
+            // The successor is a child of this process, so its status is known.
             let how = successor.worker.reap().map_or_else(|error| error.to_string(), words);
             tracing::warn!(
                 pid = successor.worker.pid(),
@@ -164,8 +165,9 @@ impl Keeper {
         false
     }
 
-    /// The worker says no more, and the heir has been let loose: nobody else serves, and what is
-    /// left of the former one may take long to end; true: the heir is the worker now.
+    /// Promotes the successor if the worker is silent and may have sent `Go`. No other process
+    /// serves then, and the former worker may take long to end. Returns true if the successor is
+    /// now the worker.
     pub(super) fn succeeded(&mut self) -> bool {
         let silent = self.worker.as_ref().is_some_and(|worker| worker.silent);
         let named = self.successor.as_ref().is_some_and(|successor| successor.named);
@@ -175,7 +177,7 @@ impl Keeper {
         silent && named
     }
 
-    /// The heir serves, or is to: it is the worker from now on.
+    /// Promotes the successor, which serves or is about to.
     fn promote(&mut self) {
         let Some(Successor { mut worker, file, .. }) = self.successor.take() else { return };
         worker.ready_by = Some(Instant::now() + READY_DEADLINE);
@@ -187,14 +189,15 @@ impl Keeper {
         self.retired.extend(self.worker.replace(worker));
     }
 
-    /// The worker serves: the program that it was started from is good for another start.
+    /// Records that the worker serves, so its program file is valid for restarts.
     pub(super) fn confirm_binary(&mut self) {
         if let Some(file) = self.unproven.take() {
             self.file = Some(file);
         }
     }
 
-    /// The worker has ended before it served: its program is not good for another start.
+    /// Records that the worker ended before it served, so its program file is not used for
+    /// restarts.
     pub(super) fn reject_binary(&mut self) {
         let unproven = self.unproven.take();
         if unproven.is_none()
@@ -204,7 +207,7 @@ impl Keeper {
         }
     }
 
-    /// The worker is no more: the heir in its place, if that may serve already.
+    /// Returns the successor in place of a dead worker, if it may serve already.
     pub(super) fn promote_successor(&mut self) -> Option<Worker> {
         if !self.successor.as_ref().is_some_and(|successor| successor.named) {
             self.end_heir();
@@ -214,7 +217,7 @@ impl Keeper {
         self.worker.take()
     }
 
-    /// All is to end.
+    /// Stops the successor, because everything must end.
     pub(super) fn stop_heir(&mut self) {
         match &mut self.successor {
             Some(successor) if successor.named => {
@@ -225,7 +228,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the heir. Its end is not waited for: it may sleep in storage that hangs.
+    /// Kills the successor without waiting for its end, because it may sleep in hung storage.
     pub(super) fn end_heir(&mut self) {
         if let Some(mut successor) = self.successor.take() {
             successor.worker.kill();

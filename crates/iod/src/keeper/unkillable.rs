@@ -1,30 +1,31 @@
-//! A worker that was killed and does not end.
+//! Workers that were killed and do not end.
 //!
-//! A thread that sleeps in storage that hangs ends when that answers, and until then its process
-//! is there: with all its descriptors, so that locks, fences and the connections of its front-ends
-//! stay as they are, but without running another instruction of its own. Nothing tells of it: the
-//! kernel's event is the end of the last thread. So a worker is looked at now and then, and one that
-//! is in this state is replaced as if it had ended. Its successor answers callers, and serves each
-//! disk as soon as the kernel has let go of that disk's lock, as after any death.
+//! A thread that sleeps in hung storage ends only when the storage answers. Until then its process
+//! exists with all its descriptors, but runs no code. So locks, fences and connections of its
+//! front-ends stay as they are. The kernel reports only the end of the last thread. So the keeper
+//! checks a worker regularly, and replaces an unkillable one as if it had ended. Its successor
+//! answers callers at once. It serves each disk when the kernel has released that disk's lock, as
+//! after any death.
 
 use std::time::{Duration, Instant};
 
 use super::Keeper;
 use super::worker::Worker;
 
-/// How often a worker is looked at.
+/// Interval of the checks of a worker.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// What the kernel may take to end a process whose storage answers: its memory is to be given back.
+/// Longest time for the kernel to end a process whose storage answers. The kernel must free its
+/// memory.
 pub(super) const END_DEADLINE: Duration = Duration::from_secs(5);
-/// Most processes that are left behind: each may have the memory of many guests mapped.
+/// Most abandoned processes. Each may have the memory of many guests mapped.
 const MAX_RETIRED: usize = 8;
 
-/// What is to be done about a worker that does not end, for whoever reads the log.
+/// Remedy for a worker that does not end, for the log.
 pub(super) const ADVICE: &str = "it is mended when the storage answers, or the host restarts; \
      look for tasks in state D and for what the kernel's log says of the storage";
 
 impl Worker {
-    /// Looks whether it is ending, if that is due.
+    /// Checks whether the worker is ending, if a check is due.
     pub(super) fn look(&mut self, now: Instant) {
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
@@ -34,12 +35,12 @@ impl Worker {
         }
     }
 
-    /// It should have ended by now.
+    /// Returns whether the worker should have ended by now.
     pub(super) fn is_unkillable(&self, now: Instant) -> bool {
         self.dying.is_some_and(|since| since + END_DEADLINE <= now)
     }
 
-    /// When it is one of these, if that is still to come.
+    /// Returns the time at which the worker counts as unkillable, if that is in the future.
     pub(super) fn undead_at(&self) -> Option<Instant> {
         let at = self.dying.map(|since| since + END_DEADLINE);
         at.filter(|at| *at > Instant::now())
@@ -47,7 +48,7 @@ impl Worker {
 }
 
 impl Keeper {
-    /// Has a worker that does not end replaced by another one.
+    /// Replaces an unkillable worker.
     pub(super) fn replace_undead(&mut self) {
         let now = Instant::now();
         if let Some(worker) = &mut self.worker {
@@ -60,7 +61,7 @@ impl Keeper {
                 worker.kill();
             }
         }
-        // Others are waited for: by `hurry`, or because nobody has served yet.
+        // Other cases wait: for the stop deadline, or because no worker has served yet.
         let replaced = |worker: &mut Worker| worker.is_unkillable(now) && !worker.ending;
         if self.ending || !self.served || self.retired.len() >= MAX_RETIRED {
             return;
@@ -79,7 +80,7 @@ impl Keeper {
         self.retired.push(worker);
     }
 
-    /// Forgets those that have ended since they were left behind.
+    /// Forgets abandoned workers that have ended since.
     pub(super) fn reap_abandoned(&mut self) {
         self.retired.retain_mut(|worker| {
             let ended = worker.has_ended(Duration::ZERO);
@@ -90,7 +91,7 @@ impl Keeper {
         });
     }
 
-    /// All is over: waits for those that were killed, and names those that stay.
+    /// Waits at the end for killed workers, and logs the ones that stay.
     pub(super) fn report_abandoned(&mut self) {
         let until = Instant::now() + END_DEADLINE;
         for worker in &mut self.retired {
@@ -108,8 +109,8 @@ impl Worker {
     }
 }
 
-/// The first thread of a process has ended, and with it all that can: only the end of the whole
-/// process ends it.
+/// Returns whether the first thread of a process has ended. All threads that can end have ended
+/// then.
 fn is_dying(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());

@@ -1,4 +1,4 @@
-//! What a keeper sleeps for.
+//! Events that wake a keeper.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,29 +11,29 @@ use super::Keeper;
 use super::stop_deadline::StopDeadline;
 use super::worker::Worker;
 
-/// What has happened.
+/// Reasons for a wakeup.
 pub(super) struct WakeReasons {
     pub(super) signalled: bool,
-    /// The worker has said something, or can be told something.
+    /// The worker has sent a message, or can receive one.
     pub(super) told: bool,
-    /// It has ended.
+    /// The worker has ended.
     pub(super) ended: bool,
-    /// The same of the heir.
+    /// The same two reasons for the successor.
     pub(super) heir: (bool, bool),
 }
 
 impl Keeper {
-    /// Sleeps until something has happened.
+    /// Sleeps until an event occurs.
     pub(super) fn wait(&self) -> io::Result<WakeReasons> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
         let heir = self.successor.as_ref().map(|successor| &successor.worker);
-        // Of each worker, its end and what it says: two places.
+        // Each worker takes two entries: its end and its link.
         for worker in self.worker.iter().chain(heir) {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
             let mut wanted = PollFlags::empty();
             wanted.set(PollFlags::IN, !worker.silent);
             wanted.set(PollFlags::OUT, worker.has_unsaid());
-            // Of one that is silent only the end counts.
+            // For a silent worker only the end matters.
             let said = if wanted.is_empty() { worker.ended() } else { worker.link() };
             fds.push(PollFd::from_borrowed_fd(said, wanted));
         }

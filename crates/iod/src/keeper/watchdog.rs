@@ -1,4 +1,4 @@
-//! Signals to end, and the service manager's watchdog.
+//! Stop signals, and the service manager's watchdog.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,22 +8,22 @@ use super::worker::QueuedMessage;
 use super::{Keeper, LoopControl};
 use crate::keeper_link::KeeperMessage;
 
-/// Exit code when a second signal ended everything before it was done.
+/// Exit code after a second signal ended everything early.
 const IMPATIENT: u8 = 130;
 
 impl Keeper {
-    /// Asks the worker when the service manager wants to know; one that does not answer is killed
-    /// and replaced, before the manager would take that for our own silence.
+    /// Pings the worker when the watchdog is due. A worker that does not answer is killed and
+    /// replaced before the service manager considers the keeper dead.
     pub(super) fn watch(&mut self) {
         let Some(worker) = &mut self.worker else {
             return self.setup.manager.pause(Instant::now());
         };
         if worker.dying.is_some() {
-            // It is ended and replaced in a time that is ours to answer for.
+            // The keeper ends and replaces this worker within its own deadlines.
             return self.setup.manager.pause(Instant::now());
         }
         if !worker.ready {
-            // One that does not get ready is the manager's to judge.
+            // The service manager judges a worker that does not get ready.
             return self.setup.manager.skip(Instant::now());
         }
         match self.setup.manager.due(Instant::now()) {

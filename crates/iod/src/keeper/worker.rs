@@ -1,4 +1,4 @@
-//! A worker as its keeper sees it.
+//! The keeper's handle of a worker.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,59 +16,59 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::store::Store;
 use crate::keeper_link::{KeeperMessage, Link, ReceivedRecord, WorkerMessage, is_closed};
 
-/// Option that makes one of our programs a worker; its standard input is the link.
+/// Option that turns a program into a worker. Its standard input is the link.
 pub(super) const WORKER_OPTION: &str = "--worker";
 
-/// Pause when the kernel takes no more descriptors for a worker that must read some first: there is
-/// no event for when it has.
+/// Pause when the kernel accepts no more descriptors for a worker that must read some first. No
+/// event reports when it has.
 const CROWDED_PAUSE: Duration = Duration::from_millis(20);
 
-/// A process that serves.
+/// Process that serves.
 #[derive(Debug)]
 pub(super) struct Worker {
     pid: Pid,
     pidfd: OwnedFd,
-    /// Absent for one that another keeper has started.
+    /// `None` for a worker that another keeper has started.
     child: Option<Child>,
     link: Link,
-    /// What it has not been told yet, because the link was full.
+    /// Messages that are not sent yet, because the link was full.
     queued_message: VecDeque<QueuedMessage>,
     pub(super) since: Instant,
-    /// It serves.
+    /// True if the worker serves.
     pub(super) ready: bool,
-    /// It has said that it ends in order.
+    /// True if the worker has reported an orderly end.
     pub(super) ending: bool,
-    /// It has closed its end of the link.
+    /// True if the worker has closed its end of the link.
     pub(super) silent: bool,
-    /// When it must serve, if it has been let loose on disks.
+    /// Deadline until which the worker must serve, after it was allowed to use disks.
     pub(super) ready_by: Option<Instant>,
-    /// It was killed, or was found to be ending, then: no code of it runs any more.
+    /// Time when the worker was killed or found to be ending. It runs no code any more.
     pub(super) dying: Option<Instant>,
-    /// When it is looked at next ([`super::unkillable`]).
+    /// Time of the next check ([`super::unkillable`]).
     pub(super) look_at: Instant,
-    /// Too many descriptors are under way to it; it is told more from then on.
+    /// Time of the next send, if too many descriptors are in flight to the worker.
     crowded: Option<Instant>,
 }
 
-/// Something to say.
+/// Queued message to a worker.
 #[derive(Debug)]
 pub(super) enum QueuedMessage {
     Record(KeeperMessage),
-    /// What this key stands for.
+    /// The entry of this key.
     Restore(String),
-    /// Where to take over from another worker.
+    /// The link from which to take over another worker.
     TakeOver(OwnedFd),
 }
 
 impl Worker {
-    /// Starts the program in `file` as a worker; without one, this same program.
+    /// Starts the program in `file` as a worker, or this program if `file` is `None`.
     pub(super) fn start(
         file: Option<&Path>,
         program: &str,
         options: &[OsString],
     ) -> io::Result<Self> {
         let (link, theirs) = Link::pair()?;
-        // The file that runs here, even if another lies at its path by now.
+        // The running program's file, even if another file is at its path by now.
         let mut command = Command::new(file.unwrap_or(Path::new("/proc/self/exe")));
         command.arg0(program).args(options).arg(WORKER_OPTION);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
@@ -79,23 +79,23 @@ impl Worker {
         Self::new(Pid::from_child(&child), Some(child), link)
     }
 
-    /// Takes over one that another keeper has started.
+    /// Adopts a worker that another keeper has started.
     pub(super) fn adopt(pid: Pid, link: Link) -> io::Result<Self> {
         Self::new(pid, None, link)
     }
 
-    /// It is gone, or will not be heard again.
+    /// Returns whether the worker is gone or its link is closed.
     pub(super) fn is_closed(&self) -> io::Result<bool> {
         self.link.is_closed()
     }
 
-    /// Adopted, and says no more before it had said everything.
+    /// Returns whether an adopted worker closed its link before it had sent everything.
     pub(super) fn is_partially_adopted(&self) -> bool {
         self.child.is_none() && self.silent && !self.ready
     }
 
     fn new(pid: Pid, child: Option<Child>, link: Link) -> io::Result<Self> {
-        // The keeper never sleeps but in its poll.
+        // The keeper sleeps only in its poll.
         rustix::io::ioctl_fionbio(&link, true)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let (queued_message, since) = (VecDeque::new(), Instant::now());
@@ -120,7 +120,7 @@ impl Worker {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Readable when the process has ended.
+    /// Returns the descriptor that is readable when the process has ended.
     pub(super) fn ended(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -131,7 +131,7 @@ impl Worker {
 
     pub(super) fn kill(&mut self) {
         self.dying.get_or_insert_with(Instant::now);
-        // Refused only when it is gone already.
+        // This fails only if the process is gone already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
@@ -139,12 +139,12 @@ impl Worker {
         self.queued_message.push_back(what);
     }
 
-    /// There is something that could not be said yet, and can be as soon as the link has room.
+    /// Returns whether queued messages can be sent as soon as the link has room.
     pub(super) fn has_unsaid(&self) -> bool {
         !self.queued_message.is_empty() && !self.silent && self.crowded.is_none()
     }
 
-    /// When something is to be done about it that no event tells of.
+    /// Returns the time of the next action that no event triggers.
     pub(super) fn next(&self) -> Option<Instant> {
         [self.crowded, self.ready_by.filter(|_| !self.ready && self.dying.is_none())]
             .into_iter()
@@ -152,7 +152,7 @@ impl Worker {
             .min()
     }
 
-    /// Says as much as the link takes.
+    /// Sends as many messages as the link accepts.
     pub(super) fn flush_messages(&mut self, store: &Store) -> io::Result<()> {
         if self.crowded.is_some_and(|until| Instant::now() < until) {
             return Ok(());
@@ -176,7 +176,7 @@ impl Worker {
                     self.crowd();
                     break;
                 }
-                // Its end is told by the pidfd.
+                // The pidfd reports the end of the worker.
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -185,13 +185,13 @@ impl Worker {
         Ok(())
     }
 
-    /// So many descriptors are under way that the worker must take some first, which it does. Until
-    /// then the link has room, which must not keep us awake.
+    /// Pauses sending. The worker must first read some of the descriptors in flight. Meanwhile the
+    /// link is writable, which must not wake the keeper.
     fn crowd(&mut self) {
         self.crowded = Some(Instant::now() + CROWDED_PAUSE);
     }
 
-    /// The next thing that it says; `None`: nothing now.
+    /// Returns the next message of the worker, or `None` if there is none now.
     pub(super) fn receive(&mut self) -> io::Result<Option<ReceivedRecord<WorkerMessage>>> {
         match self.link.receive_words() {
             Ok(None) => {
@@ -203,7 +203,7 @@ impl Worker {
         }
     }
 
-    /// It is over, or is within `patience`, and forgotten by the kernel too.
+    /// Returns whether the process ends within `patience`, and reaps it.
     pub(super) fn has_ended(&mut self, patience: Duration) -> bool {
         let mut ended = [PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN)];
         let patience = Timespec::try_from(patience).ok();
@@ -211,8 +211,8 @@ impl Worker {
         over && self.reap().is_ok()
     }
 
-    /// How it ended, once it has; nobody is told of another's child, nor of an own one where
-    /// whoever started us has SIGCHLD ignored. Never waits.
+    /// Returns the exit status once the process has ended. It is unknown for children of other
+    /// processes, and for own children if the parent set SIGCHLD to be ignored. Never waits.
     pub(super) fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
         match self.child.as_mut().map_or(Ok(None), Child::try_wait) {
             Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => Ok(None),

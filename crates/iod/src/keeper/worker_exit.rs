@@ -1,4 +1,4 @@
-//! The worker has ended.
+//! The end of a worker.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::worker::Worker;
 use super::{Keeper, LoopControl};
 
 impl Keeper {
-    /// The worker has ended.
+    /// Handles the end of the worker.
     pub(super) fn on_worker_exit(&mut self) -> anyhow::Result<LoopControl> {
         let Some(mut worker) = self.worker.take() else { return Ok(LoopControl::Poll) };
         let status = worker.reap().context("cannot tell how the worker ended")?;
@@ -29,7 +29,7 @@ impl Keeper {
         Ok(LoopControl::Poll)
     }
 
-    /// Another worker is to be started in place of one that has ended in this way.
+    /// Schedules the restart of a worker that ended as `how` describes.
     pub(super) fn plan(&mut self, worker: &Worker, how: String) {
         if !worker.ready {
             self.reject_binary();
@@ -44,8 +44,8 @@ impl Keeper {
     }
 }
 
-/// The worker's code as ours; nobody is told that of another's child, which may have said that it
-/// ends in order.
+/// Converts the worker's exit status to an exit code. The status of an adopted worker is unknown,
+/// but it may have reported an orderly end.
 fn exit_code(status: Option<ExitStatus>, in_order: bool) -> ExitCode {
     match status.map(|status| status.code()) {
         None if in_order => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! What the worker says.
+//! Messages from the worker.
 
 use super::Keeper;
 use super::worker::QueuedMessage;

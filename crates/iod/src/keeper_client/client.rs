@@ -1,4 +1,4 @@
-//! The way to the keeper, and what goes through it.
+//! Client of the keeper, and its calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,10 +13,10 @@ use super::start_info::start_info;
 use super::{PreserveError, PreservedDisk, PreservedDiskRecord, PreservedFds};
 use crate::keeper_link::{KeeperInfo, Link, PreservedEntry, WorkerMessage, is_closed};
 
-/// Longest wait for the keeper: it does nothing that takes time.
+/// Longest wait for the keeper, which does nothing slow.
 const HOLD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Way to the keeper, if there is one. Clones share it.
+/// Client of the keeper, if there is one. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub struct KeeperClient {
     pub(super) shared: Arc<Shared>,
@@ -25,43 +25,44 @@ pub struct KeeperClient {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// An answer has come, or none can come any more.
+    /// Notified when a reply has arrived, or when no reply can arrive any more.
     pub(super) answered: Condvar,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) link: Option<Arc<Link>>,
-    /// A new keeper is being told everything; until then nothing goes to it but that.
+    /// True while a new keeper is being told everything. Other messages must wait.
     pub(super) adopting: bool,
-    /// Of the keeper, or of the last one when `introduced` is not set.
+    /// Information about the keeper, or about the last one if `introduced` is false.
     pub(super) keeper_info: Option<KeeperInfo>,
     pub(super) introduced: bool,
-    /// How this process came to serve.
+    /// Start reason of this process.
     pub(super) worker_start: Option<WorkerStart>,
-    /// When the keeper found it serving.
+    /// Time when the keeper adopted this process.
     pub(super) adopted: Option<Instant>,
-    /// Everything that is held, for a keeper that comes later.
+    /// All preserved entries, for later keepers.
     pub(super) holdings: BTreeMap<String, PreservedEntry>,
     next: u64,
-    /// This process ends in order.
+    /// True if this process is ending in order.
     pub(super) ending: bool,
-    /// It has nothing to say any more: another one serves.
+    /// True if another process serves, so this one sends nothing any more.
     pub(super) retired: bool,
-    /// Calls that wait, with what the keeper said.
+    /// Pending calls, with the keeper's replies.
     pub(super) calls: BTreeMap<u64, Option<Option<String>>>,
 }
 
-/// What keys of disks begin with, and no others.
+/// Prefix of the keys of disks. No other keys have it.
 const DISK: &str = "disk/";
 
-/// Key of a disk.
+/// Returns the key of a disk.
 fn key(id: &str) -> String {
     format!("{DISK}{id}")
 }
 
 impl KeeperClient {
-    /// The way to the keeper at the other end of `link`, with what it has given back.
+    /// Creates the client for the keeper at the other end of `link`, with the entries that it
+    /// restored.
     pub(crate) fn open(
         link: Arc<Link>,
         keeper_info: KeeperInfo,
@@ -82,14 +83,16 @@ impl KeeperClient {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one insertion or removal: a panic elsewhere leaves it whole.
+        // Each change is one insertion or removal, so a panic elsewhere cannot leave the state
+        // inconsistent.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a disk held as it is now. When this returns, a new worker would find it so.
+    /// Preserves the current state of a disk. When this returns, a new worker would find this
+    /// state.
     ///
     /// # Errors
-    /// The keeper does not hold it; what it held before is unchanged.
+    /// The keeper does not preserve it. The former entry is unchanged.
     pub fn preserve_disk(
         &self,
         preserved_disk: &PreservedDisk,
@@ -105,10 +108,10 @@ impl KeeperClient {
         )
     }
 
-    /// Has something held that is no disk's.
+    /// Preserves an entry that does not belong to a disk.
     ///
     /// # Errors
-    /// The keeper does not hold it.
+    /// The keeper does not preserve it.
     pub(crate) fn preserve(
         &self,
         key: &str,
@@ -130,15 +133,15 @@ impl KeeperClient {
         Ok(())
     }
 
-    /// The disk is gone, its files are removed: nobody need know of it any more.
+    /// Removes the entry of a disk that is detached and whose files are removed.
     ///
     /// # Errors
-    /// The keeper did not say that it has forgotten it.
+    /// The keeper did not confirm the removal.
     pub fn forget(&self, id: &str) -> Result<(), PreserveError> {
         self.forget_key(&key(id))
     }
 
-    /// The same of whatever is held under this key.
+    /// Removes the entry of this key.
     ///
     /// # Errors
     /// As [`Self::forget`].
@@ -150,19 +153,19 @@ impl KeeperClient {
         Ok(())
     }
 
-    /// Has a disk held as one that is being detached, with whatever is held of it already: that needs
-    /// no descriptor more.
+    /// Marks the entry of a disk as being detached. The rest of the entry stays, and no new
+    /// descriptors are needed.
     ///
     /// # Errors
-    /// The keeper does not hold it; what it held before is unchanged.
+    /// The keeper does not preserve it. The former entry is unchanged.
     pub(crate) fn preserve_detaching(&self, id: &str) -> Result<(), PreserveError> {
         self.leave_key(&key(id))
     }
 
-    /// The same of whatever is held under this key.
+    /// Marks the entry of this key as being detached.
     ///
     /// # Errors
-    /// As [`Self::leave`].
+    /// As [`Self::preserve_detaching`].
     pub(crate) fn leave_key(&self, key: &str) -> Result<(), PreserveError> {
         let mut state = self.exchange_with(|state, link, seq| match state.holdings.get(key) {
             Some(preserved_entry) => {
@@ -178,8 +181,9 @@ impl KeeperClient {
         Ok(())
     }
 
-    /// Tells the keeper and waits for its answer; tells its successor when it dies meanwhile.
-    /// The lock is held from the answer on, so that a successor misses nothing.
+    /// Sends a call to the keeper and waits for the reply. If the keeper dies meanwhile, it sends
+    /// the call to the next keeper. It returns with the lock locked, so that a later keeper misses
+    /// nothing.
     fn exchange(
         &self,
         send: impl Fn(&Link, u64) -> io::Result<()>,
@@ -187,7 +191,7 @@ impl KeeperClient {
         self.exchange_with(|_, link, seq| send(link, seq))
     }
 
-    /// The same for what is made of what is held.
+    /// Like [`Self::exchange`], for a call that depends on the preserved entries.
     fn exchange_with(
         &self,
         send: impl Fn(&State, &Link, u64) -> io::Result<()>,
@@ -223,10 +227,10 @@ impl KeeperClient {
         Ok(state)
     }
 
-    /// Has another worker started, which takes over by `way`.
+    /// Starts another worker, which takes over through `way`.
     ///
     /// # Errors
-    /// There is no keeper, or it cannot.
+    /// There is no keeper, or it cannot start the worker.
     pub(crate) fn start_successor(
         &self,
         binary: Option<&Path>,
@@ -238,15 +242,15 @@ impl KeeperClient {
         })
     }
 
-    /// Tells that the other worker is about to go on in place of this one.
+    /// Reports that the other worker is about to serve in place of this one.
     ///
     /// # Errors
-    /// There is no keeper, or that worker has ended.
+    /// There is no keeper, or the other worker has ended.
     pub(crate) fn yield_to_successor(&self) -> Result<(), PreserveError> {
         self.ask(|link, seq| link.send(&WorkerMessage::Yield { seq }, &[]))
     }
 
-    /// Has the other worker killed, and waits for its end.
+    /// Kills the other worker and waits for its end.
     ///
     /// # Errors
     /// There is no keeper, or it does not answer.
@@ -254,61 +258,61 @@ impl KeeperClient {
         self.ask(|link, seq| link.send(&WorkerMessage::Abandon { seq }, &[]))
     }
 
-    /// Has something done that only a keeper can do.
+    /// Sends a call that requires a keeper.
     fn ask(&self, send: impl Fn(&Link, u64) -> io::Result<()>) -> Result<(), PreserveError> {
         let state = self.exchange(send)?;
         if state.link.is_some() { Ok(()) } else { Err(PreserveError::NoKeeper) }
     }
 
-    /// Says something that needs no answer.
+    /// Sends a message that needs no reply.
     pub(super) fn send_no_reply(&self, record: &WorkerMessage) {
-        // Under the lock, so that it does not overtake what is being replayed.
+        // Send it under the lock, so that it does not overtake a replay.
         if let Some(link) = &self.state().link {
-            // A keeper that is gone need not know.
+            // A keeper that is gone needs no message.
             let _ = link.send(record, &[]);
         }
     }
 
-    /// Calls or front-ends are taken.
+    /// Reports that calls or front-ends are accepted.
     pub(crate) fn ready(&self) {
         self.send_no_reply(&WorkerMessage::Ready);
     }
 
-    /// From here on this process ends in order: the keeper starts no other.
+    /// Reports an orderly end. The keeper starts no other worker.
     pub(crate) fn ending(&self) {
         self.state().ending = true;
         self.send_no_reply(&WorkerMessage::Ending);
     }
 
-    /// Another process serves in place of this one: the keeper hears no more of it, by which it
-    /// knows.
+    /// Closes the link, because another process serves in place of this one. The keeper takes the
+    /// silence as the sign of that.
     pub(crate) fn retire(&self) {
         let mut state = self.state();
         state.retired = true;
-        // Sockets that are nobody's any more must not live on here.
+        // Close sockets that no process uses any more.
         state.holdings.clear();
         if let Some(link) = state.link.take() {
             link.shut();
         }
     }
 
-    /// Who keeps this process, if anybody does.
+    /// Returns information about the keeper, if there is one.
     pub(crate) fn keeper(&self) -> Option<KeeperInfo> {
         let state = self.state();
         state.link.as_ref().and(state.keeper_info.clone()).filter(|_| state.introduced)
     }
 
-    /// What is held for this key, with descriptors of its own.
+    /// Returns a copy of the entry of this key, with its own descriptors.
     pub(crate) fn entry(&self, key: &str) -> Option<io::Result<PreservedEntry>> {
         self.state().holdings.get(key).map(PreservedEntry::try_clone)
     }
 
-    /// A disk's holding.
+    /// Returns a copy of a disk's entry.
     pub(crate) fn disk(&self, id: &str) -> Option<io::Result<PreservedEntry>> {
         self.entry(&key(id))
     }
 
-    /// The disk of a program that has but one, with what goes with it.
+    /// Returns the disk of a single-disk program, with its descriptors.
     pub(crate) fn only_disk(&self) -> Option<io::Result<(PreservedDisk, PreservedFds)>> {
         let preserved_disk = match self.disks().into_iter().next()? {
             PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
@@ -323,7 +327,7 @@ impl KeeperClient {
         )
     }
 
-    /// All disks that are held.
+    /// Returns all preserved disks.
     pub(crate) fn disks(&self) -> Vec<PreservedDiskRecord> {
         let state = self.state();
         let read = |(key, preserved_entry): (&String, &PreservedEntry)| {

@@ -1,16 +1,16 @@
-//! What is held that is no disk's.
+//! Entries that do not belong to disks.
 
 use serde_json::Value;
 
 use super::KeeperClient;
 
 impl KeeperClient {
-    /// Something is held under this key.
+    /// Returns whether an entry of this key is preserved.
     pub(crate) fn holds(&self, key: &str) -> bool {
         self.state().holdings.contains_key(key)
     }
 
-    /// Words of all that is held under keys that begin with `prefix`, by the rest of the key.
+    /// Returns the data of all entries whose keys begin with `prefix`, by the rest of the key.
     pub(crate) fn held_under(&self, prefix: &str) -> Vec<(String, Value)> {
         let state = self.state();
         let rest = state.holdings.iter().filter_map(|(key, preserved_entry)| {

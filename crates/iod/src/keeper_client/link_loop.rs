@@ -1,4 +1,4 @@
-//! The keeper comes, speaks and goes.
+//! Connection, messages and loss of the keeper.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{CONTROL, KeeperClient, PreserveError, SAY_DEADLINE};
 use crate::keeper_link::{KeeperInfo, KeeperMessage, Link, WorkerMessage};
 
 impl KeeperClient {
-    /// Hears the keeper until its end, and gives `end` when this process is to end.
+    /// Receives messages until the keeper is gone, and signals `end` when this process must end.
     pub(crate) fn run_link(&self, link: &Arc<Link>, end: &StopSignal) {
         loop {
             match link.receive::<KeeperMessage>() {
@@ -48,13 +48,14 @@ impl KeeperClient {
         }
     }
 
-    /// A link for a new keeper, who is told everything that is held, and what the last one knew.
+    /// Creates a link for a new keeper, which receives all preserved entries and the last keeper's
+    /// information.
     ///
     /// # Errors
-    /// [`PreserveError::PreservedFds`], or no descriptors and threads.
+    /// [`PreserveError::Kept`], or there are no descriptors or threads left.
     pub(crate) fn adopt(&self, end: &StopSignal) -> Result<(KeeperInfo, OwnedFd), PreserveError> {
         let mut state = self.state();
-        // One that has handed over is not to be kept, and what it holds is another's.
+        // A worker that has handed over cannot be adopted: its entries belong to another process.
         if state.adopting || state.retired {
             return Err(PreserveError::Adopting);
         }
@@ -79,17 +80,17 @@ impl KeeperClient {
         Ok((state.keeper_info.clone().unwrap_or_default(), theirs))
     }
 
-    /// Tells a new keeper everything that is held. From then on verbs go to it: what changes
-    /// before is only remembered, so that nothing older is told after it. If it cannot be told,
-    /// its link is closed.
+    /// Sends all preserved entries to a new keeper. From then on verbs send their changes to it.
+    /// Earlier changes are only recorded here, so that no older state follows a newer one. If
+    /// sending fails, the link is closed.
     fn tell_everything(&self, link: Link) -> Option<Arc<Link>> {
-        // Held until all is said.
+        // Locked until everything is sent.
         let mut state = self.state();
         state.adopting = false;
         let mut told = Ok(());
         for (key, preserved_entry) in &state.holdings {
             let (what, fds) = preserved_entry.written(key);
-            // Its answer is not waited for; no call has this number.
+            // No call has this number, because the reply is not awaited.
             told =
                 told.and_then(|()| link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds));
         }
@@ -105,7 +106,7 @@ impl KeeperClient {
         Some(link)
     }
 
-    /// Takes a record; true: end in order.
+    /// Handles a message. Returns true if this process must end in order.
     fn heard(&self, record: KeeperMessage) -> bool {
         match record {
             KeeperMessage::Done { seq, problem } => {
@@ -119,7 +120,7 @@ impl KeeperClient {
                 (state.keeper_info, state.introduced) = (Some(keeper_info), true);
                 state.adopted = Some(Instant::now());
                 drop(state);
-                // It has been told everything by now.
+                // The keeper has received everything by now.
                 self.ready();
             }
             KeeperMessage::Ping => self.send_no_reply(&WorkerMessage::Pong),
@@ -131,7 +132,7 @@ impl KeeperClient {
 }
 
 impl State {
-    /// Nobody is at the other end any more.
+    /// Handles the loss of the keeper.
     pub(super) fn on_keeper_lost(&mut self, link: &Arc<Link>) {
         if self.link.as_ref().is_some_and(|now| Arc::ptr_eq(now, link)) {
             self.link = None;

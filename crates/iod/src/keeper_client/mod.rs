@@ -1,11 +1,13 @@
-//! What outlives a worker: the one door through which a disk's state goes to the keeper.
+//! The keeper's storage for a worker's state: the only path by which a disk's state reaches the
+//! keeper.
 //!
-//! Everything about a disk that a caller was told and that a new worker must know again is in
-//! [`PreservedDisk`]; its descriptors go with it. Whoever changes it says so through [`KeeperClient::hold`] before
-//! the caller is answered, so that an answered call is never forgotten. What was not answered is
-//! either there afterwards or not, whole.
+//! [`PreservedDisk`] holds everything about a disk that a caller was told and that a new worker
+//! must know. Its descriptors travel with it. Code that changes a disk calls
+//! [`KeeperClient::preserve_disk`] before the caller gets a reply, so an answered call survives a
+//! crash. An unanswered change is preserved either completely or not at all.
 //!
-//! Without a keeper the door only remembers: one that comes later is told everything.
+//! Without a keeper the client only records entries. A keeper that comes later receives all of
+//! them.
 
 mod client;
 mod keys;
@@ -28,61 +30,61 @@ use crate::keeper_link::PreservedEntry;
 pub use client::KeeperClient;
 pub(crate) use record::PreservedDiskRecord;
 
-/// Longest wait for room in the link: a keeper that reads nothing is stopped or broken.
+/// Longest wait for room in the link. A keeper that reads nothing is stopped or broken.
 pub(crate) const SAY_DEADLINE: Duration = Duration::from_secs(5);
-/// Key of the control socket; those of disks have a slash.
+/// Key of the control socket. Keys of disks contain a slash.
 pub(crate) const CONTROL: &str = "control";
 
-/// Newest format of [`PreservedDisk`] that is read, and the one that is written. A new field that a worker
-/// of before may overlook needs no other.
+/// Newest format of [`PreservedDisk`] that is read, and the format that is written. A new field
+/// that older workers may ignore needs no new format.
 pub(crate) const HELD_FORMAT: u32 = 1;
 
 fn first_format() -> u32 {
     1
 }
 
-/// A disk as its next worker finds it.
+/// Disk as its next worker finds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreservedDisk {
-    /// Format of all this: higher where a worker that does not know it must not go on.
+    /// Format of the record. It increases if workers that do not know it must not continue.
     #[serde(default = "first_format")]
     pub format: u32,
-    /// As it was asked for, with all changes since.
+    /// Spec as requested, with all later changes.
     pub spec: DiskSpec,
-    /// It holds the lock.
+    /// True if the disk has its image locked.
     pub active: bool,
-    /// It serves nothing until it is resumed.
+    /// True if the disk serves nothing until it is resumed.
     #[serde(default)]
     pub paused: bool,
-    /// It is being detached: nothing but the end of that is left to do.
+    /// True if the disk is being detached. Only the end of the detach is left.
     #[serde(default)]
     pub leaving: bool,
     /// Size in bytes that guests were told.
     #[serde(default)]
     pub size: Option<u64>,
-    /// Which file or device the image is.
+    /// Identity of the image file or device.
     #[serde(default)]
     pub identity: Option<Identity>,
-    /// Its NBD exports.
+    /// NBD exports of the disk.
     #[serde(default)]
     pub exports: Vec<ExportSpec>,
 }
 
 impl PreservedDisk {
-    /// An export has the lock that a guest would have.
+    /// Returns whether an export has locked the image as a guest would.
     pub(crate) fn is_exported_for_writing(&self) -> bool {
         !self.active && self.exports.iter().any(|one| !one.read_only)
     }
 }
 
-/// A file or block device, whatever path leads to it.
+/// Identity of a file or block device, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Number of the block device, or of the file system that the file is in.
+    /// Number of the block device, or of the file system that contains the file.
     pub device: u64,
-    /// The file's number there, 0 for a block device.
+    /// Inode number of the file, 0 for a block device.
     pub inode: u64,
-    /// When the file was made, in nanoseconds since 1970.
+    /// Creation time of the file, in nanoseconds since 1970.
     #[serde(default)]
     pub born_ns: Option<u64>,
 }
@@ -97,12 +99,12 @@ impl From<disk::FileIdentity> for Identity {
 /// Descriptors of a disk that outlive a worker.
 #[derive(Debug, Default)]
 pub struct PreservedFds {
-    /// Where front-ends connect; none where we connect to them.
+    /// Listening socket for front-ends. `None` if the disk connects to its front-end.
     pub listener: Option<ListenerParts>,
-    /// A memory disk's bytes.
+    /// Descriptor of a memory disk's bytes.
     pub memory: Option<OwnedFd>,
-    /// Where clients of its exports connect, in the order of [`PreservedDisk::exports`]. A disk that
-    /// connects to its front-end has none.
+    /// Listening sockets of the exports, in the order of [`PreservedDisk::exports`]. Empty for a
+    /// disk that connects to its front-end.
     pub exports: Vec<ListenerParts>,
 }
 
@@ -115,34 +117,34 @@ impl From<PreservedEntry> for PreservedFds {
     }
 }
 
-/// The keeper does not hold what it was asked to.
+/// Error: the keeper did not preserve an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum PreserveError {
-    /// Descriptors cannot be shared, or the link is broken in an odd way.
+    /// Descriptors cannot be duplicated, or the link failed unexpectedly.
     #[error("cannot have it held")]
     Os(#[from] io::Error),
-    /// It does not answer.
+    /// The keeper does not answer.
     #[error("the keeper (process {pid}) does not answer; look whether it is stopped")]
     Late {
-        /// Its process id.
+        /// Process ID of the keeper.
         pid: u32,
     },
-    /// There is none.
+    /// There is no keeper.
     #[error("this process has no keeper; start ringway-io with the same --control to have it kept")]
     NoKeeper,
-    /// It refused.
+    /// The keeper refused.
     #[error("the keeper refused: {0}")]
     Refused(String),
-    /// Another one is faster.
+    /// Another keeper is adopting this worker.
     #[error("another process is just taking over; try again if it ends")]
     Adopting,
-    /// It has a keeper.
+    /// The worker has a keeper.
     #[error("already served by process {pid}")]
     Kept {
-        /// The keeper's process id.
+        /// Process ID of the keeper.
         pid: u32,
     },
-    /// The words do not fit.
+    /// The record cannot be encoded.
     #[error("cannot be written down")]
     Words(#[from] serde_json::Error),
 }

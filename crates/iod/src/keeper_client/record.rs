@@ -1,4 +1,4 @@
-//! What is held of a disk, read again by a worker that may be of another version.
+//! Preserved record of a disk, read by a worker that may have another version.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use serde_json::Value;
 
 use super::{HELD_FORMAT, PreservedDisk};
 
-/// A disk that is held.
+/// Preserved disk.
 #[derive(Clone, Debug)]
 pub(crate) enum PreservedDiskRecord {
-    /// It can be brought back.
+    /// The disk can be restored.
     Known(PreservedDisk),
-    /// It was written by a newer program, or is broken: nothing is done to it but to forget it.
+    /// A newer program wrote the record, or it is broken. The disk can only be detached.
     Novel {
-        /// As much of it as is understood, to be shown.
+        /// The understood part of the record, for reports.
         preserved_disk: PreservedDisk,
-        /// Why it is not brought back, and what can be done.
+        /// Reason why the disk is not restored, and the remedy.
         reason: String,
     },
 }
 
 impl PreservedDiskRecord {
-    /// What is held under an id.
+    /// Decodes the entry of this id.
     pub(super) fn read(id: &str, data: &Value) -> Self {
         let format = data.get("format").map_or(Some(1), Value::as_u64);
         let reason = match format {
@@ -44,7 +44,7 @@ impl PreservedDiskRecord {
         Self::Novel { preserved_disk: glimpse(id, data), reason }
     }
 
-    /// What is to be known of it.
+    /// Returns the understood part of the record.
     pub(crate) fn held(&self) -> &PreservedDisk {
         match self {
             Self::Known(preserved_disk) | Self::Novel { preserved_disk, .. } => preserved_disk,
@@ -52,7 +52,7 @@ impl PreservedDiskRecord {
     }
 }
 
-/// As much as can be seen of a disk that is not understood as a whole.
+/// Decodes the understood part of a record that cannot be decoded as a whole.
 fn glimpse(id: &str, data: &Value) -> PreservedDisk {
     let spec = data.get("spec").unwrap_or(&Value::Null);
     let backend = part(spec, "backend").unwrap_or(Backend::Null(0));

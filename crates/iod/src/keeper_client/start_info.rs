@@ -1,4 +1,4 @@
-//! How a process came to serve, for those who look at it.
+//! Start reason of a process, for reports.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,18 +8,18 @@ use super::KeeperClient;
 use crate::keeper_link::KeeperInfo;
 
 impl KeeperClient {
-    /// How this process came to serve; nobody knows where there never was a keeper.
+    /// Returns how this process was started. `None` if there never was a keeper.
     pub(crate) fn start_info(&self) -> Option<WorkerStart> {
         self.state().worker_start.clone()
     }
 
-    /// How long ago the keeper found this process serving, if it did not start it.
+    /// Returns how long ago the keeper adopted this process, if it did not start it.
     pub(crate) fn adopted(&self) -> Option<Duration> {
         self.state().adopted.map(|at| at.elapsed())
     }
 }
 
-/// In place of whom a process serves from now on.
+/// Returns the start reason of a process that serves from now on.
 pub(super) fn start_info(keeper_info: &KeeperInfo, upgraded: bool) -> WorkerStart {
     let (how, after) = match keeper_info {
         _ if upgraded => (StartReason::Upgrade, None),

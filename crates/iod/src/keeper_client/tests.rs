@@ -1,4 +1,4 @@
-//! A door whose keeper changes.
+//! A client whose keeper changes.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn holding(data: u64) -> PreservedEntry {
     PreservedEntry { data: data.into(), ..PreservedEntry::default() }
 }
 
-/// A keeper that hears until something is held under `last`: what it holds then.
+/// Runs a keeper until the key `last` is stored. Returns its entries.
 fn keep(link: &Link, last: &str) -> BTreeMap<String, serde_json::Value> {
     let mut held = BTreeMap::new();
     loop {
@@ -45,7 +45,7 @@ fn an_adopting_keeper_ends_with_what_is_newest() {
         let end = StopSignal::new().unwrap();
         let (_, theirs) = keeper_client.adopt(&end).unwrap();
         let keeper = std::thread::spawn(move || keep(&Link::new(theirs), "last"));
-        // Before the new keeper is told anything, most likely.
+        // Most likely before the new keeper receives anything.
         keeper_client.replace("disk/b".into(), holding(2)).unwrap();
         keeper_client.forget("c").unwrap();
         keeper_client.replace("last".into(), holding(3)).unwrap();

@@ -1,4 +1,4 @@
-//! What one key stands for: words and descriptors.
+//! Entry of one key: data and descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vhost_user::{Listener, ListenerParts};
 
-/// What one key stands for, and whoever holds it.
+/// Entry that a keeper or worker stores for one key.
 #[derive(Debug, Default)]
 pub(crate) struct PreservedEntry {
-    /// Listening sockets; the keeper removes their files when all has ended.
+    /// Listening sockets. The keeper removes their files after everything has ended.
     pub(crate) sockets: Vec<ListenerParts>,
-    /// The worker's own words.
+    /// Data of the worker, opaque to the keeper.
     pub(crate) data: Value,
-    /// What else it wants back.
+    /// Other descriptors.
     pub(crate) fds: Vec<OwnedFd>,
-    /// How long its end may take, in milliseconds.
+    /// Longest duration of a stop, in milliseconds.
     pub(crate) stop_ms: u64,
 }
 
-/// A holding without its descriptors. They follow in this order: for each socket the socket and
-/// its lock, then the others.
+/// Entry without its descriptors. They follow in this order: for each socket the socket and its
+/// lock, then the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PreservedEntryData {
     pub(super) key: String,
@@ -40,7 +40,7 @@ pub(super) struct SocketFile {
 }
 
 impl PreservedEntry {
-    /// As a record, and the descriptors that go with it.
+    /// Returns the entry as a record and the descriptors that follow it.
     pub(crate) fn written(&self, key: &str) -> (PreservedEntryData, Vec<BorrowedFd<'_>>) {
         let file = |parts: &ListenerParts| SocketFile {
             path: parts.path.clone(),
@@ -53,7 +53,7 @@ impl PreservedEntry {
         (PreservedEntryData { key, sockets, data, stop_ms }, fds)
     }
 
-    /// The same again from a record.
+    /// Rebuilds an entry from a record.
     ///
     /// # Errors
     /// Descriptors are missing.
@@ -73,10 +73,10 @@ impl PreservedEntry {
         Ok((key, Self { sockets, data, fds: fds.collect(), stop_ms }))
     }
 
-    /// The same with descriptors of its own.
+    /// Duplicates the entry and its descriptors.
     ///
     /// # Errors
-    /// The process may open no more descriptors.
+    /// The process cannot open more descriptors.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let socket = |parts: &ListenerParts| {
             let (path, identity) = (parts.path.clone(), parts.identity);
@@ -88,21 +88,21 @@ impl PreservedEntry {
         Ok(Self { sockets, data: self.data.clone(), fds, stop_ms: self.stop_ms })
     }
 
-    /// The disk is being detached.
+    /// Marks the disk as being detached.
     pub(crate) fn mark_detaching(&mut self) {
         mark_detaching(&mut self.data);
     }
 
-    /// Removes the sockets' files, as far as they are still ours.
+    /// Removes the sockets' files if they still belong to this entry.
     pub(crate) fn remove(self) {
         for parts in self.sockets {
-            // Whatever is no listener has no file that we would have made.
+            // A socket that is not a listener has no file of ours.
             drop(Listener::adopt(parts));
         }
     }
 }
 
-/// Marks a worker's words of a disk.
+/// Marks the data of a disk as being detached.
 fn mark_detaching(data: &mut Value) {
     if let Some(fields) = data.as_object_mut() {
         fields.insert("leaving".into(), true.into());
@@ -110,7 +110,7 @@ fn mark_detaching(data: &mut Value) {
 }
 
 impl PreservedEntryData {
-    /// The disk is being detached.
+    /// Marks the disk as being detached.
     pub(crate) fn mark_detaching(&mut self) {
         mark_detaching(&mut self.data);
     }

@@ -1,4 +1,4 @@
-//! What keeper and worker say to each other.
+//! Messages between keeper and worker.
 
 use std::path::PathBuf;
 
@@ -6,58 +6,58 @@ use serde::{Deserialize, Serialize};
 
 use super::PreservedEntryData;
 
-/// What a worker says.
+/// Message from a worker to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerMessage {
-    /// Hold this from now on, in place of what the key stood for.
+    /// Store this entry and replace the former entry of its key.
     Hold { seq: u64, what: PreservedEntryData },
-    /// Hold this no longer.
+    /// Remove the entry of this key.
     Forget { seq: u64, key: String },
-    /// Calls or front-ends are taken.
+    /// Calls or front-ends are accepted.
     Ready,
-    /// This end is an orderly one: start no other worker.
+    /// The worker ends in order; start no other worker.
     Ending,
-    /// Answer to a ping.
+    /// Reply to a ping.
     Pong,
-    /// Start another worker from this file, or from the one that is now where the keeper's was,
-    /// and give it the descriptor that comes along: it takes over by that.
+    /// Start another worker from this file, or from the file that is now at the keeper's path. Pass
+    /// it the attached descriptor, through which it takes over.
     Succeed { seq: u64, binary: Option<PathBuf> },
-    /// The other worker is about to be told to go on: if this one ends, it is the worker.
+    /// The other worker is about to receive `Go`. If this worker ends, the other one is the worker.
     Yield { seq: u64 },
-    /// The other worker takes over nothing: kill it.
+    /// The handover is cancelled; kill the other worker.
     Abandon { seq: u64 },
 }
 
-/// What a keeper says.
+/// Message from a keeper to its worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeeperMessage {
-    /// The worker before had this held.
+    /// An entry that the former worker preserved.
     Restore { what: PreservedEntryData },
-    /// Who keeps it.
+    /// Information about the keeper.
     Keeper(KeeperInfo),
-    /// Another worker serves all this now, and hands it over by the descriptor that comes along.
+    /// Another worker serves now, and hands over through the attached descriptor.
     TakeOver,
-    /// Everything has been said: begin.
+    /// All messages of the start are sent; begin.
     Begin,
-    /// A hold or a forget is done, or why it is not.
+    /// Reply to a call: done, or the problem.
     Done { seq: u64, problem: Option<String> },
-    /// Is anybody there?
+    /// Request for a [`WorkerMessage::Pong`].
     Ping,
     /// End in order.
     Stop,
 }
 
-/// What a worker knows of its keeper.
+/// Information about the keeper for its worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeeperInfo {
-    /// Its process id.
+    /// Process ID of the keeper.
     pub(crate) pid: u32,
-    /// Workers that it has started in place of dead ones.
+    /// Number of workers that it has started in place of dead ones.
     pub(crate) restarts: u64,
-    /// How the last of those ended.
+    /// Text that describes how the last of those ended.
     pub(crate) last_exit: Option<String>,
-    /// Without it the worker has no purpose.
+    /// True if the worker must end when its keeper dies.
     pub(crate) die_together: bool,
 }

@@ -1,10 +1,10 @@
-//! The link between a keeper and its worker: whole records with descriptors.
+//! Link between a keeper and its worker, which carries whole records with descriptors.
 //!
-//! A record is one JSON object in one message of a SEQPACKET pair, so neither side ever sees half
-//! of one, and its descriptors cannot belong to another. Keeper and worker may be of neighbouring
-//! versions after an upgrade: a record gets no new meaning, and new ones are sent only on behalf of
-//! somebody who asks for something new. What is held is opaque to the keeper but
-//! for its sockets, whose files it removes when all has ended.
+//! A record is one JSON object in one message of a SEQPACKET pair. So neither side ever sees half a
+//! record, and its descriptors cannot belong to another one. Keeper and worker may have
+//! neighbouring versions after an upgrade. So a record never changes its meaning, and new records
+//! are sent only when a caller requests something new. The keeper does not parse preserved data,
+//! except sockets, whose files it removes after everything has ended.
 
 mod entry;
 mod messages;
@@ -30,15 +30,16 @@ use serde::de::DeserializeOwned;
 pub(crate) use entry::{PreservedEntry, PreservedEntryData};
 pub(crate) use messages::{KeeperInfo, KeeperMessage, WorkerMessage};
 
-/// Longest record in bytes: a spec is a few kilobytes, and both fit a socket's default buffer.
+/// Longest record in bytes. A spec is a few kilobytes, and two records fit in a socket's default
+/// buffer.
 pub(crate) const MAX_RECORD_BYTES: usize = 64 << 10;
 /// Most descriptors of one record: two for a socket, one for memory, two for each export.
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
-/// A record with its descriptors.
+/// Record with its descriptors.
 pub(crate) type ReceivedRecord<T> = (T, Result<Vec<OwnedFd>, MissingFds>);
 
-/// Descriptors of a record could not be had.
+/// Error: the descriptors of a record could not be received.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this process can have no more descriptors; raise its limit of open files")]
 pub(crate) struct MissingFds;
@@ -50,50 +51,50 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Both ends of a new link.
+    /// Creates a link and returns both ends.
     ///
     /// # Errors
-    /// The process may open no more descriptors.
+    /// The process cannot open more descriptors.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let kind = SocketType::SEQPACKET;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// The end that somebody else has made.
+    /// Wraps an end that another process has created.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Sending waits at most this long for room.
+    /// Limits the wait of each send for room.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses.
     pub(crate) fn limit_waits(&self, time: Duration) -> io::Result<()> {
         Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(time))?)
     }
 
-    /// The other end is gone.
+    /// Returns whether the other end is closed.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses.
     pub(crate) fn is_closed(&self) -> io::Result<bool> {
-        // The end is told unasked.
+        // The kernel always reports hang-up, without a request.
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
         poll(&mut fds, Some(&Timespec::default()))?;
         Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
     }
 
-    /// Nothing goes through it any more, whoever else holds this end.
+    /// Shuts the link down, even if other descriptors of this end are open.
     pub(crate) fn shut(&self) {
-        // Fails only when the other end is gone.
+        // This fails only if the other end is gone.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Sends a record.
     ///
     /// # Errors
-    /// The record is too long; the other end is gone, or full where this one does not block.
+    /// The record is too long, the other end is gone, or a non-blocking end is full.
     pub(crate) fn send(&self, record: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(record)?;
         if bytes.len() > MAX_RECORD_BYTES || fds.len() > MAX_DESCRIPTORS {
@@ -114,10 +115,10 @@ impl Link {
         }
     }
 
-    /// Receives the next record; `None`: the other end is gone.
+    /// Receives the next record. Returns `None` if the other end is gone.
     ///
     /// # Errors
-    /// What came is no record, or not whole, or nothing has come where this end does not block.
+    /// The message is not a complete record, or a non-blocking end has no message.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         match self.receive_words()? {
             Some((record, fds)) => Ok(Some((record, fds.map_err(io::Error::other)?))),
@@ -125,10 +126,10 @@ impl Link {
         }
     }
 
-    /// The same where a record counts even if its descriptors could not be had.
+    /// Receives the next record, even if its descriptors could not be received.
     ///
     /// # Errors
-    /// As [`Self::receive`], but for [`MissingFds`].
+    /// As [`Self::receive`], except for [`MissingFds`].
     pub(crate) fn receive_words<T: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<ReceivedRecord<T>>> {
@@ -167,7 +168,7 @@ impl AsFd for Link {
     }
 }
 
-/// Nobody is at the other end any more.
+/// Returns whether an error means that the other end is gone.
 pub(crate) fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)

@@ -1,4 +1,4 @@
-//! Records arrive whole, or not at all.
+//! Records arrive whole or not at all.
 
 use vhost_user::{Access, Listener};
 

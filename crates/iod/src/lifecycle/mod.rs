@@ -1,60 +1,60 @@
-//! What may be done to a disk when: a pure state machine (design 5).
+//! State machine of a disk: which verb may run in which state. It does no I/O.
 //!
 //! ```text
-//!            attach             activate             pause
-//!   (none) ---------> attached ---------> active <-----------> paused
-//!      ^                 |  ^                |       resume      |
-//!      |                 |  +-- deactivate --+-------------------+
-//!      +---- detach -----+-------------------+-------------------+
+//!           attach             activate             pause
+//!  (none) ---------> attached ---------> active <-----------> paused
+//!     ^                 |  ^                |       resume      |
+//!     |                 |  +-- deactivate --+-------------------+
+//!     +---- detach -----+-------------------+-------------------+
 //!
-//!   held --restore--> as it was, or refused --activate--> active
+//!  preserved --restore--> as it was, or refused --activate--> active
 //! ```
-//! Every verb takes time, and while one is at work the disk is busy with it: all others are
-//! refused until it has ended. Only a disk that holds its lock is resized or paused: without it
-//! the image may be somebody else's. Verbs whose goal is reached already do nothing and succeed,
-//! so that a caller who lost an answer can ask again; but a paused disk is not activated, so that
-//! nobody goes on by accident while somebody else relies on the pause.
+//! Verbs take time. While one runs, the disk is busy and refuses all others. Only a disk that has
+//! its image locked can be resized or paused, because without the lock another program may use the
+//! image. A verb whose goal is reached already does nothing and succeeds, so that a caller who lost
+//! a reply can repeat it. A paused disk is an exception: it cannot be activated. Otherwise one
+//! caller could end a pause by accident on which another caller relies.
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-/// Where a disk rests between verbs.
+/// Stable state of a disk between verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StableState {
-    /// Opened and listening; holds no lock and serves nothing.
+    /// Opened and listening; not locked and not served.
     Attached,
-    /// Holds the lock and serves.
+    /// Locked and served.
     Active,
-    /// Holds the lock and serves nothing; its front-end stays and waits.
+    /// Locked but not served. Its front-end stays connected and waits.
     Paused,
-    /// Held, and not to be had as it was: not open, and nobody is let in.
+    /// Preserved, but cannot be reopened as its guest saw it. Not open; no front-end is accepted.
     Refused,
 }
 
-/// Something that is done to a disk.
+/// Operation on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Open and listen.
     Attach,
-    /// Open what a worker before us had, and serve it as it was.
+    /// Reopen a disk of a former worker and serve it in its former state.
     Restore,
-    /// Take the lock and serve.
+    /// Lock the image and serve.
     Activate,
     /// Drain, flush, release the lock.
     Deactivate,
-    /// Drain and hold; the lock is kept.
+    /// Drain and keep the lock.
     Pause,
     /// Serve again.
     Resume,
-    /// Take a new size.
+    /// Set a new size.
     Resize,
-    /// Take other caps.
+    /// Set new caps.
     Caps,
-    /// Poll it otherwise.
+    /// Change the polling.
     Poll,
-    /// Offer it over NBD.
+    /// Export it over NBD.
     Export,
     /// End exports.
     Unexport,
@@ -62,46 +62,46 @@ pub enum Verb {
     Detach,
 }
 
-/// A disk in the table.
+/// Phase of a disk in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing is being done to it.
+    /// No verb is running.
     At(StableState),
-    /// A verb is at work; the disk rested there before. A disk that is being attached or restored
-    /// rested nowhere: there it is where the disk is to rest.
+    /// A verb is running. The state is the one before the verb. For an attach or restore, it is the
+    /// state that the disk will have.
     Busy(Verb, StableState),
 }
 
-/// Answer to a verb.
+/// Decision about a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerbDecision {
-    /// Do it; the disk is in this phase until [`Phase::stop_deadline`].
+    /// Run the verb. The disk has this phase until [`Phase::end`].
     Work(Phase),
-    /// It is so already.
+    /// Do nothing, because the goal is reached already.
     Nothing,
 }
 
-/// A verb that cannot be done now.
+/// Reason why a verb cannot run now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbRefused {
-    /// Another verb is at work.
+    /// Another verb is running.
     #[error("the disk is being {0}; try again when that has ended")]
     Busy(VerbText),
-    /// The id is taken.
+    /// The id is in use.
     #[error("a disk of this id is attached already; detach it or choose another id")]
     Exists,
-    /// Without the lock, the image may be somebody else's to change.
+    /// The disk is not locked, so another program may change the image.
     #[error("the disk is not active, and only an active disk can be {0}; activate it first")]
     Inactive(VerbText),
-    /// It is not open.
+    /// The disk is not open.
     #[error("the disk is refused, see `stats`; activate it to try again, or detach it")]
     NotOpen,
-    /// Whoever paused it relies on that.
+    /// The disk is paused, and another caller may rely on the pause.
     #[error("the disk is paused; resume it, or deactivate it first")]
     Paused,
 }
 
-/// How a verb at work is called in a sentence.
+/// Text that names a running verb in a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbText(Verb);
 
@@ -125,7 +125,7 @@ impl fmt::Display for VerbText {
 }
 
 impl Verb {
-    /// How callers name it.
+    /// Returns the method name of the verb.
     pub fn method(self) -> &'static str {
         match self {
             Self::Attach => "disk.attach",
@@ -145,7 +145,7 @@ impl Verb {
 }
 
 impl Phase {
-    /// A verb arrives for a disk in the table.
+    /// Decides whether a verb may run on a disk in the registry.
     ///
     /// # Errors
     /// [`VerbRefused`].
@@ -171,11 +171,12 @@ impl Phase {
         }
     }
 
-    /// The verb at work has ended; `None`: the disk is gone from the table.
+    /// Returns the phase after the running verb has ended, or `None` if the disk leaves the
+    /// registry.
     ///
-    /// A verb that takes something away has taken it away even when it failed: a failed flush is
-    /// reported, and the lock is released all the same; a drain that did not end in time is
-    /// reported, and nothing is served all the same.
+    /// A verb that releases something has released it even if it failed. After a failed flush, the
+    /// lock is released all the same. After a drain that missed its deadline, the disk is not
+    /// served all the same.
     pub fn end(self, succeeded: bool) -> Option<Self> {
         let Self::Busy(verb, stable_state) = self else { return Some(self) };
         match (verb, succeeded) {

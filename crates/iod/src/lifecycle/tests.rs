@@ -53,7 +53,7 @@ fn every_verb_in_every_phase() {
         (Paused, Restore, Err(Exists)),
         (StableState::Refused, Restore, Err(Exists)),
     ];
-    // Exports are offered and ended wherever the disk is open, and so is polling changed.
+    // Exports start and end in every open state, and polling can be changed there.
     let open = [Attached, Active, Paused].map(|stable_state| {
         [Export, Unexport, Poll].map(|verb| (stable_state, verb, work(verb, stable_state)))
     });
@@ -109,7 +109,7 @@ fn every_end() {
         assert_eq!(phase.end(true), success, "{verb:?} from {stable_state:?}");
         assert_eq!(phase.end(false), failure, "{verb:?} from {stable_state:?}");
     }
-    // At rest there is nothing to end.
+    // Without a running verb, `end` changes nothing.
     for stable_state in RESTS {
         assert_eq!(Phase::At(stable_state).end(true), at(stable_state));
         assert_eq!(Phase::At(stable_state).end(false), at(stable_state));

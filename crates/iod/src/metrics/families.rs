@@ -1,4 +1,4 @@
-//! What is told.
+//! Metric families.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{polling, ports};
 use crate::served_disk::ServedDisk;
 use crate::stats::{op, stage, unix_seconds};
 
-/// Upper bounds of buckets in nanoseconds: from what a fast disk takes to what hangs.
+/// Upper bounds of buckets in nanoseconds, from a fast disk's latency to hung storage.
 pub(super) const BOUNDS: [u64; 19] = [
     10_000,
     25_000,
@@ -34,10 +34,10 @@ pub(super) const BOUNDS: [u64; 19] = [
     60_000_000_000,
 ];
 
-/// What a page is made from.
+/// Data of a page.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Counts.
+    /// Statistics.
     pub(crate) stats: Stats,
     /// Disks with their histograms.
     pub(crate) served_disks: Vec<Arc<ServedDisk>>,
@@ -45,7 +45,7 @@ pub(crate) struct Source {
     pub(crate) residences: Vec<Residence>,
 }
 
-/// The page.
+/// Formats the page.
 pub(crate) fn page(source: &Source) -> String {
     let mut page = Page::default();
     let since = source.stats.began.as_ref().map(|worker_start| worker_start.unix_seconds);

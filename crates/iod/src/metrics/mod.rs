@@ -1,20 +1,22 @@
-//! Counts and times in the text format of OpenMetrics 1.0.
+//! Metrics in the OpenMetrics 1.0 text format.
 //!
 //! # Words
 //! - **Family**: all samples of one name, with its type and help (`text`).
 //! - **Scrape**: one `GET /metrics` (`server`), or the call `metrics`.
 //!
 //! # Model
-//! A scrape reads what `stats` reads and the histograms; nothing is kept between two, nothing
-//! waits for storage, and reactors do not notice. The fine histograms (6% steps) are mapped to
-//! `families::BOUNDS`, few enough for a store of time series; `stats` has the fine percentiles.
+//! A scrape reads the same data as `stats`, plus the histograms. It stores nothing between scrapes,
+//! never waits for storage and does not disturb reactors. The fine histograms (6% steps) are mapped
+//! to `families::BOUNDS`, which are few enough for a time series database. `stats` has the fine
+//! percentiles.
 //!
 //! # Invariants
-//! - Labels have few values: disk, op, stage, state, reactor; nic, queue, way, reason. Only the ends of
-//!   flows have many with the time; a page has at most eight flows of each NIC.
+//! - Labels have few values: disk, op, stage, state, reactor; nic, queue, direction, reason. Only
+//!   the ends of flows take many values over time. A page has at most eight flows of each NIC.
 //! - Units are seconds and bytes; counters end in `_total`.
-//! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time; others wait.
-//! - A scrape that was taken is answered, also when another worker serves meanwhile.
+//! - The server accepts `CONNECTIONS_MAX` connections at a time, each with a bounded header and
+//!   time. Others wait.
+//! - An accepted scrape is answered, even if another worker takes over meanwhile.
 
 mod families;
 mod polling;
@@ -33,17 +35,17 @@ pub(crate) use ports::{Residence, page as ports_page};
 pub(crate) use preserved_socket::{drop_preserved, hold, take};
 pub(crate) use server::{ScrapeHandler, bind, serve};
 
-/// Where metrics are served.
+/// Address where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A port of an address of this host.
+    /// An address and port of this host.
     Tcp(SocketAddr),
 }
 
 impl fmt::Display for Address {
-    /// As it is given.
+    /// Formats the address as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -55,7 +57,8 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = String;
 
-    /// `unix:PATH`, `ADDRESS:PORT`, or only a port, which is one of the loopback interface.
+    /// Parses `unix:PATH`, `ADDRESS:PORT`, or only a port, which is a port of the loopback
+    /// interface.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() {

@@ -1,10 +1,10 @@
-//! What is told of polling.
+//! Metrics of polling.
 
 use model::report::{DiskStats, PollReason, PollStats, PortStats, QueuePolling, ReactorStats};
 
 use super::text::{MetricType, Page};
 
-/// What reactors spend on it.
+/// Writes the polling cost of reactors.
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     let help = "Time for which it looked for work and found none.";
     let name = "ringway_reactor_spun_seconds";
@@ -14,9 +14,9 @@ pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>
     }
 }
 
-/// Names of families, of what they are about.
+/// Names of the families for one kind of device.
 struct Names {
-    /// The label that says of which one.
+    /// Label that names the device.
     label: &'static str,
     reason: &'static str,
     armed: &'static str,
@@ -49,10 +49,10 @@ const NICS: Names = Names {
     refused: "ringway_nic_poll_refused",
 };
 
-/// How a disk or a NIC waits, and since when that is counted.
+/// Polling statistics of a disk or NIC, and the start of counting.
 type Polled<'a> = (&'a str, PollStats, Option<f64>);
 
-/// What it costs and brings each disk, and why it is or is not polled.
+/// Writes the cost and benefit of polling for each disk, and why it is or is not polled.
 pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
     let all = disks.iter().filter_map(|disk| {
         Some((disk.id.as_str(), disk.polling?, disk.counting_since_unix_seconds))
@@ -60,7 +60,7 @@ pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
     families(page, &DISKS, &all.collect::<Vec<_>>());
 }
 
-/// The same of each NIC.
+/// Writes the polling metrics of each NIC.
 pub(super) fn nics(page: &mut Page, ports: &[PortStats]) {
     let all = ports.iter().filter_map(|port| {
         Some((port.id.as_str(), port.polling?, port.counting_since_unix_seconds))

@@ -1,4 +1,4 @@
-//! What is told of NICs.
+//! Metrics of NICs.
 
 use model::report::{DirectionStats, PairStats, PortStats, Stats};
 use reactor::Snapshot;
@@ -7,20 +7,20 @@ use super::families::{self, BOUNDS};
 use super::polling;
 use super::text::{Labels, MetricType, Page};
 
-/// How long frames for a pair of queues took.
+/// Residence times of the frames of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Residence {
     /// Name of the NIC.
     pub(crate) nic: String,
-    /// Which pair of it.
+    /// Index of the queue pair.
     pub(crate) queue: u16,
-    /// The times.
+    /// Histogram of the times.
     pub(crate) times: Snapshot,
-    /// Since when they are counted, in seconds since 1970.
+    /// Start of counting, in seconds since 1970.
     pub(crate) since: f64,
 }
 
-/// The page of a process that has a switch and nothing else, and began at `since`, in seconds since
+/// Formats the page of a process that only has a switch and started at `since`, in seconds since
 /// 1970.
 pub(crate) fn page(stats: &Stats, residences: &[Residence], since: f64) -> String {
     let (mut page, since) = (Page::default(), Some(since));
@@ -31,7 +31,7 @@ pub(crate) fn page(stats: &Stats, residences: &[Residence], since: f64) -> Strin
     page.end()
 }
 
-/// What is told of NICs, and of the host where it is at a port.
+/// Writes the metrics of NICs, and of the host if it has a port.
 pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence]) {
     type Value = fn(&PortStats) -> u16;
     let families: [(&'static str, &str, Value); 2] = [
@@ -58,7 +58,7 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
     durations(page, residences);
 }
 
-/// Both ways, seen from the NIC's guest.
+/// Returns both directions, as the NIC's guest sees them.
 fn both(port: &PortStats) -> [(&'static str, &DirectionStats); 2] {
     [("sent", &port.sent), ("got", &port.got)]
 }
@@ -156,7 +156,7 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
     });
 }
 
-/// Calls `with` for both ways of each pair of queues, with its labels.
+/// Calls `with` for both directions of each queue pair, with its labels.
 fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &DirectionStats)) {
     for port in ports {
         for pair in &port.each_queue {
@@ -185,7 +185,7 @@ fn sizes(page: &mut Page, ports: &[PortStats]) {
     });
 }
 
-/// Those that `stats` tells, which are few of each NIC and each of them once.
+/// Writes the flows that `stats` reports: few of each NIC, and each flow once.
 fn flows(page: &mut Page, ports: &[PortStats]) {
     let help = "About what the largest flows that it sends had in the last seven seconds.";
     let name = "ringway_nic_flow_recent_bytes";

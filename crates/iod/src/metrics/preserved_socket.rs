@@ -1,5 +1,5 @@
-//! The socket of the metrics outlives a worker, as all listening sockets do: a keeper holds it, so
-//! that the address is never lost to anybody between two workers, and no scrape is refused.
+//! The metrics socket. The keeper preserves it like all listening sockets. So no other process can
+//! take the address between two workers, and no scrape is refused.
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -17,10 +17,10 @@ use crate::keeper_link::{Link, PreservedEntry};
 /// Key of the socket.
 const METRICS: &str = "metrics";
 
-/// The key and the socket at `address`, for a keeper to hold.
+/// Returns the key and the socket at `address`, for a keeper to preserve.
 ///
 /// # Errors
-/// Somebody else has it, or it is not ours to have.
+/// The address is in use, or this process may not use it.
 pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, PreservedEntry)> {
     let socket = bind(address)?;
     let preserved_entry = held(&socket, address).context("cannot hold the socket of --metrics")?;
@@ -40,11 +40,11 @@ fn held(socket: &Socket, address: &Address) -> std::io::Result<PreservedEntry> {
     Ok(PreservedEntry { sockets, data, fds, stop_ms: 0 })
 }
 
-/// The socket at `address`: the one that is held, or else a new one, which is held from then on.
-/// `None`: it was not to be had before all ended.
+/// Returns the socket at `address`: the preserved one, or a new one, which is preserved from then
+/// on. Returns `None` if the address did not become free before the shutdown.
 ///
 /// # Errors
-/// Somebody else has it, or it is not ours to have.
+/// The address is in use, or this process may not use it.
 pub(crate) fn take(
     address: &Address,
     keeper_client: &KeeperClient,
@@ -58,7 +58,7 @@ pub(crate) fn take(
         Some(_) => drop_preserved(keeper_client)?,
         None => {}
     }
-    // A worker of a former version has it until it has ended.
+    // A worker of an older version owns the socket until it has ended.
     if let Some(way) = predecessor
         && !handover::await_end(way, enough)?
     {
@@ -69,7 +69,7 @@ pub(crate) fn take(
     Ok(Some(socket))
 }
 
-/// Closes what is held and nobody would serve any more.
+/// Closes a preserved socket that no one would serve any more.
 ///
 /// # Errors
 /// The keeper does not answer.

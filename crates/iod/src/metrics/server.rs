@@ -1,4 +1,4 @@
-//! Just enough of HTTP/1.1 to be scraped.
+//! The part of HTTP/1.1 that scrapes need.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,22 +13,22 @@ use vhost_user::{Access, Listener, StopSignal, Woken};
 use super::Address;
 use crate::accept_gate::AcceptGate;
 
-/// Connections at a time: a scraper has one, and a person another.
+/// Most connections at a time: a scraper has one, and a person another.
 pub(super) const CONNECTIONS_MAX: usize = 8;
-/// Bytes of a request with its headers: what browsers send fits.
+/// Most bytes of a request with its headers. Requests of browsers fit.
 const HEADER_MAX: usize = 8 << 10;
-/// Longest time from the first byte expected to the last byte sent.
+/// Longest time from the accept of a connection until the last byte is sent.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait for a scraper to close after it has its answer.
+/// Longest wait for a scraper to close after it has its reply.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
-/// Pause after the process could have no more descriptors.
+/// Pause after the process could not open more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Makes the page of one scrape.
+/// Function that formats the page of one scrape.
 pub(crate) type ScrapeHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A socket that listens for scrapers.
+/// Listening socket for scrapers.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Unix(Listener),
@@ -36,7 +36,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Closes our side and leaves the address to whoever else has it.
+    /// Closes this descriptor and leaves the address to other processes that share the socket.
     pub(crate) fn leave(self) {
         if let Self::Unix(listener) = self {
             listener.leave();
@@ -47,7 +47,7 @@ impl Socket {
 /// Listens at `address`.
 ///
 /// # Errors
-/// Somebody else has it, or it is not ours to have.
+/// The address is in use, or this process may not use it.
 pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
     match address {
         Address::Unix(path) => {
@@ -64,8 +64,8 @@ pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
     }
 }
 
-/// Serves scrapers until the gate is stopped. Whoever comes when as many are connected as may be
-/// waits in the backlog: each of them has but so much time.
+/// Serves scrapers until the gate is stopped. At the limit of connections, further scrapers wait in
+/// the backlog. Each connection has a bounded time.
 pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
     while let Some(accept_permit) = gate.enter() {
         while accept_permit.has_room(CONNECTIONS_MAX) {
@@ -86,7 +86,7 @@ pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHan
     }
 }
 
-/// Answers on a thread of its own.
+/// Answers a request on its own thread.
 fn begin(stream: Stream, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
     let (scraped, connection_guard) = (Arc::clone(scraped), gate.admit());
     let work = move || {
@@ -118,14 +118,14 @@ fn accept(socket: &Socket, stop: &StopSignal) -> io::Result<Option<Stream>> {
     }
 }
 
-/// A connection, with time left.
+/// Connection with a deadline.
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 impl Stream {
-    /// Gives the next operation what is left of the time.
+    /// Sets the timeout of the next operation to the time that is left.
     fn until(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -166,7 +166,7 @@ impl Stream {
     }
 }
 
-/// One request and its answer; the connection ends with it.
+/// Answers one request. The connection ends with the reply.
 fn answer(mut stream: Stream, scraped: &ScrapeHandler) -> io::Result<()> {
     if let Stream::Tcp(tcp) = &stream {
         tcp.set_nonblocking(false)?;
@@ -193,14 +193,14 @@ fn answer(mut stream: Stream, scraped: &ScrapeHandler) -> io::Result<()> {
         }
     }
     stream.close();
-    // To close with bytes unread would reset the connection, and could take the answer with it.
+    // Closing with unread bytes would reset the connection and could lose the reply.
     let deadline = Instant::now() + CLOSE_GRACE;
     let mut rest = [0; 1024];
     while stream.until(deadline).is_ok() && matches!(stream.read(&mut rest), Ok(1..)) {}
     Ok(())
 }
 
-/// Everything up to the empty line; `None`: the other side said nothing.
+/// Reads up to the empty line. Returns `None` if the client sent nothing.
 fn read_head(stream: &mut Stream, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
@@ -218,12 +218,12 @@ fn read_head(stream: &mut Stream, deadline: Instant) -> io::Result<Option<Vec<u8
     Ok(Some(head))
 }
 
-/// What a request asks for.
+/// Target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScrapeTarget {
     Page,
     HeadOfPage,
-    /// A status and a reason.
+    /// Other status, with its reason.
     Other(&'static str, &'static str),
 }
 

@@ -2,22 +2,23 @@
 
 use std::fmt::{Display, Write};
 
-/// Kinds of families.
+/// Type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
-    /// It only grows; its samples end in `_total`, and when it was 0 in `_created`.
+    /// Value that only grows. Its samples end in `_total`, and in `_created` for the start of
+    /// counting.
     Counter,
-    /// It goes up and down.
+    /// Value that rises and falls.
     Gauge,
-    /// Samples end in `_bucket`, `_sum` and `_count`.
+    /// Histogram. Its samples end in `_bucket`, `_sum` and `_count`.
     Histogram,
-    /// Samples end in `_info` and are 1.
+    /// Information. Its samples end in `_info` and have the value 1.
     Info,
     /// One sample for each state.
     StateSet,
 }
 
-/// A page of metrics.
+/// Page of metrics.
 #[derive(Debug, Default)]
 pub(super) struct Page(String);
 
@@ -33,7 +34,7 @@ pub(super) struct Family<'a> {
 pub(super) type Labels<'a> = [(&'static str, &'a str)];
 
 impl Page {
-    /// Begins a family. Every sample of it comes before the next one begins.
+    /// Begins a family. All its samples must come before the next family begins.
     pub(super) fn family(
         &mut self,
         name: &'static str,
@@ -56,14 +57,14 @@ impl Page {
         Family { page: self, name, kind }
     }
 
-    /// The whole text.
+    /// Ends the page and returns its text.
     pub(super) fn end(mut self) -> String {
         self.line(format_args!("# EOF"));
         self.0
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        // A string takes everything.
+        // Writing to a string does not fail.
         let _ = writeln!(self.0, "{text}");
     }
 
@@ -80,7 +81,7 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// A counter, and since when it counts, in seconds since 1970, if that is known.
+    /// Adds a counter and the start of counting in seconds since 1970, if known.
     pub(super) fn count(&mut self, labels: &Labels<'_>, value: impl Display, since: Option<f64>) {
         self.add(labels, value);
         self.created(labels, since);
@@ -92,7 +93,7 @@ impl Family<'_> {
         }
     }
 
-    /// A sample of a counter, gauge or state.
+    /// Adds a sample of a counter, gauge or state.
     pub(super) fn add(&mut self, labels: &Labels<'_>, value: impl Display) {
         let suffix = match self.kind {
             MetricType::Counter => "_total",
@@ -102,7 +103,7 @@ impl Family<'_> {
         self.page.sample(self.name, suffix, labels, value);
     }
 
-    /// A histogram: counts up to each bound in seconds, then the whole count and the sum.
+    /// Adds a histogram: counts up to each bound in seconds, then the total count and the sum.
     pub(super) fn histogram(
         &mut self,
         labels: &Labels<'_>,
@@ -126,7 +127,7 @@ impl Family<'_> {
     }
 }
 
-/// A bound as the canonical form has it: with a point.
+/// Formats a bound in canonical form, with a decimal point.
 fn decimal(bound: f64) -> String {
     if bound.fract() == 0.0 { format!("{bound:.1}") } else { bound.to_string() }
 }

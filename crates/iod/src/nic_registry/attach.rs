@@ -1,4 +1,4 @@
-//! A NIC comes.
+//! Attach of NICs.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::limits::check_nic;
 use crate::served_disk::SocketRole;
 use crate::served_nic::{self, NicSessionThread, ServedNic, SwitchNetwork, flood_limit};
 
-// What the specification allows, steering can do.
+// The queue selector supports as many queues as the specification allows.
 const _: () = assert!(MAX_PAIRS == QUEUES_MAX as u16);
 
 impl NicRegistry {
-    /// Plugs a NIC in and listens. When this returns, front-ends can connect. `taken` of the `limit`
-    /// open files are for others.
+    /// Plugs a NIC in and listens. When this returns, front-ends can connect. Other devices use
+    /// `taken` of the `limit` open files.
     ///
     /// # Errors
-    /// The id is taken by another one, a verb is at work on it, too few open files are left, the
-    /// network has no room or another MTU, the socket cannot be had.
+    /// The id belongs to another NIC, a verb is running on it, or too few open files are free. The
+    /// network is full or has another MTU, or the socket is unavailable.
     pub(crate) fn attach(
         &self,
         spec: NicSpec,
@@ -50,7 +50,7 @@ impl NicRegistry {
         Ok(reply?)
     }
 
-    /// Makes an entry; `Some`: it is there already, as asked for.
+    /// Creates an entry. Returns `Some` if an equal NIC is attached already.
     fn admit(&self, spec: &NicSpec, limit: u64, taken: u64) -> Result<Option<NicReply>, RpcError> {
         let taken = taken.saturating_add(self.files());
         let held = self.is_held(&spec.id);
@@ -69,7 +69,7 @@ impl NicRegistry {
                 None => Err(wrong_state("the NIC is refused, see `stats`; detach it first")),
             };
         }
-        // Looked at again: it may have been detached since.
+        // Check again: the NIC may have been detached since.
         if held && self.is_held(&spec.id) {
             return Err(wrong_state("a newer version has held a NIC of this id; detach it first"));
         }
@@ -78,7 +78,7 @@ impl NicRegistry {
         Ok(None)
     }
 
-    /// Plugs it in, listens, has it held and serves it. A failure leaves nothing behind.
+    /// Plugs a NIC in, listens, preserves it and serves it. A failure leaves nothing behind.
     fn start(&self, spec: &NicSpec) -> Result<(Arc<ServedNic>, NicSessionThread), NicsError> {
         let nic = self.plug(spec)?;
         let serving = self.announce(spec).map_err(NicsError::from);
@@ -97,7 +97,7 @@ impl NicRegistry {
         Ok(nic.serve(SocketRole::Listen(Arc::new(listener)), None)?)
     }
 
-    /// A port of its network.
+    /// Takes a port of the NIC's network.
     pub(super) fn plug(&self, spec: &NicSpec) -> Result<Arc<ServedNic>, NicsError> {
         let mut networks = self.networks();
         let (switch_network, port) = networks.join(&spec.network, spec.mtu)?;
@@ -108,7 +108,7 @@ impl NicRegistry {
         nic
     }
 
-    /// Gives its port back.
+    /// Releases the port of a NIC.
     pub(super) fn unplug(&self, spec: &NicSpec, nic: &ServedNic) {
         let mut networks = self.networks();
         nic.unplug();
@@ -119,27 +119,28 @@ impl NicRegistry {
 }
 
 impl NicEntry {
-    /// One that is being attached.
+    /// Creates the entry of a NIC that is being attached.
     pub(super) fn new(spec: NicSpec) -> Self {
         Self { spec, busy: Some("attached"), nic: None, nic_session_thread: None, refused: None }
     }
 
-    /// It is there.
+    /// Records that the NIC is served.
     pub(super) fn serve(&mut self, nic: Arc<ServedNic>, nic_session_thread: NicSessionThread) {
         self.spec = resolved(&self.spec, &nic);
         (self.nic, self.nic_session_thread, self.busy) =
             (Some(nic), Some(nic_session_thread), None);
     }
 
-    /// It is what is asked for.
+    /// Returns whether the entry matches a request.
     fn is(&self, asked: &NicSpec) -> bool {
-        // How it is polled may have been changed since.
+        // Polling may have been changed since.
         let asked = asked.clone().with_polling(self.spec.polling());
         NicSpec { mtu: asked.mtu.or(self.spec.mtu), ..asked } == self.spec
     }
 }
 
-/// With the MTU of its network: whoever is attached first after a crash must make the same one.
+/// Adds the MTU of the network: after a crash, the first attached NIC must create the network with
+/// the same MTU.
 fn resolved(spec: &NicSpec, nic: &ServedNic) -> NicSpec {
     NicSpec { mtu: Some(nic.lan().mtu()), ..spec.clone() }
 }
@@ -166,7 +167,7 @@ fn made(
     Ok(ServedNic::new(switch_network, spec)?)
 }
 
-/// What its port may do.
+/// Returns the limits and VLAN of its port.
 pub(super) fn policy(
     spec: &NicSpec,
     switch_network: &SwitchNetwork,

@@ -1,4 +1,4 @@
-//! A NIC goes, or all of them.
+//! Detach of one NIC or of all NICs.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ use crate::error::{error_chain, failed};
 use crate::served_nic::{NicSessionThread, ServedNic};
 
 impl NicRegistry {
-    /// Sends the front-end of a NIC away, unplugs it, closes its socket and forgets it. When this
-    /// returns, nothing of it is left, whatever was on its way.
+    /// Disconnects the front-end of a NIC, unplugs it, closes its socket and removes its entry.
+    /// When this returns, nothing of the NIC is left, including its frames.
     ///
     /// # Errors
-    /// No such NIC, a verb at work, or a keeper that does not answer.
+    /// No such NIC, another verb is running, or the keeper does not answer.
     pub(crate) fn detach(&self, id: &str) -> Result<(), RpcError> {
         let state = self.state();
         state.open()?;
@@ -33,10 +33,10 @@ impl NicRegistry {
         drop(state);
         match self.begin_leaving(id) {
             Ok(()) => {}
-            // All is to end, and the keeper with it.
+            // The whole process ends, and the keeper with it.
             Err(error) if closing => tracing::error!(nic = id, "{}", error_chain(&error)),
             Err(error) => {
-                // A successor would serve it as if nothing had been: nothing has.
+                // A successor would serve the NIC as before, so clear the busy mark.
                 if let Some(entry) = self.state().by_id.get_mut(id) {
                     entry.busy = None;
                 }
@@ -56,7 +56,7 @@ impl NicRegistry {
         Ok(())
     }
 
-    /// A NIC that a newer version has held, and that is not understood, can be detached all the same.
+    /// Detaches a NIC whose record has an unknown format because a newer version preserved it.
     fn detach_unknown(&self, id: &str) -> Result<(), RpcError> {
         if !self.is_held(id) {
             return Err(no_such_nic(id));
@@ -69,7 +69,7 @@ impl NicRegistry {
 
     fn end(&self, id: &str, nic: &Arc<ServedNic>, nic_session_thread: NicSessionThread) {
         nic.hang_up();
-        // The socket's files go with its thread.
+        // The NIC's thread removes the socket's files.
         if let Err(error) = nic_session_thread.wait() {
             tracing::warn!(nic = id, "no front-end could come any more: {}", error_chain(&error));
         }
@@ -80,17 +80,17 @@ impl NicRegistry {
         }
     }
 
-    /// From here on verbs are refused.
+    /// Begins the shutdown: verbs are refused from here on.
     pub(crate) fn begin_end(&self) {
         self.state().closing = true;
         self.ended.notify_all();
     }
 
-    /// Detaches everything, after [`Self::begin_end`]. Waits for verbs that are at work.
+    /// Detaches everything, after [`Self::begin_end`]. Waits for running verbs.
     pub(crate) fn shut_down(&self) {
         let state = self.state();
         let ids: Vec<_> = state.by_id.keys().cloned().collect();
-        // All of them leave from now on, whoever is waited for first.
+        // All NICs disconnect from now on, whichever the loop below waits for first.
         state.by_id.values().filter_map(|entry| entry.nic.as_ref()).for_each(|nic| nic.hang_up());
         drop(state);
         for id in ids {
@@ -98,7 +98,7 @@ impl NicRegistry {
                 |state: &mut State| state.by_id.get(&id).is_some_and(|entry| entry.busy.is_some());
             let state = self.ended.wait_while(self.state(), is_busy);
             let state = state.unwrap_or_else(PoisonError::into_inner);
-            // Under the same lock, so that no other verb can come between.
+            // Keep the lock, so that no other verb can start in between.
             if let Err(error) = self.carry_out_detach(state, &id)
                 && error.code != code::NO_SUCH_NIC
             {

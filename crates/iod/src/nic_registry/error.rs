@@ -1,4 +1,4 @@
-//! Why a NIC or an uplink is not served.
+//! Errors of NICs and uplinks.
 
 use model::rpc::{RpcError, code};
 use net::port::{AddressLockError, VlanError};
@@ -9,60 +9,60 @@ use crate::error::error_chain;
 use crate::keeper_client::PreserveError;
 use crate::served_nic::NicError;
 
-/// Why a NIC or an uplink is not served.
+/// Reason why a NIC or an uplink is not served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NicsError {
-    /// The switch, the socket or the system.
+    /// Error of the switch, the socket or the system.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// Its addresses.
+    /// Invalid addresses.
     #[error(transparent)]
     Lock(#[from] AddressLockError),
-    /// Its VLAN.
+    /// Invalid VLAN.
     #[error(transparent)]
     Vlan(#[from] VlanError),
-    /// The keeper does not hold it.
+    /// The keeper does not preserve it.
     #[error(transparent)]
     Hold(#[from] PreserveError),
-    /// No number is free.
+    /// No port number is free.
     #[error("all {PORTS_MAX} ports are taken; detach a NIC, or start another ringway-io")]
     NoPort,
-    /// No number is free.
+    /// No network number is free.
     #[error(
         "there are {NETWORKS_MAX} networks; detach all NICs of one, or start another ringway-io"
     )]
     NoNetwork,
-    /// A network has one MTU.
+    /// The network has another MTU. All its NICs share one.
     #[error(
         "network {network:?} has an MTU of {has} bytes; ask for that, or for none, or detach all \
          its NICs to have another"
     )]
     Mtu {
-        /// Which network.
+        /// Name of the network.
         network: String,
-        /// What it has.
+        /// MTU of the network.
         has: u16,
     },
-    /// None of its NICs is attached.
+    /// No NIC of this network is attached.
     #[error("no NIC of network {0:?} is attached; a network is there as long as one is")]
     NoSuchNetwork(String),
-    /// A network has one uplink.
+    /// The network has an uplink already.
     #[error(
         "network {network:?} has the uplink {tap:?}; take that away first (network.uplink without \
          \"tap\")"
     )]
     HasUplink {
-        /// Which network.
+        /// Name of the network.
         network: String,
-        /// What it has.
+        /// TAP device of its uplink.
         tap: String,
     },
-    /// A device is in one network.
+    /// Another network uses the TAP device.
     #[error("TAP device {tap:?} is the uplink of network {network:?}")]
     TapTaken {
-        /// The device.
+        /// Name of the TAP device.
         tap: String,
-        /// Where it is.
+        /// Network that uses it.
         network: String,
     },
 }

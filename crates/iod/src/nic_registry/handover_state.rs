@@ -1,4 +1,4 @@
-//! NICs and networks as one process writes them for another.
+//! Handover records of NICs and networks.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,37 +15,37 @@ use crate::served_nic::{NicSessionState, WriteError};
 pub(crate) const NIC_FORMAT: u32 = 1;
 pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 
-/// A NIC as data; descriptors of its session follow. All that it was asked to be is held.
+/// Handover record of a NIC. The descriptors of its session follow. The keeper has its spec.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NicHandoverState {
     pub(crate) version: u32,
     pub(crate) id: String,
     pub(super) session: Option<NicSessionState>,
-    /// Time that what it sent is ahead of its cap, in nanoseconds.
+    /// Token debt of its rate limit in nanoseconds.
     pub(super) owed_ns: u64,
 }
 
-/// A network as data; descriptors of its uplink follow, one for each queue of the device.
+/// Handover record of a network. The descriptors of its uplink follow, one for each queue.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NetworkHandoverState {
     pub(crate) version: u32,
     pub(crate) name: String,
-    /// Device of its uplink.
+    /// TAP device of its uplink.
     pub(super) tap: Option<String>,
-    /// Its NICs, as stations name them; the host comes behind.
+    /// Ids of its NICs, in the order to which stations refer. The host comes last.
     pub(super) nics: Vec<String>,
-    /// The one that was silent for longest first.
+    /// Stations, longest silent first.
     pub(super) stations: Vec<StationState>,
 }
 
-/// Where a station is: place of its NIC, VLAN, address, and for how long it was silent, in
+/// Learnt station: index of its NIC, VLAN, address, and the time since its last frame in
 /// milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StationState(pub(super) u16, pub(super) u16, pub(super) [u8; 6], pub(super) u64);
 
-/// Everything that is written of NICs, with their descriptors.
+/// Handover data of all NICs, with their descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct NicsHandoverState<'a> {
     pub(crate) networks: Vec<(NetworkHandoverState, Vec<OwnedFd>)>,
@@ -53,10 +53,10 @@ pub(crate) struct NicsHandoverState<'a> {
 }
 
 impl NicRegistry {
-    /// All of it, with sessions in this format.
+    /// Returns the handover data of all NICs, with sessions in this format.
     ///
     /// # Errors
-    /// A format that is not known, or no descriptors.
+    /// The format is unknown, or no descriptors are left.
     pub(crate) fn written<'a>(
         &self,
         all: &'a QuiescedNics,
@@ -125,14 +125,14 @@ mod tests {
 
     use super::*;
 
-    /// As each was written when it was the newest.
+    /// Samples of each format, written when that format was the newest.
     const NIC: &str = include_str!("../../tests/fixtures/nic-1.json");
     const NETWORK: &str = include_str!("../../tests/fixtures/network-1.json");
 
     fn check<T: Serialize + DeserializeOwned>(text: &str) {
         let record: T = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string_pretty(&record).unwrap() + "\n", text);
-        // A field that this format does not have is one whose meaning would be lost.
+        // An unknown field is refused, because ignoring it would lose its meaning.
         let novel = text.replacen('{', "{\"novel\": 1,", 1);
         assert!(serde_json::from_str::<T>(&novel).is_err());
     }

@@ -1,4 +1,4 @@
-//! NICs of another process, which this one goes on with.
+//! NICs that another process hands over to this one.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::{NicEntry, NicRegistry};
 use crate::error::error_chain;
 use crate::served_nic::{IncomingNic, ServedNic, Uplink};
 
-/// NICs of another process, ready to be gone on with. They stand still there, and nothing of them is
-/// ours yet.
+/// NICs of another process, ready to be taken over. They are quiesced there, and not owned by this
+/// process yet.
 #[derive(Debug, Default)]
 pub(crate) struct IncomingNics(Vec<IncomingNicEntry>);
 
@@ -30,10 +30,10 @@ struct IncomingNicEntry {
 }
 
 impl NicRegistry {
-    /// Makes ports of what another process has written. Nobody at them is served yet.
+    /// Creates ports from the data of another process. None of them is served yet.
     ///
     /// # Errors
-    /// What came does not fit together, or not to what is held.
+    /// The data is inconsistent, or contradicts the preserved records.
     pub(crate) fn prepare(
         &self,
         networks: Vec<(NetworkHandoverState, Vec<OwnedFd>)>,
@@ -99,7 +99,7 @@ impl NicRegistry {
         Ok(())
     }
 
-    /// Goes on with them: the other process never will.
+    /// Continues with the NICs. The other process never will.
     pub(crate) fn take_over(&self, taken: IncomingNics) {
         let mut still = Vec::new();
         for IncomingNicEntry { spec, nic, incoming_nic: taken } in taken.0 {
@@ -118,8 +118,7 @@ impl NicRegistry {
 }
 
 impl Networks {
-    /// Gives a network the uplink that another process has had, at a port of its own. Nothing comes
-    /// and goes there yet.
+    /// Adds another process's uplink to a network, at a port of its own. It carries no frames yet.
     fn adopt_uplink(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What a NIC may do, changed while it is served.
+//! Changes to the limits of a NIC while it is served.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::{NicRegistry, busy, no_such_nic, wrong_state};
 use crate::served_nic::ServedNic;
 
 impl NicRegistry {
-    /// Has a NIC do what it may from now on, and have no more than that. When this returns, each reactor
-    /// heeds it, and so will a new worker.
+    /// Replaces the limits of a NIC. When this returns, each reactor applies them, and a new worker
+    /// will too.
     ///
     /// # Errors
-    /// No such NIC, one that is refused, a verb at work, or a keeper that does not answer.
+    /// No such NIC, the NIC is refused, another verb is running, or the keeper does not answer.
     pub(crate) fn limit(&self, id: &str, limits: NicLimits) -> Result<(), RpcError> {
         let mut state = self.state();
         state.open()?;
@@ -47,7 +47,7 @@ impl NicRegistry {
 
     fn set_limits(&self, nic: &Arc<ServedNic>, spec: &NicSpec) -> Result<(), NicsError> {
         let policy = policy(spec, nic.lan())?;
-        // First: what nobody would heed after a crash is not heeded now.
+        // Preserve the limits first: a limit that would be lost in a crash must not be applied.
         self.hold_changed(spec)?;
         Ok(nic.limit(policy)?)
     }

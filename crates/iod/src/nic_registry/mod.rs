@@ -1,29 +1,30 @@
-//! The NICs of a process and the networks that they are in, by name, and who may do what to which
-//! of them now.
+//! Registry of the NICs of a process and their networks. It decides which verb may run on which
+//! NIC.
 //!
 //! # Words
 //! - **Entry**: a NIC as callers know it. While it is attached or detached it is *busy*, and every
 //!   other verb on it is refused.
-//! - **Network**: made by the first NIC in it, gone with the last, and its uplink with it
+//! - **Network**: created by its first NIC. It ends with its last NIC, and its uplink with it
 //!   (`networks`).
 //!
 //! # Model
 //! ```text
-//! caller -> control -> table -> nics -+- networks -> crate::nic::Lan, one switch for all
-//!                                     +- entries  -> crate::nic::Nic, one control thread each
+//! caller -> control -> disk_registry -> nic_registry
+//!   nic_registry -+- networks -> SwitchNetwork, one switch for all
+//!                 +- entries  -> ServedNic, one session thread each
 //! ```
 //!
 //! # Invariants
-//! - An attach that is told again does nothing and succeeds; with other parameters it is refused.
-//! - The keeper holds a NIC before its attach is answered, and forgets it when its socket is gone
-//!   (`held`): a new worker listens on the same sockets, and front-ends that connect again go on
-//!   with their rings.
-//! - Ports of the switch are given out and taken back under the lock of the networks, and a number
-//!   is free again only when no reactor knows its port any more.
-//! - Locks are taken in this order: networks, entries. Nothing that takes time is done under that of
-//!   the entries.
-//! - An upgrade loses no frame that a guest has got rid of (`upgrade`), but those for which their receiver
-//!   has posted no buffers until then.
+//! - A repeated attach with the same parameters does nothing and succeeds; with others it is
+//!   refused.
+//! - The keeper preserves a NIC before its attach is answered, and forgets it when its socket is
+//!   removed (`preserved`). So a new worker listens on the same sockets, and front-ends that
+//!   reconnect continue with their rings.
+//! - Port numbers are taken and released under the lock of the networks. A number is free again
+//!   only when no reactor uses its port any more.
+//! - Lock order: networks, then entries. Nothing slow runs under the lock of the entries.
+//! - An upgrade loses no frame that a guest has sent (`upgrade`), except frames for which the
+//!   receiver has posted no buffers in time.
 
 mod attach;
 mod detach;
@@ -62,38 +63,39 @@ pub(crate) struct NicRegistry {
     keeper_client: KeeperClient,
     networks: Mutex<Networks>,
     state: Mutex<State>,
-    /// A verb has ended.
+    /// Notified when a verb has ended.
     ended: Condvar,
-    /// Open files of all uplinks.
+    /// Number of open files of all uplinks.
     uplink_files: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_id: BTreeMap<String, NicEntry>,
-    /// How those are polled of which nothing else is asked.
+    /// Polling of NICs without settings of their own.
     polling: PollSpec,
-    /// All NICs go, and callers may do nothing to them any more.
+    /// True once shutdown began; verbs are refused.
     closing: bool,
-    /// Another process is about to go on with all disks.
+    /// True while another process is about to take over all devices.
     upgrading: bool,
 }
 
 #[derive(Debug)]
 struct NicEntry {
-    /// As it was asked for; the MTU is that of its network.
+    /// Spec as requested, with the MTU of its network.
     spec: NicSpec,
-    /// What is being done to it, as a participle.
+    /// Running verb, as a participle.
     busy: Option<&'static str>,
-    /// Absent while it is being attached, and where it cannot be served.
+    /// `None` while the NIC is being attached, and if it cannot be served.
     nic: Option<Arc<ServedNic>>,
     nic_session_thread: Option<NicSessionThread>,
-    /// Held, and not to be had again as it was.
+    /// Reason, if the preserved NIC cannot be served as its guest saw it.
     refused: Option<String>,
 }
 
 impl NicRegistry {
-    /// None, on the reactors of `pool`; the keeper behind `door` is told of all that come.
+    /// Creates an empty registry on the reactors of `pool`, which preserves all NICs with the
+    /// keeper.
     pub(crate) fn new(pool: Arc<Pool>, keeper_client: KeeperClient) -> Self {
         let networks = Mutex::new(Networks::new(pool));
         let (state, ended) = (Mutex::default(), Condvar::new());
@@ -101,34 +103,34 @@ impl NicRegistry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Entries are changed whole: a panic elsewhere leaves them whole.
+        // Entries are replaced as a whole, so a panic elsewhere cannot leave them inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn networks(&self) -> MutexGuard<'_, Networks> {
-        // Nobody panics while a network is half there.
+        // No code panics while a network is incomplete.
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is a NIC of this id.
+    /// Returns whether a NIC of this id exists.
     pub(crate) fn has(&self, id: &str) -> bool {
         self.state().by_id.contains_key(id)
     }
 
-    /// Open files that all of them may take.
+    /// Returns the number of open files that all NICs and uplinks may use.
     pub(crate) fn files(&self) -> u64 {
         let state = self.state();
         let nics = state.by_id.values().map(|entry| of_nic(entry.spec.queues));
         nics.fold(self.uplink_files.load(Ordering::Relaxed), u64::saturating_add)
     }
 
-    /// Brings the host to a network, or takes it away.
+    /// Connects the host to a network, or disconnects it.
     ///
     /// # Errors
-    /// No such network; a device that cannot be had; another uplink is there.
+    /// No such network, the device is unavailable, or the network has another uplink.
     pub(crate) fn uplink(&self, spec: &UplinkSpec) -> Result<(), RpcError> {
         let mut networks = self.networks();
-        // Looked at under that lock: an upgrade that begins waits for it.
+        // Check under the lock of the networks: an upgrade that begins waits for it.
         self.state().open()?;
         self.set_uplink(&mut networks, spec)
     }
@@ -136,11 +138,11 @@ impl NicRegistry {
     fn set_uplink(&self, networks: &mut Networks, spec: &UplinkSpec) -> Result<(), RpcError> {
         networks.set_uplink(&spec.network, spec.tap.as_deref())?;
         self.count_uplinks(networks);
-        // Under the lock, so that what is told last is what is so.
+        // Under the lock, so that the last preserved record is the current one.
         Ok(self.hold_uplink(spec)?)
     }
 
-    /// Open files of uplinks are taken, or not any more.
+    /// Updates the number of open files of uplinks.
     fn count_uplinks(&self, networks: &Networks) {
         let files = networks.uplinks().map(|uplink| of_uplink(uplink.queues())).sum();
         self.uplink_files.store(files, Ordering::Relaxed);
@@ -148,7 +150,7 @@ impl NicRegistry {
 }
 
 impl State {
-    /// Verbs are carried out now.
+    /// Checks that verbs may run now.
     fn open(&self) -> Result<(), RpcError> {
         if self.closing {
             return Err(wrong_state("the process is shutting down"));
@@ -165,7 +167,7 @@ fn wrong_state(message: impl Into<String>) -> RpcError {
     RpcError { code: code::WRONG_STATE, message: message.into() }
 }
 
-/// A verb is at work on a NIC.
+/// Returns the error of a NIC on which a verb is running.
 fn busy(participle: &str) -> RpcError {
     let message = format!("the NIC is being {participle}; try again when that has ended");
     RpcError { code: code::BUSY, message }

@@ -1,4 +1,4 @@
-//! Networks by name, and the ports of the one switch that they all are in.
+//! Networks by name, and the ports of the one switch that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use crate::served_nic::{SwitchNetwork, Uplink, switch};
 #[derive(Debug)]
 pub(super) struct Networks {
     pool: Arc<Pool>,
-    /// Made for the first network: a process of disks alone has no links between its reactors.
+    /// Fabric of the switch, created with the first network. A process without NICs has no links
+    /// between its reactors.
     fabric: Option<Arc<Fabric>>,
     by_name: BTreeMap<String, Network>,
-    /// Numbers that are taken.
+    /// Port numbers in use.
     ports: PortSet,
 }
 
@@ -36,31 +37,31 @@ impl Networks {
         Self { pool, fabric: None, by_name: BTreeMap::new(), ports: PortSet::default() }
     }
 
-    /// All of them, by name.
+    /// Iterates over all networks by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Network)> {
         self.by_name.iter()
     }
 
-    /// A network of this name.
+    /// Returns the network of this name.
     pub(super) fn lan(&self, name: &str) -> Option<&Arc<SwitchNetwork>> {
         self.by_name.get(name).map(|network| &network.switch_network)
     }
 
-    /// Uplinks, by the names of their networks.
+    /// Iterates over uplinks by the names of their networks.
     pub(super) fn uplinks_mut(&mut self) -> impl Iterator<Item = (&String, &mut Uplink)> {
         self.by_name.iter_mut().filter_map(|(name, one)| Some((name, one.uplink.as_mut()?)))
     }
 
-    /// Uplinks of all networks.
+    /// Iterates over the uplinks of all networks.
     pub(super) fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.by_name.values().filter_map(|network| network.uplink.as_ref())
     }
 
-    /// A place for one NIC more in a network, which is made if it is the first; [`Self::leave`] gives
-    /// it back. `mtu`: as it is when absent.
+    /// Reserves a port for one more NIC in a network. The first NIC creates the network;
+    /// [`Self::leave`] releases the port. If `mtu` is absent, the network keeps its MTU.
     ///
     /// # Errors
-    /// There is no room, or the network has another MTU.
+    /// No port is free, or the network has another MTU.
     pub(super) fn join(
         &mut self,
         name: &str,
@@ -88,8 +89,8 @@ impl Networks {
         Ok((switch_network, port))
     }
 
-    /// A NIC is unplugged from a network. The last takes the network with it, and the uplink of that;
-    /// true: so it was.
+    /// Removes a NIC from a network. The last NIC removes the network and its uplink. Returns true
+    /// in that case.
     pub(super) fn leave(&mut self, name: &str, port: PortId) -> bool {
         self.ports.remove(port);
         let Some(network) = self.by_name.get_mut(name) else { return false };
@@ -104,12 +105,12 @@ impl Networks {
         true
     }
 
-    /// Gives a network the uplink `tap`, or none. What is so already is left as it is, but for an
-    /// uplink that has failed.
+    /// Sets the uplink of a network to `tap`, or removes it. If the network is in the requested
+    /// state already, nothing changes, except that a failed uplink is replaced.
     ///
     /// # Errors
-    /// There is no such network; it has another uplink, or another network has this one; the device
-    /// cannot be had.
+    /// The network does not exist, it has another uplink, another network uses this device, or the
+    /// device is unavailable.
     pub(super) fn set_uplink(&mut self, name: &str, tap: Option<&str>) -> Result<(), NicsError> {
         let no_network = || NicsError::NoSuchNetwork(name.into());
         let network = self.by_name.get_mut(name).ok_or_else(no_network)?;
@@ -128,13 +129,13 @@ impl Networks {
             return Err(NicsError::TapTaken { tap: tap.into(), network: network.into() });
         }
         let port = self.free_port()?;
-        // Others are served by this thread too. Who asks can ask again.
+        // Do not wait, because this thread serves other callers too. The caller can retry.
         let uplink = Uplink::open(&switch_network, port, tap, Duration::ZERO)?;
         self.insert_uplink(name, port, uplink);
         Ok(())
     }
 
-    /// A network has this uplink, at this port.
+    /// Adds an uplink to a network at this port.
     pub(super) fn insert_uplink(&mut self, name: &str, port: PortId, uplink: Uplink) {
         self.ports.insert(port);
         if let Some(network) = self.by_name.get_mut(name) {
@@ -142,7 +143,7 @@ impl Networks {
         }
     }
 
-    /// Where a device is in use.
+    /// Returns the network that uses a device.
     fn network_of(&self, tap: &str) -> Option<&str> {
         let is = |uplink: &Uplink| uplink.name() == tap && uplink.failed().is_none();
         let has = |network: &Network| network.uplink.as_ref().is_some_and(is);
@@ -152,7 +153,7 @@ impl Networks {
     fn take_away(&mut self, uplink: Option<Uplink>) {
         let Some(uplink) = uplink else { return };
         let port = uplink.port();
-        // Returns when nobody knows the port any more.
+        // This returns when no reactor uses the port any more.
         drop(uplink);
         self.ports.remove(port);
     }

@@ -1,4 +1,4 @@
-//! How NICs are polled: as the process is, but for those of which something else is asked.
+//! Polling of NICs: the defaults of the process, except for NICs with settings of their own.
 
 use std::sync::Arc;
 
@@ -13,21 +13,22 @@ use crate::served_disk::policy;
 use crate::served_nic::{NicSessionThread, ServedNic};
 
 impl NicRegistry {
-    /// NICs of which nothing else is asked are polled like this, also those that come later, and so
-    /// are links between reactors.
+    /// Sets the polling of all present and later NICs without settings of their own, and of links
+    /// between reactors.
     pub(crate) fn set_poll_defaults(&self, process: PollSpec) {
         let mut state = self.state();
         state.polling = process;
         let nics = || state.by_id.values().filter_map(|entry| entry.nic.as_ref());
-        // All of them are at one switch.
+        // One NIC suffices, because all NICs are at the same switch.
         nics().take(1).for_each(|nic| nic.lan().set_polling(policy(process.resolve())));
         nics().for_each(|nic| nic.set_poll_defaults(process));
     }
 
-    /// Polls a NIC otherwise from now on.
+    /// Changes the polling of a NIC.
     ///
     /// # Errors
-    /// No such NIC, a verb at work, or a keeper that does not hold it; nothing has changed then.
+    /// No such NIC, another verb is running, or the keeper does not preserve the change. Nothing
+    /// has changed then.
     pub(crate) fn poll(&self, id: &str, change: PollChange) -> Result<NicReply, RpcError> {
         let mut state = self.state();
         state.open()?;
@@ -56,14 +57,14 @@ impl NicRegistry {
 }
 
 impl State {
-    /// A NIC is there.
+    /// Records that a NIC is served.
     pub(super) fn serve(
         &mut self,
         id: &str,
         nic: Arc<ServedNic>,
         nic_session_thread: NicSessionThread,
     ) {
-        // Under the lock, so that it misses nothing that is said of all.
+        // Under the lock, so that the NIC misses no change of the defaults.
         nic.lan().set_polling(policy(self.polling.resolve()));
         nic.set_poll_defaults(self.polling);
         if let Some(entry) = self.by_id.get_mut(id) {

@@ -1,7 +1,7 @@
-//! What the keeper holds of NICs and uplinks, and what a new worker makes of it.
+//! NICs and uplinks that the keeper preserves, and their restore in a new worker.
 //!
-//! A NIC has no state but its parameters and its socket: where its rings stand is in the guest's
-//! memory, and a front-end that connects again says so.
+//! A NIC has no state except its parameters and its socket. The position of its rings is in guest
+//! memory, and a front-end that reconnects reports it.
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -23,27 +23,27 @@ use crate::keeper_link::PreservedEntry;
 use crate::served_disk::SocketRole;
 use crate::served_nic::{NicError, NicSessionThread, ServedNic};
 
-/// What keys of NICs begin with, and of uplinks.
+/// Prefix of the keys of NICs.
 const NIC: &str = "nic/";
 const UPLINK: &str = "uplink/";
-/// Newest format that is read, and the one that is written.
+/// Newest format that is read, and the format that is written.
 const FORMAT: u32 = 1;
-/// Pause before an uplink that could not be had is tried again, the first time; it doubles.
+/// First pause before an unavailable uplink is retried. The pause doubles each time.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The longest.
+/// Longest pause.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// A NIC as its next worker finds it.
+/// NIC as its next worker finds it.
 #[derive(Debug, Serialize, Deserialize)]
 struct PreservedNic {
-    /// Higher where a worker that does not know it must not go on.
+    /// Format of the record. It increases if workers that do not know it must not continue.
     format: u32,
     spec: NicSpec,
-    /// It is being detached, or was never there: nothing but the end of that is left to do.
+    /// True if the NIC is being detached or was never served. Only the end of the detach is left.
     leaving: bool,
 }
 
-/// An uplink as its next worker finds it.
+/// Uplink as its next worker finds it.
 #[derive(Debug, Serialize, Deserialize)]
 struct PreservedUplink {
     format: u32,
@@ -55,13 +55,13 @@ fn key(id: &str) -> String {
 }
 
 impl NicRegistry {
-    /// Has it held that there will be files of a socket: a worker that dies before it can have the
-    /// socket held leaves them to its successor, which removes them.
+    /// Preserves a note that the socket's files will exist. If the worker dies before it can
+    /// preserve the socket, its successor removes these files.
     pub(super) fn announce(&self, spec: &NicSpec) -> Result<(), PreserveError> {
         self.hold_with(spec, true, PreservedEntry::default())
     }
 
-    /// Has a NIC held as it is.
+    /// Preserves a NIC in its current state.
     pub(super) fn hold(&self, spec: &NicSpec, listener: &Listener) -> Result<(), PreserveError> {
         let sockets = vec![listener.parts()?];
         self.hold_with(spec, false, PreservedEntry { sockets, ..PreservedEntry::default() })
@@ -78,18 +78,18 @@ impl NicRegistry {
         self.keeper_client.preserve(&key(&spec.id), PreservedEntry { data, ..what })
     }
 
-    /// Has it held that something else is asked of a NIC that is held.
+    /// Preserves a changed spec of a preserved NIC.
     pub(super) fn hold_changed(&self, spec: &NicSpec) -> Result<(), PreserveError> {
         let preserved_entry = self.keeper_client.entry(&key(&spec.id)).transpose()?;
         self.hold_with(spec, false, preserved_entry.unwrap_or_default())
     }
 
-    /// Something is held of a NIC of this id.
+    /// Returns whether a NIC of this id is preserved.
     pub(super) fn is_held(&self, id: &str) -> bool {
         self.keeper_client.holds(&key(id))
     }
 
-    /// Has it held that a NIC is being detached: no worker serves it again.
+    /// Preserves the fact that a NIC is being detached. No worker serves it again.
     pub(super) fn begin_leaving(&self, id: &str) -> Result<(), PreserveError> {
         self.keeper_client.leave_key(&key(id))
     }
@@ -104,7 +104,7 @@ impl NicRegistry {
         }
     }
 
-    /// Has the uplink of a network held as it is, or that there is none.
+    /// Preserves the uplink of a network, or that there is none.
     pub(super) fn hold_uplink(&self, spec: &UplinkSpec) -> Result<(), NicsError> {
         let key = format!("{UPLINK}{}", spec.network);
         if spec.tap.is_none() {
@@ -117,7 +117,7 @@ impl NicRegistry {
             .preserve(&key, PreservedEntry { data, ..PreservedEntry::default() })?)
     }
 
-    /// The network is gone.
+    /// Removes the record of the uplink, because the network has ended.
     pub(super) fn forget_uplink(&self, network: &str) {
         if let Err(error) = self.keeper_client.forget_key(&format!("{UPLINK}{network}")) {
             tracing::error!(network, "its uplink is held on: {}", error_chain(&error));
@@ -131,17 +131,17 @@ impl NicRegistry {
             && let Ok(held) = read::<PreservedNic>(&preserved_entry.data)
             && let Err(error) = Listener::sweep(&held.spec.socket)
         {
-            // Somebody else's by now, or never made.
+            // Another process owns the path by now, or the files were never created.
             tracing::info!(nic = id, "its socket is left alone: {}", error_chain(&error));
         }
         preserved_entry.remove();
     }
 
-    /// Brings back every NIC that is held, before callers come.
+    /// Restores every preserved NIC, before callers are accepted.
     pub(crate) fn restore(&self) {
         for (id, data) in self.keeper_client.held_under(NIC) {
             if self.has(&id) {
-                // Taken over from a worker that served it.
+                // The NIC was taken over from a serving worker.
                 continue;
             }
             match read::<PreservedNic>(&data) {
@@ -156,9 +156,9 @@ impl NicRegistry {
         }
     }
 
-    /// Brings back every uplink that is held, and returns when all are there, or nobody wants them
-    /// any more. The kernel may keep the device of a dead worker for a moment, and no event tells
-    /// when it lets go of that: so each is tried until it is there.
+    /// Restores every preserved uplink. Returns when all of them are restored or no longer
+    /// requested. The kernel may keep the device of a dead worker for a moment, and no event
+    /// reports its release. So each uplink is retried until it works.
     pub(crate) fn restore_uplinks(&self) {
         let mut pause = FIRST_RETRY;
         loop {
@@ -171,7 +171,7 @@ impl NicRegistry {
             let waits = |state: &mut State| !state.closing;
             let waited = self.ended.wait_timeout_while(self.state(), pause, waits);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // An upgrade that comes to nothing leaves it to us.
+            // After a cancelled upgrade, this thread must retry.
             let not_ours = |state: &mut State| state.upgrading && !state.closing;
             let waited = self.ended.wait_while(state, not_ours);
             if waited.unwrap_or_else(PoisonError::into_inner).closing {
@@ -181,7 +181,7 @@ impl NicRegistry {
         }
     }
 
-    /// True: it is there, or never will be.
+    /// Returns true if the uplink is restored, or never will be.
     fn bring_back_uplink(&self, network: &str, data: &Value) -> bool {
         let held = match read::<PreservedUplink>(data) {
             Ok(held) => held,
@@ -194,7 +194,7 @@ impl NicRegistry {
         if self.state().open().is_err() {
             return false;
         }
-        // Somebody may have said meanwhile that there is to be none.
+        // A caller may have removed the uplink meanwhile.
         if !self.keeper_client.holds(&format!("{UPLINK}{network}")) {
             return true;
         }
@@ -204,7 +204,7 @@ impl NicRegistry {
                 tracing::warn!(network, "the host is not in it yet: {}", error.message);
                 false
             }
-            // Nobody is in it, or it has another one by now.
+            // The network has no NIC, or has another uplink by now.
             Err(error) => {
                 tracing::info!(network, "its uplink stays as it is: {}", error.message);
                 true
@@ -212,7 +212,7 @@ impl NicRegistry {
         }
     }
 
-    /// Serves a NIC as a worker before had it, or shows why not.
+    /// Serves a NIC as a former worker did, or refuses it with a reason.
     fn bring_back(&self, spec: NicSpec) {
         let id = spec.id.clone();
         let served = self.serve_held(&spec);
@@ -227,10 +227,10 @@ impl NicRegistry {
         }
     }
 
-    /// A NIC as it is held, and its socket.
+    /// Returns a preserved NIC and its socket.
     ///
     /// # Errors
-    /// It is not held, or what is held is not understood.
+    /// The NIC is not preserved, or its record has an unknown format.
     pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, ListenerParts)> {
         let preserved_entry = self.keeper_client.entry(&key(id)).context("it is not held")??;
         let held = read::<PreservedNic>(&preserved_entry.data).map_err(anyhow::Error::msg)?;
@@ -249,7 +249,7 @@ impl NicRegistry {
     fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<ServedNic>, NicSessionThread), NicsError> {
         let parts = self.held_socket(&spec.id)?;
         let nic = self.plug(spec)?;
-        // The socket stays if it cannot be served: front-ends wait in its backlog.
+        // The socket stays if the NIC cannot be served: front-ends wait in its backlog.
         let nic_session_thread = Listener::adopt(parts)
             .map_err(NicsError::from)
             .and_then(|listener| Ok(nic.serve(SocketRole::Listen(Arc::new(listener)), None)?));
@@ -261,7 +261,7 @@ impl NicRegistry {
 }
 
 impl State {
-    /// A NIC is held, and not to be had again as it was.
+    /// Marks a preserved NIC refused, because it cannot be served as its guest saw it.
     pub(super) fn refuse(&mut self, id: &str, reason: &str) {
         tracing::error!(nic = id, "its guest waits: {reason}");
         if let Some(entry) = self.by_id.get_mut(id) {
@@ -271,7 +271,7 @@ impl State {
     }
 }
 
-/// Reads what another version may have written.
+/// Decodes a record that another version may have written.
 fn read<T: DeserializeOwned>(data: &Value) -> Result<T, String> {
     let format = data.get("format").and_then(Value::as_u64);
     let why = match format {

@@ -1,4 +1,4 @@
-//! What NICs and networks say of themselves.
+//! Statistics of NICs and networks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::served_nic::{PortOwner, SwitchNetwork, ports, residences};
 use crate::stats::StatsDetail;
 
 impl NicRegistry {
-    /// Those that are `wanted`, by id.
+    /// Returns the statistics of `wanted` NICs, by id.
     pub(crate) fn stats(&self, wanted: impl Fn(&str) -> bool) -> Vec<NicStats> {
         let state = self.state();
         let entries = state.by_id.values().filter(|entry| wanted(&entry.spec.id));
         entries.map(stats).collect()
     }
 
-    /// What those NICs and uplinks that are `wanted` do as ports of the switch.
+    /// Returns the switch port statistics of `wanted` NICs and uplinks.
     pub(crate) fn ports(
         &self,
         wanted: impl Fn(&str) -> bool,
@@ -31,13 +31,13 @@ impl NicRegistry {
         ports(&switch_network, &all, wanted, detail)
     }
 
-    /// How long frames for them took.
+    /// Returns the residence times of frames for the NICs.
     pub(crate) fn residences(&self) -> Vec<Residence> {
         self.plugged(|_| true)
             .map_or_else(Vec::new, |(switch_network, all)| residences(&switch_network, &all))
     }
 
-    /// Who is at all ports, and one of their networks; nothing unless a NIC is `wanted`.
+    /// Returns the owners of all ports and one of their networks. `None` if no NIC is `wanted`.
     fn plugged(
         &self,
         wanted: impl Fn(&str) -> bool,
@@ -56,7 +56,7 @@ impl NicRegistry {
         Some((switch_network, all))
     }
 
-    /// All networks, by name. Waits while an uplink comes or goes.
+    /// Returns the statistics of all networks by name. Waits while an uplink is set or removed.
     pub(crate) fn network_stats(&self) -> Vec<NetworkStats> {
         let told = |(name, network): (&String, &Network)| NetworkStats {
             name: name.clone(),

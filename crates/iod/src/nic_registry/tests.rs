@@ -13,7 +13,7 @@ use super::networks::Networks;
 use super::*;
 use crate::pool::PoolSize;
 
-/// Open files: enough.
+/// Limit of open files that suffices for all tests.
 const MANY: u64 = 1 << 20;
 
 fn pool() -> Arc<Pool> {
@@ -57,7 +57,7 @@ fn an_attach_that_is_told_again_does_nothing_and_another_one_is_refused() {
     let reply = attach(&nics, &whole).unwrap();
     assert_eq!((reply.network.as_str(), reply.mtu, reply.queues), ("lan", 9000, 4));
     assert_eq!(attach(&nics, &whole).unwrap(), reply);
-    // Whoever takes the MTU as it is asks for the same.
+    // A spec without MTU means the same as one with the network's MTU.
     assert_eq!(attach(&nics, &NicSpec { mtu: None, ..whole.clone() }).unwrap(), reply);
     for other in [
         NicSpec { queues: 3, ..whole.clone() },
@@ -152,7 +152,7 @@ fn ports_and_networks_are_bounded_and_come_back() {
     (0..NETWORKS_MAX).for_each(|at| assert!(networks.join(&name(at), None).is_ok()));
     let refused = networks.join("more", None).unwrap_err();
     assert!(refused.to_string().contains("256 networks"), "{refused}");
-    // The port that was tried for is free again.
+    // The failed attempt has released its port.
     let (switch_network, port) = networks.join(&name(0), None).unwrap();
     assert_eq!((switch_network.number().0, usize::from(port.0)), (0, NETWORKS_MAX));
 }

@@ -1,12 +1,12 @@
-//! NICs that are handed over, or go on here because nothing came of it.
+//! NICs that are handed over, or that continue here after a cancelled upgrade.
 //!
 //! ```text
-//! messages end -> sessions freeze -> senders end: guests, then the host
-//!   -> what is between reactors arrives
-//!   -> receivers end -> (another process) -> receivers begin -> senders begin
+//! messages end -> sessions freeze -> senders drain: guests, then the host
+//!   -> frames between reactors arrive
+//!   -> receivers drain -> (another process) -> receivers start -> senders start
 //! ```
-//! So a frame that a guest has got rid of is with its receiver, on either side of an upgrade, if there are
-//! buffers for it there: one that waits for some is lost.
+//! So each frame that a guest has sent is with its receiver before or after the upgrade, if there
+//! are buffers for it. A frame that waits for buffers is lost.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::{NicRegistry, busy};
 use crate::error::error_chain;
 use crate::served_nic::{NicError, QuiescedNic, ServedNic, StartBarrier, SwitchNetwork, Uplink};
 
-/// NICs that stand still, by id.
+/// Quiesced NICs by id.
 #[derive(Debug, Default)]
 pub(crate) struct QuiescedNics(pub(super) Vec<QuiescedNicEntry>);
 
@@ -30,15 +30,15 @@ pub(super) struct QuiescedNicEntry {
 }
 
 impl NicRegistry {
-    /// A NIC is served.
+    /// Returns whether a NIC is served.
     pub(crate) fn has_any(&self) -> bool {
         self.state().by_id.values().any(|entry| entry.nic.is_some())
     }
 
-    /// From here on no verb changes anything, until [`Self::end_upgrade`].
+    /// Begins an upgrade. From here on no verb changes anything, until [`Self::end_upgrade`].
     ///
     /// # Errors
-    /// A verb is at work.
+    /// Another verb is running.
     pub(crate) fn begin_upgrade(&self) -> Result<(), RpcError> {
         // A verb on an uplink ends first.
         let networks = self.networks();
@@ -56,23 +56,24 @@ impl NicRegistry {
         Ok(())
     }
 
-    /// Nothing came of it.
+    /// Ends a cancelled upgrade.
     pub(crate) fn end_upgrade(&self) {
         self.state().upgrading = false;
         self.ended.notify_all();
     }
 
-    /// Waits until no front-end is within a message, and sends away those that are at `until`.
+    /// Waits until no front-end is in the middle of a message, and disconnects those that still are
+    /// at `until`.
     pub(crate) fn settle(&self, until: Instant) {
         let nics: Vec<_> =
             self.state().by_id.values().filter_map(|entry| entry.nic.clone()).collect();
         nics.iter().for_each(|nic| nic.settle(until));
     }
 
-    /// Lets all NICs and uplinks stand still. Whatever comes of it, [`Self::unquiesce`] undoes it.
+    /// Quiesces all NICs and uplinks. [`Self::go_on`] undoes it, also after an error.
     ///
     /// # Errors
-    /// A device of an uplink does not end what it was given by `deadline`, or a reactor has ended.
+    /// An uplink's device does not complete its I/O by `deadline`, or a reactor has ended.
     pub(crate) fn stand_still(&self, deadline: Instant) -> (QuiescedNics, Result<(), RpcError>) {
         let mut all = self.freeze();
         all.0.iter_mut().for_each(|one| one.quiesced_nic.drain_tx());
@@ -83,7 +84,7 @@ impl NicRegistry {
         (all, rested.map_err(RpcError::from))
     }
 
-    /// Sessions stand still, and are served on.
+    /// Freezes the sessions. Their queues are still served.
     fn freeze(&self) -> QuiescedNics {
         let mut state = self.state();
         let mut servings = Vec::new();
@@ -104,7 +105,7 @@ impl NicRegistry {
         QuiescedNics(still.collect())
     }
 
-    /// Does something to all uplinks, one after the other.
+    /// Calls `with` for each uplink in turn.
     fn uplinks(
         &self,
         mut with: impl FnMut(&mut Uplink) -> Result<(), NicError>,
@@ -113,11 +114,11 @@ impl NicRegistry {
         Ok(networks.uplinks_mut().try_for_each(|(_, uplink)| with(uplink))?)
     }
 
-    /// Goes on where all of them stand, as if nothing had happened.
+    /// Unquiesces all NICs as if nothing had happened.
     pub(crate) fn go_on(&self, still: QuiescedNics) {
         self.each_uplink("is not in it", |uplink| uplink.attach());
         let start_barrier = Arc::new(StartBarrier::default());
-        // Nobody is complete before the last of them has begun.
+        // The barrier opens only after the last NIC has started.
         let begun = start_barrier.expect();
         for QuiescedNicEntry { id, nic, quiesced_nic } in still.0 {
             match nic.go_on(quiesced_nic, &start_barrier) {
@@ -125,12 +126,12 @@ impl NicRegistry {
                 Err(error) => self.give_up(&id, &nic, &error_chain(&error)),
             }
         }
-        // The host sends last of all.
+        // The host sends last.
         begun.join();
         self.each_uplink("sends nothing", |uplink| uplink.begin());
     }
 
-    /// The same; one that fails leaves the others alone.
+    /// Calls `with` for each uplink. The failure of one does not affect the others.
     fn each_uplink(&self, what: &str, with: impl Fn(&mut Uplink) -> Result<(), NicError>) {
         for (network, uplink) in self.networks().uplinks_mut() {
             if let Err(error) = with(uplink) {
@@ -139,7 +140,7 @@ impl NicRegistry {
         }
     }
 
-    /// A NIC cannot go on: it is refused, and its guest waits in the backlog.
+    /// Marks a NIC refused that cannot continue. Its front-end waits in the backlog.
     fn give_up(&self, id: &str, nic: &Arc<ServedNic>, reason: &str) {
         let spec = self.state().by_id.get(id).map(|entry| entry.spec.clone());
         if let Some(spec) = spec {
@@ -148,7 +149,7 @@ impl NicRegistry {
         self.state().refuse(id, reason);
     }
 
-    /// Another process serves all this: closes what is left of it here.
+    /// Closes the remaining connections, because another process serves the NICs.
     pub(crate) fn part(&self, still: QuiescedNics) {
         still.0.into_iter().for_each(|one| one.quiesced_nic.part());
         self.networks().uplinks_mut().for_each(|(_, uplink)| uplink.part());
@@ -156,12 +157,12 @@ impl NicRegistry {
 }
 
 impl QuiescedNics {
-    /// Their number.
+    /// Returns the number of NICs.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A network of theirs: all are at one switch.
+    /// Returns one of their networks. All of them are at the same switch.
     pub(super) fn lan(&self) -> Option<&Arc<SwitchNetwork>> {
         self.0.first().map(|one| one.nic.lan())
     }

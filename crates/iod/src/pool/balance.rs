@@ -1,7 +1,7 @@
-//! The thread that moves queues when something has come or gone.
+//! Thread that moves queues after a queue was placed or removed.
 //!
-//! It sleeps until then. What it decides rests on a look before and one after [`SETTLE`]: what
-//! has just come is measured, and what comes and goes together is one event.
+//! It sleeps until then. It reads the loads before and after a pause of [`SETTLE`]. So new queues
+//! are measured, and changes at the same time count as one event.
 
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::{Shared, lock};
 
-/// From an event to the decision.
+/// Time between an event and the decision.
 const SETTLE: Duration = Duration::from_millis(250);
 
-/// Starts the thread. It ends when the pool does, and nobody waits for it: its last act may be to
-/// drop what held the pool.
+/// Starts the thread. It ends with the pool and is not joined, because its last action may be to
+/// drop the last reference to the pool.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     let shared = Arc::clone(shared);
     let work = move || {
@@ -25,7 +25,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
 }
 
 impl Shared {
-    /// Waits until something has come or gone, and then for a moment; false: the pool is gone.
+    /// Waits for an event and then for [`SETTLE`]. Returns false if the pool is gone.
     fn settled(&self) -> bool {
         let wait = self
             .noted
@@ -40,7 +40,7 @@ impl Shared {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 placements.loads.read(reactor::clock_ns());
-                // What came last is not measured yet: it is looked at once more.
+                // The newest queue is not measured yet, so check once more.
                 placements.note = placements.loads.unmeasured();
                 return true;
             }

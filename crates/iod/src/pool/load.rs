@@ -1,26 +1,27 @@
-//! Who is busy on which reactor, and what follows from it. Pure: it is told the time.
+//! Load of each reactor and the decisions that follow. It does no I/O and gets the time as an
+//! argument.
 
 use std::collections::BTreeMap;
 
 use reactor::OwnerId;
 
-/// Two readings of a counter that lie closer together say little.
+/// Shortest interval between two readings of a counter. Shorter intervals are not meaningful.
 const WINDOW_MIN_NS: u64 = 100_000_000;
-/// Loads are in thousandths of a CPU. Those that differ by less than this are equal, and a queue
-/// below it is not busy: an eighth.
+/// Smallest significant load difference, in thousandths of a CPU: an eighth. Loads that differ by
+/// less are equal, and a queue with less load is not busy.
 const STEP: u64 = 125;
-/// Most moves of one decision: the next one follows when something comes or goes.
+/// Most moves of one decision. The next decision follows the next event.
 const MOVES_MAX: usize = 64;
 
-/// What can be placed.
+/// Source of load that can be placed on a reactor.
 pub(super) trait LoadSource {
-    /// Nanoseconds that it has been busy for, if somebody counts them.
+    /// Returns the busy time in nanoseconds, if it is counted.
     fn busy_ns(&self) -> Option<u64>;
 
-    /// Whose it is; 0 for nobody's.
+    /// Returns the owner; 0 means none.
     fn label(&self) -> OwnerId;
 
-    /// It need not stay where it is.
+    /// Returns whether it can be moved.
     fn can_move(&self) -> bool;
 }
 
@@ -28,15 +29,15 @@ pub(super) trait LoadSource {
 struct Entry<L> {
     reactor: usize,
     lodger: L,
-    /// When its counter was read last, and what it said.
+    /// Time and value of the last reading of its counter.
     read: (u64, u64),
-    /// How busy it was between the last two readings; not known of what has just come.
+    /// Load between the last two readings. `None` if it was placed since.
     load: Option<u64>,
-    /// It is being moved: that it comes and goes is no event.
+    /// True while it is being moved. Its placement and removal are not events then.
     moving: bool,
 }
 
-/// What is placed on each reactor, by number.
+/// Load sources on each reactor, by number.
 #[derive(Debug)]
 pub(super) struct ReactorLoads<L> {
     reactors: usize,
@@ -45,13 +46,13 @@ pub(super) struct ReactorLoads<L> {
     read_at: u64,
 }
 
-/// What a reactor has to do.
+/// Totals of one reactor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     load: u64,
     busy: usize,
     queues: usize,
-    /// Of one owner.
+    /// Number of queues of one owner.
     same: usize,
 }
 
@@ -62,8 +63,9 @@ impl<L> Default for ReactorLoads<L> {
 }
 
 impl<L: LoadSource> Entry<L> {
-    /// What is not known yet is expected to be of some weight: otherwise all that comes at once
-    /// would go to the same reactor. What nobody counts has none: it would never have another.
+    /// Returns the assumed load. An unknown load counts as one [`STEP`]; otherwise all new queues
+    /// would go to the same reactor. A queue whose load is not counted has none, because it would
+    /// never get one.
     fn weight(&self) -> u64 {
         self.load.unwrap_or(if self.lodger.busy_ns().is_some() { STEP } else { 0 })
     }
@@ -84,12 +86,12 @@ impl<L> ReactorLoads<L> {
         self.entries.get(&id).map(|entry| &entry.lodger)
     }
 
-    /// Gives a place back: who lived there, and whether that is an event.
+    /// Removes an entry. Returns its load source, and whether the removal is an event.
     pub(super) fn remove(&mut self, id: u64) -> Option<(L, bool)> {
         self.entries.remove(&id).map(|entry| (entry.lodger, !entry.moving))
     }
 
-    /// A move has ended, whichever of its two places was given back.
+    /// Ends a move, whichever of its two entries was removed.
     pub(super) fn moved(&mut self, ids: [u64; 2]) {
         for id in ids {
             if let Some(entry) = self.entries.get_mut(&id) {
@@ -98,14 +100,14 @@ impl<L> ReactorLoads<L> {
         }
     }
 
-    /// What is on a reactor.
+    /// Returns the entries on a reactor.
     #[cfg(test)]
     pub(super) fn on(&self, reactor: usize) -> Vec<u64> {
         let there = self.entries.iter().filter(|(_, entry)| entry.reactor == reactor);
         there.map(|(id, _)| *id).collect()
     }
 
-    /// How many are on each reactor.
+    /// Returns the number of entries on each reactor.
     pub(super) fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.reactors];
         for entry in self.entries.values() {
@@ -125,13 +127,13 @@ impl<L> ReactorLoads<L> {
 }
 
 impl<L: LoadSource> ReactorLoads<L> {
-    /// Something has come.
+    /// Adds a load source.
     pub(super) fn add(&mut self, reactor: usize, lodger: L, now_ns: u64) -> u64 {
         let read = (now_ns, lodger.busy_ns().unwrap_or(0));
         self.insert(Entry { reactor, lodger, read, load: None, moving: false })
     }
 
-    /// A second place for a lodger who is about to move there, as busy as before.
+    /// Adds a second entry for a load source that is about to move, with the same load.
     pub(super) fn add_move_target(&mut self, id: u64, reactor: usize) -> Option<u64>
     where
         L: Clone,
@@ -144,7 +146,7 @@ impl<L: LoadSource> ReactorLoads<L> {
         Some(self.insert(twin))
     }
 
-    /// Reads the counters, if that was not done just now.
+    /// Reads the counters, unless the last reading is too recent.
     pub(super) fn read(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.read_at) < WINDOW_MIN_NS {
             return;
@@ -155,7 +157,7 @@ impl<L: LoadSource> ReactorLoads<L> {
             let (then, before) = entry.read;
             let window = now_ns.saturating_sub(then);
             if window >= WINDOW_MIN_NS {
-                // A counter that went back has begun anew.
+                // A counter that decreased has restarted.
                 let spent = busy.saturating_sub(before);
                 entry.load = Some((spent / (window / 1000)).min(1000));
                 entry.read = (now_ns, busy);
@@ -163,7 +165,8 @@ impl<L: LoadSource> ReactorLoads<L> {
         }
     }
 
-    /// Something came so late that no reading says yet how busy it is; the next one will.
+    /// Returns whether a load source was added after the last reading. The next reading will
+    /// measure it.
     pub(super) fn unmeasured(&self) -> bool {
         let mut entries = self.entries.values();
         entries.any(|entry| entry.load.is_none() && entry.lodger.busy_ns().is_some())
@@ -181,16 +184,18 @@ impl<L: LoadSource> ReactorLoads<L> {
         sums
     }
 
-    /// Where the next lodger of `label` goes, of the `first` reactors: to the least load, then to the
-    /// fewest of its own, so that one disk can use every reactor, then to the fewest.
+    /// Chooses a reactor for the next queue of `label` among the `first` reactors. The order is:
+    /// least load, then fewest queues of its owner, so that one disk can use every reactor, then
+    /// fewest queues.
     pub(super) fn least(&self, first: usize, label: OwnerId) -> usize {
         let sums = self.sums(label);
         let key = |(at, sum): &(usize, &Sum)| (sum.load / STEP, sum.same, sum.queues, *at);
         sums.iter().take(first).enumerate().min_by_key(key).map_or(0, |(at, _)| at)
     }
 
-    /// What should move, and where to: while one reactor has two busy ones more than another, and
-    /// the busier of the two gets rid of some load by it.
+    /// Returns the moves that reduce imbalance, and their targets. They continue while one reactor
+    /// has at least two busy queues more than another, and a move reduces the load of the busier
+    /// one.
     pub(super) fn find_imbalance(&self) -> Vec<(u64, usize)> {
         let mut sums = self.sums(0);
         let mut at: BTreeMap<u64, usize> = BTreeMap::new();
@@ -206,7 +211,7 @@ impl<L: LoadSource> ReactorLoads<L> {
             if full.busy < free.busy + 2 {
                 break;
             }
-            // The one after which the busier of the two is least busy.
+            // Choose the queue whose move leaves the lower maximum load.
             let after = |load: u64| (full.load - load).max(free.load + load);
             let here = self.entries.iter().filter(|(id, entry)| {
                 at.get(id).copied().unwrap_or(entry.reactor) == from

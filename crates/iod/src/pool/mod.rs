@@ -1,15 +1,16 @@
-//! The reactors of a process, and which of them serves a queue.
+//! The reactors of a process, and the placement of queues on them.
 //!
-//! A queue is placed on the reactor whose queues were least busy of late, and moved when others
-//! have come or gone and the reactors are no longer evenly busy. How busy a queue is, is read from
-//! its counter when something is placed, moved or told: nothing is sampled while nothing changes.
+//! A queue is placed on the reactor with the lowest recent load. It is moved when queues were
+//! placed or removed and the load of the reactors is uneven. The load of a queue is read from its
+//! counter when a queue is placed or moved, or when statistics are reported. Nothing is sampled
+//! meanwhile.
 //!
-//! Switches have the first of them only ([`Pool::of_networks`]): what two ports on different reactors
-//! send each other is copied once more.
+//! Switches use only the first reactors ([`Pool::of_networks`]), because frames between two ports
+//! on different reactors are copied once more.
 //!
 //! ```text
-//!   place, give back ──> note ──> balancer: waits a moment, reads, decides ([`load`])
-//!                                    └──> Tenant::move_lodger ──> drained here, started there
+//!   place, remove --> note --> balancer: waits a moment, reads, decides ([`load`])
+//!                                 `--> QueueMover::move_lodger --> drained here, started there
 //! ```
 
 mod balance;
@@ -24,7 +25,7 @@ use reactor::{Handle, OwnerId, Reactor};
 use self::load::ReactorLoads;
 pub use self::size::PoolSize;
 
-/// Reactors, with what is placed on them. Dropping it ends them.
+/// Reactors and the queues on them. Dropping the pool ends its reactors.
 #[derive(Debug)]
 pub struct Pool {
     reactors: Vec<Reactor>,
@@ -32,7 +33,7 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// What the balancer and every place hold of a pool.
+/// State that the pool shares with the balancer and with every lease.
 #[derive(Debug)]
 struct Shared {
     handles: Vec<Handle>,
@@ -43,34 +44,34 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Placements {
     loads: ReactorLoads<PlacedQueue>,
-    /// Something was placed or given back since the balancer looked.
+    /// True if a queue was placed or removed since the balancer's last check.
     note: bool,
-    /// Queues that were moved.
+    /// Number of moved queues.
     moves: u64,
-    /// The pool is gone.
+    /// True if the pool is gone.
     over: bool,
 }
 
-/// Who moves a queue from one reactor to another.
+/// Owner of a queue that can move it from one reactor to another.
 pub(crate) trait QueueMover: Send + Sync {
-    /// Has what lives in the place of this number live in `to`, if that is there and can be
-    /// drained soon; otherwise all stays as it is. True when it has moved.
+    /// Moves the queue of lease `from` to the lease `to`, if the queue exists and drains soon.
+    /// Otherwise nothing changes. Returns whether it has moved.
     fn move_lodger(&self, from: u64, to: ReactorLease) -> bool;
 }
 
-/// What lives in a place.
+/// Queue placed on a reactor.
 #[derive(Clone)]
 pub(crate) struct PlacedQueue {
-    /// Whose it is: what belongs together is spread.
+    /// Owner of the queue. Queues of the same owner are spread.
     pub(crate) label: OwnerId,
-    /// Nanoseconds that it has been busy for; absent where nobody counts them.
+    /// Function that returns the busy time in nanoseconds. `None` if it is not counted.
     pub(crate) busy_ns: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
-    /// Who can move it.
+    /// Owner that can move it.
     pub(crate) queue_mover: Option<Weak<dyn QueueMover>>,
 }
 
 impl PlacedQueue {
-    /// One who cannot be moved and whose load nobody counts.
+    /// Creates a queue without owner that cannot be moved and whose load is not counted.
     fn of_nobody() -> Self {
         Self { label: 0, busy_ns: None, queue_mover: None }
     }
@@ -96,7 +97,7 @@ impl load::LoadSource for PlacedQueue {
     }
 }
 
-/// A place on a reactor; dropping it gives the place back.
+/// Reservation on a reactor. Dropping it releases the reservation.
 #[derive(Debug)]
 pub struct ReactorLease {
     handle: Handle,
@@ -105,12 +106,12 @@ pub struct ReactorLease {
 }
 
 fn lock(placements: &Mutex<Placements>) -> MutexGuard<'_, Placements> {
-    // Every change is a whole step: a panic elsewhere leaves it whole.
+    // Each change is one complete step, so a panic elsewhere cannot leave the state inconsistent.
     placements.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
-    /// Starts as many reactors as `size` says.
+    /// Starts the number of reactors in `size`.
     ///
     /// # Errors
     /// The kernel refuses threads or rings.
@@ -127,22 +128,22 @@ impl Pool {
         Ok(Self { reactors, size, shared })
     }
 
-    /// Why there are so many reactors.
+    /// Returns the number of reactors and its reason.
     pub fn size(&self) -> &PoolSize {
         &self.size
     }
 
-    /// A place for something that cannot be moved and whose load nobody counts.
+    /// Reserves a place for a queue that cannot be moved and whose load is not counted.
     pub fn place(&self) -> ReactorLease {
         self.place_among(self.reactors.len(), PlacedQueue::of_nobody())
     }
 
-    /// The same, among the reactors that have switches.
+    /// Reserves a place like [`Self::place`], among the reactors that have switches.
     pub fn place_in_networks(&self) -> ReactorLease {
         self.place_among(self.of_networks().len(), PlacedQueue::of_nobody())
     }
 
-    /// A place on the least loaded reactor.
+    /// Reserves a place on the least loaded reactor.
     pub(crate) fn place_lodger(&self, placed_queue: PlacedQueue) -> ReactorLease {
         self.place_among(self.reactors.len(), placed_queue)
     }
@@ -157,24 +158,25 @@ impl Pool {
         self.shared.at(at, id)
     }
 
-    /// Each reactor, with the places taken on it.
+    /// Returns each reactor with the number of its leases.
     pub fn reactors(&self) -> Vec<(&Handle, usize)> {
         let counts = lock(&self.shared.placements).loads.counts();
         self.reactors.iter().map(Reactor::handle).zip(counts).collect()
     }
 
-    /// The reactors that have switches, the first ones: see [`PoolSize::beside_guests`].
+    /// Returns the reactors that have switches, which are the first ones: see
+    /// [`PoolSize::beside_guests`].
     pub fn of_networks(&self) -> Vec<&Handle> {
         let most = self.size.beside_guests().reactors();
         self.reactors.iter().map(Reactor::handle).take(most).collect()
     }
 
-    /// Queues that were moved from one reactor to another.
+    /// Returns the number of queues that were moved between reactors.
     pub fn moves(&self) -> u64 {
         lock(&self.shared.placements).moves
     }
 
-    /// Has everything on the reactor of this number move to the next one; returns how many have.
+    /// Moves all queues of a reactor to the next one. Returns the number of moved queues.
     #[cfg(test)]
     pub(crate) fn shift(&self, from: usize) -> usize {
         let to = (from + 1) % self.shared.handles.len();
@@ -196,7 +198,7 @@ impl Shared {
         ReactorLease { handle, id, shared: Arc::clone(self) }
     }
 
-    /// Tells the balancer that something has come or gone.
+    /// Notifies the balancer that a queue was placed or removed.
     fn note(&self) {
         if self.handles.len() > 1 {
             lock(&self.placements).note = true;
@@ -204,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Moves what is in a place; false: it is gone, or cannot be moved now.
+    /// Moves the queue of a lease. Returns false if it is gone or cannot be moved now.
     fn relocate(self: &Arc<Self>, id: u64, to: usize) -> bool {
         let (queue_mover, twin) = {
             let mut placements = lock(&self.placements);
@@ -225,12 +227,12 @@ impl Shared {
 }
 
 impl ReactorLease {
-    /// The reactor.
+    /// Returns the reactor.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Names it in its pool.
+    /// Returns the number of this lease in its pool.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -238,7 +240,7 @@ impl ReactorLease {
 
 impl Drop for ReactorLease {
     fn drop(&mut self) {
-        // What lived there may hold places itself.
+        // The removed queue may hold leases itself, so drop it after the lock is released.
         let gone = lock(&self.shared.placements).loads.remove(self.id);
         if gone.is_some_and(|(_, event)| event) {
             self.shared.note();

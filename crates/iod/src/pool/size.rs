@@ -1,11 +1,11 @@
-//! How many reactors a process has.
+//! Number of reactors of a process.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 
 use model::sizing::{Host, sizing};
 
-/// How many reactors, and why.
+/// Number of reactors, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
     reactors: NonZeroUsize,
@@ -15,22 +15,22 @@ pub struct PoolSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Asked,
-    /// As many as this host gets.
+    /// Derived from this host.
     Host(Host),
-    /// Of so many CPUs half: guests use them, too.
+    /// Half of this number of CPUs, because guests use them, too.
     Half(usize),
-    /// There are no more queues.
+    /// Limited by the number of queues.
     Queues,
 }
 
 impl PoolSize {
-    /// As many as were asked for, at least one.
+    /// Uses the requested number, at least one.
     pub fn asked(reactors: usize) -> Self {
         Self { reactors: NonZeroUsize::new(reactors).unwrap_or(NonZeroUsize::MIN), why: Why::Asked }
     }
 
-    /// As many as the CPUs that this process may use now and the host's memory give. Affinity,
-    /// cpusets and CPU quotas of control groups count.
+    /// Derives the number from the host's memory and from the CPUs that this process may use.
+    /// Affinity, cpusets and CPU quotas of control groups count.
     pub fn of_host() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let memory = rustix::system::sysinfo();
@@ -40,9 +40,8 @@ impl PoolSize {
         })
     }
 
-    /// No more than half of the host's CPUs. Who sends and who gets what a switch forwards runs on
-    /// them, too; and what two on different reactors send each other is copied once more, and wakes
-    /// one more thread.
+    /// Limits the number to half of the host's CPUs. The senders and receivers of a switch's frames
+    /// need CPUs, too. Frames between two reactors are copied once more and wake one more thread.
     #[must_use]
     pub fn beside_guests(self) -> Self {
         let Why::Host(Host { cpus, .. }) = self.why else { return self };
@@ -57,7 +56,7 @@ impl PoolSize {
         Self { why: Why::Host(host), ..Self::asked(sizing(host).reactors.value.into()) }
     }
 
-    /// No more than there are queues.
+    /// Limits the number to the number of queues.
     #[must_use]
     pub fn at_most(self, queues: u16) -> Self {
         if self.reactors() <= queues.into() {
@@ -66,7 +65,7 @@ impl PoolSize {
         Self { why: Why::Queues, ..Self::asked(queues.into()) }
     }
 
-    /// How many.
+    /// Returns the number.
     pub fn reactors(&self) -> usize {
         self.reactors.get()
     }

@@ -1,4 +1,4 @@
-//! Where queues go, and when they move.
+//! Placement of queues, and their moves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ fn queues_go_where_the_fewest_are() {
     let counts = || pool.reactors().iter().map(|(_, queues)| *queues).collect::<Vec<_>>();
     let mut places: Vec<_> = (0..7).map(|_| pool.place()).collect();
     assert_eq!(counts(), [3, 2, 2]);
-    // The fourth was the second on the first reactor.
+    // The fourth queue was the second one on the first reactor.
     drop(places.remove(3));
     drop(places.remove(1));
     assert_eq!(counts(), [2, 1, 2]);
@@ -43,7 +43,7 @@ fn switches_have_half_of_the_reactors_that_a_host_gets() {
     }
 }
 
-/// A lodger of a disk, with a counter that a test writes.
+/// Queue of a disk, with a counter that a test sets.
 #[derive(Clone, Debug)]
 struct Made {
     label: OwnerId,
@@ -65,7 +65,7 @@ impl LoadSource for Made {
     }
 }
 
-/// Lodgers on reactors, and a clock.
+/// Queues on reactors, and a clock.
 struct Scene {
     loads: ReactorLoads<Made>,
     lodgers: BTreeMap<u64, Made>,
@@ -84,7 +84,7 @@ impl Scene {
         id
     }
 
-    /// Places as a pool does; returns where.
+    /// Places a queue as a pool does. Returns its reactor.
     fn place(&mut self, label: OwnerId) -> usize {
         self.loads.read(self.now_ns);
         let at = self.loads.least(usize::MAX, label);
@@ -92,7 +92,7 @@ impl Scene {
         at
     }
 
-    /// A second in which each of these is busy for so many thousandths.
+    /// Advances the clock by a second in which each of these queues has this load in thousandths.
     fn second(&mut self, busy: &[(u64, u64)]) {
         for (id, load) in busy {
             self.lodgers[id].busy.fetch_add(load * SECOND_NS / 1000, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Scene {
 #[test]
 fn the_queues_of_a_disk_use_every_reactor() {
     let mut scene = Scene::new(4);
-    // Others' queues lie unevenly, and are idle.
+    // Idle queues of other owners are placed unevenly.
     let idle: Vec<_> = (0..12).map(|at| (scene.put(at % 2, 9, true), 0)).collect();
     scene.second(&idle);
     let mut placed: Vec<_> = (0..8).map(|_| scene.place(1)).collect();
@@ -119,9 +119,9 @@ fn the_next_queue_goes_where_the_least_is_done() {
     let busy = scene.put(0, 1, true);
     let idle: Vec<_> = (0..20).map(|_| (scene.put(1, 2, true), 1)).collect();
     scene.second(&[&idle[..], &[(busy, 600)]].concat());
-    // Twenty queues that do nothing weigh less than one that does.
+    // Twenty idle queues weigh less than one busy queue.
     assert_eq!(scene.place(3), 1);
-    // What it was once does not count: a second of rest, and it is idle like the others.
+    // Past load does not count: after one idle second, the queue is idle like the others.
     scene.second(&[]);
     assert_eq!(scene.place(3), 0);
 }
@@ -160,10 +160,10 @@ fn a_reactor_with_two_busy_queues_more_than_another_gives_one_away() {
     let (light, other) = (scene.put(0, 1, true), scene.put(1, 2, true));
     let mut all: Vec<_> = busy.iter().map(|id| (*id, 240)).collect();
     all.extend([(light, 30), (other, 500)]);
-    // Nothing is known yet.
+    // No load is known yet.
     assert_eq!(scene.loads.find_imbalance(), []);
     scene.second(&all);
-    // Two of four go where nothing is; then there are 2, 1 and 2, which is fair.
+    // Two of the four move to the empty reactor. The result of 2, 1 and 2 is even.
     let moves = scene.loads.find_imbalance();
     assert_eq!(moves.len(), 2, "{moves:?}");
     assert!(moves.iter().all(|(id, to)| busy.contains(id) && *to == 2), "{moves:?}");
@@ -184,7 +184,7 @@ fn what_cannot_move_or_would_not_help_stays() {
     let pinned: Vec<_> = (0..3).map(|_| (scene.put(0, 1, false), 300)).collect();
     scene.second(&pinned);
     assert_eq!(scene.loads.find_imbalance(), []);
-    // The other reactor does as much in small pieces.
+    // The other reactor has the same load in smaller parts.
     let mut scene = Scene::new(2);
     let mut all: Vec<_> = (0..2).map(|_| (scene.put(0, 1, true), 300)).collect();
     all.extend((0..6).map(|_| (scene.put(1, 2, true), 100)));
@@ -192,7 +192,7 @@ fn what_cannot_move_or_would_not_help_stays() {
     assert_eq!(scene.loads.find_imbalance(), []);
 }
 
-/// Counts who is asked to move, and lets go of its place like a queue that moves.
+/// Queue that counts requests to move it, and releases its lease like a queue that moves.
 #[derive(Debug, Default)]
 struct Movable {
     reactor_lease: Mutex<Option<ReactorLease>>,
@@ -207,7 +207,7 @@ impl QueueMover for Movable {
     }
 }
 
-/// Four that come at once, of which every second one is half busy.
+/// Places four queues at once, of which every second one is half busy.
 fn come(pool: &Pool) -> Vec<Arc<Movable>> {
     let clock = Arc::new(|| reactor::clock_ns() / 2);
     let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
@@ -234,7 +234,7 @@ fn wait_for_a_move(pool: &Pool) {
 #[test]
 fn what_is_busy_moves_when_something_comes_and_only_then() {
     let pool = Pool::start(PoolSize::asked(2)).unwrap();
-    // Those that are busy are all on the first reactor.
+    // All busy queues are on the first reactor.
     let _tenants = come(&pool);
     wait_for_a_move(&pool);
     let counts: Vec<_> = pool.reactors().iter().map(|(_, queues)| *queues).collect();
@@ -246,7 +246,7 @@ fn what_comes_just_before_the_decision_is_measured_and_moves_too() {
     let pool = Pool::start(PoolSize::asked(2)).unwrap();
     let idle = PlacedQueue { label: 2, busy_ns: Some(Arc::new(|| 0)), queue_mover: None };
     let _idle = pool.place_lodger(idle);
-    // Those that are busy are all on the second reactor, and nothing comes after them.
+    // All busy queues are on the second reactor, and no queue is placed after them.
     std::thread::sleep(Duration::from_millis(200));
     let _tenants = come(&pool);
     wait_for_a_move(&pool);

@@ -1,4 +1,4 @@
-//! Rings that their drivers have broken: nothing but their front-end starts them again.
+//! Rings that their drivers have broken. Only their front-end can restart them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
 use super::ServedDisk;
-use super::moving::serve;
+use super::tests::rebalance::serve;
 use crate::pool::Pool;
 
 const REACTORS: usize = 2;
-/// Long enough to see a ring served that should not be.
+/// Time in which a wrongly served ring would show.
 const LOOK: Duration = Duration::from_millis(50);
 const FAR: Duration = Duration::from_secs(60);
 
@@ -21,7 +21,7 @@ fn written(guest: &mut Guest, queue: usize) -> u8 {
     guest.run(queue, &Request::write(0, &[1; 512])).unwrap().status
 }
 
-/// Something that has all rings of a disk started elsewhere, or later.
+/// Event that restarts all rings of a disk, at once or later.
 type RingRestartCause = fn(&Arc<ServedDisk>, &Pool);
 
 fn moves(_: &Arc<ServedDisk>, pool: &Pool) {
@@ -40,7 +40,8 @@ fn is_deactivated(served_disk: &Arc<ServedDisk>, _: &Pool) {
     served_disk.activate().unwrap();
 }
 
-/// As in an upgrade that comes to nothing; one that does not goes on from the same state.
+/// Quiesces and unquiesces as a cancelled upgrade does. A completed one continues from the same
+/// state.
 fn stands_still(served_disk: &Arc<ServedDisk>, _: &Pool) {
     let quiesced_disk = served_disk.quiesce(Instant::now() + FAR).unwrap();
     served_disk.unquiesce(quiesced_disk).unwrap();
@@ -60,13 +61,13 @@ fn one_stays_broken_until_its_front_end_starts_it_anew() {
         guest.kick(0).unwrap();
         assert_eq!(guest.wait(0, FAR).unwrap(), WaitEvent::QueueError);
         drain(&guest.queues[0].err).unwrap();
-        // What it offers now is fine, but the device has said that the ring is not served.
+        // The new available index is valid, but the device has reported the ring as not served.
         guest.queues[0].ring.set_avail_idx(&guest.memory, offered).unwrap();
         let pending = guest.submit(0, &Request::write(0, &[2; 512])).unwrap();
         happen(&served_disk, &pool);
         guest.kick(0).unwrap();
         assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "{number}");
-        // Its neighbour does not notice.
+        // The other ring is not affected.
         assert_eq!(written(&mut guest, 1), status::OK);
         assert_eq!(guest.stop_queue(0).unwrap(), offered);
         guest.start_queue(0, offered).unwrap();

@@ -1,4 +1,4 @@
-//! Caps of a disk, as they are asked for and as its device keeps them.
+//! Caps of a disk, as requested and in its device's form.
 
 use blk::Cap;
 use model::caps::{MAX_BURST_SECONDS, MAX_BYTES_PER_SECOND, MAX_IOPS};
@@ -6,14 +6,14 @@ use model::spec::Caps;
 
 use super::{ServedDisk, lock};
 
-// What is accepted is kept as it was asked for.
+// Every accepted cap can be stored unchanged.
 const _: () = assert!(
     MAX_IOPS <= blk::REQUESTS_MAX
         && MAX_BYTES_PER_SECOND <= blk::BYTES_MAX
         && MAX_BURST_SECONDS <= blk::BURST_SECONDS_MAX
 );
 
-/// Caps as a device takes them.
+/// Converts caps to the device's form.
 pub(super) fn of(caps: Option<Caps>) -> blk::Caps {
     let caps = caps.unwrap_or_default();
     let cap = |rate: Option<u64>, burst: Option<u64>| {
@@ -27,12 +27,12 @@ pub(super) fn of(caps: Option<Caps>) -> blk::Caps {
 }
 
 impl ServedDisk {
-    /// Caps in force, as they were asked for.
+    /// Returns the caps in effect, as requested.
     pub fn caps(&self) -> Option<Caps> {
         *lock(&self.caps)
     }
 
-    /// Other caps from now on. Never waits for storage.
+    /// Sets the caps. Never waits for storage.
     pub fn set_caps(&self, caps: Option<Caps>) {
         let caps = caps.filter(|caps| !caps.is_none());
         *lock(&self.caps) = caps;

@@ -1,4 +1,4 @@
-//! Why a disk is not served.
+//! Errors of disks.
 
 use std::time::Duration;
 
@@ -9,42 +9,42 @@ use super::{NbdExportError, StuckError};
 use crate::keeper_client::PreserveError;
 use crate::open_disk::OpenError;
 
-/// Why a disk is not served.
+/// Reason why a disk is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServedDiskError {
-    /// The disk itself.
+    /// Error of the disk itself.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// It cannot be opened.
+    /// The disk cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Its socket.
+    /// Error of its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// Its storage hangs.
     #[error(transparent)]
     Stuck(StuckError),
-    /// Its storage hangs before anything was begun.
+    /// Its storage hung while it was opened, so nothing has begun.
     #[error(
         "{place} cannot be opened: its storage has not answered within {} ms; mend the storage \
          and try again", deadline.as_millis()
     )]
     OpenHangs {
-        /// The storage.
+        /// Name of the storage.
         place: String,
-        /// How long it was waited for.
+        /// Duration of the wait.
         deadline: Duration,
     },
-    /// I/O from before has not ended.
+    /// I/O of a former process has not ended.
     #[error(
         "{place} cannot be served yet: the kernel has not ended all I/O of a process, or of a disk \
          of this name, that served it before, and it was waited for for {seconds} s; mend the \
          storage, and try again"
     )]
     FenceHeld {
-        /// The storage.
+        /// Name of the storage.
         place: String,
-        /// How long it was waited for.
+        /// Duration of the wait in seconds.
         seconds: u64,
     },
     /// Its storage has hung since an earlier verb.
@@ -54,28 +54,28 @@ pub enum ServedDiskError {
          disk without `stuck`"
     )]
     StillStuck {
-        /// What was asked for.
+        /// Refused verb.
         verb: &'static str,
-        /// The storage.
+        /// Name of the storage.
         place: String,
-        /// Requests that were left with the kernel.
+        /// Number of requests that were abandoned to the kernel.
         requests: u64,
-        /// Since the deadline.
+        /// Time since the deadline in seconds.
         seconds: u64,
     },
-    /// Detached, or the process ends.
+    /// The wait for the fence was cancelled: the disk is being detached, or the process ends.
     #[error("gave up waiting for I/O on {place} of a process that served this disk before")]
     FenceGivenUp {
-        /// The storage.
+        /// Name of the storage.
         place: String,
     },
-    /// Its NBD exports, or one that is wanted.
+    /// Error of an NBD export.
     #[error(transparent)]
     Nbd(#[from] NbdExportError),
-    /// Nothing is known of it any more.
+    /// The disk no longer exists here.
     #[error("the disk is gone")]
     Gone,
-    /// Nobody would bring it back.
+    /// The keeper does not preserve the disk, so no successor would restore it.
     #[error(transparent)]
     Hold(Box<PreserveError>),
     /// Another file or device is at the image's path.
@@ -84,51 +84,52 @@ pub enum ServedDiskError {
          or detach it and attach this one", path.display()
     )]
     Replaced {
-        /// The image's path.
+        /// Path of the image.
         path: std::path::PathBuf,
     },
-    /// The image became smaller while nobody served it.
+    /// The image became smaller while no process served it.
     #[error(
         "the image has {found} bytes, and guests were told {size}; give it back its size and \
          activate the disk, or detach and attach it again"
     )]
     Shrunk {
-        /// Its size now, in bytes.
+        /// Present size in bytes.
         found: u64,
-        /// The size that guests were told, in bytes.
+        /// Size in bytes that guests were told.
         size: u64,
     },
-    /// It cannot stand still: storage takes too long.
+    /// The disk cannot be quiesced, because its storage takes too long.
     #[error(
         "the storage of {place} has not ended the requests in flight in time, and nobody else may \
          go on before it has; `stats` shows them"
     )]
     NotDrained {
-        /// Where the bytes are.
+        /// Name of the storage.
         place: String,
     },
-    /// It does not stand still.
+    /// The disk cannot be quiesced.
     #[error("{reason}")]
     NoStand {
-        /// Why.
+        /// Reason for that.
         reason: String,
     },
-    /// A session cannot go on from its state.
+    /// A session cannot continue from its state.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The process can have no more threads or descriptors.
+    /// The process cannot create more threads or descriptors.
     #[error("cannot {action}")]
     Os {
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl ServedDiskError {
-    /// It ends by itself, when storage answers or the process has room again.
+    /// Returns whether the error passes by itself, when storage answers or the process has free
+    /// resources.
     pub(crate) fn is_passing(&self) -> bool {
         use rustix::io::Errno;
         match self {

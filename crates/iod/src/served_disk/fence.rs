@@ -1,7 +1,7 @@
-//! The wait for the I/O of a process that served this disk before and was killed.
+//! Wait for the I/O of a killed process that served this disk before.
 //!
-//! It may take as long as storage hangs, so a thread sleeps in it that can be left alone: only
-//! this disk waits, and detaching it or ending the process ends the wait.
+//! The wait may last as long as storage hangs. So a separate thread waits, which can be abandoned.
+//! Only this disk waits, and its detach or the end of the process ends the wait.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -14,29 +14,29 @@ use vhost_user::Woken;
 
 use super::{ServedDisk, ServedDiskError, lock};
 
-/// A wait that is longer is worth a line in the log.
+/// Longest wait that is not logged.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
-/// The thread that waits, of which an export has one at most: an activation that does not wait any
-/// longer leaves it, and the next one joins it, be it of the same export or of its successor.
+/// Thread that waits for the fence. A disk has at most one. An activation that stops waiting leaves
+/// it running. The next activation joins it, also if it belongs to a later disk object.
 #[derive(Debug)]
 pub(crate) struct FenceWaiter {
     disk: Arc<dyn Disk>,
-    /// Readable when the outcome is there.
+    /// Readable when the wait has ended.
     over: OwnedFd,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Activations that wait for the outcome.
+    /// Number of activations that wait for the outcome.
     takers: u32,
     ended: bool,
     outcome: Option<Result<(), DiskError>>,
 }
 
 impl FenceWaiter {
-    /// For one taker.
+    /// Starts the thread for one activation.
     fn start(disk: Arc<dyn Disk>) -> std::io::Result<Arc<Self>> {
         let over = eventfd(0, EventfdFlags::CLOEXEC)?;
         let state = State { takers: 1, ended: false, outcome: None };
@@ -59,19 +59,19 @@ impl FenceWaiter {
         let _ = rustix::io::write(&self.over, &1u64.to_ne_bytes());
     }
 
-    /// It waits no more.
+    /// Returns whether the wait has ended.
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.state).ended
     }
 
-    /// One more taker; false: it is over.
+    /// Adds an activation. Returns false if the wait has ended.
     fn join(&self) -> bool {
         let mut state = lock(&self.state);
         state.takers += u32::from(!state.ended);
         !state.ended
     }
 
-    /// One taker less, with the outcome if that is there and `wanted`.
+    /// Removes an activation. Returns the outcome if it exists and is `wanted`.
     fn leave(&self, wanted: bool) -> Option<Result<(), DiskError>> {
         let mut state = lock(&self.state);
         state.takers = state.takers.saturating_sub(1);
@@ -84,13 +84,13 @@ impl FenceWaiter {
         None
     }
 
-    /// It waits by the open file of this disk, which has the fence then.
+    /// Returns whether the thread waits with the open file of this disk, which then owns the fence.
     fn is_of(&self, disk: &Arc<dyn Disk>) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.disk), Arc::as_ptr(disk))
     }
 
-    /// Nobody wants the fence that was waited for. The disk cannot be active, so nothing else is
-    /// released with it; and whoever joins meanwhile waits for the end of this.
+    /// Releases a fence that no activation wants any more. The disk cannot be active, so nothing
+    /// else is released with it. An activation that joins meanwhile waits until this ends.
     fn release(&self, outcome: Result<(), DiskError>) {
         let released = outcome.and_then(|()| self.disk.deactivate());
         if let Err(error) = released {
@@ -107,16 +107,16 @@ fn os(source: std::io::Error) -> ServedDiskError {
 }
 
 impl ServedDisk {
-    /// Since when it has waited for the I/O of a dead process, if it does.
+    /// Returns since when the disk has waited for the I/O of a dead process, if it does.
     pub fn fence_since(&self) -> Option<Instant> {
         *lock(&self.disk_status.fence)
     }
 
-    /// Waits until the kernel has ended all I/O of a process before us, or of this disk in a life
-    /// that left some behind; until `deadline` if somebody waits for the answer.
+    /// Waits until the kernel has ended all earlier I/O: of a former process, or abandoned I/O of
+    /// this disk. Waits until `deadline`, if a caller waits for the reply.
     ///
     /// # Errors
-    /// Told to give up, not in time, or the storage has no locks.
+    /// The wait was cancelled or missed its deadline, or the storage has no locks.
     pub(super) fn await_predecessor(
         &self,
         deadline: Option<Instant>,
@@ -136,8 +136,8 @@ impl ServedDisk {
         }
     }
 
-    /// What has come of a wait; `None`: it was that of a former export, and now the fence can be
-    /// had.
+    /// Evaluates a wait. Returns `None` if the wait was that of a former disk object, and the fence
+    /// is free now.
     fn waited(
         &self,
         waiter: &FenceWaiter,
@@ -145,10 +145,10 @@ impl ServedDisk {
         since: Instant,
     ) -> Result<Option<Result<(), DiskError>>, ServedDiskError> {
         let wanted = matches!(woken, Ok(Woken::TimedOut | Woken::Readable));
-        // It may have come with the deadline.
+        // The outcome may have arrived together with the deadline.
         let outcome = waiter.leave(wanted);
         if outcome.is_some() {
-            // Its descriptor goes with it.
+            // Close the waiter's descriptor with it.
             *lock(&self.waiter) = None;
         }
         match (woken.map_err(os)?, outcome) {
@@ -164,22 +164,23 @@ impl ServedDisk {
                 place: self.backend_text(),
                 seconds: since.elapsed().as_secs(),
             }),
-            // Another activation has taken it.
+            // Another activation has taken the outcome.
             (Woken::Readable, None) => Err(ServedDiskError::Gone),
         }
     }
 
-    /// The thread that waits, if there is one.
+    /// Returns the waiting thread, if there is one.
     pub(crate) fn waiter(&self) -> Option<Arc<FenceWaiter>> {
         lock(&self.waiter).clone()
     }
 
-    /// The next activation joins a wait for the same fence that a former export has left.
+    /// Makes the next activation join a wait that a former disk object has left behind for the same
+    /// fence.
     pub(crate) fn adopt_fence_wait(&self, waiter: Arc<FenceWaiter>) {
         *lock(&self.waiter) = Some(waiter);
     }
 
-    /// The thread that waits already, or a new one.
+    /// Joins the thread that waits already, or starts one.
     fn join_waiter(&self) -> std::io::Result<Arc<FenceWaiter>> {
         let mut slot = lock(&self.waiter);
         if let Some(waiter) = slot.as_ref().filter(|waiter| waiter.join()) {

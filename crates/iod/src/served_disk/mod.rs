@@ -1,17 +1,15 @@
-//! One disk under its socket.
+//! One opened disk behind its socket.
 //!
-//! Threads that meet here: the disk's control thread (one session at a time), callers
-//! that activate, deactivate, pause, resize, export and detach, and callers that want counts. Rings are under
-//! one lock, which is held while they drain; counts are taken without it, so that a disk whose
-//! storage hangs can still be looked at.
+//! Three kinds of threads meet here. The disk's session thread serves one front-end at a time.
+//! Callers activate, deactivate, pause, resize, export and detach. Other callers read statistics. A
+//! lock protects the rings and is held while they drain. Statistics are read without it, so that a
+//! disk with hung storage can still be inspected.
 
 #[cfg(test)]
 mod broken_rings;
 mod caps;
 mod error;
 mod fence;
-#[cfg(test)]
-mod moving;
 mod nbd;
 mod poll;
 mod queues;
@@ -19,9 +17,9 @@ mod quiesce;
 mod restore;
 mod session_backend;
 mod session_thread;
-#[cfg(test)]
-mod standing;
 mod stuck;
+#[cfg(test)]
+mod tests;
 mod verbs;
 
 use std::os::fd::OwnedFd;
@@ -50,52 +48,52 @@ pub use session_thread::SocketRole;
 use stuck::{AbandonedIo, backend_text};
 pub use stuck::{StuckError, StuckStorage};
 
-/// One disk under its socket.
+/// One opened disk behind its socket.
 #[derive(Debug)]
 pub struct ServedDisk {
     spec: DiskSpec,
     disk: Arc<dyn Disk>,
-    /// A memory disk's bytes.
+    /// Descriptor of a memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
     /// The disk, if it is a file or a block device.
     image: Option<Arc<FileDisk>>,
-    /// Which file or device the image is.
+    /// Identity of the image file or device.
     identity: Option<Identity>,
-    /// Where front-ends connect.
+    /// Listening socket for front-ends.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<BlkDevice>,
-    /// What NBD clients' connections run on.
+    /// Reactors for connections of NBD clients.
     pool: Arc<Pool>,
     exports: Mutex<Vec<NbdExport>>,
     queues: Arc<NotifyMutex<StartedRings>>,
     front_end: Mutex<FrontEnd>,
     disk_status: DiskStatus,
-    /// As they were asked for last.
+    /// Caps as last requested.
     caps: Mutex<Option<Caps>>,
     poll: Mutex<PollOverrides>,
-    /// When, and for which verb, everything must have ended: the disk is being detached.
+    /// Deadline and verb of a detach, if the disk is being detached.
     ending: Mutex<Option<(Instant, &'static str)>>,
-    /// Waits for the I/O of a dead process.
+    /// Thread that waits for the I/O of a dead process.
     waiter: Mutex<Option<Arc<fence::FenceWaiter>>>,
-    /// What is left with storage that hangs.
+    /// I/O abandoned to hung storage.
     abandoned_io: Mutex<AbandonedIo>,
-    /// Ends the control thread between sessions.
+    /// Ends the session thread between sessions.
     stop: Mutex<StopSignal>,
-    /// The control thread ends because the disk is to stand still.
+    /// True if the session thread must end because the disk is being quiesced.
     still: AtomicBool,
     thread: Mutex<Option<DiskSessionThread>>,
 }
 
-/// The front-end that is connected now, if any.
+/// Connected front-end, if any.
 #[derive(Debug, Default)]
 struct FrontEnd {
     session: Option<SessionHandle>,
     channel: Option<BackendChannel>,
-    /// A session that stands still.
+    /// State of a frozen session.
     frozen: Option<Box<SessionState>>,
 }
 
-/// What anybody may look at without waiting.
+/// Status that can be read without waiting.
 #[derive(Debug, Default)]
 struct DiskStatus {
     active: AtomicBool,
@@ -107,16 +105,17 @@ struct DiskStatus {
     fence: Mutex<Option<Instant>>,
 }
 
-/// Every value behind these locks is changed in whole steps, so a panic elsewhere leaves it whole.
+/// Values behind these locks change in complete steps, so a panic elsewhere cannot leave them
+/// inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ServedDisk {
-    /// Opens the disk. It has no socket yet and holds no lock.
+    /// Opens the disk. It has no socket yet and is not locked.
     ///
     /// # Errors
-    /// The image, or no descriptors.
+    /// The image cannot be opened, or no descriptors are left.
     pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ServedDiskError> {
         let opened = Self::open_disk(&spec, None, None)?;
         Self::with(spec, opened, None, pool)
@@ -164,7 +163,8 @@ impl ServedDisk {
         }))
     }
 
-    /// Storage that hangs must not hold up the caller for ever: whatever comes late is closed.
+    /// Opens with a deadline, so that hung storage does not block the caller. A late result is
+    /// closed.
     fn open_disk(
         spec: &DiskSpec,
         memory: Option<OwnedFd>,
@@ -180,8 +180,8 @@ impl ServedDisk {
         }
     }
 
-    /// What its queues are told has changed: those that wait look. Never waits itself: whoever
-    /// starts, stops or moves some of them just now has them look afterwards.
+    /// Makes waiting queues read their changed settings. Never waits itself: a thread that is
+    /// starting, stopping or moving queues applies the change afterwards.
     fn look_again(&self) {
         self.queues.notify();
     }
@@ -196,12 +196,13 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Front-ends connect to us.
+    /// Returns whether front-ends connect to a socket of this disk.
     pub fn listens(&self) -> bool {
         lock(&self.listener).is_some()
     }
 
-    /// Where front-ends come from: they connect to us if we listen, else we to them.
+    /// Returns how front-ends connect: they connect to the listener if there is one. Otherwise the
+    /// disk connects to them.
     pub fn source(&self) -> SocketRole {
         match &*lock(&self.listener) {
             Some(listener) => SocketRole::Listen(Arc::clone(listener)),
@@ -209,47 +210,47 @@ impl ServedDisk {
         }
     }
 
-    /// What was asked for.
+    /// Returns the requested spec.
     pub fn spec(&self) -> &DiskSpec {
         &self.spec
     }
 
-    /// Size and limits now.
+    /// Returns the present size and limits.
     pub fn geometry(&self) -> Geometry {
         self.disk.geometry()
     }
 
-    /// The lock is held, and rings are served unless the disk is paused.
+    /// Returns whether the disk is locked. Its rings are served then, unless it is paused.
     pub fn is_active(&self) -> bool {
         self.disk_status.active.load(Ordering::Acquire)
     }
 
-    /// The lock is held and rings are not served.
+    /// Returns whether the disk is paused: locked, but its rings are not served.
     pub fn is_paused(&self) -> bool {
         self.disk_status.paused.load(Ordering::Acquire)
     }
 
-    /// A front-end is connected.
+    /// Returns whether a front-end is connected.
     pub fn is_connected(&self) -> bool {
         self.disk_status.connected.load(Ordering::Acquire)
     }
 
-    /// Rings that the front-end has started.
+    /// Returns the number of rings that the front-end has started.
     pub fn queues_started(&self) -> u16 {
         self.disk_status.queues_started.load(Ordering::Acquire)
     }
 
-    /// Virtio features that the front-end has acknowledged.
+    /// Returns the virtio features that the front-end has acknowledged.
     pub fn features(&self) -> u64 {
         self.disk_status.features.load(Ordering::Acquire)
     }
 
-    /// Requests that wait for room on the storage.
+    /// Returns the number of requests that wait for space on the storage.
     pub fn waiting(&self) -> u64 {
         self.disk.stalled()
     }
 
-    /// The disk as its guest sees it, with what it has counted.
+    /// Returns the virtio device with its statistics.
     pub fn device(&self) -> &BlkDevice {
         &self.device
     }

@@ -1,11 +1,11 @@
-//! The disk offered over NBD.
+//! NBD exports of a disk.
 //!
 //! ```text
 //! export ----> a listening socket, a thread that accepts ----> connections on reactors
-//! unexport --> connections end; what wrote gives the lock back
+//! unexport --> connections end; a writer releases the lock
 //! ```
-//! What only reads may do so whatever else the disk does. What writes is to the disk what a guest
-//! would be: it takes the lock, so there is no guest and no other one beside it.
+//! A read-only export is possible whatever else the disk does. A writable export is like a guest:
+//! it locks the image, so there is no guest and no other writable export beside it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ use super::{ServedDisk, ServedDiskError, lock};
 use crate::accept_gate::AcceptGate;
 use crate::pool::Pool;
 
-/// Exports of one disk.
+/// Most exports of one disk.
 const EXPORTS_MAX: usize = 8;
-/// How long what waits for the end of hung storage sleeps between two looks at its deadline.
+/// Length of one wait for hung storage in a loop without a deadline.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// An export that cannot be, or that is in the way.
+/// Reason why an export is not possible or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdExportError {
-    /// A guest may write it.
+    /// A guest may write to the disk.
     #[error(
         "the disk is active, so a guest may write it; export it with \"read_only\":true, or \
          deactivate it first"
@@ -39,27 +39,27 @@ pub enum NbdExportError {
     /// The disk refuses writes.
     #[error("the disk is read-only; export it with \"read_only\":true")]
     ReadOnly,
-    /// Somebody else may write it.
+    /// Another export may write to the disk.
     #[error(
         "the disk is exported for writing on {}; unexport that first", socket.display()
     )]
     Writable {
-        /// Where.
+        /// Socket of that export.
         socket: PathBuf,
     },
-    /// There is another export on this socket.
+    /// Another export uses this socket.
     #[error("the disk is exported on {} in another way; unexport that first", socket.display())]
     Otherwise {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// As many as may be.
+    /// The limit of exports is reached.
     #[error("the disk has {EXPORTS_MAX} exports, which is the limit; unexport one first")]
     TooMany,
-    /// There is none.
+    /// The export does not exist.
     #[error("the disk is not exported{}; `stats` shows its exports", at(socket.as_deref()))]
     None {
-        /// Where it was looked for.
+        /// Path of the requested socket.
         socket: Option<PathBuf>,
     },
 }
@@ -100,13 +100,13 @@ impl NbdExport {
         Ok(Self { spec: spec.clone(), server, listener, gate, thread })
     }
 
-    /// Takes no more clients and sends away those that are there. Does not wait for storage.
+    /// Stops accepting clients and disconnects all of them. Does not wait for storage.
     fn hang_up(&self) {
         self.gate.stop();
         self.server.hang_up();
     }
 
-    /// Nobody accepts any more; the socket's file is left, since it is held by somebody else too.
+    /// Stops accepting, but leaves the socket's file, because the keeper has the socket open too.
     fn leave_socket(mut self) {
         self.hang_up();
         self.join();
@@ -117,7 +117,7 @@ impl NbdExport {
 
     fn join(&self) {
         if let Some(thread) = lock(&self.thread).take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }
@@ -148,7 +148,7 @@ impl Drop for NbdExport {
     }
 }
 
-/// Gives each client to a reactor.
+/// Assigns each client to a reactor.
 fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
     let path = listener.path().display();
     while let Some(accept_permit) = gate.enter() {
@@ -172,11 +172,10 @@ fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Poo
 }
 
 impl ServedDisk {
-    /// Offers the disk over NBD. The same again is done already.
+    /// Exports the disk over NBD. If the same export exists already, nothing happens.
     ///
     /// # Errors
-    /// A disk that a guest may write, for an export that writes; a socket or lock that cannot be
-    /// had.
+    /// A writable export of a disk that a guest may write to; or the socket or lock is unavailable.
     pub fn export(self: &Arc<Self>, spec: &ExportSpec) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.export")?;
         if self.is_exported(spec)? {
@@ -189,7 +188,7 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// It is there already; or nothing is in its way.
+    /// Returns whether the export exists already. Fails if another export conflicts with it.
     fn is_exported(&self, spec: &ExportSpec) -> Result<bool, NbdExportError> {
         let exports = lock(&self.exports);
         if let Some(there) = exports.iter().find(|one| one.spec.socket == spec.socket) {
@@ -215,7 +214,7 @@ impl ServedDisk {
         }
     }
 
-    /// Refuses what cannot be beside an export that writes.
+    /// Refuses actions that cannot happen beside a writable export.
     pub(crate) fn refuse_writable(&self) -> Result<(), NbdExportError> {
         let exports = lock(&self.exports);
         match exports.iter().find(|one| !one.spec.read_only) {
@@ -238,7 +237,7 @@ impl ServedDisk {
             Ok(export) => lock(&self.exports).push(export),
             Err(source) => {
                 if !spec.read_only {
-                    // Nothing was written, so there is nothing to flush.
+                    // Nothing was written, so no flush is needed.
                     let _ = self.release(self.deadline(), "disk.export");
                 }
                 return Err(ServedDiskError::Os { action: "serve an export", source });
@@ -247,11 +246,11 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Ends the export on `socket`, or all of them. Clients are cut off.
+    /// Ends the export on `socket`, or all of them. Clients are disconnected.
     ///
     /// # Errors
-    /// There is none; or what was written could not be made durable, or not in time: then the
-    /// lock is released when it is.
+    /// There is no such export; or the flush failed or missed its deadline. In the last case the
+    /// lock is released when the flush ends.
     pub fn unexport(self: &Arc<Self>, socket: Option<&Path>) -> Result<(), ServedDiskError> {
         let goes = |one: &NbdExport| socket.is_none_or(|socket| one.spec.socket == socket);
         let mut exports = lock(&self.exports);
@@ -267,7 +266,7 @@ impl ServedDisk {
         let mut outcome = Ok(());
         for export in ending {
             let (server, writes) = (Arc::clone(&export.server), !export.spec.read_only);
-            // Its socket is gone before what is left of it is waited for.
+            // Close its socket before waiting for the remaining requests.
             drop(export);
             if writes {
                 outcome = self.release_export(server);
@@ -276,7 +275,7 @@ impl ServedDisk {
         outcome
     }
 
-    /// Gives the lock back when the last request of an export has ended.
+    /// Releases the lock when the last request of an export has ended.
     fn release_export(self: &Arc<Self>, server: Arc<NbdServer>) -> Result<(), ServedDiskError> {
         let verb = self.ending_verb().unwrap_or("disk.unexport");
         let deadline = self.deadline();
@@ -297,30 +296,31 @@ impl ServedDisk {
         }
     }
 
-    /// Takes no clients from here on: whoever comes waits in the backlogs.
+    /// Stops accepting clients. New clients wait in the backlogs.
     ///
     /// # Errors
-    /// The process may open no more descriptors; [`Self::open_exports`] undoes what was done.
+    /// The process cannot open more descriptors. [`Self::open_exports`] undoes a partial pause.
     pub(crate) fn shut_exports(&self) -> io::Result<()> {
         lock(&self.exports).iter().try_for_each(|one| one.gate.pause())
     }
 
-    /// Takes clients again.
+    /// Accepts clients again.
     pub(crate) fn open_exports(&self) {
         lock(&self.exports).iter().for_each(|one| one.gate.resume());
     }
 
-    /// Sends all clients away. Does not wait.
+    /// Disconnects all clients. Does not wait.
     pub(super) fn hang_up_exports(&self) {
         lock(&self.exports).iter().for_each(NbdExport::hang_up);
     }
 
-    /// Brings back the exports of a disk that is taken over. One that reads and cannot be had again
-    /// is given up: its clients are no guests, and find out by connecting. So is one that writes to
-    /// a disk that was activated since. Storage is waited for, `in_time` only until the deadline.
+    /// Restores the exports of a disk that is taken over. A read-only export that cannot be
+    /// restored is dropped: its clients are not guests, and notice when they connect. The same
+    /// applies to a writable export of a disk that was activated since. The wait for storage ends
+    /// at the deadline only if `in_time` is true.
     ///
     /// # Errors
-    /// One that writes cannot be had again; it is held as before.
+    /// A writable export cannot be restored. It stays preserved.
     pub(crate) fn restore_exports(
         self: &Arc<Self>,
         specs: &[ExportSpec],
@@ -329,7 +329,7 @@ impl ServedDisk {
     ) -> Result<(), ServedDiskError> {
         let deadline = in_time.then(|| self.deadline());
         for (spec, parts) in specs.iter().zip(sockets) {
-            // A disk that was refused may have been activated since.
+            // A refused disk may have been activated since.
             let waits = !spec.read_only && !self.is_active();
             let started =
                 Listener::adopt(parts).map_err(ServedDiskError::from).and_then(|listener| {
@@ -339,7 +339,7 @@ impl ServedDisk {
                     let listener = Arc::new(listener);
                     let started = self.start_export(spec, Arc::clone(&listener), deadline);
                     match Arc::into_inner(listener) {
-                        // Clients wait in its backlog.
+                        // Clients wait in the socket's backlog.
                         Some(listener) if waits => listener.leave(),
                         _ => {}
                     }
@@ -358,30 +358,30 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Ends all exports and leaves the files of their sockets: they are held.
+    /// Ends all exports and leaves the files of their sockets, which stay preserved.
     pub(super) fn release_exports_keep_files(self: &Arc<Self>) {
         let exports = std::mem::take(&mut *lock(&self.exports));
         let writes = exports.iter().any(|one| !one.spec.read_only);
         exports.into_iter().for_each(NbdExport::leave_socket);
         if writes {
-            // Nobody was served, so there is nothing to flush.
+            // No client was served, so no flush is needed.
             let _ = self.release(self.deadline(), "disk.export");
         }
     }
 
-    /// The exports as they were asked for.
+    /// Returns the specs of the exports.
     pub(crate) fn export_specs(&self) -> Vec<ExportSpec> {
         lock(&self.exports).iter().map(|one| one.spec.clone()).collect()
     }
 
-    /// Twins of their sockets, in the same order.
+    /// Duplicates the sockets of the exports, in the same order.
     pub(super) fn export_sockets(&self) -> io::Result<Vec<ListenerParts>> {
         let exports = lock(&self.exports);
         let listeners = exports.iter().filter_map(|one| one.listener.as_ref());
         listeners.map(|listener| listener.parts()).collect()
     }
 
-    /// What its exports have done.
+    /// Returns statistics of the exports.
     pub(crate) fn export_stats(&self) -> Vec<ExportStats> {
         lock(&self.exports).iter().map(NbdExport::stats).collect()
     }

@@ -1,4 +1,4 @@
-//! How the queues of a disk wait, as it is asked for and as its device takes it; NICs share that.
+//! Polling of a disk's queues, as requested and in its device's form. NICs use it too.
 
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollChange};
 use model::spec::{EffectivePolling, PollMode, PollSpec};
@@ -6,35 +6,35 @@ use reactor::{POLL_MAX_NS, PollPolicy};
 
 use super::{ServedDisk, lock};
 
-// What is accepted is done as it was asked for.
+// Every accepted setting can be applied unchanged.
 const _: () = assert!(MAX_POLL_US as u64 * 1000 <= POLL_MAX_NS && MAX_POLL_IDLE_THRESHOLD <= 100);
 
-/// What is asked for.
+/// Requested polling settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollOverrides {
-    /// Of this disk or NIC.
+    /// Settings of this disk or NIC.
     own: PollSpec,
-    /// Of all for which nothing else is.
+    /// Defaults of the process.
     process: PollSpec,
 }
 
 impl PollOverrides {
-    /// Of one disk or NIC; the process comes later.
+    /// Creates the settings of one disk or NIC, without defaults of the process.
     pub(crate) fn of(own: PollSpec) -> Self {
         Self { own, process: PollSpec::default() }
     }
 
-    /// Of this one.
+    /// Returns the settings of this disk or NIC.
     pub(crate) fn own(self) -> PollSpec {
         self.own
     }
 
-    /// Changes what is asked of this one.
+    /// Changes the settings of this disk or NIC.
     pub(crate) fn change(&mut self, change: PollChange) {
         self.own = change.apply(self.own);
     }
 
-    /// This is asked of all.
+    /// Sets the defaults of the process.
     pub(crate) fn set_process(&mut self, process: PollSpec) {
         self.process = process;
     }
@@ -43,13 +43,13 @@ impl PollOverrides {
         self.own.or(self.process).resolve()
     }
 
-    /// As queues take it.
+    /// Returns the settings in effect in the queues' form.
     pub(crate) fn policy(self) -> PollPolicy {
         policy(self.in_force())
     }
 }
 
-/// As reactors take it.
+/// Converts settings to the reactors' form.
 pub(crate) fn policy(set: EffectivePolling) -> PollPolicy {
     let EffectivePolling { mode, max_us, idle_threshold } = set;
     let mode = match mode {
@@ -61,22 +61,22 @@ pub(crate) fn policy(set: EffectivePolling) -> PollPolicy {
 }
 
 impl ServedDisk {
-    /// What is asked of this disk.
+    /// Returns the settings of this disk.
     pub fn poll_spec(&self) -> PollSpec {
         lock(&self.poll).own()
     }
 
-    /// What is in force.
+    /// Returns the settings in effect.
     pub fn polling(&self) -> EffectivePolling {
         lock(&self.poll).in_force()
     }
 
-    /// Waits otherwise from now on. Never waits for storage.
+    /// Changes the polling of this disk. Never waits for storage.
     pub fn set_poll(&self, change: PollChange) {
         self.ask_poll(|poll_overrides| poll_overrides.change(change));
     }
 
-    /// Where nothing is asked of this disk, this is.
+    /// Sets the defaults of the process, which apply where this disk has no settings.
     pub fn set_poll_defaults(&self, process: PollSpec) {
         self.ask_poll(|poll_overrides| poll_overrides.set_process(process));
     }
@@ -84,7 +84,7 @@ impl ServedDisk {
     fn ask_poll(&self, change: impl FnOnce(&mut PollOverrides)) {
         let mut poll_overrides = lock(&self.poll);
         change(&mut poll_overrides);
-        // Under the lock, so that of two changes the last one stays.
+        // Under the lock, so that the last of two changes stays in effect.
         self.device.set_poll(poll_overrides.policy());
         drop(poll_overrides);
         self.look_again();

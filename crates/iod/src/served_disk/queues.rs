@@ -1,8 +1,8 @@
-//! The rings that a front-end has started, whether or not the disk serves them now.
+//! Rings that a front-end has started, served or not.
 //!
-//! A ring is started by the session and served while the disk is active and not paused. What it
-//! takes to serve it is kept here, so that a disk that is held and served again under a connected
-//! front-end goes on where it was.
+//! The session starts a ring, and the ring is served while the disk is active and not paused. This
+//! module stores the parameters of each ring. So a paused disk can continue from the same position
+//! when it is served again under the same front-end.
 
 mod abandoned;
 mod notify_mutex;
@@ -23,36 +23,36 @@ pub(crate) use self::notify_mutex::NotifyMutex;
 use self::started_ring::StartedRing;
 use crate::pool::{PlacedQueue, Pool, QueueMover, ReactorLease};
 
-/// What the other rings of a disk get when one of them was not drained in time: they have not
-/// been asked before, and nothing of theirs is lost if it takes longer.
+/// Extra time for the other rings of a disk after one of them missed its drain deadline. They were
+/// not waited for before, and lose nothing if they take longer.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The rings of a disk that its front-end has started.
+/// Rings of a disk that its front-end has started.
 #[derive(Debug)]
 pub(crate) struct StartedRings {
     device: Arc<BlkDevice>,
     pool: Arc<Pool>,
-    /// The disk is active and not paused: rings are served.
+    /// True if the disk is active and not paused, so that its rings are served.
     serving: bool,
-    /// Queues that were given up are still with the kernel: what they do may land after what a
-    /// successor does, so there is none.
+    /// True while the kernel still has I/O of abandoned queues. This I/O could land after I/O of a
+    /// successor, so no ring is served.
     stuck: bool,
     slots: Vec<StartedRing>,
-    /// These rings, as whoever moves one of them finds them.
+    /// Reference to these rings, for the threads that move one of them.
     me: Weak<NotifyMutex<StartedRings>>,
-    /// Tells a front-end of a ring that is not served, for as long as that takes.
+    /// Thread that tells a front-end about an unserved ring, while it runs.
     teller: Option<JoinHandle<()>>,
 }
 
-/// A ring that its front-end has stopped.
+/// Ring that its front-end has stopped.
 #[derive(Debug)]
 pub(crate) struct StoppedRing {
-    /// The available index at which it would go on.
+    /// Available index at which the ring would continue.
     pub(crate) next: u16,
-    /// Storage has not ended everything that was taken from it, now or before: what is left is on
-    /// record in its in-flight region, or in `left`.
+    /// True if storage has not completed all requests of this ring, now or before. The rest is
+    /// recorded in its in-flight region, or is in `left`.
     pub(crate) owed: bool,
-    /// Queues of the disk that were given up for it.
+    /// Queues of the disk that were abandoned because of it.
     pub(crate) left: AbandonedQueues,
 }
 
@@ -72,12 +72,12 @@ impl StartedRings {
         })
     }
 
-    /// Rings that are started.
+    /// Returns the number of started rings.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Takes a ring that its front-end has started, and serves it if rings are served now.
+    /// Adds a ring that its front-end has started, and serves it if rings are served now.
     pub(crate) fn start(
         &mut self,
         start: QueueStart,
@@ -91,8 +91,8 @@ impl StartedRings {
         Ok(())
     }
 
-    /// Drains a ring that its front-end stops and forgets it. When that is not done by `deadline`,
-    /// all rings of the disk are given up.
+    /// Drains and forgets a ring that its front-end stops. If the drain misses `deadline`, all
+    /// rings of the disk are abandoned.
     pub(crate) fn stop(&mut self, index: u16, deadline: Instant) -> StoppedRing {
         let mut left = AbandonedQueues::default();
         let Some(at) = self.slots.iter().position(|slot| slot.start.index == index) else {
@@ -109,12 +109,12 @@ impl StartedRings {
         StoppedRing { next: slot.start.ring.next_avail, owed: slot.owed, left }
     }
 
-    /// Storage does not answer: no ring is served until [`Self::clear_stuck`].
+    /// Records that storage does not answer. No ring is served until [`Self::clear_stuck`].
     pub(crate) fn mark_stuck(&mut self) {
         self.stuck = true;
     }
 
-    /// Storage has ended everything that was left behind: rings may be served again.
+    /// Records that storage has completed all abandoned I/O. Rings may be served again.
     pub(crate) fn clear_stuck(&mut self) {
         self.stuck = false;
         if self.serving {
@@ -122,8 +122,8 @@ impl StartedRings {
         }
     }
 
-    /// The disk may be used: serves every ring. One that cannot be served is told to its
-    /// front-end and left alone.
+    /// Serves every ring, because the disk may be used. A ring that cannot be served is reported to
+    /// its front-end and left alone.
     pub(crate) fn serve(&mut self) {
         self.serving = true;
         if self.stuck {
@@ -137,16 +137,15 @@ impl StartedRings {
         }
     }
 
-    /// The disk may no longer be used: drains every ring, all at the same time. Those that are not
-    /// drained by `deadline` are given up; what is on record of them goes on when rings are served
-    /// again.
+    /// Drains every ring in parallel, because the disk may no longer be used. Rings that miss
+    /// `deadline` are abandoned. Their recorded requests continue when rings are served again.
     pub(crate) fn drain_all(&mut self, deadline: Instant) -> AbandonedQueues {
         self.serving = false;
         self.drain(deadline)
     }
 
-    /// Drains every ring for a successor, in a way that nothing is lost by. False: not all are
-    /// drained by `deadline`, or storage has not ended what was left behind; all is as before.
+    /// Drains every ring for a successor without any loss. Returns false if a ring missed
+    /// `deadline`, or storage has not completed abandoned I/O. Then nothing has changed.
     pub(crate) fn quiesce(&mut self, deadline: Instant) -> bool {
         if self.stuck {
             return false;
@@ -163,16 +162,16 @@ impl StartedRings {
         drained
     }
 
-    /// After [`Self::quiesce`]: each ring that is started, where a successor goes on, and whether it
-    /// may.
+    /// Returns each started ring after [`Self::quiesce`], with the position where a successor
+    /// continues, and whether it may continue.
     pub(crate) fn positions(&self) -> impl Iterator<Item = (u16, u16, bool)> {
         let position =
             |slot: &StartedRing| (slot.start.index, slot.start.ring.next_avail, !slot.broken);
         self.slots.iter().map(position)
     }
 
-    /// Forgets rings that are not served: their session starts them anew. From then on rings are
-    /// served, or not.
+    /// Forgets unserved rings, because their session restarts them. `serving` sets whether rings
+    /// are served from then on.
     pub(crate) fn forget_unserved(&mut self, serving: bool) {
         self.slots.clear();
         self.serving = serving;
@@ -186,13 +185,13 @@ impl StartedRings {
                 slot.end_drain(ending, deadline, &mut left);
             }
         }
-        // Where a ring that was given up goes on, only its front-end's records tell.
+        // Only the front-end's in-flight region knows where an abandoned ring continues.
         self.slots.retain(|slot| !slot.owed || slot.is_recorded());
         self.stuck |= !left.is_empty();
         left
     }
 
-    /// Waits until the turn that each ring is in has ended.
+    /// Waits until the current turn of each ring's reactor has ended.
     pub(crate) fn wait_turns(&self) {
         for running_ring in self.slots.iter().filter_map(|slot| slot.running_ring.as_ref()) {
             // A reactor that has ended has no turn.
@@ -200,7 +199,7 @@ impl StartedRings {
         }
     }
 
-    /// Caps or polling have changed: what waits looks again.
+    /// Makes waiting queues read changed caps or polling settings.
     fn look_again(&self) {
         for running_ring in self.slots.iter().filter_map(|slot| slot.running_ring.as_ref()) {
             running_ring.queue.recheck_throttle();
@@ -233,7 +232,7 @@ impl StartedRings {
     }
 }
 
-/// A place for a ring.
+/// Returns a function that reserves a place for a ring.
 fn placed<'a>(
     pool: &'a Pool,
     device: &'a Arc<BlkDevice>,

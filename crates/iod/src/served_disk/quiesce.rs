@@ -1,14 +1,14 @@
-//! A disk that stands still, so that another process goes on with it, or this one.
+//! Quiescing of a disk, so that another process or this one can continue with it.
 //!
 //! ```text
-//!   serving --drain in time--> drained --session between messages--> still
-//!      ^             |                                                 |
-//!      +--too late---+                 (another process) <--handed-----+
-//!      +----------------------------------------------go on------------+
+//!   serving --drained in time--> drained --session between messages--> quiesced
+//!      ^             |                                                   |
+//!      +--too late---+                   (another process) <--handover---+
+//!      +---------------------------------------------unquiesce-----------+
 //! ```
-//! Nothing is lost on any of these ways: what waits for room goes on waiting, no message is cut,
-//! locks stay, and the front-end sees nothing but the time that it takes. A front-end that stops
-//! in the middle of a message is sent away: it must not hold up the others ([`crate::message_boundary`]).
+//! No path loses anything. Requests that wait for space keep waiting, no message is cut, and locks
+//! stay. The front-end only sees a pause. A front-end that stops in the middle of a message is
+//! disconnected, because it must not delay the others ([`crate::message_boundary`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,63 +29,64 @@ use crate::message_boundary::{missed_deadline, wait_message_boundary};
 use crate::pool::Pool;
 use crate::session_log::SessionLogLevel;
 
-/// A request that storage has for longer is no reason to keep other guests waiting.
+/// Age of a request above which its storage counts as hung. Other guests must not wait for it.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// A disk that stands still, until somebody goes on with it.
+/// Quiesced disk. It stays so until it is unquiesced or handed over.
 #[derive(Debug)]
 pub(crate) struct QuiescedDisk {
     session: Option<Box<SessionState>>,
 }
 
-/// Formats to write a disk in.
+/// Formats of a disk's handover data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskFormats {
-    /// Of the record itself.
+    /// Format of the record itself.
     pub(crate) record: u32,
-    /// Of the session in it.
+    /// Format of the session in it.
     pub(crate) session: u32,
 }
 
-/// A disk as data; its descriptors follow: the image's, then those of the session.
+/// Handover record of a disk. Its descriptors follow: that of the image, then those of the session.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DiskHandoverState {
-    /// Its format; the first one did not say.
+    /// Format of the record. The first format omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<u32>,
-    /// Its id; everything else about it is held by the keeper.
+    /// Id of the disk. The keeper has all else about it.
     pub(crate) id: String,
-    /// The first descriptor is that of its image.
+    /// True if the first descriptor is the image.
     image: bool,
-    /// Bytes that the guest was told.
+    /// Size in bytes that the guest was told.
     size: u64,
     block_size: u32,
-    /// A flush has failed, so that every later one fails.
+    /// True if a flush has failed, so that every later flush fails.
     lost: bool,
     session: Option<Value>,
-    /// What is saved up under its caps, or owed; the first format did not say.
+    /// Token balance of the caps, which can be negative (debt). The first format omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     saved: Option<TokenBalance>,
 }
 
 impl ServedDisk {
-    /// The control thread ends because the disk is to stand still.
+    /// Returns whether the session thread ends because the disk is being quiesced.
     pub(super) fn is_quiescing(&self) -> bool {
         self.still.load(Ordering::Acquire)
     }
 
-    /// Refuses where it is known already that storage does not end what it has: to find that out
-    /// by waiting would cost all other disks that time.
+    /// Checks that the storage is not known to hang. A drain that is known to fail would cost all
+    /// other disks the waiting time.
     ///
     /// # Errors
     /// Storage is full, hangs, or has hung.
     pub(crate) fn check_can_quiesce(&self) -> Result<(), ServedDiskError> {
         self.refuse_stuck("upgrade")?;
-        // A client's writes would be cut off, and it has no record of them as a guest has.
+        // An NBD client's writes would be lost, because unlike a guest it has no record of them.
         self.refuse_writable()?;
         if self.hangs() {
-            // It may have answered just now: a guest sees that before it is counted here.
+            // Storage may have answered just now: the guest sees a completion before it is counted
+            // here.
             if let Some(queues) = self.queues.lock_until(Instant::now() + HANGS_AFTER) {
                 queues.wait_turns();
             }
@@ -99,15 +100,15 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Storage has had a request for so long that it is no reason to wait for it.
+    /// Returns whether storage has had a request for so long that waiting for it makes no sense.
     fn hangs(&self) -> bool {
         let since = self.device.oldest_in_disk_ns();
         let age = since.map(|since| blk::clock_ns().saturating_sub(since));
         age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER)
     }
 
-    /// Waits until its front-end is within no message; one that still is at `until` is sent away: it
-    /// must not hold up the others. Everything is served meanwhile.
+    /// Waits until the front-end is between messages. If it still is not at `until`, it is
+    /// disconnected, because it must not delay the others. Everything is served meanwhile.
     pub(crate) fn wait_message_boundary(&self, until: Instant) {
         let session = lock(&self.front_end).session.clone();
         if let Some(session) = session.filter(|session| !wait_message_boundary(session, until)) {
@@ -123,16 +124,17 @@ impl ServedDisk {
         session.close();
     }
 
-    /// Lets everything stand still by `deadline`. Whatever comes of it, [`Self::unquiesce`] undoes it.
+    /// Quiesces the disk by `deadline`. [`Self::unquiesce`] undoes it.
     ///
     /// # Errors
-    /// Storage does not end what is in flight; everything is as it was.
+    /// Storage does not complete I/O in flight. Nothing has changed then.
     pub(crate) fn quiesce(
         self: &Arc<Self>,
         deadline: Instant,
     ) -> Result<QuiescedDisk, ServedDiskError> {
         self.refuse_stuck("upgrade")?;
-        // Whoever has the lock may wait for this disk's storage, longer than the others can.
+        // The owner of the lock may wait for this disk's storage, longer than the other disks can
+        // wait.
         let drained = self.queues.lock_until(deadline).is_some_and(|mut it| it.quiesce(deadline));
         if !drained {
             return Err(ServedDiskError::NotDrained { place: self.backend_text() });
@@ -151,7 +153,7 @@ impl ServedDisk {
                 self.send_away(&session);
             }
         }
-        // Ends now: whatever it waited for in the front-end's socket is over.
+        // The thread ends now, because its wait on the front-end's socket is over.
         let _ = self.join_session_thread();
         let mut session = lock(&self.front_end).frozen.take();
         if let Some(state) = &mut session {
@@ -166,10 +168,10 @@ impl ServedDisk {
         Ok(QuiescedDisk { session })
     }
 
-    /// Goes on where the disk stands, as if nothing had happened.
+    /// Serves the disk again from its present position, as if nothing had happened.
     ///
     /// # Errors
-    /// The process can have no more threads or descriptors.
+    /// The process cannot create more threads or descriptors.
     pub(crate) fn unquiesce(
         self: &Arc<Self>,
         quiesced_disk: QuiescedDisk,
@@ -180,7 +182,7 @@ impl ServedDisk {
         let restored = quiesced_disk.session.map(|state| self.resumed(*state)).transpose();
         {
             let mut queues = self.queues.lock();
-            // A session starts its rings anew; without one, there are none.
+            // A session restarts its rings. Without a session there are none.
             queues.forget_unserved(serving);
         }
         let session = restored.unwrap_or_else(|error| {
@@ -200,18 +202,18 @@ impl ServedDisk {
         )?)
     }
 
-    /// Another process goes on with it: closes what is left here of the connections of its
-    /// front-end and its NBD clients.
+    /// Closes the remaining connections of front-end and NBD clients, because another process
+    /// serves the disk.
     pub(crate) fn close_handed_over(&self, quiesced_disk: Option<QuiescedDisk>) {
         drop(quiesced_disk);
         self.hang_up_exports();
         *lock(&self.front_end) = FrontEnd::default();
     }
 
-    /// A disk that stands still, as data of these formats and the descriptors beside it.
+    /// Returns the handover record of a quiesced disk in these formats, and its descriptors.
     ///
     /// # Errors
-    /// A format that is not known.
+    /// The format is unknown.
     pub(crate) fn to_handover_state<'a>(
         &'a self,
         quiesced_disk: &'a QuiescedDisk,
@@ -241,11 +243,11 @@ impl ServedDisk {
         Ok((written, fds))
     }
 
-    /// The disk that another process has written. It stands still there, and nothing is ours yet:
-    /// neither its lock nor its socket's files.
+    /// Rebuilds a disk from the handover record of another process. The disk is quiesced there.
+    /// This process owns nothing of it yet, neither its lock nor its socket's files.
     ///
     /// # Errors
-    /// What came does not fit together, or not to what is held.
+    /// The data is inconsistent, or contradicts the preserved record.
     pub(crate) fn from_handover_state(
         preserved_disk: PreservedDisk,
         preserved_fds: PreservedFds,
@@ -255,8 +257,8 @@ impl ServedDisk {
     ) -> Result<IncomingDisk, ServedDiskError> {
         let DiskHandoverState { version: _, id: _, image, size, block_size, lost, session, saved } =
             written;
-        // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
-        // NBD exports go to `IncomingDisk`, and `IncomingDisk::take_over` brings the exports back.
+        // Use all of them: no process would accept on a forgotten socket after the upgrade. Sockets
+        // of NBD exports go to `IncomingDisk`, and `IncomingDisk::take_over` restores the exports.
         let PreservedFds { listener, memory, exports: sockets } = preserved_fds;
         let mut fds = fds.into_iter();
         let opened = if image {
@@ -269,7 +271,7 @@ impl ServedDisk {
             opened.disk.resize(Some(size))?;
         }
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
-        // An upgrade gives nobody a new burst.
+        // An upgrade must not grant a new burst.
         served_disk.device.set_saved(saved.unwrap_or_default());
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         let fds = fds.collect();
@@ -289,35 +291,36 @@ impl ServedDisk {
     }
 }
 
-/// A disk of another process, ready to be gone on with.
+/// Disk of another process, ready to be taken over.
 #[derive(Debug)]
 pub(crate) struct IncomingDisk {
     pub(crate) served_disk: Arc<ServedDisk>,
     quiesced_disk: QuiescedDisk,
-    /// Where front-ends connect. No listener yet: one that is dropped removes its files.
+    /// Listening socket for front-ends. It is not a `Listener` yet, because dropping that removes
+    /// its files.
     listener: Option<ListenerParts>,
     active: bool,
-    /// Its exports, which begin anew, and their sockets.
+    /// Exports of the disk, which start again, and their sockets.
     exports: Vec<ExportSpec>,
     sockets: Vec<ListenerParts>,
 }
 
 impl IncomingDisk {
-    /// Goes on with it: the other process never will.
+    /// Serves the disk. The other process never will again.
     ///
     /// # Errors
-    /// The image cannot be locked, or the process can have no more threads or descriptors.
+    /// The image cannot be locked, or the process cannot create more threads or descriptors.
     pub(crate) fn take_over(self) -> Result<(), ServedDiskError> {
         let Self { served_disk, quiesced_disk, listener, active, exports, sockets } = self;
         let listener = listener.map(Listener::adopt).transpose()?;
         *lock(&served_disk.listener) = listener.map(Arc::new);
         if active {
-            // By the same open file the lock is ours already.
+            // The lock belongs to the shared open file, so this process has it already.
             served_disk.disk.activate()?;
             served_disk.disk_status.active.store(true, Ordering::Release);
         }
         served_disk.unquiesce(quiesced_disk)?;
-        // None of them writes: that is refused before a disk stands still.
+        // None of them is writable: those are refused before a disk is quiesced.
         served_disk.restore_exports(&exports, sockets, false)
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that goes on in a new worker.
+//! Restore of a disk in a new worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::open_disk::Opened;
 use crate::pool::Pool;
 
 impl ServedDisk {
-    /// As a new worker must find it.
+    /// Returns the record that a new worker needs.
     pub fn to_preserved(&self) -> PreservedDisk {
         PreservedDisk {
             format: HELD_FORMAT,
@@ -30,20 +30,20 @@ impl ServedDisk {
         }
     }
 
-    /// Twins of the descriptors that go with it.
+    /// Duplicates the descriptors that belong to the record.
     ///
     /// # Errors
-    /// The process may open no more descriptors.
+    /// The process cannot open more descriptors.
     pub fn preserved_fds(&self) -> io::Result<PreservedFds> {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
         Ok(PreservedFds { listener, memory, exports: self.export_sockets()? })
     }
 
-    /// Opens a disk that a worker before us had. It does not serve yet and holds no lock.
+    /// Opens a disk of a former worker. It is not served yet and not locked.
     ///
     /// # Errors
-    /// The image is gone, another one, or smaller than guests believe.
+    /// The image is gone, another one, or smaller than guests were told.
     pub fn restore(
         preserved_disk: &PreservedDisk,
         preserved_fds: PreservedFds,
@@ -53,19 +53,19 @@ impl ServedDisk {
         let opened = Self::open_disk(&preserved_disk.spec, memory, preserved_disk.size)?;
         check(preserved_disk, &opened)?;
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
-        // Nobody knows what was used before: nothing is gained by the death of a process.
+        // The former balance is unknown. Assume none, so that a crash of a worker grants no burst.
         served_disk.device.set_saved(TokenBalance::default());
-        // Last of all: a listener that is dropped takes its files with it.
+        // Adopt the listener last, because dropping it would remove its files.
         *lock(&served_disk.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         Ok(served_disk)
     }
 
-    /// Releases the lock and closes the socket of a disk that is not served, and leaves its files:
-    /// they are held.
+    /// Releases the lock and closes the socket of an unserved disk. Leaves the socket's files,
+    /// because the socket stays preserved.
     pub fn release_keep_files(self: &Arc<Self>) {
         if self.is_active() {
-            // Nothing was written, so there is nothing to flush.
+            // Nothing was written, so no flush is needed.
             let _ = self.deactivate();
         }
         self.release_exports_keep_files();
@@ -75,7 +75,7 @@ impl ServedDisk {
     }
 }
 
-/// It is the image that guests know.
+/// Checks that the image is the one that guests know.
 fn check(preserved_disk: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
     let found = opened.identity.map(Identity::from);
     if let Backend::File(path) = &preserved_disk.spec.backend

@@ -1,4 +1,4 @@
-//! A disk as sessions see it.
+//! The `vhost_user::Backend` of a disk.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::queues::{AbandonedQueues, StoppedRing};
 use super::{ServedDisk, lock};
 use crate::session_log::SessionLogLevel;
 
-/// What a front-end without an in-flight region has to reckon with.
+/// Warning about a front-end without an in-flight region.
 const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
     crashes, they are lost, and the guest must be restarted";
 
-/// One session's hold on a disk.
+/// Backend of one session of a disk.
 pub(super) struct DiskSessionBackend<'a> {
     pub(super) served_disk: &'a Arc<ServedDisk>,
     pub(super) session: SessionHandle,
     pub(super) session_log_level: SessionLogLevel,
-    /// None of its rings has been started yet.
+    /// True until its first ring has been started.
     pub(super) first: bool,
 }
 
@@ -73,7 +73,7 @@ impl Backend for DiskSessionBackend<'_> {
         let mut queues = self.served_disk.queues.lock();
         let mut left = AbandonedQueues::default();
         if verb.is_some() {
-            // All of them end, so all of them drain at the same time.
+            // All rings end, so drain them in parallel.
             left.join(queues.drain_all(deadline));
         }
         let StoppedRing { next, owed, left: ring_left } = queues.stop(index, deadline);
@@ -82,10 +82,11 @@ impl Backend for DiskSessionBackend<'_> {
         drop(queues);
         self.served_disk.abandon_queues(left, verb.unwrap_or("stop of a ring by its front-end"));
         if owed && cause == StopCause::Change {
-            // The records are all that is left of its requests, and what they are about changes.
+            // Only the in-flight region knows the remaining requests, and the front-end is changing
+            // what it refers to.
             self.session.close();
         }
-        // Of a session that is closed, this goes nowhere.
+        // If the session is closed, this value is not sent.
         next
     }
 

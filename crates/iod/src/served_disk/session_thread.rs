@@ -1,4 +1,4 @@
-//! A disk's control thread: one front-end after the other.
+//! Session thread of a disk, which serves one front-end after the other.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -13,41 +13,41 @@ use super::session_backend::DiskSessionBackend;
 use super::{ServedDisk, ServedDiskError, lock};
 use crate::session_log::{SessionLogLevel, SessionLogLimiter};
 
-/// Pause before connecting again to a front-end that has left: one that turns us away at once
-/// must not keep a CPU busy.
+/// Pause before reconnecting to a front-end that has disconnected. A front-end that rejects
+/// connections at once must not keep a CPU busy.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A disk's control thread.
+/// Session thread of a disk.
 #[derive(Debug)]
 pub(super) struct DiskSessionThread {
     thread: JoinHandle<Result<(), SocketError>>,
-    /// Given when it ends.
+    /// Signalled when the thread ends.
     pub(super) done: StopSignal,
 }
 
-/// There are no descriptors left for a signal.
+/// Returns the error for a signal that needs more descriptors than are left.
 pub(super) fn signal(source: std::io::Error) -> ServedDiskError {
     ServedDiskError::Os { action: "make a signal", source }
 }
 
-/// Where front-ends come from.
+/// Way in which front-ends connect.
 #[derive(Debug)]
 pub enum SocketRole {
-    /// They connect to our socket.
+    /// Front-ends connect to this listener.
     Listen(Arc<Listener>),
-    /// We connect to theirs.
+    /// The process connects to a front-end that listens here.
     Connect(PathBuf),
-    /// One is connected already, and no other comes.
+    /// The front-end is connected already, and no other follows.
     Connected(UnixStream),
 }
 
 impl ServedDisk {
-    /// Starts the control thread. Gives `ended` when it has ended, be it that no more front-ends
-    /// come or that the disk is detached; [`Self::join_session_thread`] then tells which. Without anybody to
-    /// ask, a failure is logged.
+    /// Starts the session thread. It signals `ended` when it ends, because no more front-ends can
+    /// connect or because the disk is detached. [`Self::join_session_thread`] then returns the
+    /// reason. Without `ended`, a failure is logged.
     ///
     /// # Errors
-    /// The process can have no more threads.
+    /// The process cannot start more threads.
     pub fn serve(
         self: &Arc<Self>,
         source: SocketRole,
@@ -56,7 +56,7 @@ impl ServedDisk {
         self.serve_on(source, ended, None)
     }
 
-    /// As [`Self::session_thread`], with a session that goes on first.
+    /// Starts the session thread like [`Self::serve`], and first continues `session`.
     pub(super) fn serve_on(
         self: &Arc<Self>,
         source: SocketRole,
@@ -87,13 +87,13 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Waits for the control thread, once, and tells why it has ended.
+    /// Waits for the session thread once, and returns why it has ended.
     ///
     /// # Errors
-    /// No front-end could come any more.
+    /// No front-end could connect any more.
     pub fn join_session_thread(&self) -> Result<(), SocketError> {
         let control = lock(&self.thread).take();
-        // A thread that panicked has said so.
+        // A panic of the thread was reported already.
         control.map_or(Ok(()), |control| control.thread.join().unwrap_or(Ok(())))
     }
 
@@ -159,7 +159,7 @@ impl ServedDisk {
     ) {
         let handle = session.handle();
         lock(&self.front_end).session = Some(handle.clone());
-        // Told to stop before the handle could be seen.
+        // The stop may have been signalled before the handle was visible.
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.is_quiescing() { handle.freeze() } else { handle.close() }
         }
@@ -193,7 +193,7 @@ impl ServedDisk {
         }
     }
 
-    /// Says something about a front-end, unless there is too much of that.
+    /// Logs an event of a front-end, unless the rate limit applies.
     pub(super) fn log_session(&self, session_log_level: SessionLogLevel, what: &str) {
         match session_log_level {
             SessionLogLevel::Loud | SessionLogLevel::Last => {

@@ -1,18 +1,19 @@
-//! A disk whose storage does not answer.
+//! Disk whose storage does not answer.
 //!
 //! ```text
 //!              deadline of a stop                kernel is done
 //!   working ----------------------> stuck ---------------------> working
 //! ```
-//! A stop waits at most [`model::spec::DiskSpec::stop_deadline_ms`]. Past it what the kernel has not
-//! ended is left with it: memory, image and lock stay until the kernel lets go. One thread waits
-//! for that and then cleans up. Until then the disk serves nothing, because what is left behind
-//! could land after what a successor writes.
+//! A stop waits at most [`model::spec::DiskSpec::stop_deadline_ms`]. After that, I/O in flight is
+//! abandoned to the kernel. Memory, image and lock stay until the kernel has ended the I/O. One
+//! thread waits for that and then cleans up. Until then the disk serves nothing, because abandoned
+//! I/O could land after a successor's writes.
 //!
-//! A front-end whose in-flight region records what was left gets its answer then, and stays: the
-//! region is as it was, so the ring goes on from it when it is served again, in this session or in
-//! another. One that keeps no record is sent away without an answer, which would say that nothing
-//! is in flight; so is one that is changing what its records are about.
+//! A front-end whose in-flight region records the abandoned requests gets its reply and stays. The
+//! region is unchanged, so the ring continues from it when it is served again, in this or another
+//! session. A front-end without a region is disconnected without a reply, because a reply would
+//! mean that nothing is in flight. The same applies to a front-end that is changing the memory or
+//! region to which its requests refer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,27 +25,27 @@ use super::queues::AbandonedQueues;
 use super::{ServedDisk, ServedDiskError, lock};
 use crate::deadline::{OverdueWork, run_with_deadline};
 
-/// What a stuck disk says of itself.
+/// State of a stuck disk.
 #[derive(Clone, Debug)]
 pub struct StuckStorage {
-    /// When the deadline passed.
+    /// Time when the deadline passed.
     pub since: Instant,
-    /// Requests that were left with the kernel then.
+    /// Number of requests that were abandoned to the kernel then.
     pub requests: u64,
-    /// What waited for them.
+    /// Verb that waited for them.
     pub verb: &'static str,
 }
 
-/// What is left with the storage, and what is to be done when that is over.
+/// Abandoned I/O, and the actions after its end.
 #[derive(Debug, Default)]
 pub(super) struct AbandonedIo {
-    /// Waits that are under way.
+    /// Number of running waits.
     waits: u64,
-    /// The lock is to be released then.
+    /// True if the lock must be released at the end.
     release: bool,
 }
 
-/// A verb that waited for storage until its deadline.
+/// Error: a verb waited for storage until its deadline.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "{verb}: the storage of {place} has not ended {what} within {deadline_ms} ms; the queues are \
@@ -60,23 +61,23 @@ pub struct StuckError {
 }
 
 impl ServedDisk {
-    /// When a stop that begins now stops waiting.
+    /// Returns the deadline of a stop that begins now.
     pub(super) fn deadline(&self) -> Instant {
         let mine = Instant::now() + Duration::from_millis(self.spec.stop_deadline_ms);
         lock(&self.ending).map_or(mine, |(ends_by, _)| ends_by.min(mine))
     }
 
-    /// The verb that ends the disk, if one does.
+    /// Returns the verb that ends the disk, if one does.
     pub(super) fn ending_verb(&self) -> Option<&'static str> {
         lock(&self.ending).map(|(_, verb)| verb)
     }
 
-    /// Storage has not ended what it was given when somebody waited for it.
+    /// Returns the state of abandoned I/O, if storage missed the deadline of a stop.
     pub fn stuck(&self) -> Option<StuckStorage> {
         lock(&self.disk_status.stuck).clone()
     }
 
-    /// Where the bytes are, for people.
+    /// Describes the location of the bytes in messages.
     pub fn backend_text(&self) -> String {
         backend_text(&self.spec)
     }
@@ -86,7 +87,7 @@ impl ServedDisk {
         ServedDiskError::Stuck(StuckError { verb, place, what, deadline_ms })
     }
 
-    /// Refuses a verb that cannot be done while the disk is stuck.
+    /// Refuses a verb that is not possible while the disk is stuck.
     pub(crate) fn refuse_stuck(&self, verb: &'static str) -> Result<(), ServedDiskError> {
         match self.stuck() {
             None => Ok(()),
@@ -99,9 +100,9 @@ impl ServedDisk {
         }
     }
 
-    /// Takes note of queues that storage did not let go, sends away a front-end that has no record
-    /// of what they had, and cleans up when the kernel is done. True when there are any, now or
-    /// from before.
+    /// Records queues that were abandoned to storage. Disconnects a front-end without a record of
+    /// their requests, and cleans up when the kernel is done. Returns whether there are abandoned
+    /// queues, now or from before.
     pub(super) fn abandon_queues(
         self: &Arc<Self>,
         left: AbandonedQueues,
@@ -129,7 +130,8 @@ impl ServedDisk {
         tracing::error!(disk, requests, verb, "storage hangs: {place}; the disk is stuck");
     }
 
-    /// Waits on a thread of its own until the kernel is done, then goes on where the disk was.
+    /// Waits on a separate thread until the kernel is done, then returns the disk to its former
+    /// state.
     pub(super) fn clean_up_after(self: &Arc<Self>, wait: impl FnOnce() + Send + 'static) {
         let served_disk = Arc::clone(self);
         lock(&self.abandoned_io).waits += 1;
@@ -138,7 +140,7 @@ impl ServedDisk {
             served_disk.storage_is_back();
         };
         if let Err(error) = std::thread::Builder::new().name("stuck".into()).spawn(work) {
-            // Then it stays stuck until it is detached, which is safe.
+            // The disk stays stuck until it is detached, which is safe.
             tracing::error!(disk = self.spec.id, "nobody waits for the storage: {error}");
         }
     }
@@ -153,7 +155,7 @@ impl ServedDisk {
                 }
                 break;
             }
-            // Still one wait, so that whoever asks for a release now is heard.
+            // Count this wait until the end, so that a new release request is noticed.
             abandoned_io.release = false;
             drop(abandoned_io);
             if let Err(error) = self.disk.deactivate() {
@@ -161,7 +163,7 @@ impl ServedDisk {
                 tracing::error!(disk = self.spec.id, "released after it was stuck: {cause}");
             }
         }
-        // A change of size may have come late.
+        // A change of size may have completed late.
         self.device.resized();
         let mut queues = self.queues.lock();
         *lock(&self.disk_status.stuck) = None;
@@ -169,20 +171,22 @@ impl ServedDisk {
         tracing::info!(disk = self.spec.id, "storage answers again: {}", self.backend_text());
     }
 
-    /// Has the lock released when the storage has ended what is left with it; false: nothing is.
+    /// Requests the release of the lock after abandoned I/O has ended. Returns false if there is
+    /// none.
     pub(super) fn release_late(&self) -> bool {
         let mut abandoned_io = lock(&self.abandoned_io);
         abandoned_io.release |= abandoned_io.waits > 0;
         abandoned_io.waits > 0
     }
 
-    /// Flushes and releases the lock until `deadline`; or has that done when the storage answers.
+    /// Flushes and releases the lock until `deadline`. If storage is late, both happen when it
+    /// answers.
     pub(super) fn release(
         self: &Arc<Self>,
         deadline: Instant,
         verb: &'static str,
     ) -> Result<(), ServedDiskError> {
-        // Not before what is left has ended: it still writes.
+        // Abandoned I/O still writes, so keep the lock until it has ended.
         if self.release_late() {
             let requests = self.stuck().map_or(0, |stuck| stuck.requests);
             return Err(self.stuck_error(verb, format!("{requests} requests")));
@@ -191,8 +195,8 @@ impl ServedDisk {
         self.run_with_stop_deadline(deadline, verb, "a flush", move || disk.deactivate())
     }
 
-    /// Work on the storage that may hang; past the deadline it goes on without us, and the disk is
-    /// stuck until it ends.
+    /// Runs work on storage that may hang. After the deadline it continues in the background, and
+    /// the disk is stuck until it ends.
     pub(super) fn run_with_stop_deadline<R: Send + 'static>(
         self: &Arc<Self>,
         deadline: Instant,
@@ -212,7 +216,7 @@ impl ServedDisk {
     }
 }
 
-/// Where the bytes of a disk are, for people.
+/// Describes the location of a disk's bytes in messages.
 pub(super) fn backend_text(spec: &DiskSpec) -> String {
     match &spec.backend {
         Backend::File(path) => path.display().to_string(),

@@ -1,4 +1,4 @@
-//! What callers may do to a disk: activate, pause, resume, deactivate, resize, detach.
+//! Verbs on a disk: activate, pause, resume, deactivate, resize, detach.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,18 +7,20 @@ use std::time::Instant;
 use super::{ServedDisk, ServedDiskError, lock};
 
 impl ServedDisk {
-    /// Takes the lock and serves what the front-end has started. Twice is once.
+    /// Locks the image and serves the rings that the front-end has started. Repeated calls have no
+    /// effect.
     ///
     /// # Errors
-    /// Somebody else uses the image, or its storage does not answer.
+    /// Another program uses the image, or its storage does not answer.
     pub fn activate(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         self.activate_until(None)
     }
 
-    /// The same for somebody who waits for the answer: for storage only until the disk's deadline.
+    /// Activates the disk like [`Self::activate`], but waits for storage only until the disk's
+    /// deadline.
     ///
     /// # Errors
-    /// As [`Self::activate`], or I/O from before that has not ended in time.
+    /// As [`Self::activate`], or I/O of a former process has not ended in time.
     pub fn activate_in_time(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         self.activate_until(Some(self.deadline()))
     }
@@ -35,8 +37,7 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Waits for what a dead process still writes, until `deadline` if there is one, then takes
-    /// the lock.
+    /// Waits for the I/O of a dead process, until `deadline` if there is one. Then locks the image.
     pub(super) fn take_lock(
         self: &Arc<Self>,
         verb: &'static str,
@@ -49,7 +50,8 @@ impl ServedDisk {
                 disk.activate()
             });
         if let Err(error) = taken {
-            // It may have it later, when nobody wants it any more; or since just now.
+            // The lock may be taken later, when it is no longer wanted, or may have been taken just
+            // now.
             if matches!(error, ServedDiskError::Stuck(_)) && !self.release_late() {
                 self.release(self.deadline(), verb)?;
             }
@@ -58,13 +60,13 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Takes no more requests, waits for those in flight, and holds: the lock is kept, the
-    /// front-end stays connected, and whatever it does, nothing is served before
-    /// [`Self::resume`]. Twice is once. The disk must be active.
+    /// Drains the rings and pauses the disk. The lock is kept, and the front-end stays connected.
+    /// Whatever the front-end does, nothing is served before [`Self::resume`]. Repeated calls have
+    /// no effect. The disk must be active.
     ///
     /// # Errors
-    /// Storage did not end what is in flight. Nothing is served all the same, but what was left
-    /// may still be written.
+    /// Storage did not complete I/O in flight. The disk is not served all the same, but abandoned
+    /// I/O may still be written.
     pub fn pause(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.pause")?;
         let mut queues = self.queues.lock();
@@ -79,10 +81,11 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Ends a pause: serves what the front-end has started. Twice is once.
+    /// Ends a pause and serves the rings that the front-end has started. Repeated calls have no
+    /// effect.
     ///
     /// # Errors
-    /// Storage has not ended yet what was in flight before the pause.
+    /// Storage has not completed the I/O that was in flight before the pause.
     pub fn resume(&self) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.resume")?;
         let mut queues = self.queues.lock();
@@ -94,12 +97,12 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Drains all rings, makes everything durable and releases the lock. The front-end stays
-    /// connected and waits. A pause is over then.
+    /// Drains all rings, flushes and releases the lock. The front-end stays connected and waits. A
+    /// pause ends with it.
     ///
     /// # Errors
-    /// The flush failed; the lock is released all the same. Or storage did not answer in time;
-    /// then the lock is released when it does.
+    /// The flush failed; the lock is released all the same. Or storage did not answer in time; then
+    /// the lock is released when it does.
     pub fn deactivate(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         let verb = self.ending_verb().unwrap_or("disk.deactivate");
         let deadline = self.deadline();
@@ -112,11 +115,11 @@ impl ServedDisk {
         self.release(deadline, verb)
     }
 
-    /// Grows the disk to `size` bytes, or takes the size that its storage has now, and tells the
+    /// Grows the disk to `size` bytes, or uses the present size of its storage, and notifies the
     /// front-end.
     ///
     /// # Errors
-    /// A size that the disk cannot have, or storage that does not answer.
+    /// The size is not possible, or storage does not answer.
     pub fn resize(self: &Arc<Self>, size: Option<u64>) -> Result<(), ServedDiskError> {
         self.refuse_stuck("disk.resize")?;
         let disk = Arc::clone(&self.disk);
@@ -127,13 +130,13 @@ impl ServedDisk {
         tracing::info!(disk = self.spec.id, bytes = geometry.size, "resized");
         let channel = lock(&self.front_end).channel.clone();
         if let Some(Err(error)) = channel.map(|channel| channel.config_changed()) {
-            // It has gone, or will look when it comes back.
+            // The front-end has gone, or will read the size when it reconnects.
             tracing::debug!(disk = self.spec.id, "front-end not told of the new size: {error}");
         }
         Ok(())
     }
 
-    /// Sends the front-end away and takes no other. Does not wait.
+    /// Disconnects the front-end and accepts no other. Does not wait.
     pub fn disconnect_front_end(&self) {
         let ends_by = self.deadline();
         lock(&self.ending).get_or_insert((ends_by, "disk.detach"));
@@ -144,17 +147,17 @@ impl ServedDisk {
         self.hang_up_exports();
     }
 
-    /// Sends the front-end and all clients away, closes the sockets, drains, flushes, and releases
+    /// Disconnects the front-end and all clients, closes the sockets, drains, flushes, and releases
     /// the lock.
     ///
     /// # Errors
-    /// The flush failed, or storage does not answer; everything is closed all the same.
+    /// The flush failed, or storage does not answer. Everything is closed all the same.
     pub fn detach(self: &Arc<Self>) -> Result<(), ServedDiskError> {
         self.disconnect_front_end();
-        // Its failure has been told to whoever waited for it, or logged.
+        // The failure of the thread was reported to its waiter, or logged.
         let _ = self.join_session_thread();
         *lock(&self.listener) = None;
-        // What wrote had the lock, so no guest has written anything that was left out.
+        // A writable export had the lock, so no guest has unflushed writes here.
         self.end_exports()?;
         if self.is_active() { self.deactivate() } else { self.refuse_stuck("disk.detach") }
     }

@@ -1,5 +1,4 @@
-//! The control socket of a switch: `stats` and `metrics`, one line for each call, as `ringway-io`
-//! has them.
+//! Control socket of a switch: `stats` and `metrics`, one line for each call, as in `ringway-io`.
 
 use std::io::{self, BufReader};
 use std::net::Shutdown;
@@ -18,29 +17,29 @@ use super::switch_report::SwitchReporter;
 use crate::control::lines::{self, Line};
 use crate::control::{parse, refusal, send};
 
-/// Callers at a time: each has a thread and a buffer.
+/// Most callers at a time. Each has a thread and a buffer.
 const CALLERS_MAX: usize = 16;
-/// Longest wait for a caller to take its answer.
+/// Longest wait for a caller to read its reply.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Answers callers until it is dropped.
+/// Server that answers callers until it is dropped.
 #[derive(Debug)]
 pub struct NetControl {
     stop: StopSignal,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Somebody who is connected.
+/// Connected caller.
 struct Caller {
     stream: Arc<UnixStream>,
     thread: JoinHandle<()>,
 }
 
 impl NetControl {
-    /// Listens at `path` and answers for `told`.
+    /// Listens at `path` and serves the reports of `switch_reporter`.
     ///
     /// # Errors
-    /// The socket is not to be had, or the process can have no more threads or descriptors.
+    /// The socket is unavailable, or the process cannot create more threads or descriptors.
     pub fn start(
         path: &Path,
         access: &Access,
@@ -59,7 +58,7 @@ impl Drop for NetControl {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }
@@ -88,7 +87,7 @@ fn take_callers(listener: &Listener, stop: &StopSignal, switch_reporter: &Arc<Sw
         }
     }
     for Caller { stream, thread } in callers {
-        // Fails only where the other side has closed already.
+        // This fails only if the other side has closed already.
         let _ = stream.shutdown(Shutdown::Both);
         let _ = thread.join();
     }
@@ -102,7 +101,8 @@ fn admit(stream: UnixStream, switch_reporter: &Arc<SwitchReporter>) -> io::Resul
         if let Err(error) = serve(&line, &switch_reporter) {
             tracing::debug!("caller lost: {error}");
         }
-        // The other end of the descriptor stays until the next one comes.
+        // Shut down the connection, because this entry keeps its descriptor open until the next
+        // caller connects.
         let _ = line.shutdown(Shutdown::Both);
     })?;
     Ok(Caller { stream, thread })

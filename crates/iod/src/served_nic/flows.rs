@@ -1,4 +1,4 @@
-//! The largest flows that ports send, as they are reported.
+//! Largest flows that ports send, for reports.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,11 +8,12 @@ use model::report::FlowStats;
 use net::flow::{FlowKey, TopFlow};
 use net::port::PortId;
 
-/// Largest flows of each port, the largest first, with all bytes that it sends in flows of late.
+/// Largest flows of each port, largest first, and the bytes of all flows that it sent recently.
 pub(super) struct Flows(HashMap<PortId, (Vec<TopFlow>, u64)>);
 
 impl Flows {
-    /// From what each reactor has seen of its ports. A flow that several have seen is one.
+    /// Merges what each reactor has seen of its ports. A flow that several reactors have seen
+    /// counts as one.
     pub(super) fn of(seen: impl IntoIterator<Item = (PortId, Vec<TopFlow>, u64)>) -> Self {
         let mut sums = HashMap::<PortId, (HashMap<_, TopFlow>, u64)>::new();
         for (port, flows, total) in seen {
@@ -26,7 +27,7 @@ impl Flows {
                     one.error = one.error.saturating_add(flow.error);
                 });
                 let one = one.or_insert(flow);
-                // One of them had not learnt yet where it goes.
+                // One of the reactors had not learnt its destination yet.
                 one.key.to = one.key.to.or(to);
             }
         }
@@ -39,7 +40,7 @@ impl Flows {
         Self(all.map(|(port, (flows, total))| (port, (sorted(flows), total))).collect())
     }
 
-    /// Those of one port, `most` at most; ports have these names.
+    /// Returns at most `most` flows of a port. `names` has the names of ports.
     pub(super) fn told(
         &self,
         port: PortId,

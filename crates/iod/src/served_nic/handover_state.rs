@@ -1,4 +1,4 @@
-//! A NIC's session as one process writes it for another.
+//! Handover record of a NIC's session.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -14,30 +14,30 @@ use super::ServedNic;
 use super::quiesce::{FrozenSession, QuiescedNic};
 use super::session_backend::NicSessionBackend;
 
-/// A NIC cannot be written.
+/// Reason why a NIC cannot be handed over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// Its session.
+    /// Error of its session.
     #[error(transparent)]
     State(#[from] StateError),
     /// A reactor has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// There are no descriptors left.
+    /// No descriptors are left.
     #[error("no descriptors are left")]
     Os(#[from] std::io::Error),
 }
 
-/// A session as data.
+/// Handover record of a session.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NicSessionState {
     state: Value,
-    /// What its driver has asked for over its control queue, if that was ever started.
+    /// Control-queue settings of the driver, if it ever started the queue.
     asked: Option<ControlSettingsState>,
 }
 
-/// What a driver has asked for.
+/// Control-queue settings of a driver.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControlSettingsState {
@@ -49,10 +49,10 @@ struct ControlSettingsState {
 }
 
 impl QuiescedNic {
-    /// What it stands at, with a session in this format and its descriptors.
+    /// Returns the handover record with the session in this format, and the session's descriptors.
     ///
     /// # Errors
-    /// A format that is not known.
+    /// The format is unknown.
     pub(crate) fn written(
         &self,
         format: u32,
@@ -66,7 +66,7 @@ impl QuiescedNic {
     }
 }
 
-/// A NIC that another process has written. Nothing is ours yet: a listener that is dropped removes
+/// NIC of another process. This process owns nothing of it yet, because dropping a listener removes
 /// its files.
 #[derive(Debug)]
 pub(crate) struct IncomingNic {
@@ -75,15 +75,15 @@ pub(crate) struct IncomingNic {
 }
 
 impl ServedNic {
-    /// Time that what it sent is ahead of its cap at `now_ns`, in nanoseconds.
+    /// Returns the token debt of its rate limit at `now_ns`, in nanoseconds.
     pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
         self.allowed().now.rate.as_ref().map_or(0, |rate_limiter| rate_limiter.debt_ns(now_ns))
     }
 
-    /// Takes what another process has written of it, and the socket that is held.
+    /// Takes the handover record of another process and the preserved socket.
     ///
     /// # Errors
-    /// What came does not fit together, or not to this NIC.
+    /// The data is inconsistent, or does not fit this NIC.
     pub(crate) fn take(
         &self,
         session: Option<NicSessionState>,
@@ -91,7 +91,7 @@ impl ServedNic {
         fds: Vec<OwnedFd>,
         listener: ListenerParts,
     ) -> anyhow::Result<IncomingNic> {
-        // An upgrade gives nobody a new burst.
+        // An upgrade must not grant a new burst.
         if let Some(rate_limiter) = &self.allowed().now.rate {
             rate_limiter.charge(owed_ns, clock_ns());
         }
@@ -110,10 +110,10 @@ impl ServedNic {
 }
 
 impl IncomingNic {
-    /// The other process never goes on with it: all is ours.
+    /// Takes ownership, because the other process never serves the NIC again.
     ///
     /// # Errors
-    /// Its socket is broken.
+    /// Its socket failed.
     pub(crate) fn take_ownership(self) -> Result<QuiescedNic, vhost_user::SocketError> {
         let Self { frozen, listener } = self;
         Ok(QuiescedNic { frozen, listener: vhost_user::Listener::adopt(listener)?.into() })

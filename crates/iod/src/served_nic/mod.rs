@@ -1,4 +1,4 @@
-//! NICs under their sockets, the host at its device, and the switch between them.
+//! NICs behind their sockets, the host at its TAP device, and the switch between them.
 
 mod control;
 mod flows;
@@ -43,39 +43,39 @@ pub(crate) use start_barrier::StartBarrier;
 pub use switch_report::SwitchReporter;
 pub use uplink::Uplink;
 
-/// Why a NIC or an uplink is not served.
+/// Reason why a NIC or an uplink is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
-    /// The switch does not take it.
+    /// The switch refuses it.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Its socket.
+    /// Error of its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The host's device cannot be opened.
     #[error(transparent)]
     Tap(#[from] tap::TapError),
-    /// No frames can be taken of the host's device or given to it.
+    /// Frames cannot be exchanged with the host's device.
     #[error("TAP device {name} cannot be served")]
     Uplink {
         /// Name of the device.
         name: String,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: nic::QueueError,
     },
-    /// The kernel does not end what it was given.
+    /// The kernel does not complete I/O of the device.
     #[error("TAP device {name} does not come to rest")]
     Restless {
         /// Name of the device.
         name: String,
     },
-    /// The system refuses something that it needs.
+    /// The system refuses a resource.
     #[error("cannot {action}")]
     Os {
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// Why not.
+        /// Error of the kernel.
         #[source]
         source: std::io::Error,
     },
@@ -90,7 +90,7 @@ pub struct SwitchNetwork {
     mtu: u16,
 }
 
-/// A switch on those reactors of a pool that have switches, without networks.
+/// Creates a switch without networks, on the reactors of a pool that have switches.
 ///
 /// # Errors
 /// The reactors cannot be linked.
@@ -98,7 +98,7 @@ pub fn switch(pool: &Pool) -> Result<Arc<Fabric>, NicError> {
     Ok(Fabric::new(pool.of_networks())?)
 }
 
-/// The limit of what a port sends to many; see [`model::served_nic::NicConfig::flood`].
+/// Returns the flood limit of a port in frames per second; see [`model::nic::NicSpec::flood`].
 pub fn flood_limit(frames: Option<u32>) -> Option<Arc<RateLimiter>> {
     let per_second = u64::from(frames.unwrap_or(DEFAULT_FLOOD));
     let rate = Rate { per_second, burst: per_second };
@@ -106,7 +106,7 @@ pub fn flood_limit(frames: Option<u32>) -> Option<Arc<RateLimiter>> {
 }
 
 impl SwitchNetwork {
-    /// A switch with one network without ports, for packets of `mtu` bytes.
+    /// Creates a switch with one network without ports, for packets of `mtu` bytes.
     ///
     /// # Errors
     /// The reactors cannot be linked.
@@ -115,10 +115,10 @@ impl SwitchNetwork {
         Self::on(fabric, pool, NetworkId(0), mtu)
     }
 
-    /// A network without ports, of this number, on the switch of a pool's reactors.
+    /// Creates a network of this number without ports, on the switch of a pool's reactors.
     ///
     /// # Errors
-    /// A reactor has ended, or there is no such number.
+    /// A reactor has ended, or the number is out of range.
     pub fn on(
         fabric: Arc<Fabric>,
         pool: Arc<Pool>,
@@ -129,27 +129,27 @@ impl SwitchNetwork {
         Ok(Arc::new(Self { fabric, pool, network, mtu }))
     }
 
-    /// What a port of it is that has no limits.
+    /// Returns the policy of a port without limits.
     pub fn policy(&self) -> PortPolicy {
         PortPolicy::open(self.network)
     }
 
-    /// Number of the network in its switch.
+    /// Returns the number of the network in its switch.
     pub fn number(&self) -> NetworkId {
         self.network
     }
 
-    /// Most bytes of a packet.
+    /// Returns the largest packet in bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// What a port has sent and got.
+    /// Returns the sent and received frames and bytes of a port.
     pub fn counts(&self, port: PortId) -> PortCounts {
         self.fabric.counts(port)
     }
 
-    /// Has all that is on its way between reactors arrive. Nobody sends any more.
+    /// Waits until all frames between reactors have arrived. No port sends any more.
     ///
     /// # Errors
     /// A reactor has ended.
@@ -157,7 +157,7 @@ impl SwitchNetwork {
         Ok(self.fabric.drain().map_err(FabricError::from)?)
     }
 
-    /// Where stations are, in all networks of its switch.
+    /// Returns the learnt stations of all networks of its switch.
     ///
     /// # Errors
     /// A reactor has ended.
@@ -165,7 +165,7 @@ impl SwitchNetwork {
         self.fabric.stations()
     }
 
-    /// Stations are where another process knew them to be.
+    /// Restores the stations that another process had learnt.
     ///
     /// # Errors
     /// A reactor has ended.
@@ -175,66 +175,67 @@ impl SwitchNetwork {
 
     /// Unplugs a port whose queues are stopped.
     fn unplug(&self, port: PortId) {
-        // On a reactor that has ended nobody sends to it.
+        // A reactor that has ended sends nothing to the port.
         let _ = self.fabric.remove_port(port);
     }
 
-    /// Takes the network out of its switch. All its ports are unplugged.
+    /// Removes the network from its switch. All its ports are unplugged.
     pub fn remove(&self) {
-        // A reactor that has ended has none.
+        // A reactor that has ended has no networks.
         let _ = self.fabric.remove_network(self.network);
     }
 
-    /// How queues of its ports wait for frames.
+    /// Sets how queues of its ports wait for frames.
     pub fn set_polling(&self, policy: PollPolicy) {
         self.fabric.set_polling(policy);
     }
 }
 
-/// Most pairs of queues of a NIC: with its control queue they are 255, and a front-end can name 256
-/// (`VHOST_USER_SET_VRING_KICK` has eight bits for that).
+/// Most queue pairs of a NIC. With its control queue they are 255 queues, and a front-end can
+/// address 256 (`VHOST_USER_SET_VRING_KICK` has eight bits for the index).
 pub const PAIRS_MAX: u16 = 127;
 
-/// What a NIC is to be.
+/// Parameters of a NIC.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
     /// Number of its port, unique in its switch.
     pub port: PortId,
-    /// What it may do at first.
+    /// Initial limits and VLAN.
     pub policy: PortPolicy,
-    /// Its socket, for logs too.
+    /// Path of its socket, also for logs.
     pub socket: PathBuf,
-    /// Pairs of queues, taken for 1 to [`PAIRS_MAX`].
+    /// Number of queue pairs, clamped to 1 to [`PAIRS_MAX`].
     pub pairs: u16,
-    /// Offer several pairs to drivers, if there are several, and a control queue.
+    /// True to offer several pairs, if there are several, and a control queue.
     pub multiqueue: bool,
-    /// What its driver reads, if its front-end has no address of its own for it.
+    /// MAC address that the driver reads, unless its front-end sets one.
     pub mac: Mac,
-    /// How its queues wait, where that is asked of it alone.
+    /// Polling settings of this NIC.
     pub poll: PollSpec,
 }
 
-/// What a NIC may do.
+/// Limits of a NIC.
 #[derive(Debug)]
 struct NicPermissions {
     now: PortPolicy,
-    /// The same, with the last caps that there were where there are none now: `xe` changes one in two
-    /// steps, and what was used of it counts.
+    /// The same, with the former caps where there are none now. `xe` changes a cap in two steps,
+    /// and the used part of it must still count.
     last: PortPolicy,
 }
 
-/// One NIC.
+/// One NIC behind its socket.
 #[derive(Debug)]
 pub struct ServedNic {
     switch_network: Arc<SwitchNetwork>,
     spec: NicConfig,
     offered_features: OfferedFeatures,
     config: Config,
-    /// The front-end that is connected now, if any.
+    /// Connected front-end, if any.
     session: Mutex<Option<SessionHandle>>,
-    /// Ends the control thread between sessions.
+    /// Ends the session thread between sessions.
     stop: Mutex<StopSignal>,
-    /// The control thread ends because the NIC is to stand still, and leaves its session here.
+    /// True if the session thread must end because the NIC is being quiesced. It leaves its session
+    /// in `frozen`.
     still: AtomicBool,
     frozen: Mutex<Option<FrozenSession>>,
     poll: Mutex<PollOverrides>,
@@ -243,10 +244,10 @@ pub struct ServedNic {
 }
 
 impl ServedNic {
-    /// Plugs it into its network.
+    /// Plugs a NIC into its network.
     ///
     /// # Errors
-    /// The network takes no more ports, or there are no descriptors.
+    /// The network accepts no more ports, or no descriptors are left.
     pub fn new(
         switch_network: &Arc<SwitchNetwork>,
         spec: NicConfig,
@@ -286,12 +287,12 @@ impl ServedNic {
         Ok(Arc::new(nic))
     }
 
-    /// Says what it has sent and got.
+    /// Logs the sent and received frames and bytes.
     pub fn log_counts(&self) {
         log_counts(self.spec.socket.display(), &self.switch_network.fabric.counts(self.spec.port));
     }
 
-    /// Sends the front-end away and takes no other one; does not wait.
+    /// Disconnects the front-end and accepts no other. Does not wait.
     pub fn hang_up(&self) {
         self.stop().stop();
         if let Some(session) = &*self.session() {
@@ -299,7 +300,7 @@ impl ServedNic {
         }
     }
 
-    /// It may do this from now on, and no more. What it has used of its caps counts.
+    /// Replaces its limits. The used part of its caps still counts.
     ///
     /// # Errors
     /// [`NicError::Fabric`]: a reactor has ended.
@@ -313,27 +314,27 @@ impl ServedNic {
         Ok(self.switch_network.fabric.set_port(self.spec.port, &nic_permissions.now)?)
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> PortId {
         self.spec.port
     }
 
-    /// Its network.
+    /// Returns its network.
     pub fn lan(&self) -> &Arc<SwitchNetwork> {
         &self.switch_network
     }
 
-    /// Pairs of queues that its driver may use.
+    /// Returns the number of queue pairs that its driver may use.
     pub fn pairs(&self) -> u16 {
         self.offered_features.pairs
     }
 
-    /// A front-end is connected.
+    /// Returns whether a front-end is connected.
     pub fn is_connected(&self) -> bool {
         self.session().is_some()
     }
 
-    /// Takes it out of its network. Its control thread has ended.
+    /// Removes it from its network. Its session thread has ended.
     pub fn unplug(&self) {
         self.switch_network.unplug(self.spec.port);
     }
@@ -355,12 +356,13 @@ impl ServedNic {
     }
 }
 
-/// Every value behind these locks is set in whole steps, so a panic elsewhere leaves it whole.
+/// Values behind these locks change in complete steps, so a panic elsewhere cannot leave them
+/// inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says what a port has sent and got.
+/// Logs the sent and received frames and bytes of a port.
 fn log_counts(nic: impl Display, counts: &PortCounts) {
     let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = *counts;
     let refused = reasons(|reason| counts.refused(reason));
@@ -370,7 +372,7 @@ fn log_counts(nic: impl Display, counts: &PortCounts) {
     );
 }
 
-/// Why frames were lost, and how many.
+/// Formats the drop reasons with their counts.
 fn reasons(count: impl Fn(Reason) -> u64) -> String {
     let some = Reason::ALL.iter().map(|reason| (reason.name(), count(*reason)));
     let some = some.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));

@@ -1,4 +1,4 @@
-//! What the ports of a switch do, as it is reported.
+//! Statistics of the ports of a switch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use super::{ServedNic, SwitchNetwork, Uplink};
 use crate::metrics::Residence;
 use crate::stats::{self, StatsDetail};
 
-/// Flows that are told of each port.
+/// Number of flows reported for each port.
 const FLOWS_TOLD: usize = 8;
-/// Of more ports than this only the largest flow is told when they are asked for together: an answer
-/// has bounds ([`model::rpc::MAX_LINE_BYTES`]).
+/// Number of ports in one reply above which only the largest flow of each is reported. A reply has
+/// a limited length ([`model::rpc::MAX_LINE_BYTES`]).
 const PORTS_IN_FULL: usize = 256;
 
-/// Who is at a port.
+/// NIC or host at a port.
 #[derive(Clone, Debug)]
 pub(crate) struct PortOwner {
     id: String,
     port: PortId,
-    /// Absent for the host.
+    /// `None` for the host.
     nic: Option<Arc<ServedNic>>,
     since: SystemTime,
 }
 
 impl PortOwner {
-    /// A NIC.
+    /// Creates the owner for a NIC.
     pub(crate) fn nic(id: &str, nic: &Arc<ServedNic>) -> Self {
         Self { id: id.into(), port: nic.spec.port, nic: Some(Arc::clone(nic)), since: nic.made }
     }
 
-    /// The host, at a device, beside those that are there already.
+    /// Adds the host at a device to the present owners.
     pub(crate) fn add_host(all: &mut Vec<Self>, uplink: &Uplink) {
         let id = apart(uplink.name(), |id| all.iter().any(|one| one.id == id));
         all.push(Self { id, port: uplink.port(), nic: None, since: uplink.made() });
     }
 }
 
-/// What a device is told as: its name, but that of nobody else, whose figures would be taken for its.
+/// Returns the id of a device in reports: its name, with a prefix if another port has this id.
 fn apart(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let mut id = name.to_owned();
     while is_taken(&id) {
@@ -53,7 +53,7 @@ fn apart(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     id
 }
 
-/// What those of `all` do that are `wanted`. Any network of their switch will do.
+/// Returns the statistics of `wanted` ports in `all`. Any network of their switch will do.
 pub(crate) fn ports(
     switch_network: &SwitchNetwork,
     all: &[PortOwner],
@@ -73,7 +73,7 @@ pub(crate) fn ports(
     told.into_iter().map(|one| port_reporter.port(one)).collect()
 }
 
-/// How long frames for them took.
+/// Returns the residence times of frames for these ports.
 pub(crate) fn residences(switch_network: &SwitchNetwork, all: &[PortOwner]) -> Vec<Residence> {
     let of_port = |one: &PortOwner| {
         let queues = switch_network.fabric.queues(one.port).into_iter();
@@ -89,15 +89,15 @@ pub(crate) fn residences(switch_network: &SwitchNetwork, all: &[PortOwner]) -> V
     all.iter().flat_map(of_port).collect()
 }
 
-/// What is told of ports, and by which names.
+/// Context of port reports, with the names that they use.
 struct PortReporter<'a> {
     switch_network: &'a SwitchNetwork,
     detail: StatsDetail,
-    /// Places in the list of reactors by their number.
+    /// Index in the list of reactors by reactor number.
     numbers: HashMap<u32, u32>,
     names: HashMap<PortId, &'a str>,
     flows: Flows,
-    /// Flows of each port.
+    /// Number of flows reported for each port.
     most: usize,
 }
 

@@ -1,13 +1,14 @@
-//! A NIC that stands still, so that another process goes on with it, or this one.
+//! Quiescing of a NIC, so that another process or this one can continue with it.
 //!
 //! ```text
-//!   serving --session between messages--> frozen --queues end: senders, then receivers--> still
-//!      ^                                                                                   |
-//!      +--------------------------------------go on----------------------------------------+
+//!   serving --session between messages--> frozen --drain: senders, then receivers--> quiesced
+//!      ^                                                                                 |
+//!      +------------------------------------unquiesce------------------------------------+
 //! ```
-//! A session stands still while its queues are served on. Where each of them is to go on is known
-//! when it has ended, and all of them end together ([`crate::nic_registry`]): a frame that has left its
-//! sender's ring is in its receiver's by then, if that has buffers: what waits for some is lost.
+//! A frozen session's queues are still served. Their positions are known when the session's thread
+//! has ended, and all queues of all NICs drain together ([`crate::nic_registry`]). By then each
+//! sent frame is in its receiver's ring, if that has buffers. A frame that waits for buffers is
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,26 +24,26 @@ use super::{NicError, NicSessionThread, ServedNic};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
 use crate::served_disk::SocketRole;
 
-/// A session that stands still, with what its control thread had of it.
+/// Frozen session, with the state that its session thread had.
 #[derive(Debug)]
 pub(crate) struct FrozenSession {
     pub(super) state: Box<SessionState>,
-    /// Those that are still served.
+    /// Queues that are still served.
     pub(super) queues: Vec<RunningQueue>,
-    /// What its driver has asked for over its control queue, if it has one.
+    /// Control-queue settings of the driver, if it has a control queue.
     pub(super) control_settings: Option<ControlSettings>,
 }
 
-/// A session that goes on.
+/// Session that continues.
 #[derive(Debug)]
 pub(super) struct ResumedSession {
     pub(super) session: Session,
     pub(super) control_settings: Option<ControlSettings>,
-    /// It is there when it has a ring to receive by.
+    /// Ticket that is used when the session has a receive ring.
     pub(super) barrier_ticket: BarrierTicket,
 }
 
-/// A NIC that stands still, until somebody goes on with it.
+/// Quiesced NIC. It stays so until it is unquiesced or handed over.
 #[derive(Debug)]
 pub(crate) struct QuiescedNic {
     pub(super) frozen: Option<FrozenSession>,
@@ -50,8 +51,8 @@ pub(crate) struct QuiescedNic {
 }
 
 impl ServedNic {
-    /// Waits until its front-end is within no message; one that still is at `until` is sent away: it
-    /// must not hold up the others. Everything is served meanwhile.
+    /// Waits until the front-end is between messages. If it still is not at `until`, it is
+    /// disconnected, because it must not delay the others. Everything is served meanwhile.
     pub(crate) fn settle(&self, until: Instant) {
         let session = self.session().clone();
         if let Some(session) = session.filter(|session| !wait_message_boundary(session, until)) {
@@ -65,7 +66,8 @@ impl ServedNic {
         session.close();
     }
 
-    /// Lets its session stand still, and takes no other one; does not wait. [`NicSessionThread::wait_quiesced`] does.
+    /// Freezes the session and accepts no other. Does not wait; [`NicSessionThread::wait_quiesced`]
+    /// does.
     pub(crate) fn freeze(&self) {
         self.still.store(true, Ordering::Release);
         self.stop().stop();
@@ -74,10 +76,11 @@ impl ServedNic {
         }
     }
 
-    /// Goes on where it stands. It sends when all others of the muster receive.
+    /// Serves the NIC again from its present position. It sends when all others of the barrier
+    /// receive.
     ///
     /// # Errors
-    /// The process can have no more threads or descriptors.
+    /// The process cannot create more threads or descriptors.
     pub(crate) fn go_on(
         self: &Arc<Self>,
         quiesced_nic: QuiescedNic,
@@ -91,7 +94,7 @@ impl ServedNic {
         self.serve_on(SocketRole::Listen(listener), None, session)
     }
 
-    /// The session, unless it cannot go on: its front-end is sent away then.
+    /// Returns the session. If it cannot continue, its front-end is disconnected instead.
     fn resumed(
         &self,
         frozen: FrozenSession,
@@ -116,9 +119,9 @@ impl ServedNic {
 }
 
 impl NicSessionThread {
-    /// Waits for the end of a NIC's control thread after [`ServedNic::freeze`], which was `asked` for then. A
-    /// front-end that has begun a message since [`ServedNic::wait_message_boundary`] and does not end it is sent away.
-    /// `None`: it does not listen, so nobody could come to it again.
+    /// Waits for the end of the session thread after [`ServedNic::freeze`] was called at `asked`.
+    /// Disconnects a front-end that has begun a message since [`ServedNic::settle`] and does not
+    /// finish it. Returns `None` if the NIC does not listen, so that no front-end could reconnect.
     pub(crate) fn wait_quiesced(self, nic: &ServedNic, asked: Instant) -> Option<QuiescedNic> {
         let session = || nic.session().clone();
         if missed_deadline(&self.done, asked, session)
@@ -126,7 +129,7 @@ impl NicSessionThread {
         {
             nic.send_away(&session);
         }
-        // Ends now. One that panicked has said so.
+        // The thread ends now. A panic was reported already.
         let _ = self.thread.join();
         let frozen = nic.frozen().take();
         self.listener.map(|listener| QuiescedNic { frozen, listener })
@@ -134,12 +137,12 @@ impl NicSessionThread {
 }
 
 impl QuiescedNic {
-    /// Takes nothing more from its guest.
+    /// Drains the queues that take frames from its guest.
     pub(crate) fn drain_tx(&mut self) {
         self.end(RunningQueue::sends);
     }
 
-    /// Gives its guest nothing more.
+    /// Drains the queues that deliver frames to its guest.
     pub(crate) fn drain_rx(&mut self) {
         self.end(|_| true);
     }
@@ -155,8 +158,8 @@ impl QuiescedNic {
         }
     }
 
-    /// Another process goes on with it: closes what is left here of its front-end's connection, and
-    /// leaves its socket's files.
+    /// Closes the rest of the front-end's connection, because another process serves the NIC.
+    /// Leaves the socket's files.
     pub(crate) fn part(self) {
         drop(self.frozen);
         if let Some(listener) = Arc::into_inner(self.listener) {

@@ -1,4 +1,4 @@
-//! What a switch says of itself, over HTTP.
+//! Metrics of a switch over HTTP.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,7 +9,7 @@ use super::switch_report::SwitchReporter;
 use crate::accept_gate::AcceptGate;
 use crate::metrics::{self, Address, ScrapeHandler};
 
-/// Answers scrapers until it is dropped.
+/// Server that answers scrapers until it is dropped.
 #[derive(Debug)]
 pub struct NetMetrics {
     gate: Arc<AcceptGate>,
@@ -17,10 +17,10 @@ pub struct NetMetrics {
 }
 
 impl NetMetrics {
-    /// Listens at `address` and answers for `told`.
+    /// Listens at `address` and serves the metrics of `switch_reporter`.
     ///
     /// # Errors
-    /// The address is not to be had, or the process can have no more threads or descriptors.
+    /// The address is unavailable, or the process cannot create more threads or descriptors.
     pub fn start(address: &Address, switch_reporter: Arc<SwitchReporter>) -> anyhow::Result<Self> {
         let gate = Arc::new(AcceptGate::new().context("cannot make a signal")?);
         let socket = metrics::bind(address)?;
@@ -36,7 +36,7 @@ impl Drop for NetMetrics {
     fn drop(&mut self) {
         self.gate.stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }

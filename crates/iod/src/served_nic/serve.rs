@@ -1,4 +1,4 @@
-//! A NIC's control thread: one front-end after the other.
+//! Session thread of a NIC, which serves one front-end after the other.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,37 +16,37 @@ use super::{NicError, ServedNic};
 use crate::served_disk::SocketRole;
 use crate::session_log::{SessionLogLevel, SessionLogLimiter};
 
-/// Pause before connecting again to a front-end that has left: one that turns us away at once
-/// must not keep a CPU busy.
+/// Pause before reconnecting to a front-end that has disconnected. A front-end that rejects
+/// connections at once must not keep a CPU busy.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A NIC's control thread. It ends after [`ServedNic::disconnect_front_end`], or when no front-end can come any more. With
-/// this the socket is closed and its files are removed, if it listens on one.
+/// Session thread of a NIC. It ends after [`ServedNic::hang_up`], or when no front-end can connect
+/// any more. Then its socket is closed, and the files of a listening socket are removed.
 #[derive(Debug)]
 pub struct NicSessionThread {
     pub(super) thread: JoinHandle<Result<(), SocketError>>,
-    /// Given when it ends.
+    /// Signalled when the thread ends.
     pub(super) done: StopSignal,
     pub(super) listener: Option<Arc<Listener>>,
 }
 
 impl NicSessionThread {
-    /// Waits for its end.
+    /// Waits until the thread ends.
     ///
     /// # Errors
-    /// No front-end could come any more.
+    /// No front-end could connect any more.
     pub fn wait(self) -> Result<(), SocketError> {
-        // A thread that panicked has said so.
+        // A panic of the thread was reported already.
         self.thread.join().unwrap_or(Ok(()))
     }
 }
 
 impl ServedNic {
-    /// Starts the control thread. Gives `ended` when it ends; without anybody to be told, a failure
-    /// is logged.
+    /// Starts the session thread. It signals `ended` when it ends. Without `ended`, a failure is
+    /// logged.
     ///
     /// # Errors
-    /// The process can have no more threads.
+    /// The process cannot start more threads.
     pub fn serve(
         self: &Arc<Self>,
         source: SocketRole,
@@ -55,7 +55,7 @@ impl ServedNic {
         self.serve_on(source, ended, None)
     }
 
-    /// As [`Self::session_thread`], with a session that goes on first.
+    /// Starts the session thread like [`Self::serve`], and first continues `session`.
     pub(super) fn serve_on(
         self: &Arc<Self>,
         source: SocketRole,
@@ -158,7 +158,7 @@ impl ServedNic {
         let nic = self.spec.socket.display();
         let handle = session.handle();
         *self.session() = Some(handle.clone());
-        // Told to stop before the handle could be seen.
+        // The stop may have been signalled before the handle was visible.
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.still.load(Ordering::Acquire) { handle.freeze() } else { handle.close() }
         }
@@ -183,7 +183,7 @@ impl ServedNic {
         }
     }
 
-    /// Says something about a front-end, unless there is too much of that.
+    /// Logs an event of a front-end, unless the rate limit applies.
     fn tell(&self, session_log_level: SessionLogLevel, what: &str) {
         let nic = self.spec.socket.display();
         match session_log_level {

@@ -1,4 +1,4 @@
-//! A NIC as sessions see it.
+//! The `vhost_user::Backend` of a NIC.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::ServedNic;
 use super::start_barrier::BarrierTicket;
 use crate::pool::ReactorLease;
 
-/// What holds since the driver has accepted features, until it does so again.
+/// State from one feature negotiation to the next.
 struct NegotiatedState {
     port_incarnation: PortIncarnation,
     features: AcceptedFeatures,
     queue_layout: QueueLayout,
-    /// From the first start of the control queue on. A front-end that has negotiated one and does
-    /// not hand us its ring answers it itself: which rings it starts is all that counts then.
+    /// Set from the first start of the control queue. A front-end may negotiate one and serve its
+    /// ring itself. Then only the rings that it starts count.
     control_queue_state: Option<Arc<ControlQueueState>>,
 }
 
@@ -33,19 +33,19 @@ impl NegotiatedState {
     }
 }
 
-/// One session's hold on a NIC.
+/// Backend of one session of a NIC.
 pub(super) struct NicSessionBackend<'a> {
     nic: &'a ServedNic,
     session: SessionHandle,
     negotiated_state: Option<NegotiatedState>,
     queues: Vec<RunningQueue>,
-    /// By pair: where its queues are served, while one of them is.
+    /// Lease of each pair, while one of its queues is served.
     places: Vec<Option<ReactorLease>>,
-    /// Front-ends take its end for the end of the device.
+    /// Channel to the front-end. Front-ends treat its end as the end of the device.
     channel: Option<BackendChannel>,
-    /// What the driver of a session that goes on had asked for, until it is known here.
+    /// Settings of a continued session's driver, until they are applied here.
     control_settings: Option<ControlSettings>,
-    /// The session goes on, and is there when it has a ring to receive by.
+    /// Ticket of a continued session, used when it has a receive ring.
     barrier_ticket: Option<BarrierTicket>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> NicSessionBackend<'a> {
         }
     }
 
-    /// For a session that goes on.
+    /// Prepares the backend for a continued session.
     pub(super) fn resuming(
         self,
         control_settings: Option<ControlSettings>,
@@ -74,7 +74,7 @@ impl<'a> NicSessionBackend<'a> {
         Self { control_settings, barrier_ticket, ..self }
     }
 
-    /// The session stands still: its queues, which are served on, and what its driver has asked for.
+    /// Freezes the session. Returns its queues, which are still served, and its driver's settings.
     pub(super) fn freeze(self) -> (Vec<RunningQueue>, Option<ControlSettings>) {
         let control_queue_state =
             self.negotiated_state.and_then(|negotiated_state| negotiated_state.control_queue_state);
@@ -84,7 +84,7 @@ impl<'a> NicSessionBackend<'a> {
         )
     }
 
-    /// The driver is gone, or is another one. All queues are stopped.
+    /// Drops the state of a driver that is gone or replaced. All queues are stopped.
     fn forget_driver(&mut self) {
         let control_queue_state = self
             .negotiated_state
@@ -97,7 +97,7 @@ impl<'a> NicSessionBackend<'a> {
         }
     }
 
-    /// What the driver asks for: nothing yet, at the first start of the control queue.
+    /// Returns the control queue's state, which has no settings at the first start of the queue.
     fn desk(&mut self) -> Result<Arc<ControlQueueState>, BackendError> {
         let negotiated_state = self.negotiated_state.as_mut().ok_or("no features were accepted")?;
         if let Some(control_queue_state) = &negotiated_state.control_queue_state {
@@ -113,7 +113,7 @@ impl<'a> NicSessionBackend<'a> {
         Ok(control_queue_state)
     }
 
-    /// What a driver had asked for when its session stood still is asked for again.
+    /// Applies the settings that the driver had when its session was frozen.
     fn resume_desk(&mut self) -> Result<(), BackendError> {
         let (Some(control_settings), Some(negotiated_state)) =
             (self.control_settings.take(), self.negotiated_state.as_mut())
@@ -131,7 +131,8 @@ impl<'a> NicSessionBackend<'a> {
         Ok(())
     }
 
-    /// A command now and then is no load: it takes no place of its own.
+    /// Returns a reactor for the control queue. It needs no lease, because rare commands are no
+    /// load.
     fn control_reactor(&self) -> Handle {
         let reactor_lease = self.places.iter().flatten().next();
         reactor_lease.map_or_else(
@@ -140,7 +141,7 @@ impl<'a> NicSessionBackend<'a> {
         )
     }
 
-    /// A reactor for a pair. All of a pair is on the same one.
+    /// Returns the reactor of a pair. Both its queues are on the same one.
     fn reactor(&mut self, pair: u16) -> Option<Handle> {
         let reactor_lease = self.places.get_mut(usize::from(pair))?;
         Some(
@@ -165,8 +166,9 @@ impl Backend for NicSessionBackend<'_> {
         self.nic.offered_features.bits()
     }
 
-    /// QEMU before 8.0 adds each region once for each pair, which contradicts itself. Tables of 8
-    /// regions, as others have too, are left.
+    /// Withholds the memory-slot feature. QEMU before 8.0 adds each region once for each pair,
+    /// which contradicts itself. Without the feature, front-ends send memory tables of up to 8
+    /// regions.
     fn withheld_features(&self) -> u64 {
         CONFIGURE_MEM_SLOTS
     }
@@ -207,7 +209,7 @@ impl Backend for NicSessionBackend<'_> {
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
         let negotiated_state = self.negotiated_state.as_ref().ok_or("no features were accepted")?;
         let role = negotiated_state.queue_layout.of(start.index).ok_or("no such queue")?;
-        // Rings start in their order: the first of the session receives, and has been started.
+        // Rings start in order: the first ring of the session receives, and has been started.
         if start.index > 0
             && let Some(barrier_ticket) = self.barrier_ticket.take()
         {

@@ -1,30 +1,30 @@
-//! NICs that go on together: nobody sends before all are there to receive.
+//! Start barrier of NICs: none sends before all can receive.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long those that are late are waited for: they have only to start a ring.
+/// Longest wait for late participants, which only have to start a ring.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Those who are not there yet.
+/// Number of participants that have not arrived yet.
 #[derive(Debug, Default)]
 pub(crate) struct StartBarrier {
     missing: Mutex<usize>,
     changed: Condvar,
 }
 
-/// Somebody who is still to come: is there when this is dropped, whatever became of it.
+/// Participant that has not arrived yet. It arrives when this is dropped, whatever the reason.
 #[derive(Debug)]
 pub(crate) struct BarrierTicket(Arc<StartBarrier>);
 
 impl StartBarrier {
-    /// One more is to come.
+    /// Adds a participant.
     pub(crate) fn expect(self: &Arc<Self>) -> BarrierTicket {
         *self.missing.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         BarrierTicket(Arc::clone(self))
     }
 
-    /// Waits until all are there, but no longer than a bit.
+    /// Waits until all participants have arrived, at most [`PATIENCE`].
     fn wait(&self) {
         let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let some = |missing: &mut usize| *missing > 0;
@@ -33,7 +33,7 @@ impl StartBarrier {
 }
 
 impl BarrierTicket {
-    /// Is there, and waits for the others.
+    /// Arrives and waits for the others.
     pub(crate) fn join(self) {
         let start_barrier = Arc::clone(&self.0);
         drop(self);
@@ -64,7 +64,7 @@ mod tests {
             for (number, one) in all.into_iter().enumerate() {
                 scope.spawn(move || {
                     there.fetch_add(1, Ordering::SeqCst);
-                    // One is gone before it could come.
+                    // One participant ends before it arrives.
                     if number == 3 {
                         drop(one)
                     } else {

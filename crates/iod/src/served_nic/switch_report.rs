@@ -1,4 +1,4 @@
-//! What the switch of `ringway-net` says of itself, to callers and scrapers.
+//! Reports of a `ringway-net` switch for callers and scrapers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{PortOwner, ServedNic, SwitchNetwork, Uplink, ports, residences};
 use crate::metrics;
 use crate::stats::{self, StatsDetail};
 
-/// A switch, and who is at its ports.
+/// Switch with the owners of its ports.
 #[derive(Debug)]
 pub struct SwitchReporter {
     switch_network: Arc<SwitchNetwork>,
@@ -21,7 +21,8 @@ pub struct SwitchReporter {
 }
 
 impl SwitchReporter {
-    /// Of a switch with these NICs, and perhaps the host at a device, whose queues wait like this.
+    /// Creates the reporter of a switch with these NICs, optionally the host, and the polling
+    /// settings of its queues.
     pub fn new(
         switch_network: &Arc<SwitchNetwork>,
         nics: &[Arc<ServedNic>],
@@ -36,7 +37,7 @@ impl SwitchReporter {
         Arc::new(Self { switch_network: Arc::clone(switch_network), all, polling, started })
     }
 
-    /// Everything.
+    /// Returns all statistics.
     pub(crate) fn stats(&self) -> Stats {
         let pool = &self.switch_network.pool;
         let mut all = stats::process(self.started.0, pool, &[], |_| false, StatsDetail::Counts);
@@ -45,14 +46,14 @@ impl SwitchReporter {
         all
     }
 
-    /// The page that a scraper gets.
+    /// Returns the page of a scrape.
     pub(crate) fn metrics(&self) -> String {
         let since = stats::unix_seconds(self.started.1);
         metrics::ports_page(&self.stats(), &residences(&self.switch_network, &self.all), since)
     }
 }
 
-/// Short names of NICs: those of their sockets, without folder and ending, where they differ.
+/// Returns short names of NICs: the file name of the socket without extension, where it is unique.
 fn names(sockets: &[&Path]) -> Vec<String> {
     let short = |socket: &Path| socket.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let shorts: Vec<_> = sockets.iter().copied().map(short).collect();

@@ -1,6 +1,6 @@
 //! Names of virtio features.
 
-/// Bits that a block device or its rings may have, with the specification's names.
+/// Feature bits of a block device or its rings, with the names of the specification.
 const NAMES: [(u32, &str); 19] = [
     (1, "size_max"),
     (2, "seg_max"),
@@ -23,7 +23,7 @@ const NAMES: [(u32, &str); 19] = [
     (36, "order_platform"),
 ];
 
-/// Names of the bits in `features`; those without a name by their number.
+/// Returns the names of the bits in `features`. A bit without a name is named by its number.
 pub(super) fn names(features: u64) -> Vec<String> {
     let set = (0..u64::BITS).filter(|bit| features & 1 << bit != 0);
     let name = |bit| {

@@ -1,4 +1,4 @@
-//! What is held: by the keeper, and of disks that are not open.
+//! Statistics of the keeper, and of preserved disks that are not open.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model::report::{DiskState, DiskStats, Geometry, KeeperStats};
 use crate::disk_registry::RefusedDisk;
 use crate::keeper_link::KeeperInfo;
 
-/// A disk that does nothing, and why.
+/// Returns the statistics of a refused disk, with the reason.
 pub(crate) fn refused(
     RefusedDisk { preserved_disk: held, reason, novel }: &RefusedDisk,
 ) -> DiskStats {
@@ -32,7 +32,7 @@ pub(crate) fn refused(
     }
 }
 
-/// The keeper.
+/// Returns the statistics of the keeper.
 pub(crate) fn keeper(keeper_info: KeeperInfo, adopted: Option<Duration>) -> KeeperStats {
     let KeeperInfo { pid, restarts, last_exit, .. } = keeper_info;
     let adopted_seconds_ago = adopted.map(|ago| ago.as_secs_f64());

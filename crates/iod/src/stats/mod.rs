@@ -1,4 +1,4 @@
-//! What a process and its disks say of themselves.
+//! Statistics of a process and its disks.
 
 mod features;
 mod keeper;
@@ -20,16 +20,16 @@ pub(crate) use polling::{refusals, waits};
 use requests::Names;
 pub(crate) use requests::{latency, op, stage};
 
-/// How much is told of each disk.
+/// Level of detail of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatsDetail {
     /// Counts and times.
     Counts,
-    /// Each queue and each slow request too.
+    /// Each queue and each slow request, too.
     Everything,
 }
 
-/// The whole process: its reactors, and those of `exports` that are `wanted`.
+/// Returns the statistics of the process: its reactors, and `wanted` disks of `served_disks`.
 pub(crate) fn process(
     started: Instant,
     pool: &Pool,
@@ -129,7 +129,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
     }
 }
 
-/// Why requests wait, and what ends it.
+/// Explains why requests wait, and what ends the wait.
 fn alert(served_disk: &ServedDisk) -> Option<String> {
     let (waiting, place) = (served_disk.waiting(), served_disk.backend_text());
     if let Some(StuckStorage { since, requests, verb }) = served_disk.stuck() {
@@ -153,7 +153,7 @@ fn counts(counts: Counts) -> OpCounts {
     OpCounts { read, write, flush, discard, write_zeroes, get_id }
 }
 
-/// In seconds since 1970.
+/// Converts a time to seconds since 1970.
 pub(crate) fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! How the queues of a disk wait, as it is reported.
+//! Polling statistics of a disk's queues.
 
 use blk::QueueState;
 use model::report::{PollReason, PollRefusals, PollStats, QueuePolling};
@@ -7,7 +7,7 @@ use reactor::{PollReason as Reason, PollState, SpinRefusal};
 use super::microseconds;
 use crate::served_disk::ServedDisk;
 
-/// What is in force for a disk, and what it has cost and brought.
+/// Returns the settings in effect for a disk, with their cost and benefit.
 pub(super) fn of(served_disk: &ServedDisk) -> PollStats {
     let state = served_disk.device().poll_state();
     let served =
@@ -19,21 +19,21 @@ pub(super) fn of(served_disk: &ServedDisk) -> PollStats {
     }
 }
 
-/// What one queue does, and what that has cost and brought.
+/// Returns the polling state of one queue, with its cost and benefit.
 pub(super) fn of_queue(queue: &QueueState) -> QueuePolling {
     waits(&queue.poll, queue.served)
 }
 
-/// What forbade to look.
+/// Returns how often polling was refused, by reason.
 pub(crate) fn refusals(state: &PollState) -> PollRefusals {
     let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = state.refused;
     PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used }
 }
 
-/// How somebody waits, who is served now or was before.
+/// Returns the polling state of queues that are served now or were served before.
 pub(crate) fn waits(state: &PollState, served: bool) -> QueuePolling {
     QueuePolling {
-        // One that is not served any more shows what it did last.
+        // A queue that is not served any more shows its last state.
         armed: state.armed() && served,
         reason: reason(state.reason),
         hits: state.hits,

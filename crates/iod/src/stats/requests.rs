@@ -1,4 +1,4 @@
-//! Times and single requests, as they are reported.
+//! Statistics of request times and of single requests.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,15 +10,15 @@ use model::report::{
 
 use super::{microseconds, polling};
 
-/// Slow requests told of one disk. A recorder keeps dozens for each queue.
+/// Slow requests reported for one disk. A recorder stores dozens for each queue.
 const SLOW_TOLD: usize = 32;
 
-/// Whose label is whose, and which number has which reactor.
+/// Names of disks by label, and indexes of reactors by number.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// Ids of disks by the label of their device.
     pub(crate) disks: BTreeMap<u32, String>,
-    /// Places in the list of reactors by their number.
+    /// Index in the list of reactors by reactor number.
     pub(crate) reactors: BTreeMap<u32, u32>,
 }
 
@@ -32,7 +32,7 @@ impl Names {
     }
 }
 
-/// As the wire tells it.
+/// Converts a summary to its report type.
 pub(crate) fn latency(summary: &Summary) -> Latency {
     Latency {
         count: summary.count,
@@ -44,7 +44,7 @@ pub(crate) fn latency(summary: &Summary) -> Latency {
     }
 }
 
-/// As the wire names it.
+/// Converts a stage to its report type.
 pub(crate) fn stage(stage: Stage) -> report::Stage {
     match stage {
         Stage::Queue => report::Stage::Queue,
@@ -55,7 +55,7 @@ pub(crate) fn stage(stage: Stage) -> report::Stage {
     }
 }
 
-/// As the wire names it.
+/// Converts an operation to its report type.
 pub(crate) fn op(op: Op) -> report::Op {
     match op {
         Op::Read => report::Op::Read,
@@ -80,7 +80,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Every stage and kind that has durations.
+/// Returns the times of every stage and operation that has some.
 pub(super) fn stages(device: &BlkDevice) -> Vec<StageTimes> {
     let pairs = Stage::ALL.into_iter().flat_map(|stage| Op::ALL.map(|op| (stage, op)));
     let told = pairs.filter_map(|(one, kind)| {
@@ -91,7 +91,7 @@ pub(super) fn stages(device: &BlkDevice) -> Vec<StageTimes> {
     told.collect()
 }
 
-/// The oldest request under way.
+/// Returns the oldest request in flight.
 pub(super) fn oldest(device: &BlkDevice) -> Option<OldestRequest> {
     let oldest = device.oldest()?;
     let now = clock_ns();
@@ -106,13 +106,13 @@ pub(super) fn oldest(device: &BlkDevice) -> Option<OldestRequest> {
     })
 }
 
-/// Slow requests, the latest first.
+/// Returns slow requests, newest first.
 pub(super) fn slow(device: &BlkDevice, names: &Names) -> Vec<report::SlowRequest> {
     let now = clock_ns();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     let mut records = device.slow();
     records.sort_by_key(|record| std::cmp::Reverse(record.known_ns + record.total_ns()));
-    // The slowest of a minute may be there as a slow one too.
+    // The slowest request of a minute may also be in the list of slow requests.
     records.dedup();
     let told = records.iter().take(SLOW_TOLD).map(|record| one_slow(record, names, now, wall));
     told.collect()
@@ -139,7 +139,7 @@ fn one_slow(record: &SlowRequest, names: &Names, now: u64, wall: f64) -> report:
     }
 }
 
-/// Each queue that was ever served.
+/// Returns the statistics of each queue that was ever served.
 pub(super) fn queues(device: &BlkDevice, names: &Names) -> Vec<QueueStats> {
     let now = clock_ns();
     let states = device.queue_states().into_iter().enumerate();
@@ -160,7 +160,7 @@ pub(super) fn queues(device: &BlkDevice, names: &Names) -> Vec<QueueStats> {
     told.collect()
 }
 
-/// Sums over the queues of a disk as they stand now.
+/// Sums over the present queues of a disk.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     pub(super) in_flight: u64,

@@ -1,4 +1,4 @@
-//! Front-ends of NICs that do exactly what a test says.
+//! NIC front-ends that do exactly what a test says.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,25 +12,25 @@ use testkit::raw::{Guest, Setup};
 
 use super::Io;
 
-/// Long enough for any frame.
+/// Deadline for any frame.
 pub const SOON: Duration = PROCESS_DEADLINE;
-/// Longest that guests may wait for an upgrade on a quiet machine, as is promised.
+/// Longest pause of guests during an upgrade on a quiet machine, as documented.
 pub const PAUSE_PROMISED: Duration = Duration::from_millis(200);
-/// The same with every CPU taken by other tests.
+/// Longest pause while other tests use every CPU.
 const PAUSE_BUSY: Duration = Duration::from_millis(4000);
 
-/// Soak has the machine for itself.
+/// Returns whether this is a soak run, which has the machine for itself.
 pub fn is_soak() -> bool {
     testkit::rounds(0, 1) == 1
 }
 
-/// Longest that guests may wait for an upgrade, in milliseconds.
+/// Returns the longest allowed pause of guests during an upgrade, in milliseconds.
 pub fn pause_max_ms() -> f64 {
     let longest = if is_soak() { PAUSE_PROMISED } else { PAUSE_BUSY };
     longest.as_secs_f64() * 1e3
 }
 
-/// Parameters of `nic.attach` for a NIC `id` on a socket of the same name.
+/// Returns the parameters of `nic.attach` for a NIC `id` on a socket of the same name.
 pub fn spec(io: &Io, id: &str, network: &str, number: u8) -> Value {
     let mac = format!("02:00:00:00:00:{number:02x}");
     json!({"id": id, "socket": io.socket(id), "network": network, "mac": mac})
@@ -40,7 +40,7 @@ pub fn attach(io: &Io, id: &str, network: &str, number: u8) {
     io.caller().call("nic.attach", spec(io, id, network, number)).unwrap();
 }
 
-/// A front-end with so many pairs of queues, and buffers in each.
+/// Starts a front-end with this many queue pairs, and buffers in each.
 pub fn guest(socket: &Path, pairs: u16) -> Guest {
     let setup = Setup { queues: 2 * pairs, ..Setup::default() };
     let mut guest = Guest::start(socket, &setup).unwrap();
@@ -50,13 +50,13 @@ pub fn guest(socket: &Path, pairs: u16) -> Guest {
     guest
 }
 
-/// A frame from one station to another, 0xff being everybody.
+/// Builds a frame from one station to another. 0xff is the broadcast address.
 pub fn frame(dst: u8, src: u8, text: &str) -> Vec<u8> {
     let station = |number: u8| if number == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, number] };
     [&station(dst)[..], &station(src), &[0x12, 0x34], text.as_bytes()].concat()
 }
 
-/// A frame of UDP from station 1 to everybody, from this port to port 9 of another address.
+/// Builds a UDP broadcast frame from station 1, from this port to port 9 of another IP address.
 pub fn datagram(port: u16) -> Vec<u8> {
     let ip = [0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let udp = [port.to_be_bytes(), [0, 9], [0, 8], [0, 0]].concat();
@@ -71,20 +71,20 @@ pub fn send(guest: &mut Guest, frame: &[u8]) {
     guest.send_frame(0, &PLAIN, frame).unwrap();
 }
 
-/// Asks who has the host's address.
+/// Builds an ARP request for the host's address.
 pub fn question() -> Vec<u8> {
     let arp =
         [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
     [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &arp].concat()
 }
 
-/// The host's answer to [`question`]; whatever else it says is passed over.
+/// Waits for the host's reply to [`question`], and ignores other frames.
 pub fn answer(guest: &mut Guest) {
     let is_answer = |frame: &[u8]| frame[12..14] == [8, 6] && frame[21] == 2;
     while !is_answer(&received(guest)) {}
 }
 
-/// Connects again with the same memory and rings, as a front-end does whose backend has died.
+/// Reconnects with the same memory and rings, as a front-end does after its backend has died.
 pub fn reconnect(guest: &mut Guest, socket: &Path) {
     let setup = Setup::default();
     let mut frontend = Frontend::connect(socket).unwrap();
@@ -98,7 +98,7 @@ pub fn reconnect(guest: &mut Guest, socket: &Path) {
     }
 }
 
-/// Runs a program in the namespace of the test.
+/// Runs a program in the network namespace of the test.
 pub fn run(words: &str) {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().unwrap());

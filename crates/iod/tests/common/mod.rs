@@ -1,5 +1,5 @@
-//! The built programs, as tests start and ask them.
-// Test code, of which each file uses a part.
+//! Helpers that start the built programs and call them.
+// Test code, of which each file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 pub mod frames;
@@ -26,7 +26,7 @@ pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
 pub const NET: &str = env!("CARGO_BIN_EXE_ringway-net");
 pub const IO: &str = env!("CARGO_BIN_EXE_ringway-io");
 
-/// Runs a program that ends by itself: exit code and what it said.
+/// Runs a program until it ends. Returns its exit code and standard error.
 pub fn ends<S: AsRef<OsStr>>(program: &str, options: &[S]) -> (i32, String) {
     let mut process =
         Process::start(Command::new(program).args(options).stdout(Stdio::null())).unwrap();
@@ -34,7 +34,7 @@ pub fn ends<S: AsRef<OsStr>>(program: &str, options: &[S]) -> (i32, String) {
     (status.code().unwrap(), process.stderr())
 }
 
-/// Starts a program with `--ready-fd`, and waits until it is.
+/// Starts a program with `--ready-fd`, and waits until it is ready.
 pub fn ready<S: AsRef<OsStr>>(program: &str, options: &[S]) -> Process {
     let mut command = Command::new(program);
     command.args(options).args(["--ready-fd", "1"]).stdout(Stdio::piped());
@@ -47,13 +47,13 @@ pub fn ready<S: AsRef<OsStr>>(program: &str, options: &[S]) -> Process {
     }
 }
 
-/// `ringway-blk` on `socket`.
+/// Starts `ringway-blk` on `socket`.
 pub fn blk(socket: &Path, options: &[&str]) -> Process {
     let socket = socket.to_str().unwrap();
     ready(BLK, &[&["--socket-path", socket], options].concat())
 }
 
-/// A file of `bytes` zeroes.
+/// Creates a file of `bytes` zeroes.
 pub fn image(folder: &TempDir, name: &str, bytes: u64) -> String {
     let path = folder.path().join(name);
     std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
@@ -72,12 +72,12 @@ pub fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Of each thread of a process: its name, and how often it slept.
+/// Returns the name of each thread of a process, and how often it slept.
 pub fn sleeps(pid: u32) -> BTreeMap<String, u64> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let threads = entries.filter_map(|entry| {
         let path = entry.unwrap().path();
-        // It may have ended.
+        // The thread may have ended.
         let text = std::fs::read_to_string(path.join("status")).ok()?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -90,8 +90,8 @@ pub fn sleeps(pid: u32) -> BTreeMap<String, u64> {
     threads.collect()
 }
 
-/// CPU time of a process in hundredths of a second (proc_pid_stat(5), utime and stime). One that looks all the
-/// time sleeps as seldom as one that does nothing.
+/// Returns the CPU time of a process in hundredths of a second (proc_pid_stat(5), utime and stime).
+/// The number of sleeps would not do: a thread that always polls sleeps as seldom as an idle one.
 pub fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -99,19 +99,18 @@ pub fn ticks(pid: u32) -> u64 {
     times.map(|time| time.parse::<u64>().unwrap()).sum()
 }
 
-/// So long nothing wakes up where nothing is to be done: whatever is due at all, and does not come in this
-/// time, is no part of a percent.
+/// Time without any wakeup that proves idleness. Rarer events cost less than a percent of a CPU.
 pub fn stillness() -> Duration {
     Duration::from_secs(testkit::rounds(3, 10) as u64)
 }
 
-/// What `work` returns, and how long it took.
+/// Returns the result of `work` and its duration.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
     let began = Instant::now();
     (work(), began.elapsed())
 }
 
-/// A running `ringway-io`.
+/// Running `ringway-io`.
 pub struct Io {
     pub process: Process,
     pub folder: TempDir,
@@ -123,12 +122,12 @@ impl Io {
         Self::start_with(&[])
     }
 
-    /// It ends with the test, whatever happens to that.
+    /// Starts a program that ends with the test, even if the test fails.
     pub fn start_with(options: &[&str]) -> Self {
         Self::lasting(&[options, &["--die-with-parent"]].concat())
     }
 
-    /// One whose worker goes on when its keeper is killed.
+    /// Starts a program whose worker continues when its keeper is killed.
     pub fn lasting(options: &[&str]) -> Self {
         let folder = folder();
         let control = folder.path().join("control");
@@ -137,7 +136,7 @@ impl Io {
         Self { process, folder, control }
     }
 
-    /// Started by somebody who ignores the end of children, which those inherit.
+    /// Starts a program whose parent ignores SIGCHLD, which children inherit.
     pub fn of_a_careless_starter() -> Self {
         let folder = folder();
         let control = folder.path().join("control");
@@ -146,7 +145,7 @@ impl Io {
         Self { process: ready("env", &words), folder, control }
     }
 
-    /// In a session of its own, by which the kernel may divide CPUs.
+    /// Starts a program in its own session, because the kernel may divide CPUs by session.
     pub fn apart(options: &[&str]) -> Self {
         let folder = folder();
         let control = folder.path().join("control");
@@ -162,13 +161,13 @@ impl Io {
         self.folder.path().join(name)
     }
 
-    /// Parameters of `disk.attach` for a disk `id` on a socket of the same name.
+    /// Returns the parameters of `disk.attach` for a disk `id` on a socket of the same name.
     pub fn spec(&self, id: &str, backend: Value) -> Value {
         json!({"id": id, "socket": self.socket(id), "backend": backend})
     }
 }
 
-/// A connection to a control socket.
+/// Connection to a control socket.
 pub struct Caller {
     reader: BufReader<UnixStream>,
     next: u64,
@@ -189,12 +188,12 @@ impl Caller {
         self.reader.get_ref()
     }
 
-    /// The next answer as it came.
+    /// Reads the next reply as text.
     pub fn read_line(&mut self, line: &mut String) {
         self.reader.read_line(line).unwrap();
     }
 
-    /// The next answer; `None`: the other side has closed.
+    /// Returns the next reply, or `None` if the other side has closed.
     pub fn receive(&mut self) -> Option<Response> {
         let mut line = String::new();
         match self.reader.read_line(&mut line).unwrap() {
@@ -203,7 +202,7 @@ impl Caller {
         }
     }
 
-    /// Sends a line that may be anything and returns the refusal.
+    /// Sends any line and returns the error reply.
     pub fn refused_line(&mut self, line: &str) -> (Value, RpcError) {
         self.send_line(format!("{line}\n").as_bytes());
         let response = self.receive().unwrap();
@@ -233,14 +232,14 @@ impl Caller {
     }
 }
 
-/// Kinds of the open descriptors of a process, without pipes: the one of `--ready-fd` is closed
-/// some time after it was written.
+/// Returns the types of open descriptors of a process without pipes, because the pipe of
+/// `--ready-fd` closes some time after its newline.
 pub fn open_files(process: &Process) -> Vec<String> {
     let folder = format!("/proc/{}/fd", process.id());
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries
         .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
-        // Numbers of sockets are not the same twice.
+        // Socket numbers change, so drop them.
         .map(|link| link.to_string_lossy().split(':').next().unwrap_or_default().to_owned())
         .filter(|kind| kind != "pipe")
         .collect();
@@ -248,7 +247,7 @@ pub fn open_files(process: &Process) -> Vec<String> {
     names
 }
 
-/// Lets a process open descriptors of numbers below `limit` only; returns the limit that it had.
+/// Limits the descriptors of a process to numbers below `limit`. Returns the former limit.
 pub fn limit_open_files(process: u32, limit: u64) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
@@ -259,7 +258,7 @@ pub fn limit_open_files(process: u32, limit: u64) -> u64 {
     had[0]
 }
 
-/// Lets a process and those that it starts open no descriptor of a number from `limit` on, ever.
+/// Limits the descriptors of a process and its children to numbers below `limit`, for ever.
 pub fn cap_open_files(process: u32, limit: u64) {
     let pid = Pid::from_raw(process.try_into().unwrap());
     let new = Rlimit { current: Some(limit), maximum: Some(limit) };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use testkit::process::PROCESS_DEADLINE;
 
-/// A client of our own that has come as far as requests.
+/// Connects a client up to the request phase.
 pub fn client(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
@@ -43,7 +43,7 @@ pub fn is_closed(stream: &mut UnixStream) -> bool {
     }
 }
 
-/// Writes 512 bytes; waits for the reply.
+/// Writes 512 bytes and waits for the reply.
 pub fn write(stream: &mut UnixStream, offset: u64, byte: u8) {
     stream.write_all(&[request(1, offset, 512), vec![byte; 512]].concat()).unwrap();
     let mut reply = [0; 16];

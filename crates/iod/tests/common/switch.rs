@@ -1,4 +1,4 @@
-//! A `ringway-net` with a folder of its sockets.
+//! A `ringway-net` with the folder of its sockets.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// One with a port of each of these names.
+    /// Starts a switch with a port of each of these names.
     pub fn with(ports: &[&str], options: &[&str]) -> Self {
         let folder = folder();
         let control = folder.path().join("control");
@@ -25,7 +25,7 @@ impl Switch {
         Self { process, folder }
     }
 
-    /// What each port sent and got, by name.
+    /// Returns the statistics of all ports.
     pub fn ports(&self) -> Vec<model::report::PortStats> {
         Caller::connect(&self.folder.path().join("control")).stats().ports
     }

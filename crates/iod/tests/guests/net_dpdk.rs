@@ -1,5 +1,4 @@
-//! DPDK's virtio-user, a front-end that we did not write, at `ringway-net`. Needs root, for huge
-//! pages.
+//! DPDK's virtio-user, a third-party front-end, at `ringway-net`. Needs root, for huge pages.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -11,10 +10,10 @@ use testkit::process::eventually;
 use testkit::rounds;
 use testkit::testpmd::{Memory, Nics, Testpmd, allow_huge_pages};
 
-/// MiB of one testpmd.
+/// Memory of one testpmd in MiB.
 const MEMORY_MIB: u32 = 256;
 
-/// Two NICs of one testpmd at the ports `a` and `b`.
+/// Returns two NICs of one testpmd at the ports `a` and `b`.
 fn nics(switch: &Switch) -> Nics {
     let sockets: Vec<PathBuf> = ["a", "b"].map(|name| switch.port(name)).into();
     Nics { sockets, memory_mib: MEMORY_MIB, ..Nics::default() }
@@ -24,18 +23,18 @@ fn switch(pairs: u16) -> Switch {
     Switch::with(&["a", "b"], &["--queues", &pairs.to_string()])
 }
 
-/// Lets frames go around until each side has received so many more.
+/// Waits until each side has received this many more frames.
 fn go_around(testpmd: &mut Testpmd, frames: u64) {
     let received = |testpmd: &mut Testpmd| [0, 1].map(|n| testpmd.counts(n).unwrap().received);
     let before = received(testpmd);
-    // It announces nothing.
+    // testpmd does not report progress by itself.
     eventually("frames go around", || {
         let now = received(testpmd);
         now.iter().zip(before).all(|(now, before)| *now >= before + frames)
     });
 }
 
-/// Frames go around between both NICs, and the switch loses none.
+/// Checks that frames go around between both NICs and the switch loses none.
 fn none_is_lost(what: &str, switch: &Switch, nics: &Nics) {
     let mut testpmd = nics.start().unwrap();
     testpmd.command("start tx_first 2").unwrap();
@@ -80,7 +79,7 @@ fn full_frames_and_one_pair_of_two() {
     none_is_lost("one pair", &switch, &Nics { mergeable: false, ..nics(&switch) });
 }
 
-/// Frames that are longer than a buffer of the receiver are in several of them.
+/// A frame that is longer than a receive buffer is spread over several buffers.
 #[test]
 fn mergeable_buffers_hold_what_one_does_not() {
     let switch = Switch::with(&["a", "b"], &["--mtu", "9000"]);
@@ -91,7 +90,7 @@ fn mergeable_buffers_hold_what_one_does_not() {
     testpmd.quit().unwrap();
 }
 
-/// One that listens is connected to; its queues are stopped and started while it is.
+/// The switch connects to a front-end that listens, which stops and starts its queues meanwhile.
 #[test]
 fn a_front_end_that_listens_starts_and_stops_its_queues() {
     let folder = crate::common::folder();
@@ -112,7 +111,7 @@ fn a_front_end_that_listens_starts_and_stops_its_queues() {
     assert!(process.terminate().unwrap().success());
 }
 
-/// A testpmd that dies takes nothing with it: the next one is served.
+/// After a testpmd is killed, the next one is served.
 #[test]
 fn one_that_is_killed_makes_room_for_the_next() {
     let mut switch = switch(1);

@@ -1,4 +1,4 @@
-//! Two real guests that speak to each other through `ringway-net`.
+//! Two real guests that talk to each other through `ringway-net`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::nics::*;
 use crate::common::*;
 use testkit::guest::{Guest, Kind};
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 
 #[test]
@@ -46,7 +46,8 @@ fn user_mode_linux_pings_and_streams() {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap()];
     let mut switch = ready(NET, &ports);
-    // Neither end may find its input at an end first: the other one would take that for the end.
+    // Keep both inputs open: the end of one would look like the end of the stream to the other
+    // side.
     let server = format!(
         "{DRIVERS}
         ip addr add 10.9.0.2/24 dev eth0
@@ -72,7 +73,7 @@ fn user_mode_linux_pings_and_streams() {
     assert!(switch.terminate().unwrap().success());
 }
 
-/// Queues of one direction that have carried packets, as the driver has counted them.
+/// Counts the queues of a direction that have carried packets, by the driver's statistics.
 fn busy_queues(output: &str, direction: &str) -> usize {
     let count = |line: &&str| {
         let line = line.trim().strip_prefix(direction)?.strip_prefix("_queue_")?;
@@ -83,13 +84,13 @@ fn busy_queues(output: &str, direction: &str) -> usize {
     output.lines().filter(|line| count(line).is_some_and(|packets| packets > 0)).count()
 }
 
-/// In the script of a guest of User-Mode Linux, behind its drivers.
+/// Part of the script of a User-Mode Linux guest, after its drivers.
 const IPV6: &str = "for module in lib/crc-ccitt net/ipv6/ipv6; do
         busybox insmod $modules/$module.ko || exit 3
     done";
 
-/// It has one CPU, so its driver begins with one pair and gets more by `ethtool`, which asks for them
-/// over the control queue. Filters are set there, too: finding a neighbour of IPv6 needs them.
+/// The guest has one CPU, so its driver starts with one pair. `ethtool` requests more over the
+/// control queue. Filters are set there, too: IPv6 neighbour discovery needs them.
 #[test]
 fn user_mode_linux_changes_its_pairs() {
     let folder = folder();

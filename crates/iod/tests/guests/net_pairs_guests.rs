@@ -1,4 +1,4 @@
-//! A guest of QEMU that changes how many pairs of queues its NIC uses while it speaks to the host. QEMU
+//! A QEMU guest that changes the number of queue pairs of its NIC while it talks to the host. QEMU
 //! answers its control queue, and disables and enables rings. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -14,20 +14,22 @@ use testkit::in_namespace::in_own_network;
 use testkit::process::Process;
 use testkit::process::eventually;
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// The host's device.
+/// TAP device of the host.
 const TAP: &str = "rwp0";
-/// Pairs that the NIC has, all of which the driver of a guest with as many CPUs uses at first.
+/// Queue pairs of the NIC. The driver of a guest with as many CPUs uses all of them at first.
 const PAIRS: u16 = 4;
-/// Pairs in use, one after the other.
+/// Numbers of pairs in use, one after the other.
 const IN_USE: [u16; 3] = [PAIRS, 1, PAIRS];
-/// Frames that each CPU of the guest sends at least: its driver has a queue for each, if there are as many.
+/// Fewest frames that each CPU of the guest sends. Its driver has a queue for each CPU, if there
+/// are enough.
 const PINGS: u64 = 30;
-/// More frames than a word now and then.
+/// More frames than occasional traffic has.
 const STREAM: u64 = 20;
 
-/// Streams both ways for each number of pairs, and pings by each CPU. It waits for a line before and after that.
+/// Streams in both directions for each number of pairs, and pings by each CPU. The script waits for
+/// a line before and after.
 const SCRIPT: &str = r#"
 ip addr add 10.9.0.2/24 dev eth0
 until ping -c 1 -W 1 10.9.0.1 >/dev/null; do :; done
@@ -53,7 +55,7 @@ for pairs in @IN_USE@; do
 done
 "#;
 
-/// Frames that each pair has carried, as its guest sees them: sent and got.
+/// Returns the frames that each pair has carried, as its guest sees them: sent and received.
 fn carried(port: &PortStats) -> Vec<[u64; 2]> {
     port.each_queue.iter().map(|pair: &PairStats| [pair.sent.frames, pair.got.frames]).collect()
 }
@@ -62,10 +64,10 @@ fn port(switch: &Switch) -> PortStats {
     switch.ports().into_iter().find(|port| port.id == "a").unwrap()
 }
 
-/// The guest streams while it uses so many pairs: those carry all of it.
+/// Checks that a guest with this many pairs in use carries all its streams on them.
 fn streams(guest: &mut Guest, switch: &Switch, pairs: u16) {
     guest.wait_for(&format!("uses {pairs} pairs"), DEADLINE).unwrap();
-    // QEMU waits for no answer when it disables a ring.
+    // QEMU does not wait for a reply when it disables a ring.
     eventually("the rings are as the driver wants them", || port(switch).pairs_started == pairs);
     let before = carried(&port(switch));
     guest.type_in("go\n").unwrap();
@@ -76,7 +78,7 @@ fn streams(guest: &mut Guest, switch: &Switch, pairs: u16) {
     let grown: Vec<_> = grown.collect();
     let (used, others) = grown.split_at(pairs.into());
     assert!(used.iter().all(|[sent, _]| *sent >= PINGS), "{pairs} pairs: {grown:?}");
-    // Which flow goes where is a matter of hashes.
+    // Hashes decide which flow uses which queue.
     let busy = used.iter().filter(|[_, got]| *got > STREAM).count();
     assert!(busy > usize::from(pairs > 1), "{pairs} pairs: {grown:?}");
     assert!(others.iter().all(|carried| *carried == [0, 0]), "{pairs} pairs: {grown:?}");
@@ -85,25 +87,29 @@ fn streams(guest: &mut Guest, switch: &Switch, pairs: u16) {
 
 #[test]
 fn a_guest_of_qemu_changes_its_pairs_while_it_speaks() {
-    in_own_network("a_guest_of_qemu_changes_its_pairs_while_it_speaks", || {
-        let pairs = PAIRS.to_string();
-        let options = ["--tap", TAP, "--queues", &pairs, "--reactors", "2"];
-        let mut switch = Switch::with(&["a"], &options);
-        run(&format!("ip addr add 10.9.0.1/24 dev {TAP}"));
-        run(&format!("ip link set dev {TAP} up"));
-        let mut server = Command::new("iperf3");
-        server.args(["-s", "-B", "10.9.0.1"]).stdout(Stdio::null());
-        let _server = Process::start(&mut server).unwrap();
-        let script = SCRIPT.replace("@IN_USE@", &IN_USE.map(|pairs| pairs.to_string()).join(" "));
-        let script = script.replace("@PINGS@", &PINGS.to_string());
-        let machine = qemu(&switch.port("a"), PAIRS, "02:00:00:00:00:02");
-        let mut guest = Guest::start(Kind::Qemu, &machine, &script).unwrap();
-        for pairs in IN_USE {
-            streams(&mut guest, &switch, pairs);
-        }
-        let guest = guest.finish(DEADLINE).unwrap();
-        assert_eq!(guest.code, 0, "{}", guest.output);
-        assert!(switch.process.terminate().unwrap().success());
-    })
+    in_own_network(
+        concat!(module_path!(), "::a_guest_of_qemu_changes_its_pairs_while_it_speaks"),
+        || {
+            let pairs = PAIRS.to_string();
+            let options = ["--tap", TAP, "--queues", &pairs, "--reactors", "2"];
+            let mut switch = Switch::with(&["a"], &options);
+            run(&format!("ip addr add 10.9.0.1/24 dev {TAP}"));
+            run(&format!("ip link set dev {TAP} up"));
+            let mut server = Command::new("iperf3");
+            server.args(["-s", "-B", "10.9.0.1"]).stdout(Stdio::null());
+            let _server = Process::start(&mut server).unwrap();
+            let script =
+                SCRIPT.replace("@IN_USE@", &IN_USE.map(|pairs| pairs.to_string()).join(" "));
+            let script = script.replace("@PINGS@", &PINGS.to_string());
+            let machine = qemu(&switch.port("a"), PAIRS, "02:00:00:00:00:02");
+            let mut guest = Guest::start(Kind::Qemu, &machine, &script).unwrap();
+            for pairs in IN_USE {
+                streams(&mut guest, &switch, pairs);
+            }
+            let guest = guest.finish(DEADLINE).unwrap();
+            assert_eq!(guest.code, 0, "{}", guest.output);
+            assert!(switch.process.terminate().unwrap().success());
+        },
+    )
     .unwrap();
 }

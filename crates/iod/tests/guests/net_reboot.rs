@@ -8,11 +8,11 @@ use crate::common::switch::Switch;
 use crate::common::*;
 use testkit::guest::{Guest, Image, Kind};
 
-/// Far beyond any boots and load, also when several share two busy cores.
+/// Far more time than any boots and load take, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// It is reset when it is streamed to, in the middle of everything; what it does is on a disk. Then it is
-/// streamed to again.
+/// Script of a guest that is reset while it receives a stream. It stores its progress on a disk.
+/// Then it receives a stream again.
 const RESET: &str = r#"
 done=$(disk DONE)
 ip addr add 10.9.0.1/24 dev eth0
@@ -31,7 +31,7 @@ echo 'it is reached again'
 for n in 1 2 3; do ping -c 1 -W 60 10.9.0.2 || exit 3; done
 "#;
 
-/// Datagrams go on whether anybody is there or not.
+/// Datagrams are sent whether or not the receiver exists.
 const STREAM: &str = r#"
 ip addr add 10.9.0.2/24 dev eth0
 while :; do
@@ -51,7 +51,7 @@ fn a_guest_that_is_reset_under_load_is_reached_again() {
     let path = image(&folder, "done", 4096).into();
     let mut machine = qemu(&switch.port("a"), 2, "02:00:00:00:00:01");
     machine.images.push(Image { path, serial: "DONE".into(), read_only: false });
-    // Guests of tests end when they reboot, but for this one.
+    // Guests of tests normally end when they reboot. This one resets.
     machine.args.extend(["-action", "reboot=reset"].map(String::from));
     let reset = Guest::start(Kind::Qemu, &machine, RESET).unwrap();
     let machine = qemu(&switch.port("b"), 2, "02:00:00:00:00:02");

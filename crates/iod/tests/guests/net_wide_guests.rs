@@ -1,5 +1,5 @@
-//! Two guests with four pairs of queues each, and the host at the switch: all that guests of a network
-//! ask for, and what they send in large pieces. Needs root.
+//! Two guests with four queue pairs each, and the host at the switch: all the requests that guests
+//! send to a network, and large segments. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::TcpListener;
@@ -17,17 +17,17 @@ use testkit::in_namespace::in_own_network;
 use testkit::process::Process;
 use testkit::raw::guest::wait_readable;
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// The host's device.
+/// TAP device of the host.
 const TAP: &str = "rww0";
 const PAIRS: u16 = 4;
 const MTU: u32 = 9000;
-/// Bytes of an echo that fills a packet of the MTU: without the headers of IPv4 and ICMP.
+/// Bytes of an echo request that fills a packet of the MTU: without the headers of IPv4 and ICMP.
 const ECHO: u32 = MTU - 28;
 
-/// What a guest of User-Mode Linux needs to run the same script: modules by their names, programs that
-/// are busybox's, all its pairs (it has one CPU, so it begins with one), and a lease.
+/// Additions that let a User-Mode Linux guest run the same script: modules by name, busybox
+/// programs, all queue pairs (its one CPU starts with one), and a DHCP lease.
 const UML: &str = r#"
 modules() { for module in "$@"; do busybox insmod $modules/$module.ko || return; done; }
 modprobe() { modules net/llc/llc net/802/stp net/802/garp net/802/mrp net/8021q/$1; }
@@ -39,7 +39,7 @@ lease() { busybox udhcpc -i $1 -s /tmp/bound -n -q -t 60 -T 1; }
 ip link set eth0 address $MAC && ethtool -L eth0 combined $PAIRS || exit 1
 "#;
 
-/// What both do first. DHCP tells who they are.
+/// First steps of both guests. DHCP assigns their addresses.
 const BEGIN: &str = "lease eth0 || exit 2
     [ $(cat /sys/class/net/eth0/mtu) = 9000 ] || exit 3
     number=$(cat /sys/class/net/eth0/address); number=${number##*:}; number=${number#0}
@@ -47,16 +47,16 @@ const BEGIN: &str = "lease eth0 || exit 2
     modprobe 8021q && vconfig add eth0 7 >/dev/null || exit 4
     ip addr add 10.7.0.$number/24 dev eth0.7 && ip link set eth0.7 up";
 
-/// Takes one stream after the other, until it is told that those were all.
+/// Receives one stream after the other, until a line reports the end.
 const SERVER: &str = "iperf3 -s -D
     mkfifo /tmp/nothing && exec 3<>/tmp/nothing
     nc -l -p 99 <&3";
 
-/// Its server resets who comes before it is done with who was there.
+/// The iperf3 server resets a new client while it finishes with the former one.
 const STREAMS: &str =
     "streams() { for n in 1 2 3 4 5; do iperf3 -c \"$@\" && return; sleep 2; done; return 1; }";
 
-/// Packets that were cut before they were sent, or put together after they had come, over IPv4 and IPv6.
+/// Counts packets that were fragmented or reassembled, over IPv4 and IPv6.
 const PIECES: &str = r#"
 pieces() { awk '/^Ip:/ && !names { names = split($0, name); next }
     /^Ip:/ { split($0, value); for (at in name) count[name[at]] = value[at] }
@@ -65,7 +65,7 @@ pieces() { awk '/^Ip:/ && !names { names = split($0, name); next }
     /proc/net/snmp /proc/net/snmp6; }
 "#;
 
-/// All in one piece: no packet may have been cut, on either way.
+/// Client that checks that no packet is fragmented in either direction.
 const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     for whom in 10.9.0.2 10.9.0.1 10.7.0.2; do
         for n in 1 2 3; do ping -c 1 -W 60 -s $ECHO $whom || exit 5; done
@@ -86,11 +86,11 @@ const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     streams 10.9.0.1 -n 8M -P 4 -R || exit 13
     echo enough | nc 10.9.0.2 99";
 
-/// What both do first where packets are as small as anywhere.
+/// First steps of both guests at the standard MTU.
 const BEGIN_SMALL: &str = "[ $(cat /sys/class/net/eth0/mtu) = 1500 ] || exit 3
     ip addr add 10.9.0.$NUMBER/24 dev eth0 && ip -6 addr add fd09::$NUMBER/64 dev eth0 || exit 4";
 
-/// Streams to each address and from it, and waits each time until the test has looked at what went.
+/// Streams to and from each address, and waits each time until the test has checked the counters.
 const TURNS: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     until ping6 -c 1 -W 1 fd09::2 >/dev/null; do :; done
     until ping6 -c 1 -W 1 fd09::1 >/dev/null; do :; done
@@ -104,9 +104,9 @@ const TURNS: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
         done
     done
     echo enough | nc 10.9.0.2 99";
-/// Bytes of each of these streams, of whose last ones iperf3 does not see the end.
+/// Bytes of each of these streams. iperf3 does not report the end of the last ones.
 const TURN_BYTES: u64 = 4 << 20;
-/// The longest frame of one segment, at the least MTU that all networks have.
+/// Longest frame of one segment, at the least MTU that all networks support.
 const FRAME_BYTES: u64 = 1514;
 
 fn ip(words: &str) {
@@ -114,7 +114,8 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// DHCP for the guests at the host's device, by the last part of their MAC.
+/// Starts a DHCP server for the guests at the host's device. The last byte of the MAC selects the
+/// address.
 fn dhcp(folder: &Path) -> Process {
     let mut command = Command::new("dnsmasq");
     command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--no-ping"]);
@@ -128,13 +129,13 @@ fn dhcp(folder: &Path) -> Process {
     Process::start(&mut command).unwrap()
 }
 
-/// Streams to the host and from it.
+/// Starts an iperf3 server for streams to and from the host.
 fn iperf() -> Process {
     let mut command = Command::new("iperf3");
     Process::start(command.arg("-s").stdout(Stdio::null())).unwrap()
 }
 
-/// The switch, with the host at it.
+/// Starts the switch with the host's port.
 fn switch(mtu: u32) -> Switch {
     let (pairs, bytes) = (PAIRS.to_string(), mtu.to_string());
     let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &bytes, "--reactors", "2"];
@@ -145,7 +146,7 @@ fn switch(mtu: u32) -> Switch {
     switch
 }
 
-/// The guest of this number at a port, which runs all of the script.
+/// Starts the guest of this number at a port, with all parts of the script.
 fn guest(
     kind: Kind,
     (switch, mtu): (&Switch, u32),
@@ -159,7 +160,7 @@ fn guest(
     let machine = match kind {
         Kind::Qemu => {
             let mut machine: Machine = qemu(&socket, PAIRS, &mac);
-            // What the backend's configuration says, QEMU shows only if it is told, too.
+            // QEMU shows the MTU of the backend's configuration only with this option.
             machine.args.last_mut().unwrap().push_str(&format!(",host_mtu={mtu}"));
             machine
         }
@@ -171,7 +172,7 @@ fn guest(
     Guest::start(kind, &machine, &script).unwrap()
 }
 
-/// Pairs that have carried more than a word now and then, as many frames as that each way.
+/// Counts the pairs that have carried more frames than occasional traffic has, in each direction.
 fn busy_pairs(port: &PortStats) -> (usize, usize) {
     let busy = |of: fn(&model::report::PairStats) -> u64| {
         port.each_queue.iter().filter(|pair| of(pair) > 20).count()
@@ -179,7 +180,7 @@ fn busy_pairs(port: &PortStats) -> (usize, usize) {
     (busy(|pair| pair.sent.frames), busy(|pair| pair.got.frames))
 }
 
-/// Both come to their end, the server by the client's last word.
+/// Waits for the end of both guests. The client's last line ends the server.
 fn have_ended(client: Guest, server: Guest) {
     let client = client.finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
@@ -205,21 +206,27 @@ fn they_have_all_that_they_ask_for(kind: Kind) {
 
 #[test]
 fn two_guests_and_the_host_have_all_that_they_ask_for() {
-    in_own_network("two_guests_and_the_host_have_all_that_they_ask_for", || {
-        they_have_all_that_they_ask_for(Kind::Qemu);
-    })
+    in_own_network(
+        concat!(module_path!(), "::two_guests_and_the_host_have_all_that_they_ask_for"),
+        || {
+            they_have_all_that_they_ask_for(Kind::Qemu);
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn two_guests_of_user_mode_linux_have_all_that_they_ask_for() {
-    in_own_network("two_guests_of_user_mode_linux_have_all_that_they_ask_for", || {
-        they_have_all_that_they_ask_for(Kind::Uml);
-    })
+    in_own_network(
+        concat!(module_path!(), "::two_guests_of_user_mode_linux_have_all_that_they_ask_for"),
+        || {
+            they_have_all_that_they_ask_for(Kind::Uml);
+        },
+    )
     .unwrap();
 }
 
-/// What a stream from one port to another was, between two looks at them.
+/// Checks the size of the frames of a stream from one port to another, between two readings.
 fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, to: &str) {
     let grown = |name: &str, way: fn(&PortStats) -> &DirectionStats| {
         let at = |ports: &[PortStats]| {
@@ -237,8 +244,8 @@ fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, t
     }
 }
 
-/// Streams over IPv4 and IPv6 between guests, and between a guest and the host: what one side leaves to be
-/// cut is cut nowhere in between.
+/// Streams over IPv4 and IPv6 between guests, and between a guest and the host. A large segment
+/// that one side leaves to offload is never split in between.
 fn large_pieces_stay_whole(kind: Kind) {
     let mtu = 1500;
     let mut switch = switch(mtu);
@@ -246,7 +253,7 @@ fn large_pieces_stay_whole(kind: Kind) {
     let _iperf = iperf();
     let server = guest(kind, (&switch, mtu), "a", 2, &[BEGIN_SMALL, SERVER]);
     let client = guest(kind, (&switch, mtu), "b", 3, &[BEGIN_SMALL, STREAMS, TURNS]);
-    // The client goes on when its connection is closed.
+    // The client continues when its connection is closed.
     let next = || {
         let there = wait_readable(&[turns.as_fd()], DEADLINE).unwrap();
         assert_eq!(there, Some(0), "the client has ended: {}", client.console());
@@ -267,16 +274,22 @@ fn large_pieces_stay_whole(kind: Kind) {
 
 #[test]
 fn guests_of_qemu_and_the_host_speak_in_large_pieces() {
-    in_own_network("guests_of_qemu_and_the_host_speak_in_large_pieces", || {
-        large_pieces_stay_whole(Kind::Qemu);
-    })
+    in_own_network(
+        concat!(module_path!(), "::guests_of_qemu_and_the_host_speak_in_large_pieces"),
+        || {
+            large_pieces_stay_whole(Kind::Qemu);
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn guests_of_user_mode_linux_and_the_host_speak_in_large_pieces() {
-    in_own_network("guests_of_user_mode_linux_and_the_host_speak_in_large_pieces", || {
-        large_pieces_stay_whole(Kind::Uml);
-    })
+    in_own_network(
+        concat!(module_path!(), "::guests_of_user_mode_linux_and_the_host_speak_in_large_pieces"),
+        || {
+            large_pieces_stay_whole(Kind::Uml);
+        },
+    )
     .unwrap();
 }

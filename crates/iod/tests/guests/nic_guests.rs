@@ -1,4 +1,4 @@
-//! Real guests that speak to each other through a `ringway-io` whose worker is replaced.
+//! Real guests that talk to each other through a `ringway-io` whose worker is replaced.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use testkit::guest::{Guest, Kind};
 use testkit::process::eventually;
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// What is promised on a quiet machine, of a worker that is killed. QEMU connects again in whole
+/// Longest gap after a worker is killed on a quiet machine, as documented. QEMU reconnects in whole
 /// seconds.
 const GAP_PROMISED: Duration = Duration::from_millis(2500);
-/// What others take of a busy machine is not ours.
+/// Longest gap on a busy machine, which other programs slow down.
 const GAP: Duration = Duration::from_secs(20);
 
-/// Tells how many pings of the guest's were not answered, and how many more were lost since. What its kernel
-/// got counts, not what `ping` tells: where a guest waits for a CPU, more answers come at once than the
-/// socket of busybox holds (7 KiB). The last ones may be on their way still.
+/// Prints the number of unanswered pings, and how many more were lost since. The kernel's counters
+/// are used: on a busy host more replies arrive at once than busybox's socket holds (7 KiB), so
+/// `ping` misses some. The last replies may still be in flight.
 const UNANSWERED: &str = r#"
 unanswered() { busybox awk '/^Icmp:/ && !names { names = split($0, name); next }
     /^Icmp:/ { split($0, value); for (at in name) count[name[at]] = value[at]
@@ -35,14 +35,16 @@ lost() {
 }
 "#;
 
-/// It answers until a line on its console ends it: the other one may ping for a moment after its stream.
+/// Answers until a line on its console ends it. The client may still ping for a moment after its
+/// stream.
 const SERVER: &str = "ip addr add 10.9.0.2/24 dev eth0
     iperf3 -s >/dev/null & server=$!
     read stop </dev/console
     kill $server";
 
-/// Tells of what a `ping` has said that sent one each 10 ms: how many answers it got, and the longest time
-/// between two of them in milliseconds. When each came follows from its number and how long it took.
+/// Evaluates the output of a `ping` that sent one request each 10 ms. Prints the number of replies,
+/// and the longest time between two of them in milliseconds. The time of a reply follows from its
+/// number and round-trip time.
 const ANSWERS: &str = r#"
 answers() { busybox awk '/ seq=[0-9]/ {
         split($0, of, /seq=|time=/)
@@ -53,8 +55,9 @@ answers() { busybox awk '/ seq=[0-9]/ {
     END { print "answers", count + 0, "longest", int(longest) }'; }
 "#;
 
-/// Pings all the time, and keeps one connection busy, until a line on the console ends it. The server may
-/// not be there at first, nor for the next one at once; from when it speaks on nothing begins anew.
+/// Pings all the time, and keeps one connection busy, until a line on the console ends it. The
+/// server may be missing at first, and after each probe. Once the main stream runs, nothing
+/// restarts.
 const CLIENT: &str = r#"
 ip addr add 10.9.0.1/24 dev eth0
 until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
@@ -85,14 +88,14 @@ tail -2 /tmp/pings
 answers </tmp/pings
 "#;
 
-/// The number behind a word.
+/// Returns the number that follows a word.
 fn number(output: &str, word: &str) -> u64 {
     let mut words = output.split_whitespace().skip_while(|one| *one != word);
     words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{output}"))
 }
 
-/// Two guests that ping and stream, for so many seconds, while `meanwhile` is done; what the client
-/// has said.
+/// Runs two guests that ping and stream for this many seconds during `meanwhile`. Returns the
+/// client's output.
 fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
     let mut io = Io::start_with(&["--reactors", "2"]);
     (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
@@ -117,7 +120,7 @@ fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
     client.output
 }
 
-/// One run of iperf3 began, and came to its end.
+/// Checks that one run of iperf3 began and ended.
 fn is_one_connection(output: &str) {
     for said in ["connected to", "sender", "receiver"] {
         assert_eq!(output.matches(said).count(), 1, "{said}: {output}");
@@ -128,13 +131,14 @@ fn is_one_connection(output: &str) {
 #[test]
 fn guests_do_not_notice_upgrades() {
     let (mut paused, upgrades) = (Vec::new(), testkit::rounds(4, 40));
-    // They speak until after the last one: half a second each, and what a busy host adds.
+    // The guests talk until after the last upgrade: half a second each, and some time for a busy
+    // host.
     let output = guests_that_speak(10 + upgrades as u64, |io| {
         for _ in 0..upgrades {
             let reply = io.caller().call("upgrade", Value::Null).unwrap();
             paused.push(reply["paused_ms"].as_f64().unwrap());
             assert_eq!(reply["nics"], 2);
-            // Not two in one breath: frames are under way at each.
+            // Leave time between upgrades, so that frames are in flight at each.
             std::thread::sleep(Duration::from_millis(500));
         }
         let stats = io.caller().stats();
@@ -157,7 +161,8 @@ fn connections_survive_a_killed_worker() {
         let killed = Instant::now();
         worker.kill().unwrap();
         io.process.next_worker(Some(worker.id())).unwrap();
-        // Its counts begin anew. A guest's own clock says nothing: QEMU may hold it up meanwhile.
+        // The new worker counts from zero. The guest's clock is no measure, because QEMU may stop
+        // it meanwhile.
         eventually("an answer comes again", || {
             let stats = io.caller().stats();
             stats.ports.iter().any(|port| port.id == "a" && port.got.frames > 0)
@@ -170,8 +175,8 @@ fn connections_survive_a_killed_worker() {
     assert!(gap < bound && longest < bound, "{gap:?}, {longest:?}: {output}");
 }
 
-/// User-Mode Linux cannot connect again, and hands its control queue over: what its driver has asked
-/// for there goes along.
+/// User-Mode Linux cannot reconnect, and lets the backend serve its control queue. So the settings
+/// that its driver made there are handed over.
 #[test]
 fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
     let mut io = Io::start_with(&["--reactors", "2"]);
@@ -207,7 +212,7 @@ fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
         assert_eq!(reply["nics"], 2);
         let paused = reply["paused_ms"].as_f64().unwrap();
         assert!(paused < pause_max_ms(), "{paused} ms");
-        // Not two in one breath: frames are under way at each.
+        // Leave time between upgrades, so that frames are in flight at each.
         std::thread::sleep(Duration::from_millis(500));
     }
     let client = client.finish(DEADLINE).unwrap();

@@ -1,4 +1,4 @@
-//! Whoever comes while one worker hands over to the next is answered, by the one or by the other.
+//! Clients that connect during a handover: each is answered, by the source or the destination.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;
@@ -17,9 +17,9 @@ use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 use testkit::raw::guest::wait_readable;
 
-/// Of each kind, at the same time.
+/// Number of clients of each kind at the same time.
 const COMERS: usize = 2;
-/// Less than which no worker waits for one that has not asked yet, when another one serves.
+/// Least time that a former worker waits for a connection without a request after the handover.
 const FORMER_WAITS: Duration = Duration::from_secs(5);
 const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -32,7 +32,7 @@ fn ends_by_itself(worker: &Worker) {
     assert_eq!(wait_readable(&[worker.ended().as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
 }
 
-/// Where metrics are served, in both ways.
+/// Address type of the metrics.
 enum Metrics {
     Tcp(Port),
     Unix(tempfile::TempDir),
@@ -72,12 +72,12 @@ fn start(page: &Page) -> f64 {
     value(page, "ringway_worker_start_time_seconds", "", &[])
 }
 
-/// Scrapers and callers come all the time, and each is answered, through upgrades that succeed and
-/// such that do not.
+/// Scrapers and callers connect all the time. Each is answered, through successful and cancelled
+/// upgrades.
 fn all_are_answered(metrics: &Metrics) {
     let mut io = metrics.start();
     let (done, scrapes, calls) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    /// Also when the test fails elsewhere.
+    /// Set on drop, so also when the test fails elsewhere.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -107,7 +107,7 @@ fn all_are_answered(metrics: &Metrics) {
         for _ in 0..testkit::rounds(10, 100) {
             let before = start(&scrape(metrics.connect()));
             upgrade(&io, None).unwrap();
-            // Not one of the former's own, however late that ends.
+            // Not answered by the former worker, even if that ends late.
             assert!(start(&scrape(metrics.connect())) > before);
             more(&scrapes);
             more(&calls);
@@ -132,17 +132,17 @@ fn scrapers_at_a_socket_and_callers_are_answered_through_upgrades() {
     all_are_answered(&Metrics::Unix(folder()));
 }
 
-/// A process after an upgrade whose former worker waits for one that says nothing.
+/// Process after an upgrade whose former worker waits for a client that sends nothing.
 struct Parting {
     io: Io,
     former: Worker,
-    /// Says nothing.
+    /// Client that sends nothing.
     idle: Box<dyn Both>,
-    /// Were answered by the former worker, before the upgrade and after it.
+    /// Clients that the former worker has answered, before the upgrade and after it.
     answered: [Caller; 2],
 }
 
-/// Those whom the former worker has taken and who have not asked yet are answered by it.
+/// Checks that the former worker answers clients that it accepted and that had sent no request yet.
 fn part(metrics: &Metrics) -> Parting {
     let io = metrics.start();
     let export = json!({"id": "d", "socket": io.socket("d.nbd"), "read_only": true});
@@ -152,7 +152,7 @@ fn part(metrics: &Metrics) -> Parting {
     early.write_all(&GET[..9]).unwrap();
     let mut silent = io.caller();
     let idle = metrics.connect();
-    // It has taken them when it has answered those that came after them.
+    // The former worker has accepted the earlier clients when it has answered later ones.
     scrape(metrics.connect());
     let mut known = io.caller();
     known.stats();
@@ -165,8 +165,8 @@ fn part(metrics: &Metrics) -> Parting {
     Parting { io, former, idle, answered: [known, silent] }
 }
 
-/// The former worker waits for nobody longer than some seconds. A machine that takes as long to
-/// get here at all says nothing of it, and is asked again.
+/// The former worker waits at most some seconds for clients. A machine that takes as long just to
+/// get here proves nothing, so the attempt is repeated.
 fn part_in_time(metrics: impl Fn() -> Metrics) -> (Metrics, Parting) {
     for _ in 0..4 {
         let (metrics, began) = (metrics(), Instant::now());
@@ -181,13 +181,13 @@ fn part_in_time(metrics: impl Fn() -> Metrics) -> (Metrics, Parting) {
     (metrics, parting)
 }
 
-/// Those whom the former worker has taken are answered, and it takes nobody else, of whatever kind.
+/// The former worker answers the clients that it has accepted, and accepts no others of any kind.
 fn the_former_worker_answers_and_takes_nobody(metrics: impl Fn() -> Metrics) {
     let (metrics, parting) = part_in_time(metrics);
     let Parting { mut io, former, idle, answered } = parting;
-    // Who was answered has to connect again.
+    // Clients that were answered must reconnect.
     assert!(answered.into_iter().all(|mut caller| caller.receive().is_none()));
-    // While it still waits for one that says nothing, all others are its successor's.
+    // While the former worker waits for a silent client, its successor serves all others.
     let comers: Vec<_> = (0..10).map(|_| client(&io.socket("d.nbd"))).collect();
     let pids: Vec<_> = (0..10).map(|_| io.caller().stats().pid).collect();
     assert!(!pids.contains(&former.id()), "{pids:?}");

@@ -1,4 +1,4 @@
-//! What is told of how a worker came to serve, and the metrics' socket, which outlives workers.
+//! Reported start reasons of workers, and the metrics socket, which outlives workers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ fn began(io: &Io) -> WorkerStart {
     io.caller().stats().began.unwrap()
 }
 
-/// The process that serves, also just after an upgrade.
+/// Returns the worker that serves, also just after an upgrade.
 fn worker(io: &Io) -> Worker {
     let serves = io.caller().stats().pid;
     let mut found = None;
@@ -28,7 +28,7 @@ fn worker(io: &Io) -> Worker {
     found.unwrap()
 }
 
-/// A new worker in place of the one that is killed.
+/// Kills the worker and waits for the new one.
 fn kill(io: &mut Io) {
     let worker = worker(io);
     worker.kill().unwrap();
@@ -51,7 +51,7 @@ fn how_a_worker_came_to_serve_is_told() {
     let restarted = began(&io);
     let after = Some("was killed by SIGKILL".to_owned());
     assert_eq!((restarted.how, &restarted.after), (StartReason::Restart, &after));
-    // An upgrade long after a restart is an upgrade.
+    // An upgrade long after a restart is reported as an upgrade.
     upgrade(&io);
     let last = began(&io);
     assert_eq!((last.how, &last.after), (StartReason::Upgrade, &None));
@@ -59,7 +59,7 @@ fn how_a_worker_came_to_serve_is_told() {
     let all = [&started, &upgraded, &restarted, &last].map(|one| one.unix_seconds);
     assert!(all.is_sorted() && all[3] <= now, "{all:?} {now}");
 
-    // A new keeper did not start it.
+    // A new keeper has not started this worker.
     assert_eq!(io.caller().stats().keeper.unwrap().adopted_seconds_ago, None);
     io.process.kill().unwrap();
     let mut keeper = ready(IO, &["--control", io.socket("control").to_str().unwrap()]);
@@ -74,14 +74,14 @@ fn told(page: &Page, how: &str) -> f64 {
     value(page, "ringway_disk_kicks", "_created", &[("disk", "d1")])
 }
 
-/// Starts, upgrades, crashes and adoptions, with scrapes that all succeed.
+/// Runs starts, upgrades, crashes and adoptions. All scrapes succeed.
 fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) {
     let mut io = Io::lasting(&["--metrics", address]);
     io.caller().disk("disk.attach", io.spec("d1", json!({"null": 1 << 20})));
     let first = told(&scrape(), "start");
     upgrade(&io);
     let second = told(&scrape(), "upgrade");
-    // While nobody serves, a scraper waits, and nobody else can have the address.
+    // While no worker serves, a scraper waits, and no other process can take the address.
     let worker = worker(&io);
     io.process.signal(Signal::STOP).unwrap();
     worker.kill().unwrap();
@@ -94,14 +94,14 @@ fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) 
     });
     let third = told(&scrape(), "restart");
     assert!(first < second && second < third, "{first} {second} {third}: counts begin anew");
-    // Without a keeper, and with another one.
+    // Scrape without a keeper, and with another one.
     let worker = self::worker(&io);
     io.process.kill().unwrap();
     scrape();
     let control = io.socket("control");
     let mut keeper = ready(IO, &["--control", control.to_str().unwrap(), "--metrics", address]);
     assert_eq!(told(&scrape(), "restart"), third);
-    // Nobody can tell how another's child ended.
+    // The exit status of another process's child is unknown.
     worker.kill().unwrap();
     keeper.next_worker(None).unwrap();
     scrape();
@@ -146,7 +146,7 @@ fn a_socket_that_the_options_no_longer_name_is_given_back() {
     let control = io.socket("control");
     let options = ["--control", control.to_str().unwrap(), "--metrics", &option(&second)];
     let mut keeper = ready(IO, &options);
-    // The worker that was adopted has the former options still.
+    // The adopted worker still has the former options.
     scrape(UnixStream::connect(&first).unwrap());
     worker.kill().unwrap();
     keeper.next_worker(None).unwrap();

@@ -1,4 +1,4 @@
-//! Caps on running disks, with guests that always want more.
+//! Caps on running disks, with guests that always send more requests.
 //!
 //! `make soak` runs the storms for five minutes each.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -23,10 +23,10 @@ const BYTES: u64 = 64 << 20;
 const QUEUES: u16 = 2;
 const SLOTS: u16 = 32;
 const SLOT_BYTES: usize = 1 << 20;
-/// Nothing that is allowed once in a while is late by that much.
+/// Delay that no permitted request has, even if it waits for its cap.
 const STARVED: Duration = Duration::from_secs(20);
 
-/// Threads that write at random places, each on a queue of its own, as fast as they can.
+/// Threads that write at random positions as fast as they can, each on its own queue.
 struct Storm {
     stop: Arc<AtomicBool>,
     counts: Vec<Arc<Count>>,
@@ -41,7 +41,7 @@ struct Count {
 }
 
 impl Storm {
-    /// Writes of up to `len` bytes.
+    /// Starts writes of up to `len` bytes.
     fn start(io: &Io, id: &str, len: usize) -> Self {
         let options =
             Options { queues: QUEUES, slots: SLOTS, slot_bytes: SLOT_BYTES, ..Options::default() };
@@ -65,7 +65,7 @@ impl Storm {
         self.counts.iter().map(|count| count.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Ends when everything has ended that was begun; the longest time without a completion.
+    /// Ends after all requests have completed. Returns the longest time without a completion.
     fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -75,7 +75,7 @@ impl Storm {
 
 fn rage(mut queue: Queue, len: usize, mut seed: u64, count: &Count, stop: &AtomicBool) {
     let mut submit = |queue: &mut Queue, slot: u16| {
-        // A xorshift is random enough to be nowhere in order.
+        // A xorshift is random enough to avoid sequential positions.
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
@@ -115,13 +115,14 @@ fn set(caller: &mut Caller, caps: Value) {
     caller.disk("disk.caps", json!({"id": "d1", "caps": caps}));
 }
 
-/// The bar for a long run, and how far one falls short beside other tests that take the CPUs.
+/// Least share of the cap that must be used: in a long run, and beside other tests that need the
+/// CPUs.
 fn least_share() -> f64 {
     if std::env::var_os("RINGWAY_SOAK").is_some() { 0.97 } else { 0.6 }
 }
 
-/// What was done in a time, against a rate: within 3%, and a tenth of a second's worth and what
-/// may overdraw.
+/// Checks the amount done in a time against a rate: within 3%, a tenth of a second's worth, and the
+/// allowed overdraft.
 fn check(done: u64, rate: u64, time: Duration, over: u64) {
     let share = rate as f64 * time.as_secs_f64();
     let (least, most) =
@@ -143,7 +144,7 @@ fn requests_keep_to_their_cap_and_no_queue_starves() {
         let share = count.requests.load(Ordering::Relaxed);
         assert!(share * 10 >= done * 4, "{share} of {done}: a queue starves");
     }
-    // It is seen where the time goes.
+    // The statistics show where the time is spent.
     let stats = caller.call("stats", json!({"id": "d1"})).unwrap();
     let stats: model::report::Stats = serde_json::from_value(stats).unwrap();
     let disk = &stats.disks[0];
@@ -153,7 +154,7 @@ fn requests_keep_to_their_cap_and_no_queue_starves() {
         all.next().map_or(0.0, |one| one.times.p50_us)
     };
     assert!(waited(Stage::Cap) > 10.0 * waited(Stage::Device), "{:?}", disk.stages);
-    // Without a cap, what waits goes on at once.
+    // Without a cap, waiting requests continue at once.
     set(&mut caller, Value::Null);
     assert!(storm.end() < STARVED);
 }
@@ -162,13 +163,13 @@ fn requests_keep_to_their_cap_and_no_queue_starves() {
 fn bytes_keep_to_their_cap_also_when_requests_are_larger_than_it() {
     let io = Io::start_with(&["--reactors", "2"]);
     let mut caller = io.caller();
-    // The largest request is as much as comes in a quarter of a second, the slack a tenth.
+    // The largest request is a quarter of a second's worth, and the tolerance is a tenth.
     let rate = 4 << 20;
     attach(&io, &mut caller, json!({"bytes_per_second": rate}));
     let storm = Storm::start(&io, "d1", SLOT_BYTES);
     let (before, began) = (storm.bytes(), Instant::now());
     std::thread::sleep(Duration::from_secs(rounds(3, 300) as u64));
-    // One request for each queue waits, and one more may overdraw.
+    // One request of each queue waits, and one more may overdraw.
     check(storm.bytes() - before, rate, began.elapsed(), 3 * SLOT_BYTES as u64);
     set(&mut caller, json!({}));
     assert!(storm.end() < STARVED);
@@ -183,11 +184,11 @@ fn a_burst_is_as_long_as_configured() {
     let began = Instant::now();
     std::thread::sleep(Duration::from_millis(1000));
     let (early, time) = (storm.requests(), began.elapsed());
-    // Some were done before we looked.
+    // Some requests completed before the measurement.
     check(early, 2000, time, 200);
     std::thread::sleep(Duration::from_millis(2000));
     let (done, time) = (storm.requests(), began.elapsed());
-    // Two seconds of it, less what came anyway, and the cap since then.
+    // The burst of two seconds, without the regular tokens, and the cap since then.
     let all = 1900.0 * 2.0 + 100.0 * time.as_secs_f64() + 10.0;
     assert!(
         (all * least_share() - 4.0..=all * 1.03 + 40.0).contains(&(done as f64)),
@@ -242,26 +243,26 @@ fn what_waits_for_its_turn_holds_up_no_verb() {
     let pending = guest.submit_all(0, &writes).unwrap();
     guest.kick(0).unwrap();
     eventually("one waits", || caller.stats().disks[0].held_by_cap == 1);
-    // At one a second they would take most of a minute.
+    // At one request per second they would take most of a minute.
     let began = Instant::now();
     assert_eq!(caller.disk("disk.pause", d1.clone()).state, DiskState::Paused);
     caller.disk("disk.resume", d1.clone());
     let base = guest.stop_queue(0).unwrap();
     guest.start_queue(0, base).unwrap();
     guest.kick(0).unwrap();
-    // A flush is not charged; on another queue it waits for nobody.
+    // A flush is not charged, and does not wait for requests of another queue.
     assert_eq!(guest.run(1, &Request::flush()).unwrap().status, status::OK);
     caller.disk("disk.deactivate", d1.clone());
     caller.disk("disk.activate", d1.clone());
     assert!(began.elapsed() < STARVED, "{:?}", began.elapsed());
-    // The cap holds all the same: what went early is owed.
+    // The cap still holds: requests that were submitted early are charged as debt.
     assert_eq!(guest.wait(1, Duration::from_millis(1)).unwrap(), WaitEvent::Silent);
     let done = caller.stats().disks[0].requests.write;
     assert!(done < 30, "{done}");
     set(&mut caller, json!({"iops": 1000}));
     let done = guest.finish_all(0, &pending).unwrap();
     assert!(done.iter().all(|one| one.status == status::OK), "{done:?}");
-    // With something waiting, a disk goes at once.
+    // A detach succeeds at once even while a request waits.
     set(&mut caller, json!({"iops": 1}));
     guest.submit_all(0, &writes).unwrap();
     guest.kick(0).unwrap();
@@ -309,7 +310,7 @@ fn caps_and_pauses_outlive_the_worker() {
     assert_eq!(serde_json::to_value(kept).unwrap(), caps);
 }
 
-/// Reads of one sector, as many as pass in `time`.
+/// Returns how many reads of one sector complete in `time`.
 fn passes(io: &Io, time: Duration) -> u64 {
     let mut queue = Driver::connect(&io.socket("d1"), &Options { slots: 1, ..Options::default() })
         .unwrap()
@@ -330,7 +331,7 @@ fn passes(io: &Io, time: Duration) -> u64 {
 fn a_burst_goes_along_with_an_upgrade_and_is_not_gained_by_a_crash() {
     let mut io = Io::start();
     let mut caller = io.caller();
-    // A burst of some thousand requests, and then one in a second.
+    // A burst of some thousand requests, then one per second.
     let burst = 5000;
     let mut spec = io.spec("d1", json!({"null": BYTES}));
     spec["caps"] = json!({"iops": 1, "iops_burst": burst, "burst_seconds": 1});
@@ -338,7 +339,7 @@ fn a_burst_goes_along_with_an_upgrade_and_is_not_gained_by_a_crash() {
     let time = Duration::from_secs(2);
     let mut used = passes(&io, time);
     assert!(used > 5, "there is a burst: {used}");
-    // However often: no more than one burst, and one in each second.
+    // However often the worker is upgraded, there is one burst, and one request in each second.
     let began = Instant::now();
     for _ in 0..3 {
         caller.call("upgrade", Value::Null).unwrap();
@@ -347,7 +348,7 @@ fn a_burst_goes_along_with_an_upgrade_and_is_not_gained_by_a_crash() {
     }
     let most = burst + 2 + began.elapsed().as_secs() + time.as_secs();
     assert!(used <= most, "{used} of {most}");
-    // A crash: nobody knows what was used.
+    // After a crash, the used amount is unknown.
     let serves = caller.stats().pid;
     eventually("the worker is the only one", || io.process.worker_pid().unwrap() == Some(serves));
     io.process.worker().unwrap().unwrap().kill().unwrap();

@@ -1,4 +1,4 @@
-//! The end of a process against callers who do not stop calling.
+//! Shutdown while callers do not stop calling.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn no_disk_survives_whatever_callers_do_meanwhile() {
                             1 => disk_registry.activate(id),
                             _ => disk_registry.resize(id, None),
                         };
-                        // From the first refusal on, nothing is taken any more.
+                        // After the first refusal, every further call is refused.
                         if let Err(error) = outcome {
                             assert_eq!(error.code, code::WRONG_STATE, "{error}");
                             assert!(error.message.contains("shutting down"), "{error}");

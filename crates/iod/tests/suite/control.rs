@@ -75,7 +75,7 @@ fn callers_are_limited_and_come_back() {
     eventually("room for a caller", || {
         let stream = UnixStream::connect(io.socket("control")).unwrap();
         let call = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n";
-        // Turned away, either may fail.
+        // The connection is rejected, so either call may fail.
         let _ = std::io::Write::write_all(&mut &stream, call);
         let mut line = String::new();
         let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
@@ -94,7 +94,7 @@ fn the_life_of_a_disk() {
     let reply = caller.disk("disk.attach", spec.clone());
     assert_eq!((reply.id.as_str(), reply.state), ("d1", DiskState::Active));
     assert_eq!(reply.geometry.size_bytes, 1 << 20);
-    // The answer comes when the socket accepts.
+    // The reply comes when the socket accepts connections.
     let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
     let done = guest.run(0, &Request::write(8, &[7; 512])).unwrap();
     assert_eq!(done.status, status::OK);
@@ -128,7 +128,7 @@ fn an_attached_disk_answers_and_serves_only_when_activated() {
     spec["cache"] = json!("writeback");
     spec["activate"] = json!(false);
     assert_eq!(caller.disk("disk.attach", spec.clone()).state, DiskState::Attached);
-    // No lock is taken: a second disk may be attached on the same image, and QEMU may write it.
+    // An attach takes no lock. Another disk may use the same image, and QEMU may write it.
     let mut twin = spec.clone();
     twin["id"] = json!("d2");
     twin["socket"] = json!(io.socket("d2"));
@@ -146,14 +146,14 @@ fn an_attached_disk_answers_and_serves_only_when_activated() {
     let mut stored = [0; 512];
     std::fs::File::open(&path).unwrap().read_exact_at(&mut stored, 0).unwrap();
     assert_eq!(stored, [9; 512]);
-    // Now the other cannot have it, and says why.
+    // Now the other disk cannot be activated, and the error names the reason.
     let error = caller.call("disk.activate", json!({"id": "d2"})).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("in use"), "{error}");
     assert_eq!(caller.state("d2"), Some(DiskState::Attached));
-    // Asked again, it is done already.
+    // A repeated activate succeeds at once.
     assert_eq!(caller.disk("disk.activate", json!({"id": "d1"})).state, DiskState::Active);
 
-    // Handed over: requests wait in the ring meanwhile, and go on.
+    // The image passes to the other disk. Meanwhile requests wait in the ring, and complete later.
     let reply = caller.disk("disk.deactivate", json!({"id": "d1"}));
     assert_eq!(reply.state, DiskState::Attached);
     assert_eq!(caller.disk("disk.activate", json!({"id": "d2"})).state, DiskState::Active);
@@ -211,13 +211,13 @@ fn a_grown_disk_is_announced() {
     assert!(error.code == code::FAILED && error.message.contains("only grows"), "{error}");
     let error = caller.call("disk.resize", json!({"id": "d1", "size": (2 << 20) + 1})).unwrap_err();
     assert_eq!(error.code, code::FAILED, "{error}");
-    // Without the lock it may be somebody else's.
+    // Without the lock another program may own the image.
     caller.disk("disk.deactivate", json!({"id": "d1"}));
     let error = caller.call("disk.resize", json!({"id": "d1", "size": 4 << 20})).unwrap_err();
     assert!(error.code == code::WRONG_STATE && error.message.contains("activate it"), "{error}");
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
     caller.disk("disk.activate", json!({"id": "d1"}));
-    // Grown by somebody else, and taken as it is.
+    // Another program has grown the image, and the disk uses the new size.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(3 << 20).unwrap();
     let reply = caller.disk("disk.resize", json!({"id": "d1"}));
     assert_eq!(reply.geometry.size_bytes, 3 << 20);
@@ -251,7 +251,7 @@ fn what_cannot_be_attached_leaves_nothing() {
     let ids: Vec<_> = caller.stats().disks.into_iter().map(|disk| disk.id).collect();
     assert_eq!(ids, ["d1"]);
     assert_eq!(names(&io.folder), ["control", "control.lock", "d1", "d1.lock"]);
-    // The failures hold nothing: the same id can be attached rightly now.
+    // Failed calls leave nothing behind: the same id can be attached correctly now.
     caller.disk("disk.attach", with("queues", json!(256)));
 }
 
@@ -273,7 +273,7 @@ fn one_disk_can_be_asked_for() {
 fn open_files_are_checked_before_a_disk_is_attached() {
     let folder = folder();
     let control = folder.path().join("control");
-    // The hard limit, too, so that it cannot be raised.
+    // The hard limit too, so that it cannot be raised.
     let script = format!("ulimit -n 400; exec {IO} --control {} --ready-fd 1", control.display());
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdout(Stdio::piped());
@@ -291,7 +291,7 @@ fn open_files_are_checked_before_a_disk_is_attached() {
         assert!(why.contains("open files") && why.contains("LimitNOFILE"), "{why}");
     };
     refused(&mut caller, attach("d", 64));
-    // Two disks fit, but not beside an export: its clients may come at any time.
+    // Two disks fit, but not beside an export, whose clients may connect at any time.
     let export = json!({"id": "d", "socket": folder.path().join("e"), "read_only": true});
     caller.call("disk.attach", attach("d", 1)).unwrap();
     caller.call("disk.export", export).unwrap();
@@ -325,11 +325,11 @@ fn a_caller_that_does_not_read_holds_up_no_end() {
     let mut io = Io::start();
     let deaf = UnixStream::connect(io.socket("control")).unwrap();
     let call = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n";
-    // Both directions are full when nothing more is taken for a while: the server then waits
-    // in an answer.
+    // Both directions are full when nothing more is accepted for a while. The server then waits in
+    // a reply.
     deaf.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     while std::io::Write::write_all(&mut &deaf, call).is_ok() {}
-    // Others are served meanwhile, and told of the end.
+    // Other callers are served meanwhile, and see the end.
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"null": 1 << 20})));
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -342,7 +342,7 @@ fn a_caller_that_does_not_read_holds_up_no_end() {
 fn it_ends_with_its_parent_if_asked_to() {
     let folder = folder();
     let control = folder.path().join("control");
-    // A shell that starts it, says that it is ready, and waits to be killed.
+    // A shell that starts the program, passes on its readiness, and waits to be killed.
     let script =
         format!("{IO} --control {} --ready-fd 1 --die-with-parent & wait", control.display());
     let mut command = Command::new("sh");
@@ -353,8 +353,8 @@ fn it_ends_with_its_parent_if_asked_to() {
     std::io::Read::read_exact(&mut out, &mut byte).unwrap();
     let mut caller = UnixStream::connect(&control).unwrap();
     parent.kill().unwrap();
-    // It closes its callers and its files, and then its standard output, which we share. A caller
-    // that it had not yet accepted is told so by an error.
+    // The program closes its callers and files, then its standard output, which it shares with this
+    // test. A caller that it had not accepted gets an error.
     let answer = std::io::Read::read(&mut caller, &mut byte);
     assert!(matches!(answer, Ok(0) | Err(_)), "{answer:?}");
     let mut rest = Vec::new();
@@ -382,12 +382,12 @@ fn memory_that_is_cut_off_ends_one_session_and_no_other() {
     let mut good = Guest::start(&io.socket("good"), &Setup::default()).unwrap();
     let mut bad = Guest::start(&io.socket("bad"), &Setup::default()).unwrap();
     assert_eq!(bad.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
-    // Its rings stay, what it reads into goes.
+    // Its rings stay, but the memory into which it reads is truncated.
     bad.submit(0, &Request::read(0, 1 << 20)).unwrap();
     bad.memory.truncate(bad.memory.regions()[0].mmap_offset + (128 << 10)).unwrap();
     bad.kick(0).unwrap();
     bad.frontend.connection.wait_closed().unwrap();
-    // Both were on the same thread.
+    // Both disks were on the same thread.
     for _ in 0..testkit::rounds(10, 500) {
         assert_eq!(good.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
     }
@@ -418,7 +418,7 @@ fn a_call_pipe_that_is_full_holds_nobody_up() {
     caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     let (_reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // A page is all that it holds, and it is full.
+    // The pipe holds one page, and is full.
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     rustix::io::write(&writer, &[0; 4096]).unwrap();
     guest.frontend.set_vring_fd(Code::SET_VRING_CALL, 0, Some(writer.as_fd())).unwrap();
@@ -463,7 +463,7 @@ fn an_idle_process_does_nothing() {
         let stats = caller.stats();
         (sum(|r| r.syscalls, &stats), sum(|r| r.sleeps, &stats))
     };
-    // The last answer may be under way while the first count is taken.
+    // The last reply may be in flight during the first count.
     eventually("two equal counts in a row", || {
         let first = counts(&mut caller);
         guest.frontend.barrier().unwrap();

@@ -1,4 +1,5 @@
-//! Descriptors that disks, NICs and their queues hold in the process that serves them: what decides how many disks fit.
+//! Descriptors that disks, NICs and their queues use in the serving process. They limit the number
+//! of disks.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::common::*;
@@ -7,7 +8,7 @@ use testkit::process::eventually;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-/// Kick, call and error of a queue. `limits` counts on it.
+/// Kick, call and error of a queue. `limits` depends on it.
 const PER_QUEUE: usize = 3;
 const FEW: u16 = 1;
 const MANY: u16 = 17;
@@ -36,14 +37,14 @@ fn a_queue_holds_so_many_and_a_disk_that_is_gone_none() {
         eventually("all are closed", || count() <= before && keeper() <= kept);
         taken
     };
-    // What the first disk of all has opened for good does not count.
+    // Descriptors that the very first disk opens for good do not count.
     taken(FEW);
     let ([few, few_kept], [many, many_kept]) = (taken(FEW), taken(MANY));
     assert_eq!(many - few, PER_QUEUE * usize::from(MANY - FEW));
     assert_eq!(many_kept, few_kept, "a keeper holds nothing of queues");
 }
 
-/// Beside its queues. `limits` counts on it.
+/// Descriptors of a NIC without its queues. `limits` depends on it.
 const PER_NIC: usize = 40;
 
 #[test]
@@ -58,7 +59,7 @@ fn a_nic_holds_no_more_than_is_counted_and_one_that_is_gone_none() {
         let mac = "02:00:00:00:00:01";
         json!({"id": "n", "socket": socket, "network": "l", "mac": mac, "queues": pairs})
     };
-    // What the first NIC of all opens for good does not count: the switch.
+    // Descriptors of the switch, which the very first NIC opens for good, do not count.
     caller.call("nic.attach", spec(1)).unwrap();
     caller.call("nic.detach", json!({"id": "n"})).unwrap();
     let mut taken = |pairs: u16| {

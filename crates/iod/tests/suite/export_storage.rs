@@ -1,4 +1,4 @@
-//! Disks that are exported for writing, on storage that cannot be had or does not answer.
+//! Disks with writable exports, on storage that is unavailable or does not answer.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;
@@ -18,11 +18,11 @@ use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
 
 const DEADLINE: Duration = Duration::from_millis(400);
-/// A verb that hangs would take for ever: a busy machine has room.
+/// Upper bound that tells a call from a hang, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 const BYTES: usize = 1 << 20;
 
-/// Attaches a disk `d` that is not active and exports it for writing on `d.nbd`.
+/// Attaches an inactive disk `d` and exports it for writing on `d.nbd`.
 fn exported(io: &Io, caller: &mut Caller, path: &Path) {
     let mut spec = io.spec("d", json!({"file": path}));
     spec["activate"] = json!(false);
@@ -45,7 +45,7 @@ fn an_export_whose_image_somebody_has_taken_waits_for_it() {
     write(&mut client(&io.socket("d.nbd")), 512, 5);
     let files = names(&io.folder);
 
-    // The worker dies, and before there is another somebody else has the lock.
+    // The worker dies, and another process takes the lock before its successor.
     let worker = io.process.worker().unwrap().unwrap();
     signal(io.process.id(), Signal::STOP);
     worker.kill().unwrap();
@@ -59,13 +59,13 @@ fn an_export_whose_image_somebody_has_taken_waits_for_it() {
         refused.is_some_and(|why| why.contains("in use"))
     });
     assert_eq!(names(&io.folder), files);
-    // Who connects waits.
+    // A client that connects waits.
     let waits = UnixStream::connect(io.socket("d.nbd")).unwrap();
     caller.call("disk.activate", json!({"id": "d"})).unwrap_err();
     assert_eq!(caller.state("d"), Some(DiskState::Refused));
 
     assert!(thief.terminate().unwrap().success());
-    // It comes back as it was, which is in the way of a guest.
+    // The disk is restored with its writable export, which excludes a guest.
     let error = caller.call("disk.activate", json!({"id": "d"})).unwrap_err();
     assert!(error.code == code::WRONG_STATE, "{error}");
     assert!(error.message.contains("exported for writing"), "{error}");
@@ -112,7 +112,7 @@ fn an_export_is_ended_at_the_deadline_and_its_lock_follows() {
     write(&mut writer, 0, 1);
     hanging.hang().unwrap();
     writer.write_all(&[request(1, 512, 512), vec![2; 512]].concat()).unwrap();
-    // Answered out of turn, so the write is with the storage.
+    // This read was answered before the write, so the write is with the storage.
     assert_eq!(read(&mut writer, 0), [1; 512]);
     let (ended, took) = timed(|| caller.call("disk.unexport", json!({"id": "d"})));
     let error = ended.unwrap_err();
@@ -123,7 +123,7 @@ fn an_export_is_ended_at_the_deadline_and_its_lock_follows() {
     let shown = caller.stats().disks.swap_remove(0);
     assert_eq!((shown.state, shown.exports.len()), (DiskState::Stuck, 0));
     assert_eq!(shown.stuck.unwrap().verb, "disk.unexport");
-    // Nobody writes beside what is left.
+    // No writer is admitted beside the abandoned write.
     for (verb, params) in [
         ("disk.activate", json!({"id": "d"})),
         ("disk.export", json!({"id": "d", "socket": io.socket("e"), "read_only": false})),
@@ -135,6 +135,6 @@ fn an_export_is_ended_at_the_deadline_and_its_lock_follows() {
     eventually("the storage is back", || caller.stats().disks[0].stuck.is_none());
     caller.disk("disk.activate", json!({"id": "d"}));
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
-    // It was with the kernel, which has ended it.
+    // The kernel has completed the abandoned write.
     assert_eq!(guest.run(0, &Request::read(1, 512)).unwrap().data, [2; 512]);
 }

@@ -1,4 +1,4 @@
-//! Disks offered over NBD: who may when, and what becomes of exports.
+//! NBD exports of disks: when they are possible, and how they end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use testkit::raw::{Guest, Setup};
 
 const SIZE: u64 = 8 << 20;
 
-/// Parameters of `disk.export` for disk `id` on the socket `ID.nbd`.
+/// Returns the parameters of `disk.export` for disk `id` on the socket `ID.nbd`.
 fn spec(io: &Io, id: &str, read_only: bool) -> Value {
     json!({"id": id, "socket": io.socket(&format!("{id}.nbd")), "read_only": read_only})
 }
@@ -53,14 +53,15 @@ fn a_disk_has_one_writer_and_any_number_of_readers() {
     let reply = exported(&mut caller, spec(&io, "d", false));
     assert_eq!(reply.uri, format!("nbd+unix:///d?socket={}", io.socket("d.nbd").display()));
     assert_eq!((reply.geometry.size_bytes, reply.geometry.read_only), (SIZE, false));
-    // The same again is done already; another way, or beside it, it is not.
+    // Repeating the same export succeeds. Other parameters, or a second writable export, are
+    // refused.
     exported(&mut caller, spec(&io, "d", false));
     let error = refused(&mut caller, "disk.export", spec(&io, "d", true), "in another way");
     assert_eq!(error.code, code::WRONG_STATE);
     let mut beside = spec(&io, "d", false);
     beside["socket"] = json!(io.socket("other"));
     refused(&mut caller, "disk.export", beside, "exported for writing on");
-    // It has the lock as a guest would, towards guests and towards everybody else.
+    // The export has the lock as a guest would, against guests and all other programs.
     let error = refused(&mut caller, "disk.activate", json!({"id": "d"}), "unexport that first");
     assert_eq!(error.code, code::WRONG_STATE);
     assert_eq!(caller.state("d"), Some(DiskState::Attached));
@@ -75,7 +76,7 @@ fn a_disk_has_one_writer_and_any_number_of_readers() {
     caller.disk("disk.activate", json!({"id": "d"}));
     refused(&mut caller, "disk.export", spec(&io, "d", false), "\"read_only\":true");
 
-    // While a guest writes, others read.
+    // While a guest writes, read-only clients work.
     let reply = exported(&mut caller, spec(&io, "d", true));
     assert!(reply.geometry.read_only);
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
@@ -89,7 +90,7 @@ fn a_disk_has_one_writer_and_any_number_of_readers() {
     let [stats] = &export_stats(&mut caller, "d")[..] else { panic!("one export") };
     assert_eq!((stats.connections, stats.clients, stats.reads), (2, 2, 38));
     assert_eq!((stats.read_bytes, stats.errors, stats.read_only), (38 * 512, 0, true));
-    // A guest that goes, comes, or is given another size does not disturb them.
+    // A guest that disconnects, connects, or gets another size does not disturb the clients.
     caller.disk("disk.resize", json!({"id": "d", "size": 2 * SIZE}));
     caller.disk("disk.deactivate", json!({"id": "d"}));
     assert_eq!(read(&mut one, 4096), [19; 512]);
@@ -114,7 +115,7 @@ fn what_cannot_be_exported_is_refused_and_leaves_nothing() {
     let mut odd = spec(&io, "d", true);
     odd["connections"] = json!(0);
     assert_eq!(refused(&mut caller, "disk.export", odd, "connections").code, code::INVALID_PARAMS);
-    // Sockets that somebody else has, of ours and of others.
+    // Paths in use: sockets of this process, and other files.
     for taken in ["control", "d", "a.raw"] {
         let mut on = spec(&io, "d", false);
         on["socket"] = json!(io.socket(taken));
@@ -124,13 +125,13 @@ fn what_cannot_be_exported_is_refused_and_leaves_nothing() {
     on["socket"] = json!(io.socket("no/such/folder"));
     caller.call("disk.export", on).unwrap_err();
     assert_eq!(names(&io.folder), before);
-    // The lock was not kept.
+    // The failed exports kept no lock.
     let mut twin = io.spec("twin", json!({"file": path}));
     twin["cache"] = json!("writeback");
     caller.disk("disk.attach", twin);
     refused(&mut caller, "disk.export", spec(&io, "d", false), "in use");
     assert!(export_stats(&mut caller, "d").is_empty());
-    // There is an end to them.
+    // The number of exports is limited.
     for at in 0..8 {
         let mut on = spec(&io, "d", true);
         on["socket"] = json!(io.socket(&format!("e{at}")));
@@ -145,8 +146,8 @@ fn what_cannot_be_exported_is_refused_and_leaves_nothing() {
     assert_eq!(names(&io.folder), left);
 }
 
-/// Keeps a client in the middle of requests: replies that it does not take, and a write whose
-/// data does not come.
+/// Connects a client that stays within requests: it reads no replies, and sends no data for a
+/// write.
 fn entangled(socket: &Path) -> UnixStream {
     let mut stream = client(socket);
     for at in 0..64 {
@@ -178,7 +179,7 @@ fn clients_in_the_middle_of_requests_are_cut_off() {
         }
     }
     assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "cut short, not written");
-    // And so does the process as a whole.
+    // The whole process ends the same way.
     caller.disk("disk.attach", inactive(&io, "d", json!({"file": path})));
     exported(&mut caller, spec(&io, "d", false));
     let mut busy = entangled(&io.socket("d.nbd"));
@@ -200,7 +201,7 @@ fn connections_are_limited_and_one_that_stalls_harms_nobody() {
     let mut third = UnixStream::connect(&socket).unwrap();
     assert!(is_closed(&mut third));
     assert_eq!(read(&mut one, 0), [0; 512]);
-    // The guest on the same reactors does not notice.
+    // The guest on the same reactors is not disturbed.
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     assert_eq!(guest.run(0, &Request::write(0, &[3; 512])).unwrap().status, status::OK);
     assert_eq!(read(&mut one, 0), [3; 512]);
@@ -237,12 +238,12 @@ fn exports_come_back_with_a_new_worker() {
 
     replace_worker(&mut io);
     assert!(is_closed(&mut writer), "a crash cuts connections");
-    // Who connects at once waits until the export is there.
+    // A client that connects at once waits until the export is restored.
     assert_eq!(read(&mut client(&io.socket("r.nbd")), 0), [6; 512]);
     assert_eq!(read(&mut client(&io.socket("w.nbd")), 512), [5; 512]);
     assert_eq!(names(&io.folder), before);
     let mut caller = io.caller();
-    // Clients are served a little before the disk is free for verbs.
+    // Clients are served shortly before the disk accepts verbs.
     eventually("what it is refused for", || {
         let error = caller.call("disk.activate", json!({"id": "w"})).unwrap_err();
         error.message.contains("exported for writing")

@@ -1,4 +1,4 @@
-//! A new worker and the I/O of the one that was killed: it waits, and only that disk does.
+//! A new worker and the I/O of a killed one: the new worker waits, and only for that disk.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::FileExt;
@@ -12,12 +12,13 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Stalling;
 
-/// `None`: this host has no block layer that could be told to stall, and that is known.
+/// Returns a block device that can be stalled. `None` if this host has no such block layer, which
+/// is known.
 fn stalling() -> Option<Stalling> {
     Stalling::new(1 << 20, 0).unwrap()
 }
 
-/// A worker that died with a write of `0xaa` under way, and one beside it that is well.
+/// Kills a worker with a write of `0xaa` in flight, beside another disk without problems.
 fn crashed(slow: &Stalling) -> Io {
     let mut io = Io::start();
     let mut caller = io.caller();
@@ -47,7 +48,7 @@ fn a_successor_waits_and_has_the_last_word() {
     let io = crashed(&slow);
     let mut caller = io.caller();
     eventually("it waits, and says so", || fence(&mut caller).is_some_and(|since| since > 0.0));
-    // The others are served meanwhile.
+    // The other disks are served meanwhile.
     let mut well = Guest::start(&io.socket("well"), &Setup::default()).unwrap();
     assert_eq!(well.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
     // Its guest connects at once and waits in the backlog.
@@ -73,7 +74,7 @@ fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
     eventually("it waits", || fence(&mut caller).is_some());
     caller.call("disk.detach", json!({"id": "slow"})).unwrap();
     assert_eq!(caller.stats().disks.len(), 1, "detached at once");
-    // Attached anew it meets the same I/O.
+    // A new attach waits for the same I/O.
     let mut second = io.caller();
     let spec = io.spec("slow", json!({"file": slow.device()}));
     let attaching = std::thread::spawn(move || second.call("disk.attach", spec));
@@ -84,7 +85,7 @@ fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
     assert_eq!(names(&io.folder), [""; 0]);
 }
 
-/// Threads of a process that wait for a fence.
+/// Counts the threads of a process that wait for a fence.
 fn waiters(pid: u32) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let name = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -114,7 +115,8 @@ fn attempts_while_the_fence_is_held_leave_one_waiter() {
     }
     slow.answer().unwrap();
     eventually("the fence is open", || waiters(worker) == 0);
-    // What came when nobody waited is not kept, and the next attempt has it at once.
+    // An outcome without waiting activation is dropped, and the next attempt gets the fence at
+    // once.
     assert_eq!(caller.disk("disk.activate", id).state, model::report::DiskState::Active);
 }
 
@@ -126,7 +128,7 @@ fn attaches_and_retries_behind_a_fence_leave_one_waiter() {
     let mut spec = io.spec("d", json!({"file": image}));
     spec["stop_deadline_ms"] = json!(100);
     spec["cache"] = json!("writeback");
-    // As a process has it that was killed and whose requests have not ended.
+    // A killed process with requests in flight has the image open like this.
     let former = serde_json::from_value(spec.clone()).unwrap();
     let former = iod::open_disk::open(&former, None).unwrap();
     former.disk.activate().unwrap();

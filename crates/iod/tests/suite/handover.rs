@@ -1,4 +1,4 @@
-//! Upgrades that end in the middle, or by a process that does not.
+//! Upgrades that are interrupted, or that a process does not finish.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::AsFd;
@@ -17,13 +17,6 @@ use testkit::raw::{Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
-/// Not a test: the part of a new worker, played on the stage of [`crate::actor::play`].
-#[test]
-#[ignore = "plays a worker for other tests"]
-fn actor() {
-    crate::actor::act();
-}
-
 fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<u32, String> {
     let params = binary.map_or(Value::Null, |binary| json!({"binary": binary}));
     let reply = caller.call("upgrade", params).map_err(|error| error.message)?;
@@ -34,7 +27,7 @@ fn has_ended(worker: &Worker, patience: Duration) -> bool {
     wait_readable(&[worker.ended().as_fd()], patience).unwrap().is_some()
 }
 
-/// A worker of which a thread sleeps in storage that hangs, for a disk that is detached.
+/// Makes a worker with a thread that sleeps in hung storage, for a disk that is detached.
 fn sleepy(io: &Io, caller: &mut Caller, hanging: &Hanging, path: &Path) {
     let mut spec = io.spec("hangs", json!({"file": path}));
     spec["stop_deadline_ms"] = json!(300);
@@ -45,7 +38,7 @@ fn sleepy(io: &Io, caller: &mut Caller, hanging: &Hanging, path: &Path) {
     guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
-    // Gone all the same.
+    // The disk is detached all the same.
     assert!(caller.call("disk.detach", json!({"id": "hangs"})).is_err());
 }
 
@@ -72,7 +65,7 @@ fn a_giver_that_cannot_end_keeps_no_connection() {
     let taker = upgrade(&mut caller, None).unwrap();
     run(&mut well, 1);
     assert!(!has_ended(&giver, Duration::from_millis(300)), "its storage hangs");
-    // The end of the one that serves is seen by its front-ends.
+    // Front-ends see the end of the serving process.
     kill(taker);
     well.frontend.connection.wait_closed().unwrap();
     let mut well = Guest::start(&io.socket("well"), &Setup::default()).unwrap();
@@ -86,7 +79,7 @@ fn a_giver_that_cannot_end_keeps_no_connection() {
 #[test]
 fn a_caller_that_reads_nothing_does_not_keep_the_giver() {
     let mut io = Io::start();
-    // As many answers as its socket takes: the next one is waited with.
+    // Send as many calls as the socket holds replies. The worker waits in the next reply.
     let fill = |count: usize| {
         let mut caller = io.caller();
         caller.send_line(&b"{}\n".repeat(count));
@@ -134,7 +127,7 @@ fn a_disk_that_cannot_go_on_is_refused_and_comes_back() {
     let reason = stats.disks[0].refused.clone().unwrap();
     assert!(reason.contains("Too many open files"), "{reason}");
     assert_eq!(guest.run(Instant::now() + PROCESS_DEADLINE).unwrap(), End::Closed);
-    // It is tried again, with nobody asking for it.
+    // The restore is retried without a request.
     limit_open_files(pid, 1 << 10);
     guest.reconnect().unwrap();
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
@@ -183,12 +176,12 @@ fn a_new_worker_that_sleeps_in_storage_holds_nothing_up() {
     assert!(said.contains("did not answer in time"), "{said}");
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     run(&mut guest, 0);
-    // It was killed, and it is there.
+    // The process was killed and still exists.
     let said = upgrade(&mut caller, None).unwrap_err();
     assert!(said.contains("was killed and has not ended yet: storage hangs"), "{said}");
     let pid = caller.stats().pid;
     kill(pid);
-    // Its keeper does not wait for the one when the other dies.
+    // The keeper does not wait for the old process when the new one dies.
     guest.frontend.connection.wait_closed().unwrap();
     let stats = io.caller().stats();
     assert_ne!(stats.pid, pid);

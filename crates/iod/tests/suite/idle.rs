@@ -1,4 +1,4 @@
-//! What disks and NICs that nobody uses cost: nothing, not even a wake-up; and where threads may run.
+//! Idle disks and NICs cause no cost and no wakeup. Affinity of threads.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::{Duration, Instant};
@@ -11,30 +11,30 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
 const QUEUES: u16 = 4;
-/// Pairs of queues of a NIC.
+/// Queue pairs of a NIC.
 const PAIRS: u16 = 2;
-/// The keeper looks so often whether its worker was killed and cannot end: no event tells of that.
+/// Interval at which the keeper checks whether its worker is unkillable. No event reports that.
 const KEEPER_LOOKS: Duration = Duration::from_secs(5);
 
-/// Turns, sleeps and wake-ups of all reactors.
+/// Returns turns, sleeps and wakeups of all reactors.
 fn reactors(caller: &mut Caller) -> Vec<[u64; 3]> {
     let stats = caller.stats();
     stats.reactors.iter().map(|one| [one.turns, one.sleeps, one.wakeups]).collect()
 }
 
-/// Neither a thread of the worker wakes up, nor the keeper but to look at it.
+/// Checks that no thread of the worker wakes up, and that the keeper only wakes up for its checks.
 fn nothing_wakes(io: &Io) {
     let (mut caller, window) = (io.caller(), stillness());
     let stats = caller.stats();
     let worker = stats.pid;
     assert_ne!(worker, io.process.id());
-    // Of NICs each reactor is asked what it knows, once for each look at them.
+    // Each statistics call with NICs asks each reactor once.
     let asked = u64::from(!stats.nics.is_empty());
-    // What has just happened may have consequences for a while; what is periodic never ends.
+    // Recent events may have effects for a while, but periodic work never ends.
     let until = Instant::now() + PROCESS_DEADLINE;
     loop {
         let before = reactors(&mut caller);
-        // The thread that has just answered goes to sleep.
+        // Let the thread that has just answered go to sleep.
         std::thread::sleep(Duration::from_millis(100));
         let keeper = || sleeps(io.process.id()).values().sum::<u64>();
         let (asleep, kept) = (sleeps(worker), keeper());
@@ -75,13 +75,13 @@ fn disks_that_were_used_once_cost_no_wake_up() {
         guests.push(guest);
     }
     nothing_wakes(&io);
-    // They are all served yet.
+    // All guests are still served.
     for guest in &mut guests {
         assert_eq!(guest.run(0, &Request::read(0, 4096)).unwrap().data, [7; 4096]);
     }
 }
 
-/// All speak to the first one, over each pair, and hear it.
+/// All guests send to the first one over each pair, and receive its frames.
 fn speak(guests: &mut [Guest], round: &str) {
     let (first, others) = guests.split_first_mut().unwrap();
     for pair in 0..usize::from(PAIRS) {
@@ -113,7 +113,7 @@ fn nics_that_were_used_once_cost_no_wake_up() {
     speak(&mut guests, "still there");
 }
 
-/// CPUs that this test may use, by number.
+/// Returns the numbers of the CPUs that this test may use.
 fn cpus() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -124,7 +124,7 @@ fn cpus() -> Vec<String> {
     numbers.map(|number| number.to_string()).collect()
 }
 
-/// Lets all threads of a process run on these CPUs only.
+/// Restricts all threads of a process to these CPUs.
 fn pin(process: u32, cpus: &str) {
     let mut command = std::process::Command::new("taskset");
     command.args(["-a", "-p", "-c", cpus]).arg(process.to_string());
@@ -134,7 +134,7 @@ fn pin(process: u32, cpus: &str) {
 #[test]
 fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
     let cpus = cpus();
-    // Also by the quota of the control group, which is the program's too.
+    // The quota of the control group counts too. The program shares it.
     let quota = std::thread::available_parallelism().unwrap().get();
     for few in [&cpus[..1], &cpus[..]] {
         let count = few.len().min(quota);
@@ -147,7 +147,7 @@ fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
         if count <= 4 {
             assert_eq!((reactors, why), (count, format!("{count}, one for each of {count} CPUs")));
         } else {
-            // As the host's memory allows.
+            // The host's memory may limit the number.
             let told = why.starts_with(&format!("{reactors}, "));
             assert!((4..=count.min(16)).contains(&reactors) && told, "{why}");
         }

@@ -1,4 +1,4 @@
-//! Images that cannot be served, and images that somebody else uses.
+//! Images that cannot be served, and images that another program uses.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use crate::common::*;
 use tempfile::TempDir;
 use testkit::process::{Backend, StorageDaemon, Target};
 
-/// Starts `ringway-blk` on an image that it must refuse; returns what it said.
+/// Starts `ringway-blk` on an image that it must refuse. Returns its standard error.
 fn refusal(folder: &TempDir, options: &[&str]) -> String {
     let socket = folder.path().join("refused");
     let socket = socket.to_str().unwrap();
@@ -40,7 +40,7 @@ fn bad_images_are_refused_with_the_next_step() {
     let said = refusal(&folder, &["--blk-file", folder.path().to_str().unwrap()]);
     assert!(said.contains("directory") && said.contains("block device"), "{said}");
 
-    // Unreadable for root, too: a link to itself.
+    // A link to itself is unreadable even for root.
     symlink(path("loop"), path("loop")).unwrap();
     let said = refusal(&folder, &["--blk-file", &path("loop")]);
     assert!(said.contains("loop") && said.contains("ymbolic link"), "{said}");
@@ -57,7 +57,7 @@ fn an_image_has_one_writer() {
     let first = blk(&folder.path().join("first"), &options);
     let said = refusal(&folder, &options);
     assert!(said.contains("in use") && said.contains("read-only"), "{said}");
-    // A reader does not get beside a writer either: it would see the disk change under it.
+    // A reader is not admitted beside a writer either, because the disk would change under it.
     let said = refusal(&folder, &[&options[..], &["--read-only"]].concat());
     assert!(said.contains("in use"), "{said}");
     drop(first);

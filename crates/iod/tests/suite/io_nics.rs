@@ -17,9 +17,9 @@ use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
 use testkit::raw::{Guest, WaitEvent};
 
-/// Not long enough to wait for what does not come.
+/// Time to wait for a frame that must not arrive.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// Bits of what needs a control queue: CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR.
+/// Feature bits that need a control queue: CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR.
 const CONTROL: [u32; 4] = [17, 18, 22, 23];
 
 fn nic(io: &Io, id: &str) -> NicStats {
@@ -79,7 +79,7 @@ fn the_life_of_nics_in_two_networks() {
     assert_eq!(caller.call("nic.detach", json!({"id": "b"})).unwrap_err().code, code::NO_SUCH_NIC);
     send(&mut a, &frame(2, 1, "anybody"));
     assert_eq!(nic(&io, "a").frames.refused_frames.get("no-receiver"), Some(&1));
-    // Disks are served beside them.
+    // Disks are served beside NICs.
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert_eq!(names(&io.folder), [""; 0]);
@@ -98,7 +98,7 @@ fn what_a_nic_may_not_it_does_not() {
     attach(&io, "trunk", "lan", 3);
     let [mut locked, mut access, mut trunk] =
         ["locked", "access", "trunk"].map(|id| guest(&io.socket(id), 1));
-    // Neither another's address, nor a protocol that is none of its own.
+    // Neither a foreign source address nor a protocol that is not allowed passes.
     send(&mut locked, &frame(0xff, 9, "not me"));
     send(&mut locked, &frame(0xff, 1, "what is this"));
     send(&mut access, &frame(0xff, 2, "in five"));
@@ -157,7 +157,7 @@ fn nics_come_and_go_under_load() {
     let mut a = guest(&io.socket("a"), 1);
     let loud = frame(0xff, 1, "to everybody");
     for round in 0..20u8 {
-        // The same port, in turn in this network and in another one.
+        // The same port, alternately in this network and in another one.
         let network = if round % 4 == 3 { "wan" } else { "lan" };
         attach(&io, "b", network, 2);
         let mut b = guest(&io.socket("b"), 1);
@@ -216,7 +216,7 @@ fn a_killed_worker_is_replaced_and_front_ends_come_back() {
     worker.kill().unwrap();
     a.frontend.connection.wait_closed().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
-    // Whoever comes before it serves waits.
+    // A front-end that connects before the worker serves waits.
     let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
     send(&mut a, &frame(0xff, 1, "again"));
     assert_eq!(received(&mut b), frame(0xff, 1, "again"));
@@ -254,11 +254,11 @@ fn polling_is_that_of_the_process_or_a_nics_own() {
     assert_eq!(caller.call("nic.poll", json!({"id": "own", "poll": null})).unwrap(), reply);
     assert_eq!(both(&mut caller), [PollMode::Auto; 2]);
     caller.call("nic.poll", json!({"id": "b", "poll": "off"})).unwrap();
-    // It is what was asked for, whatever has become of its polling since.
+    // The spec counts as the same, whatever has changed its polling since.
     assert_eq!(caller.call("nic.attach", own).unwrap(), reply);
     let error = caller.call("nic.poll", json!({"id": "c", "poll": "off"})).unwrap_err();
     assert_eq!(error.code, code::NO_SUCH_NIC);
-    // A new worker finds it so.
+    // A new worker restores this setting.
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
@@ -283,7 +283,7 @@ fn limits_change_while_a_nic_is_served() {
     let limit = |io: &Io, limits: Value| {
         io.caller().call("nic.limits", json!({"id": "a", "limits": limits}))
     };
-    // The frame is of no protocol that a locked NIC may speak.
+    // A locked NIC may not send frames of this protocol.
     for (limits, reason) in [
         (
             json!({"locked": {"ipv4": ["10.0.0.1"]}, "rate": {"bytes_per_second": 1 << 20}}),
@@ -298,7 +298,7 @@ fn limits_change_while_a_nic_is_served() {
         let reasons = nic(&io, "a").frames.refused_frames;
         assert!(reasons.keys().any(|one| one.starts_with(reason)), "{reasons:?}");
     }
-    // Who is disabled gets nothing either, and is so for the next workers.
+    // A disabled NIC receives nothing, and stays disabled in later workers.
     io.caller().call("upgrade", Value::Null).unwrap();
     assert!(nic(&io, "a").disabled);
     send(&mut b, &frame(0xff, 2, "to everybody else"));
@@ -322,7 +322,7 @@ fn limits_change_while_a_nic_is_served() {
     assert_eq!(error.code, code::NO_SUCH_NIC);
 }
 
-/// Neither another cap nor an upgrade gives a guest another burst, and one that is lifted holds nothing.
+/// Neither another cap nor an upgrade grants a new burst. A lifted cap holds nothing back.
 #[test]
 fn what_was_used_of_a_cap_counts() {
     const RATE: u64 = 8192;
@@ -346,7 +346,7 @@ fn what_was_used_of_a_cap_counts() {
         }
         passed
     };
-    // One burst, what the rate gives, and with each cap one frame that is larger than what is left.
+    // One burst, the tokens of the rate, and for each cap one frame that overdraws.
     let most = |caps: usize| {
         let bytes = (128 << 10) as f64 + RATE as f64 * began.elapsed().as_secs_f64();
         caps + (bytes / long.len() as f64).ceil() as usize
@@ -363,7 +363,7 @@ fn what_was_used_of_a_cap_counts() {
     assert_eq!(see(&mut a, SOON), FRAMES, "nothing holds them");
 }
 
-/// A storm of one guest does not reach the others, and what it has to say to one of them does.
+/// A storm of one guest does not reach the others, but its frames to a known station do.
 #[test]
 fn a_storm_is_limited_and_stations_are_reached() {
     let io = Io::start();
@@ -381,7 +381,7 @@ fn a_storm_is_limited_and_stations_are_reached() {
     limit(json!(1));
     assert_eq!(nic(&io, "a").flood, Some(1));
     let loud = frame(0xff, 1, "to everybody");
-    // One passes now and then, however slow this is.
+    // Some frames pass, even if this is slow.
     while refused(&io) < 5 {
         send(&mut a, &loud);
         send(&mut a, &frame(9, 1, "to whom nobody knows"));
@@ -408,7 +408,7 @@ fn a_nic_without_mq_has_one_pair_and_no_control_queue() {
     let reply = io.caller().call("nic.attach", one.clone()).unwrap();
     assert_eq!(io.caller().call("nic.attach", one).unwrap(), reply);
     io.caller().call("nic.attach", four).unwrap();
-    // Also where the next workers have it from others.
+    // Later workers also have it, from the handover and from the keeper.
     for round in ["at first", "after an upgrade", "after a death"] {
         let [mut a, mut b] = [("a", 1), ("b", 4)].map(|(id, pairs)| guest(&io.socket(id), pairs));
         let offers = [&a, &b].map(|guest| CONTROL.map(|bit| guest.negotiated.offered >> bit & 1));
@@ -433,7 +433,7 @@ fn a_nic_without_mq_has_one_pair_and_no_control_queue() {
 
 #[test]
 fn the_host_is_in_a_network_by_its_uplink() {
-    in_own_network("the_host_is_in_a_network_by_its_uplink", || {
+    in_own_network(concat!(module_path!(), "::the_host_is_in_a_network_by_its_uplink"), || {
         let mut io = Io::start_with(&["--reactors", "2"]);
         let mut caller = io.caller();
         attach(&io, "a", "lan", 1);
@@ -458,7 +458,7 @@ fn the_host_is_in_a_network_by_its_uplink() {
             let error = caller.call("network.uplink", wrong).unwrap_err();
             assert!(error.message.contains(says), "{error}");
         }
-        // A new worker brings the host back.
+        // A new worker restores the host's port.
         let worker = io.process.worker().unwrap().unwrap();
         worker.kill().unwrap();
         io.process.next_worker(Some(worker.id())).unwrap();
@@ -468,7 +468,7 @@ fn the_host_is_in_a_network_by_its_uplink() {
         up();
         send(&mut a, &question());
         answer(&mut a);
-        // One that was deleted is told, and is had again by the same call.
+        // A deleted device is reported, and the same call restores it.
         run("ip link del rwi0");
         let failed = || io.caller().stats().networks[0].uplink.as_ref().unwrap().failed.is_some();
         eventually("told that it is gone", failed);
@@ -479,7 +479,7 @@ fn the_host_is_in_a_network_by_its_uplink() {
         caller.call("network.uplink", json!({"network": "lan"})).unwrap();
         assert!(caller.stats().networks[0].uplink.is_none());
         eventually("the device is gone", || !there());
-        // With its last NIC a network loses its uplink too.
+        // A network loses its uplink together with its last NIC.
         caller.call("network.uplink", lan).unwrap();
         caller.call("nic.detach", json!({"id": "a"})).unwrap();
         eventually("the device is gone", || !there());

@@ -1,4 +1,4 @@
-//! Workers that die, and what their keeper does about it.
+//! Workers that die, and the reaction of their keeper.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
     let next = io.process.next_worker(Some(worker.id())).unwrap();
-    // A front-end that connects now waits until the disk is there.
+    // A front-end that connects now waits until the disk is restored.
     assert_eq!(read(&mut connect(&io.socket("file")), 7), [1; 512]);
     assert_eq!(read(&mut connect(&io.socket("memory")), 4000), [2; 512]);
     let mut caller = io.caller();
@@ -91,7 +91,7 @@ fn a_keeper_whose_starter_ignores_its_children_does_its_work() {
     assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
     io.caller().call("upgrade", serde_json::Value::Null).unwrap();
     assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
-    // It sleeps, as it did before: one that has retired is forgotten.
+    // The keeper sleeps as before: it has forgotten the retired worker.
     let ticks = |io: &mut Io| {
         let stat = format!("/proc/{}/stat", io.process.id());
         let text = std::fs::read_to_string(stat).unwrap();
@@ -125,7 +125,7 @@ fn workers_are_replaced_as_often_as_they_die() {
     assert_eq!(names(&io.folder), [""; 0]);
 }
 
-/// What a worker's death leaves, with `change` done to the images before the next one looks.
+/// Kills a worker and calls `change` on the images before the next worker opens them.
 fn changed_meanwhile(images: &[&str], change: impl FnOnce(&Io)) -> (Io, Caller) {
     let mut io = Io::start();
     let mut caller = io.caller();
@@ -137,7 +137,7 @@ fn changed_meanwhile(images: &[&str], change: impl FnOnce(&Io)) -> (Io, Caller) 
         write(&mut connect(&io.socket(name)), 7, 1);
     }
     let worker = io.process.worker().unwrap().unwrap();
-    // Nobody starts another one before the images are as they are to be found.
+    // Stop the keeper, so that no worker starts before the images are changed.
     io.process.signal(Signal::STOP).unwrap();
     worker.kill().unwrap();
     change(&io);
@@ -188,14 +188,14 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
     assert_eq!(reason(&mut caller, "good"), None);
     assert_eq!(read(&mut connect(&io.socket("good")), 7), [1; 512]);
 
-    // A guest that comes waits, until the image is back.
+    // A guest that connects waits until the image is back.
     let socket = io.socket("replaced");
     let waiting = std::thread::spawn(move || read(&mut connect(&socket), 7));
     std::fs::rename(path(&io, "old"), path(&io, "replaced")).unwrap();
     caller.disk("disk.activate", json!({"id": "replaced"}));
     assert_eq!(waiting.join().unwrap(), [1; 512]);
     std::fs::rename(path(&io, "away"), path(&io, "gone")).unwrap();
-    // What is refused is still held by the next worker, and taken over if its image is back.
+    // The next worker still has the refused disk, and serves it if its image is back.
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
@@ -204,7 +204,7 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
     eventually("it is refused again", || {
         reason(&mut caller, "shrunk").is_some_and(|reason| reason.contains("guests were told"))
     });
-    // The reason is there a moment before the verb has ended.
+    // The reason is visible a moment before the verb has ended.
     eventually("detached", || caller.call("disk.detach", json!({"id": "shrunk"})).is_ok());
     assert!(!io.socket("shrunk").exists());
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -215,7 +215,7 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
 fn what_an_image_has_grown_by_meanwhile_is_not_shown_before_a_resize() {
     let (io, mut caller) = changed_meanwhile(&["grown"], |io| {
         let path = io.folder.path().join("grown.raw");
-        // Not by whole blocks: whoever grows it may not be done.
+        // The size is no multiple of the block size, as while a program still grows the image.
         std::fs::File::options().write(true).open(path).unwrap().set_len((1 << 20) + 100).unwrap();
     });
     assert_eq!(reason(&mut caller, "grown"), None);
@@ -261,14 +261,14 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
         error.is_some_and(|error| error.message.contains("being detached"))
     };
     eventually("the detach hangs", || busy(&mut caller));
-    // Sent away when the keeper knows of it, not before.
+    // The front-end is disconnected after the keeper has recorded the detach, not before.
     guest.frontend.connection.wait_closed().unwrap();
     let worker = io.process.worker().unwrap().unwrap();
-    // It ends when its storage has answered.
+    // The worker ends when its storage has answered.
     worker.signal(Signal::KILL).unwrap();
     hanging.answer().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
-    // Its caller was not answered.
+    // The caller got no reply.
     assert!(detach.join().is_err());
     let mut caller = io.caller();
     eventually("the disk is gone", || caller.stats().disks.is_empty());
@@ -308,7 +308,7 @@ fn a_signal_between_two_workers_leaves_nothing() {
     first.kill().unwrap();
     let second = io.process.next_worker(Some(first.id())).unwrap();
     eventually("it serves", || io.caller().state("d") == Some(DiskState::Active));
-    // Stopped, the keeper finds the end of its worker and the signal together.
+    // When it continues, the stopped keeper sees the end of its worker and the signal together.
     io.process.signal(Signal::STOP).unwrap();
     second.kill().unwrap();
     io.process.signal(Signal::TERM).unwrap();
@@ -317,16 +317,16 @@ fn a_signal_between_two_workers_leaves_nothing() {
     assert_eq!(names(&io.folder), [""; 0]);
 }
 
-/// What a caller was answered last about a disk.
+/// Last reply to a caller about a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     There,
     Gone,
-    /// The worker died before it answered.
+    /// The worker died before it replied.
     Either,
 }
 
-/// Attaches and detaches disks until told to stop, over as many connections as it takes.
+/// Attaches and detaches disks until `stop` is set, reconnecting when necessary.
 fn toggle(io: &Io, caller: u64, stop: &AtomicBool) -> BTreeMap<String, Known> {
     let mut known = BTreeMap::new();
     let mut turn = 0u64;
@@ -352,10 +352,10 @@ fn toggle(io: &Io, caller: u64, stop: &AtomicBool) -> BTreeMap<String, Known> {
             let now = match answer.error {
                 None if there => Known::Gone,
                 None => Known::There,
-                // Cut off before, it had happened all the same; or it is being detached just now.
+                // The interrupted call had succeeded, or the disk is just being detached.
                 Some(error) if error.message.contains("attached already") => Known::Either,
                 Some(error) if error.code == code::NO_SUCH_DISK => Known::Gone,
-                // Nothing was done: it is where it was.
+                // Nothing was done, so the state is unchanged.
                 Some(error) if error.message.contains("try again") => before,
                 Some(error) => panic!("{method} {id}: {error}"),
             };
@@ -385,7 +385,7 @@ fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
                 })
                 .collect();
             for round in 0..8 {
-                // Somewhere in the middle of whatever is being done.
+                // Kill it at an arbitrary moment of its work.
                 std::thread::sleep(Duration::from_micros(3000 + 1700 * round));
                 if let Some(worker) = io_ref.process.worker().unwrap()
                     && Some(worker.id()) != last
@@ -402,7 +402,7 @@ fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
         let listed = |caller: &mut Caller| -> Vec<_> {
             caller.stats().disks.into_iter().map(|disk| disk.id).collect()
         };
-        // A disk that was being detached goes by itself.
+        // A disk that was being detached disappears by itself.
         eventually("all is at rest", || {
             let settled = listed(&mut caller).iter().all(|id| io.socket(id).exists());
             settled && caller.stats().disks.iter().all(|disk| disk.state == DiskState::Active)
@@ -429,7 +429,7 @@ fn a_worker_that_cannot_begin_takes_nothing_with_it() {
     };
     let enough = open_files(&mut Io::start_with(&["--reactors", "4"]));
     let mut failed = 0;
-    // Each may open one descriptor less than the one before, and fails where it wants that one.
+    // Each round allows one descriptor more than the one before, and fails where that is missing.
     for limit in (enough - 10..=enough).rev() {
         let mut io = Io::start_with(&["--reactors", "4"]);
         let mut caller = io.caller();

@@ -1,4 +1,4 @@
-//! Tests of `iod`, one program.
+//! Tests of `iod`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod actor;

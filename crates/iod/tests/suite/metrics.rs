@@ -1,4 +1,4 @@
-//! What a scraper gets, and that it can read it.
+//! Content of a scrape, and its syntax.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use testkit::process::{PROCESS_DEADLINE, Port};
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};
 
-/// A process with a disk on which every kind of request has been done, and two NICs, of which one
-/// has sent a frame.
+/// Starts a process with a disk on which every kind of request has been done, and two NICs, of
+/// which one has sent a frame.
 fn used(options: &[&str]) -> (Io, Guest) {
     let io = Io::start_with(options);
     let mut caller = io.caller();
@@ -38,7 +38,8 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     let socket = folder.path().join("metrics");
     let address = format!("unix:{}", socket.display());
     let (io, mut guest) = used(&["--metrics", &address, "--poll", "always"]);
-    // A front-end that is back before the queue was looked at has let it wait for nothing.
+    // Wait for the poll: a front-end that replies before the queue is polled leaves no wait to
+    // count.
     let mut caller = io.caller();
     let polling = |caller: &mut Caller| caller.stats().disks[0].polling.unwrap();
     eventually("it looks", || polling(&mut caller).queues.armed);
@@ -46,7 +47,7 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     let d1 = ("disk", "d1");
     let hits = |page: &Page| value(page, "ringway_disk_poll_hits", "_total", &[d1]);
     let mut page = Page::new();
-    // A guest sees what its request brought before the end of the wait for it is counted.
+    // The guest sees a completion before the end of the wait is counted.
     eventually("the wait is counted", || {
         page = scrape(UnixStream::connect(&socket).unwrap());
         hits(&page) >= 1.0
@@ -75,7 +76,7 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     assert!(value(&page, "ringway_reactor_spun_seconds", "_total", &[("reactor", "0")]) >= 0.0);
     let reason = |name| [d1, ("ringway_disk_poll_reason", name)];
     assert_eq!(value(&page, "ringway_disk_poll_reason", "", &reason("off")), 0.0);
-    // The call says the same, but for what goes on.
+    // The call returns the same, except for values that grow.
     let said = io.caller().call("metrics", Value::Null).unwrap();
     let said = read(said["openmetrics"].as_str().unwrap()).unwrap();
     let names = |page: &Page| page.keys().cloned().collect::<Vec<_>>();
@@ -128,7 +129,7 @@ fn nics_are_told_with_their_queues() {
     }
 }
 
-/// One frame of sixteen or so is looked at, and counts for sixteen.
+/// About one frame in sixteen is sampled, and counts for sixteen.
 #[test]
 fn the_largest_flows_of_a_nic_are_told() {
     const FRAMES: u64 = 64;
@@ -147,9 +148,9 @@ fn the_largest_flows_of_a_nic_are_told() {
     let name = "ringway_nic_flow_recent_bytes";
     let (from, to) = (("from", "10.0.0.1:1000"), ("to", "10.0.0.2:9"));
     let bytes = value(&page, name, "", &[("nic", "a"), from, to, ("protocol", "udp")]);
-    // Of late: half of it is forgotten now and then.
+    // Recent bytes only: half of the count is dropped now and then.
     assert!(bytes > 0.0 && bytes <= (16 * FRAMES * frame.len() as u64) as f64, "{bytes}");
-    // Nothing else was sent.
+    // No other flow was sent.
     assert_eq!(page[name].samples.len(), 1);
 }
 
@@ -164,7 +165,7 @@ fn a_scrape_over_tcp_and_requests_that_are_none() {
         stream
     };
     scrape(connect());
-    // Stalled ones keep no one away, up to the limit.
+    // Stalled connections do not block others, up to the limit.
     let stalled: Vec<_> = (0..5).map(|_| connect()).collect();
     scrape(connect());
     drop(stalled);
@@ -193,7 +194,7 @@ fn an_address_that_cannot_be_had_is_told_at_the_start() {
     assert!(code == 2 && said.contains("unix:PATH"), "{said}");
 }
 
-/// Names in the expressions of a dashboard.
+/// Collects the metric names in the expressions of a dashboard.
 fn names_in(dashboard: &Value, out: &mut Vec<String>) {
     match dashboard {
         Value::Object(fields) => {
@@ -225,7 +226,7 @@ fn the_dashboard_uses_only_what_is_there() {
         .values()
         .flat_map(|family| family.samples.iter().map(|sample| sample.name.clone()))
         .collect();
-    // A state set's label has its name.
+    // The label of a state set has the name of the set.
     let sets = ["ringway_disk_state", "ringway_disk_poll_reason", "ringway_nic_poll_reason"];
     there.extend(sets.map(String::from));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/ringway.json");

@@ -1,4 +1,4 @@
-//! Exports under the clients that people use: libnbd's tools, QEMU's and fio.
+//! Exports with common clients: libnbd's tools, QEMU and fio.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use testkit::raw::{Guest, Setup};
 
 const SIZE: u64 = 16 << 20;
 
-/// Runs a tool to its good end; what it printed.
+/// Runs a tool that must succeed. Returns its output.
 fn tool(line: &[&str]) -> String {
     let out = tempfile::tempfile().unwrap();
     let mut command = Command::new(line[0]);
@@ -32,7 +32,7 @@ fn parsed(line: &[&str]) -> Value {
     serde_json::from_str(&tool(line)).unwrap()
 }
 
-/// An image with data, holes, and zeroes that are stored.
+/// Creates an image with data, holes, and stored zeroes.
 fn sparse(io: &Io, name: &str) -> String {
     let path = image(&io.folder, name, SIZE);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -83,7 +83,7 @@ fn nbdinfo_reads_what_an_export_can_do() {
         assert_eq!(one[format!("can_{can}")], json!(true), "{can}: {one}");
     }
     assert_eq!(one["is_read_only"], json!(false));
-    // The default export is the same; what is listed can be asked for.
+    // The default export is the same, and every listed export can be opened.
     let default = uri.replace("///d?", "///?");
     assert_eq!(tool(&["nbdinfo", "--size", &default]).trim(), SIZE.to_string());
     let listed = parsed(&["nbdinfo", "--list", "--json", &default]);
@@ -104,13 +104,13 @@ fn disks_are_copied_in_and_out() {
     let same = |one: &str, other: &str| {
         tool(&["qemu-img", "compare", "-f", "raw", "-F", "raw", one, other]);
     };
-    // Several connections each, with a flush at the end that covers them all.
+    // Several connections each, with one flush at the end that covers all of them.
     tool(&["nbdcopy", "--connections=4", "--flush", &source, &uri]);
     same(&source, &uri);
     let copy = image(&io.folder, "copy.raw", SIZE);
     tool(&["nbdcopy", "--connections=4", &uri, &copy]);
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&source).unwrap());
-    // QEMU's way: with zeroes and discards, and in and out of its own format.
+    // As QEMU does it: with zeroes and discards, to and from its own format.
     let path = |name: &str| io.folder.path().join(name).to_str().unwrap().to_owned();
     tool(&["qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", &copy, &uri]);
     same(&source, &uri);
@@ -178,7 +178,7 @@ fn fio_verifies_what_it_writes_over_several_connections() {
     let io = Io::start();
     attach(&io, "d", json!({"memory": SIZE}), false);
     let uri = format!("--uri={}", export(&io, "d", false));
-    // A process each: a deadline is for one of them, not for all.
+    // One process each, because the deadline is for one process.
     for _ in 0..testkit::rounds(1, 20) {
         tool(&[
             "fio",

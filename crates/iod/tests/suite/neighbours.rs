@@ -1,5 +1,5 @@
-//! What disks of one reactor notice of each other, and what `why` says of it: one whose storage
-//! hangs, and one that takes the thread.
+//! Mutual effects of disks on one reactor, and the diagnosis of `why`: one disk with hung storage,
+//! and one that uses the thread.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ use testkit::storage::Hanging;
 
 const BYTES: usize = 8 << 20;
 const DEADLINE: Duration = Duration::from_millis(500);
-/// What waits for the storage waits for ever: a busy machine has room.
+/// Upper bound that tells a call from a hang, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 /// Writes that hang, and reads behind them.
 const EACH: u64 = 32;
 
-/// What `ringway why` says of a disk after watching for `time`.
+/// Returns the diagnosis of `ringway why` for a disk after watching it for `time`.
 fn why(caller: &mut Caller, id: &str, time: Duration) -> DiskVerdict {
     let earlier = caller.stats();
     std::thread::sleep(time);
@@ -38,7 +38,7 @@ fn why(caller: &mut Caller, id: &str, time: Duration) -> DiskVerdict {
     judge(&DiskFacts::new(&earlier, &now, &full.disks[0]))
 }
 
-/// A guest that reads one sector after the other on a thread of its own.
+/// Guest that reads one sector after the other on its own thread.
 struct Busy {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ impl Busy {
         Self { stop, count, thread }
     }
 
-    /// It is served now, however much.
+    /// Checks that the guest is served now, at any speed.
     fn goes_on(&self) {
         let before = self.count.load(Ordering::Relaxed);
         eventually("the neighbour is served", || self.count.load(Ordering::Relaxed) >= before + 10);
@@ -100,7 +100,7 @@ impl Place {
         let mut give = |requests: Vec<Request>| {
             hung.submit_all(0, &requests).unwrap();
             hung.kick(0).unwrap();
-            // The reads are behind the writes then.
+            // The reads are queued behind the writes then.
             assert_eq!(hung.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
         };
         give((0..EACH).map(|at| Request::write(at * 8, &[2; 4096])).collect());
@@ -140,7 +140,7 @@ fn why_names_the_disk_that_hangs_and_nobody_beside_it() {
 #[test]
 fn a_machine_on_a_hung_disk_ends_and_the_disk_is_detached_in_time() {
     let Place { io, mut caller, mut hung, well, hanging, .. } = Place::new();
-    // As QEMU does when its machine ends: the ring is stopped. No answer would be true.
+    // QEMU stops the ring when its machine ends. No reply would be true.
     let stopped = in_time(DEADLINE, || hung.stop_queue(0));
     assert!(stopped.is_err());
     well.goes_on();
@@ -164,7 +164,7 @@ fn a_machine_on_a_hung_disk_ends_and_the_disk_is_detached_in_time() {
 #[test]
 fn a_machine_that_is_killed_leaves_a_hung_disk_that_is_detached_in_time() {
     let Place { io, mut caller, hung, well, hanging, .. } = Place::new();
-    // Its kernel closes the connection: nobody is there to wait for an answer.
+    // The kernel closes the connection of the dead front-end, so no one waits for a reply.
     drop(hung);
     well.goes_on();
     let detached = in_time(Duration::ZERO, || caller.call("disk.detach", json!({"id": "d1"})));
@@ -178,19 +178,20 @@ fn a_machine_that_is_killed_leaves_a_hung_disk_that_is_detached_in_time() {
 #[test]
 fn a_process_with_a_hung_disk_ends_in_time() {
     let Place { mut io, mut hung, well, hanging, .. } = Place::new();
-    // Ends in order, so nothing of it is under way.
+    // The neighbour ends in order, so it has no requests in flight.
     drop(well.end());
     io.process.signal(Signal::TERM).unwrap();
     in_time(DEADLINE, || {
         hung.frontend.connection.wait_closed().unwrap();
         eventually("no socket is left", || names(&io.folder).is_empty());
     });
-    // The kernel keeps the thread that sleeps for the flush until then.
+    // The kernel keeps the thread that waits for the flush until then.
     hanging.answer().unwrap();
     io.process.wait(PROCESS_DEADLINE).unwrap();
 }
 
-/// A disk that moves megabytes by copying keeps the reactor; whoever waits behind it is told so.
+/// A disk that copies megabytes keeps the reactor busy. The diagnosis of a disk that waits for it
+/// names it.
 #[test]
 fn a_noisy_neighbour_is_named_with_its_share() {
     let io = Io::start_with(&["--reactors", "1"]);
@@ -223,7 +224,7 @@ fn a_noisy_neighbour_is_named_with_its_share() {
             }
         }
     });
-    // On a busy machine the noise itself may not get to run for a while.
+    // On a busy machine the noisy disk itself may not run for a while.
     let mut verdict = why(&mut caller, "quiet", time);
     let until = Instant::now() + PROCESS_DEADLINE;
     while verdict.cause != Cause::Neighbour {
@@ -235,7 +236,7 @@ fn a_noisy_neighbour_is_named_with_its_share() {
     let (share, _) = share.split_once('%').unwrap();
     assert!(share.parse::<u64>().unwrap() >= 15, "{verdict:?}");
     assert!(verdict.next.unwrap().contains("give noisy a cap"));
-    // It does not work the other way round.
+    // The noisy disk does not get the other one as its cause.
     let other = why(&mut caller, "noisy", time);
     assert_eq!(other.neighbour, None, "{other:?}");
     stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `ringway-net` with front-ends that hand it their control queue, as User-Mode Linux does.
+//! `ringway-net` with front-ends that let it serve their control queue, as User-Mode Linux does.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -13,22 +13,22 @@ use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
 use testkit::raw::{Guest, Setup};
 
-/// Long enough for any frame.
+/// Deadline for any frame.
 const SOON: Duration = PROCESS_DEADLINE;
-/// Answers (virtio 1.2, 5.1.6.5).
+/// Acknowledgements of commands (virtio 1.2, 5.1.6.5).
 const OK: u8 = 0;
 const ERR: u8 = 1;
 const PAIRS: u16 = 4;
-/// The control queue is behind all pairs.
+/// Index of the control queue, after all pairs.
 const CONTROL: usize = 2 * PAIRS as usize;
-/// Enough for every queue to have some of them.
+/// Number of flows that suffices to use every queue.
 const FLOWS: u16 = 24;
-/// MQ.
+/// Feature bit MQ.
 const SEVERAL: u64 = 1 << 22;
-/// CTRL_VQ.
+/// Feature bit CTRL_VQ.
 const CONTROLLED: u64 = 1 << 17;
 
-/// A switch with ports `a` and `b`.
+/// Starts a switch with ports `a` and `b`.
 fn switch() -> (Process, TempDir) {
     let folder = folder();
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
@@ -36,7 +36,7 @@ fn switch() -> (Process, TempDir) {
     (ready(NET, &[&ports[..], &["--queues", "4", "--reactors", "2"]].concat()), folder)
 }
 
-/// A front-end with so many queues; those that receive have buffers.
+/// Starts a front-end with this many queues, and buffers in the receive queues.
 fn guest(socket: &Path, queues: u16, without: u64) -> Guest {
     let mut guest = started(socket, queues, without).unwrap();
     for pair in 0..usize::from(queues / 2) {
@@ -45,7 +45,7 @@ fn guest(socket: &Path, queues: u16, without: u64) -> Guest {
     guest
 }
 
-/// One without buffers, which nobody may have refused.
+/// Starts a front-end without buffers. Fails if the backend refuses its rings.
 fn started(socket: &Path, queues: u16, without: u64) -> Result<Guest, testkit::Error> {
     let features = Setup::default().features & !without;
     let setup = Setup { queues, features, ..Setup::default() };
@@ -58,15 +58,15 @@ fn station(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, number]
 }
 
-/// A frame of UDP from station 1, from a port of its own.
+/// Builds a UDP frame from station 1, with this source port.
 fn flow(dst: [u8; 6], port: u16) -> Vec<u8> {
     let ip = [0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let udp = [port.to_be_bytes(), [0, 9], [0, 8], [0, 0]].concat();
     [&dst[..], &station(1), &[8, 0], &ip, &udp].concat()
 }
 
-/// Sends a frame of each of many flows to everybody; from how many queues, the first ones, `b` gets
-/// them.
+/// Broadcasts a frame of each of many flows. Returns the number of queues on which `b` receives
+/// them, counted from the first.
 fn used(a: &mut Guest, b: &mut Guest) -> usize {
     for port in 0..FLOWS {
         a.send_frame(0, &PLAIN, &flow([0xff; 6], 1000 + port)).unwrap();
@@ -83,7 +83,7 @@ fn used(a: &mut Guest, b: &mut Guest) -> usize {
     used
 }
 
-/// As User-Mode Linux does for a driver that is loaded again: rings are disabled, and there are features.
+/// Restarts the driver as User-Mode Linux does: rings start disabled, and features are negotiated.
 fn begin_anew(guest: &mut Guest) {
     let queues = 0..guest.queues.len();
     let bases: Vec<_> = queues.map(|queue| guest.stop_queue(queue).unwrap()).collect();
@@ -103,14 +103,14 @@ fn four_pairs_and_back() {
     for (pairs, answer, then) in [(4, OK, 4), (5, ERR, 4), (0, ERR, 4), (2, OK, 2), (1, OK, 1)] {
         assert_eq!(b.command(CONTROL, &[4, 0, pairs, 0]).unwrap(), answer, "{pairs} pairs");
         assert_eq!(used(&mut a, &mut b), then, "{pairs} pairs");
-        // Each pair that is in use sends, too.
+        // Each pair in use sends, too.
         for pair in 0..then {
             let frame = flow(station(1), pair as u16);
             b.send_frame(pair, &PLAIN, &[&frame[..6], &station(2), &frame[12..]].concat()).unwrap();
             assert!(a.receive_frame(0, SOON).unwrap().is_some());
         }
     }
-    // A new driver begins anew, on the same connection or on another one.
+    // A new driver starts with default settings, on the same connection or another one.
     assert_eq!(b.command(CONTROL, &[4, 0, 3, 0]).unwrap(), OK);
     assert_eq!(b.command(CONTROL, &[&[1, 1][..], &station(7)].concat()).unwrap(), OK);
     begin_anew(&mut b);
@@ -144,7 +144,8 @@ fn rings_that_are_disabled_get_nothing() {
 fn a_ring_beyond_what_was_negotiated_is_refused() {
     let (mut switch, folder) = switch();
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
-    // Behind the control queue of one pair, behind that of four, and behind four pairs without one.
+    // Rings after the control queue of one pair, after that of four, and after four pairs without
+    // one.
     for (rings, without) in [(4, SEVERAL), (2 * PAIRS + 2, 0), (2 * PAIRS + 1, CONTROLLED)] {
         let refused = started(&a, rings, without).unwrap_err();
         assert!(matches!(refused, testkit::Error::Refused { .. }), "{rings} rings: {refused}");
@@ -182,7 +183,7 @@ fn the_control_queue_is_where_the_features_say() {
     let mut a = guest(&folder.path().join("a"), 3, SEVERAL);
     assert_eq!(a.command(2, &[0, 0, 1]).unwrap(), OK, "behind one pair without MQ");
     assert_eq!(a.command(2, &[4, 0, 1, 0]).unwrap(), ERR, "which was not negotiated");
-    // With it, behind all of them.
+    // With the feature, the control queue follows all pairs.
     let mut b = guest(&folder.path().join("b"), 2 * PAIRS + 1, 0);
     assert_eq!(b.command(CONTROL, &[0, 0, 0]).unwrap(), OK);
 }
@@ -193,7 +194,7 @@ fn filters_and_the_address() {
     let mut a = guest(&folder.path().join("a"), 2, 0);
     let mut b = guest(&folder.path().join("b"), 2 * PAIRS + 1, 0);
     let own: [u8; 6] = b.frontend.get_config(6).unwrap().try_into().unwrap();
-    // Of frames to these, and then one to everybody, which come?
+    // Returns whether frames to these addresses arrive before the broadcast that follows.
     let mut gets = |b: &mut Guest| {
         [own, station(7)].map(|dst| {
             [dst, [0xff; 6]].iter().for_each(|dst| {
@@ -212,7 +213,7 @@ fn filters_and_the_address() {
     assert_eq!(b.command(CONTROL, &[&[1, 1][..], &station(7)].concat()).unwrap(), OK);
     assert_eq!(b.frontend.get_config(6).unwrap(), station(7));
     assert_eq!(gets(&mut b), [false, true]);
-    // A table that says more than it has, and one that nobody can have.
+    // A table that is shorter than its count, and an invalid table.
     for table in [&table[..table.len() - 1], &[1, 0, 255, 255, 255, 255, 0, 0, 0, 0][..]] {
         assert_eq!(b.command(CONTROL, table).unwrap(), ERR);
     }

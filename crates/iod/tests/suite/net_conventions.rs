@@ -1,4 +1,4 @@
-//! `ringway-net` as QEMU's conventions for backend programs have it: one NIC on one socket, or on one
+//! `ringway-net` by QEMU's conventions for backend programs: one NIC on one socket, or on a socket
 //! that is open already.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -17,18 +17,18 @@ use testkit::raw::frontend::Frontend;
 use testkit::raw::wire::Request;
 use testkit::raw::{Guest, Setup, SharedMemory};
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// The host's device.
+/// TAP device of the host.
 const TAP: &str = "rwc0";
 
-/// The host is there, under an address.
+/// Sets the host's device up, with an address.
 fn up() {
     run(&format!("ip addr add 10.9.0.1/24 dev {TAP}"));
     run(&format!("ip link set dev {TAP} up"));
 }
 
-/// A front-end at the other end of a socket, with two pairs.
+/// Starts a front-end with two pairs at the other end of a socket.
 fn on(stream: UnixStream) -> Guest {
     let frontend = Frontend { connection: Connection::from_stream(stream).unwrap(), acks: false };
     let memory = SharedMemory::new(8 << 20).unwrap();
@@ -38,7 +38,7 @@ fn on(stream: UnixStream) -> Guest {
     guest
 }
 
-/// It is served: the host answers.
+/// Checks that the front-end is served, by the host's ARP reply.
 fn asks(guest: &mut Guest) {
     assert_eq!(guest.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap(), 5);
     send(guest, &question());
@@ -47,13 +47,13 @@ fn asks(guest: &mut Guest) {
 
 #[test]
 fn the_only_nic_is_served_on_its_socket() {
-    in_own_network("the_only_nic_is_served_on_its_socket", || {
+    in_own_network(concat!(module_path!(), "::the_only_nic_is_served_on_its_socket"), || {
         let folder = folder();
         let socket = folder.path().join("nic");
         let options = ["--socket-path", socket.to_str().unwrap(), "--tap", TAP, "--queues", "2"];
         let mut process = ready(NET, &options);
         up();
-        // One after the other; the last one is a real one.
+        // One front-end after the other. The last one is a real guest.
         for _ in 0..2 {
             asks(&mut on(UnixStream::connect(&socket).unwrap()));
         }
@@ -74,21 +74,24 @@ fn the_only_nic_is_served_on_its_socket() {
 
 #[test]
 fn an_inherited_socket_is_served_until_its_end() {
-    in_own_network("an_inherited_socket_is_served_until_its_end", || {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut command = Command::new(NET);
-        // Standard input is a descriptor that a child can be given.
-        command.args(["--fd", "0", "--tap", TAP, "--queues", "2"]);
-        command.stdin(Stdio::from(OwnedFd::from(theirs)));
-        // It ends with this test, whatever comes: the socket does.
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-        drop(command);
-        let mut guest = on(ours);
-        up();
-        asks(&mut guest);
-        drop(guest);
-        assert!(child.wait().unwrap().success());
-    })
+    in_own_network(
+        concat!(module_path!(), "::an_inherited_socket_is_served_until_its_end"),
+        || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let mut command = Command::new(NET);
+            // Standard input is a descriptor that a child inherits.
+            command.args(["--fd", "0", "--tap", TAP, "--queues", "2"]);
+            command.stdin(Stdio::from(OwnedFd::from(theirs)));
+            // The program ends with this test in any case, because its socket does.
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            drop(command);
+            let mut guest = on(ours);
+            up();
+            asks(&mut guest);
+            drop(guest);
+            assert!(child.wait().unwrap().success());
+        },
+    )
     .unwrap();
 }
 
@@ -102,22 +105,25 @@ fn an_inherited_descriptor_must_be_a_connected_socket() {
 
 #[test]
 fn it_connects_where_the_front_end_listens_and_comes_back() {
-    in_own_network("it_connects_where_the_front_end_listens_and_comes_back", || {
-        let folder = folder();
-        let socket = folder.path().join("nic");
-        let path = socket.to_str().unwrap();
-        let options = ["--socket-path", path, "--connect", "--tap", TAP, "--queues", "2"];
-        let mut process = ready(NET, &options);
-        up();
-        let listener = UnixListener::bind(&socket).unwrap();
-        for _ in 0..2 {
-            let (stream, _) = listener.accept().unwrap();
-            asks(&mut on(stream));
-        }
-        drop(listener);
-        assert!(process.terminate().unwrap().success());
-        // The socket is the front-end's to remove.
-        assert_eq!(names(&folder), ["nic"]);
-    })
+    in_own_network(
+        concat!(module_path!(), "::it_connects_where_the_front_end_listens_and_comes_back"),
+        || {
+            let folder = folder();
+            let socket = folder.path().join("nic");
+            let path = socket.to_str().unwrap();
+            let options = ["--socket-path", path, "--connect", "--tap", TAP, "--queues", "2"];
+            let mut process = ready(NET, &options);
+            up();
+            let listener = UnixListener::bind(&socket).unwrap();
+            for _ in 0..2 {
+                let (stream, _) = listener.accept().unwrap();
+                asks(&mut on(stream));
+            }
+            drop(listener);
+            assert!(process.terminate().unwrap().success());
+            // The front-end removes the socket.
+            assert_eq!(names(&folder), ["nic"]);
+        },
+    )
     .unwrap();
 }

@@ -13,16 +13,16 @@ use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::{Request, protocol};
 use testkit::raw::{Guest, Setup};
 
-/// Long enough for any frame.
+/// Deadline for any frame.
 const SOON: Duration = PROCESS_DEADLINE;
 
 impl Switch {
-    /// One with ports `a`, `b` and `c`.
+    /// Starts a switch with ports `a`, `b` and `c`.
     fn with_three_ports(options: &[&str]) -> Self {
         Self::with(&["a", "b", "c"], options)
     }
 
-    /// A guest with so many pairs of queues, and buffers in each.
+    /// Starts a guest with this many queue pairs, and buffers in each.
     fn guest(&self, name: &str, pairs: u16) -> Guest {
         let mut guest = guest(&self.port(name), pairs);
         for pair in 0..pairs.into() {
@@ -36,7 +36,7 @@ fn guest(socket: &Path, pairs: u16) -> Guest {
     Guest::start(socket, &Setup { queues: 2 * pairs, ..Setup::default() }).unwrap()
 }
 
-/// A frame from one station to another, 0xff being everybody.
+/// Builds a frame from one station to another. 0xff is the broadcast address.
 fn frame(dst: u8, src: u8, text: &str) -> Vec<u8> {
     let station = |number: u8| if number == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, number] };
     [&station(dst)[..], &station(src), &[0x12, 0x34], text.as_bytes()].concat()
@@ -74,10 +74,10 @@ fn both_pairs_of_a_guest_carry_frames() {
     for number in 0..20 {
         let frame = frame(0xff, 1, &format!("{number}"));
         a.send_frame(number % 2, &PLAIN, &frame).unwrap();
-        // What has no ports goes to the first queue.
+        // Frames without ports go to the first queue.
         assert_eq!(received(&mut b, 0), frame);
     }
-    // A guest that uses one of its pairs is served as well.
+    // A guest that uses only one of its pairs is served as well.
     let mut c = switch.guest("c", 1);
     let last = frame(0xff, 3, "one pair is enough");
     c.send_frame(0, &PLAIN, &last).unwrap();
@@ -95,7 +95,7 @@ fn what_a_driver_reads_and_is_offered() {
     // CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR.
     let control = [17, 18, 22, 23].map(|bit| 1 << bit);
     assert_eq!(control.map(|bit| a.negotiated.offered & bit), control);
-    // QEMU before 8.0 adds each region for each pair.
+    // QEMU before 8.0 adds each region once for each pair.
     assert_eq!(a.negotiated.protocol_offered & protocol::CONFIGURE_MEM_SLOTS, 0);
     let one = Switch::with_three_ports(&["--queues", "3", "--no-mq"]);
     let mut a = guest(&one.port("a"), 1);
@@ -112,7 +112,7 @@ fn front_ends_come_and_go_under_load() {
         let frame = frame(0xff, 1, &format!("{round}"));
         a.send_frame(0, &PLAIN, &frame).unwrap();
         assert_eq!(received(&mut b, 0), frame);
-        // Some leave in order, and some do not.
+        // Some front-ends disconnect in order, and some do not.
         if round % 2 == 0 {
             assert_eq!(b.stop_queue(0).unwrap(), 1);
             assert_eq!(b.stop_queue(1).unwrap(), 0);
@@ -125,7 +125,7 @@ fn front_ends_come_and_go_under_load() {
             assert!(matches!(a.wait(1, SOON), Ok(testkit::raw::WaitEvent::Used(_))));
         }
     }
-    // One that goes on with its ring does so where that stands.
+    // A front-end that restarts its ring continues from its position.
     let mut b = switch.guest("b", 1);
     let next = b.stop_queue(0).unwrap();
     b.start_queue(0, next).unwrap();
@@ -138,7 +138,7 @@ fn front_ends_come_and_go_under_load() {
 fn one_guest_cannot_hold_up_the_others() {
     let switch = Switch::with_three_ports(&[]);
     let [mut a, mut b] = ["a", "b"].map(|name| switch.guest(name, 1));
-    // It never posts a buffer, and breaks its ring.
+    // This guest never posts a buffer, and breaks its ring.
     let mut c = guest(&switch.port("c"), 1);
     c.queues[1].ring.set_avail_idx(&c.memory, 1000).unwrap();
     c.kick(1).unwrap();

@@ -1,4 +1,4 @@
-//! What `ringway-net` tells of its NICs.
+//! Statistics of the NICs of `ringway-net`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;
@@ -17,7 +17,7 @@ use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest, Setup};
 
-/// A switch with ports `a` and `b`, and a control socket.
+/// Switch with ports `a` and `b`, and a control socket.
 struct Switch {
     process: Process,
     folder: TempDir,
@@ -74,7 +74,7 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
         b.receive_frame(0, PROCESS_DEADLINE).unwrap().unwrap();
     }
-    // A frame is shown to its guest first, and timed then.
+    // The guest sees a frame before its time is recorded.
     eventually("all of them are timed", || {
         port(&caller.stats(), "b").each_queue[0].residence.count == 32
     });
@@ -83,10 +83,10 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
     assert_eq!((sent.sent.frames, got.got.frames), (32, 32));
     assert!(got.each_queue[0].residence_seconds > 0.0);
     assert_eq!(sent.polling.unwrap().queues.reason, PollReason::Off);
-    // On a busy host frames may well wait for reactors.
+    // On a busy host, frames may wait for reactors.
     let flows = cause(&idle, &busy, "b");
     assert!(matches!(flows, NicCause::Healthy | NicCause::Reactor), "{flows:?}");
-    // The guest has no more buffers: they wait.
+    // The guest has no more buffers, so frames wait.
     for number in 0..8 {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
     }
@@ -133,7 +133,8 @@ fn metrics_and_refusals() {
     assert_eq!(error(caller.call("nonsense", json!({}))), code::METHOD_NOT_FOUND);
     let (_, refused) = caller.refused_line("what is this");
     assert_eq!(refused.code, code::PARSE);
-    // Somebody who never reads, and one who leaves in the middle of a line, hold up nobody.
+    // A client that never reads, and one that disconnects in the middle of a line, do not block
+    // others.
     let mut rude = switch.caller();
     rude.send_line(b"{\"jsonrpc\": \"2.0\", ");
     drop(rude);
@@ -152,7 +153,7 @@ fn more_callers_than_may_be_are_told() {
     all.pop();
     eventually("there is room", || {
         let mut caller = switch.caller();
-        // One that is turned away may be gone by now.
+        // A rejected client may be disconnected by now.
         let mut stream = caller.stream();
         let _ = stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n");
         caller.receive().is_some_and(|answer| answer.error.is_none())

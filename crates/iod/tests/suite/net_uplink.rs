@@ -1,4 +1,4 @@
-//! `ringway-net` with the host at the switch, by a TAP device in a network namespace of the test's.
+//! `ringway-net` with the host at the switch, by a TAP device in a network namespace of the test.
 //! Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -19,21 +19,21 @@ use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest as Driver, Setup};
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far more time than any boot and load takes, even when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// The device.
+/// Name of the device.
 const TAP: &str = "rwu0";
-/// The host's address at it, and the guest's.
+/// IP addresses of the host and of the guest.
 const HOST: &str = "10.9.0.1";
 const GUEST: &str = "10.9.0.2";
 /// Bytes that the host streams.
 const STREAM_BYTES: usize = 8 << 20;
-/// What is told when the device is gone.
+/// Log text after the device was deleted.
 const GONE: &str = "the host is at no port any more: the TAP device was deleted";
-/// The longest frame of one segment.
+/// Longest frame of one segment.
 const FRAME_BYTES: u64 = 1514;
 
-/// Runs a program in the namespace of the test; what it printed.
+/// Runs a program in the network namespace of the test. Returns its output.
 fn run(words: &str) -> String {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -43,17 +43,17 @@ fn run(words: &str) -> String {
 }
 
 impl Switch {
-    /// One with the ports `a` and `b` and the host, which has an address.
+    /// Starts a switch with the ports `a` and `b` and the host, which has an address.
     fn with_host(options: &[&str]) -> Self {
         let switch = Self::with(&["a", "b"], &[&["--tap", TAP], options].concat());
-        // Nobody speaks of its own accord then.
+        // Without a link-local address the host sends nothing by itself.
         run(&format!("ip link set dev {TAP} addrgenmode none"));
         run(&format!("ip addr add {HOST}/24 dev {TAP}"));
         run(&format!("ip link set dev {TAP} up"));
         switch
     }
 
-    /// A front-end with a pair of queues, and buffers.
+    /// Starts a front-end with one queue pair and buffers.
     fn driver(&self, name: &str) -> Driver {
         let setup = Setup { queues: 2, ..Setup::default() };
         let mut driver = Driver::start(&self.port(name), &setup).unwrap();
@@ -62,7 +62,7 @@ impl Switch {
     }
 }
 
-/// A counter of the device, from the host's side.
+/// Returns a counter of the device, as the host sees it.
 fn counter(name: &str) -> u64 {
     let path = format!("/sys/class/net/{TAP}/statistics/{name}");
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
@@ -76,19 +76,19 @@ fn md5(bytes: &[u8]) -> String {
     String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
 }
 
-/// Frames that the host has sent, and their bytes.
+/// Returns the frames and bytes that the host has sent.
 fn sent() -> [u64; 2] {
     ["tx_packets", "tx_bytes"].map(counter)
 }
 
-/// Sums of what came to the host and of what it sent, and what it had sent before that.
+/// Checksums of the streams from and to the guest, and the host's counters before its stream.
 struct Streamed {
     came: String,
     gone: String,
     before: [u64; 2],
 }
 
-/// The host's part: takes a stream, pings, and gives another one.
+/// Runs the host's part: it receives a stream, pings, and sends another stream.
 fn host() -> JoinHandle<Streamed> {
     let listen = |port: u16| TcpListener::bind((HOST, port)).unwrap();
     let (from_guest, to_guest) = (listen(99), listen(98));
@@ -107,8 +107,9 @@ fn host() -> JoinHandle<Streamed> {
     })
 }
 
-/// What the guest does, when it has a NIC. Of several pings at once its `ping` waits for the last one twice as
-/// long as others took, which on a busy host is too short. Its `nc` may not find its input at an end before it has all.
+/// Script of a guest with a NIC. It pings once at a time: of several requests, `ping` waits for the
+/// last one only twice as long as for the others, which is too short on a busy host. The input of
+/// `nc` stays open, because it would stop early at the end of its input.
 const SCRIPT: &str = "ip addr add 10.9.0.2/24 dev eth0
     until busybox ping -c 1 -W 1 10.9.0.1 >/dev/null; do :; done
     for n in 1 2 3 4 5; do busybox ping -c 1 -W 60 10.9.0.1 || exit 2; done
@@ -118,7 +119,7 @@ const SCRIPT: &str = "ip addr add 10.9.0.2/24 dev eth0
     mkfifo /tmp/nothing && exec 3<>/tmp/nothing
     echo \"took $(busybox nc 10.9.0.1 98 <&3 | busybox md5sum)\"";
 
-/// A guest and the host ping each other and stream both ways.
+/// Pings and streams between a guest and the host, in both directions.
 fn speaks_with_the_host(switch: &mut Switch, kind: Kind, machine: &Machine, script: &str) {
     let host = host();
     let guest = Guest::start(kind, machine, script).unwrap().finish(DEADLINE).unwrap();
@@ -135,7 +136,7 @@ fn speaks_with_the_host(switch: &mut Switch, kind: Kind, machine: &Machine, scri
 
 #[test]
 fn a_guest_of_qemu_and_the_host() {
-    in_own_network("a_guest_of_qemu_and_the_host", || {
+    in_own_network(concat!(module_path!(), "::a_guest_of_qemu_and_the_host"), || {
         let mut switch = Switch::with_host(&["--queues", "2", "--reactors", "2"]);
         for queue in ["rx-0", "rx-1", "tx-0", "tx-1"] {
             assert!(Path::new("/sys/class/net").join(TAP).join("queues").join(queue).exists());
@@ -149,7 +150,7 @@ fn a_guest_of_qemu_and_the_host() {
 
 #[test]
 fn a_guest_of_user_mode_linux_and_the_host() {
-    in_own_network("a_guest_of_user_mode_linux_and_the_host", || {
+    in_own_network(concat!(module_path!(), "::a_guest_of_user_mode_linux_and_the_host"), || {
         run(&format!("ip tuntap add dev {TAP} mode tap multi_queue vnet_hdr"));
         let mut switch = Switch::with_host(&[]);
         let machine = uml(&switch.port("a"));
@@ -160,18 +161,18 @@ fn a_guest_of_user_mode_linux_and_the_host() {
     .unwrap();
 }
 
-/// Who a front-end is.
+/// MAC address of a front-end.
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
-/// Asks everybody who has the host's address.
+/// Builds a broadcast ARP request for the host's address.
 fn question() -> Vec<u8> {
     let kind = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
     let tail = [0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
     [&EVERYBODY[..], &STATION, &kind, &STATION, &[10, 9, 0, 2], &tail].concat()
 }
 
-/// The next frame of ARP, with this operation.
+/// Returns the next ARP frame with this operation.
 fn arp(driver: &mut Driver, operation: u8) -> Vec<u8> {
     loop {
         let frame = driver.receive_frame(0, PROCESS_DEADLINE).unwrap().expect("no frame came");
@@ -181,7 +182,7 @@ fn arp(driver: &mut Driver, operation: u8) -> Vec<u8> {
     }
 }
 
-/// What one front-end asks everybody, the other one hears.
+/// Checks that a broadcast of one front-end reaches the other one.
 fn is_heard(a: &mut Driver, b: &mut Driver) {
     a.send_frame(0, &PLAIN, &question()).unwrap();
     assert_eq!(arp(b, 1), question());
@@ -189,7 +190,7 @@ fn is_heard(a: &mut Driver, b: &mut Driver) {
 
 #[test]
 fn when_the_device_is_gone_others_still_speak() {
-    in_own_network("when_the_device_is_gone_others_still_speak", || {
+    in_own_network(concat!(module_path!(), "::when_the_device_is_gone_others_still_speak"), || {
         let mut switch = Switch::with_host(&["--reactors", "2"]);
         let [mut a, mut b] = ["a", "b"].map(|name| switch.driver(name));
         is_heard(&mut a, &mut b);
@@ -214,7 +215,8 @@ fn when_the_device_is_gone_others_still_speak() {
     .unwrap();
 }
 
-/// Sends datagrams to the guest until its network is gone; how many, those that found no room included.
+/// Sends datagrams to the guest until its network is gone. Returns their number, including those
+/// that found no room.
 fn datagrams() -> u64 {
     let socket = UdpSocket::bind((HOST, 0)).unwrap();
     let mut count = 0;
@@ -229,7 +231,7 @@ fn datagrams() -> u64 {
 
 #[test]
 fn a_device_may_go_while_frames_go_both_ways() {
-    in_own_network("a_device_may_go_while_frames_go_both_ways", || {
+    in_own_network(concat!(module_path!(), "::a_device_may_go_while_frames_go_both_ways"), || {
         let mut switch = Switch::with_host(&["--reactors", "2"]);
         let [mut a, mut b] = ["a", "b"].map(|name| switch.driver(name));
         is_heard(&mut a, &mut b);
@@ -262,29 +264,32 @@ fn a_device_may_go_while_frames_go_both_ways() {
 
 #[test]
 fn a_device_that_is_down_loses_frames_and_comes_back() {
-    in_own_network("a_device_that_is_down_loses_frames_and_comes_back", || {
-        let mut switch = Switch::with_host(&[]);
-        let mut a = switch.driver("a");
-        run(&format!("ip link set dev {TAP} down"));
-        (0..20).for_each(|_| a.send_frame(0, &PLAIN, &question()).unwrap());
-        run(&format!("ip link set dev {TAP} up"));
-        a.send_frame(0, &PLAIN, &question()).unwrap();
-        arp(&mut a, 2);
-        assert!(switch.process.terminate().unwrap().success());
-        let said = switch.process.stderr();
-        assert!(said.contains("receiver-closed 20"), "{said}");
-    })
+    in_own_network(
+        concat!(module_path!(), "::a_device_that_is_down_loses_frames_and_comes_back"),
+        || {
+            let mut switch = Switch::with_host(&[]);
+            let mut a = switch.driver("a");
+            run(&format!("ip link set dev {TAP} down"));
+            (0..20).for_each(|_| a.send_frame(0, &PLAIN, &question()).unwrap());
+            run(&format!("ip link set dev {TAP} up"));
+            a.send_frame(0, &PLAIN, &question()).unwrap();
+            arp(&mut a, 2);
+            assert!(switch.process.terminate().unwrap().success());
+            let said = switch.process.stderr();
+            assert!(said.contains("receiver-closed 20"), "{said}");
+        },
+    )
     .unwrap();
 }
 
 #[test]
 fn an_idle_uplink_costs_no_wake_up() {
-    in_own_network("an_idle_uplink_costs_no_wake_up", || {
+    in_own_network(concat!(module_path!(), "::an_idle_uplink_costs_no_wake_up"), || {
         let switch = Switch::with_host(&["--reactors", "2"]);
         let mut a = switch.driver("a");
         a.send_frame(0, &PLAIN, &question()).unwrap();
         arp(&mut a, 2);
-        // What has just happened may have consequences for a while; what is periodic never ends.
+        // Recent events may have effects for a while, but periodic work never ends.
         let pid = switch.process.id();
         eventually("still", || {
             let before = (sleeps(pid), ticks(pid));
@@ -299,22 +304,25 @@ fn an_idle_uplink_costs_no_wake_up() {
 
 #[test]
 fn devices_that_cannot_be_had_are_named_with_the_next_step() {
-    in_own_network("devices_that_cannot_be_had_are_named_with_the_next_step", || {
-        run("ip tuntap add dev rwone mode tap");
-        run("ip link add rwbr type bridge");
-        let switch = Switch::with_host(&[]);
-        let socket = switch.port("c");
-        for (name, told) in [
-            ("a/b", "is no name of a TAP device"),
-            ("rwone", "ip tuntap add dev rwone mode tap multi_queue vnet_hdr"),
-            ("rwbr", "network device rwbr is no TAP device"),
-            (TAP, "TAP device rwu0 is in use by another process"),
-        ] {
-            let options = ["--port", socket.to_str().unwrap(), "--tap", name];
-            let (code, said) = ends(NET, &options);
-            assert!(code == 1 && said.contains(told), "{said}");
-            assert!(!socket.exists(), "its socket is left");
-        }
-    })
+    in_own_network(
+        concat!(module_path!(), "::devices_that_cannot_be_had_are_named_with_the_next_step"),
+        || {
+            run("ip tuntap add dev rwone mode tap");
+            run("ip link add rwbr type bridge");
+            let switch = Switch::with_host(&[]);
+            let socket = switch.port("c");
+            for (name, told) in [
+                ("a/b", "is no name of a TAP device"),
+                ("rwone", "ip tuntap add dev rwone mode tap multi_queue vnet_hdr"),
+                ("rwbr", "network device rwbr is no TAP device"),
+                (TAP, "TAP device rwu0 is in use by another process"),
+            ] {
+                let options = ["--port", socket.to_str().unwrap(), "--tap", name];
+                let (code, said) = ends(NET, &options);
+                assert!(code == 1 && said.contains(told), "{said}");
+                assert!(!socket.exists(), "its socket is left");
+            }
+        },
+    )
     .unwrap();
 }

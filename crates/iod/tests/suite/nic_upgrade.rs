@@ -1,4 +1,4 @@
-//! NICs that go on in another worker while front-ends use them.
+//! NICs that continue in another worker while front-ends use them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -19,11 +19,11 @@ use testkit::raw::nic::PLAIN;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup, WaitEvent};
 
-/// Not long enough to wait for what does not come.
+/// Time to wait for a frame that must not arrive.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// What a front-end may take over a message that it has begun, while everybody else is served.
+/// Time that a front-end has to finish a message while all others are served.
 const GRACE: Duration = Duration::from_millis(500);
-/// Frames that are on their way at a time.
+/// Frames in flight at a time.
 const WINDOW: u64 = 16;
 
 fn upgrade(io: &Io, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
@@ -32,12 +32,12 @@ fn upgrade(io: &Io, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
     Ok(serde_json::from_value(reply).unwrap())
 }
 
-/// Sends numbered frames to station 2 and hears each of them again, in order and once, until told
-/// otherwise: how many. Who loses one of them waits for it in vain.
+/// Sends numbered frames to station 2 and receives each of them back, in order and once, until
+/// `over` is set. Returns their number. A lost frame makes this wait in vain.
 fn ask(guest: &mut Guest, over: &AtomicBool) -> u64 {
     let (mut sent, mut heard) = (0, 0);
     loop {
-        // Some at least, however soon it is over.
+        // Send some frames even if `over` is set at once.
         while sent < heard + WINDOW && (sent < WINDOW || !over.load(Ordering::Relaxed)) {
             guest.pass_frame(0, &frame(2, 1, &format!("{sent:8}"))).unwrap();
             sent += 1;
@@ -52,7 +52,7 @@ fn ask(guest: &mut Guest, over: &AtomicBool) -> u64 {
     }
 }
 
-/// Gives back what comes, until nothing comes any more and that is told to be so.
+/// Sends received frames back, until none arrives any more and `over` is set.
 fn answer(guest: &mut Guest, over: &AtomicBool) {
     loop {
         match guest.take_frame(0, BRIEFLY).unwrap() {
@@ -66,7 +66,7 @@ fn answer(guest: &mut Guest, over: &AtomicBool) {
     }
 }
 
-/// Two guests that speak to each other while `meanwhile` is done: how many frames there were.
+/// Runs two guests that exchange frames during `meanwhile`. Returns the number of frames.
 fn while_they_speak(a: &mut Guest, b: &mut Guest, meanwhile: impl FnOnce()) -> u64 {
     let (enough, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn front_ends_under_load_lose_nothing_and_do_not_notice() {
     io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|id| guest(&io.socket(id), 1));
     while_they_speak(&mut a, &mut b, || {});
-    // The first frame went to everybody: nobody knew yet where it was to go.
+    // The first frame was flooded, because its destination was not learnt yet.
     while c.receive_frame(0, BRIEFLY).unwrap().is_some() {}
     let mut paused = Vec::new();
     let frames = while_they_speak(&mut a, &mut b, || {
@@ -102,13 +102,13 @@ fn front_ends_under_load_lose_nothing_and_do_not_notice() {
     paused.sort_by(f64::total_cmp);
     println!("{frames} frames; guests waited {paused:.1?} ms");
     assert!(paused.last().unwrap() < &pause_max_ms() && frames > 2 * WINDOW);
-    // Nobody had to ask where the others are.
+    // No frame was flooded: the stations stayed known.
     assert_eq!(c.receive_frame(0, BRIEFLY).unwrap(), None);
     let stats = io.caller().stats();
     assert!(stats.nics.iter().all(|nic| nic.connected), "{:?}", stats.nics);
     let lost: u64 = stats.ports.iter().map(|port| port.sent.lost() + port.got.lost()).sum();
     assert_eq!((lost, stats.keeper.unwrap().restarts), (0, 0));
-    // Its sockets are served by the new one, also for those who come later.
+    // The new worker serves its sockets, also for later front-ends.
     drop(c);
     let mut c = guest(&io.socket("c"), 1);
     send(&mut a, &frame(0xff, 1, "to everybody"));
@@ -117,13 +117,6 @@ fn front_ends_under_load_lose_nothing_and_do_not_notice() {
     a.frontend.connection.wait_closed().unwrap();
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert_eq!(names(&io.folder), [""; 0]);
-}
-
-/// Not a test: the part of a new worker, played on the stage of [`crate::actor::play`].
-#[test]
-#[ignore = "plays a worker for other tests"]
-fn actor() {
-    crate::actor::act();
 }
 
 #[test]
@@ -178,13 +171,13 @@ fn many_are_handed_over_at_once() {
     }
     paused.sort_by(f64::total_cmp);
     println!("{count} NICs: guests waited {paused:.1?} ms");
-    // So many take most of what is promised, where this is built for tests: the median.
+    // In a test build this many NICs take most of the documented pause, so check the median.
     assert!(paused[paused.len() / 2] < pause_max_ms(), "{paused:.1?}");
     assert_eq!(io.caller().stats().ports.len(), count);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// Commands (virtio 1.2, 5.1.6.5): not every frame, and two pairs of queues.
+/// Commands (virtio 1.2, 5.1.6.5): promiscuous mode off, and two queue pairs.
 const NOT_PROMISCUOUS: [u8; 3] = [0, 0, 0];
 const TWO_PAIRS: [u8; 4] = [4, 0, 2, 0];
 
@@ -201,7 +194,7 @@ fn what_drivers_asked_for_stays() {
     assert_eq!(a.command(4, &NOT_PROMISCUOUS).unwrap(), 0);
     let mut b = guest(&io.socket("b"), 1);
     for round in 0..3 {
-        // Nobody has this address.
+        // No station has this address.
         send(&mut b, &frame(9, 2, "to nobody"));
         send(&mut b, &frame(1, 2, &format!("{round}")));
         assert_eq!(received(&mut a), frame(1, 2, &format!("{round}")));
@@ -212,7 +205,7 @@ fn what_drivers_asked_for_stays() {
     upgrade(&io, None).unwrap();
     send(&mut b, &frame(1, 2, "after all"));
     assert_eq!(received(&mut a), frame(1, 2, "after all"));
-    // A reset driver begins anew, in whichever process.
+    // After a driver reset the settings are the defaults, in any worker.
     drop(a);
     let mut a = guest(&io.socket("a"), 2);
     send(&mut b, &frame(9, 2, "to nobody"));
@@ -225,7 +218,7 @@ fn a_front_end_within_a_message_is_sent_away_and_holds_up_nobody() {
     let mut io = Io::start();
     (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
     let mut rude = UnixStream::connect(io.socket("a")).unwrap();
-    // A message, which is answered, and a part of another one.
+    // Send a message, which is answered, and a part of another one.
     rude.write_all(&[&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 0, 0, 1]].concat())
         .unwrap();
     rude.read_exact(&mut [0; 20]).unwrap();
@@ -239,7 +232,7 @@ fn a_front_end_within_a_message_is_sent_away_and_holds_up_nobody() {
     let paused = upgrade(&io, None).unwrap().paused_ms;
     assert!(paused < pause_max_ms(), "{paused} ms");
     assert!(sent_away.join().unwrap() >= GRACE, "it has its time");
-    // Its last messages may have been on their way, which nobody answers.
+    // The last messages may still be in flight, because they have no reply.
     let serves_b =
         || io.caller().stats().ports.iter().any(|one| one.id == "b" && one.pairs_started > 0);
     eventually("b is served", serves_b);
@@ -249,7 +242,7 @@ fn a_front_end_within_a_message_is_sent_away_and_holds_up_nobody() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// Says that it is over, also when a test fails.
+/// Sets the flag on drop, so also when a test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -258,7 +251,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A front-end that is within a message whenever it is let in, until told otherwise.
+/// Runs a front-end that stays in the middle of a message whenever it is accepted, until `over` is
+/// set.
 fn be_rude(socket: &Path, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let Ok(mut rude) = UnixStream::connect(socket) else { continue };
@@ -268,8 +262,8 @@ fn be_rude(socket: &Path, over: &AtomicBool) {
     }
 }
 
-/// Reads from a disk while something is done: what came of that, and the longest time from one answer
-/// to the next.
+/// Reads from a disk during `meanwhile`. Returns its result, and the longest time between two
+/// replies.
 fn while_it_reads<T>(disk: &mut Guest, meanwhile: impl FnOnce() -> T) -> (T, Duration) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -320,7 +314,7 @@ fn nobody_waits_for_front_ends_that_are_always_within_a_message() {
         drop(ends);
     });
     println!("between two answers: {longest:.1?}");
-    // A host that is busy with something else holds up some of them. Soak has the machine for itself.
+    // A busy host delays some of them. A soak run has the machine for itself.
     let (judged, bound) = if is_soak() {
         (longest.iter().max(), PAUSE_PROMISED)
     } else {
@@ -330,7 +324,7 @@ fn nobody_waits_for_front_ends_that_are_always_within_a_message() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// Text of a datagram in a frame of IPv4 without options.
+/// Returns the payload of a UDP datagram in an IPv4 frame without options.
 fn datagram(frame: &[u8]) -> Option<&[u8]> {
     let is_udp = frame.get(12..14)? == [8, 0] && frame.get(23)? == &17;
     frame.get(42..).filter(|_| is_udp)
@@ -338,7 +332,7 @@ fn datagram(frame: &[u8]) -> Option<&[u8]> {
 
 #[test]
 fn the_host_stays_in_its_network() {
-    in_own_network("the_host_stays_in_its_network", || {
+    in_own_network(concat!(module_path!(), "::the_host_stays_in_its_network"), || {
         let mut io = Io::start_with(&["--reactors", "2"]);
         attach(&io, "a", "lan", 1);
         let lan = json!({"network": "lan", "tap": "rwu0"});
@@ -349,7 +343,7 @@ fn the_host_stays_in_its_network() {
         let index = || std::fs::read_to_string("/sys/class/net/rwu0/ifindex").unwrap();
         let before = index();
         let mut a = guest(&io.socket("a"), 1);
-        // Where it is, is known from here on.
+        // The switch learns the station of the guest here.
         send(&mut a, &frame(0xff, 1, "here"));
         let host = UdpSocket::bind("10.9.0.1:0").unwrap();
         let over = AtomicBool::new(false);
@@ -394,18 +388,18 @@ fn front_ends_come_back_to_a_worker_that_learns_anew() {
     let mut io = Io::start_with(&["--reactors", "2"]);
     (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
     let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
-    // The keeper waits longer before each.
+    // The keeper waits longer before each restart.
     let rounds = testkit::rounds(3, 8) as u64;
     for round in 0..rounds {
         while_they_speak(&mut a, &mut b, || {});
         let worker = io.process.worker().unwrap().unwrap();
         worker.kill().unwrap();
         [&mut a, &mut b].iter_mut().for_each(|one| one.frontend.connection.wait_closed().unwrap());
-        // Sent while nobody is there, it waits in its ring.
+        // A frame sent while no worker runs waits in its ring.
         let late = frame(0xff, 1, &format!("late {round}"));
         a.offer_frame(0, &PLAIN, &late).unwrap();
         io.process.next_worker(Some(worker.id())).unwrap();
-        // The same rings go on where they stand.
+        // The same rings continue from their positions.
         reconnect(&mut b, &io.socket("b"));
         reconnect(&mut a, &io.socket("a"));
         assert_eq!(b.take_frame(0, SOON).unwrap().unwrap().bytes, late);

@@ -1,4 +1,4 @@
-//! Command lines that are wrong, and those that only ask.
+//! Invalid command lines, and those that only print information.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::Command;
@@ -25,7 +25,7 @@ fn wrong_options_are_named() {
     assert!(code == 2 && said.contains("--frobnicate"), "{said}");
     let (code, said) = ends(IO, &[""; 0]);
     assert!(code == 2 && said.contains("--control"), "{said}");
-    // Right for the parser, wrong for a disk.
+    // Valid for the parser, but invalid for a disk.
     let (code, said) = ends(BLK, &["--socket-path", "/nowhere/s", "--null", "1000"]);
     assert!(code == 2 && said.contains("multiple"), "{said}");
 }

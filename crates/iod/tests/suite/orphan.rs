@@ -1,4 +1,4 @@
-//! A worker whose keeper was killed.
+//! Workers whose keeper was killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::common::*;
@@ -14,7 +14,7 @@ use testkit::raw::{Guest, Setup};
 
 use std::os::fd::AsFd;
 
-/// A worker without a keeper, gone with the test.
+/// Worker without a keeper. It ends with the test.
 struct Orphan(Worker);
 
 impl Drop for Orphan {
@@ -43,7 +43,7 @@ fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
     guest.run(0, &Request::read(sector, 512)).unwrap().data
 }
 
-/// The only NIC polls as it was told, and may do what it was told.
+/// Returns whether the only NIC has the polling settings and limits that were set.
 fn is_as_told(io: &Io) -> bool {
     let stats = io.caller().stats();
     let ([nic], [port]) = (&stats.nics[..], &stats.ports[..]) else { return false };
@@ -51,7 +51,8 @@ fn is_as_told(io: &Io) -> bool {
     nic.connected && nic.locked && nic.flood == Some(7) && mode == Some(PollMode::Off)
 }
 
-/// It sends a frame that it may not; so many were refused since its worker began.
+/// Sends a frame that the address lock drops, and checks the number of drops since the worker
+/// started.
 fn is_locked(io: &Io, nic: &mut Guest, refused: u64) {
     frames::send(nic, &frames::frame(0xff, 9, "of somebody else"));
     let told = io.caller().stats().nics.swap_remove(0).frames;
@@ -71,10 +72,10 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     let mut nic = frames::guest(&io.socket("n"), 1);
     write(&mut guest, 0, 1);
     let worker = orphan(&mut io);
-    // The same session, the same caller.
+    // The session and the caller are the same.
     write(&mut guest, 1, 2);
     eventually("nobody keeps it", || caller.stats().keeper.is_none());
-    // What changes meanwhile the next keeper is told too.
+    // The next keeper also receives the changes that happen meanwhile.
     caller.call("disk.detach", json!({"id": "b"})).unwrap();
     caller.disk("disk.attach", io.spec("c", json!({"memory": 1 << 20})));
     caller.disk("disk.pause", json!({"id": "c"}));
@@ -150,7 +151,7 @@ fn the_death_of_an_adopted_worker_is_no_orderly_end() {
     let mut io = Io::lasting(&[]);
     let worker = orphan(&mut io);
     let mut keeper = keep(&io);
-    // Stopped, the keeper finds the end of its worker and the signal together.
+    // When it continues, the stopped keeper sees the end of its worker and the signal together.
     keeper.signal(Signal::STOP).unwrap();
     worker.0.kill().unwrap();
     wait_readable(&[worker.0.ended().as_fd()], PROCESS_DEADLINE).unwrap();
@@ -182,7 +183,7 @@ fn somebody_elses_socket_is_not_adopted() {
     let path = folder.path().join("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let talker = std::thread::spawn(move || {
-        // One connection looks whether anybody is there.
+        // One of the two connections only checks whether a server listens.
         for stream in listener.incoming().take(2) {
             let mut stream = stream.unwrap();
             let _ = std::io::Read::read(&mut stream, &mut [0; 512]);
@@ -205,7 +206,7 @@ fn together_means_that_a_worker_ends_with_its_keeper() {
     assert_eq!(names(&io.folder), [""; 0], "in order");
 }
 
-/// Does `work` on a thread that is of another user, where this process may be one.
+/// Runs `work` on a thread with another user ID. This process must be root.
 fn as_nobody<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     let nobody = rustix::process::Uid::from_raw(65534);
     let us = rustix::process::geteuid();
@@ -222,12 +223,12 @@ fn only_its_own_user_may_keep_a_worker() {
     let worker = orphan(&mut io);
     let error = as_nobody(|| {
         let mut caller = io.caller();
-        // It may call.
+        // This user may call other methods.
         caller.stats();
         caller.call("keeper.adopt", json!({})).unwrap_err()
     });
     assert!(error.message.contains("only the user that this process runs as"), "{error}");
-    // It was not taken from anybody by that.
+    // The refused call has not changed the worker.
     let mut keeper = keep(&io);
     assert_eq!(io.caller().stats().pid, worker.0.id());
     assert!(keeper.terminate().unwrap().success(), "{}", keeper.stderr());

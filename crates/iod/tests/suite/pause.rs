@@ -12,7 +12,7 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::wire::protocol;
 use testkit::raw::{Guest, Setup};
 
-/// Long enough for a request to be seen if anybody looked.
+/// Time in which a wrongly served request would show.
 const LOOK: Duration = Duration::from_millis(100);
 
 fn started() -> (Io, Caller, Guest) {
@@ -37,14 +37,15 @@ fn a_paused_disk_keeps_its_lock_and_its_front_end_and_goes_on() {
     let pending = guest.submit(0, &Request::write(1, &[2; 512])).unwrap();
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "nothing is served");
-    // The front-end stays, is answered, and its ring stops and starts without being served.
+    // The front-end stays connected and gets replies. Its ring stops and starts without being
+    // served.
     assert_eq!(guest.config().unwrap().capacity_sectors, 2048);
     assert_eq!(guest.stop_queue(0).unwrap(), 1);
     guest.start_queue(0, 1).unwrap();
     assert_eq!(guest.wait(0, LOOK).unwrap(), WaitEvent::Silent, "nothing is served");
     let disk = &caller.stats().disks[0];
     assert!(disk.connected && disk.state == DiskState::Paused && disk.requests.write == 1);
-    // The lock is ours.
+    // This disk has the lock.
     let mut twin = io.spec("d2", json!({"file": io.socket("a.raw")}));
     twin["cache"] = json!("writeback");
     let error = caller.call("disk.attach", twin).unwrap_err();
@@ -63,10 +64,10 @@ fn other_verbs_on_a_paused_disk() {
     caller.disk("disk.pause", d1.clone());
     let error = caller.call("disk.activate", d1.clone()).unwrap_err();
     assert!(error.code == code::WRONG_STATE && error.message.contains("resume it"), "{error}");
-    // Growing it needs the lock, and that is held.
+    // A resize needs the lock, which the paused disk has.
     let reply = caller.disk("disk.resize", json!({"id": "d1", "size": 2 << 20}));
     assert_eq!((reply.state, reply.geometry.size_bytes), (DiskState::Paused, 2 << 20));
-    // Deactivated, it is no longer paused.
+    // After a deactivate the disk is not paused any more.
     assert_eq!(caller.disk("disk.deactivate", d1.clone()).state, DiskState::Attached);
     for verb in ["disk.pause", "disk.resume"] {
         let error = caller.call(verb, d1.clone()).unwrap_err();
@@ -126,7 +127,7 @@ fn a_front_end_that_lets_its_error_signal_wait_keeps_nobody() {
     guest.frontend.set_inflight(&area).unwrap();
     assert_eq!(guest.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
     caller.disk("disk.pause", json!({"id": "d"}));
-    // Records that nobody wrote, and an error descriptor that is full.
+    // An invalid in-flight region, and an error descriptor that is full.
     rustix::io::pwrite(&area.fd, &[9], 128 + 8).unwrap();
     let err = &guest.queues[0].err;
     rustix::io::write(err, &(u64::MAX - 1).to_ne_bytes()).unwrap();

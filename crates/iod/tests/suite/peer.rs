@@ -1,4 +1,4 @@
-//! `ringway-blk` under a front-end that we did not write, that of the `vhost` crate: one read.
+//! `ringway-blk` with a third-party front-end, that of the `vhost` crate: one read.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,7 +13,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtq::driver::{BUFFERS, Driver};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Where the guest's memory lies in the front-end's address space.
+/// Address of the guest's memory in the front-end's address space.
 const USER: u64 = 0x7f00_0000_0000;
 const MEMORY: u64 = 16 << 20;
 const SIZE: u64 = 1 << 20;
@@ -79,7 +79,7 @@ fn the_frontend_of_the_vhost_crate_reads_a_disk() {
     driver.offer(0);
     driver.publish();
     kick.write(1).unwrap();
-    // The backend made it non-blocking, so the call is waited for first.
+    // The backend made the descriptor non-blocking, so wait for the call first.
     let watched = adopt(call.as_raw_fd()).unwrap();
     assert_eq!(wait_readable(&[watched.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
     call.read().unwrap();

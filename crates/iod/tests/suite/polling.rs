@@ -1,4 +1,4 @@
-//! Polling set and changed while disks run.
+//! Polling settings, set and changed while disks run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -23,8 +23,8 @@ const BYTES: u64 = 1 << 20;
 const QUEUES: u16 = 2;
 const SLOTS: u16 = 4;
 
-/// Guests that never stop asking, each on a queue of its own, with now one and now four requests
-/// under way: so its queue waits for its driver and for its device.
+/// Guests that always send requests, each on its own queue, alternately with one and four in
+/// flight. So each queue waits for its driver and for its device.
 struct Storm {
     stop: Arc<AtomicBool>,
     done: Vec<Arc<AtomicU64>>,
@@ -44,7 +44,7 @@ impl Storm {
         storm
     }
 
-    /// Everybody is served still: each queue has waited, and waits again.
+    /// Checks that all guests are still served: each queue completes further requests.
     fn goes_on(&self) {
         for done in &self.done {
             let before = done.load(Ordering::Relaxed);
@@ -83,7 +83,7 @@ fn polling(caller: &mut Caller, id: &str) -> PollStats {
     disk(caller, id).polling.unwrap()
 }
 
-/// How each queue of disk `d` waits.
+/// Returns the polling state of each queue of disk `d`.
 fn queues(caller: &mut Caller) -> Vec<QueuePolling> {
     let stats = caller.call("stats", json!({"id": "d"})).unwrap();
     let stats: Stats = serde_json::from_value(stats).unwrap();
@@ -102,7 +102,7 @@ fn set(mode: PollMode, max_us: u16, idle_threshold: u8) -> EffectivePolling {
     EffectivePolling { mode, max_us, idle_threshold }
 }
 
-/// Sets it, and waits until the queues do it.
+/// Changes the settings, and waits until the queues use them.
 fn does(caller: &mut Caller, params: Value, what: &str, is: impl Fn(&PollStats) -> bool) {
     poll(caller, params);
     eventually(what, || is(&polling(caller, "d")));
@@ -117,7 +117,7 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
     caller.disk("disk.attach", spec);
     let storm = Storm::start(&io.socket("d"));
     for _ in 0..rounds(3, 60) {
-        // As fast as calls are answered, so that they meet every moment of a wait.
+        // As fast as calls are answered, so that they arrive at every moment of a wait.
         for flip in 0..rounds(40, 400) {
             let params = match flip % 5 {
                 0 => json!({"id": "d", "poll": "always"}),
@@ -144,7 +144,7 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         });
         let off = json!({"id": "d", "poll": "off"});
         does(&mut caller, off, "it is not polled", |one| one.queues.reason == PollReason::Off);
-        // A queue that looked when it was told goes on until that wait has ended.
+        // A queue that was polling at the change continues until its present wait has ended.
         storm.goes_on();
         let before = polling(&mut caller, "d");
         storm.goes_on();
@@ -192,7 +192,7 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
     let spun = |caller: &mut Caller| caller.stats().reactors[0].spun_seconds;
     let turns = |caller: &mut Caller| caller.stats().reactors[0].turns;
-    // Nobody kicks it any more: only the call can tell it.
+    // No kick follows, so only the call can wake it.
     for _ in 0..rounds(5, 100) {
         let always = json!({"id": "d", "poll": "always"});
         does(&mut caller, always, "it looks", |one| one.queues.reason == PollReason::Always);
@@ -206,7 +206,7 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
         });
     }
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
-    // A disk that nobody uses is not polled, whatever it did last.
+    // An unused disk is not polled, whatever its last state was.
     let always = json!({"id": "d", "poll": "always"});
     does(&mut caller, always, "it looks", |one| one.queues.armed);
     drop(guest);
@@ -283,12 +283,12 @@ fn a_disk_has_its_own_settings_and_inherits_the_others() {
     assert_eq!(serde_json::from_value::<EffectivePolling>(answer).unwrap(), auto);
     assert_eq!(both(&mut caller), [set(PollMode::Always, 60, 20), auto]);
     assert_eq!(disk(&mut caller, "plain").poll, PollMode::Auto);
-    // Those that come later have it too.
+    // Disks attached later have the setting too.
     caller.disk("disk.attach", io.spec("later", json!({"null": BYTES})));
     assert_eq!(polling(&mut caller, "later").set, auto);
     poll(&mut caller, json!({"id": "own", "poll": null, "poll_max_us": 5}));
     assert_eq!(polling(&mut caller, "own").set, set(PollMode::Auto, 5, 20));
-    // Nothing is asked, and nothing changes.
+    // Calls without a change have no effect.
     poll(&mut caller, json!({"id": "own"}));
     caller.call("poll.defaults", Value::Null).unwrap();
     assert_eq!(both(&mut caller), [set(PollMode::Auto, 5, 20), auto]);
@@ -297,7 +297,7 @@ fn a_disk_has_its_own_settings_and_inherits_the_others() {
     assert_eq!(both(&mut caller), [set(PollMode::Off, 5, 75), off]);
 }
 
-/// Another keeper for the worker that is there.
+/// Starts another keeper for the present worker.
 fn keep(io: &Io, options: &[&str]) -> Process {
     let control = io.socket("control");
     ready(IO, &[&["--control", control.to_str().unwrap()], options].concat())
@@ -326,7 +326,7 @@ fn settings_outlive_worker_upgrade_and_keeper() {
     io.process.next_worker(Some(worker.id())).unwrap();
     assert_eq!(there(&mut io.caller()), all, "after kill -9 of the worker");
 
-    // Refused as long as a disk is just being attached again.
+    // Refused while a disk is still being attached again.
     eventually("it is upgraded", || io.caller().call("upgrade", Value::Null).is_ok());
     assert_eq!(there(&mut io.caller()), all, "after an upgrade");
 
@@ -336,7 +336,7 @@ fn settings_outlive_worker_upgrade_and_keeper() {
     io.process.kill().unwrap();
     let mut keeper = keep(&io, &["--poll-max-us", "90", "--die-with-parent"]);
     assert_eq!(there(&mut io.caller()), all, "the worker goes on as it was started");
-    // What was set stays; what was an option is that of the new keeper.
+    // Settings by call stay; options are those of the new keeper.
     worker.kill().unwrap();
     keeper.next_worker(None).unwrap();
     let plain = set(PollMode::Auto, 90, 33);

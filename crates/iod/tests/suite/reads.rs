@@ -1,4 +1,5 @@
-//! Reads that hang: they are shown, every verb ends at its deadline, and nobody else notices.
+//! Reads that hang: they are shown, every verb ends at its deadline, and other disks are not
+//! disturbed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::{Duration, Instant};
@@ -14,14 +15,14 @@ use testkit::raw::{Guest, Setup};
 use testkit::storage::Stalling;
 
 const DEADLINE: Duration = Duration::from_millis(400);
-/// A verb that hangs would take for ever: a busy machine has room.
+/// Upper bound that tells a call from a hang, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn guest(io: &Io, id: &str) -> Guest {
     Guest::start(&io.socket(id), &Setup::default()).unwrap()
 }
 
-/// Disk `d1` with reads that hang, and `d2` beside it on the same reactor.
+/// Starts disk `d1` with reads that hang, and `d2` on the same reactor.
 fn hung(stalling: &Stalling, cache: &str) -> (Io, Guest) {
     let io = Io::start_with(&["--reactors", "1"]);
     let mut caller = io.caller();
@@ -34,14 +35,14 @@ fn hung(stalling: &Stalling, cache: &str) -> (Io, Guest) {
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().data, [0xcc; 512]);
     stalling.enclose(io.process.worker_pid().unwrap().unwrap()).unwrap();
     stalling.hang().unwrap();
-    // Far from what was read ahead.
+    // Offsets beyond the kernel's read-ahead.
     guest.submit_all(0, &[1024, 1032].map(|at| Request::read(at, 4096))).unwrap();
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     (io, guest)
 }
 
-/// A call that ends at the deadline and says that two requests are left.
+/// Checks that a call fails at the deadline and reports two abandoned requests.
 fn refused(caller: &mut Caller, stalling: &Stalling, method: &str) {
     let began = Instant::now();
     let error = caller.call(method, json!({"id": "d1"})).unwrap_err();
@@ -119,7 +120,7 @@ fn one_disk_whose_reads_hang_ends_at_its_deadline() {
     guest.submit(0, &Request::read(0, 4096)).unwrap();
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
-    // With the storage still hanging: no thread of ours waits for a direct read.
+    // The storage still hangs, but no thread of this process waits for a direct read.
     let status = blk.terminate().unwrap();
     let said = blk.stderr();
     assert!(status.code() == Some(1) && said.contains("mend the storage"), "{status}: {said}");

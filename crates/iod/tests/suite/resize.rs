@@ -1,4 +1,4 @@
-//! Disks that grow while a guest works on them.
+//! Disks that grow while a guest uses them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Read;
@@ -17,7 +17,7 @@ const BYTES: u64 = 4 << 20;
 const STEP: u64 = 1 << 20;
 const STEPS: u64 = 20;
 
-/// A disk that grows step by step under load: the guest is told of each, and loses nothing.
+/// Grows a disk in steps under load. The guest is notified of each step and loses nothing.
 fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
     let mut caller = io.caller();
     let mut spec = io.spec(id, backend);
@@ -43,7 +43,7 @@ fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
         assert_eq!(guest.run(until).unwrap(), End::Time);
     };
     for _ in 0..STEPS {
-        // Whatever the machine is busy with, there is load between any two.
+        // Require load between any two steps, even on a busy machine.
         let before = guest.tally().completed;
         while guest.tally().completed == before {
             work(&mut guest);

@@ -1,4 +1,5 @@
-//! Sockets: taken, stale, too long, handed over, connected to; and what is left at the end.
+//! Sockets: in use, stale, too long, passed as descriptors, connected to; and the files left at the
+//! end.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +35,7 @@ fn a_taken_socket_is_refused_and_a_stale_one_replaced() {
     let (code, said) = ends(BLK, &["--socket-path", text, "--null", "1M"]);
     assert!(code == 1 && said.contains("running process"), "{said}");
     works(&mut guest(&socket));
-    // Killed, it leaves its files; they stop nobody.
+    // A killed process leaves its files, which do not block its successor.
     first.kill().unwrap();
     assert_eq!(names(&folder), ["s", "s.lock"]);
     let mut second = blk(&socket, &NULL);
@@ -92,7 +93,7 @@ fn a_second_front_end_waits_until_the_first_has_gone() {
     assert!(second.barrier().is_err(), "it is not served yet");
     works(&mut first);
     drop(first);
-    // The question was asked before; now it is answered.
+    // The front-end sent its first message before, and gets the reply now.
     second.connection.set_deadline(PROCESS_DEADLINE).unwrap();
     second.connection.recv("the answer to the first question").unwrap();
     let memory = SharedMemory::new(8 << 20).unwrap();
@@ -117,7 +118,7 @@ fn front_ends_come_and_go_and_leave_nothing() {
     drop(visit(0));
     eventually("as many open files as at first", || open_files(&process) == before);
     for round in 1..testkit::rounds(20, 250) as u8 {
-        // Some leave in the middle of a message, some with requests under way.
+        // Some front-ends disconnect in the middle of a message, some with requests in flight.
         let mut guest = visit(round);
         match round % 3 {
             0 => guest.frontend.connection.send_bytes(&[1, 0, 0, 0, 1], &[]).unwrap(),
@@ -132,7 +133,7 @@ fn front_ends_come_and_go_and_leave_nothing() {
     assert_eq!(last.run(0, &Request::read(19, 512)).unwrap().data, [19; 512]);
     drop(last);
     eventually("as many open files as at first", || open_files(&process) == before);
-    // Nor is any memory of theirs still mapped.
+    // Their memory is not mapped any more either.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.id())).unwrap();
     assert!(!maps.contains("testkit-guest-memory"), "{maps}");
 }
@@ -141,7 +142,7 @@ fn front_ends_come_and_go_and_leave_nothing() {
 fn an_inherited_socket_is_served_until_its_end() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut command = Command::new(BLK);
-    // Standard input is a descriptor that a child can be given.
+    // Standard input is a descriptor that a child inherits.
     command
         .args(["--fd", "0", "--null", "1M"])
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
@@ -179,7 +180,7 @@ fn we_connect_where_the_front_end_listens_and_come_back() {
     }
     drop(listener);
     assert!(process.terminate().unwrap().success());
-    // The socket is the front-end's to remove.
+    // The front-end removes the socket.
     assert_eq!(names(&folder), ["s"]);
 }
 

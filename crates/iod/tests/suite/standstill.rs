@@ -1,4 +1,4 @@
-//! Disks that an upgrade does not even begin to bring to a stand.
+//! Disks that make an upgrade fail before it quiesces anything.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
 
-/// Beyond what counts as hanging.
+/// Time after which storage counts as hung.
 const LONG: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -25,13 +25,14 @@ fn a_request_that_hangs_is_found_behind_an_older_one_that_waits_elsewhere() {
     spec["cache"] = json!("writeback");
     spec["queues"] = json!(2);
     spec["stop_deadline_ms"] = json!(400);
-    // One of the writes below in 16 s.
+    // This cap lets one of the writes below pass in 16 s.
     spec["caps"] = json!({"bytes_per_second": 4096});
     caller.disk("disk.attach", spec);
     let setup = Setup { queues: 2, ..Setup::default() };
     let mut guest = Guest::start(&io.socket("d1"), &setup).unwrap();
     hanging.hang().unwrap();
-    // Into the page cache; the next one waits for the cap, and is the oldest of all from now on.
+    // This write ends in the page cache. The next one waits for the cap, and is the oldest request
+    // from now on.
     assert_eq!(guest.run(0, &Request::write(0, &[1; 65536])).unwrap().status, status::OK);
     guest.submit(0, &Request::write(128, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
@@ -43,13 +44,13 @@ fn a_request_that_hangs_is_found_behind_an_older_one_that_waits_elsewhere() {
     guest.submit(1, &Request::flush()).unwrap();
     guest.kick(1).unwrap();
     assert_eq!(guest.wait(1, LONG).unwrap(), WaitEvent::Silent);
-    // Nothing is tried: not even whether there is such a program.
+    // The upgrade is refused at once, even before it checks whether the program exists.
     let upgrade = json!({"binary": io.folder.path().join("none")});
     let error = caller.call("upgrade", upgrade.clone()).unwrap_err();
     assert!(error.message.contains("has not ended the requests in flight"), "{error}");
     hanging.answer().unwrap();
     assert!(matches!(guest.wait(1, LONG * 10).unwrap(), WaitEvent::Used(_)));
-    // The write that the cap held back may be under way just now.
+    // The write that waited for the cap may just be in flight.
     eventually("nothing is in flight any more", || {
         let error = caller.call("upgrade", upgrade.clone()).unwrap_err();
         !error.message.contains("in flight")

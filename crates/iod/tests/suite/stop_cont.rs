@@ -1,4 +1,4 @@
-//! A machine that is stopped or reset while its storage hangs, and continued.
+//! VMs that are stopped or reset while their storage hangs, and continued.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -16,12 +16,12 @@ use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
 const DEADLINE: Duration = Duration::from_millis(400);
-/// A stop that hangs would take for ever: a busy machine has room.
+/// Upper bound that tells a stop from a hang, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 const A_WHILE: Duration = Duration::from_millis(100);
 const BYTES: usize = 4 << 20;
 
-/// A disk on storage that hangs, under a guest with requests out; with the requests on its rings.
+/// Disk on hung storage, with a guest that has requests in flight on its rings.
 struct Hung {
     guest: ReconnectingGuest,
     caller: Caller,
@@ -53,7 +53,7 @@ impl Hung {
         assert_eq!(self.guest.run(Instant::now() + A_WHILE).unwrap(), End::Time);
     }
 
-    /// The storage is back: everything goes on, once, with the right contents.
+    /// Checks that everything completes once with the right contents after the storage is back.
     fn finishes(mut self) {
         self.hanging.answer().unwrap();
         let before = self.guest.tally().completed;
@@ -77,11 +77,11 @@ fn attach(io: &Io, caller: &mut Caller, path: &Path, cache: &str) {
 fn it_is_stopped_at_the_deadline_and_goes_on_when_the_storage_does() {
     let mut hung = Hung::new("none");
     let (stopped, took) = timed(|| hung.guest.stop());
-    // One deadline for all rings.
+    // One deadline applies to all rings.
     assert!(took >= DEADLINE && took < SOON, "{took:?}");
     let shown = hung.disk();
     assert_eq!((shown.state, shown.connected), (DiskState::Stuck, true));
-    // Continued on storage that hangs it waits, and is stopped again at once.
+    // A guest that continues on hung storage waits, and is stopped again at once.
     hung.guest.cont(stopped.unwrap()).unwrap();
     hung.work();
     let (stopped, took) = timed(|| hung.guest.stop());
@@ -122,7 +122,7 @@ fn a_verb_that_gives_its_queues_up_leaves_a_front_end_with_a_record_alone() {
 fn whoever_changes_what_its_records_are_about_is_sent_away() {
     let mut hung = Hung::new("none");
     hung.caller.call("disk.pause", json!({"id": "d1"})).unwrap_err();
-    // A region of its own making, in the middle of everything: the requests would be lost.
+    // A new region of the front-end in this state would lose the requests.
     let fresh = hung.guest.frontend().unwrap().get_inflight(2, 128).unwrap();
     assert!(hung.guest.frontend().unwrap().set_inflight(&fresh).is_err());
     assert_eq!(hung.guest.run(Instant::now() + SOON).unwrap(), End::Closed);
@@ -133,7 +133,7 @@ fn whoever_changes_what_its_records_are_about_is_sent_away() {
     hung.guest.finish().unwrap();
 }
 
-/// Resets the device of a guest, whatever is under way.
+/// Resets the device of a guest with any requests in flight.
 fn reset(guest: &mut Guest) -> testkit::Result<()> {
     guest.frontend.tell(Message::new(wire::Request::RESET_DEVICE))
 }
@@ -184,7 +184,7 @@ fn a_device_is_reset_in_the_middle_of_a_spin() {
         guest.submit_all(0, &[0; 16].map(|_| Request::read(block * 8, 4096))).unwrap();
         guest.kick(0).unwrap();
         reset(&mut guest).unwrap();
-        // Nobody writes to a ring that was reset: all that is ever used is so before the answer.
+        // No thread writes to a ring after its reset: every used entry is written before the reply.
         let used = |guest: &Guest| guest.queues[0].ring.used_idx(&guest.memory).unwrap();
         let before = used(&guest);
         assert!(before >= 1);

@@ -1,5 +1,5 @@
-//! Storage that hangs: stops end at their deadline, nobody else notices, and the disk goes on when
-//! the storage answers.
+//! Storage that hangs: stops end at their deadline, other disks are not disturbed, and the disk
+//! continues when the storage answers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
 
 const DEADLINE: Duration = Duration::from_millis(400);
-/// A stop that hangs would take for ever: a busy machine has room.
+/// Upper bound that tells a stop from a hang, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 const BYTES: usize = 1 << 20;
 
@@ -32,7 +32,7 @@ fn guest(io: &Io, id: &str) -> Guest {
     Guest::start(&io.socket(id), &Setup::default()).unwrap()
 }
 
-/// A write that the storage does not end.
+/// Submits writes that the storage does not complete.
 fn hang(hanging: &Hanging, guest: &mut Guest) {
     assert_eq!(guest.run(0, &Request::write(0, &[1; 4096])).unwrap().status, status::OK);
     hanging.hang().unwrap();
@@ -41,7 +41,7 @@ fn hang(hanging: &Hanging, guest: &mut Guest) {
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
 }
 
-/// 99th percentile of a few hundred writes.
+/// Returns the 99th percentile of a few hundred writes.
 fn p99(guest: &mut Guest) -> Duration {
     let mut one = || {
         let (done, took) = timed(|| guest.run(0, &Request::write(0, &[3; 4096])));
@@ -69,7 +69,7 @@ fn refused(outcome: Result<Value, RpcError>, path: &Path) -> String {
 fn a_ring_that_does_not_stop_ends_its_session_and_no_other() {
     let hanging = Hanging::new().unwrap();
     let path = hanging.image("a", BYTES).unwrap();
-    // One reactor: the neighbour shares it.
+    // The neighbour shares the only reactor.
     let io = Io::start_with(&["--reactors", "1"]);
     let mut caller = io.caller();
     attach(&io, &mut caller, "d1", &path, "none");
@@ -88,14 +88,15 @@ fn a_ring_that_does_not_stop_ends_its_session_and_no_other() {
     let alert = shown.alert.unwrap();
     assert!(alert.contains(path.to_str().unwrap()) && alert.contains("mend"), "{alert}");
 
-    // The neighbour is served as before, and verbs on it take their time and no more.
+    // The neighbour is served as before, and verbs on it are not slower.
     let with = p99(&mut well);
     assert!(with < 10 * without + Duration::from_millis(20), "{with:?} after {without:?}");
     caller.disk("disk.pause", json!({"id": "d2"}));
     caller.disk("disk.resume", json!({"id": "d2"}));
     assert_eq!(well.run(0, &Request::read(0, 512)).unwrap().data, [3; 512]);
 
-    // A front-end that comes back is answered and waits: what was left could still land.
+    // A front-end that reconnects gets replies, but its requests wait, because abandoned I/O could
+    // still land.
     let mut back = guest(&io, "d1");
     assert_eq!(back.config().unwrap().capacity_sectors, BYTES as u64 / 512);
     let pending = back.submit(0, &Request::read(0, 512)).unwrap();
@@ -123,9 +124,9 @@ fn verbs_end_at_the_deadline_and_say_what_is_left() {
     first.frontend.connection.wait_closed().unwrap();
     let shown = disk(&mut caller, "d1");
     assert_eq!((shown.state, shown.stuck.unwrap().verb.as_str()), (DiskState::Stuck, "disk.pause"));
-    // It stays paused, and is not resumed before the storage has ended what it has.
+    // The disk stays paused, and cannot be resumed before the storage has completed its I/O.
     refused(caller.call("disk.resume", d1.clone()), &path);
-    // Size and lock are with the same storage.
+    // A resize and the release of the lock need the same storage.
     refused(caller.call("disk.resize", json!({"id": "d1", "size": 2 * BYTES})), &path);
     let text = refused(caller.call("disk.deactivate", d1.clone()), &path);
     assert!(text.contains("lock"), "{text}");
@@ -137,7 +138,7 @@ fn verbs_end_at_the_deadline_and_say_what_is_left() {
     assert_eq!(caller.disk("disk.activate", d1.clone()).state, DiskState::Active);
     let mut again = guest(&io, "d1");
     assert_eq!(again.run(0, &Request::read(0, 512)).unwrap().data, [1; 512]);
-    // A size that hangs: the verb ends, and the disk with it until the storage answers.
+    // A resize that hangs: the verb ends, and the disk is stuck until the storage answers.
     hanging.hang().unwrap();
     let grow = json!({"id": "d1", "size": 2 * BYTES});
     let (outcome, took) = timed(|| caller.call("disk.resize", grow));
@@ -161,13 +162,13 @@ fn a_disk_is_detached_within_the_deadline_and_its_lock_follows() {
     assert!(took < SOON && text.contains("lock"), "{took:?}: {text}");
     assert_eq!(caller.state("d1"), None);
     assert!(!io.socket("d1").exists());
-    // Nobody writes beside what was left behind.
+    // No writer is admitted beside abandoned I/O.
     let mut twin = io.spec("d2", json!({"file": path}));
     twin["activate"] = json!(false);
     caller.disk("disk.attach", twin);
     let error = caller.call("disk.activate", json!({"id": "d2"})).unwrap_err();
     assert!(error.message.contains("in use"), "{error}");
-    // Not even under the same name.
+    // Not even under the same id.
     let (same, took) = timed(|| {
         let mut spec = io.spec("d1", json!({"file": path}));
         spec["stop_deadline_ms"] = json!(DEADLINE.as_millis() as u64);
@@ -179,7 +180,7 @@ fn a_disk_is_detached_within_the_deadline_and_its_lock_follows() {
     let d2 = json!({"id": "d2"});
     eventually("the lock is free", || caller.call("disk.activate", d2.clone()).is_ok());
     let mut second = guest(&io, "d2");
-    // They were with the kernel, and it has ended them.
+    // The kernel had these writes, and has completed them.
     assert_eq!(second.run(0, &Request::read(8, 512)).unwrap().data, [2; 512]);
 }
 
@@ -192,7 +193,7 @@ fn a_flush_that_hangs_keeps_no_verb() {
     attach(&io, &mut caller, "d1", &device, "writeback");
     let mut first = guest(&io, "d1");
     hanging.hang().unwrap();
-    // Into the page cache, so it ends; the device would take it at the flush.
+    // The write ends in the page cache. The device would get it at the flush.
     assert_eq!(first.run(0, &Request::write(0, &[1; 4096])).unwrap().status, status::OK);
     let (outcome, took) = timed(|| caller.call("disk.deactivate", json!({"id": "d1"})));
     let text = refused(outcome, &device);
@@ -211,7 +212,7 @@ fn a_shutdown_waits_for_no_disk_longer_than_its_deadline() {
     let mut io = Io::start();
     let mut caller = io.caller();
     let mut guests = Vec::new();
-    // Two hang in the kernel's workers, and one as a device does.
+    // Two disks hang in the kernel's workers, and one as a device does.
     let device = hanging.device("d", BYTES).unwrap();
     for (id, path) in [
         ("a", hanging.image("a", BYTES).unwrap()),
@@ -240,7 +241,7 @@ fn a_shutdown_waits_for_no_disk_longer_than_its_deadline() {
     well.frontend.connection.wait_closed().unwrap();
     eventually("no socket is left", || names(&io.folder) == ["good.raw"]);
     assert_eq!(std::fs::read(&good).unwrap()[..512], [7; 512]);
-    // The kernel lets go of a process only when its own threads have left the file system.
+    // The kernel ends a process only when all its threads have left the file system.
     hanging.answer().unwrap();
     assert!(io.process.wait(PROCESS_DEADLINE).unwrap().success());
 }
@@ -258,7 +259,7 @@ fn one_disk_alone_ends_at_its_deadline_too() {
     guest.submit(0, &Request::write(0, &[2; 4096])).unwrap();
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
-    // With the storage still hanging: a device's requests hold no thread of ours.
+    // The storage still hangs, but requests of a block device block no thread of this process.
     let status = blk.terminate().unwrap();
     let said = blk.stderr();
     assert!(status.code() == Some(1) && said.contains("mend the storage"), "{status}: {said}");
@@ -269,7 +270,7 @@ fn one_disk_alone_ends_at_its_deadline_too() {
 fn any_number_of_requests_that_hang_leave_the_neighbours_their_workers() {
     let hanging = Hanging::new().unwrap();
     let path = hanging.image("a", BYTES).unwrap();
-    // One reactor: both disks use its kernel workers.
+    // Both disks use the kernel workers of the only reactor.
     let io = Io::start_with(&["--reactors", "1"]);
     let mut caller = io.caller();
     attach(&io, &mut caller, "d1", &path, "none");

@@ -148,7 +148,7 @@ fn an_upgrade_is_another_program_after_a_stop_or_a_kill() {
         let mut guest = lasting(&socket, 3);
         for round in 0..4 {
             let worker = process.worker().unwrap();
-            // The program is replaced as a package manager does it.
+            // The program file is replaced as a package manager does it.
             let next = folder.path().join("next");
             std::fs::copy(BLK, &next).unwrap();
             std::fs::rename(&next, &program).unwrap();

@@ -1,4 +1,4 @@
-//! What a service manager is told and gives, with a fake one; and the units for a real one.
+//! The protocol with a service manager, against a fake one; and the units for a real one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 
-/// After which a manager takes a silent process for dead.
+/// Time after which a service manager considers a silent process dead.
 const LIMIT: Duration = Duration::from_secs(4);
 
 fn manager(address: &SocketAddr) -> UnixDatagram {
@@ -41,11 +41,12 @@ fn it_tells_that_it_is_ready_that_it_is_well_and_that_it_ends() {
     assert_eq!(hear(&manager), "READY=1");
     assert_eq!([hear(&manager), hear(&manager)], ["WATCHDOG=1", "WATCHDOG=1"]);
     let mut well = Instant::now();
-    // It speaks for a worker that answers, not for itself; one that does not is replaced.
+    // The keeper reports for a worker that answers, not for itself. A worker that does not is
+    // replaced.
     let worker = process.worker().unwrap().unwrap();
     worker.signal(Signal::STOP).unwrap();
     loop {
-        // Later, the manager would have killed the keeper too.
+        // Any later, and the service manager would have killed the keeper too.
         let replaced = process.stderr().contains("another one is started");
         assert_eq!(hear(&manager), "WATCHDOG=1");
         assert!(well.elapsed() < LIMIT, "{:?}: {}", well.elapsed(), process.stderr());
@@ -94,7 +95,7 @@ fn activated(listener: &UnixListener, control: &Path) -> Process {
 fn the_control_socket_may_be_given() {
     let mut io = Io::start();
     assert!(io.process.terminate().unwrap().success());
-    // Callers can connect before there is anybody to answer.
+    // Callers can connect before the server runs.
     let control = io.socket("control");
     let listener = UnixListener::bind(&control).unwrap();
     let mut caller = io.caller();
@@ -104,7 +105,7 @@ fn the_control_socket_may_be_given() {
     worker.kill().unwrap();
     process.next_worker(Some(worker.id())).unwrap();
     assert_eq!(io.caller().stats().disks.len(), 1);
-    // Killed and started again by its manager, it finds its worker.
+    // A keeper that is killed and restarted by its manager finds its worker.
     let worker = process.worker().unwrap().unwrap();
     process.kill().unwrap();
     let mut process = activated(&listener, &control);
@@ -135,16 +136,16 @@ fn the_units_are_sound() {
     for name in services {
         let text = std::fs::read_to_string(unit(name)).unwrap();
         assert_eq!(setting(&text, "Type"), ["notify"]);
-        // Machines are not stopped because a disk's process is: they need not even know of it.
+        // The unit of a disk's process must not stop VMs, so no unit may be bound to it.
         for bound in ["Requires", "BindsTo", "PartOf", "RequiredBy"] {
             assert_eq!(setting(&text, bound), [""; 0], "{name}");
         }
-        // What descriptors of our own are taken by; not in the group for services.
+        // The system call that duplicates descriptors is not in systemd's group for services.
         assert!(setting(&text, "SystemCallFilter").contains(&"pidfd_getfd".into()), "{name}");
         assert!(setting(&text, "RestrictAddressFamilies").contains(&"AF_UNIX".into()), "{name}");
     }
     testkit::process::find_tool("systemd-analyze", "systemd").unwrap();
-    // It wants the programs where the units look for them.
+    // The tool checks that the programs exist where the units expect them.
     let folder = folder();
     for name in ["ringway-io.service", "ringway-io.socket", "ringway-blk@.service"] {
         let text = std::fs::read_to_string(unit(name)).unwrap();

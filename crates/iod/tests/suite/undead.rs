@@ -1,4 +1,4 @@
-//! Workers that were killed and do not end: a thread of theirs sleeps in storage that hangs.
+//! Killed workers that do not end, because one of their threads sleeps in hung storage.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::AsFd;
@@ -17,7 +17,8 @@ use testkit::storage::Hanging;
 
 const CANNOT_END: &str = "the former worker cannot end: storage hangs";
 
-/// A disk whose storage hangs with a write of its guest, beside one that is well.
+/// Starts a disk whose storage hangs with a write of its guest, beside another disk without
+/// problems.
 fn hung(io: &Io, hanging: &Hanging) -> Guest {
     let path = hanging.image("a", 1 << 20).unwrap();
     let mut caller = io.caller();
@@ -45,13 +46,13 @@ fn one_that_is_killed_is_replaced_all_the_same() {
     let _lost = hung(&io, &hanging);
     let worker = io.process.worker().unwrap().unwrap();
     worker.signal(Signal::KILL).unwrap();
-    // Nothing tells the keeper, and it says what it finds.
+    // The keeper gets no event, and logs what it finds.
     eventually("it is noticed", || io.process.stderr().contains(CANNOT_END));
     assert!(!has_ended(&worker, Duration::ZERO), "its storage hangs");
     let said = io.process.stderr();
     assert!(said.contains("mended when the storage answers"), "{said}");
 
-    // Callers are answered, and what needs no storage is served at once.
+    // Callers get replies, and disks on other storage are served at once.
     let mut caller = io.caller();
     let stats = caller.stats();
     assert_ne!(stats.pid, worker.id());
@@ -60,7 +61,8 @@ fn one_that_is_killed_is_replaced_all_the_same() {
     assert!(keeper.restarts == 1 && how.contains("cannot end: storage hangs"), "{how}");
     let mut well = Guest::start(&io.socket("well"), &Setup::default()).unwrap();
     assert_eq!(well.run(0, &Request::write(0, &[3; 512])).unwrap().status, status::OK);
-    // The other waits for the lock of what cannot end, and its guest in the backlog.
+    // The hung disk waits for the lock of the unkillable process, and its guest waits in the
+    // backlog.
     assert_ne!(caller.state("hangs"), Some(DiskState::Active));
 
     hanging.answer().unwrap();

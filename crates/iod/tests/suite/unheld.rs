@@ -1,4 +1,4 @@
-//! Verbs that do what they are to do and cannot have it held.
+//! Verbs that succeed but cannot preserve the change.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -13,10 +13,10 @@ use testkit::raw::guest::WaitEvent;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-/// Long enough for a request to be seen if anybody looked.
+/// Time in which a wrongly served request would show.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The call fails for want of descriptors to give to the keeper.
+/// Checks that a call fails because no descriptors are left to send to the keeper.
 fn not_held(caller: &mut Caller, verb: &str) {
     let error = caller.call(verb, json!({"id": "d"})).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("share sockets"), "{error}");
@@ -35,7 +35,7 @@ fn a_pause_after_a_resume_that_was_not_held_is_a_pause() {
     let (mut io, mut caller, mut guest) = started();
     let d = json!({"id": "d"});
     caller.disk("disk.pause", d.clone());
-    // A keeper that does not answer in time.
+    // The keeper does not answer in time.
     io.process.signal(Signal::STOP).unwrap();
     let error = caller.call("disk.resume", d.clone()).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("does not answer"), "{error}");
@@ -63,7 +63,7 @@ fn what_was_not_held_is_held_when_it_is_asked_for_again() {
             assert_eq!(caller.state("d"), Some(state), "it is done all the same");
         }
         limit_open_files(worker.id(), files);
-        // A successor would be told something else.
+        // The keeper would restore another state to a successor.
         let error = caller.call("upgrade", json!({})).unwrap_err();
         assert!(error.message.contains("repeat the last verb"), "{error}");
         assert_eq!(caller.disk(verb, json!({"id": "d"})).state, state);
@@ -80,7 +80,8 @@ fn a_keeper_that_can_have_no_more_descriptors_says_so_and_the_worker_goes_on() {
     let (mut io, mut caller, mut guest) = started();
     let worker = io.process.worker().unwrap().unwrap();
     let keeper = io.process.id();
-    // All that it may have are open; fewer, and it could not even wait for them.
+    // This limit allows only the keeper's open descriptors. With fewer, it could not even poll
+    // them.
     let files = limit_open_files(keeper, 8);
     let error = caller.call("disk.attach", io.spec("e", json!({"memory": 4096}))).unwrap_err();
     assert!(error.message.contains("the keeper refused"), "{error}");

@@ -16,7 +16,7 @@ use testkit::raw::{Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 use testkit::storage::Hanging;
 
-/// With every CPU taken by other tests.
+/// Longest pause while other tests use every CPU.
 const PAUSE_MAX_MS: f64 = 4000.0;
 
 fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
@@ -24,8 +24,8 @@ fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, Rp
     Ok(serde_json::from_value(caller.call("upgrade", params)?).unwrap())
 }
 
-/// As [`upgrade`], of disks under load: a host whose own storage takes longer for a flush than a
-/// guest may wait is asked again.
+/// Upgrades like [`upgrade`], with disks under load. It is repeated if the host's storage takes
+/// longer for a flush than the drain deadline.
 fn upgrade_loaded(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
     let mut outcome = upgrade(caller, binary);
     eventually("storage ends what it has", || {
@@ -47,7 +47,7 @@ fn work(guest: &mut ReconnectingGuest, millis: u64) {
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(millis)).unwrap(), End::Time);
 }
 
-/// A guest under load on a thread of its own, until it is told to finish.
+/// Guest under load on its own thread, until `finish` is called.
 struct Loaded {
     stop: std::sync::mpsc::Sender<()>,
     thread: std::thread::JoinHandle<u64>,
@@ -74,7 +74,7 @@ impl Loaded {
     }
 }
 
-/// Three disks of three kinds under load.
+/// Starts three disks of different kinds under load.
 fn loaded(io: &Io, caller: &mut Caller) -> Vec<Loaded> {
     let bytes = 4 << 20;
     let file = json!({"file": image(&io.folder, "a.raw", bytes)});
@@ -103,7 +103,7 @@ fn guests_under_load_do_not_notice() {
     let mut last = caller.stats().pid;
     for _ in 0..testkit::rounds(5, 50) {
         let reply = upgrade_loaded(&mut caller, None).unwrap();
-        // Whoever asked is answered, and has to connect again.
+        // The caller gets its reply, and has to reconnect.
         assert!(caller.receive().is_none());
         assert_eq!(reply.disks, 3);
         caller = io.caller();
@@ -144,7 +144,7 @@ fn a_new_worker_that_is_none_changes_nothing() {
     let began = Instant::now();
     let hangs = script(&io, "exec sleep 1000");
     refused(&mut caller, &hangs, "did not answer in time");
-    // It was given 5 seconds and not a guest's time.
+    // The destination had 5 seconds to start, during which guests were served.
     assert!(began.elapsed() >= Duration::from_secs(5));
     refused(&mut caller, "/bin/true", "it has ended");
     refused(&mut caller, "/no/such/program", "cannot start /no/such/program: No such file");
@@ -156,17 +156,10 @@ fn a_new_worker_that_is_none_changes_nothing() {
 
     assert_eq!(caller.stats().pid, pid);
     guests.into_iter().for_each(|guest| assert!(guest.finish() > 0));
-    // None of them is left: the keeper has one child.
+    // None of the destinations is left: the keeper has one child.
     assert_eq!(io.process.worker_pid().unwrap(), Some(pid));
     upgrade_loaded(&mut caller, None).unwrap();
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
-}
-
-/// Not a test: the part of a new worker, played on the stage of [`crate::actor::play`].
-#[test]
-#[ignore = "plays a worker for other tests"]
-fn actor() {
-    crate::actor::act();
 }
 
 #[test]
@@ -179,7 +172,7 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
         ("future", "the new worker reads formats 98 to 99 of the state, this one writes 1 to 1"),
         ("past", "reads formats 0 to 0"),
         ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 2"),
-        // One of before that knew of formats, and one that reads more than we write.
+        // A destination from before disk formats were reported, and one that reads newer formats.
         ("tells old", "it refused: format null"),
         ("tells novel", "it refused: format 2"),
         ("odd", "it said something else than it should"),
@@ -195,7 +188,7 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
         assert_eq!(caller.stats().pid, pid, "{part}");
     }
     for _ in 0..testkit::rounds(5, 100) {
-        // Whether it is dead before the keeper knows of it as the heir is a matter of luck.
+        // The destination may die before or after the keeper knows it as the successor.
         let binary = play(&io, "'dies late'");
         let error = upgrade_loaded(&mut caller, Some(&binary)).unwrap_err();
         assert!(error.message.contains("has ended"), "{error}");
@@ -218,7 +211,7 @@ fn a_new_worker_that_dies_when_it_serves_is_a_death_like_any_other() {
     upgrade(&mut caller, Some(&binary)).unwrap();
     while guest.run(Instant::now() + Duration::from_millis(100)).unwrap() == End::Closed {
         while let Err(error) = guest.reconnect() {
-            // It may have reached the one that was about to die.
+            // The connection may have reached the worker that was about to die.
             assert!(error.is_hang_up(), "{error}");
         }
     }
@@ -263,7 +256,7 @@ fn disks_keep_their_state() {
     };
     eventually("front-ends are known", || shape(&caller.stats()) == shape(&before));
     drop(after);
-    // Its socket is free when the one before has ended.
+    // The socket is free when the former worker has ended.
     eventually("metrics are served", || {
         let Ok(mut scraper) = std::os::unix::net::UnixStream::connect(&numbers) else {
             return false;
@@ -277,7 +270,8 @@ fn disks_keep_their_state() {
     assert_eq!(guest.run(0, &Request::read(4000, 512)).unwrap().data, [7; 512]);
     assert_eq!(names(&io.folder).iter().filter(|name| name.ends_with(".lock")).count(), 6);
 
-    // Who is not served waits, and goes on as if nothing had been.
+    // An unserved request waits through the upgrade, and completes later as if nothing had
+    // happened.
     let late = waiting.submit(0, &Request::write(0, &[8; 512])).unwrap();
     let first = early.submit(0, &Request::read(0, 512)).unwrap();
     caller.disk("disk.resume", json!({"id": "paused"}));
@@ -288,7 +282,7 @@ fn disks_keep_their_state() {
     let other = Io::start();
     let second = other.spec("x", json!({"file": io.folder.path().join("a.raw")}));
     assert!(other.caller().call("disk.attach", second).is_err());
-    // Its socket is served by the new one, also for those who come later.
+    // The new worker serves its socket, also for later front-ends.
     drop(guest);
     let mut guest = Guest::start(&io.socket("memory"), &Setup::default()).unwrap();
     assert_eq!(guest.run(0, &Request::read(4000, 512)).unwrap().data, [7; 512]);
@@ -315,7 +309,8 @@ fn storage_that_hangs_holds_an_upgrade_up_and_no_guest() {
     guest.kick(0).unwrap();
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     for _ in 0..2 {
-        // The first finds out by waiting, the second sees it before it lets anybody wait.
+        // The first upgrade fails after its drain deadline. The second one is refused before any
+        // guest waits.
         let error = upgrade(&mut caller, None).unwrap_err();
         assert!(error.message.contains("\"hangs\" cannot be handed over"), "{error}");
         assert!(error.message.contains("has not ended the requests in flight"), "{error}");
@@ -357,7 +352,7 @@ fn the_program_asks_for_it() {
     caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
     let control = io.socket("control");
     let control = control.to_str().unwrap();
-    // Another file, found from where the caller is.
+    // Another program file, by a path relative to the caller.
     let copy = io.folder.path().join("other");
     testkit::process::copy_program(Path::new(IO), &copy).unwrap();
     let run = |options: &[&str]| {
@@ -371,13 +366,13 @@ fn the_program_asks_for_it() {
     assert!(said.contains(" goes on with 1 disks; "), "{said}");
     let pid = io.caller().stats().pid;
     assert_eq!(std::fs::read_link(format!("/proc/{pid}/exe")).unwrap(), copy);
-    // That is the program from now on, also when it dies.
+    // This file is the program from now on, also after a crash.
     let worker = io.process.worker().unwrap().unwrap();
     worker.kill().unwrap();
     let next = io.process.next_worker(Some(worker.id())).unwrap();
     assert_eq!(io.caller().stats().pid, next.id());
     assert_eq!(std::fs::read_link(format!("/proc/{}/exe", next.id())).unwrap(), copy);
-    // While a disk is being brought back there is no upgrade.
+    // No upgrade starts while a disk is being restored.
     eventually("it is back", || io.caller().state("d") == Some(DiskState::Active));
     let mut said = String::new();
     eventually("what brought it back has ended", || {
@@ -387,7 +382,7 @@ fn the_program_asks_for_it() {
         !said.contains("try again when it ended")
     });
     assert!(said.contains("everything goes on as before") && said.contains("/missing"), "{said}");
-    // Without its file the keeper's own program does.
+    // If its file is gone, the keeper uses its own program.
     std::fs::remove_file(&copy).unwrap();
     next.kill().unwrap();
     let stats = io.caller().stats();

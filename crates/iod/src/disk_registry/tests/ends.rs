@@ -1,10 +1,10 @@
-//! Attaches and detaches that a dead worker has left in the middle.
+//! Attaches and detaches that a dead worker left unfinished.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Whatever happens at all has happened in this time, however slow the machine.
+/// Upper bound for every event in these tests, even on a slow machine.
 const FAR: Duration = Duration::from_secs(60);
 
 fn eventually(what: &str, mut check: impl FnMut() -> bool) {
@@ -35,7 +35,7 @@ fn an_attach_that_is_cut_off_before_its_socket_is_held_leaves_no_files() {
     first.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
     first.detach("d").unwrap();
     let data = keeper.join().unwrap();
-    // What is there of it when its worker dies in between.
+    // Files that exist when the worker dies in between.
     Listener::bind(&socket, &Access::default()).unwrap().leave();
     assert_eq!(folder.path().read_dir().unwrap().count(), 2);
     let held = PreservedEntry { data, ..PreservedEntry::default() };
@@ -79,7 +79,7 @@ fn the_end_of_a_detach_waits_behind_a_fence_on_one_thread() {
     disk_registry.restore();
     let shown = || disk_registry.stats(Some("d")).unwrap().disks.remove(0);
     eventually("it waits", || shown().fence.is_some());
-    // Nobody waits for the answer: what has a deadline gives up, and leaves a thread each time.
+    // No caller waits for the reply. Work with a deadline gives up and leaves one thread each time.
     std::thread::sleep(3 * DEADLINE);
     assert!(shown().fence.is_some() && shown().refused.is_none());
     former.disk.deactivate().unwrap();

@@ -1,4 +1,4 @@
-//! What is held of polling.
+//! Preserved polling settings.
 
 use model::poll::PollChange;
 use model::spec::{EffectivePolling, PollMode};
@@ -39,7 +39,7 @@ fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
         let disk_registry = Arc::clone(&disk_registry);
         move || disk_registry.set_poll_defaults(off())
     });
-    // Asked, and not answered yet: the successor would find what was before.
+    // The request is not answered yet: a successor would find the former settings.
     let (WorkerMessage::Hold { seq, .. }, _) = keeper.receive().unwrap().unwrap() else { panic!() };
     for error in [
         disk_registry.begin_upgrade().unwrap_err(),
@@ -95,7 +95,7 @@ fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
     }
 }
 
-/// The record of a disk, as it is held again when it is brought back.
+/// Returns a disk's record after its restore has preserved it again.
 fn held_again(folder: &Path, record: Value) -> Value {
     let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
@@ -106,7 +106,7 @@ fn held_again(folder: &Path, record: Value) -> Value {
     let again = answer(&keeper, None).unwrap();
     let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
     while disk_registry.detach("d").is_err() {
-        // It is brought back by a thread that tells nobody here when it has done so.
+        // A thread restores the disk and does not notify this test, so poll.
         std::thread::yield_now();
     }
     keeper.join().unwrap();
@@ -127,7 +127,7 @@ fn records_of_a_former_version_and_ours_are_each_others() {
         }
         spec
     };
-    // It wrote every mode, and knew no other field of polling.
+    // That version wrote every mode and had no other polling field.
     let written = |poll| {
         let held = json!({"format": 1, "spec": spec(Some(poll)), "active": false, "paused": false,
             "leaving": false, "size": 4096, "exports": []});

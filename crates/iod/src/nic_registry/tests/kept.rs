@@ -1,4 +1,4 @@
-//! NICs that a keeper holds, and what it cannot or need not hold.
+//! NICs that a keeper preserves, and records that it cannot or need not preserve.
 
 use std::thread::JoinHandle;
 
@@ -8,8 +8,8 @@ use vhost_user::{Access, Listener, StopSignal};
 use super::*;
 use crate::keeper_link::{KeeperInfo, KeeperMessage, Link, PreservedEntry, WorkerMessage};
 
-/// NICs whose keeper has given this back, and answers so to what it is told, in order; it says in
-/// the end which keys were to be held, and which forgotten.
+/// Returns NICs whose keeper has restored `holdings` and gives `answers` in this order. The thread
+/// returns the keys that were to be preserved or forgotten.
 fn kept(
     holdings: BTreeMap<String, PreservedEntry>,
     answers: Vec<Option<&'static str>>,
@@ -51,10 +51,10 @@ fn what_the_keeper_does_not_hold_is_not_done() {
             Some("not today"),
             fine,
             fine,
-            // Another one.
+            // An attach that succeeds.
             fine,
             fine,
-            // A detach that does not begin, and one that does.
+            // A detach that fails to begin, and one that succeeds.
             Some("nor this"),
             fine,
             fine,
@@ -77,7 +77,7 @@ fn what_the_keeper_does_not_hold_is_not_done() {
     assert_eq!(names(folder.path()), 0);
 }
 
-/// What a keeper holds of a NIC, with its socket.
+/// Returns a keeper's entry of a NIC, with its socket.
 fn held(spec: &NicSpec, data: Value) -> (String, PreservedEntry) {
     let listener = Listener::bind(&spec.socket, &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
@@ -96,10 +96,10 @@ fn a_new_worker_finds_what_was_there_ends_what_was_leaving_and_leaves_the_rest()
         held(&there, json!({"format": 1, "spec": jumbo, "leaving": false})),
         held(&leaving, json!({"format": 1, "spec": leaving, "leaving": true})),
         held(&novel, json!({"format": 2, "what": "is this"})),
-        // No other network of that name can be beside the first one's.
+        // This NIC is restored before "there", whose MTU does not fit the network then.
         held(&lost, json!({"format": 1, "spec": plain, "leaving": false})),
     ];
-    // The end of what was leaving; that of what is lost, and of what is novel.
+    // One reply for the detach of "leaving", and two each for "there" and "novel".
     let (nics, keeper) = kept(holdings.into(), vec![None; 5]);
     nics.restore();
     assert!(!leaving.socket.exists() && !nics.has("leaving"));

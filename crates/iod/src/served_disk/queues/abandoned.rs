@@ -1,20 +1,20 @@
-//! Queues that were given up.
+//! Abandoned queues.
 
 use blk::AbandonedQueue;
 
 use crate::pool::ReactorLease;
 
-/// Queues that storage did not let go in time, with their places.
+/// Queues that storage did not drain in time, with their leases.
 #[derive(Debug, Default)]
 #[must_use = "somebody must wait for their end"]
 pub(crate) struct AbandonedQueues {
     zombies: Vec<(AbandonedQueue, ReactorLease)>,
-    /// What one of them had is on no record.
+    /// True if requests of one of them are not recorded.
     unrecorded: bool,
 }
 
 impl AbandonedQueues {
-    /// One more, and whether its front-end's in-flight region records what it had.
+    /// Adds a queue. `recorded` is true if its front-end's in-flight region records its requests.
     pub(super) fn take(
         &mut self,
         abandoned_queue: AbandonedQueue,
@@ -34,18 +34,18 @@ impl AbandonedQueues {
         self.unrecorded |= other.unrecorded;
     }
 
-    /// The front-end must not go on as if what it has stopped were ended: nobody remembers all
-    /// that was in flight.
+    /// Returns whether requests in flight are not recorded. Then the front-end must not continue as
+    /// if its stopped rings had drained.
     pub(crate) fn unrecorded(&self) -> bool {
         self.unrecorded
     }
 
-    /// Requests that storage has not ended.
+    /// Returns the number of requests that storage has not completed.
     pub(crate) fn requests(&self) -> u64 {
         self.zombies.iter().map(|(abandoned_queue, _)| u64::from(abandoned_queue.requests())).sum()
     }
 
-    /// Waits until the kernel has ended them all.
+    /// Waits until the kernel has completed all of them.
     pub(crate) fn wait(self) {
         for (abandoned_queue, _place) in self.zombies {
             abandoned_queue.wait();

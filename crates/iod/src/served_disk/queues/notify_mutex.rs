@@ -1,27 +1,27 @@
-//! A lock whose holders hear something from those who do not wait for it, and that can be waited
-//! for with a deadline: whoever holds it may wait for storage.
+//! Mutex that threads can notify without waiting for it, and that can be locked with a deadline.
+//! Its owner may wait for storage.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-/// What is under the lock, and that it was told of a change.
+/// Mutex with its value and a pending notification.
 #[derive(Debug)]
 pub(crate) struct NotifyMutex<T> {
     inner: Mutex<T>,
     told: AtomicBool,
-    /// What it does about it.
+    /// Handler of a notification.
     hear: fn(&T),
-    /// Told whenever the lock is let go, for those who wait with a deadline.
+    /// Signalled at each unlock, for threads that wait with a deadline.
     free: (Mutex<()>, Condvar),
 }
 
-/// Whoever lets go of it hears what came meanwhile.
+/// Guard that handles pending notifications after it unlocks.
 #[derive(Debug)]
 pub(crate) struct NotifyGuard<'a, T> {
     of: &'a NotifyMutex<T>,
-    /// Always there until it is dropped.
+    /// `Some` until the guard is dropped.
     inner: Option<MutexGuard<'a, T>>,
 }
 
@@ -36,17 +36,17 @@ impl<T> NotifyMutex<T> {
     }
 
     pub(crate) fn lock(&self) -> NotifyGuard<'_, T> {
-        // Changed in whole steps, so a panic elsewhere leaves it whole.
+        // The value changes in complete steps, so a panic elsewhere cannot leave it inconsistent.
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         NotifyGuard { of: self, inner: Some(inner) }
     }
 
-    /// As [`Self::lock`], but waits until `deadline` only.
+    /// Locks the mutex like [`Self::lock`], but waits only until `deadline`.
     pub(crate) fn lock_until(&self, deadline: Instant) -> Option<NotifyGuard<'_, T>> {
         let (gate, free) = &self.free;
         let mut waiting = gate.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            // Under the gate, through which whoever lets go says so: nothing is missed.
+            // Check under the gate, where each unlock signals, so that no unlock is missed.
             if let Some(inner) = self.try_inner() {
                 return Some(NotifyGuard { of: self, inner: Some(inner) });
             }
@@ -73,16 +73,16 @@ impl<T> NotifyMutex<T> {
         free.notify_all();
     }
 
-    /// Tells of a change, and never waits: if somebody holds the lock, it is heard when they let
-    /// go.
+    /// Notifies the value of a change, and never waits. If another thread has the lock, it handles
+    /// the notification when it unlocks.
     pub(crate) fn notify(&self) {
         self.told.store(true, Ordering::Relaxed);
         self.settle();
     }
 
     fn settle(&self) {
-        // Whoever tells looks at the lock after the flag, and whoever lets go at the flag after
-        // the lock: one of the two sees the other.
+        // The notifier sets the flag, then tries the lock. The owner unlocks, then checks the flag.
+        // With the fence, at least one of the two sees the other.
         fence(Ordering::SeqCst);
         while self.told.load(Ordering::Relaxed) {
             let Some(value) = self.try_inner() else { return };
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// What was changed, and what was heard of it last.
+    /// Changed value, and the value seen by the last notification.
     #[derive(Debug, Default)]
     struct Heard {
         now: AtomicU64,
@@ -176,7 +176,7 @@ mod tests {
         assert!(notify_mutex.lock_until(Instant::now()).is_none());
         assert!(notify_mutex.lock_until(Instant::now() + Duration::from_millis(5)).is_none());
         drop(held);
-        // Whoever waits so is woken, however it meets the others.
+        // A waiter with a deadline is woken, whatever the other threads do.
         let far = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
             for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! One started ring: what it takes to serve it, and its life on a reactor.
+//! One started ring: its parameters, and its queue on a reactor.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,25 +13,25 @@ use virtq::QueueStart;
 use super::AbandonedQueues;
 use crate::pool::ReactorLease;
 
-/// A move waits so long for what is in flight: its ring stands still meanwhile. Storage that takes
-/// longer is not what keeps a reactor busy.
+/// Longest wait of a move for I/O in flight. The ring is not served meanwhile. If storage takes
+/// longer, the ring does not keep its reactor busy anyway.
 const MOVE_WITHIN: Duration = Duration::from_millis(50);
 
-/// A started ring.
+/// Started ring.
 #[derive(Debug)]
 pub(super) struct StartedRing {
-    /// What it takes to serve it from here on.
+    /// Parameters to serve it from here on.
     pub(super) start: QueueStart,
-    /// Its front-end.
+    /// Session of its front-end.
     session: SessionHandle,
     pub(super) running_ring: Option<RunningRing>,
-    /// It was given up, and has not been served since.
+    /// True if the ring was abandoned and has not been served since.
     pub(super) owed: bool,
-    /// Its driver has broken it: it is not served again before its front-end starts it anew.
+    /// True if its driver has broken it. It is not served until its front-end restarts it.
     pub(super) broken: bool,
 }
 
-/// A ring on its reactor.
+/// Ring on its reactor.
 #[derive(Debug)]
 pub(super) struct RunningRing {
     pub(super) queue: RunningQueue,
@@ -43,7 +43,7 @@ impl StartedRing {
         Self { start, session, running_ring: None, owed: false, broken: false }
     }
 
-    /// Serves it in `place`, unless it is served, or broken.
+    /// Serves the ring in the lease of `place`, unless it is served or broken.
     pub(super) fn serve(
         &mut self,
         device: &BlkDevice,
@@ -72,16 +72,16 @@ impl StartedRing {
         Ok(())
     }
 
-    /// It is served in the place of this number.
+    /// Returns whether the ring is served in the lease of this number.
     pub(super) fn is_in(&self, place: u64) -> bool {
         self.running_ring
             .as_ref()
             .is_some_and(|running_ring| running_ring.reactor_lease.id() == place)
     }
 
-    /// Has it served in another place from where it stands, once what is in flight has ended.
-    /// False: that takes too long, and it is served as before; or its driver has broken it, and then
-    /// nobody serves it.
+    /// Drains the ring and serves it from the same position in another lease. Returns false if the
+    /// drain takes too long; the ring is served as before then. Also returns false if its driver
+    /// has broken it; then it is not served.
     pub(super) fn relocate(
         &mut self,
         device: &BlkDevice,
@@ -115,7 +115,7 @@ impl StartedRing {
         }
     }
 
-    /// Has the ring take no more requests, if it is served.
+    /// Stops the intake of requests, if the ring is served.
     pub(super) fn begin_drain(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
         let RunningRing { queue, reactor_lease } = self.running_ring.take()?;
         match queue.begin_stop() {
@@ -127,7 +127,7 @@ impl StartedRing {
         }
     }
 
-    /// Has the ring take no more requests for a while, if it is served.
+    /// Stops the intake of requests for a while, if the ring is served.
     pub(super) fn begin_quiesce(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
         let RunningRing { queue, reactor_lease } = self.running_ring.take()?;
         match queue.begin_quiesce() {
@@ -139,7 +139,8 @@ impl StartedRing {
         }
     }
 
-    /// Waits for the requests in flight; false: it took too long, and the ring is served on.
+    /// Waits for requests in flight. Returns false if that takes too long; the ring is served again
+    /// then.
     pub(super) fn finish_quiesce(
         &mut self,
         (draining_queue, reactor_lease): (DrainingQueue, ReactorLease),
@@ -165,7 +166,8 @@ impl StartedRing {
         }
     }
 
-    /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
+    /// Waits for requests in flight and stores the position where the ring continues, or abandons
+    /// the ring.
     pub(super) fn end_drain(
         &mut self,
         (draining_queue, reactor_lease): (DrainingQueue, ReactorLease),
@@ -190,7 +192,7 @@ impl StartedRing {
         self.broken = true;
     }
 
-    /// Its front-end keeps a record of its requests in flight.
+    /// Returns whether its front-end has an in-flight region.
     pub(super) fn is_recorded(&self) -> bool {
         self.start.inflight.is_some()
     }
@@ -199,21 +201,21 @@ impl StartedRing {
         tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
     }
 
-    /// Says so, to the front-end too.
+    /// Logs the error, and reports it to the front-end.
     pub(super) fn not_served(&self, error: &QueueError, teller: &mut Option<JoinHandle<()>>) {
         let cause = crate::error::error_chain(error);
         tracing::error!(queue = self.start.index, "not served: {cause}");
         self.report_broken(teller);
     }
 
-    /// Tells the front-end that its ring is not served. The file is the front-end's too, and it may
-    /// let whoever writes to it wait: that is `teller`, a thread, of which there is one at most.
+    /// Reports an unserved ring to the front-end. The descriptor belongs to the front-end too,
+    /// which may make a writer wait. So `teller`, a separate thread, writes. There is at most one.
     fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
         if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
         let Some(err) = self.start.err.clone() else { return };
-        // A front-end that does not listen is not helped by more.
+        // A front-end that does not read has no use for further reports.
         let tell = move || {
             let _ = rustix::io::write(&err, &1u64.to_ne_bytes());
         };

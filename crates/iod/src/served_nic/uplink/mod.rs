@@ -1,4 +1,5 @@
-//! The host at a network: a TAP device whose queues are a port of the switch, one on each of its reactors.
+//! The host at a network: a TAP device whose queues form one switch port, one queue on each of its
+//! reactors.
 
 mod quiesce;
 mod tap_queue;
@@ -19,7 +20,7 @@ use vhost_user::StopSignal;
 use super::{NicError, SwitchNetwork, log_counts};
 use tap_queue::TapReader;
 
-/// A TAP device at a network. Dropping it unplugs the device, and waits for that.
+/// TAP device at a network. Dropping it unplugs the device, and waits until that is done.
 #[derive(Debug)]
 pub struct Uplink {
     switch_network: Arc<SwitchNetwork>,
@@ -28,19 +29,19 @@ pub struct Uplink {
     queues: usize,
     uplink_exit: Arc<UplinkExit>,
     made: SystemTime,
-    /// Sleeps until the end.
+    /// Control thread, which sleeps until the end.
     thread: Option<JoinHandle<Option<Served>>>,
-    /// What the control thread had, while there is none.
+    /// Queues and device, while there is no control thread.
     rest: Option<Served>,
 }
 
-/// How an uplink ends: once, by whoever is first.
+/// End of an uplink. It happens once, by the first cause.
 #[derive(Debug)]
 struct UplinkExit {
     end: StopSignal,
-    /// It does not end: it is to rest ([`rest`]).
+    /// True if the uplink is being quiesced and does not end ([`quiesce`]).
     rests: AtomicBool,
-    /// Why, if nobody wants it to.
+    /// Error that ended the uplink.
     error: OnceLock<QueueError>,
 }
 
@@ -50,9 +51,9 @@ impl UplinkExit {
         Ok(Arc::new(Self { end, rests: AtomicBool::new(false), error: OnceLock::new() }))
     }
 
-    /// One of the queues goes on no more. Never waits: reactors call it.
+    /// Ends the uplink after a failure of one queue. Never waits, because reactors call it.
     fn fail(&self, error: QueueError) {
-        // The others fail for the same reason.
+        // The other queues fail for the same reason.
         let _ = self.error.set(error);
         self.end.stop();
     }
@@ -62,7 +63,7 @@ fn os(action: &'static str) -> impl Fn(std::io::Error) -> NicError {
     move |source| NicError::Os { action, source }
 }
 
-/// What the control thread has.
+/// Queues and device of the control thread.
 #[derive(Debug)]
 struct Served {
     switch_network: Arc<SwitchNetwork>,
@@ -72,11 +73,12 @@ struct Served {
 }
 
 impl Uplink {
-    /// Plugs the device of this name in as port `port`. It is made if it is not there, and goes with
-    /// this then. If somebody has it, that may go on for `patience`.
+    /// Plugs the device of this name in as port `port`. A device that does not exist is created,
+    /// and removed at the end. If another process still uses the device, the call waits up to
+    /// `patience`.
     ///
     /// # Errors
-    /// [`NicError`], which names the device and what to do.
+    /// [`NicError`], which names the device and the remedy.
     pub fn open(
         switch_network: &Arc<SwitchNetwork>,
         port: PortId,
@@ -91,32 +93,33 @@ impl Uplink {
         Ok(uplink)
     }
 
-    /// Name of the device.
+    /// Returns the name of the device.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Queues that the device has: a process before may have had more reactors than this one.
+    /// Returns the number of queues of the device. A former process may have used more reactors
+    /// than this one.
     pub fn queues(&self) -> usize {
         self.queues
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// When it was plugged in.
+    /// Returns the time when it was plugged in.
     pub(super) fn made(&self) -> SystemTime {
         self.made
     }
 
-    /// Why the host is at no port any more, if it is not.
+    /// Returns the reason why the uplink has failed, if it has.
     pub fn failed(&self) -> Option<String> {
         self.uplink_exit.error.get().map(ToString::to_string)
     }
 
-    /// What the host has sent and got, until it is at no port any more.
+    /// Returns the sent and received frames and bytes of the host, until the uplink ends.
     pub fn counts(&self) -> PortCounts {
         self.switch_network.counts(self.port)
     }
@@ -126,7 +129,7 @@ impl Drop for Uplink {
     fn drop(&mut self) {
         self.uplink_exit.end.stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
         if let Some(served) = self.rest.take() {
@@ -136,12 +139,12 @@ impl Drop for Uplink {
 }
 
 impl Served {
-    /// Serves each queue of the device by a reactor. Nothing comes of the host yet.
+    /// Serves each queue of the device on a reactor. No frames are read from the host yet.
     fn attach(&mut self, uplink_exit: &Arc<UplinkExit>) -> Result<(), NicError> {
         let name = self.tap.name();
         let port_incarnation = PortIncarnation::host(self.port, Offloads::KERNEL);
         let fds = (0..self.tap.queues()).filter_map(|number| self.tap.queue(number));
-        // A process before may have had more reactors than this one.
+        // A former process may have used more reactors than this one.
         let reactors = self.switch_network.pool.of_networks();
         let places = reactors.iter().cycle();
         for ((number, fd), reactor) in (0..).zip(fds).zip(places) {
@@ -163,7 +166,8 @@ impl Served {
         Ok(())
     }
 
-    /// Sleeps until the end, which it sees to, or until it is to rest: then all is left as it is.
+    /// Sleeps until the uplink ends, and ends it. If it is being quiesced, returns queues and
+    /// device instead.
     fn until(self, uplink_exit: &UplinkExit) -> Option<Self> {
         if let Err(error) = uplink_exit.end.wait(None, None) {
             let tap = self.tap.name();
@@ -176,7 +180,7 @@ impl Served {
         None
     }
 
-    /// The device's queues are stopped, and the port is gone. Others go on.
+    /// Stops the device's queues and removes the port. Other ports continue.
     fn end(self, uplink_exit: &UplinkExit) {
         let Self { switch_network, port, tap, queues } = self;
         let name = tap.name();
@@ -186,7 +190,7 @@ impl Served {
             tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
         }
         for queue in queues {
-            // A reactor that has ended has ended its queue.
+            // A reactor that has ended has stopped its queue.
             let _ = queue.stop();
         }
         log_counts(format_args!("tap:{name}"), &switch_network.fabric.counts(port));

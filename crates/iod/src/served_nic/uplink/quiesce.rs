@@ -1,9 +1,12 @@
-//! An uplink that rests, so that another process goes on with its device, or this one.
+//! Quiescing of an uplink, so that another process or this one can continue with its device.
 //!
 //! ```text
-//!   served --begin_rest--> nothing comes of the host --end_rest--> resting --attach, begin--> served
+//!   served --begin_quiesce--> nothing read from the host --finish_quiesce--> quiesced
+//!      ^                                                                        |
+//!      +---------------------------attach, begin--------------------------------+
 //! ```
-//! In between the switch passes on what has come. What the host sends meanwhile waits in the device.
+//! In between, the switch forwards the frames that have arrived. New frames of the host wait in the
+//! device.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,15 +21,15 @@ use tap::Tap;
 use super::{Served, TapReader, Uplink, UplinkExit, os};
 use crate::served_nic::{NicError, SwitchNetwork};
 
-/// What an inlet does until it is done with something.
+/// Step of a reader, repeated until it returns true.
 type Step = fn(&mut TapReader, &mut Context<'_>) -> bool;
 
 impl Uplink {
-    /// A device at port `port`, where nothing comes and goes before [`Self::attach`] and
-    /// [`Self::begin`].
+    /// Creates an uplink at port `port` without traffic. [`Self::attach`] and [`Self::begin`] start
+    /// it.
     ///
     /// # Errors
-    /// The switch does not take it.
+    /// The switch refuses it.
     pub(crate) fn resting(
         switch_network: &Arc<SwitchNetwork>,
         port: PortId,
@@ -34,7 +37,7 @@ impl Uplink {
     ) -> Result<Self, NicError> {
         let (uplink_exit, name) = (UplinkExit::new()?, tap.name().to_owned());
         let queues = tap.queues();
-        // All that the host reaches is behind it.
+        // All stations that the host can reach are behind this port.
         let policy = PortPolicy { stations: Some(u32::MAX), ..switch_network.policy() };
         let plugged = switch_network.fabric.set_port(port, &policy);
         plugged.inspect_err(|_| switch_network.unplug(port))?;
@@ -48,10 +51,10 @@ impl Uplink {
         Ok(Self { switch_network, port, name, queues, uplink_exit, made, thread: None, rest })
     }
 
-    /// The same of a device that another process has opened by this name.
+    /// Creates an uplink without traffic for a device that another process has opened by this name.
     ///
     /// # Errors
-    /// They are no queues of a device, or the switch does not take it.
+    /// The descriptors are not queues of a device, or the switch refuses it.
     pub(crate) fn adopt(
         switch_network: &Arc<SwitchNetwork>,
         port: PortId,
@@ -61,8 +64,8 @@ impl Uplink {
         Self::resting(switch_network, port, Tap::adopt(name, queues)?)
     }
 
-    /// Takes nothing more of the host, and passes on what was taken. One that has failed does not
-    /// rest: it is no more.
+    /// Stops reading from the host, and forwards the frames that were read. A failed uplink is not
+    /// quiesced, because it has ended.
     ///
     /// # Errors
     /// It is not done by `deadline`.
@@ -70,13 +73,13 @@ impl Uplink {
         self.uplink_exit.rests.store(true, Ordering::Release);
         self.uplink_exit.end.stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported already.
             self.rest = thread.join().ok().flatten();
         }
         self.all(TapReader::rest, deadline)
     }
 
-    /// Gives the host nothing more; what was given has arrived.
+    /// Stops writing to the host, after all accepted frames have been written.
     ///
     /// # Errors
     /// It is not done by `deadline`.
@@ -87,27 +90,27 @@ impl Uplink {
         Ok(())
     }
 
-    /// Its device while it rests.
+    /// Returns its device while it is quiesced.
     pub(crate) fn device(&self) -> Option<&Tap> {
         self.rest.as_ref().map(|served| &served.tap)
     }
 
-    /// The host gets frames from now on; none come of it before [`Self::begin`].
+    /// Writes frames to the host from now on. No frames are read from it before [`Self::begin`].
     ///
     /// # Errors
-    /// No descriptors or no memory.
+    /// No descriptors or no memory is left.
     pub(crate) fn attach(&mut self) -> Result<(), NicError> {
         let Some(served) = &mut self.rest else { return Ok(()) };
-        // Whoever did not come to rest begins anew.
+        // An uplink that was not completely quiesced starts again.
         served.queues.drain(..).for_each(stop);
         self.uplink_exit = UplinkExit::new()?;
         served.attach(&self.uplink_exit)
     }
 
-    /// After [`Self::attach`]: takes what the host sends.
+    /// Reads frames from the host, after [`Self::attach`].
     ///
     /// # Errors
-    /// The process can have no more threads.
+    /// The process cannot start more threads.
     pub(crate) fn begin(&mut self) -> Result<(), NicError> {
         let Some(served) = self.rest.take() else { return Ok(()) };
         for queue in &served.queues {
@@ -125,15 +128,15 @@ impl Uplink {
         Ok(())
     }
 
-    /// Another process has the device: closes what is left of it here.
+    /// Closes the rest of the device here, because another process uses it.
     pub(crate) fn part(&mut self) {
         self.rest = None;
     }
 
-    /// Has all inlets do something until they are done with it.
+    /// Repeats a step on all readers until it is done.
     fn all(&self, step: Step, deadline: Instant) -> Result<(), NicError> {
         for queue in self.rest.iter().flat_map(|served| &served.queues) {
-            // Each call is a turn of the reactor, at the end of which the kernel has its due.
+            // Each call is one turn of the reactor, which submits to the kernel at its end.
             while !queue.with(step).map_err(FabricError::from)? {
                 if Instant::now() >= deadline {
                     return Err(NicError::Restless { name: self.name.clone() });
@@ -144,8 +147,8 @@ impl Uplink {
     }
 }
 
-/// Takes and gives nothing more.
+/// Stops reading and writing.
 fn stop(queue: HostQueue) {
-    // A reactor that has ended has ended its queue.
+    // A reactor that has ended has stopped its queue.
     let _ = queue.stop();
 }

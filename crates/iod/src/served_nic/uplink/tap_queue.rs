@@ -1,4 +1,4 @@
-//! A queue of a TAP device as a port's inlet and outlet, on the reactor that owns it.
+//! Queue of a TAP device, on the reactor that owns it: source and sink of frames for a port.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,8 +18,8 @@ use tap::{Queue, QueueError, SendError, Sent};
 
 use super::UplinkExit;
 
-/// Makes both sides of the queue that is `fd`, for the poller that is being made. Nothing comes of the
-/// host before [`TapReader::unquiesce`].
+/// Creates both sides of the queue `fd`, for the poller that is being created. Nothing is read from
+/// the host before [`TapReader::go_on`].
 ///
 /// # Errors
 /// There is no memory for frames.
@@ -39,20 +39,20 @@ pub(super) fn make(
     })
 }
 
-/// Bytes on their way out, at most: as many as a link between reactors holds.
+/// Most bytes queued for the host: as many as a link between reactors holds.
 const ROOM_BYTES: usize = 2 << 20;
 
-/// The queue, with memory for what goes out. What comes in has its memory in the queue.
+/// The queue, with memory for outgoing frames. Incoming frames have their memory in `queue`.
 struct TapQueue {
     queue: Queue,
     frame_buffer: FrameBuffer,
-    /// Lists that are not in use; there is one for each frame that has room.
+    /// Unused lists. There is one for each frame that fits.
     spare: Vec<Buffers>,
-    /// Taken since the last flush, with their numbers in the store.
+    /// Frames accepted since the last flush, with their numbers in the store.
     unsent: Vec<(Buffers, u64)>,
-    /// Why frames were lost that were taken: to be counted.
+    /// Drop reasons of accepted frames that were lost, to be counted.
     lost: Vec<Reason>,
-    /// Why the queue goes on no more, until it is told.
+    /// Error that stopped the queue, until it is reported.
     error: Option<QueueError>,
     failed: bool,
 }
@@ -72,7 +72,7 @@ impl TapQueue {
         })
     }
 
-    /// Looks at what has ended. Only what the kernel has given back makes room for more.
+    /// Collects completions. Only completed frames make room for more.
     fn collect(&mut self, context: &mut Context<'_>) {
         if let Err(error) = self.queue.reap(context) {
             (self.error, self.failed) = (Some(error), true);
@@ -84,7 +84,7 @@ impl TapQueue {
         }
     }
 
-    /// Copies a frame to a place of its own; false if there is none.
+    /// Copies a frame to a buffer of its own. Returns false if there is none.
     fn store(&mut self, frame: &EgressFrame<'_>) -> bool {
         let mut list = self.spare.pop().unwrap_or_default();
         match self.frame_buffer.keep(frame, &mut list) {
@@ -110,12 +110,12 @@ impl FrameSink for TapQueue {
         for (list, number) in self.unsent.drain(..) {
             self.queue.send(context, list, number);
         }
-        // Others may have their turn before the inlet has its own, and want room.
+        // Other pollers may send before the reader's turn, and need room.
         self.collect(context);
     }
 }
 
-/// As what a frame counts that the kernel did not take.
+/// Returns the drop reason of a frame that the kernel refused.
 fn reason(send_error: SendError) -> Reason {
     match send_error {
         SendError::Down | SendError::Gone => Reason::ReceiverClosed,
@@ -124,9 +124,9 @@ fn reason(send_error: SendError) -> Reason {
     }
 }
 
-/// Brings what the host sends.
+/// Reader of the frames that the host sends.
 pub(super) struct TapReader {
-    /// Borrowed for one step at a time: the hub, called in between, gives frames to it.
+    /// Borrowed for one step at a time, because the hub, called in between, passes frames to it.
     tap_queue: Rc<RefCell<TapQueue>>,
     hub: Rc<RefCell<Hub>>,
     port_incarnation: PortIncarnation,
@@ -134,13 +134,13 @@ pub(super) struct TapReader {
 }
 
 impl TapReader {
-    /// Takes what the host sends.
+    /// Reads frames of the host again.
     pub(super) fn go_on(&mut self) {
         self.tap_queue.borrow_mut().queue.set_resting(false);
     }
 
-    /// Takes nothing more of the host, and passes on what was taken; false: the kernel still has some
-    /// of that.
+    /// Stops reading from the host, and forwards the frames that were read. Returns false while the
+    /// kernel still has reads in flight.
     pub(super) fn rest(&mut self, context: &mut Context<'_>) -> bool {
         self.tap_queue.borrow_mut().queue.set_resting(true);
         self.look(context);
@@ -148,14 +148,14 @@ impl TapReader {
         self.tap_queue.borrow().queue.is_quiet()
     }
 
-    /// Gives the host what there is for it; false: the kernel still has some of that.
+    /// Writes pending frames to the host. Returns false while the kernel still has some of them.
     pub(super) fn has_given(&mut self, context: &mut Context<'_>) -> bool {
         let mut tap_queue = self.tap_queue.borrow_mut();
         tap_queue.flush(context);
         tap_queue.frame_buffer.is_empty()
     }
 
-    /// Looks at what has ended. A failure is told once.
+    /// Collects completions. Reports a failure once.
     fn look(&self, context: &mut Context<'_>) {
         let mut tap_queue = self.tap_queue.borrow_mut();
         tap_queue.collect(context);
@@ -164,7 +164,7 @@ impl TapReader {
         }
     }
 
-    /// Passes on what has come, as much as one turn may; whether there was any.
+    /// Forwards received frames, as many as one turn allows. Returns whether there were any.
     fn bring(&self, context: &mut Context<'_>) -> bool {
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
@@ -188,7 +188,7 @@ impl TapReader {
         came
     }
 
-    /// Passes one frame on. The kernel wrote it to memory of this process alone.
+    /// Forwards one frame. The kernel wrote it to private memory of this process.
     fn pass(&self, hub: &mut Hub, body: &mut Buffers, now_ns: u64) {
         let port = self.port_incarnation.port();
         let Some(header) = body.take_front::<HEADER_BYTES>() else {
@@ -216,7 +216,7 @@ impl Poller for TapReader {
         self.look(context);
         let came = self.bring(context);
         self.tap_queue.borrow_mut().queue.ask(context);
-        // What was asked for makes it hot again when it is there.
+        // Completed reads make the poller hot again.
         if came { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
@@ -231,7 +231,5 @@ impl Poller for TapReader {
     }
 }
 
-#[cfg(test)]
-mod steady;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Programs of a test's own in place of a new worker.
+//! Test programs in place of a new worker.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,25 +8,28 @@ use serde_json::{Value, json};
 
 use crate::common::*;
 
-/// A program of the test's own in place of the new worker.
+/// Writes a test program that runs in place of the new worker. Returns its path.
 pub fn script(io: &Io, text: &str) -> String {
     let path = io.folder.path().join("successor");
     testkit::process::write_script(&path, text).unwrap();
     path.to_str().unwrap().into()
 }
 
-/// A new worker that is this very test: it says and does what `part` names ([`actor`]).
+/// Makes this test binary the new worker, which plays the `part` (`actor`). Returns the path of its
+/// script.
 pub fn play(io: &Io, part: &str) -> String {
     let this = std::env::current_exe().unwrap();
-    let play = format!("exec {} --exact --ignored actor", this.display());
+    let play = format!("exec {} --exact --ignored actor::part", this.display());
     script(io, &format!("export RINGWAY_TEST_PART={part}\n{play}"))
 }
 
-/// Plays the part that [`play`] has named; nothing where it has named none.
-pub fn act() {
+/// Plays the part that [`play`] has set, if any. Not a test itself.
+#[test]
+#[ignore = "plays a worker for other tests"]
+fn part() {
     let Some(part) = std::env::var_os("RINGWAY_TEST_PART") else { return };
     let part = part.into_string().unwrap();
-    // One that takes over NICs, or knows of none.
+    // A destination that takes over NICs, or does not support them.
     let (nics, part) = match part.strip_prefix("nics ") {
         Some(part) => (true, part.to_owned()),
         None => (false, part),
@@ -47,7 +50,7 @@ pub fn act() {
         "hangs" => stall(),
         "refuses" => say(json!({"refused": {"why": "not today"}})),
         "babbles" => say(json!({"ready": "steady"})),
-        // Until its storage answers, whatever is done to this process.
+        // Sleeps until its storage answers, even after a kill.
         "sleeps" => std::fs::write(std::env::var_os("RINGWAY_TEST_PATH").unwrap(), "x").unwrap(),
         _ => {}
     }
@@ -70,14 +73,14 @@ pub fn act() {
         say(json!({"refused": {"why": "let it starve"}}));
     }
     if part == "dies late" {
-        // Nothing can be said to it any more, as to one that is dead.
+        // Nothing can be sent to it any more, as to a dead process.
         rustix::net::shutdown(&way, rustix::net::Shutdown::Read).unwrap();
     }
     if ["dies late", "goes", "stalls"].contains(&part.as_str()) {
         say(json!("ready"));
     }
     if part == "goes" || part == "stalls" {
-        // It is told to serve, and does not.
+        // It receives `Go`, and does not serve.
         assert!(hear(way.as_fd()).0.contains("go"));
     }
     if part == "stalls" {
@@ -85,7 +88,7 @@ pub fn act() {
     }
 }
 
-/// What it says first: which formats it reads.
+/// Sends the first message, with the formats that it reads.
 fn greet(part: &str, nics: bool, say: impl Fn(Value)) {
     let formats = |oldest: u32, newest: u32| json!({"oldest": oldest, "newest": newest});
     let hello = |oldest: u32, newest: u32| {
@@ -119,7 +122,7 @@ fn stall() -> ! {
     }
 }
 
-/// The description of a disk.
+/// Reads the record of a disk.
 fn read(from: OwnedFd) -> Value {
     let mut file = std::fs::File::from(from);
     let mut text = String::new();

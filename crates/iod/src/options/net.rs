@@ -1,26 +1,27 @@
-//! Command line of `ringway-net`: QEMU's conventions for backend programs, and our own options.
+//! Command line of `ringway-net`: QEMU's conventions for backend programs, and Ringway's own
+//! options.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
 
-use crate::blk_options::mode;
 use crate::metrics::Address;
-use crate::poll_options::PollOptions;
+use crate::options::blk::mode;
+use crate::options::poll::PollOptions;
 use crate::served_nic::PAIRS_MAX;
 
-/// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
+/// Output of `--print-capabilities`: `VHostUserBackendCapabilities` in QEMU's `vhost-user.json`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
-/// Most ports of one switch on the command line: each takes a thread and some descriptors.
+/// Most ports of one switch on the command line. Each port needs a thread and some descriptors.
 pub const PORTS_MAX: usize = 256;
 
 /// Switch frames between virtual machines over vhost-user.
 ///
-/// Each --port is a NIC of one virtual machine, or of any other front-end that speaks vhost-user;
-/// the switch learns who is where. With --socket-path or --fd it is one NIC, as QEMU's conventions
-/// for backend programs have it. With --tap the host is at the switch, too. Ends cleanly on SIGTERM
-/// and SIGINT. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
+/// Each --port is a NIC of one virtual machine or of any other vhost-user front-end. The switch
+/// learns which MAC address is at which port. With --socket-path or --fd it serves one NIC,
+/// following QEMU's conventions for backend programs. With --tap the host has a port, too. SIGTERM
+/// and SIGINT end the program cleanly. Logs go to standard error; RINGWAY_LOG=debug logs more.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-net",
@@ -29,55 +30,56 @@ pub const PORTS_MAX: usize = 256;
     group = ArgGroup::new("ports").args(["port", "socket_path", "fd"]).required(true),
 )]
 pub struct NetOptions {
-    /// Unix socket of a front-end; once for each NIC
+    /// Unix socket of a front-end; repeat it for each NIC
     #[arg(long, value_name = "PATH")]
     pub port: Vec<PathBuf>,
     /// Unix socket of the front-end of the only NIC
     #[arg(long, value_name = "PATH")]
     pub socket_path: Option<PathBuf>,
-    /// Number of an open socket that is connected to the front-end; ends when that does
+    /// Number of an open socket that is connected to the front-end. The program ends when this
+    /// connection ends
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// Connect to front-ends that listen, again and again until they are there
+    /// Connect to front-ends that listen, and retry until they do
     #[arg(long, conflicts_with = "fd")]
     pub connect: bool,
-    /// Bring the host to the switch by this TAP device, which is made if it is not there
+    /// Connect the host to the switch by this TAP device. A device that does not exist is created
     ///
-    /// One that is there must have been made with several queues (ip tuntap add dev NAME mode tap
-    /// multi_queue vnet_hdr). One that is made goes when this program ends. Addresses, the MTU and a
-    /// bridge are the host's affair, and so is to set it up (ip link set dev NAME up).
+    /// An existing device must be multi-queue (ip tuntap add dev NAME mode tap multi_queue
+    /// vnet_hdr). A created device is removed when this program ends. The host configures
+    /// addresses, MTU and bridge, and sets the link up (ip link set dev NAME up).
     #[arg(long, value_name = "NAME")]
     pub tap: Option<String>,
-    /// Print what this program can do as JSON, and exit
+    /// Print the capabilities of this program as JSON, and exit
     #[arg(long)]
     pub print_capabilities: bool,
 
-    /// Pairs of queues of each NIC
+    /// Queue pairs of each NIC
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(PAIRS_MAX)))]
     pub queues: u16,
-    /// Offer one pair of queues and no control queue, whatever --queues says
+    /// Offer one queue pair and no control queue, whatever --queues says
     #[arg(long)]
     pub no_mq: bool,
-    /// Frames a second that each port may send to many: to groups, and to stations that nobody has
-    /// heard, where one of more than 1518 bytes counts for several; 0 for as many as it likes
+    /// Limit of frames per second that each port may flood: to groups, and to stations that the
+    /// switch has not learnt. A frame of more than 1518 bytes counts as several. 0 is no limit
     /// [default: 10000]
     #[arg(long, value_name = "FRAMES")]
     pub flood_limit: Option<u32>,
-    /// Most bytes of a packet
+    /// Largest packet in bytes (MTU)
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
         value_parser = clap::value_parser!(u16).range(68..))]
     pub mtu: u16,
-    /// Number of reactor threads; without it, one for two CPUs, since guests use them, too, and at most
-    /// one for each pair
+    /// Number of reactor threads [default: one for every two CPUs, since guests need CPUs too, and
+    /// at most one for each queue pair]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
 
-    /// Unix socket for callers: stats and metrics, for ringway top, ringway why and ringway io
+    /// Unix socket for the calls stats and metrics, used by ringway top, ringway why and ringway io
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve metrics in the text format of OpenMetrics: unix:PATH, ADDRESS:PORT, or only a port of
-    /// the loopback interface
+    /// Serve metrics as OpenMetrics text: unix:PATH, ADDRESS:PORT, or a port of the loopback
+    /// interface
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<Address>,
     /// Permissions of the sockets, octal, for example 660
@@ -113,7 +115,7 @@ User-Mode Linux uses one pair of several until its guest asks for more, for exam
   ethtool -L eth0 combined 2";
 
 impl NetOptions {
-    /// The sockets, in order; none with `--fd`.
+    /// Returns the socket paths, in order. With `--fd` there are none.
     pub fn sockets(&self) -> Vec<PathBuf> {
         self.port.iter().chain(&self.socket_path).cloned().collect()
     }

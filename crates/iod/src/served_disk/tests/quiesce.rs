@@ -1,4 +1,4 @@
-//! Disks that are to stand still while something else is at work on them.
+//! Quiescing of disks during other work on them.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::ServedDiskError;
-use super::moving::serve;
+use super::rebalance::serve;
+use crate::served_disk::ServedDiskError;
 
-/// Whatever ends at all has ended in this time, however slow the machine.
+/// Upper bound for every wait in these tests, even on a slow machine.
 const FAR: Duration = Duration::from_secs(60);
 
 #[test]
@@ -23,7 +23,7 @@ fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
         let outcome = twin.quiesce(Instant::now() + Duration::from_millis(20)).map(drop);
         told.send(outcome).unwrap();
     });
-    // As when a front-end stops a ring and storage does not answer: it is not over.
+    // A front-end's stop of a ring on hung storage looks the same: the wait continues.
     let outcome = tell.recv_timeout(FAR).expect("it waits for the rings");
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
     drop(rings);
@@ -37,7 +37,7 @@ fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
 fn one_whose_storage_got_stuck_meanwhile_does_not_stand_still() {
     let folder = tempfile::tempdir().unwrap();
     let (served_disk, _pool) = serve(folder.path(), 1, json!({}));
-    // As a stop does when it gives up, before anybody else can have the rings.
+    // A stop does this when it abandons I/O, before another thread can lock the rings.
     served_disk.queues.lock().mark_stuck();
     let outcome = served_disk.quiesce(Instant::now() + FAR).map(drop);
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Options and what becomes of them.
+//! Options and the specs that result from them.
 
 use clap::CommandFactory;
 use model::spec::{CacheMode, Caps, OnFull, PollMode};

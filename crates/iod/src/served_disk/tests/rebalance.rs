@@ -1,4 +1,4 @@
-//! Rings that move from reactor to reactor under load, whatever else happens to them.
+//! Rings that move between reactors under load, during other events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,17 +10,21 @@ use serde_json::{Value, json};
 use testkit::driver::{Driver, Options, Queue};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
-use super::ServedDisk;
 use crate::pool::{Pool, PoolSize};
+use crate::served_disk::ServedDisk;
 
 const BYTES: u64 = 4 << 20;
-/// The guest works so long between two things that happen to it.
+/// Time that the guest works between two events.
 const SPELL: Duration = Duration::from_millis(20);
-/// Whatever goes on at all has gone on a bit in this time, however slow the machine.
+/// Time in which any work makes progress, even on a slow machine.
 const STILL: Duration = Duration::from_secs(20);
 
-/// A disk that is served, and the pool that serves it.
-pub(super) fn serve(folder: &Path, reactors: usize, extra: Value) -> (Arc<ServedDisk>, Arc<Pool>) {
+/// Serves a disk, and returns it with its pool.
+pub(in crate::served_disk) fn serve(
+    folder: &Path,
+    reactors: usize,
+    extra: Value,
+) -> (Arc<ServedDisk>, Arc<Pool>) {
     let mut spec = json!({"id": "d", "socket": folder.join("s"), "queues": 2,
         "backend": {"memory": BYTES}});
     for (key, value) in extra.as_object().unwrap() {
@@ -35,7 +39,7 @@ pub(super) fn serve(folder: &Path, reactors: usize, extra: Value) -> (Arc<Served
     (served_disk, pool)
 }
 
-/// Moves queues one after the other until told otherwise, and `least` times at least.
+/// Moves queues in turn until `over` is set, and at least `least` times.
 fn stir(pool: &Pool, reactors: usize, least: u64, over: &AtomicBool) {
     let (mut moves, mut moved) = (pool.moves(), Instant::now());
     while moves < least || !over.load(Ordering::Relaxed) {
@@ -49,7 +53,7 @@ fn stir(pool: &Pool, reactors: usize, least: u64, over: &AtomicBool) {
     }
 }
 
-/// Waits until so many places are taken: the balancer's own moves take a second one for a moment.
+/// Waits until this many leases exist. The balancer's own moves take a second lease for a moment.
 fn places(pool: &Pool, expected: usize) {
     let began = Instant::now();
     loop {
@@ -62,8 +66,8 @@ fn places(pool: &Pool, expected: usize) {
     }
 }
 
-/// A guest under load whose queues move all the time, until they have moved `least` times;
-/// `happen` does something to guest or disk between two spells of work.
+/// Runs a guest under load whose queues move all the time, until they have moved `least` times.
+/// `happen` triggers an event on guest or disk between two periods of work.
 fn moved(
     extra: Value,
     shape: Shape,
@@ -86,7 +90,7 @@ fn moved(
     });
     let (tally, moves) = (guest.tally(), pool.moves());
     assert!(moves >= least && tally.compared >= 100, "{moves} moves, {tally:?}");
-    // Everything has one home in the end.
+    // At the end each queue has exactly one lease.
     places(&pool, 2);
     drop(guest);
     served_disk.detach().unwrap();
@@ -157,16 +161,16 @@ fn queues_that_a_cap_holds_move() {
 const SLOTS: u16 = 16;
 const BLOCK: usize = 4096;
 
-/// A driver that keeps no record of what is in flight: writes a block in each slot, reads it
-/// again, and so on, until told to end. Every request ends once, and each block holds what was
-/// written last. It sleeps, so that a lost call or kick is a hang.
+/// Runs a driver without an in-flight region. It writes a block in each slot and reads it again,
+/// until it must end. Every request completes once, and each block has the last written data. The
+/// driver sleeps, so that a lost call or kick shows as a hang.
 fn write_and_read(queue: &mut Queue, number: u64, over: impl Fn() -> bool) -> u64 {
     let place = |slot: u16| (number * u64::from(SLOTS) + u64::from(slot)) * BLOCK as u64;
     let block = |slot: u16, turn: u64| {
         let stamp = [place(slot), turn].map(u64::to_le_bytes).concat();
         stamp.repeat(BLOCK / stamp.len())
     };
-    // What is out in each slot: the turn, which is a write if it is even.
+    // Turn in flight in each slot. An even turn is a write.
     let mut out: Vec<Option<u64>> = vec![None; SLOTS.into()];
     let begin = |queue: &mut Queue, slot: u16, turn: u64| {
         if turn.is_multiple_of(2) {

@@ -1,19 +1,20 @@
-//! Options of polling, which both programs have.
+//! Polling options of all programs.
 
 use clap::{Args, ValueEnum};
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US};
 use model::spec::{EffectivePolling, PollMode, PollSpec};
 
-/// How queues wait when they have nothing to do.
+/// How queues wait while they have no work.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Polling")]
 pub struct PollOptions {
-    /// Whether reactors look for requests instead of sleeping until they are woken: auto while that
-    /// pays and no one else wants the CPU, or never, or always, which takes a CPU for each reactor
+    /// Whether reactors poll for requests instead of sleeping: auto polls while it saves time and
+    /// no other process needs the CPU; off never polls; always polls and uses one CPU for each
+    /// reactor
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Poll::Auto)]
     poll: Poll,
-    /// Longest look, and the most CPU time that a request which is found by looking may cost in the
-    /// mean, in microseconds: 0 to 10000
+    /// Longest poll, and the most CPU time that a request found by polling may cost on average, in
+    /// microseconds: 0 to 10000
     #[arg(
         long,
         value_name = "US",
@@ -21,7 +22,7 @@ pub struct PollOptions {
         value_parser = clap::value_parser!(u16).range(..=i64::from(MAX_POLL_US))
     )]
     poll_max_us: u16,
-    /// How much of a CPU must be free for each reactor that looks, in percent: 0 to 100
+    /// Share of a CPU that must be idle for each reactor that polls, in percent: 0 to 100
     #[arg(
         long,
         value_name = "PERCENT",
@@ -31,19 +32,19 @@ pub struct PollOptions {
     poll_idle_threshold: u8,
 }
 
-/// Whether reactors look for requests.
+/// Whether reactors poll for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Poll {
-    /// While it pays.
+    /// Poll while it saves time.
     Auto,
     /// Sleep until woken.
     Off,
-    /// Look for ever.
+    /// Always poll.
     Always,
 }
 
 impl PollOptions {
-    /// What differs from what is so anyhow.
+    /// Returns the settings that differ from the defaults.
     pub(crate) fn spec(self) -> PollSpec {
         let usual = EffectivePolling::default();
         let mode = match self.poll {

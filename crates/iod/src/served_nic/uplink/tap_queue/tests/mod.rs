@@ -1,4 +1,6 @@
-//! A socket fails as a TAP device does that has a frame which it cannot hand over.
+//! A socket can fail like a TAP device that has a frame which it cannot deliver.
+
+mod alloc;
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ use super::*;
 
 const PORT: PortId = PortId(1);
 
-/// A socket with an error, behind which somebody can send.
+/// Returns a socket with a pending error, and a socket that can send to it.
 fn refused() -> (UdpSocket, UdpSocket) {
     let [near, far] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let (here, there) = (near.local_addr().unwrap(), far.local_addr().unwrap());
@@ -48,7 +50,7 @@ fn what_the_kernel_cannot_hand_over_is_counted() {
     let queue =
         HostQueue::new(&fabric, reactor.handle(), port_incarnation, 0, Some(kick), make).unwrap();
     queue.with(|tap_reader: &mut TapReader, _| tap_reader.go_on()).unwrap();
-    // What is behind it comes: it has no room for a header.
+    // The frame after the error arrives, and is dropped because it has no room for a header.
     far.send(&[0; 4]).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     let counted = |reason| fabric.counts(PORT).refused(reason);

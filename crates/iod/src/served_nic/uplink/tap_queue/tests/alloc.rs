@@ -1,6 +1,6 @@
-//! A frame to the host or from it takes no memory from the heap and no lock: counted under callgrind
-//! ([`testkit::callgrind`]), as calls of what would do so (`crates/nic/tests/steady.rs` has the other ways of
-//! frames). A socket stands for the device.
+//! Proof that a frame to or from the host takes no heap memory and no lock. It runs under callgrind
+//! ([`testkit::callgrind`]) and counts the calls that would do so. `crates/nic/tests/steady.rs`
+//! covers the other paths of frames. A socket stands in for the device.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ use testkit::callgrind::{self, is_dear};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
-use super::*;
+use crate::served_nic::uplink::tap_queue::*;
 
 const LAN: NetworkId = NetworkId(0);
-/// Whose port and whose station has this number.
+/// Number of the host's port and station.
 const HOST: u8 = 1;
 const GUEST: u8 = 2;
-/// Entries of a ring.
+/// Number of entries of a ring.
 const RING: u16 = 128;
-/// Frames each way at once.
+/// Frames in flight in each direction.
 const DEPTH: u16 = 32;
-/// Bytes of a frame and of its header.
+/// Bytes of a frame with its header.
 const FRAME: usize = HEADER_BYTES + 60;
-/// Far beyond what all frames take, also under valgrind on a busy machine.
+/// Far more time than all frames take, even under valgrind on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(240);
 const MEMORY_BYTES: u64 = 4 << 20;
 
-/// A frame from one station to another, behind a header that asks for nothing.
+/// Builds a frame from one station to another, with a header that requests no offload.
 fn frame(dst: u8, src: u8) -> [u8; FRAME] {
     let mut out = [7; FRAME];
     out[..HEADER_BYTES].fill(0);
@@ -43,18 +43,18 @@ fn frame(dst: u8, src: u8) -> [u8; FRAME] {
     out
 }
 
-/// The host behind its socket, and the guest's driver: each sends some frames to the other, and the next
-/// ones when all have arrived.
+/// The host behind its socket, and the guest's driver. Each sends some frames to the other, and the
+/// next ones when all have arrived.
 struct Ends {
     host: UdpSocket,
     rx: Driver,
     tx: Driver,
-    /// Frames each way that were sent, and that the host got.
+    /// Frames sent in each direction, and frames that the host received.
     sent: u16,
     got: u16,
     left: u64,
     until: Instant,
-    /// Absent until all is ready.
+    /// `None` until all is ready.
     fabric: Option<Arc<Fabric>>,
 }
 
@@ -72,7 +72,7 @@ impl Ends {
         Self { host, rx, tx, sent: 0, got: 0, left, until, fabric: None }
     }
 
-    /// The guest's rings, as they are started.
+    /// Returns the parameters of the guest's rings.
     fn rings(&self) -> [QueueStart; 2] {
         [(0, &self.rx), (1, &self.tx)].map(|(index, driver)| QueueStart {
             index,
@@ -86,12 +86,12 @@ impl Ends {
         })
     }
 
-    /// The frames before have arrived.
+    /// Sends the next frames after the former ones have arrived.
     fn next(&mut self, fabric: &Fabric) {
         if self.left == 0 {
             let counts = fabric.counts(PortId(HOST.into()));
             assert!(counts.sent_frames > 0 && counts.sent_frames == counts.got_frames);
-            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            // Exit here: a sleeping reactor blocks all threads under valgrind 3.19.
             std::process::exit(0);
         }
         self.left = self.left.saturating_sub(DEPTH.into());
@@ -127,7 +127,7 @@ impl Poller for Ends {
     }
 }
 
-/// Two ends of a connection that keeps the borders of frames.
+/// Returns both ends of a connection that preserves frame boundaries.
 fn sockets() -> [UdpSocket; 2] {
     let both = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let [near, far] = &both;
@@ -137,7 +137,7 @@ fn sockets() -> [UdpSocket; 2] {
     both
 }
 
-/// The rings of the guest, both on the only reactor.
+/// Starts the guest's rings, both on the only reactor.
 fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
     let offered_features =
         OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
@@ -149,12 +149,12 @@ fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
         let fault: nic::FaultHandler = Arc::new(|why| panic!("{why}"));
         let queue =
             RunningQueue::start(fabric, reactor.handle(), port_incarnation, ring, fault).unwrap();
-        // It is served until the process ends.
+        // Serve it until the process ends.
         std::mem::forget(queue);
     }
 }
 
-/// A switch that knows where both are.
+/// Returns a switch that has learnt both stations.
 fn switch(reactor: &Reactor) -> Arc<Fabric> {
     let fabric = Fabric::new([reactor.handle()]).unwrap();
     fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
@@ -168,7 +168,7 @@ fn switch(reactor: &Reactor) -> Arc<Fabric> {
     fabric
 }
 
-/// So many frames each way; ends the process.
+/// Exchanges this many frames in each direction, and ends the process.
 fn run(frames: u64) -> ! {
     let [near, far] = sockets();
     let (told, ready) = std::sync::mpsc::channel();
@@ -198,7 +198,7 @@ fn run(frames: u64) -> ! {
     }
 }
 
-/// Not a test: what the other one runs under valgrind.
+/// Load of the test below under valgrind; not a test itself.
 #[test]
 #[ignore = "it is the load of the other test"]
 fn load() {
@@ -211,13 +211,14 @@ fn load() {
 fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
     const SHORT: u64 = 256;
     const MORE: u64 = 3 * SHORT;
-    let load = "nic::uplink::line::steady::load";
+    let load = "served_nic::uplink::tap_queue::tests::alloc::load";
     let [short, long] = [SHORT, SHORT + MORE].map(|frames| frames.to_string());
     let mut grown = callgrind::grown(load, &short, &long).unwrap();
-    // Once in a while is not once a frame.
+    // Rare calls are not calls for each frame.
     grown.retain(|_, count| *count > 8 && *count * 64 > MORE);
-    // Frames each way are decided on, and those to the host are taken.
-    for (step, times) in [("Hub>::forward", 2 * MORE), ("Line as nic::outlet::Outlet>::give", MORE)]
+    // Frames of both directions are forwarded, and those to the host are accepted.
+    for (step, times) in
+        [("Hub>::forward", 2 * MORE), ("TapQueue as nic::frame_sink::FrameSink>::deliver", MORE)]
     {
         let seen = grown.iter().find(|(name, _)| name.contains(step));
         assert!(seen.is_some_and(|(_, count)| *count >= times), "{step} not seen: {grown:?}");

@@ -1,4 +1,4 @@
-//! `ringway-blk`: one disk.
+//! The `ringway-blk` program, which serves one disk.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,21 +12,21 @@ use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::{StopSignal, Woken};
 
-use crate::blk_options::{BlkOptions, CAPABILITIES};
 use crate::inherited_fds::{adopt, connected, tell_ready};
 use crate::keeper::{Keeper, KeeperConfig, ServiceManager};
 use crate::keeper_client::KeeperClient;
+use crate::options::blk::{BlkOptions, CAPABILITIES};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
 use crate::worker_init::WorkerInit;
 use crate::{limits, logging, signals, worker_init};
 
-/// Name in lists of processes.
+/// Process name in process lists.
 const PROGRAM: &str = "ringway-blk";
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    // QEMU's conventions: with this option all others are ignored, even wrong ones.
+    // QEMU's convention: this option overrides all others, even invalid ones.
     if std::env::args_os().any(|arg| arg == OsStr::new("--print-capabilities")) {
         println!("{CAPABILITIES}");
         return ExitCode::SUCCESS;
@@ -41,9 +41,9 @@ pub fn main() -> ExitCode {
     crate::exit(PROGRAM, result.map(|()| ExitCode::SUCCESS))
 }
 
-/// Keeps a worker that serves the disk.
+/// Runs a keeper, which keeps a worker that serves the disk.
 fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
-    // Whatever is wrong with it would be wrong with each worker.
+    // Check the spec first: a mistake in it would stop every worker.
     let spec = options.spec()?;
     limits::raise_open_files();
     let setup = KeeperConfig {
@@ -53,8 +53,9 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
         manager: ServiceManager::from_environment()?,
         signals: signals::count().context("cannot watch for signals")?,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
-        // Nobody could adopt it: it ends in order, so that whoever starts us again is not refused.
-        // But with it the bytes of a memory disk would end, under a guest that uses them.
+        // No keeper can adopt this worker, so it ends with its keeper. Otherwise it would block the
+        // next start. A memory disk is the exception: its bytes would end with the worker while a
+        // guest uses them.
         die_together: !matches!(spec.backend, Backend::Memory(_)),
     };
     Keeper::new(setup).run()
@@ -89,24 +90,24 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     };
     let disk = Disk { options, served_disk, keeper_client, end };
     let served = disk.serve(ready);
-    // Whatever happened, what the guest wrote is made durable.
+    // Flush the guest's writes whether or not serving failed.
     let left = disk.leave(served.is_ok());
     served?;
     left
 }
 
-/// The disk, and what ends it.
+/// The disk and the events that end it.
 struct Disk<'a> {
     options: &'a BlkOptions,
     served_disk: Arc<ServedDisk>,
-    /// The way to the keeper, if there is one.
+    /// Client of the keeper, if there is one.
     keeper_client: Option<KeeperClient>,
-    /// Readable when the process is to end.
+    /// Becomes readable when the process must end.
     end: OwnedFd,
 }
 
 impl Disk<'_> {
-    /// Serves until the process is to end, or nobody can come any more.
+    /// Serves until the process must end or no front-end can connect any more.
     fn serve(&self, ready: Option<OwnedFd>) -> anyhow::Result<()> {
         let (served_disk, options) = (&self.served_disk, self.options);
         if !self.activate()? {
@@ -130,7 +131,7 @@ impl Disk<'_> {
         let size = served_disk.geometry().size;
         tracing::info!(socket = %served_disk.spec().socket.display(), bytes = size, "serving");
         match (&self.keeper_client, ready) {
-            // The keeper tells.
+            // The keeper reports readiness to the caller.
             (Some(keeper_client), _) => keeper_client.ready(),
             (None, Some(ready)) => tell_ready(&ready).context("--ready-fd")?,
             (None, None) => {}
@@ -141,8 +142,8 @@ impl Disk<'_> {
         }
     }
 
-    /// Takes the lock, which may mean to wait for the I/O of a dead process; false: the process is
-    /// to end.
+    /// Locks the image. This may wait for the I/O of a dead process. Returns false if the process
+    /// must end first.
     fn activate(&self) -> anyhow::Result<bool> {
         let done = StopSignal::new().context("cannot make a signal")?;
         std::thread::scope(|scope| {
@@ -164,7 +165,7 @@ impl Disk<'_> {
         })
     }
 
-    /// Flushes, and closes everything; what a new worker goes on with stays.
+    /// Flushes and closes the disk. Whatever a new worker needs to continue stays.
     fn leave(&self, in_order: bool) -> anyhow::Result<()> {
         let Some(keeper_client) = &self.keeper_client else {
             return Ok(self.served_disk.detach()?);
@@ -180,13 +181,14 @@ impl Disk<'_> {
     }
 }
 
-/// Readable when a signal has come, or when the keeper has told us to end.
+/// Returns a descriptor that becomes readable on a signal, or when the keeper tells this process to
+/// end.
 fn either(signals: OwnedFd, told: Option<StopSignal>) -> std::io::Result<OwnedFd> {
     let Some(told) = told else { return Ok(signals) };
     let either = eventfd(0, EventfdFlags::CLOEXEC)?;
     let tell = either.try_clone()?;
     let wait = move || {
-        // Whatever comes, or fails: the process is to end.
+        // The process must end whether this wait succeeds or fails.
         let _ = told.wait(Some(signals.as_fd()), None);
         let _ = rustix::io::write(&tell, &1u64.to_ne_bytes());
     };

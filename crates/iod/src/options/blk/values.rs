@@ -1,4 +1,4 @@
-//! Values that options take.
+//! Option values.
 
 use clap::ValueEnum;
 use model::spec::{MAX_QUEUES, MAX_SERIAL_BYTES, parse_size, parse_time_ms};
@@ -12,19 +12,19 @@ pub enum Cache {
     Writeback,
 }
 
-/// Whether times are recorded.
+/// Whether request times are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Record {
-    /// The default: `ringway lab run stats-cost` measures what it costs on this host.
+    /// Record them (the default). `ringway lab run stats-cost` measures the cost on this host.
     On,
-    /// No clock is read.
+    /// Never read the clock.
     Off,
 }
 
 /// Behaviour on full storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Full {
-    /// Wait for room.
+    /// Wait for space.
     Wait,
     /// Fail.
     Error,

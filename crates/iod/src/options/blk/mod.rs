@@ -1,4 +1,5 @@
-//! Command line of `ringway-blk`: QEMU's conventions for backend programs, and our own options.
+//! Command line of `ringway-blk`: QEMU's conventions for backend programs, and Ringway's own
+//! options.
 
 #[cfg(test)]
 mod tests;
@@ -11,20 +12,20 @@ use clap::{ArgGroup, Parser};
 use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
 use crate::open_disk::CONNECTED;
-use crate::poll_options::PollOptions;
+use crate::options::poll::PollOptions;
 pub(crate) use values::mode;
 pub use values::{Cache, Full, Record};
 use values::{queues, serial, size, time};
 
-/// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
+/// Output of `--print-capabilities`: `VHostUserBackendCapabilities` in QEMU's `vhost-user.json`.
 pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-file"]}"#;
 
 /// Serve one disk to virtual machines over vhost-user.
 ///
-/// The disk is a raw image file, a block device, memory, or nothing at all. Any virtual machine
-/// monitor that speaks vhost-user can use it; one front-end is served at a time, the next one
-/// waits. Ends cleanly on SIGTERM and SIGINT. Logs go to standard error; RINGWAY_LOG=debug shows
-/// more of them.
+/// The disk is a raw image file, a block device, memory, or a null device. Any virtual machine
+/// monitor that speaks vhost-user can use it. The program serves one front-end at a time; the next
+/// one waits. SIGTERM and SIGINT end the program cleanly. Logs go to standard error;
+/// RINGWAY_LOG=debug logs more.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-blk",
@@ -37,13 +38,14 @@ pub struct BlkOptions {
     /// Unix socket of the front-end: listen there, or connect to it with --connect
     #[arg(long, value_name = "PATH")]
     pub socket_path: Option<PathBuf>,
-    /// Number of an open socket that is connected to the front-end; ends when that does
+    /// Number of an open socket that is connected to the front-end. The program ends when this
+    /// connection ends
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// Connect to a front-end that listens on --socket-path, again and again until it is there
+    /// Connect to a front-end that listens on --socket-path, and retry until it does
     #[arg(long, conflicts_with = "fd")]
     pub connect: bool,
-    /// Print what this program can do as JSON, and exit
+    /// Print the capabilities of this program as JSON, and exit
     #[arg(long)]
     pub print_capabilities: bool,
 
@@ -53,7 +55,7 @@ pub struct BlkOptions {
     /// Zeroed memory of this size, for example 512M
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Disk (one of)")]
     pub memory: Option<u64>,
-    /// No data at all: reads are answered with whatever is there, writes are forgotten
+    /// Null device of this size: reads return arbitrary bytes, writes are discarded
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Disk (one of)")]
     pub null: Option<u64>,
 
@@ -63,42 +65,42 @@ pub struct BlkOptions {
     /// Number of queues offered to the guest
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues())]
     pub num_queues: u16,
-    /// Serial that the guest sees, up to 20 characters
+    /// Serial number that the guest sees, up to 20 characters
     #[arg(long, value_name = "TEXT", value_parser = serial)]
     pub serial: Option<String>,
-    /// Logical block size in bytes; without it, what the storage asks of direct I/O
+    /// Logical block size in bytes [default: what the storage requires for direct I/O]
     #[arg(long, value_name = "BYTES")]
     pub block_size: Option<u32>,
     /// Caching on the host: none is direct I/O, writeback uses the page cache until a flush
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Cache::None)]
     pub cache: Cache,
-    /// What a write does on full storage: wait for room, or fail
+    /// Effect of a write on full storage: wait for space, or fail
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Full::Wait)]
     pub on_full: Full,
-    /// Requests a second that the guest may make in the long run
+    /// Long-term limit of the guest's requests per second
     #[arg(long, value_name = "N", help_heading = "Caps")]
     pub iops: Option<u64>,
-    /// Requests a second in a burst
+    /// Limit of requests per second during a burst
     #[arg(long, value_name = "N", requires = "iops", help_heading = "Caps")]
     pub iops_burst: Option<u64>,
-    /// Bytes a second that the guest may read and write in the long run, for example 100M
+    /// Long-term limit of the guest's reads and writes in bytes per second, for example 100M
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Caps")]
     pub bps: Option<u64>,
-    /// Bytes a second in a burst
+    /// Limit of bytes per second during a burst
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "bps", help_heading = "Caps")]
     pub bps_burst: Option<u64>,
-    /// Seconds for which a full burst lasts; it fills while the guest does less than its caps
+    /// Duration of a full burst in seconds. It refills while the guest stays below its caps
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Caps")]
     pub burst_seconds: u32,
-    /// How long a stop waits for storage that hangs, for example 30s or 500ms; past it the
-    /// rings are given up and what the storage holds is left to the kernel; a front-end that keeps
-    /// no record of its requests in flight is sent away
+    /// Longest wait of a stop for hung storage, for example 30s or 500ms. After it, the rings are
+    /// closed and I/O in flight is abandoned to the kernel. A front-end without an in-flight region
+    /// is disconnected
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub stop_deadline: u64,
-    /// Record where the time of requests goes, for metrics and `ringway why`
+    /// Record the time of requests by stage, for metrics and `ringway why`
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Record::On)]
     pub record: Record,
-    /// Number of reactor threads; without it, one for each CPU and at most one for each queue
+    /// Number of reactor threads [default: one for each CPU, at most one for each queue]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
 
@@ -112,16 +114,17 @@ pub struct BlkOptions {
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,
 
-    /// How queues wait when they have nothing to do.
+    /// How queues wait while they have no work.
     #[command(flatten)]
     pub polling: PollOptions,
 
-    /// Keep a worker that serves the disk, and replace it when it dies; the socket and the bytes of
-    /// a memory disk stay. When this process dies, the worker ends in order, so that it can be started
-    /// again; that of a memory disk goes on, since nobody else has the bytes
+    /// Run a keeper, which restarts the worker that serves the disk. The socket and the bytes of a
+    /// memory disk survive a worker crash. When the keeper dies, the worker ends in order, so that
+    /// you can start it again. The worker of a memory disk continues, since it has the only copy of
+    /// the bytes
     #[arg(long, conflicts_with = "fd", help_heading = "Supervision")]
     pub supervise: bool,
-    /// Longest pause before a worker that died again and again is replaced, in milliseconds
+    /// Longest pause before a worker that dies repeatedly is restarted, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000, help_heading = "Supervision")]
     pub restart_pause_max: u32,
     /// Serve under the keeper at the other end of standard input
@@ -151,10 +154,10 @@ impl BlkOptions {
         (!caps.is_none()).then_some(caps)
     }
 
-    /// The disk that was asked for, with everything checked that needs no look at the host.
+    /// Returns the requested disk, after all checks that do not need the host.
     ///
     /// # Errors
-    /// The first field that cannot be served.
+    /// The first field that is invalid.
     pub fn spec(&self) -> Result<DiskSpec, SpecError> {
         let backend = match (&self.blk_file, self.memory, self.null) {
             (Some(path), ..) => Backend::File(path.clone()),

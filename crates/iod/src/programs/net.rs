@@ -1,4 +1,4 @@
-//! `ringway-net`: one switch.
+//! The `ringway-net` program, which runs one switch.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use net::port::{PortId, PortPolicy};
 use vhost_user::{Access, Listener, StopSignal};
 
 use crate::inherited_fds::{adopt, connected, tell_ready};
-use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
+use crate::options::net::{CAPABILITIES, NetOptions, PORTS_MAX};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{SocketRole, policy};
 use crate::served_nic::{
@@ -24,12 +24,12 @@ use crate::served_nic::{
 };
 use crate::{limits, logging, signals};
 
-/// Name in lists of processes.
+/// Process name in process lists.
 const PROGRAM: &str = "ringway-net";
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    // QEMU's conventions: with this option all others are ignored, even wrong ones.
+    // QEMU's convention: this option overrides all others, even invalid ones.
     if std::env::args_os().any(|arg| arg == OsStr::new("--print-capabilities")) {
         println!("{CAPABILITIES}");
         return ExitCode::SUCCESS;
@@ -58,7 +58,7 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     serve(options, sources, &switch_network, ready, signals)
 }
 
-/// Where the front-ends of each NIC come from, with its socket.
+/// Returns the socket path of each NIC, and how its front-ends connect.
 fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, SocketRole)>> {
     if let Some(fd) = options.fd {
         let source = connected(fd).with_context(|| format!("--fd {fd}"))?;
@@ -76,7 +76,7 @@ fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, SocketRole)>> {
     options.sockets().into_iter().map(source).collect()
 }
 
-/// Serves until a signal comes, or until no front-end of some NIC can come any more.
+/// Serves until a signal arrives, or until no front-end of some NIC can connect any more.
 fn serve(
     options: &NetOptions,
     sources: Vec<(PathBuf, SocketRole)>,
@@ -123,10 +123,10 @@ fn serve(
     Ok(())
 }
 
-/// How long somebody else may go on with our TAP device: the one who had it before us has ended.
+/// Longest time that the previous owner of the TAP device, which has ended, may still hold it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The host at the port behind those of the front-ends, if it is to have one.
+/// Opens the uplink to the host, if one is requested. Its port follows those of the front-ends.
 fn uplink(
     options: &NetOptions,
     switch_network: &Arc<SwitchNetwork>,
@@ -136,7 +136,8 @@ fn uplink(
     options.tap.as_ref().map(open).transpose()
 }
 
-/// Answers callers and scrapers, if they have a socket, for as long as it is kept.
+/// Serves callers and scrapers on their sockets, if configured, until the returned values are
+/// dropped.
 fn told(
     options: &NetOptions,
     switch_network: &Arc<SwitchNetwork>,
@@ -153,26 +154,26 @@ fn told(
     Ok((control.transpose()?, metrics.transpose()?))
 }
 
-/// The host's port, behind those of so many front-ends.
+/// Returns the host's port, which follows the ports of `front_ends` front-ends.
 fn host(front_ends: usize) -> PortId {
     PortId(u16::try_from(front_ends).unwrap_or(u16::MAX))
 }
 
-/// Who may connect to sockets.
+/// Returns the permissions of the sockets.
 fn access(options: &NetOptions) -> Access {
     Access { mode: options.socket_mode, group: options.socket_group.clone() }
 }
 
-/// An address for a driver that gets none from its front-end: always the same for a socket, and
-/// another one for each port.
+/// Returns a MAC address for a driver whose front-end sets none. It is always the same for a
+/// socket, and different for each port.
 fn mac(socket: &Path, number: u16) -> Mac {
-    // FNV-1a, of 64 bits.
+    // 64-bit FNV-1a.
     let hash =
         socket.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
         });
     let ([a, b, c, ..], [d, e]) = (hash.to_be_bytes(), number.to_be_bytes());
-    // Administered locally, and of one interface (IEEE 802, 8.2).
+    // Locally administered and unicast (IEEE 802, 8.2).
     Mac([2, a, b, c, d, e])
 }
 

@@ -5,27 +5,28 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::blk_options::mode;
 use crate::metrics::Address;
-use crate::poll_options::PollOptions;
+use crate::options::blk::mode;
+use crate::options::poll::PollOptions;
 
 /// Serve many disks and NICs to virtual machines over vhost-user, controlled over a socket.
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
 /// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, disk.poll,
-/// poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, stats, metrics, upgrade,
-/// shutdown.
-/// `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
+/// poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, stats, metrics,
+/// upgrade, shutdown. `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug
+/// logs more.
 ///
-/// NICs of one network are ports of a switch. A network is made by the first nic.attach in it and goes
-/// with its last NIC; network.uplink brings the host to it by a TAP device. When a worker dies, NICs
-/// come back for front-ends that connect again; an upgrade goes on with all of them.
+/// NICs of one network are ports of a switch. The first nic.attach in a network creates it, and the
+/// detach of its last NIC removes it. network.uplink connects the host to a network by a TAP
+/// device. When a worker dies, its successor serves NICs again for front-ends that reconnect. An
+/// upgrade keeps all of them connected.
 ///
-/// There are two processes: this one keeps specs, sockets and the bytes of memory disks, and
-/// starts a worker, which serves. A worker that dies is replaced, and disks and guests go on. A
-/// worker whose keeper dies goes on serving; started again with the same --control, this program
-/// keeps it again. SIGTERM and SIGINT to either of them detach everything and end both; the second
-/// signal ends both at once.
+/// There are two processes. This one, the keeper, stores specs, sockets and the bytes of memory
+/// disks, and starts a worker, which serves. The keeper replaces a worker that dies, and disks and
+/// guests continue. A worker whose keeper dies continues to serve. If you start this program again
+/// with the same --control, it adopts that worker. SIGTERM and SIGINT to either process detach
+/// everything and end both; the second signal ends both at once.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-io",
@@ -34,36 +35,39 @@ use crate::poll_options::PollOptions;
     subcommand_negates_reqs = true
 )]
 pub struct IoOptions {
-    /// What to do, if not to serve
+    /// Command to run instead of serving
     #[command(subcommand)]
     pub command: Option<IoCommand>,
-    /// Unix socket to listen on for calls; a service manager may give it as the one of LISTEN_FDS
+    /// Unix socket to listen on for calls. A service manager may pass this socket through
+    /// LISTEN_FDS
     #[arg(long, value_name = "PATH", required_unless_present = "probe")]
     pub control: Option<PathBuf>,
     /// Permissions of the control socket, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub control_mode: u32,
-    /// Number of reactor threads; without it, one for each CPU and at most 4, 8 or 16 by the host's
-    /// memory (`ringway doctor` tells), and networks use no more than one for two CPUs
+    /// Number of reactor threads [default: one for each CPU, at most 4, 8 or 16 depending on the
+    /// host's memory; see `ringway doctor`]. By default, networks use at most one for every two
+    /// CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
     /// Serve OpenMetrics over HTTP at /metrics: unix:PATH, ADDRESS:PORT, or a port of the loopback
+    /// interface
     #[arg(long, value_name = "WHERE")]
     pub metrics: Option<Address>,
-    /// Write a newline to this descriptor when calls are taken
+    /// Write a newline to this descriptor when calls are accepted
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,
     /// End when the process that started this one ends
     #[arg(long)]
     pub die_with_parent: bool,
-    /// Longest pause before a worker that died again and again is replaced, in milliseconds
+    /// Longest pause before a worker that dies repeatedly is restarted, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     pub restart_pause_max: u32,
-    /// Print as JSON what io_uring can do on this host and how many reactors there would be
+    /// Print as JSON which io_uring features this host has and how many reactors would run
     #[arg(long)]
     pub probe: bool,
-    /// Of disks for which nothing else is set, by disk.attach or disk.poll; changed while they run
-    /// by poll.defaults
+    /// Polling of disks for which disk.attach and disk.poll set nothing else. poll.defaults changes
+    /// it at run time
     #[command(flatten)]
     pub polling: PollOptions,
     /// Serve under the keeper at the other end of standard input
@@ -71,16 +75,16 @@ pub struct IoOptions {
     pub worker: bool,
 }
 
-/// What `ringway-io` does beside serving.
+/// Commands of `ringway-io` other than serving.
 #[derive(Clone, Debug, Subcommand)]
 pub enum IoCommand {
-    /// Have another program go on with all disks of a running ringway-io; guests stay connected
-    /// and see a pause of some milliseconds
+    /// Replace the program of a running ringway-io. Guests stay connected and see a pause of some
+    /// milliseconds
     ///
-    /// The new program is started beside the running one and takes everything over: connections,
-    /// guest memory, open images with their locks. If it does not confirm within 5 seconds, cannot
-    /// read the state, or a disk's storage does not end its requests, everything goes on as before
-    /// and the exit code is 1.
+    /// The new program starts beside the running one and takes over connections, guest memory, and
+    /// open images with their locks. It must confirm within 5 seconds and be able to read the
+    /// state, and each disk's storage must complete its requests. Otherwise the upgrade is
+    /// cancelled, the running program continues as before, and the exit code is 1.
     Upgrade(UpgradeOptions),
 }
 
@@ -90,7 +94,7 @@ pub struct UpgradeOptions {
     /// Control socket of the running ringway-io
     #[arg(long, value_name = "PATH")]
     pub control: PathBuf,
-    /// The new program; without it, the file that is now where the running one was started from
+    /// New program [default: the file that is now at the path of the running program]
     #[arg(long, value_name = "PATH")]
     pub binary: Option<PathBuf>,
 }

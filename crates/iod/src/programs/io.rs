@@ -1,4 +1,4 @@
-//! `ringway-io`: many disks and NICs.
+//! The `ringway-io` program, which serves many disks and NICs.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -17,16 +17,16 @@ use crate::accept_gate::AcceptGate;
 use crate::control::ControlServer;
 use crate::disk_registry::DiskRegistry;
 use crate::inherited_fds::adopt;
-use crate::io_options::{IoCommand, IoOptions};
 use crate::keeper::{Keeper, KeeperConfig, ServiceManager, given_socket};
 use crate::keeper_client::CONTROL;
 use crate::keeper_link::{Link, PreservedEntry};
 use crate::metrics::{self, Address, ScrapeHandler};
+use crate::options::io::{IoCommand, IoOptions};
 use crate::pool::{Pool, PoolSize};
 use crate::worker_init::WorkerInit;
-use crate::{handover, limits, logging, signals, upgrade_main, worker_init};
+use crate::{handover, limits, logging, signals, worker_init};
 
-/// Name in lists of processes.
+/// Process name in process lists.
 const PROGRAM: &str = "ringway-io";
 
 /// Runs the program with the arguments of this process.
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     logging::start();
     let result = match &options {
         IoOptions { command: Some(IoCommand::Upgrade(options)), .. } => {
-            upgrade_main::run(options).map(|()| ExitCode::SUCCESS)
+            super::upgrade::run(options).map(|()| ExitCode::SUCCESS)
         }
         IoOptions { probe: true, .. } => probe().map(|()| ExitCode::SUCCESS),
         IoOptions { worker: true, .. } => work(&options).map(|()| ExitCode::SUCCESS),
@@ -54,7 +54,7 @@ fn keep(
     let control = control.context("--control is missing")?;
     if options.die_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM)).context("--die-with-parent")?;
-        // It may have died before the kernel knew what we want.
+        // The parent may have died before the kernel knew this setting.
         anyhow::ensure!(getppid() == parent, "the process that started this one has ended");
     }
     limits::raise_open_files();
@@ -93,7 +93,7 @@ fn keep(
                 PreservedEntry { sockets: vec![parts], ..PreservedEntry::default() },
             );
         }
-        // Perhaps by a worker that has lost its keeper.
+        // A worker that lost its keeper may hold the socket.
         Err(taken @ SocketError::Taken { .. }) => {
             keeper.take_over(control).with_context(|| taken.to_string())?;
         }
@@ -102,7 +102,8 @@ fn keep(
     keeper.run()
 }
 
-/// Serves what the keeper holds, what another worker hands over, and whatever is attached.
+/// Serves the devices that the keeper preserves, that another worker hands over, or that callers
+/// attach.
 fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
     let WorkerInit { keeper_client, link, predecessor } = worker_init::begin(PROGRAM)?;
@@ -127,27 +128,28 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
         let taken = handover::take(way, &keeper_client, &pool, disk_registry.nics());
         disk_registry.take_over(taken.context("nothing was taken over")?);
     }
-    // A listener that is dropped removes its files: not before all else is there.
+    // A dropped listener removes its files. So create it only after all other steps succeeded.
     let listener = Listener::adopt(control)?;
-    // Whoever calls now is answered; said before anybody can have an answer, and first of all: a
-    // keeper takes whatever else a new worker says for a sign that it does not wait for its turn.
+    // The worker answers calls from here on. Send `Ready` before any answer and before all other
+    // messages: the keeper takes any other message as a sign that the worker serves without waiting
+    // for `Go`.
     keeper_client.ready();
     disk_registry.restore();
     tracing::info!(control = %listener.path().display(), reactors = %size, "taking calls");
-    // Whoever is to have it waits for it.
+    // The thread that accepts calls waits for this listener.
     let _ = listen.send(listener);
     let address = options.metrics.clone();
     let metrics =
         scrape(address, predecessor, enough.clone(), Arc::clone(&scrapers), &disk_registry);
     let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
     if !disk_registry.begin_end() {
-        // The thread that has handed over ends this process when it has answered.
+        // The thread that handed over ends this process after its reply.
         loop {
             std::thread::park();
         }
     }
     keeper_client.ending();
-    // Callers hear of it while the disks go.
+    // Callers get errors while the disks are detached.
     disk_registry.shut_down();
     enough.stop();
     scrapers.stop();
@@ -160,7 +162,7 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
 
 type Calls = JoinHandle<Result<(), SocketError>>;
 
-/// A thread that takes calls on the listener that it is sent.
+/// Starts a thread that accepts calls on the listener that it receives.
 fn take_calls(
     server: &Arc<ControlServer>,
     end: &StopSignal,
@@ -168,18 +170,18 @@ fn take_calls(
     let (listen, listener) = mpsc::channel();
     let (server, end) = (Arc::clone(server), end.clone());
     let work = move || {
-        // None comes where the process could not begin.
+        // The sender is dropped if the process could not start.
         let Ok(listener) = listener.recv() else { return Ok(()) };
         let served = server.run(&listener);
-        // Without callers nobody could end this process in order.
+        // Without callers, no one could end this process in order.
         end.stop();
         served
     };
     Ok((listen, Builder::new().name("calls".into()).spawn(work)?))
 }
 
-/// Serves metrics on a thread of its own. Disks are worth more than their numbers: a failure is
-/// logged.
+/// Serves metrics on a separate thread. A failure is only logged, because serving disks is more
+/// important.
 fn scrape(
     address: Option<Address>,
     predecessor: Option<Link>,
@@ -187,7 +189,7 @@ fn scrape(
     gate: Arc<AcceptGate>,
     disk_registry: &Arc<DiskRegistry>,
 ) -> Option<JoinHandle<()>> {
-    // A scraper that reads slowly keeps nothing alive.
+    // A slow scraper must not keep the registry alive.
     let page = Arc::downgrade(disk_registry);
     let scraped: ScrapeHandler = Arc::new(move || {
         page.upgrade().map_or_else(String::new, |disk_registry| disk_registry.metrics())

@@ -1,4 +1,5 @@
-//! `ringway-io upgrade`: asks a running `ringway-io` to hand over to another program.
+//! The command `ringway-io upgrade`, which asks a running `ringway-io` to hand over to another
+//! program.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::Duration;
@@ -7,15 +8,15 @@ use anyhow::Context;
 use model::rpc::{MAX_LINE_BYTES, Request, Response, Upgrade, UpgradeReply};
 
 use crate::connect::dial;
-use crate::io_options::UpgradeOptions;
+use crate::options::io::UpgradeOptions;
 
-/// Longest wait for the answer: what the other side allows for, twice.
+/// Longest wait for the answer: twice the time that the server allows for.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Asks, and says what came of it.
+/// Requests the upgrade and prints the result.
 ///
 /// # Errors
-/// Nobody is there, or everything goes on as before.
+/// No process listens, or the upgrade was cancelled and the running program continues.
 pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
     let reply = ask(options)?;
     let UpgradeReply { pid, version, disks, nics, paused_ms } = reply;
@@ -28,7 +29,7 @@ pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
 
 fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {
     let control = &options.control;
-    // It is another process that opens it, in another directory.
+    // Make the path absolute, because the server opens it in another directory.
     let binary = options.binary.as_ref().map(std::path::absolute).transpose()?;
     let stream = dial(control, ANSWER_DEADLINE).with_context(|| {
         format!(

@@ -1,0 +1,4 @@
+//! Disks that are served while other work goes on.
+
+mod quiesce;
+pub(super) mod rebalance;
