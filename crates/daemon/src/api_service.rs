@@ -1,4 +1,4 @@
-//! Between the doors and the house: calls go in, and what goes out is counted.
+//! API service between the listeners and the application: dispatches calls and counts results.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +14,19 @@ use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
 use crate::db::{Db, Ref, View};
-use crate::dispatch::{Peer, dispatch, text};
+use crate::dispatch::{dispatch, text};
 use crate::http::{ApiHandler, ConsoleError, ConsoleRequest};
 use crate::metrics::Metrics;
+use crate::peer::Peer;
 use crate::sessions::ConnectionSession;
 use crate::tasks;
 
-/// How long the serial line of a machine may take to be there.
+/// Time limit for connecting to a VM's serial console.
 const CONSOLE_DEADLINE: Duration = Duration::from_secs(5);
-/// The least role that may use consoles.
+/// Least role that may open consoles.
 const CONSOLE_ROLE: Role = Role::VmOperator;
 
-/// Who answers what comes in through the doors.
+/// Handler of all calls, consoles and metrics requests that the listeners receive.
 #[derive(Debug)]
 pub struct ApiService {
     app: Arc<AppState>,
@@ -33,7 +34,7 @@ pub struct ApiService {
 }
 
 impl ApiService {
-    /// Of this house.
+    /// Creates the service for this application state.
     pub fn new(app: Arc<AppState>) -> Self {
         Self { app, metrics: Arc::default() }
     }
@@ -98,15 +99,15 @@ impl ApiHandler for ApiService {
     }
 }
 
-/// How long it takes says something of us. A login that fails and who waits for events are slow on
-/// purpose.
+/// Returns whether the duration of the method's calls is measured. Failed logins and event waits
+/// are slow on purpose, so their duration says nothing about the daemon.
 fn is_measured(method: &str) -> bool {
     resolve(method).is_some_and(|(method, _)| {
         !matches!(method.kind(), MessageKind::Login | MessageKind::Waits)
     })
 }
 
-/// The machine whose console is wanted.
+/// Returns the VM of a console request.
 fn machine(db: &Db, console_request: &ConsoleRequest) -> Option<VmId> {
     db.read(|view| {
         let machine = match (&console_request.reference, &console_request.uuid) {
@@ -118,7 +119,7 @@ fn machine(db: &Db, console_request: &ConsoleRequest) -> Option<VmId> {
     })
 }
 
-/// Of a console or of the machine itself.
+/// Returns the VM for a reference to a console or to a VM.
 fn of_reference(view: &View<'_>, reference: &Ref) -> Option<Ref> {
     match view.get(reference, console::Field::VM) {
         Ok(machine) => Some(Ref::from(text(machine))),

@@ -1,4 +1,4 @@
-//! Everything that calls need, in one place.
+//! Shared state of the daemon: everything that calls need.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,52 +22,53 @@ use crate::slices::Slices;
 use crate::storage::Storage;
 use crate::tasks::{self, Tasks};
 
-/// How often the host's memory is looked at: whoever watches is sent an event each time.
+/// Interval at which the host's free memory is measured. Each measurement sends an event to every
+/// subscriber.
 const MEASURED_EVERY: Duration = Duration::from_secs(60);
 
-/// What is set when the daemon starts.
+/// Settings that are fixed when the daemon starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpSettings {
-    /// Where files may be that machines boot.
+    /// Directories from which VMs may boot.
     pub boot: BootDirs,
-    /// How long an operation waits for its turn.
+    /// Longest time that an operation waits in its VM's queue.
     pub queue_deadline: Duration,
-    /// How many steps run at once, where the host's record says nothing else.
+    /// Limits of concurrent steps where the host's record sets none.
     pub limits: StepLimits,
 }
 
-/// Everything that calls need.
+/// Shared state of the daemon: everything that calls need.
 #[derive(Debug)]
 pub struct AppState {
-    /// The records.
+    /// Records in memory.
     pub db: Db,
-    /// What stores them.
+    /// Writer that stores changes of the records.
     pub persistence: Persistence,
-    /// Who is logged in.
+    /// Sessions of logged-in users.
     pub sessions: Sessions,
-    /// Calls under way, as their callers see them.
+    /// Tasks of calls under way, as clients see them.
     pub tasks: Tasks,
-    /// Places for calls that take a while.
+    /// Limits on long calls.
     pub call_limiter: CallLimiter,
-    /// Turns of those that write.
+    /// Limits on calls that write.
     pub writes: WriteLimiter,
-    /// Machines, and what is done to them.
+    /// VMs and the operations on them.
     pub machines: Arc<Machines>,
-    /// Who carries out steps.
+    /// Drivers that carry out steps.
     pub drivers: Drivers,
-    /// Which SR has which driver.
+    /// Driver of each SR.
     pub storage: Storage,
-    /// CPU time for control.
+    /// Control groups that reserve CPU time for the control plane.
     pub slices: Arc<Slices>,
-    /// Time.
+    /// Clocks of the host.
     pub clock: Clock,
-    /// What is set.
+    /// Settings fixed at start.
     pub settings: OpSettings,
 }
 
 impl AppState {
-    /// Begins what goes on by itself for as long as the house stands. Called within a runtime, once,
-    /// before the first call.
+    /// Spawns the background tasks, which run until the daemon ends. Call this once, within a
+    /// runtime, before the first call is accepted.
     pub fn spawn_tasks(self: &Arc<Self>) {
         tasks::take_over(self);
         calls::host::begin(self);
@@ -76,28 +77,29 @@ impl AppState {
         tokio::spawn(measure(self.clone()));
     }
 
-    /// A reference that names nothing yet: what an operation without a task is called by.
+    /// Returns a fresh reference that names no object. It identifies an operation without a task.
     pub fn new_ref(&self) -> Ref {
         Ref::of(Uuid::from_random(random::bytes()))
     }
 
-    /// Ends when the change of this generation is stored.
+    /// Waits until the change of this generation is stored.
     ///
     /// # Errors
-    /// `OUT_OF_SPACE`: it could not be stored, and has been taken back.
+    /// `OUT_OF_SPACE` if the change could not be stored. It has been rolled back.
     pub async fn wait_persisted(&self, generation: u64) -> Result<(), ApiError> {
         self.persistence.wait_generation(generation).await
     }
 }
 
-/// Tells again and again how much memory the host has left: nobody else says when that changes.
+/// Updates the host's free memory in the records periodically, because no event reports changes of
+/// it.
 async fn measure(app: Arc<AppState>) {
     let mut turns = tokio::time::interval(MEASURED_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
         let (memory, now) = (app.drivers.memory.read(), app.clock.date());
-        // What it writes fits its fields.
+        // The values always fit their fields, so this cannot fail.
         let _ = app.db.write_observed(|tx| bootstrap::measured(tx, memory, now));
     }
 }
@@ -111,9 +113,9 @@ mod tests {
     use xenapi::{Date, Value};
 
     use super::*;
-    use crate::trial::TestApp;
+    use crate::tests::app::TestApp;
 
-    /// What a host has left, in bytes.
+    /// Free memory of the simulated host, in bytes.
     #[derive(Debug)]
     struct Left(AtomicU64);
 
@@ -129,7 +131,7 @@ mod tests {
         let left = Arc::new(Left(AtomicU64::default()));
         Arc::get_mut(&mut test_app.app).unwrap().drivers.memory = left.clone();
         let app = &test_app.app;
-        // From here on time passes while nothing happens.
+        // Time now advances whenever the runtime is idle.
         tokio::time::pause();
         tokio::spawn(measure(app.clone()));
         for (turn, bytes) in [(1, 3 << 30), (2, 1 << 30), (3, 2 << 30)] {

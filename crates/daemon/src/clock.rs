@@ -1,4 +1,4 @@
-//! Time: what is told to people, and what is measured.
+//! Wall clock for clients and monotonic clock for measurements.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use xenapi::Date;
 
-/// Both clocks of a host. Ages and deadlines are measured by the one that nobody sets; the other
-/// is only told.
+/// Both clocks of a host. The monotonic clock measures ages and deadlines. The wall clock is only
+/// shown to clients, because it can be set.
 #[derive(Clone)]
 pub struct Clock {
     wall: Arc<dyn Fn() -> SystemTime + Send + Sync>,
@@ -15,12 +15,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Those of this host.
+    /// Creates the clocks of this host.
     pub fn of_host() -> Self {
         Self::new(SystemTime::now, Instant::now)
     }
 
-    /// These.
+    /// Creates a clock from these two time sources.
     pub fn new(
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
         steady: impl Fn() -> Instant + Send + Sync + 'static,
@@ -28,12 +28,12 @@ impl Clock {
         Self { wall: Arc::new(wall), steady: Arc::new(steady) }
     }
 
-    /// What people are told.
+    /// Returns the wall-clock time for clients.
     pub fn date(&self) -> Date {
         date_of((self.wall)())
     }
 
-    /// What ages are measured by.
+    /// Returns the monotonic time for ages and deadlines.
     pub fn now(&self) -> Instant {
         (self.steady)()
     }
@@ -45,7 +45,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// A moment as the wire has it.
+/// Converts a time to the date type of the API.
 pub fn date_of(time: SystemTime) -> Date {
     let seconds = |since: std::time::Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -61,7 +61,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A clock that stands still until it is moved.
+    /// A test clock that moves only when it is set.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Hands {
         wall_s: Arc<AtomicI64>,
@@ -82,12 +82,12 @@ pub(crate) mod tests {
             Clock::new(wall, steady)
         }
 
-        /// Somebody sets the wall's clock.
+        /// Sets the wall clock.
         pub(crate) fn set(&self, seconds: i64) {
             self.wall_s.store(seconds, Ordering::Relaxed);
         }
 
-        /// Time passes.
+        /// Advances both clocks.
         pub(crate) fn pass(&self, seconds: i64) {
             self.wall_s.fetch_add(seconds, Ordering::Relaxed);
             self.steady_s.fetch_add(seconds, Ordering::Relaxed);

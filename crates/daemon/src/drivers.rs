@@ -1,4 +1,4 @@
-//! Who carries out steps on this host.
+//! Drivers that carry out steps on this host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use toolstack::sr::worker;
 use crate::config::DaemonConfig;
 use crate::options::HypervisorKind;
 
-/// What makes bridges and TAP devices.
+/// Program that creates bridges and TAP devices.
 const IP: &str = "ip";
-/// Where a simulated host is kept, in the state directory.
+/// Directory of the simulated host, in the state directory.
 const SIMULATED: &str = "simulator";
-/// Where an SR in a directory is if nothing else is said, in the state directory.
+/// Default directory of an SR, in the state directory.
 pub const USUAL_SR: &str = "sr/default";
 
-/// Those that are asked for. What they start is put into the groups of this tree.
+/// Creates the configured drivers. Processes that they start join the control groups of this tree.
 ///
 /// # Errors
-/// A program that they need is not there.
+/// Fails if a required program is missing.
 pub fn drivers(settings: &DaemonConfig, tree: Option<&SliceTree>) -> anyhow::Result<Drivers> {
     match settings.hypervisor {
         HypervisorKind::Simulator => {
@@ -61,7 +61,7 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
     let deadline = worker::call_deadline(settings.deadlines.storage);
     let workers = worker::Host::new(HelperCommand::ourselves(worker::MODE), deadline);
     let dir: Arc<dyn SrDriver> = Arc::new(DirDriver::new(workers, settings.state.join(USUAL_SR)));
-    // Two daemons of a host have different state.
+    // The state directory identifies the daemon, because two daemons of a host have different ones.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {
         hv: Arc::new(QemuHypervisor::new(guests)),

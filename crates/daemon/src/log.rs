@@ -1,16 +1,16 @@
-//! What the daemon says while it runs: lines on standard error.
+//! Log of the daemon, on standard error.
 //!
-//! Nothing that opens a door is in a line: neither passwords, nor references of sessions, nor the
-//! part of an address behind its path, where clients put both.
+//! No line contains secrets: no passwords, no session references, and no query part of a URL, where
+//! clients put both.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// What is said if nobody asks for more or less.
+/// Default filter.
 const USUAL: &str = "info";
 
-/// Begins to speak. `filter` is as `RUST_LOG` has it elsewhere; one that cannot be read is told.
+/// Starts logging. `filter` has the syntax of `RUST_LOG`. An invalid filter is reported.
 pub fn begin(filter: Option<&str>) {
     let parsed = EnvFilter::try_new(filter.unwrap_or(USUAL));
     let wrong = parsed.as_ref().err().map(ToString::to_string);

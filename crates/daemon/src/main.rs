@@ -1,4 +1,4 @@
-//! `ringwayd`, the daemon. What it does is in the library; here the process begins and ends.
+//! Process of `ringwayd`. The library does the work.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use daemon::options::Options;
 use daemon::service_manager::ServiceManager;
 use daemon::{config, log, start, transfer};
 
-/// Most threads that carry out calls: they do not wait for storage, and guests need the CPUs.
+/// Most threads for calls. They do not wait for storage, and guests need the CPUs.
 const THREADS_MAX: usize = 4;
 
 fn main() -> ExitCode {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     told(run(options))
 }
 
-/// The same program is started by itself for what must be a process of its own.
+/// Runs a helper mode. The daemon starts its own program for work that needs a separate process.
 fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if mode == detached_process::MODE {
         return Some(told(Err(detached_process::become_spawned(words).into())));
@@ -49,7 +49,7 @@ fn told(ended: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Says on standard output what was done.
+/// Prints a result on standard output.
 fn said(line: &str) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
@@ -78,7 +78,7 @@ fn run(mut options: Options) -> anyhow::Result<()> {
         .build()
         .context("no threads can be had")?;
     let ended = runtime.block_on(start::run(settings, &manager));
-    // What still waits for storage must not hold up the end.
+    // Threads that wait for storage must not delay the exit.
     runtime.shutdown_background();
     ended
 }

@@ -1,4 +1,4 @@
-//! What is counted and measured, for `/metrics`.
+//! Metrics for `/metrics`.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use xenapi::table::resolve::resolve;
 
-/// Shortest time of a call that is told apart, in seconds; each bucket is twice the one before it.
+/// Upper bound of the first latency bucket, in seconds. Each bucket is twice the one before it.
 const SHORTEST_S: f64 = 0.000_25;
-/// Buckets: the last but one is 16 s.
+/// Number of buckets. The last finite bound is 16 s.
 const BUCKETS: u16 = 17;
-/// Calls that there are not: clients make up names, and each name is kept.
+/// Label of unknown methods. Clients could otherwise create any number of series.
 const UNKNOWN: &str = "unknown";
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Everything that is counted and measured.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     calls: Family<Labels, Counter>,
     took: Histogram,
-    /// Sessions that there are.
+    /// Number of sessions.
     pub(crate) sessions: Gauge,
-    /// Calls that hold a place.
+    /// Number of long calls under way.
     pub(crate) pending: Gauge,
     records: Family<Labels, Gauge>,
 }
@@ -51,7 +51,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A call was answered.
+    /// Counts an answered call.
     pub(crate) fn observe_call(&self, method: &str, outcome: &'static str, took: Option<Duration>) {
         let known = resolve(method).is_some();
         let method = if known { method } else { UNKNOWN };
@@ -62,18 +62,18 @@ impl Metrics {
         }
     }
 
-    /// There are so many records of a class.
+    /// Sets the number of records of a class.
     pub(crate) fn records(&self, class: &'static str, count: usize) {
         let labels = vec![("class", class.to_owned())];
         self.records.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// All of it, as OpenMetrics has it.
+    /// Returns all metrics in OpenMetrics format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         match encode(&mut text, &self.registry) {
             Ok(()) => text,
-            // Only the sink can fail, and this one does not.
+            // Writing to a string does not fail.
             Err(_) => String::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! What is typed to start the daemon.
+//! Command-line options.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Parser, ValueEnum};
 use serde::Deserialize;
 
-/// Serves the XenAPI: machines, their disks and their networks.
+/// Serve the XenAPI: VMs, their disks and networks
 #[derive(Clone, Debug, Default, Parser)]
 #[command(
     name = "ringwayd",
@@ -20,82 +20,80 @@ use serde::Deserialize;
                   cause is on standard error), 2 wrong usage."
 )]
 pub struct Options {
-    /// Directory of what is remembered: records, the certificate, the password [default:
+    /// Directory for persistent state: database, certificate, password file [default:
     /// /var/lib/ringway]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Directory of what a reboot of the host forgets: sockets [default: /run/ringway, or `run` in
-    /// the directory of --state]
+    /// Directory for sockets and other state that a host reboot discards [default: /run/ringway, or
+    /// `run` in the directory of --state]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Where to listen; with TLS unless `plain` is said. Port 0 takes a free one. May be given
-    /// several times [default: 0.0.0.0:443 and 127.0.0.1:80,plain]
+    /// Address to listen on, with TLS unless `plain` is given. Port 0 selects a free port. May be
+    /// given several times [default: 0.0.0.0:443 and 127.0.0.1:80,plain]
     #[arg(long, value_name = "ADDR:PORT[,plain]")]
     pub listen: Vec<Listen>,
-    /// The Unix socket; whoever may open it is root [default: `ringwayd.sock` in
-    /// the directory of --run]
+    /// Unix socket; every process that can open it is root [default: `ringwayd.sock` in the
+    /// directory of --run]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// What runs the machines [default: qemu]
+    /// Hypervisor that runs VMs [default: qemu]
     #[arg(long, value_enum, value_name = "KIND")]
     pub hypervisor: Option<HypervisorKind>,
-    /// Whether CPU time is kept for control in control groups, which the section `slices` of the
-    /// configuration describes [default: auto]
+    /// Use of control groups that reserve CPU time for the control plane; section `slices` of the
+    /// configuration has their settings [default: auto]
     #[arg(long, value_enum, value_name = "MODE")]
     pub slices: Option<SlicesMode>,
-    /// File of users and passwords, for its owner only: name, password and role, each on a line of
-    /// its own, an empty line between two users [default: users of the host where
-    /// /etc/pam.d/ringway is there, as packaging/pam.d says; else `password` in the directory of
-    /// --state, made with a random one for root]
+    /// Password file, mode 600: name, password and role of each user on a line each, an empty line
+    /// between users [default: users of the host if /etc/pam.d/ringway exists, see packaging/pam.d;
+    /// else `password` in the directory of --state, created with a random password for root]
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// Configuration [default: /etc/ringway/ringwayd.toml, if it is there]
+    /// Configuration file [default: /etc/ringway/ringwayd.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Writes all records to a new file, as text, and ends. No daemon may have the state directory
+    /// Write all records to a new text file and exit. No daemon may use the state directory
     #[arg(long, value_name = "FILE", conflicts_with = "import")]
     pub export: Option<PathBuf>,
-    /// Fills a state directory without records with those of a file that --export has written, and
-    /// ends
+    /// Load the records of a file that --export wrote into an empty state directory and exit
     #[arg(long, value_name = "FILE")]
     pub import: Option<PathBuf>,
 }
 
-/// What runs the machines.
+/// Hypervisor that runs VMs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HypervisorKind {
-    /// QEMU, with KVM where it is.
+    /// QEMU, with KVM where available.
     #[default]
     Qemu,
-    /// Nothing: machines are imagined, so that everything else can be tried.
+    /// No hypervisor: VMs are simulated, to test everything else.
     Simulator,
 }
 
-/// Whether there are control groups for control, datapath and guests.
+/// Use of control groups for control, datapath and guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlicesMode {
-    /// Where the host lets us make them.
+    /// Create the groups if the host allows it.
     #[default]
     Auto,
-    /// None: control, datapath and guests share the CPUs as the host has it.
+    /// Create no groups: control, datapath and guests share the CPUs.
     Off,
-    /// They are, or the daemon does not start.
+    /// Create the groups, or fail to start.
     Required,
 }
 
-/// An address to listen at.
+/// Address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Listen {
-    /// Address and port; port 0 takes a free one.
+    /// Address and port. Port 0 selects a free port.
     pub address: SocketAddr,
-    /// Without TLS.
+    /// True for TCP without TLS.
     pub plain: bool,
 }
 
-/// Text that is no address to listen at.
+/// Text that is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no address: give ADDR:PORT, as 0.0.0.0:443 or [::1]:80, and `,plain` for no TLS")]
 pub struct ListenParseError(String);

@@ -1,10 +1,9 @@
-//! Randomness, from the kernel.
+//! Random bytes from the kernel.
 
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Sixteen bytes that nobody can foretell: references are made of them, and who knows the
-/// reference of a session speaks for its user.
+/// Returns 16 unpredictable bytes. A session's reference authorises its user, so it must be secret.
 pub fn bytes() -> [u8; 16] {
     let mut bytes = [0; 16];
     let filled = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));

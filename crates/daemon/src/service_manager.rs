@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)): a datagram when we serve, one when we stop.
+//! Notifications to the service manager (sd_notify(3)): one datagram when ready, one when stopping.
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,15 +6,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The service manager, if there is one.
+/// Client of the service manager. Empty if there is none.
 #[derive(Debug, Default)]
 pub struct ServiceManager(Option<(UnixDatagram, SocketAddr)>);
 
 impl ServiceManager {
-    /// The one at this socket, as `NOTIFY_SOCKET` has it; without a name there is none.
+    /// Connects to the socket in `NOTIFY_SOCKET`. Without a name there is no service manager.
     ///
     /// # Errors
-    /// It is the name of no socket.
+    /// The name is not a valid socket address.
     pub fn at(name: Option<&OsStr>) -> io::Result<Self> {
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(Self(None)) };
         let address = match name.as_bytes().strip_prefix(b"@") {
@@ -22,17 +22,17 @@ impl ServiceManager {
             None => SocketAddr::from_pathname(name)?,
         };
         let socket = UnixDatagram::unbound()?;
-        // One that does not read must not hold us up.
+        // A service manager that does not read must not block the daemon.
         socket.set_nonblocking(true)?;
         Ok(Self(Some((socket, address))))
     }
 
-    /// We serve.
+    /// Reports that the daemon serves.
     pub fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// We serve no more, and end.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }

@@ -1,10 +1,10 @@
-//! Who ends the daemon: the signals that ask for it.
+//! Signals that end the daemon.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask for an orderly end.
+/// Signals that request an orderly end.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -12,16 +12,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on they ask, and no longer end the process.
+    /// Installs the handlers. From here on the signals no longer kill the process.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system refuses a handler.
     pub fn begin() -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the first; its name.
+    /// Waits for the first signal and returns its name.
     pub async fn wait(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

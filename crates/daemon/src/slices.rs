@@ -1,8 +1,8 @@
-//! CPU time for control, whatever guests do: what the daemon makes of [`toolstack::cgroup`].
+//! CPU time for the control plane, independent of the guests' load, by [`toolstack::cgroup`].
 //!
-//! Without control groups everything works, but slower while guests want all CPUs. So nothing here
-//! fails but for who asked for that; what cannot be had is said once in the log, and told by the
-//! host's record for as long as it holds (`control_slice` of `software_version`).
+//! Without control groups everything works, but more slowly while guests use all CPUs. So errors
+//! here are fatal only in required mode. Other errors are logged once, and the host's record shows
+//! the state (`control_slice` in `software_version`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,30 +13,31 @@ use toolstack::cgroup::{CgroupError, SliceTree, Weights, client_access};
 use crate::config::SliceSettings;
 use crate::options::SlicesMode;
 
-/// The slices of this daemon, or why it has none.
+/// Slices of this daemon, or the reason why it has none.
 #[derive(Debug)]
 pub struct Slices {
     groups: Option<Groups>,
-    /// Clients come in beside it.
+    /// Socket beside which the join link for clients lies.
     socket: OnceLock<PathBuf>,
     told: String,
     usual: Weights,
-    /// Held while weights are read and set: those that were written last are those that stay.
+    /// Locked while weights are read and set, so that the last written weights win.
     turn: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Groups {
     tree: SliceTree,
-    /// Where we were before.
+    /// Control group of the daemon before it joined.
     home: Option<PathBuf>,
 }
 
 impl Slices {
-    /// Makes them and joins them. Called by who has the state: nobody else has slices of it then.
+    /// Creates the slices and joins the control slice. The caller must have the state directory
+    /// locked, so that no other daemon uses the same slices.
     ///
     /// # Errors
-    /// They are required and cannot be had.
+    /// Fails if the slices are required and cannot be created.
     pub fn begin(settings: &SliceSettings) -> anyhow::Result<Self> {
         Self::begin_at(Path::new("/"), settings)
     }
@@ -62,28 +63,28 @@ impl Slices {
         }
     }
 
-    /// None, and these weights if there were any.
+    /// Creates an object without slices, with these default weights.
     pub fn none(usual: Weights) -> Self {
         let (socket, told) = (OnceLock::new(), "none".to_owned());
         Self { groups: None, socket, told, usual, turn: Mutex::default() }
     }
 
-    /// Where processes are put.
+    /// Returns the tree that processes join.
     pub fn tree(&self) -> Option<&SliceTree> {
         self.groups.as_ref().map(|groups| &groups.tree)
     }
 
-    /// What is told of them.
+    /// Returns a description of the slices.
     pub fn report(&self) -> &str {
         &self.told
     }
 
-    /// The weights where the host's record says nothing else.
+    /// Returns the default weights.
     pub fn usual(&self) -> Weights {
         self.usual
     }
 
-    /// Gives the slices the weights that are to hold now. Blocks while systemd is asked.
+    /// Sets the weights that `now` returns. Blocks while systemd sets them.
     pub fn set(&self, now: impl FnOnce() -> Option<Weights>) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tree) = self.tree() else { return };
@@ -93,7 +94,7 @@ impl Slices {
         }
     }
 
-    /// Removes leaves of machines and storage that are gone. Called before anything is started.
+    /// Removes leaves of VMs and SRs that no longer exist. Call this before any process is started.
     pub fn sweep(&self) {
         match self.tree().map(SliceTree::sweep) {
             None => {}
@@ -105,11 +106,11 @@ impl Slices {
         }
     }
 
-    /// Clients of this socket, which is ours, may join them too.
+    /// Publishes the join link beside this socket, so that its clients can join the slices.
     pub fn let_in(&self, socket: &Path) {
         let done = match self.tree() {
             Some(tree) => client_access::publish_join_link(tree, socket),
-            // One that was killed has left its own.
+            // A killed daemon may have left its link.
             None => client_access::remove_join_link(socket),
         };
         if let Err(error) = done {
@@ -118,15 +119,14 @@ impl Slices {
         let _once = self.socket.set(socket.to_owned());
     }
 
-    /// We end, whether we have served or not. What nobody uses goes; machines and storage that go on
-    /// keep the slices.
+    /// Ends the use of slices. Unused ones are removed; running VMs and datapaths keep theirs.
     pub fn end(&self) {
         let Some(Groups { tree, home: Some(home) }) = &self.groups else { return };
         let gone = tree.tear_down(home).and_then(|gone| match self.socket.get() {
             Some(socket) if gone => client_access::remove_join_link(socket),
             _ => Ok(()),
         });
-        // A client may be in there still.
+        // A client may still be in a slice.
         if let Err(error) = gone {
             tracing::info!("the slices stay: {error}");
         }
@@ -139,14 +139,14 @@ impl Groups {
         let (home, fresh) = (tree.group_of_self(), tree.weights().is_none());
         if let Err(error) = tree.make().and_then(|()| tree.join_control()) {
             if fresh {
-                // What was made until then is nobody's; why it cannot be made is what is told.
+                // Removes a partly created tree. The first error is the one to report.
                 let _left = tree.clear();
             }
             return Err(error);
         }
-        // Those of slices that are there may be set in the host's record, which is not read yet.
+        // Existing slices may have weights from the host's record, which is not loaded yet.
         if fresh && let Err(error) = tree.set(settings.weights) {
-            // Without these there are slices all the same.
+            // The slices work without these weights.
             tracing::warn!("{error}");
         }
         Ok(Self { tree, home })
@@ -188,7 +188,7 @@ mod tests {
         off.let_in(&socket);
         assert!(off.tree().is_none() && off.report().starts_with("off"), "{}", off.report());
         assert!(!group.join("rwtest-control").exists() && !link.exists());
-        // Nobody can join what is no hierarchy of the kernel's.
+        // Joining fails, because this directory is not a cgroup hierarchy.
         let error = Slices::begin_at(root.path(), &settings(SlicesMode::Required));
         let error = format!("{:#}", error.unwrap_err());
         assert!(error.contains("cgroup.procs") && error.contains("writable"), "{error}");

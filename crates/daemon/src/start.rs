@@ -1,7 +1,7 @@
-//! From nothing to somebody who serves, and back.
+//! Start and stop of the daemon.
 //!
-//! In order: the state directory, which no other daemon has; the records; what an empty host has;
-//! who carries out plans; what is really there; and only then the doors.
+//! Order: lock the state directory, load the records, create the first records, create the drivers,
+//! discover what runs on the host, and then open the listeners.
 
 use std::fs::{self, DirBuilder};
 use std::io::Write;
@@ -32,31 +32,31 @@ use crate::storage::{STORAGE_DEADLINE, Storage};
 use crate::xapi_socket::XapiSocketLink;
 use crate::{allowed_operations, drivers, random, reconcile};
 
-/// The state directory is for its owner only.
+/// Mode of the state directory: access for its owner only.
 const STATE_MODE: u32 = 0o700;
-/// The run directory may be looked into.
+/// Mode of the run directory: readable by all.
 const RUN_MODE: u32 = 0o755;
-/// The records, in the state directory.
+/// Name of the database in the state directory.
 const RECORDS: &str = "state.redb";
-/// The file of passwords, in the state directory, if none was named.
+/// Name of the default password file in the state directory.
 const PASSWORDS: &str = "password";
-/// The type of the storage that an empty host gets.
+/// Type of the default SR.
 const FIRST_SR: &str = "dir";
-/// Where the kernel names the boot of this host.
+/// File with the kernel's boot ID.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Somewhere far away (RFC 5737); nothing is sent there.
+/// A remote address (RFC 5737). No packet is sent to it.
 const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 
-/// Serves until a signal asks for the end.
+/// Runs the daemon until a signal requests its end.
 ///
 /// # Errors
-/// What stands in the way of serving, or of an orderly end.
+/// Fails if the daemon cannot start or cannot stop in an orderly way.
 pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Result<()> {
     let mut signals = Signals::begin().context("signals cannot be had")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
     let store = RedbStore::open(&records_in(&settings.state))?;
-    // Before all else, so that the rest of the start does not wait for guests.
+    // Slices come first, so that the rest of the start does not compete with guests.
     let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
         begun = begin(&settings, store, &slices) => begun.map(Some),
@@ -74,7 +74,7 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     }
 }
 
-/// A house with open doors, and where they are.
+/// Application with open listeners, and their addresses.
 type RunningDaemon = (Arc<AppState>, Server, String);
 
 async fn serve(
@@ -92,7 +92,7 @@ async fn serve(
             tracing::info!("{signal}: the end begins; machines go on");
             false
         }
-        // Whoever starts it again has it whole; nobody has use for one that forgets.
+        // A daemon without a working database would forget changes. A restart repairs this.
         () = app.persistence.writer_died() => true,
     };
     if broke_off {
@@ -124,7 +124,7 @@ async fn begin(
     Ok((app, Server::begin(api_listeners, &front), places.join(" ")))
 }
 
-/// Everything behind the doors.
+/// Builds the application behind the listeners.
 async fn house(
     settings: &DaemonConfig,
     facts: &HostFacts,
@@ -174,7 +174,7 @@ async fn house(
     Ok(app)
 }
 
-/// Makes the records of an empty host, and tells those of any what it is now.
+/// Creates the first records if there are none, and updates the host's records.
 async fn tell_host(
     (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
     persistence: &Persistence,
@@ -208,15 +208,15 @@ async fn tell_host(
     Ok(told.await?)
 }
 
-/// Where the records of a state directory are.
+/// Returns the path of the database in a state directory.
 pub(crate) fn records_in(state: &Path) -> PathBuf {
     state.join(RECORDS)
 }
 
-/// Makes a state directory, if it is not there.
+/// Creates a state directory if it does not exist.
 ///
 /// # Errors
-/// That of the system.
+/// Those of the system.
 pub(crate) fn state_directory(path: &Path) -> anyhow::Result<()> {
     directory(path, STATE_MODE)
 }
@@ -226,8 +226,8 @@ fn directory(path: &Path, mode: u32) -> anyhow::Result<()> {
     made.with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
-/// Who may log in: the file of passwords that was named, else whom PAM admits, else a file that is
-/// made.
+/// Selects the source of users: the configured password file, else PAM, else a default password
+/// file.
 fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
     if let Some(named) = &settings.password_file {
         passwords::usable(named)?;
@@ -244,8 +244,8 @@ fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
     Ok(Users::File(path))
 }
 
-/// Where others reach this host: where it was told to listen, else the address from which it would
-/// speak to somebody far away.
+/// Returns the host's address: the first specific listen address, else the source address of a
+/// route to a remote host.
 fn address(settings: &DaemonConfig) -> IpAddr {
     let mut told = settings.listen.iter().map(|listen| listen.address.ip());
     let told = told.find(|ip| !ip.is_unspecified() && !ip.is_loopback());
@@ -257,13 +257,13 @@ fn address(settings: &DaemonConfig) -> IpAddr {
     told.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// A bridge that no other daemon of this host has.
+/// Returns a random bridge name, so that no other daemon of the host has the same.
 fn bridge() -> String {
     let [one, two, three, ..] = random::bytes();
     format!("rwbr{one:02x}{two:02x}{three:02x}")
 }
 
-/// Says something on standard output. Nobody needs to listen.
+/// Prints a line on standard output. Errors are ignored.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _closed = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! Records as text: out of a state directory, and into an empty one. No daemon has it meanwhile.
+//! Export and import of records as text. No daemon may use the state directory meanwhile.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, BufWriter, Write};
@@ -10,13 +10,13 @@ use toolstack::store::{self, RedbStore};
 
 use crate::start;
 
-/// Records hold secrets: what is written of them is for its owner only.
+/// Mode of an export: access for its owner only, because records contain secrets.
 const OWNER: u32 = 0o600;
 
-/// Writes all records of a state directory to a new file; says how many rows.
+/// Writes all records of a state directory to a new file. Returns the number of rows.
 ///
 /// # Errors
-/// There are none, a daemon has them, or the file is there already or cannot be written.
+/// Fails if there are no records, a daemon uses them, or the file exists or cannot be written.
 pub fn export(state: &Path, to: &Path) -> anyhow::Result<usize> {
     let records = start::records_in(state);
     ensure!(records.exists(), "there are no records in {}", state.display());
@@ -25,7 +25,7 @@ pub fn export(state: &Path, to: &Path) -> anyhow::Result<usize> {
     let file = file.with_context(|| format!("cannot make {}: name a new file", to.display()))?;
     let written = write(&mut store, file);
     if written.is_err() {
-        // Half an export is none.
+        // An incomplete export is useless.
         let _ = fs::remove_file(to);
     }
     written.with_context(|| format!("{} is not written", to.display()))
@@ -39,11 +39,11 @@ fn write(store: &mut RedbStore, file: File) -> anyhow::Result<usize> {
     Ok(rows)
 }
 
-/// Fills a state directory that has no records with those of an export; says how many rows.
+/// Loads an export into a state directory without records. Returns the number of rows.
 ///
 /// # Errors
-/// The directory has some, a daemon has it, or the file is no whole export of this version or an
-/// earlier one.
+/// Fails if the directory has records or a daemon uses it. Also fails if the file is not a complete
+/// export of this or an earlier version.
 pub fn import(state: &Path, from: &Path) -> anyhow::Result<usize> {
     let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     start::state_directory(state)?;

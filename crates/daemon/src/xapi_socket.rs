@@ -1,31 +1,31 @@
-//! The place where programs made for XenServer look for the daemon's Unix socket.
+//! Link at the path where programs for XenServer expect the daemon's Unix socket.
 //!
-//! There is a link there while the daemon serves, if nothing else is: who has put something there
-//! keeps it, and XenServer's own daemon is never in the way of ours, nor ours in its.
+//! The link exists while the daemon serves, if the path is free. Other files there stay untouched,
+//! so Ringway and XenServer's own daemon do not disturb each other.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// That place, as clients on the host know it.
+/// Path of the socket in XenServer.
 pub const XAPI: &str = "/var/lib/xcp/xapi";
-/// Whoever may look into it sees nothing but the link; the socket has its own mode.
+/// Mode of the directory. It contains only the link; the socket has its own mode.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// A link to the socket, for as long as this is there.
+/// Link to the socket. Dropping it removes the link.
 #[derive(Debug)]
 pub struct XapiSocketLink {
     link: PathBuf,
     socket: PathBuf,
-    /// The directory, if it was made for the link.
+    /// Directory, if it was created for the link.
     made: Option<PathBuf>,
 }
 
 impl XapiSocketLink {
-    /// Makes `link` lead to `socket`. One that an earlier daemon has left, to the same socket, is
-    /// taken over. Nothing if something else is there, or the system refuses: clients that name the
-    /// socket do without.
+    /// Creates a link from `link` to `socket`. An existing link to the same socket is adopted.
+    /// Returns `None` if the path is in use or the system refuses. Clients can still name the
+    /// socket.
     pub fn begin(link: &Path, socket: &Path) -> Option<Self> {
         let made = match link.parent().map(make) {
             Some(Ok(made)) => made,
@@ -65,13 +65,13 @@ impl Drop for XapiSocketLink {
             tracing::warn!("{} stays behind: {error}", self.link.display());
         }
         if let Some(made) = &self.made {
-            // Somebody may have put something there since.
+            // The directory may contain other files by now.
             let _in_use = fs::remove_dir(made);
         }
     }
 }
 
-/// Makes a directory; itself, if it was not there.
+/// Creates a directory. Returns its path if it did not exist.
 fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
         Ok(()) => Ok(Some(dir.into())),
@@ -84,7 +84,7 @@ fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// A root of its own, with the link in it and the socket to which it is to lead.
+    /// Creates a root directory and returns the paths of the link and the socket in it.
     fn root() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let (link, socket) = (root.path().join("lib/xcp/xapi"), root.path().join("run/socket"));
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(fs::read_link(&link).unwrap(), socket);
         drop(xapi_socket_link);
         assert_eq!(fs::read_dir(root.path().join("lib")).unwrap().count(), 0, "nothing is left");
-        // A directory that was there stays.
+        // An existing directory stays.
         fs::create_dir(link.parent().unwrap()).unwrap();
         drop(XapiSocketLink::begin(&link, &socket).unwrap());
         assert_eq!(fs::read_dir(link.parent().unwrap()).unwrap().count(), 0);
@@ -126,7 +126,7 @@ mod tests {
             assert!(XapiSocketLink::begin(&link, &socket).is_none());
             link.symlink_metadata().unwrap()
         };
-        // Of another daemon, which may come back.
+        // The link belongs to another daemon, which may come back.
         symlink(&other, &link).unwrap();
         assert!(is_left().is_symlink());
         assert_eq!(fs::read_link(&link).unwrap(), other);

@@ -1,5 +1,5 @@
-//! Writes the manual page of `ringwayd` to a directory: `manual DIR`. An example and not an option, so
-//! that the program carries nothing that only packagers need.
+//! Writes the manual page of `ringwayd` to a directory: `manual DIR`. This is an example program,
+//! so that the daemon contains no code for packagers.
 #![forbid(unsafe_code)]
 
 mod page;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-/// Section 8: it is a daemon.
+/// Name of the page in section 8, for system administration.
 const FILE: &str = "ringwayd.8";
 
 fn main() -> anyhow::Result<()> {

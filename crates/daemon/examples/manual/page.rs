@@ -1,9 +1,9 @@
-//! The manual page of `ringwayd`: its options, and what they do not say.
+//! Manual page of `ringwayd`: its options and further explanations.
 
 use clap::CommandFactory;
 use daemon::options::Options;
 
-/// Everything that can be configured, as it is if nothing is said.
+/// All configuration keys with their defaults.
 pub(crate) const CONFIGURATION: &str = r#"state = "/var/lib/ringway"
 run = "/run/ringway"
 listen = ["0.0.0.0:443", "127.0.0.1:80,plain"]
@@ -103,7 +103,7 @@ there, and the socket is in its usual place.
 .BR ringway-io (8)
 ";
 
-/// The page, in the language of manual pages.
+/// Returns the page in roff format.
 pub(crate) fn page() -> std::io::Result<String> {
     let mut options = Vec::new();
     clap_mangen::Man::new(Options::command()).section("8").render(&mut options)?;
@@ -111,7 +111,7 @@ pub(crate) fn page() -> std::io::Result<String> {
     Ok(format!("{options}{BEFORE}{}{AFTER}", escaped(CONFIGURATION)))
 }
 
-/// Text that has no meaning to the formatter.
+/// Escapes a text for roff.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }

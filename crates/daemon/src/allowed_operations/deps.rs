@@ -1,15 +1,15 @@
-//! Whose gates read what a change has touched.
+//! Maps each change to the objects whose gates read the changed records.
 //!
-//! | what has changed | is read by the gates of |
+//! | changed record | gates that read it |
 //! |---|---|
-//! | a machine | it, its slots and interfaces |
-//! | what its guest tells | as above |
-//! | a slot | it, its disk, other slots of that disk |
-//! | a disk | it and its slots |
-//! | an SR | it |
-//! | a connection to an SR | the SR, its disks, their slots |
-//! | an interface | it |
-//! | a host | it |
+//! | VM | the VM, its VBDs and VIFs |
+//! | guest metrics of a VM | as above |
+//! | VBD | the VBD, its VDI, other VBDs of that VDI |
+//! | VDI | the VDI and its VBDs |
+//! | SR | the SR |
+//! | PBD | the SR, its VDIs, their VBDs |
+//! | VIF | the VIF |
+//! | host | the host |
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use xenapi::table::{FieldIx, class, host, pbd, sr, vbd, vdi, vif, vm, vm_guest_m
 use crate::db::{Object, Ref, Tx, View, WriteRecord};
 use crate::facts::{access, flag, reference, references};
 
-/// Objects by class.
+/// Objects to recompute, by class.
 #[derive(Debug, Default)]
 pub(super) struct Affected {
     pub(super) vms: BTreeSet<Ref>,
@@ -32,7 +32,7 @@ pub(super) struct Affected {
     pub(super) hosts: BTreeSet<Ref>,
 }
 
-/// Whose gates read what this change has touched.
+/// Returns the objects whose gates read records that this change has written.
 pub(super) fn affected(tx: &Tx<'_>) -> Affected {
     let (view, mut all) = (tx.view(), Affected::default());
     for write_record in tx.touched() {
@@ -51,7 +51,7 @@ pub(super) fn affected(tx: &Tx<'_>) -> Affected {
     all
 }
 
-/// Whether a write is of one of these fields.
+/// Returns whether the written field is one of these fields.
 fn is_one<F: Into<FieldIx> + Copy>(field: FieldIx, of: &[F]) -> bool {
     of.iter().any(|one| (*one).into() == field)
 }
@@ -93,20 +93,20 @@ impl Affected {
             && is_one(field, &[F::power_state])
         {
             let suspended = Value::text(PowerState::Suspended.name());
-            // Its slots do not hold their disks then.
+            // VBDs of a suspended VM do not use their VDIs.
             if *was == suspended || view.get(machine, F::power_state) == Ok(&suspended) {
                 self.siblings(view, references(view, machine, F::VBDs));
             }
         }
     }
 
-    /// The slots and interfaces of a machine.
+    /// Adds the VBDs and VIFs of a VM.
     fn devices(&mut self, view: &View<'_>, machine: &Ref) {
         self.vbds.extend(references(view, machine, vm::Field::VBDs));
         self.vifs.extend(references(view, machine, vm::Field::VIFs));
     }
 
-    /// Other slots of the disks of these slots.
+    /// Adds the VDIs of these VBDs and the other VBDs of these VDIs.
     fn siblings(&mut self, view: &View<'_>, slots: impl Iterator<Item = Ref>) {
         for slot in slots {
             let disk = reference(view, &slot, vbd::Field::VDI);
@@ -143,7 +143,8 @@ impl Affected {
                     self.vbds.insert(slot.clone());
                 }
                 if is_one(field, &used) {
-                    // One that moves may have written to the former disk until this change.
+                    // A VBD that changes its VDI or mode may have written to the former VDI until
+                    // now.
                     let writes = writes || is_one(field, &[F::mode, F::VDI]);
                     self.used(view, &disk, writes);
                     if let (true, Value::Str(before)) = (is_one(field, &[F::VDI]), was) {
@@ -159,7 +160,8 @@ impl Affected {
                     self.used(view, &disk, writes);
                 }
             }
-            // Whatever this change did to it before: what it was is not to be had any more.
+            // The object's last values do not show how the VBD used the VDI, so assume that it
+            // wrote.
             WriteRecord::Gone(object) => {
                 if let Some(Value::Str(disk)) = object.get(F::VDI.into()) {
                     self.used(view, &Ref::from(disk.as_str()), true);
@@ -169,8 +171,8 @@ impl Affected {
         }
     }
 
-    /// A slot holds this disk in another way than before. Slots that only read do not hinder each
-    /// other.
+    /// Adds a VDI whose use by a VBD has changed, and the VBDs that this can affect. VBDs that only
+    /// read do not conflict with each other.
     fn used(&mut self, view: &View<'_>, disk: &Ref, writes: bool) {
         self.vdis.insert(disk.clone());
         let slots = references(view, disk, vdi::Field::VBDs);
@@ -197,7 +199,7 @@ impl Affected {
         }
     }
 
-    /// A disk and its slots.
+    /// Adds a VDI and its VBDs.
     fn disk(&mut self, view: &View<'_>, disk: &Ref) {
         self.vdis.insert(disk.clone());
         self.vbds.extend(references(view, disk, vdi::Field::VBDs));
@@ -255,7 +257,7 @@ impl Affected {
     }
 }
 
-/// What a set of references of an object that is gone named.
+/// Returns the members of a reference set of a destroyed object.
 fn members(object: &Object, set: impl Into<FieldIx>) -> impl Iterator<Item = Ref> {
     let values = match object.get(set.into()) {
         Some(Value::Set(values)) => values.as_slice(),

@@ -1,10 +1,10 @@
-//! What may be asked of machines, disks, storage and hosts now: their `allowed_operations`. None of
-//! those of pools and networks is served.
+//! Computes `allowed_operations` of VMs, VBDs, VIFs, VDIs, SRs and hosts. Those of pools and
+//! networks are not served.
 //!
-//! They follow from records as gates of [`model`] say, a host's from whether it is enabled, and are
-//! worked out again at the end of each change for those objects whose gates read what it has touched,
-//! once each. Which these are is said in one place (`deps`); the tests compare it with working out
-//! everything.
+//! The gates in [`model`] derive the operations from records. A host's operations depend only on
+//! `enabled`. At the end of each change, this module recomputes each object whose gates read a
+//! changed record, once. `deps` alone decides which objects these are. The tests compare its result
+//! with a full recomputation.
 
 mod deps;
 #[cfg(test)]
@@ -20,15 +20,16 @@ use crate::db::{Ref, Tx, View};
 use crate::facts;
 use deps::Affected;
 
-/// [`DeriveHook`](crate::db::DeriveHook): works out again what may be asked of what a change concerns.
+/// Updates `allowed_operations` of all objects that a change affects. This is a
+/// [`DeriveHook`](crate::db::DeriveHook).
 ///
 /// # Errors
-/// `INTERNAL_ERROR`: the table lacks what is read here.
+/// `INTERNAL_ERROR` if the class table lacks a field that is read here.
 pub fn update_allowed(tx: &mut Tx<'_>) -> Result<(), ApiError> {
     recompute(tx).map(drop)
 }
 
-/// As [`follow`]; for how many objects it was done.
+/// Does the work of [`update_allowed`] and returns the number of objects recomputed.
 fn recompute(tx: &mut Tx<'_>) -> Result<usize, ApiError> {
     let Affected { vms, vbds, vdis, srs, vifs, hosts } = deps::affected(tx);
     Ok(each(tx, vms, table::vm::Field::allowed_operations, of_vm)?
@@ -39,7 +40,7 @@ fn recompute(tx: &mut Tx<'_>) -> Result<usize, ApiError> {
         + each(tx, hosts, table::host::Field::allowed_operations, of_host)?)
 }
 
-/// Names of operations; none if the object is not there.
+/// Names of allowed operations. `None` if the object does not exist.
 type Names = Option<Vec<&'static str>>;
 
 fn each(
@@ -67,7 +68,7 @@ fn of_vm(view: &View<'_>, object: &Ref) -> Names {
 fn of_vbd(view: &View<'_>, object: &Ref) -> Names {
     let facts = facts::vbd(view, object).ok()?;
     let machine = facts::reference(view, object, table::vbd::Field::VM);
-    // A slot of a machine that is gone is of no use.
+    // A VBD without a VM allows no operation.
     let Ok(machine) = facts::vm(view, &machine) else { return Some(Vec::new()) };
     Some(vbd::allowed(&facts, &machine).into_iter().map(vbd::VbdOp::name).collect())
 }
@@ -89,7 +90,7 @@ fn of_vif(view: &View<'_>, object: &Ref) -> Names {
     Some(vif::allowed(&facts, &machine).into_iter().map(vif::VifOp::name).collect())
 }
 
-/// A host that is disabled takes no more machines.
+/// A disabled host accepts no further VMs.
 fn of_host(view: &View<'_>, object: &Ref) -> Names {
     view.object(&table::host::CLASS, object).ok()?;
     Some(match facts::flag(view, object, table::host::Field::enabled) {

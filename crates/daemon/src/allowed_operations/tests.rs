@@ -5,14 +5,14 @@ use xenapi::Value;
 use xenapi::table::{pbd, vbd, vdi, vm};
 
 use super::{of_host, of_sr, of_vbd, of_vdi, of_vif, of_vm, recompute, update_allowed};
-use crate::db::testing::{disk, numbered, of, write, writes};
+use crate::db::tests::random::{disk, numbered, of, write, writes};
 use crate::db::{Db, Ref, View};
 
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A database of which is counted for how many objects a change works something out.
+/// Creates a database that counts the objects recomputed by each change.
 fn counted() -> Db {
     Db::new(0, numbered, |tx| {
         let count = recompute(tx)?;
@@ -21,7 +21,7 @@ fn counted() -> Db {
     })
 }
 
-/// Everything, worked out anew, is as it is recorded.
+/// Asserts that a full recomputation gives the recorded values.
 fn check(view: &View<'_>) {
     for (class, allowed) in [
         ("VM", of_vm as fn(&View<'_>, &Ref) -> super::Names),
@@ -41,8 +41,8 @@ fn check(view: &View<'_>) {
     }
 }
 
-/// A host, two machines, of which one runs, and two disks that both have: few histories would make
-/// them.
+/// Creates a host, two VMs (one runs) and two VDIs with VBDs of both VMs. Random histories would
+/// rarely produce this state.
 fn shared_disks(db: &Db) {
     let made = db.write_observed(|tx| {
         tx.create(of("host"), Vec::new())?;
@@ -145,7 +145,7 @@ fn a_plug_concerns_few_of_very_many() {
     db.read(check);
 }
 
-/// A slot that is let go and destroyed in one change leaves its disk free.
+/// A VBD that is detached and destroyed in one change leaves its VDI free.
 #[test]
 fn a_slot_that_is_gone_with_its_use_frees_its_disk() {
     let db = Db::new(0, numbered, update_allowed);

@@ -1,12 +1,12 @@
-//! Who somebody is, and what that one may do.
+//! Authenticates users and determines their roles.
 //!
 //! # Model
-//! A name and a password are right when [`Users`] says so: the host's own users, asked by PAM in a
-//! process of its own ([`pam`]), or a file ([`passwords`]). Whoever fails waits before hearing of it,
-//! the longer the more often ([`throttle`]), and nobody else does.
+//! [`Users`] checks names and passwords, either against the host's own users or against a file. PAM
+//! checks host users in a separate process ([`pam`]). [`passwords`] reads the file. A client that
+//! fails waits for its answer, longer after each failure ([`throttle`]). Other clients do not wait.
 //!
 //! # Invariants
-//! No password is in a message, a log, a record or the arguments of a process.
+//! No password appears in a message, a log, a record or the arguments of a process.
 
 pub mod pam;
 pub mod passwords;
@@ -19,14 +19,14 @@ use xenapi::table::Role;
 
 pub use users::{AuthOutcome, PasswordRejected, Users, UsersError};
 
-/// Somebody who has shown who he is.
+/// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The name.
+    /// Name of the user.
     pub name: String,
-    /// What this user may do.
+    /// Role that limits the user's calls.
     pub role: Role,
 }
 
-/// The user of the Unix socket, and the first in every file of passwords.
+/// User of the Unix socket, and first user in every password file.
 pub const ROOT: &str = "root";

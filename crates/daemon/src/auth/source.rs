@@ -1,16 +1,16 @@
-//! Where somebody comes from, as far as that can be held against him.
+//! Source of a login, to which failures are attributed.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::dispatch::Origin;
+use crate::peer::Origin;
 
-/// An address of the network, or all of the Unix socket. A network of IPv6 is one: who has it has
-/// all its addresses.
+/// Source of a login: an IP address, or the Unix socket as a whole. An IPv6 /64 network counts as
+/// one source, because its owner has all of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientSource {
-    /// The Unix socket.
+    /// Unix socket.
     Unix,
-    /// An address of IPv4, or the first of a network of IPv6.
+    /// IPv4 address, or first address of an IPv6 network.
     Address(IpAddr),
 }
 

@@ -1,8 +1,9 @@
-//! Who fails to log in waits before hearing of it.
+//! Delays the answer to failed logins.
 //!
-//! Each failure of a [source](super::source) doubles its pause up to a limit; a success ends that. A source may have a few logins under way at once, so that many
-//! connections do not make the pause worth nothing, and has one password looked up at a time. Another
-//! source never waits for it.
+//! Each failure of a [source](super::source) doubles its delay up to a limit. A success resets it.
+//! A source may have a limited number of logins under way, so that parallel connections do not
+//! defeat the delay. One password of a source is checked at a time. Sources never wait for each
+//! other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,20 +12,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::source::ClientSource;
-use crate::dispatch::Origin;
+use crate::peer::Origin;
 
-/// Pause after the first failure.
+/// Delay after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// Longest pause: what XenServer lets everybody wait.
+/// Longest delay. XenServer delays every failed login by as much.
 const LONGEST: Duration = Duration::from_secs(5);
-/// A failure is forgotten after this time.
+/// Time after which a failure is forgotten.
 const MEMORY: Duration = Duration::from_secs(10 * 60);
-/// Most logins of a source that are under way or wait to hear that they failed.
+/// Most logins of a source that are under way or wait for their delayed failure.
 pub const AT_ONCE_MAX: usize = 64;
-/// How many passwords of a source are looked up at a time: a lookup may take a while, and other
-/// sources need their turns.
+/// Number of passwords of a source that are checked at a time. A check may take a while, and other
+/// sources must not starve.
 const LOOKUPS: usize = 1;
-/// Most sources that are remembered; past that, the one that failed least recently is forgotten.
+/// Most sources that are tracked. Past that, the source with the oldest failure is forgotten.
 const SOURCES_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -41,13 +42,14 @@ impl Default for Failures {
     }
 }
 
-/// What is remembered of failures.
+/// Rate limiter for logins. Tracks failures by source.
 #[derive(Clone, Debug, Default)]
 pub struct LoginThrottle {
     sources: Arc<Mutex<BTreeMap<ClientSource, Failures>>>,
 }
 
-/// A login under way. Dropped without an end it counts as neither.
+/// A login under way. If it is dropped without an outcome, it counts as neither success nor
+/// failure.
 #[derive(Debug)]
 pub struct Attempt {
     throttle: LoginThrottle,
@@ -56,7 +58,7 @@ pub struct Attempt {
 }
 
 impl LoginThrottle {
-    /// A login begins; none if its source has too many under way.
+    /// Registers a login. Returns `None` if its source has too many under way.
     pub fn begin(&self, from: Origin) -> Option<Attempt> {
         let source = ClientSource::from(from);
         let mut sources = self.lock();
@@ -75,20 +77,20 @@ impl LoginThrottle {
 }
 
 impl Attempt {
-    /// Waits until the password of this attempt may be looked up. The turn is that long.
+    /// Waits until the password of this attempt may be checked. The permit covers the check.
     pub async fn wait_allowed(&self) -> Option<SemaphorePermit<'_>> {
-        // Turns are never closed.
+        // The semaphore is never closed.
         self.turns.acquire().await.ok()
     }
 
-    /// It went well: what was before is forgotten.
+    /// Records a success, which resets the delay of the source.
     pub fn succeeded(self) {
         if let Some(failures) = self.throttle.lock().get_mut(&self.source) {
             failures.count = 0;
         }
     }
 
-    /// It failed; how long to wait before anybody hears of it.
+    /// Records a failure and returns the delay before the client may be answered.
     pub fn failed(&self, now: Instant) -> Duration {
         let mut sources = self.throttle.lock();
         let failures = sources.entry(self.source).or_default();

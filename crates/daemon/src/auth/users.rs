@@ -1,4 +1,4 @@
-//! Where users and their passwords are.
+//! Sources of users and passwords.
 
 use std::collections::BTreeSet;
 use std::hash::RandomState;
@@ -11,56 +11,56 @@ use super::pam::{Pam, PamError};
 use super::passwords::{self, CredentialStamp, PasswordsError};
 use super::{Identity, ROOT};
 
-/// Where users and their passwords are.
+/// Source of users and passwords.
 #[derive(Clone, Debug)]
 pub enum Users {
-    /// In a file.
+    /// Password file at this path.
     File(PathBuf),
-    /// Those of the host.
+    /// Users of the host, checked by PAM.
     Pam(Pam),
 }
 
-/// What is said of a name and a password.
+/// Result of an authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthOutcome {
-    /// They are right; by what that can be told later on, if it can.
+    /// Name and password are right. The stamp identifies these credentials later; PAM has none.
     Admitted(Identity, Option<CredentialStamp>),
-    /// They are not.
+    /// Name or password is wrong.
     Wrong,
-    /// They are, of somebody who has nothing to do here.
+    /// Name and password are right, but the user has no role here.
     Stranger,
 }
 
-/// Why nobody can log in now.
+/// Reason why no login is possible now.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// The file cannot be used.
+    /// The password file cannot be used.
     #[error(transparent)]
     Passwords(#[from] PasswordsError),
-    /// PAM cannot be asked.
+    /// PAM cannot be used.
     #[error(transparent)]
     Pam(#[from] PamError),
-    /// A mistake of ours.
+    /// A blocking task failed, which is a bug.
     #[error("the look at the passwords broke off")]
     Broken,
 }
 
-/// Why a password stays as it was.
+/// Reason why a password was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordRejected {
-    /// It is not taken.
+    /// The new password was rejected, for this reason.
     #[error("{0}")]
     Rejected(String),
-    /// It could not be tried.
+    /// The change could not be attempted.
     #[error(transparent)]
     Failed(#[from] UsersError),
 }
 
 impl Users {
-    /// What is said of this name and this password, which came from there.
+    /// Checks a name and password. `from` is the client's address.
     ///
     /// # Errors
-    /// [`UsersError`]: nobody can log in.
+    /// [`UsersError`] if no login is possible now.
     pub async fn check(
         &self,
         name: &str,
@@ -85,10 +85,10 @@ impl Users {
         }
     }
 
-    /// Gives root another password.
+    /// Changes the password of root.
     ///
     /// # Errors
-    /// [`PasswordRejected`].
+    /// [`PasswordRejected`] if the password was not changed.
     pub async fn change_root(&self, password: &str) -> Result<(), PasswordRejected> {
         passwords::fits(password).map_err(|why| PasswordRejected::Rejected(why.to_owned()))?;
         match self {
@@ -108,10 +108,10 @@ impl Users {
         }
     }
 
-    /// Stamps of all who could log in; none where that cannot be told.
+    /// Returns the stamps of all valid credentials. `None` if the source cannot list them (PAM).
     ///
     /// # Errors
-    /// [`UsersError`].
+    /// [`UsersError`] if the password file cannot be used.
     pub async fn stamps(
         &self,
         keys: &RandomState,
@@ -126,7 +126,7 @@ impl Users {
     }
 }
 
-/// Does it beside the runtime: a file is read.
+/// Runs file access on a thread outside the async runtime.
 async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PasswordsError> + Send + 'static,
 ) -> Result<T, UsersError> {

@@ -1,4 +1,4 @@
-//! Sees when the file of passwords has changed.
+//! Detects changes of the password file.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Room for what is told at once, in bytes: a name is at most 255 long.
+/// Size of the inotify buffer in bytes. A name in an event is at most 255 bytes long.
 const BUFFER_BYTES: usize = 4096;
 
-/// A file that is watched by its directory: editors put another one in its place.
+/// Watch on a file, by inotify on its directory. Editors replace the file by a rename.
 #[derive(Debug)]
 pub struct FileWatch {
     told: AsyncFd<OwnedFd>,
@@ -21,15 +21,15 @@ pub struct FileWatch {
 }
 
 impl FileWatch {
-    /// Of the file at this path, or at the end of this link. Called within a runtime.
+    /// Watches the file at this path, or the target of this link. Must be called within a runtime.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn of(path: &Path) -> io::Result<Self> {
         let path = std::fs::canonicalize(path)?;
         let directory = path.parent().unwrap_or(Path::new("/"));
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // A file that is being written is not looked at: half of it would end sessions.
+        // Writes before the close are ignored: a half-written file would end valid sessions.
         let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO;
         inotify::add_watch(&watch, directory, flags)?;
         #[expect(
@@ -40,10 +40,10 @@ impl FileWatch {
         Ok(Self { told, path })
     }
 
-    /// Waits until the file was written, or another one is in its place.
+    /// Waits until the file was written or replaced.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.told.readable_mut().await?;
@@ -56,7 +56,7 @@ impl FileWatch {
     }
 }
 
-/// Whether the next change is one of this file; nothing if none has been told.
+/// Returns whether one of the next events concerns this file. `None` if no event is pending.
 fn read(watch: &OwnedFd, path: &Path) -> io::Result<Option<bool>> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
@@ -64,7 +64,7 @@ fn read(watch: &OwnedFd, path: &Path) -> io::Result<Option<bool>> {
     loop {
         match reader.next() {
             Ok(event) => {
-                // Without a name it says that more happened than could be told.
+                // An event without a name reports a queue overflow, so the file may have changed.
                 ours |= event.file_name().is_none_or(|name| {
                     path.file_name().is_some_and(|own| own.as_encoded_bytes() == name.to_bytes())
                 });
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for an event, which the kernel has told before the call returns.
+    /// Time limit for an event that the kernel has queued before the call returns.
     const LONG: Duration = Duration::from_secs(60);
 
     #[tokio::test]

@@ -1,45 +1,45 @@
-//! What the host is, as its kernel tells it.
+//! Facts about the host, read from its kernel.
 
 use std::fs;
 
-/// What the host is.
+/// Hardware and kernel of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Its name in the network.
+    /// Host name.
     pub hostname: String,
-    /// Its kernel's version.
+    /// Kernel release.
     pub kernel: String,
-    /// Its CPUs.
+    /// CPUs of the host.
     pub cpus: Vec<CpuFacts>,
-    /// How many sockets they sit in.
+    /// Number of CPU sockets.
     pub sockets: usize,
-    /// Its memory in all, in bytes.
+    /// Total memory in bytes.
     pub memory_total: u64,
-    /// Of it to be had, in bytes.
+    /// Available memory in bytes.
     pub memory_free: u64,
 }
 
-/// What a CPU is. What its kernel does not tell is empty.
+/// Description of a CPU. Fields that the kernel does not report are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuFacts {
-    /// Who made it.
+    /// Vendor.
     pub vendor: String,
-    /// Its model, by name.
+    /// Model name.
     pub model_name: String,
-    /// Its family.
+    /// CPU family.
     pub family: i64,
-    /// Its model, by number.
+    /// Model number.
     pub model: i64,
-    /// Its stepping.
+    /// Stepping.
     pub stepping: String,
-    /// Its clock, in MHz.
+    /// Clock frequency in MHz.
     pub mhz: i64,
-    /// What it can do.
+    /// CPU feature flags, separated by spaces.
     pub flags: String,
 }
 
 impl HostFacts {
-    /// Those of this host; what cannot be read is left empty.
+    /// Reads the facts of this host. Facts that cannot be read stay empty.
     pub fn read() -> Self {
         let system = rustix::system::uname();
         let (cpus, sockets) = cpus(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
@@ -55,7 +55,7 @@ impl HostFacts {
     }
 }
 
-/// The CPUs, one for each paragraph, and how many sockets they sit in.
+/// Parses `/proc/cpuinfo`: returns one entry for each paragraph, and the number of sockets.
 fn cpus(text: &str) -> (Vec<CpuFacts>, usize) {
     let mut cpus = Vec::new();
     let mut sockets = std::collections::BTreeSet::new();

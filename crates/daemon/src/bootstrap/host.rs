@@ -1,4 +1,4 @@
-//! The host, its CPUs and the domain that manages it.
+//! Records of the host, its CPUs and its control domain.
 
 use model::sizing::{self, sizing};
 use toolstack::machines::HostBytes;
@@ -9,9 +9,9 @@ use super::{BootstrapInput, CpuFacts, count, number, pairs};
 use crate::db::{Object, Ref, Tx, View};
 use crate::dispatch::text;
 
-/// The API's version.
+/// Version of the XenAPI.
 const API_VERSION: (i64, i64) = (2, 5);
-/// Who made it.
+/// Vendor of the API.
 const VENDOR: &str = "Ringway";
 
 pub(super) fn make(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<Ref, ApiError> {
@@ -29,7 +29,7 @@ pub(super) fn make(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<Ref, A
     Ok(host)
 }
 
-/// What runs on the host beside its machines, shown as a machine.
+/// Creates the control domain: a VM record that stands for the processes of the host itself.
 fn control_domain(
     tx: &mut Tx<'_>,
     setup: &BootstrapInput<'_>,
@@ -52,7 +52,7 @@ fn control_domain(
     tx.create(&vm::CLASS, fields)
 }
 
-/// Tells what the host is now.
+/// Updates the records of the host and its control domain to the current facts.
 pub(super) fn tell(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     let Some(host) = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone()) else {
         return Ok(());
@@ -91,10 +91,10 @@ pub(super) fn tell(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), Ap
     tell_domain(tx, &host, facts.cpus.len(), share, setup)
 }
 
-/// Tells how much memory is free now.
+/// Updates the host's free memory in the records.
 ///
 /// # Errors
-/// None but that of a broken table.
+/// Only if the class table is inconsistent, which is a bug.
 pub(crate) fn measured(tx: &mut Tx<'_>, memory: HostBytes, now: Date) -> Result<(), ApiError> {
     let all: Vec<Ref> =
         tx.view().all(&host_metrics::CLASS).map(Object::reference).cloned().collect();
@@ -164,7 +164,7 @@ fn cpus_in_sum(setup: &BootstrapInput<'_>) -> Value {
     ])
 }
 
-/// One record for each CPU that is there now.
+/// Makes the records match the CPUs of the host, one record for each.
 fn cpus(tx: &mut Tx<'_>, host: &Ref, cpus: &[CpuFacts]) -> Result<(), ApiError> {
     let view = tx.view();
     let known: Vec<Ref> = view.all(&host_cpu::CLASS).map(Object::reference).cloned().collect();

@@ -1,8 +1,8 @@
-//! What is there before anybody has asked for anything.
+//! Creates the first records and refreshes them at each start.
 //!
-//! The first start makes the pool, its host with the control domain, a storage repository, a
-//! network and two templates. Every start tells again what may be another by then: the host's CPUs,
-//! its memory, its software; and the roles, which are kept in memory only.
+//! The first start creates the pool, its host with the control domain, an SR, a network and two
+//! templates. Every start updates facts that may have changed: the host's CPUs, memory and
+//! software. It also creates the roles, which live in memory only.
 
 mod facts;
 mod host;
@@ -22,47 +22,47 @@ pub use storage::{DefaultSr, make_sr};
 
 use crate::db::{Ref, Tx};
 
-/// What the records tell of the product.
+/// Product identity shown in the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// Clients do what they do for a brand that they know.
+    /// Brand. Clients enable features for brands that they know.
     pub brand: String,
-    /// Numbers with dots between them.
+    /// Product version: numbers separated by dots.
     pub version: String,
-    /// Numbers with dots between them.
+    /// Platform version: numbers separated by dots.
     pub platform: String,
 }
 
-/// What a start knows.
+/// Inputs of bootstrap.
 #[derive(Clone, Debug)]
 pub struct BootstrapInput<'a> {
-    /// The host.
+    /// Facts about the host.
     pub host: &'a HostFacts,
-    /// Where it is reached.
+    /// Address of the host.
     pub address: &'a str,
-    /// What it runs.
+    /// Product identity.
     pub product: &'a Product,
-    /// Types of storage that it has drivers for.
+    /// SR types that have a driver.
     pub kinds: &'a [&'static str],
-    /// The bridge of the internal network.
+    /// Bridge of the internal network.
     pub bridge: &'a str,
-    /// Directories from which machines may boot.
+    /// Directories from which VMs may boot.
     pub boot: &'a [PathBuf],
-    /// What is told of the control groups.
+    /// State of the control groups, shown as `control_slice` in `software_version`.
     pub slices: &'a str,
-    /// Now.
+    /// Current time.
     pub now: Date,
 }
 
-/// Whether this is the first start.
+/// Returns whether this is the first start.
 pub fn is_first(tx: &Tx<'_>) -> bool {
     tx.view().count(&pool::CLASS) == 0
 }
 
-/// Makes what the first start makes, with this storage.
+/// Creates the records of the first start, with this SR as default.
 ///
 /// # Errors
-/// None but that of a broken table.
+/// Only if the class table is inconsistent, which is a bug.
 pub fn create_initial(
     tx: &mut Tx<'_>,
     setup: &BootstrapInput<'_>,
@@ -82,10 +82,10 @@ pub fn create_initial(
     templates::make(tx, setup.boot)
 }
 
-/// Tells what may have become another since the last start.
+/// Updates records of facts that may have changed since the last start.
 ///
 /// # Errors
-/// None but that of a broken table.
+/// Only if the class table is inconsistent, which is a bug.
 pub fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     roles(tx)?;
     storage::kinds(tx, setup.kinds, &setup.product.version)?;
@@ -117,7 +117,7 @@ fn roles(tx: &mut Tx<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// From text to text.
+/// Builds a map from text to text.
 fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Value {
     all_pairs(&pairs)
 }
@@ -135,7 +135,7 @@ fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// A path as a record holds it.
+/// Converts a path to a record value.
 fn path(path: &Path) -> Value {
     Value::text(path.to_string_lossy())
 }

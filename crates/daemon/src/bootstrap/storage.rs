@@ -1,4 +1,4 @@
-//! The storage of the first start, and the kinds of storage that can be had.
+//! Default SR of the first start, and records of the available SR types.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::{all_pairs, path};
 use crate::db::{Ref, Tx};
 use crate::random;
 
-/// What a driver can do, each with the version of how. All of ours can do the same.
+/// Features of a driver. All drivers of Ringway have the same features, each in version 1.
 const FEATURES: [&str; 7] = [
     "VDI_CREATE",
     "VDI_DELETE",
@@ -25,22 +25,22 @@ const FEATURES: [&str; 7] = [
     "VDI_RESIZE",
 ];
 
-/// The storage that the first start makes.
+/// SR that the first start creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultSr {
-    /// Its UUID.
+    /// UUID of the SR.
     pub id: SrId,
-    /// Its type.
+    /// Type of the SR.
     pub kind: &'static str,
-    /// Where it is.
+    /// Directory of the SR.
     pub location: PathBuf,
 }
 
-/// Makes the storage itself, before there is a record of it. Its place has its UUID for a name: a
-/// start that breaks off here leaves an empty directory, and the next one is in nobody's way.
+/// Creates the storage of the SR before its record exists. The directory is named after the UUID. A
+/// start that is interrupted here leaves an empty directory, which does not disturb the next start.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 pub async fn make_sr(
     drivers: &Drivers,
     kind: &'static str,
@@ -56,7 +56,7 @@ pub async fn make_sr(
     Ok(DefaultSr { id, kind, location })
 }
 
-/// Its records. The host is connected by who knows how to.
+/// Creates the records of the SR and its PBD. The PBD is attached elsewhere.
 pub(super) fn record(tx: &mut Tx<'_>, host: &Ref, made: &DefaultSr) -> Result<Ref, ApiError> {
     let what = "Disks of machines, on this host alone";
     let fields = vec![
@@ -77,7 +77,7 @@ pub(super) fn record(tx: &mut Tx<'_>, host: &Ref, made: &DefaultSr) -> Result<Re
     Ok(place)
 }
 
-/// One record for each kind of storage that there is a driver for.
+/// Makes the SM records match the available SR types, one record for each.
 pub(super) fn kinds(tx: &mut Tx<'_>, kinds: &[&str], version: &str) -> Result<(), ApiError> {
     let view = tx.view();
     let known: Vec<(Ref, String)> = view

@@ -1,4 +1,4 @@
-//! The templates that come with the product.
+//! Default templates of the product.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,22 @@ use xenapi::{ApiError, Value};
 use super::{number, pairs, path};
 use crate::db::Tx;
 
-/// Memory of a machine from an installation medium, in bytes: what installers ask for today.
+/// Memory of a VM from installation media, in bytes. Current installers need this much.
 const MEDIA_BYTES: u64 = 1 << 30;
-/// Least memory of any machine, in bytes.
+/// Least memory of any VM, in bytes.
 const LEAST_BYTES: u64 = 128 << 20;
-/// Memory of the test guest, in bytes: what it boots in.
+/// Memory of the test guest, in bytes.
 const GUEST_BYTES: u64 = 256 << 20;
-/// The disk of a machine from an installation medium: 8 GiB, made where disks are made.
+/// Disk of a VM from installation media: 8 GiB on the default SR.
 const MEDIA_DISKS: &str = "<provision><disk device=\"0\" size=\"8589934592\" sr=\"\" \
                            bootable=\"true\" type=\"system\"/></provision>";
-/// Where packages put the test guest.
+/// Directory where packages install the test guest.
 const GUEST: &str = "/usr/share/ringway/guest";
-/// Its files.
+/// Kernel file of the test guest.
 const KERNEL: &str = "vmlinuz";
 const RAMDISK: &str = "initramfs.img";
-/// Its kernel must not rely on timer interrupts that a busy host raises late.
+/// Kernel arguments of the test guest. A busy host raises timer interrupts late, so the kernel must
+/// not check them.
 const GUEST_ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 
 type Given = Vec<(FieldIx, Value)>;
@@ -33,7 +34,7 @@ pub(super) fn make(tx: &mut Tx<'_>, boot: &[PathBuf]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Where the test guest is: in the first of these that has it.
+/// Returns the first of these directories that contains the test guest.
 fn guest_directory(boot: &[PathBuf]) -> PathBuf {
     let has =
         |directory: &&PathBuf| [KERNEL, RAMDISK].iter().all(|file| directory.join(file).is_file());

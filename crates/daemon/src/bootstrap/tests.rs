@@ -8,7 +8,7 @@ use xenapi::table::{host, host_cpu, host_metrics, pool, role, sm, sr, vm};
 use crate::db::{Db, Ref, View};
 use crate::dispatch::text;
 use crate::random;
-use crate::trial::{facts, make_first};
+use crate::tests::app::{facts, make_first};
 
 fn db() -> Db {
     Db::new(0, random::bytes, |_| Ok(()))
@@ -51,7 +51,7 @@ fn the_first_start_makes_what_clients_look_for() {
     });
 }
 
-/// Clients compare versions by their numbers.
+/// Clients compare the numbers of versions.
 #[test]
 fn the_host_says_what_it_is() {
     let db = db();
@@ -97,7 +97,7 @@ fn a_later_start_tells_what_is_another_and_makes_nothing_twice() {
     assert_eq!(db.read(|view| view.generation()), unchanged, "the same start changes nothing");
 }
 
-/// The storage is there before its record is, under a name that nothing else has.
+/// The storage exists before its record, under a unique name.
 #[tokio::test]
 async fn the_storage_of_the_first_start_is_made() {
     let drivers = sim::drivers(&Sim::new());

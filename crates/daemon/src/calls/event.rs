@@ -1,4 +1,4 @@
-//! Events, as calls.
+//! Messages of class `event`.
 
 use toolstack::boxed_future::BoxFuture;
 use xenapi::codes;
@@ -32,7 +32,7 @@ fn current_id(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(events::current(&ctx.app.db))
 }
 
-/// What `from` has taken the place of.
+/// Answers messages that `event.from` replaces.
 fn removed(_: &Ctx, _: &Args) -> CallResult {
     Err(codes::message_removed())
 }

@@ -1,5 +1,4 @@
-//! What is only kept: messages that do no more than write a field, and classes of which nobody
-//! here makes use.
+//! Messages that only write a field, and classes without behaviour.
 
 use xenapi::table::resolve::{Method, methods, resolve, written};
 use xenapi::table::{Role, blob, class, role, subject};
@@ -72,7 +71,7 @@ fn blank(ctx: &Ctx, name: &str, args: &Args) -> Vec<(xenapi::table::FieldIx, Val
     ]
 }
 
-/// An empty one, kept with the object under a name of its own.
+/// Creates an empty blob and adds it to the object under a name.
 fn new_blob(ctx: &Ctx, args: &Args) -> CallResult {
     let Method::Explicit(of, _) = ctx.method else {
         return Err(codes::not_implemented(ctx.name()));
@@ -101,7 +100,7 @@ fn uuid(view: &View<'_>, of: &str, it: &Ref) -> String {
     uuid.map(|uuid| text(uuid).to_owned()).unwrap_or_default()
 }
 
-/// Permissions are names and no records: no record is one, and none has one.
+/// Returns no roles: permissions are only names here, not role records.
 fn no_roles(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(Vec::new()))
 }
@@ -111,7 +110,7 @@ fn permissions(ctx: &Ctx, args: &Args) -> CallResult {
     Ok(permitted(role))
 }
 
-/// What a role may call, by name in lower case.
+/// Returns the names of the calls that a role permits, in lower case.
 fn permitted(role: Option<Role>) -> Value {
     let may = |name: &String| {
         resolve(name).is_some_and(|(method, _)| role.is_some_and(|role| method.least() <= role))
@@ -120,7 +119,7 @@ fn permitted(role: Option<Role>) -> Value {
     Value::Set(names.map(|name| Value::Str(name.to_ascii_lowercase())).collect())
 }
 
-/// The role that a record stands for.
+/// Returns the role of a record.
 pub(crate) fn role_of(view: &View<'_>, it: &Ref) -> Result<Option<Role>, ApiError> {
     Ok(text(view.get(it, role::Field::name_label)?).parse().ok())
 }
@@ -195,7 +194,7 @@ fn permissions_of_subject(ctx: &Ctx, args: &Args) -> CallResult {
     let most = ctx.read(|view| {
         let roles = roles(view, &args.object())?;
         let roles = roles.iter().map(|role| role_of(view, &Ref::from(text(role))));
-        // A role that is gone permits nothing.
+        // A destroyed role permits nothing.
         Ok::<_, ApiError>(roles.filter_map(Result::ok).flatten().max())
     })?;
     Ok(permitted(most))

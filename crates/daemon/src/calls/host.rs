@@ -1,4 +1,4 @@
-//! The host.
+//! Messages of class `host`.
 
 mod limits;
 mod slices;
@@ -32,13 +32,13 @@ pub(super) const CALLS: super::Calls = &[
     ("host.get_data_sources", Handler::Short(data_sources)),
 ];
 
-/// Settings of the toolstack among what clients keep with the host.
+/// Hooks for settings in the host's `other_config`.
 pub(super) const HOOKS: &[Hook] = &[
     Hook { field: "host.other_config", check: limits::check, follow: Some(limits::follow) },
     Hook { field: "host.other_config", check: slices::check, follow: Some(slices::follow) },
 ];
 
-/// Sets what the host's record has, when the daemon starts.
+/// Applies the settings of the host's record when the daemon starts.
 pub(crate) fn begin(app: &Arc<AppState>) {
     let host = app.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
     if let Some(host) = host {
@@ -60,7 +60,7 @@ fn enabled(ctx: &Ctx, args: &Args, whether: bool) -> CallResult {
     Ok(nothing())
 }
 
-/// There is no other host to which a machine could go.
+/// Evacuates a host. This fails if VMs run, because there is no other host.
 fn evacuate(ctx: &Ctx, args: &Args) -> CallResult {
     match ctx.read(|view| residents(view, &args.object())).first() {
         None => Ok(nothing()),
@@ -73,7 +73,7 @@ fn assert_can_evacuate(ctx: &Ctx, args: &Args) -> CallResult {
     if residents.is_empty() {
         return Ok(nothing());
     }
-    // As XenServer writes several errors into one parameter.
+    // XenServer also writes several errors into one parameter.
     let all: Vec<_> = residents.iter().map(|it| nowhere(it).details().join(",")).collect();
     Err(codes::cannot_evacuate_host(all.join("|")))
 }
@@ -84,12 +84,12 @@ fn which_prevent_evacuation(ctx: &Ctx, args: &Args) -> CallResult {
     Ok(Value::Map(residents.iter().map(|it| (it.to_string(), why(it))).collect()))
 }
 
-/// Why this machine stays where it is.
+/// Returns the error for a VM that cannot leave the host.
 fn nowhere(machine: &Ref) -> ApiError {
     codes::no_hosts_available(machine.as_str())
 }
 
-/// Machines on a host that could be moved away.
+/// Returns the VMs on a host without its control domain.
 fn residents(view: &View<'_>, it: &Ref) -> Vec<Ref> {
     let there = |machine: &&Object| {
         machine.get(vm::Field::resident_on.into()) == Some(&it.value())
@@ -98,7 +98,7 @@ fn residents(view: &View<'_>, it: &Ref) -> Vec<Ref> {
     view.all(&vm::CLASS).filter(there).map(|machine| machine.reference().clone()).collect()
 }
 
-/// The host keeps UTC.
+/// Returns the host's time, in UTC.
 fn time(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Date(ctx.app.clock.date()))
 }
@@ -127,7 +127,7 @@ fn methods(_: &Ctx, _: &Args) -> CallResult {
     Ok(list_methods())
 }
 
-/// The record alone: the host's own name is not the toolstack's to change.
+/// Sets the name in the record. The system's host name stays unchanged.
 fn set_hostname(ctx: &Ctx, args: &Args) -> CallResult {
     if args.text("hostname").is_empty() {
         return Err(codes::invalid_value("hostname", ""));
@@ -147,7 +147,7 @@ fn call_extension(_: &Ctx, args: &Args) -> CallResult {
     Err(codes::method_unknown(args.text("call")))
 }
 
-/// What is measured is told by `/metrics`.
+/// Returns no data sources; `/metrics` has the measurements.
 fn data_sources(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(Vec::new()))
 }

@@ -1,16 +1,12 @@
-//! What the messages do, class by class.
+//! Handlers of messages, by class.
 //!
-//! A message is looked up by its name. One that has no handler here does what follows from the
-//! table alone, or answers that it is not implemented. So a handler here also takes the place of
-//! what would follow: `VM.create`, or the setter of a field that a running machine must hear of.
+//! A message is found by its name. Messages without a handler here are generic or answered with
+//! "not implemented". A handler here replaces the generic behaviour, such as `VM.create` or the
+//! setter of a field that affects a running VM.
 
-pub(crate) mod carry;
 pub mod event;
 pub mod field_only;
 pub mod host;
-#[cfg(test)]
-mod life;
-pub(crate) mod message;
 pub mod network;
 pub mod pbd;
 pub(crate) mod pif;
@@ -20,7 +16,6 @@ pub mod sr;
 pub mod task;
 #[cfg(test)]
 mod tests;
-mod told;
 pub mod vbd;
 pub mod vdi;
 pub mod vif;
@@ -32,14 +27,14 @@ use std::sync::OnceLock;
 
 use crate::dispatch::{Handler, Hook};
 
-/// A list of messages with their handlers.
+/// List of messages with their handlers.
 pub type Calls = &'static [(&'static str, Handler)];
 
-/// All lists.
+/// All lists of handlers.
 const LISTS: &[Calls] = &[
     event::CALLS,
     host::CALLS,
-    message::CALLS,
+    crate::ops::message::CALLS,
     network::CALLS,
     pbd::CALLS,
     pif::CALLS,
@@ -58,18 +53,18 @@ const LISTS: &[Calls] = &[
     vm_lifecycle::CALLS,
 ];
 
-/// What belongs to writing fields, in lists.
+/// All lists of field hooks.
 const HOOKS: &[&[Hook]] =
     &[host::HOOKS, network::HOOKS, pbd::HOOKS, vbd::HOOKS, vdi::HOOKS, vif::HOOKS];
 
-/// Who carries out a message, if somebody does.
+/// Returns the handler of a message, if it has one.
 pub(crate) fn find(name: &str) -> Option<Handler> {
     static ALL: OnceLock<HashMap<&'static str, Handler>> = OnceLock::new();
     let all = ALL.get_or_init(|| LISTS.iter().flat_map(|list| list.iter().copied()).collect());
     all.get(name).copied()
 }
 
-/// What belongs to writing this field of this class.
+/// Returns the hooks of a field.
 pub(crate) fn hooks(class: &str, field: &str) -> Vec<&'static Hook> {
     let hooks = HOOKS.iter().flat_map(|list| list.iter());
     hooks.filter(|hook| hook.field.split_once('.') == Some((class, field))).collect()

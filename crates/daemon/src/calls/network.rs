@@ -1,4 +1,4 @@
-//! Networks.
+//! Messages of class `network`.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::dispatch::generic::{constructed, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::records::fields::{flag, int, references, uuid};
 
-/// Least and most bytes of a packet.
+/// Valid MTUs, in bytes.
 const MTUS: std::ops::RangeInclusive<i64> = 68..=65_535;
-/// Most time for the removal of a bridge.
+/// Time limit for the removal of a bridge.
 const BRIDGE_DEADLINE: Duration = Duration::from_secs(30);
-/// Most bytes of the name of a network device.
+/// Longest name of a network device, in bytes.
 const BRIDGE_BYTES_MAX: usize = 15;
 
 pub(super) const CALLS: super::Calls = &[
@@ -53,13 +53,13 @@ fn create(ctx: &Ctx, args: &Args) -> CallResult {
     Ok(made.value())
 }
 
-/// The bridge of a network whose maker has named none: the kernel takes 15 bytes.
+/// Returns the default bridge name of a network. The kernel allows 15 bytes.
 pub(crate) fn bridge_of(network: Uuid) -> String {
     let id = network.to_string();
     format!("rwbr{}", id.get(..8).unwrap_or(&id))
 }
 
-/// A name that a bridge can have, or none.
+/// Returns whether this is a valid bridge name or empty.
 fn is_bridge(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.len() <= BRIDGE_BYTES_MAX && name.chars().all(plain) && !matches!(name, "." | "..")
@@ -80,20 +80,21 @@ async fn destroy(ctx: Ctx, args: Args) -> CallResult {
         }
         let bridge = view.get(&net, network::Field::bridge)?.clone();
         tx.destroy(&network::CLASS, &net)?;
-        // Whoever makes a network may name the bridge of another one.
+        // Several networks may use one bridge.
         let is_it = |other: &Object| other.get(network::Field::bridge.into()) == Some(&bridge);
         let shared = tx.view().all(&network::CLASS).any(is_it);
         Ok((!shared).then(|| text(&bridge).to_owned()))
     })?;
     if let Some(bridge) = bridge {
-        // Nobody is in it any more. One that somebody else has made stays, and so does one that cannot be
-        // removed now, which is empty.
+        // The bridge has no ports now. A failure is ignored: a bridge of another program stays, and
+        // so does an empty one that cannot be removed.
         let _ = timeout(BRIDGE_DEADLINE, ctx.app.drivers.net.remove_bridge(&bridge)).await;
     }
     Ok(nothing())
 }
 
-/// As in XenServer not while somebody uses it: nobody expects to be cut off by that.
+/// Sets the default locking mode. Fails while a VIF of the network is plugged, as in XenServer,
+/// because the change could cut its guest off.
 fn set_default_locking_mode(ctx: &Ctx, args: &Args) -> CallResult {
     let net = args.object();
     ctx.change(|tx| {

@@ -1,15 +1,15 @@
-//! Hosts' connections to storage repositories.
+//! Messages of class `PBD`.
 
 use model::sr::SrOp;
 use toolstack::sr::Config;
 use xenapi::table::{host, pbd, sr};
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{at_once, gated};
 use super::sr::{about, begin, check, held, let_go};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, constructed, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
+use crate::ops::run::{at_once, gated};
 use crate::records::fields::{flag, pairs, reference, references};
 use crate::storage;
 
@@ -75,7 +75,7 @@ fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError> {
     })
 }
 
-/// What is asked for is so already: then nothing is done.
+/// Returns whether the PBD already is in the requested state, so that nothing is to be done.
 fn reached(view: &View<'_>, connection: &Ref, op: SrOp) -> Result<bool, ApiError> {
     Ok(flag(view, connection, pbd::Field::currently_attached)? == (op == SrOp::Plug))
 }
@@ -97,7 +97,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
         storage::measured(tx, &storage.sr, space)
     })?;
     storage.tidy(&ctx.app).await;
-    // It is connected, whether it tells its disks now or when it is asked again.
+    // The SR stays attached even if the scan fails.
     let _ = storage::scan(&ctx.app, &storage).await;
     drop(under_way);
     Ok(nothing())
@@ -115,7 +115,7 @@ async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     let attached = |tx: &mut Tx<'_>, is: bool| {
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(is))
     };
-    // From its beginning on, no machine gets a disk of it.
+    // From here on, no VM can attach a VDI of the SR.
     let under_way = begin(&ctx, &storage.sr, op, |tx| attached(tx, false)).await?;
     let ended = match ctx.read(|view| held(&ctx, view, &storage.sr)) {
         Some(held) => Err(codes::vdi_in_use(held.as_str(), op.name())),

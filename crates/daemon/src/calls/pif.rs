@@ -1,6 +1,6 @@
-//! Network devices of the host: cards, each with a network whose bridge it is in while it is plugged.
+//! Messages of class `PIF`: host NICs, each with a network. A plugged NIC is a port of the
+//! network's bridge.
 
-mod again;
 mod record;
 
 use toolstack::net::{HostNic, NetError};
@@ -15,9 +15,9 @@ use crate::errors::sentence;
 use crate::records::fields::{flag, int, reference, text, uuid};
 use record::{found, known, make};
 
-pub(crate) use again::replug;
+pub(crate) use crate::reconcile::pifs::replug;
 
-/// Largest packet of an Ethernet that nobody changed, in bytes.
+/// Default MTU of Ethernet, in bytes.
 const MTU: u32 = 1500;
 
 pub(super) const CALLS: super::Calls = &[
@@ -28,8 +28,8 @@ pub(super) const CALLS: super::Calls = &[
     ("PIF.unplug", Handler::Long(|ctx, args| Box::pin(unplug(ctx, args)))),
 ];
 
-/// Makes a record and a network for each card that has none, and sees what has become of the others.
-/// None is plugged: nobody has asked for that.
+/// Creates a record and a network for each new physical NIC, and updates the records of the others.
+/// No NIC is plugged, because no call requested it.
 async fn scan(ctx: Ctx, args: Args) -> CallResult {
     let (host, host_nics) = (args.object(), cards(&ctx.app).await?);
     let now = ctx.app.clock.date();
@@ -46,7 +46,7 @@ async fn scan(ctx: Ctx, args: Args) -> CallResult {
     Ok(nothing())
 }
 
-/// One that is no hardware, too: whoever names it means it.
+/// Creates the record of a NIC. Virtual devices are allowed here, because the call names one.
 async fn introduce(ctx: Ctx, args: Args) -> CallResult {
     let (host, device, mac) = (args.object(), args.text("device"), args.text("MAC"));
     let none = || codes::no_such_interface(device, mac);
@@ -74,7 +74,7 @@ fn forget(ctx: &Ctx, args: &Args) -> CallResult {
         }
         let metrics = reference(&tx.view(), &pif, pif::Field::metrics)?;
         tx.destroy(&pif::CLASS, &pif)?;
-        // What somebody else has removed is as good.
+        // The metrics may be destroyed already.
         let _gone = tx.destroy(&xenapi::table::pif_metrics::CLASS, &metrics);
         Ok(())
     })?;
@@ -89,7 +89,7 @@ async fn plug(ctx: Ctx, args: Args) -> CallResult {
     join(&ctx.app, &pif_target).await.map_err(|why| failed(&why))?;
     let noted = ctx.change(|tx| set_attached(tx, &pif, true));
     if let Err(error) = noted {
-        // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
+        // The PIF was forgotten meanwhile, so no later call could unplug it.
         let _left = ctx.app.drivers.net.leave(&pif_target.device, &pif_target.bridge).await;
         return Err(error);
     }
@@ -118,13 +118,13 @@ async fn unplug(ctx: Ctx, args: Args) -> CallResult {
     Ok(nothing())
 }
 
-/// One after the other for each.
-async fn turn(app: &AppState, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
+/// Locks a PIF, so that operations on it do not overlap.
+pub(crate) async fn turn(app: &AppState, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
     let id = app.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
     Ok(app.machines.lock_settings(&id.to_string()).await)
 }
 
-/// Whoever has it managed by somebody else does not want it touched.
+/// Checks that the PIF is managed by this server. Leaves it alone if another tool manages it.
 fn managed(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
     if flag(view, pif, pif::Field::managed)? {
         return Ok(());
@@ -132,15 +132,15 @@ fn managed(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
     Err(codes::operation_not_allowed("the device is not managed by this server"))
 }
 
-/// Where a device is to be.
-struct PifTarget {
-    device: String,
-    bridge: String,
+/// Device, bridge and MTU of a PIF.
+pub(crate) struct PifTarget {
+    pub(crate) device: String,
+    pub(crate) bridge: String,
     mtu: u32,
 }
 
 impl PifTarget {
-    fn of(view: &View<'_>, pif: &Ref) -> Result<Self, ApiError> {
+    pub(crate) fn of(view: &View<'_>, pif: &Ref) -> Result<Self, ApiError> {
         let net = reference(view, pif, pif::Field::network)?;
         let mtu = int(view, &net, network::Field::MTU)?;
         Ok(Self {
@@ -151,21 +151,21 @@ impl PifTarget {
     }
 }
 
-/// It is plugged or not, as somebody wanted: nothing is owed to it.
-fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiError> {
-    again::owe(tx, pif, false)?;
+/// Records whether the PIF is plugged, as requested. Removes a pending plug.
+pub(crate) fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiError> {
+    crate::reconcile::pifs::owe(tx, pif, false)?;
     tx.set(pif, pif::Field::currently_attached, Value::Bool(attached))
 }
 
-/// Brings it into its bridge, which is made where it is not there.
-async fn join(app: &AppState, pif_target: &PifTarget) -> Result<(), NetError> {
+/// Adds the device to its bridge, which is created if necessary.
+pub(crate) async fn join(app: &AppState, pif_target: &PifTarget) -> Result<(), NetError> {
     let net = &app.drivers.net;
     net.create_bridge(&pif_target.bridge, pif_target.mtu).await?;
     net.join(&pif_target.device, &pif_target.bridge).await
 }
 
-/// Notes what the kernel shows of it now; nothing where it is gone.
-async fn seen(app: &AppState, pif: &Ref) {
+/// Updates the record to the current state of the device. Does nothing if either does not exist.
+pub(crate) async fn seen(app: &AppState, pif: &Ref) {
     let Ok(host_nics) = cards(app).await else { return };
     let now = app.clock.date();
     let _gone = app.db.write_observed(|tx| {
@@ -177,7 +177,7 @@ async fn seen(app: &AppState, pif: &Ref) {
     });
 }
 
-async fn cards(app: &AppState) -> Result<Vec<HostNic>, ApiError> {
+pub(crate) async fn cards(app: &AppState) -> Result<Vec<HostNic>, ApiError> {
     app.drivers.net.cards().await.map_err(|why| failed(&why))
 }
 

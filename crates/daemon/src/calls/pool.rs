@@ -1,4 +1,4 @@
-//! The pool.
+//! Messages of class `pool`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) const CALLS: super::Calls = &[
     ("pool.get_license_state", Handler::Short(license_state)),
 ];
 
-/// What a change answers has been stored: there is nothing left to write.
+/// Writes nothing: answered changes are already stored.
 fn sync_database(_: &Ctx, _: &Args) -> CallResult {
     Ok(nothing())
 }
@@ -22,7 +22,7 @@ fn has_extension(_: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Bool(false))
 }
 
-/// Everything is permitted, for ever.
+/// Returns a licence that permits everything and never expires.
 fn license_state(_: &Ctx, _: &Args) -> CallResult {
     let says = [("edition", "free"), ("expiry", "never")];
     let says = says.map(|(key, value)| (key.to_owned(), Value::text(value)));

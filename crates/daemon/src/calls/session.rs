@@ -1,4 +1,4 @@
-//! Logging in and out.
+//! Messages of class `session`.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,8 @@ use crate::app::AppState;
 use crate::auth::ROOT;
 use crate::db::Ref;
 use crate::dispatch::generic::nothing;
-use crate::dispatch::{Args, CallResult, Ctx, Handler, Peer, text};
+use crate::dispatch::{Args, CallResult, Ctx, Handler, text};
+use crate::peer::Peer;
 use crate::tasks;
 
 pub(super) const CALLS: super::Calls = &[
@@ -24,7 +25,7 @@ pub(super) const CALLS: super::Calls = &[
     ("session.logout_subject_identifier", Handler::Short(logout_subject)),
 ];
 
-/// The call that is made without a session.
+/// Handles a login. It is the only call without a session.
 pub(crate) async fn login(app: &Arc<AppState>, args: &Args, peer: &Peer) -> CallResult {
     let (user, password) = (args.text("uname"), args.text("pwd"));
     let made = app.sessions.login(app, user, password, peer, args.text("originator")).await?;
@@ -53,7 +54,7 @@ fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
     })
 }
 
-/// Everybody who is logged in as a subject, each once.
+/// Returns the subjects that have sessions, each once.
 fn subject_identifiers(ctx: &Ctx, _: &Args) -> CallResult {
     let mut all: Vec<Value> = ctx.read(|view| {
         let sessions = view.all(&session::CLASS);
@@ -67,7 +68,8 @@ fn subject_identifiers(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(all))
 }
 
-/// Ends all sessions of a subject but the caller's. Root is no subject, and is called by its name.
+/// Ends all sessions of a subject except the caller's own. Root is not a subject and is named
+/// instead.
 fn logout_subject(ctx: &Ctx, args: &Args) -> CallResult {
     let user = args.text("subject_identifier");
     if user.is_empty() {
@@ -87,7 +89,7 @@ fn logout_subject(ctx: &Ctx, args: &Args) -> CallResult {
         sessions.map(|session| session.reference().clone()).collect()
     });
     for session in &theirs {
-        // One that has ended meanwhile is no reason to leave the others.
+        // A session may have ended meanwhile; the others still must end.
         let _ = end(ctx, session);
     }
     Ok(nothing())

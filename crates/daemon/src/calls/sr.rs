@@ -1,6 +1,6 @@
-//! Storage repositories.
+//! Messages of class `SR`.
 
-mod make;
+mod create;
 mod probe;
 
 use model::id::VdiId;
@@ -9,20 +9,20 @@ use model::sr::{SrFacts, SrOp};
 use xenapi::table::{sr, vdi};
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{OpCaller, at_once, gated, gone};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, refused};
 use crate::facts;
-use crate::records::current::{CurrentOp, CurrentOps};
+use crate::ops::current_ops::{CurrentOp, CurrentOps};
+use crate::ops::run::{OpCaller, at_once, gated, gone};
 use crate::records::fields::{references, uuid};
 use crate::storage::{self, SrHandle};
 
 pub(super) const CALLS: super::Calls = &[
-    ("SR.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
+    ("SR.create", Handler::Long(|ctx, args| Box::pin(create::create(ctx, args)))),
     ("SR.probe", Handler::Long(|ctx, args| Box::pin(probe::probe(ctx, args)))),
-    ("SR.introduce", Handler::Short(make::introduce)),
+    ("SR.introduce", Handler::Short(create::introduce)),
     ("SR.destroy", gated!(may_begin, end, SrOp::Destroy)),
     ("SR.forget", gated!(may_begin, end, SrOp::Forget)),
     ("SR.scan", gated!(may_begin, scanned, SrOp::Scan)),
@@ -45,25 +45,25 @@ fn supported_types(ctx: &Ctx, _: &Args) -> CallResult {
     Ok(Value::Set(ctx.app.storage.kinds().map(Value::text).collect()))
 }
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 pub(super) fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError> {
     let place = args.object();
     let (checked, about) = ctx.read(|view| (check(view, &place, op), about(view, &place, op)));
     at_once(checked).map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
-/// Whether an operation of an SR may begin.
+/// Checks whether an operation of an SR may begin.
 pub(super) fn check(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {
     let in_use = ends(op) && facts::used_disk(view, place).is_some();
     model::sr::check(op, &SrFacts { in_use, ..facts::sr(view, place).map_err(gone)? })
 }
 
-/// After it nobody reaches the SR's disks.
+/// Returns whether the operation makes the SR's VDIs unavailable.
 fn ends(op: SrOp) -> bool {
     matches!(op, SrOp::Unplug | SrOp::Destroy | SrOp::Forget)
 }
 
-/// An operation of an SR, with the disk that may be in its way.
+/// Returns the objects of an SR operation, with the VDI that may be in its way.
 pub(super) fn about(view: &View<'_>, place: &Ref, op: SrOp) -> About {
     let about = About::sr(place, op);
     let used = if ends(op) { facts::used_disk(view, place) } else { None };
@@ -73,7 +73,7 @@ pub(super) fn about(view: &View<'_>, place: &Ref, op: SrOp) -> About {
     }
 }
 
-/// Begins an operation of an SR when its turn has come, and does what belongs to its beginning.
+/// Waits until an operation of an SR may begin, and makes the changes in `first` as it begins.
 pub(super) async fn begin(
     ctx: &Ctx,
     place: &Ref,
@@ -109,20 +109,19 @@ async fn end(ctx: Ctx, args: Args, op: SrOp) -> CallResult {
     if let Some(held) = held {
         return Err(codes::vdi_in_use(held.as_str(), op.name()));
     }
-    // One of a type that nobody knows has nothing to let go of.
+    // An SR without a driver has nothing to detach.
     if let Ok(storage) = storage {
         let_go(&ctx, &storage).await?;
         if op == SrOp::Destroy {
             storage.destroy(&config?).await?;
         }
     }
-    ctx.change(|tx| make::remove(tx, &place))?;
+    ctx.change(|tx| create::remove(tx, &place))?;
     drop(under_way);
     Ok(nothing())
 }
 
-/// A disk of this storage that a machine holds: the records may say that none does, while one that
-/// hangs still has it.
+/// Returns a VDI of this SR that a VM still uses. Records may show no user while a hung VM uses it.
 pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
     let disks = references(view, place, sr::Field::VDIs).unwrap_or_default();
     disks.into_iter().find(|disk| {
@@ -131,9 +130,9 @@ pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
     })
 }
 
-/// Disconnects an SR of which nothing is in use.
+/// Ends the SR's datapath and detaches the SR. None of its VDIs may be in use.
 pub(super) async fn let_go(ctx: &Ctx, storage: &SrHandle) -> Result<(), ApiError> {
-    // Who served its disks may hang with the storage, which keeps nobody from letting go of that.
+    // The datapath may hang with its storage. The detach continues.
     if let Err(error) = ctx.app.drivers.io.end(storage.id).await {
         tracing::warn!("what served the disks of {} goes on: {error}", storage.id);
     }

@@ -1,4 +1,4 @@
-//! Tasks.
+//! Messages of class `task`.
 
 use xenapi::table::task;
 use xenapi::{Value, codes};

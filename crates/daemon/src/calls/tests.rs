@@ -7,7 +7,7 @@ use xenapi::table::{class, host, pool, role, subject};
 use super::{HOOKS, LISTS};
 use crate::db::Ref;
 use crate::dispatch::text;
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 #[test]
 fn each_message_has_one_handler_and_is_in_the_table() {
@@ -30,8 +30,7 @@ fn each_hook_belongs_to_a_field_that_clients_write() {
     }
 }
 
-/// A getter that follows from the table is not replaced: it would tell something else than the
-/// record does.
+/// Generic getters must not be replaced, or they could differ from the record.
 #[test]
 fn getters_tell_what_records_tell() {
     for (name, _) in LISTS.iter().flat_map(|list| list.iter()) {
@@ -213,7 +212,7 @@ async fn events_tell_of_calls() {
     assert_eq!(refused, ["EVENT_FROM_TOKEN_PARSE_FAILURE", "x"]);
 }
 
-/// Somebody sets the clock on the wall, by a day in either direction.
+/// The wall clock is set by a day in both directions.
 #[tokio::test]
 async fn a_clock_that_is_set_ends_nothing_and_loses_no_event() {
     const DAY: i64 = 24 * 60 * 60;

@@ -1,7 +1,6 @@
-//! Disk devices of machines.
+//! Messages of class `VBD`.
 
-mod live;
-mod make;
+pub(crate) mod create;
 
 use std::sync::Arc;
 
@@ -13,25 +12,25 @@ use model::vm::{PowerState, Strictness};
 use xenapi::ApiError;
 use xenapi::table::vbd;
 
-use super::carry::{
-    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
-};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::records::current::CurrentOp;
+use crate::ops::current_ops::CurrentOp;
+use crate::ops::run::{
+    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
+};
 use crate::records::fields::{flag, reference, uuid};
 use crate::records::{effects, machine_config};
 
-pub(super) use live::HOOKS;
-pub(crate) use live::reapply;
-pub(super) use make::numbers;
+pub(super) use crate::ops::vbd_settings::HOOKS;
+pub(crate) use crate::ops::vbd_settings::reapply;
+pub(super) use create::numbers;
 
 pub(super) const CALLS: &[(&str, Handler)] = &[
-    ("VBD.create", Handler::Short(make::create)),
-    ("VBD.destroy", Handler::Short(make::destroy)),
+    ("VBD.create", Handler::Short(create::create)),
+    ("VBD.destroy", Handler::Short(create::destroy)),
     ("VBD.plug", cancellable!(may_begin, device, VbdOp::Plug)),
     ("VBD.unplug", cancellable!(may_begin, device, VbdOp::Unplug)),
     ("VBD.unplug_force", cancellable!(may_begin, device, VbdOp::UnplugForce)),
@@ -41,7 +40,7 @@ pub(super) const CALLS: &[(&str, Handler)] = &[
     ("VBD.assert_attachable", Handler::Short(assert_attachable)),
 ];
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VbdOp) -> Result<(), ApiError> {
     let (slot, disk) = (args.object(), inserted(args, op));
     let (checked, about) = ctx.read(|view| {
@@ -65,7 +64,7 @@ async fn device(ctx: Ctx, args: Args, op: VbdOp) -> CallResult {
     Ok(nothing())
 }
 
-/// The disk that is to be put into a drive.
+/// Returns the VDI to insert.
 fn inserted(args: &Args, op: VbdOp) -> Option<Ref> {
     (op == VbdOp::Insert).then(|| args.reference("vdi"))
 }
@@ -92,7 +91,7 @@ fn check(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<&Ref>) -> Result<(
     model::vbd::check(op, &vbd, &vm, Strictness::Lenient)
 }
 
-/// Changes the medium in a drive of a machine that is halted. Says whether that was it.
+/// Changes the medium in a drive of a halted VM. Returns false if the VM is not halted.
 fn medium_at_rest(
     ctx: &Ctx,
     slot: &Ref,
@@ -133,7 +132,7 @@ fn work(
     let gate: Precheck = Arc::new(move |tx| {
         check(&tx.view(), &of, op, disk.as_ref())?;
         match &disk {
-            // The plan takes what the slot has.
+            // The plan inserts the VDI that the VBD names.
             Some(_) => effects::fill(tx, &of, disk.as_ref()).map_err(gone),
             None => Ok(()),
         }
@@ -150,7 +149,7 @@ fn work(
     })
 }
 
-/// A medium that did not get into its drive is not in it.
+/// Empties the VBD after a failed insert.
 fn not_inserted(ctx: &Ctx, slot: &Ref) {
     let noted = ctx.app.db.write_observed(|tx| {
         if flag(&tx.view(), slot, vbd::Field::currently_attached)? {
@@ -158,7 +157,7 @@ fn not_inserted(ctx: &Ctx, slot: &Ref) {
         }
         effects::fill(tx, slot, None)
     });
-    // A drive that is gone has no medium.
+    // A destroyed drive has no medium.
     drop(noted);
 }
 

@@ -1,6 +1,6 @@
-//! Disks.
+//! Messages of class `VDI`.
 
-mod make;
+mod create;
 mod resize;
 
 use model::refusal::Refusal;
@@ -10,23 +10,23 @@ use toolstack::machines::VolumeLock;
 use xenapi::table::{sr, vdi};
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{OpCaller, at_once, gated, gone};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler, Hook, text};
 use crate::errors::{About, refused};
 use crate::facts;
-use crate::records::current::{CurrentOp, CurrentOps};
+use crate::ops::current_ops::{CurrentOp, CurrentOps};
+use crate::ops::run::{OpCaller, at_once, gated, gone};
 use crate::records::fields::{reference, uuid};
 
-pub(super) use make::{create_disk, destroy_disk};
+pub(super) use create::{create_disk, destroy_disk};
 
 pub(super) const CALLS: super::Calls = &[
-    ("VDI.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
-    ("VDI.destroy", gated!(may_begin, make::destroy, VdiOp::Destroy)),
-    ("VDI.forget", gated!(may_begin, make::forget, VdiOp::Forget)),
-    ("VDI.introduce", Handler::Long(|ctx, args| Box::pin(make::introduce(ctx, args)))),
-    ("VDI.update", gated!(may_begin, make::update, VdiOp::Update)),
+    ("VDI.create", Handler::Long(|ctx, args| Box::pin(create::create(ctx, args)))),
+    ("VDI.destroy", gated!(may_begin, create::destroy, VdiOp::Destroy)),
+    ("VDI.forget", gated!(may_begin, create::forget, VdiOp::Forget)),
+    ("VDI.introduce", Handler::Long(|ctx, args| Box::pin(create::introduce(ctx, args)))),
+    ("VDI.update", gated!(may_begin, create::update, VdiOp::Update)),
     ("VDI.resize", Handler::Gated(resize::may_begin, |ctx, args| Box::pin(resize::run(ctx, args)))),
     ("VDI.resize_online", gated!(may_begin, resize::online, VdiOp::ResizeOnline)),
     ("VDI.clone", gated!(may_begin, not_here, VdiOp::Clone)),
@@ -59,7 +59,7 @@ fn set(ctx: &Ctx, args: &Args, field: vdi::Field) -> CallResult {
     generic::set(ctx, args, field)
 }
 
-/// Nobody uses the disk: what a machine was started with is not changed under it.
+/// Checks that no VM uses the VDI, because these settings apply from the attach on.
 fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
     let facts = facts::vdi(&tx.view(), disk)?;
     if facts.users.iter().any(|user| user.attached) {
@@ -68,7 +68,7 @@ fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiErr
     Ok(())
 }
 
-/// Disks keep what is written to them: nothing else is done here.
+/// Sets `on_boot`. Only `persist` is supported.
 fn set_on_boot(ctx: &Ctx, args: &Args) -> CallResult {
     if args.text("value") != "persist" {
         let place = ctx.read(|view| reference(view, &args.object(), vdi::Field::SR))?;
@@ -77,7 +77,7 @@ fn set_on_boot(ctx: &Ctx, args: &Args) -> CallResult {
     generic::set(ctx, args, vdi::Field::on_boot)
 }
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VdiOp) -> Result<(), ApiError> {
     let disk = args.object();
     let (checked, about) = ctx.read(|view| (check(view, &disk, op), About::vdi(view, &disk, op)));
@@ -88,13 +88,13 @@ fn check(view: &View<'_>, disk: &Ref, op: VdiOp) -> Result<(), Refusal> {
     model::vdi::check(op, &facts::vdi(view, disk).map_err(gone)?)
 }
 
-/// What the gate has let through though it is not done here.
+/// Refuses an operation that the precheck allows but that is not implemented.
 async fn not_here(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     let about = ctx.read(|view| About::vdi(view, &args.object(), op));
     Err(about.refused(Refusal::NotImplemented))
 }
 
-/// A disk, its place, and what each is called in its storage.
+/// VDI with its SR and its volume ID.
 struct Disk {
     disk: Ref,
     id: model::id::VdiId,
@@ -106,8 +106,7 @@ fn disk_of(view: &View<'_>, disk: &Ref) -> Result<Disk, ApiError> {
     Ok(Disk { disk: disk.clone(), id, place: reference(view, disk, vdi::Field::SR)? })
 }
 
-/// Begins an operation of a disk when its turn has come, and with it one of its SR if it has a part
-/// in it.
+/// Waits until an operation of a VDI may begin, together with one of its SR if `of_sr` is given.
 async fn begin(
     ctx: &Ctx,
     disk: &Disk,
@@ -128,8 +127,7 @@ async fn begin(
     begun.await.map_err(|why| refused(&ctx.app.db, why, &about))
 }
 
-/// Keeps machines from the disk. The records may say that none has it, while one that hangs still
-/// does.
+/// Locks the volume against attaches. Records may show no user while a hung VM uses it.
 fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<VolumeLock<'a>, ApiError> {
     let taken = ctx.app.machines.lock_volume(disk.id);
     taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
@@ -143,7 +141,7 @@ fn check_sr(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {
     model::sr::check(op, &facts::sr(view, place).map_err(gone)?)
 }
 
-/// A reference that a record was given.
+/// Returns a text field of a given record.
 fn given<'a>(fields: &'a std::collections::BTreeMap<String, Value>, name: &str) -> &'a str {
     fields.get(name).map_or("", text)
 }

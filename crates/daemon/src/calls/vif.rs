@@ -1,8 +1,7 @@
-//! Network devices of machines.
+//! Messages of class `VIF`.
 
-mod live;
+mod create;
 mod mac;
-mod make;
 mod settings;
 
 use std::sync::Arc;
@@ -15,32 +14,32 @@ use model::vm::Strictness;
 use xenapi::ApiError;
 use xenapi::table::vif;
 
-use super::carry::{
-    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
-};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::records::current::CurrentOp;
+use crate::ops::current_ops::CurrentOp;
+use crate::ops::run::{
+    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
+};
 use crate::records::fields::{flag, reference, uuid};
 
-pub(super) use live::HOOKS;
-pub(crate) use live::reapply;
-pub(super) use make::{copied, numbers};
+pub(super) use crate::ops::vif_settings::HOOKS;
+pub(crate) use crate::ops::vif_settings::reapply;
+pub(super) use create::{copied, numbers};
 pub(super) use settings::CALLS as SETTINGS;
 
 pub(super) const CALLS: super::Calls = &[
-    ("VIF.create", Handler::Short(make::create)),
-    ("VIF.destroy", Handler::Short(make::destroy)),
+    ("VIF.create", Handler::Short(create::create)),
+    ("VIF.destroy", Handler::Short(create::destroy)),
     ("VIF.plug", cancellable!(may_begin, device, VifOp::Plug)),
     ("VIF.unplug", cancellable!(may_begin, device, VifOp::Unplug)),
     ("VIF.unplug_force", cancellable!(may_begin, device, VifOp::Unplug)),
     ("VIF.move", Handler::Long(|ctx, args| Box::pin(moved(ctx, args)))),
 ];
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VifOp) -> Result<(), ApiError> {
     let device = args.object();
     let (checked, about) =
@@ -84,7 +83,7 @@ fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<VmOpRequest, ApiErro
     })
 }
 
-/// Puts a device on another network. A guest that has it sees it go and come.
+/// Moves a VIF to another network. A running guest sees an unplug and a plug.
 async fn moved(ctx: Ctx, args: Args) -> CallResult {
     let device = args.object();
     let attached = ctx.read(|view| flag(view, &device, vif::Field::currently_attached))?;

@@ -1,8 +1,8 @@
-//! Machines and templates: what they are, how they come and go.
+//! Messages of class `VM` about records: creation, settings, destruction.
 
 mod clone;
+mod create;
 mod disks;
-mod make;
 mod memory;
 mod provision;
 mod queries;
@@ -13,20 +13,20 @@ use model::vm::{Strictness, VmOp};
 use xenapi::table::vm;
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{at_once, cancellable, gated, gone};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, refused};
 use crate::facts;
+use crate::ops::run::{at_once, cancellable, gated, gone};
 use crate::records::fields::{flag, int};
 
-/// The key of `other_config` from which a machine's Ethernet addresses follow.
+/// Key in `other_config` from which a VM's MAC addresses are derived.
 pub(super) const MAC_SEED: &str = "mac_seed";
 
 pub(super) const CALLS: super::Calls = &[
-    ("VM.create", Handler::Short(make::create)),
-    ("VM.destroy", gated!(may_begin, make::destroy, VmOp::Destroy)),
+    ("VM.create", Handler::Short(create::create)),
+    ("VM.destroy", gated!(may_begin, create::destroy, VmOp::Destroy)),
     ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
     ("VM.copy", gated!(may_begin, not_here, VmOp::Copy)),
     ("VM.provision", cancellable!(may_begin, provision::provision, VmOp::Provision)),
@@ -54,7 +54,7 @@ pub(super) const CALLS: super::Calls = &[
 pub(super) use memory::CALLS as MEMORY;
 pub(super) use queries::CALLS as ASKED;
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     let machine = args.object();
     let checked = ctx.read(|view| check(view, &machine, op));
@@ -65,18 +65,18 @@ fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {
     model::vm::check(op, &facts::vm(view, machine).map_err(gone)?, Strictness::Lenient)
 }
 
-/// The operation may be done within this change.
+/// Checks within a change whether the operation is allowed.
 fn allowed(tx: &Tx<'_>, machine: &Ref, op: VmOp) -> Result<(), ApiError> {
     let view = tx.view();
     check(&view, machine, op).map_err(|why| About::vm(machine, op).refused(why))
 }
 
-/// What the gate has let through though it is not done here.
+/// Refuses an operation that the precheck allows but that is not implemented.
 async fn not_here(_: Ctx, args: Args, op: VmOp) -> CallResult {
     Err(About::vm(&args.object(), op).refused(Refusal::NotImplemented))
 }
 
-/// Makes a template of a machine, or a machine of a template.
+/// Turns a VM into a template, or a template into a VM.
 fn set_is_a_template(ctx: &Ctx, args: &Args) -> CallResult {
     let (machine, wanted) = (args.object(), args.flag("value"));
     ctx.change(|tx| {
@@ -106,7 +106,7 @@ fn vcpus(ctx: &Ctx, args: &Args, field: vm::Field) -> CallResult {
     Ok(nothing())
 }
 
-/// A machine starts with no more CPUs than it can have, and it can have as many as QEMU gives.
+/// Checks the numbers of CPUs: at startup at most the maximum, which is at most QEMU's limit.
 fn vcpus_fit(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
     let most = int(view, machine, vm::Field::VCPUs_max)?;
     let first = int(view, machine, vm::Field::VCPUs_at_startup)?;

@@ -1,4 +1,4 @@
-//! Starts and ends of machines.
+//! Messages of class `VM` about power states.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use toolstack::machines::OpError;
 use xenapi::table::{host, vm};
 use xenapi::{ApiError, codes};
 
-use super::carry::{
-    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look,
-    run_vm_op,
-};
 use crate::app::AppState;
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
 use crate::errors::{About, failed, refused};
 use crate::facts;
-use crate::records::current::CurrentOp;
+use crate::ops::current_ops::CurrentOp;
+use crate::ops::pending_op::{self, PendingOpIntent};
+use crate::ops::run::{
+    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look,
+    run_vm_op,
+};
 use crate::records::fields::{flag, references};
 use crate::records::machine_config::makes_domain;
-use crate::records::owed::{self, PendingOpIntent};
 use crate::records::{bootable, machine_config};
 
-/// Every operation of this file begins and ends alike; what differs is in `LifeOp`.
+/// Lists the operations of this file, which share one handler. `plan_of` has their differences.
 macro_rules! handlers {
     ($($name:literal $op:ident;)*) => {
-        pub(super) const CALLS: &[(&str, Handler)] = &[$((
+        pub(crate) const CALLS: &[(&str, Handler)] = &[$((
             concat!("VM.", $name),
             cancellable!(may_begin, life, VmOp::$op),
         ),)*];
@@ -62,7 +62,7 @@ handlers! {
     "query_services" QueryServices;
 }
 
-/// Whether the operation may begin, before there is a task.
+/// Checks whether the operation may begin, before a task exists.
 fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     let machine = args.object();
     let checked = ctx.read(|view| check(view, &machine, op));
@@ -70,17 +70,17 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
     if makes_domain(op) { bootable_here(ctx, &machine) } else { Ok(()) }
 }
 
-/// Nothing of the host or of the machine keeps it from booting.
+/// Checks that the VM can boot on this host.
 ///
 /// # Errors
-/// What does.
+/// The reason why it cannot.
 pub(super) fn bootable_here(ctx: &Ctx, machine: &Ref) -> Result<(), ApiError> {
     ctx.read(enabled)?;
     let vm = ctx.read(|view| id_of(view, machine))?;
     match bootable(&ctx.app.db, vm, &ctx.app.settings.boot) {
         Err(why) => Err(codes::bootloader_failed(machine.as_str(), why)),
         Ok(_) => ctx.read(|view| {
-            // An operation of a disk is no obstacle: it is waited for.
+            // An operation on a VDI is no reason to refuse: the start waits for it.
             let checked = disks(view, machine, at_once);
             checked.map_err(|(slot, why)| About::vbd(view, &slot, VbdOp::Attach).refused(why))
         }),
@@ -108,7 +108,7 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     Ok(nothing())
 }
 
-/// The disk for which the machine was refused, as long as it still is.
+/// Returns the disk that caused the refusal, if it still does.
 fn refused_disk(ctx: &Ctx, machine: &Ref, why: &Refusal) -> Option<About> {
     ctx.read(|view| match disks(view, machine, |checked| checked) {
         Err((slot, refusal)) if refusal == *why && slot != *machine => {
@@ -137,10 +137,10 @@ async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), 
     run_vm_op(&ctx.app, &OpCaller::of(ctx), &vm_op_request).await
 }
 
-/// An operation of a machine, for whoever begins it.
+/// Builds the request for a VM operation.
 ///
 /// # Errors
-/// The machine is gone.
+/// The VM does not exist.
 pub(crate) fn work(
     app: &AppState,
     machine: &Ref,
@@ -165,12 +165,13 @@ pub(crate) fn work(
     };
     let field = vm::Field::current_operations.into();
     let marks = vec![CurrentOp { of: machine.clone(), field, op: op.name() }];
-    // Whoever has asked for a start asks again if its daemon died; an end is not taken back.
-    let pending_op_intent = owed::ends(op).then(|| PendingOpIntent::this(op));
+    // Only operations that end a domain become pending ops, because they cannot be undone. A client
+    // whose start is lost starts the VM again.
+    let pending_op_intent = pending_op::ends(op).then(|| PendingOpIntent::this(op));
     Ok(VmOpRequest { vm, op: plan, marks, look, gate, pending_op_intent })
 }
 
-/// Cleanly if the guest does it, else by force.
+/// Shuts a VM down cleanly if the guest cooperates, else by force.
 async fn shutdown(ctx: &Ctx, machine: &Ref) -> Result<(), OpError> {
     let power = ctx.read(|view| machine_config::power(view, machine));
     if power == Ok(PowerState::Running) {
@@ -187,7 +188,7 @@ fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {
     model::vm::check(op, &facts, Strictness::Lenient)
 }
 
-/// The host takes machines.
+/// Checks that the host is enabled.
 fn enabled(view: &View<'_>) -> Result<(), ApiError> {
     for host in view.all(&host::CLASS) {
         let host = host.reference();
@@ -200,7 +201,8 @@ fn enabled(view: &View<'_>) -> Result<(), ApiError> {
 
 type Checked = Result<(), Refusal>;
 
-/// Every disk and drive can be had; else the first that cannot, for what `counts`.
+/// Checks that every VBD can be attached. The error names the first one that cannot. `counts`
+/// filters refusals.
 fn disks(
     view: &View<'_>,
     machine: &Ref,

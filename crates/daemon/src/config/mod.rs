@@ -1,4 +1,4 @@
-//! What the daemon runs with: options, over the configuration file, over what is usual.
+//! Configuration of the daemon: options override the configuration file, which overrides defaults.
 
 #[cfg(test)]
 mod tests;
@@ -22,89 +22,90 @@ use crate::xapi_socket::XAPI;
 use values::{limits, product, slices, within};
 use written::ConfigFile;
 
-/// Configuration that is read if nothing else is said.
+/// Default configuration file.
 const USUAL_FILE: &str = "/etc/ringway/ringwayd.toml";
-/// Where state is kept if nothing else is said.
+/// Default state directory.
 const USUAL_STATE: &str = "/var/lib/ringway";
-/// Where sockets are if nothing else is said.
+/// Default run directory, which contains the sockets.
 const USUAL_RUN: &str = "/run/ringway";
 /// Name of the socket in the run directory.
 const SOCKET_NAME: &str = "ringwayd.sock";
-/// Longest configuration, in bytes.
+/// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Directories from which machines may boot if nothing else is said.
+/// Default directories from which VMs may boot.
 const USUAL_BOOT: [&str; 2] = ["/boot", "/usr/share/ringway/guest"];
-/// How long an operation may wait for its turn at a machine if nothing else is said.
+/// Default for the longest time that an operation waits in its VM's queue.
 const USUAL_QUEUE: Duration = Duration::from_secs(120);
 
-/// What the daemon runs with.
+/// Resolved configuration of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonConfig {
-    /// Directory of what is remembered.
+    /// Directory of persistent state.
     pub state: PathBuf,
-    /// Directory of what a reboot of the host forgets.
+    /// Directory of state that does not survive a reboot of the host.
     pub run: PathBuf,
-    /// Where to listen on TCP.
+    /// TCP addresses to listen on.
     pub listen: Vec<Listen>,
-    /// The Unix socket.
+    /// Path of the Unix socket.
     pub socket: PathBuf,
-    /// Another place where clients look for the socket; none for a daemon beside the host's own.
+    /// Second path where clients expect the socket. `None` unless the socket is at the default
+    /// path.
     pub known: Option<PathBuf>,
-    /// What runs the machines.
+    /// Hypervisor that runs VMs.
     pub hypervisor: HypervisorKind,
-    /// Users and passwords, if their file was named.
+    /// Password file, if one was configured.
     pub password_file: Option<PathBuf>,
-    /// Directories from which kernels and ramdisks may be taken.
+    /// Directories from which kernels and ramdisks may be loaded.
     pub boot: Vec<PathBuf>,
-    /// How many device steps run at once.
+    /// Limits of concurrent device steps.
     pub limits: StepLimits,
-    /// How long steps may take.
+    /// Deadlines of steps.
     pub deadlines: Deadlines,
-    /// How long an operation waits for its turn at a machine.
+    /// Longest time that an operation waits in its VM's queue.
     pub queue: Duration,
-    /// What the host says it is. Clients do what they do for a brand that they know, and compare
+    /// Product identity of the host. Clients enable features for brands that they know, and compare
     /// versions.
     pub product: Product,
-    /// The control groups.
+    /// Control group settings.
     pub slices: SliceSettings,
 }
 
-/// The control groups by which CPU time is kept for control.
+/// Settings of the control groups that reserve CPU time for the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceSettings {
-    /// Whether there are any.
+    /// Whether control groups are created.
     pub mode: SlicesMode,
-    /// What their names begin with.
+    /// Prefix of the group names.
     pub name: String,
-    /// Their weights, where the host's record says nothing else.
+    /// Weights where the host's record sets none.
     pub weights: Weights,
 }
 
-/// Why there are no settings.
+/// Reason why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("the configuration {} cannot be read: see to its path and permissions", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The file is invalid.
     #[error("the configuration {} is wrong: {what}", .path.display())]
     Wrong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where, and what would be right.
+        /// Location of the error and what is valid there.
         what: String,
     },
 }
 
-/// What to run with.
+/// Resolves the configuration from options, file and defaults.
 ///
 /// # Errors
-/// The configuration file was named and is not there, or what is in it is wrong.
+/// [`ConfigError`] if a named configuration file does not exist, or if the file is invalid.
 pub fn settings(options: Options) -> Result<DaemonConfig, ConfigError> {
     let (path, must) = match &options.config {
         Some(path) => (path.clone(), true),
@@ -131,7 +132,7 @@ fn resolve(options: Options, text: &str) -> Result<DaemonConfig, String> {
     let config_file: ConfigFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let own_state = options.state.is_some();
     let moved = options.run.is_none() && config_file.run.is_none() && own_state;
-    // Processes that are started elsewhere are told of it.
+    // Other processes receive these paths and may have another working directory.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let state = absolute(options.state.or(config_file.state).unwrap_or_else(|| USUAL_STATE.into()));
     let run = options.run.or(config_file.run).map(absolute);

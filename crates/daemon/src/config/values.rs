@@ -1,4 +1,4 @@
-//! From what is written to what holds: checked, and with what is usual for what is not said.
+//! Validates configured values and fills in defaults.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
 use crate::bootstrap::Product;
 use crate::options::SlicesMode;
 
-/// Longest of the times that can be given.
+/// Longest time that can be configured.
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many steps run at once: what is not said is as a host of this size needs it.
+/// Returns the limits of concurrent steps. Defaults depend on the size of the host.
 pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<StepLimits, String> {
     let usual = StepLimits { host: sizes.steps.value, ..StepLimits::default() };
     let limits = StepLimits {
@@ -29,7 +29,7 @@ pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<StepLimi
     Ok(limits)
 }
 
-/// A time of 1 s to [`TIME_MAX`], if one is given.
+/// Checks that a time is between 1 s and [`TIME_MAX`], if it is given.
 pub(super) fn within(name: &str, seconds: Option<u64>) -> Result<Option<Duration>, String> {
     let most = TIME_MAX.as_secs();
     match seconds {
@@ -48,7 +48,7 @@ pub(super) fn product(written: WrittenIdentity) -> Result<Product, String> {
     })
 }
 
-/// Numbers with dots between them.
+/// Checks that a version consists of numbers separated by dots.
 fn numbers(name: &str, given: Option<String>, usual: &str) -> Result<String, String> {
     let text = given.unwrap_or_else(|| usual.to_owned());
     if text.split('.').all(|part| part.parse::<u32>().is_ok()) {
@@ -57,7 +57,7 @@ fn numbers(name: &str, given: Option<String>, usual: &str) -> Result<String, Str
     Err(format!("{name} = {text:?}: give numbers with dots between them, as {usual}"))
 }
 
-/// The control groups. A daemon with a state directory of its own has groups of its own.
+/// Resolves the control group settings. A daemon with its own state directory has its own groups.
 pub(super) fn slices(
     asked: Option<SlicesMode>,
     written: WrittenSlices,
@@ -75,7 +75,7 @@ pub(super) fn slices(
     Ok(SliceSettings { mode: asked.or(written.mode).unwrap_or_default(), name, weights })
 }
 
-/// A name that no other state directory has, but for an accident (FNV-1a, 32 bits).
+/// Returns a name for a state directory. Collisions are unlikely (FNV-1a, 32 bits).
 fn named(state: &Path) -> String {
     let hash =
         state.as_os_str().as_encoded_bytes().iter().fold(0x811c_9dc5_u32, |hash, byte| {

@@ -1,4 +1,4 @@
-//! The configuration file, as it is written.
+//! Syntax of the configuration file.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::options::{HypervisorKind, Listen, SlicesMode};
 
-/// All of it.
+/// The whole configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(super) struct ConfigFile {

@@ -1,4 +1,4 @@
-//! Sets of references that follow from other fields.
+//! Reference sets that are derived from reference fields of other objects.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -8,16 +8,17 @@ use xenapi::{NULL_REF, Value};
 
 use super::Ref;
 
-/// A field that names objects, and the set of those that gathers who names them.
+/// A reference field, and the derived set on the referenced class.
 type Pair = (FieldIx, FieldIx);
 
-/// The fields of a class whose references are gathered, as those of `VBD.VM` are in `VM.VBDs`.
+/// Returns the reference fields of a class that have a derived set. For example, `VBD.VM` fills
+/// `VM.VBDs`.
 pub(super) fn of_class(class: &str) -> &'static [Pair] {
     static ALL: OnceLock<HashMap<&'static str, Vec<Pair>>> = OnceLock::new();
     ALL.get_or_init(all).get(class).map_or(&[], Vec::as_slice)
 }
 
-/// Which set gathers the references of a field.
+/// Returns the derived set of a reference field, if it has one.
 pub(super) fn of(field: FieldIx) -> Option<FieldIx> {
     of_class(field.class()).iter().find(|(named, _)| *named == field).map(|(_, set)| *set)
 }
@@ -33,7 +34,7 @@ fn all() -> HashMap<&'static str, Vec<Pair>> {
     pairs
 }
 
-/// The sets that these fields of an object of the class put it into: set and holder.
+/// Returns the derived sets that contain an object with these fields, each with the set's holder.
 pub(super) fn links(class: &Class, fields: &[Value]) -> Vec<(FieldIx, Ref)> {
     let mut links = Vec::new();
     for (field, set) in of_class(class.name) {
@@ -44,7 +45,7 @@ pub(super) fn links(class: &Class, fields: &[Value]) -> Vec<(FieldIx, Ref)> {
     links
 }
 
-/// The references that a value holds.
+/// Returns the references in a value.
 pub(super) fn named(value: &Value) -> impl Iterator<Item = &str> {
     let values = match value {
         Value::Set(values) => values.as_slice(),

@@ -1,7 +1,7 @@
-//! What a record may hold: values of the types of its fields, and not too much of them.
+//! Checks types and size limits of records.
 //!
-//! Every change of a record sends all of it to whoever watches, and stores all of it. What clients
-//! ask for is bounded here; what is noted of the world bounds itself where it is written.
+//! Each change of a record sends the whole record to subscribers and stores it. So requested
+//! changes have a size limit. Observed changes are bounded where they are written.
 
 use xenapi::coerce::fits;
 use xenapi::table::{Class, FieldIx};
@@ -9,20 +9,20 @@ use xenapi::{ApiError, Value, codes};
 
 use super::Object;
 
-/// Most bytes of a record, as its texts and numbers take them in memory. Written as JSON it is at
-/// most six times as much, which is well below what a row may hold.
+/// Most bytes of a record, counted as the texts and numbers in memory. Its JSON form is at most six
+/// times as large, well below the limit of a row.
 pub(super) const RECORD_BYTES_MAX: usize = 1 << 20;
-/// The same of a record of which users who may only read make many.
+/// The limit for classes of which read-only users can create many records.
 pub(super) const SMALL_RECORD_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a number takes, or a value beside its text.
+/// Bytes counted for each value, in addition to its text.
 const VALUE_BYTES: usize = 8;
 
 const _: () = assert!(6 * RECORD_BYTES_MAX < toolstack::store::VALUE_BYTES_MAX / 2);
 
-/// The field is one of the class that is written, and the value is one of its type.
+/// Checks that the field belongs to the class and that the value has the field's type.
 ///
 /// # Errors
-/// `INTERNAL_ERROR`: whoever writes it has not checked.
+/// `INTERNAL_ERROR`: the caller should have checked this.
 pub(super) fn check_type(
     class: &'static Class,
     field: FieldIx,
@@ -39,10 +39,10 @@ pub(super) fn check_type(
     Err(codes::internal(what))
 }
 
-/// A new record is within its bound.
+/// Checks that a new record is within its size limit.
 ///
 /// # Errors
-/// `VALUE_NOT_SUPPORTED`, with the field that takes most.
+/// `VALUE_NOT_SUPPORTED` with the largest field.
 pub(super) fn check_new(class: &'static Class, fields: &[Value]) -> Result<(), ApiError> {
     let total = own(class, fields).map(|(_, value)| bytes(value)).sum();
     if total <= most(class) {
@@ -52,11 +52,11 @@ pub(super) fn check_new(class: &'static Class, fields: &[Value]) -> Result<(), A
     Err(too_large(class, largest.map_or("", |(name, _)| name), total))
 }
 
-/// A record with this field changed from one value to another is within its bound. One that gets
-/// smaller is.
+/// Checks that a record stays within its size limit after a field changes. A change that makes the
+/// record smaller is always valid.
 ///
 /// # Errors
-/// `VALUE_NOT_SUPPORTED`.
+/// `VALUE_NOT_SUPPORTED` if the record would be too large.
 pub(super) fn check_set(
     object: &Object,
     field: FieldIx,
@@ -82,7 +82,7 @@ fn most(class: &Class) -> usize {
     }
 }
 
-/// Fields that do not follow from other records, by name.
+/// Returns the names and values of fields that are not derived.
 fn own<'a>(
     class: &'static Class,
     fields: &'a [Value],

@@ -1,4 +1,4 @@
-//! What has changed since.
+//! Changes since a generation.
 
 use std::collections::HashSet;
 
@@ -7,27 +7,27 @@ use xenapi::table::Class;
 use super::tables::{Table, Tables};
 use super::{Object, Ref};
 
-/// A difference between two moments. Several changes of one object are one; what was made and went
-/// in between is none.
+/// Difference of an object between two generations. Several changes of one object become one.
+/// Objects created and destroyed in between do not appear.
 #[derive(Debug)]
 pub enum Change<'a> {
-    /// It was not there.
+    /// Object was created.
     Made(&'a Object),
-    /// It was there, and is another.
+    /// Object was changed.
     Changed(&'a Object),
-    /// It was there.
+    /// Object was destroyed.
     Gone {
-        /// Its class.
+        /// Class of the object.
         class: &'static Class,
-        /// What it was called.
+        /// Reference of the object.
         reference: &'a Ref,
-        /// When it went: a generation, and its place among what went in that one.
+        /// Generation of the deletion, and its order within that generation.
         when: (u64, u64),
     },
 }
 
 impl Change<'_> {
-    /// The class of the object.
+    /// Returns the class of the object.
     pub fn class(&self) -> &'static Class {
         match self {
             Self::Made(object) | Self::Changed(object) => object.class(),
@@ -35,7 +35,7 @@ impl Change<'_> {
         }
     }
 
-    /// What the object is called, or was.
+    /// Returns the reference of the object.
     pub fn reference(&self) -> &Ref {
         match self {
             Self::Made(object) | Self::Changed(object) => object.reference(),
@@ -43,8 +43,8 @@ impl Change<'_> {
         }
     }
 
-    /// By which changes of several classes are put in order: when it was, and its place among what
-    /// was changed then.
+    /// Returns the key that orders changes of several classes: the generation and the order within
+    /// it.
     pub fn when(&self) -> (u64, u64) {
         match self {
             Self::Made(object) | Self::Changed(object) => (object.changed, object.age),
@@ -53,7 +53,7 @@ impl Change<'_> {
     }
 }
 
-/// A class, and how it was when `since` had ended.
+/// Query for the changes of a class since generation `since`.
 pub(super) struct ChangesSince<'a> {
     pub(super) tables: &'a Tables,
     pub(super) class: &'static Class,
@@ -61,15 +61,15 @@ pub(super) struct ChangesSince<'a> {
 }
 
 impl<'a> ChangesSince<'a> {
-    /// Everything of the class that is different, as far as it is told, in any order. It costs what
-    /// has changed of this class.
+    /// Returns all published changes of the class, unordered. The cost depends on the number of
+    /// changes, not on the number of objects.
     pub(super) fn all(self) -> impl Iterator<Item = Change<'a>> {
         let there = self.changed().filter_map(self.of());
         there.chain(self.gone())
     }
 
-    /// The same of these objects alone. It costs what has changed of this class or the number of
-    /// these objects, whichever is less, and the ends of the class since.
+    /// Returns the published changes of these objects. The cost is the smaller of the numbers of
+    /// changes and of objects, plus the deletions of the class since then.
     pub(super) fn among(self, objects: &HashSet<Ref>) -> impl Iterator<Item = Change<'a>> {
         let mut there: Vec<_> = self.changed().take(objects.len().saturating_add(1)).collect();
         if there.len() > objects.len() {
@@ -86,19 +86,20 @@ impl<'a> ChangesSince<'a> {
         self.tables.table(self.class.name)
     }
 
-    /// What was changed since and is there.
+    /// Returns existing objects that changed since the generation.
     fn changed(&self) -> impl Iterator<Item = &'a Object> + use<'a> {
         let (table, first) = (self.table(), self.first());
         let changed = table.into_iter().flat_map(move |table| table.changed.range(first..));
         changed.filter_map(move |(_, reference)| table?.get(reference.as_str()))
     }
 
-    /// How an object that is there is told.
+    /// Returns a function that converts an existing object to its change, if one is published.
     fn of(&self) -> impl Fn(&'a Object) -> Option<Change<'a>> + use<'a> {
         let (since, told) = (self.since, self.tables.published_generation());
         move |object| {
             if object.made > since {
-                // Though its last change is told later: who is told of that must know it.
+                // A client that receives a later change must know the object, so `Made` is reported
+                // even if the last change is not published yet.
                 (object.made <= told).then_some(Change::Made(object))
             } else {
                 (object.changed > since && object.changed <= told)
@@ -109,7 +110,7 @@ impl<'a> ChangesSince<'a> {
 
     fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
         let (class, since, told) = (self.class, self.since, self.tables.published_generation());
-        // Who knows nothing knows of nothing that could go.
+        // A client that knows nothing needs no deletions.
         let ends = (since > 0).then(|| self.tables.tombstones.from(class.name, self.first()));
         let gone = ends.into_iter().flatten();
         let gone = gone.filter(move |((generation, _), tombstone)| {
@@ -127,7 +128,7 @@ impl<'a> ChangesSince<'a> {
     }
 }
 
-/// How many of a class there are, as far as it is told.
+/// Returns the published number of objects of a class.
 pub(super) fn count(tables: &Tables, class: &'static Class) -> usize {
     let Some(table) = tables.table(class.name) else { return 0 };
     let after = (tables.published_generation().saturating_add(1), 0);

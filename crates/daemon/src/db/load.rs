@@ -1,4 +1,4 @@
-//! Objects that were there before.
+//! Loading of stored objects.
 
 use std::sync::mpsc::SyncSender;
 
@@ -10,12 +10,12 @@ use super::tables::Tables;
 use super::write_record::Undo;
 use super::{Db, DeriveHook, Object, Random, Ref, Tx, back_references};
 
-/// An object as it was stored. Its sets of references are empty; they follow.
+/// A stored object. Its derived reference sets are empty and are filled at load.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) class: &'static Class,
     pub(crate) reference: Ref,
-    /// Its place among all.
+    /// Creation order among all objects.
     pub(crate) age: u64,
     pub(crate) made: u64,
     pub(crate) changed: u64,
@@ -24,11 +24,11 @@ pub(crate) struct Loaded {
 }
 
 impl Db {
-    /// With these objects, as they were when `generation` had ended; what changes from now on is
-    /// to be stored, which `wake` tells. Nothing of this is a change.
+    /// Creates a database with these stored objects as of `generation`. Later changes must be
+    /// persisted; `wake` notifies the writer. Loading itself publishes no change.
     ///
     /// # Errors
-    /// That of what follows.
+    /// The error of the derive hook.
     pub(crate) fn loaded(
         generation: u64,
         mut objects: Vec<Loaded>,
@@ -54,7 +54,7 @@ impl Db {
     }
 }
 
-/// Fills the sets of references, in the order of age of who names.
+/// Fills the derived reference sets, ordered by the age of the referencing objects.
 fn gather(tables: &mut Tables, made: &[Undo]) {
     for done in made {
         let (class, reference) = done.object();

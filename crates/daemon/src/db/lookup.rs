@@ -1,4 +1,4 @@
-//! How objects of a class are found without looking at each.
+//! Indexes of a class.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use xenapi::table::Class;
 
 use super::Ref;
 
-/// A field by which objects are found.
+/// An indexed field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IndexedField {
     Uuid,
@@ -16,7 +16,7 @@ pub(super) enum IndexedField {
 }
 
 impl IndexedField {
-    /// What a field of this name is, if objects are found by it.
+    /// Returns the index kind of a field name, if the field is indexed.
     pub(super) fn of(field: &str) -> Option<Self> {
         match field {
             "uuid" => Some(Self::Uuid),
@@ -26,14 +26,14 @@ impl IndexedField {
         }
     }
 
-    /// The fields of a class by which its objects are found, by number.
+    /// Returns the indexed fields of a class with their numbers.
     pub(super) fn all(class: &'static Class) -> impl Iterator<Item = (Self, usize)> {
         let fields = class.fields.iter().enumerate();
         fields.filter_map(|(at, field)| Some((Self::of(field.name)?, at)))
     }
 }
 
-/// References by what objects have in their fields.
+/// Indexes of one class: values of indexed fields to references.
 #[derive(Debug, Default)]
 pub(super) struct ClassIndex {
     by_uuid: HashMap<String, Ref>,
@@ -54,7 +54,7 @@ impl ClassIndex {
         self.attached.values()
     }
 
-    /// An object has this value.
+    /// Adds an object with this value.
     pub(super) fn insert(
         &mut self,
         indexed_field: IndexedField,
@@ -76,7 +76,7 @@ impl ClassIndex {
         }
     }
 
-    /// It has it no more.
+    /// Removes an object with this value.
     pub(super) fn remove(&mut self, indexed_field: IndexedField, age: u64, value: &Value) {
         match (indexed_field, value) {
             (IndexedField::Uuid, Value::Str(text)) => {

@@ -1,32 +1,37 @@
-//! The records, in memory.
+//! In-memory database of records.
 //!
 //! # Model
-//! A [`Db`] holds a table for each class. [`Db::read`] looks at all of it at one moment;
-//! [`Db::change`] makes several writes that are seen together or not at all. A change has a
-//! generation; each object knows in which it was made and in which it was changed last, so that
-//! "what has changed since" costs what has changed, and no log is kept ([`View::since`]).
+//! A [`Db`] has a table for each class. [`Db::read`] sees a consistent snapshot. [`Db::change`]
+//! applies several writes atomically. Each change has a generation. Each object stores the
+//! generations of its creation and last change. So [`View::since`] costs as much as there are
+//! changes, without a log.
 //!
-//! What follows from a write follows here, once: sets of references are kept by the database
-//! ([`xenapi::table::Field::back_references`]), and [`DeriveHook`] is called at the end of each change with
-//! what it has touched.
+//! Derived data is updated inside each change. The database maintains the derived reference sets
+//! ([`xenapi::table::Field::inverse`]). It calls the [`DeriveHook`] at the end of each
+//! change with the writes of that change.
 //!
-//! There are two kinds of change. What [`Db::change`] makes was asked for: it is taken back if it
-//! cannot be stored, unless what it has made is used by then. What [`Db::write_observed`] makes tells what has become of the world: it stays, and is
-//! stored as soon as that can be. Who stores both is in [`durable`](crate::persistence); until then
-//! the database remembers what is to be stored and how the former is taken back.
+//! There are two kinds of change:
+//!
+//! - Requested changes ([`Db::change`]) come from clients. A requested change is rolled back if it
+//!   cannot be persisted, unless an object that it created is in use by then.
+//! - Observed changes ([`Db::write_observed`]) record what happened on the host. They are never
+//!   rolled back and are persisted as soon as possible.
+//!
+//! The writer in [`persistence`](crate::persistence) stores both. Until then the database remembers
+//! which rows to store and how to roll back requested changes.
 //!
 //! # Invariants
 //! - Every field of every object fits its type.
-//! - `b` is in the inverse field of `a` exactly if `b`'s field names `a`.
-//! - Generations of different changes differ, and later ones are larger.
-//! - What was made because somebody asked is told by [`View::since`] once it is stored. So nobody
-//!   knows of an object that a restart would forget.
+//! - `b` is in the derived set of `a` exactly if `b`'s field names `a`.
+//! - Generations increase strictly from change to change.
+//! - [`View::since`] publishes a created object only after its requested change is persisted. So no
+//!   client knows an object that a restart would lose.
 //!
 //! # Errors
 //! [`ApiError`]s as clients see them: `HANDLE_INVALID`, `UUID_INVALID`.
 //!
 //! # How to test
-//! The tests make random changes, some of which fail, and compare everything with plain maps.
+//! The tests make random changes, some of which fail, and compare the database with plain maps.
 
 mod back_references;
 mod bounds;
@@ -39,9 +44,7 @@ mod reference;
 mod rollback;
 mod tables;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tombstones;
 mod tx;
 mod view;
@@ -63,17 +66,17 @@ pub use tx::Tx;
 pub use view::View;
 pub use write_record::WriteRecord;
 
-/// What is to follow at the end of a change from what it has touched: [`Tx::write_record`].
+/// Hook at the end of each change that updates derived fields. [`Tx::touched`] lists the writes.
 pub type DeriveHook = fn(&mut Tx<'_>) -> Result<(), ApiError>;
 
-/// Sixteen random bytes.
+/// Source of 16 random bytes.
 pub type Random = fn() -> [u8; 16];
 
-/// Changes that were asked for and not stored yet, at most: more than all calls that are let in at
-/// once. It bounds what is kept to take them back.
+/// Most requested changes that are not persisted yet. More than all calls that may run at once.
+/// This bounds the memory for rollbacks.
 const UNSETTLED_MAX: usize = 4_096;
 
-/// All records. Clones share them.
+/// Database of all records. Clones share the records.
 #[derive(Clone, Debug)]
 pub struct Db {
     inner: Arc<Inner>,
@@ -85,12 +88,12 @@ struct Inner {
     changed: watch::Sender<u64>,
     follow: DeriveHook,
     random: Random,
-    /// Tells who stores that there is something to store; none: nobody stores.
+    /// Notifies the writer of pending rows. `None` if nothing is persisted.
     wake: Option<SyncSender<()>>,
 }
 
 impl Db {
-    /// Without any record, and none is ever stored. The first change's generation comes after
+    /// Creates an empty database without persistence. The first change has the generation after
     /// `generation`.
     pub fn new(generation: u64, random: Random, follow: DeriveHook) -> Self {
         Self::of(Tables::new(generation), None, random, follow)
@@ -107,18 +110,20 @@ impl Db {
         Self { inner: Arc::new(Inner { tables, changed, follow, random, wake }) }
     }
 
-    /// Looks at everything at one moment. Changes wait meanwhile, so `look` must not.
+    /// Reads a consistent snapshot. Changes wait meanwhile, so `look` must not block.
     pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
         look(&View::of(&self.reading()))
     }
 
-    /// Makes a change that was asked for, whole or not at all; everybody else waits meanwhile, so
-    /// `make` must not. It is taken back if it cannot be stored: [`Tx::generation`] says for what
-    /// to wait with [`Persistence::wait_generation`](crate::persistence::Persistence::wait_generation) before it is answered.
+    /// Makes a requested change atomically. Other readers and changes wait meanwhile, so `make`
+    /// must not block. The change is rolled back if it cannot be persisted. Before the caller
+    /// answers the client, it waits for [`Tx::generation`] with
+    /// [`Persistence::wait_generation`](crate::persistence::Persistence::wait_generation).
     ///
     /// # Errors
-    /// That of `make` or of what follows; nothing has changed then. `TOO_MANY_PENDING_TASKS`: too
-    /// many changes wait to be stored. `VALUE_NOT_SUPPORTED`: a record would outgrow its bound.
+    /// The error of `make` or of the derive hook. `TOO_MANY_PENDING_TASKS` if too many changes wait
+    /// to be persisted. `VALUE_NOT_SUPPORTED` if a record would exceed its size limit. Nothing has
+    /// changed then.
     pub fn change<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
@@ -126,11 +131,10 @@ impl Db {
         self.make(true, make)
     }
 
-    /// Records what has become of the world, whole or not at all, as [`Db::change`] does. It is
-    /// never taken back.
+    /// Makes an observed change atomically, like [`Db::change`]. It is never rolled back.
     ///
     /// # Errors
-    /// That of `make` or of what follows; nothing has changed then.
+    /// The error of `make` or of the derive hook. Nothing has changed then.
     pub fn write_observed<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
@@ -155,32 +159,33 @@ impl Db {
         Ok(made)
     }
 
-    /// Tells of each change as it is made, and of what is told because it is stored now; late ones
-    /// are told as one.
+    /// Subscribes to changes and to publications of persisted changes. A slow receiver sees several
+    /// changes as one.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
     }
 
-    /// Whether the change of this generation was asked for and is not stored yet.
+    /// Returns whether the change of this generation was requested and is not persisted yet.
     pub(crate) fn is_uncommitted(&self, generation: u64) -> bool {
         self.reading().pending.is_unsettled(generation)
     }
 
-    /// The last change of which something is to be stored, asked for or noted.
+    /// Returns the generation of the last change that must be persisted.
     pub(crate) fn last_persistent(&self) -> u64 {
         self.reading().pending.kept
     }
 
-    /// What is to be stored now: everything that has changed since it was taken last.
+    /// Takes all rows that changed since the last call, for the writer. With `all`, this includes
+    /// rows in which only volatile fields changed.
     pub(crate) fn take(&self, all: bool) -> WriteBatch {
         let mut tables = self.writing();
         let write_batch = tables.pending.take(all);
-        // Nobody changes anything between the taking and the look.
+        // The downgrade keeps the lock, so the rows match the batch's generation.
         let tables = RwLockWriteGuard::downgrade(tables);
         write_batch.looked_up(&tables)
     }
 
-    /// What was taken is stored.
+    /// Marks a batch as persisted.
     pub(crate) fn stored(&self, write_batch: &WriteBatch) {
         let mut tables = self.writing();
         if tables.pending.mark_committed(write_batch.generation()) {
@@ -189,34 +194,34 @@ impl Db {
         }
     }
 
-    /// More generations are to be reserved when this one is reached.
+    /// Sets the generation at which the writer must reserve more generations.
     pub(crate) fn reserve_at(&self, generation: u64) {
         self.writing().pending.reserve_at = Some(generation);
     }
 
-    /// What was taken cannot be stored: all that was asked for and is not stored is taken back, but
-    /// what is used since, and the rest waits. The generations of what was taken back.
+    /// Handles a batch that cannot be persisted. Rolls back all uncommitted requested changes,
+    /// except those in use, and returns their generations. The other rows wait for the next batch.
     pub(crate) fn failed(&self, write_batch: WriteBatch) -> Vec<u64> {
         let mut tables = self.writing();
         let reverses = tables.pending.give_back(write_batch);
         let mut generations = Vec::new();
         let mut tx = Tx::begin(&mut tables, self.inner.random, false);
-        // What was asked for last goes first.
+        // Roll back the latest change first.
         for (generation, rollback) in reverses.into_iter().rev() {
             if rollback.apply(&mut tx) {
                 generations.push(generation);
             }
         }
-        // What follows was worked out for such records before: it does not fail. If it did, only
-        // what is shown as possible would be wrong.
+        // The hook has succeeded for such records before, so it does not fail here. If it did, only
+        // derived fields would be wrong.
         let _ = (self.inner.follow)(&mut tx);
-        // What stays is told from now on, even if nothing else has changed.
+        // Changes that stay are published now, even if nothing else has changed.
         let ended = tx.end().unwrap_or(tables.generation);
         self.tell(Some(ended), false);
         generations
     }
 
-    /// A change has ended.
+    /// Notifies subscribers and the writer after a change.
     fn tell(&self, ended: Option<u64>, wanted: bool) {
         if let Some(generation) = ended {
             self.inner.changed.send_replace(generation);
@@ -224,13 +229,14 @@ impl Db {
         if let Some(wake) = &self.inner.wake
             && wanted
         {
-            // Full: who stores has been told and has not looked yet. Gone: nobody stores any more.
+            // If the channel is full, the writer has a pending notification. If it is closed, the
+            // writer has stopped.
             let _ = wake.try_send(());
         }
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, Tables> {
-        // A change that panicked was taken back.
+        // A change that panicked has been undone by `Tx`, so the tables are consistent.
         self.inner.tables.read().unwrap_or_else(PoisonError::into_inner)
     }
 

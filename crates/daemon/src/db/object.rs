@@ -8,21 +8,21 @@ use xenapi::{Encoded, Value};
 
 use super::Ref;
 
-/// Fields that a later version has stored, by name.
+/// Fields stored by a later version, by name.
 pub(crate) type UnknownFields = Option<Arc<BTreeMap<String, Value>>>;
 
-/// A record with what the database knows of it.
+/// A record with its database metadata.
 #[derive(Debug)]
 pub struct Object {
     pub(super) class: &'static Class,
     pub(super) reference: Ref,
-    /// Its place among all that were ever made.
+    /// Creation order among all objects ever created.
     pub(super) age: u64,
-    /// Shared with the records that were made of them.
+    /// Field values, shared with encoded records.
     pub(super) fields: Arc<Vec<Value>>,
-    /// Kept as they are, since this version has no use for them.
+    /// Fields that this version does not know, preserved unchanged.
     pub(super) unknown: UnknownFields,
-    /// Generations; 0 before its change has ended.
+    /// Generation of creation. It is 0 until the creating change ends.
     pub(super) made: u64,
     pub(super) changed: u64,
     record: OnceLock<Arc<Encoded>>,
@@ -34,32 +34,32 @@ impl Object {
         Self { class, reference, age, fields, unknown, made: 0, changed: 0, record }
     }
 
-    /// Its class.
+    /// Returns the class.
     pub fn class(&self) -> &'static Class {
         self.class
     }
 
-    /// What it is called.
+    /// Returns the reference.
     pub fn reference(&self) -> &Ref {
         &self.reference
     }
 
-    /// The generation in which it was made.
+    /// Returns the generation of creation.
     pub fn made(&self) -> u64 {
         self.made
     }
 
-    /// The generation in which it was changed last.
+    /// Returns the generation of the last change.
     pub fn changed(&self) -> u64 {
         self.changed
     }
 
-    /// A field of it; nothing if that is one of another class.
+    /// Returns a field. `None` if the field belongs to another class.
     pub fn get(&self, field: FieldIx) -> Option<&Value> {
         self.fields.get(field.at()).filter(|_| field.class() == self.class.name)
     }
 
-    /// Its UUID; empty if its class has none.
+    /// Returns the UUID. It is empty if the class has none.
     pub fn uuid(&self) -> &str {
         match self.class.field("uuid").and_then(|(field, _)| self.get(field)) {
             Some(Value::Str(uuid)) => uuid,
@@ -67,19 +67,20 @@ impl Object {
         }
     }
 
-    /// All of it, as clients get it. It is made once for each change and shared by all who ask.
+    /// Returns the whole record as clients receive it. It is encoded once for each change and
+    /// shared.
     pub fn record(&self) -> Arc<Encoded> {
         let make = || Encoded::record(self.class, Arc::clone(&self.fields));
         self.record.get_or_init(make).clone()
     }
 
-    /// Puts a value into a field; what was there.
+    /// Replaces a field and returns its old value.
     pub(super) fn put(&mut self, at: usize, value: Value) -> Option<Value> {
         let place = self.changed_fields().get_mut(at)?;
         Some(std::mem::replace(place, value))
     }
 
-    /// The members of a field that is a set, to be changed.
+    /// Returns mutable members of a set field.
     pub(super) fn members(&mut self, at: usize) -> Option<&mut Vec<Value>> {
         match self.changed_fields().get_mut(at)? {
             Value::Set(members) => Some(members),
@@ -87,7 +88,7 @@ impl Object {
         }
     }
 
-    /// The fields, to be changed: of its own, if who holds its record has them too.
+    /// Returns mutable fields. They are copied first if an encoded record shares them.
     fn changed_fields(&mut self) -> &mut Vec<Value> {
         self.record.take();
         Arc::make_mut(&mut self.fields)

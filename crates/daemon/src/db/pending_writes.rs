@@ -1,4 +1,4 @@
-//! What is to be stored, and what was not stored yet.
+//! Rows to persist, and uncommitted requested changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,27 +12,26 @@ use super::tables::Tables;
 use super::write_record::Undo;
 use super::{Object, Ref};
 
-/// Rows by class and UUID, with the object that had it last.
+/// Rows by class and UUID, with the object that had the UUID last.
 type Rows = BTreeMap<(&'static str, String), Ref>;
 
-/// What is to be stored.
+/// Rows to persist and uncommitted requested changes.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrites {
-    /// Somebody stores.
+    /// Whether a writer persists changes.
     pub(super) storing: bool,
     rows: Rows,
-    /// Objects of which nothing but what is true of this moment has changed: it is enough that a
-    /// clean end stores when they were changed.
+    /// Rows in which only volatile fields changed. They are persisted at a clean stop only.
     later: Rows,
     unsettled: BTreeMap<u64, Rollback>,
-    /// Changes that made an object and are not stored.
+    /// Uncommitted changes that created an object. They are not published.
     hidden: BTreeSet<u64>,
-    /// Changes that were asked for, are not stored and do not make room.
+    /// Uncommitted requested changes that do not free space.
     growing: BTreeSet<u64>,
-    /// More generations are to be reserved before they reach this one.
+    /// Generation at which the writer must reserve more generations.
     pub(super) reserve_at: Option<u64>,
     generation: u64,
-    /// The last change of which something is to be stored.
+    /// Generation of the last change that must be persisted.
     pub(super) kept: u64,
 }
 
@@ -45,17 +44,17 @@ impl PendingWrites {
         self.unsettled.contains_key(&generation)
     }
 
-    /// The first change that is not told.
+    /// Returns the first generation that is not published.
     pub(super) fn hidden(&self) -> Option<u64> {
         self.hidden.first().copied()
     }
 
-    /// There is something to do for who stores.
+    /// Returns whether the writer has work.
     pub(super) fn is_wanted(&self) -> bool {
         !self.rows.is_empty() || self.reserve_at.is_some_and(|at| self.generation >= at)
     }
 
-    /// What is to be stored now; `all`: of what is true of this moment too.
+    /// Takes the rows to persist. With `all`, includes rows in which only volatile fields changed.
     pub(super) fn take(&mut self, all: bool) -> WriteBatch {
         let mut keys = std::mem::take(&mut self.rows);
         if all {
@@ -64,8 +63,8 @@ impl PendingWrites {
         WriteBatch { keys, rows: Vec::new(), generation: 0, grows: !self.growing.is_empty() }
     }
 
-    /// What was taken could not be stored. How all changes are taken back that were asked for, the
-    /// first one first.
+    /// Takes back a batch that could not be persisted. Returns the rollbacks of all uncommitted
+    /// requested changes, oldest first.
     pub(super) fn give_back(&mut self, write_batch: WriteBatch) -> Vec<(u64, Rollback)> {
         for (key, reference) in write_batch.keys {
             self.rows.entry(key).or_insert(reference);
@@ -75,7 +74,8 @@ impl PendingWrites {
         std::mem::take(&mut self.unsettled).into_iter().collect()
     }
 
-    /// Everything until this generation is stored; whether more is told now.
+    /// Marks all changes up to this generation as persisted. Returns whether this publishes more
+    /// changes.
     pub(super) fn mark_committed(&mut self, generation: u64) -> bool {
         let later = generation.saturating_add(1);
         self.unsettled = self.unsettled.split_off(&later);
@@ -87,7 +87,8 @@ impl PendingWrites {
     }
 }
 
-/// Notes what a change is going to need that ends with this generation.
+/// Adds the rows of a change that ends with this generation. Returns whether the change needs a
+/// rollback.
 pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Undo]) -> bool {
     let (mut kept, mut makes, mut destroys) = (false, false, false);
     for done in undo {
@@ -122,7 +123,7 @@ pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Und
     asked && kept
 }
 
-/// A change that was asked for is not stored yet, and this is how it is taken back.
+/// Adds the rollback of an uncommitted requested change.
 pub(super) fn add_uncommitted(tables: &mut Tables, generation: u64, rollback: Rollback) {
     tables.pending.unsettled.insert(generation, rollback);
 }
@@ -132,13 +133,14 @@ fn is_volatile(class: &str, at: usize) -> bool {
     class.and_then(|class| class.fields.get(at)).is_some_and(|field| field.volatile)
 }
 
-/// The row of the object of a write, if its class is stored.
+/// Returns the row of a write's object, if its class is persisted.
 fn row(tables: &Tables, done: &Undo) -> Option<(&'static Class, String)> {
     let object = match done {
         Undo::Destroyed(object) => object,
         _ => {
             let (class, reference) = done.object();
-            // Made and destroyed in one change: the latter says so.
+            // The object was created and destroyed in one change. Its `Undo::Destroyed` adds the
+            // row.
             tables.get(class, reference.as_str())?
         }
     };
@@ -146,7 +148,7 @@ fn row(tables: &Tables, done: &Undo) -> Option<(&'static Class, String)> {
         .then(|| (object.class, object.uuid().to_owned()))
 }
 
-/// What was taken to be stored.
+/// Rows taken for the writer.
 #[derive(Debug)]
 pub(crate) struct WriteBatch {
     keys: Rows,
@@ -156,7 +158,7 @@ pub(crate) struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// With everything as it is now.
+    /// Reads the current values of the rows.
     pub(super) fn looked_up(mut self, tables: &Tables) -> Self {
         self.generation = tables.generation;
         let rows = self.keys.iter().map(|((class, uuid), reference)| {
@@ -167,36 +169,36 @@ impl WriteBatch {
         self
     }
 
-    /// The last change that is in it.
+    /// Returns the last generation in the batch.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub(crate) fn rows(&self) -> &[RowChange] {
         &self.rows
     }
 
-    /// Somebody asked for something in it that makes no room.
+    /// Returns whether the batch contains a requested change that does not free space.
     pub(crate) fn grows(&self) -> bool {
         self.grows
     }
 
-    /// Leaves rows out. One is taken again when its object has changed again.
+    /// Drops rows from the batch. A dropped row is taken again after its object's next change.
     pub(crate) fn leave_out(&mut self, which: impl Fn(&str, &str) -> bool) {
         self.keys.retain(|(class, uuid), _| !which(class, uuid));
         self.rows.retain(|row| !which(row.class, &row.uuid));
     }
 }
 
-/// A row.
+/// Change of one row.
 #[derive(Debug)]
 pub(crate) struct RowChange {
-    /// Name of its class.
+    /// Name of the class.
     pub(crate) class: &'static str,
-    /// UUID of its object.
+    /// UUID of the object.
     pub(crate) uuid: String,
-    /// What it shall be; none: it goes.
+    /// New row. `None` deletes the row.
     pub(crate) row: Option<Row>,
 }
 
@@ -208,7 +210,7 @@ pub(crate) struct Row {
     pub(crate) age: u64,
     pub(crate) made: u64,
     pub(crate) changed: u64,
-    /// In the order of their numbers.
+    /// Field values, ordered by field number.
     pub(crate) fields: Arc<Vec<Value>>,
     pub(crate) unknown: UnknownFields,
 }

@@ -1,4 +1,4 @@
-//! References.
+//! Object references.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use model::id::Uuid;
 use xenapi::{NULL_REF, Value};
 
-/// What a record is called on the wire: `OpaqueRef:` and a UUID that means nothing else.
+/// Reference of a record in the API: `OpaqueRef:` and a random UUID.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ref(Arc<str>);
 
 impl Ref {
-    /// A new one.
+    /// Creates a reference from a UUID.
     pub fn of(uuid: Uuid) -> Self {
         Self(format!("OpaqueRef:{uuid}").into())
     }
 
-    /// Of what a client has written, in which case does not count, to be compared with others; of
-    /// the one that names nothing it makes one that is none.
+    /// Creates a reference from a client's text for comparisons. Case does not matter. The null
+    /// reference becomes a reference that names nothing.
     pub fn written(text: &str) -> Self {
         let lower = text.to_ascii_lowercase();
         match lower.strip_prefix("opaqueref:") {
@@ -27,17 +27,17 @@ impl Ref {
         }
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// It names nothing.
+    /// Returns whether this is the null reference.
     pub fn is_null(&self) -> bool {
         self.as_str() == NULL_REF
     }
 
-    /// As a field or a result holds it.
+    /// Converts the reference to a field or result value.
     pub fn value(&self) -> Value {
         Value::text(self.as_str())
     }

@@ -1,8 +1,8 @@
-//! Taking back a change that has ended, because it cannot be stored.
+//! Rollback of an ended change that cannot be persisted.
 //!
-//! Others have changed things since. So this is a change of its own, which takes back what is still
-//! as the former one has left it. What was made and is used since stays, with all that was changed
-//! together with it: whoever uses it would be left with nothing.
+//! Other changes may have followed. So the rollback is a change of its own and undoes only values
+//! that are still as the change left them. If an object that the change created is in use, the
+//! whole change stays, because its users depend on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,42 +14,42 @@ use super::tables::Tables;
 use super::write_record::Undo;
 use super::{Object, Ref, Tx, View, back_references};
 
-/// What a change has done, as far as it can be taken back later.
+/// Undo information of an ended change.
 #[derive(Debug, Default)]
 pub(super) struct Rollback {
     created_object: Vec<CreatedObject>,
-    /// Field, object, what it held before, what it holds.
+    /// Field, object, old value, new value.
     sets: Vec<(FieldIx, Ref, Value, Value)>,
     destroyed: Vec<Object>,
 }
 
-/// An object that was made.
+/// An object that the change created.
 #[derive(Debug)]
 struct CreatedObject {
     class: &'static Class,
     reference: Ref,
-    /// As its change has left it.
+    /// Fields as the change left them.
     left: Arc<Vec<Value>>,
 }
 
 impl Rollback {
-    /// Of a change that ends now, from how it would be taken back now.
+    /// Builds the rollback of a change that ends now, from its undo list.
     pub(super) fn of(tables: &Tables, undo: Vec<Undo>) -> Self {
         let mut all = Self::default();
-        // The last write of a field comes first, and each before it says what was there earlier.
+        // Newest writes come first. Earlier writes of the same field overwrite the old value.
         for done in undo.into_iter().rev() {
             match done {
                 Undo::Made(class, reference) => all.forget(tables, class, reference),
                 Undo::Set(field, reference, was) => all.set(tables, field, reference, was),
                 Undo::Destroyed(object) => all.destroyed.push(object),
-                // Sets of references follow from what is set.
+                // Derived sets follow from the reference fields.
                 Undo::Joined(..) | Undo::Left(..) | Undo::Told(..) => {}
             }
         }
         all
     }
 
-    /// What it has made is destroyed again; what it did with it does not matter.
+    /// Records the creation of an object. Other writes to the object need no rollback.
     fn forget(&mut self, tables: &Tables, class: &'static Class, reference: Ref) {
         self.sets.retain(|(_, of, ..)| *of != reference);
         let before = self.destroyed.len();
@@ -82,8 +82,8 @@ impl Rollback {
         }
     }
 
-    /// Takes back what is still as it was left; false: something that was made is used since, and
-    /// all of it stays. Changes after it have been taken back already.
+    /// Rolls back values that are still as the change left them. Returns false, without any effect,
+    /// if a created object is in use. Later changes must have been rolled back before.
     pub(super) fn apply(self, tx: &mut Tx<'_>) -> bool {
         if self.created_object.iter().any(|created_object| created_object.is_used(&tx.view())) {
             return false;
@@ -93,12 +93,12 @@ impl Rollback {
         }
         for (field, reference, was, is) in self.sets {
             if tx.view().get(&reference, field) == Ok(&is) {
-                // It is there, and what it held before fits.
+                // The object exists and its old value fits, so this cannot fail.
                 let _ = tx.set(&reference, field, was);
             }
         }
         for CreatedObject { class, reference, .. } in self.created_object {
-            // Gone already: that is what is wanted.
+            // An object that is gone already needs no rollback.
             let _ = tx.destroy(class, &reference);
         }
         true
@@ -106,10 +106,10 @@ impl Rollback {
 }
 
 impl CreatedObject {
-    /// It is there, and not as it was left.
+    /// Returns whether the object exists and has changed since the change.
     fn is_used(&self, view: &View<'_>) -> bool {
         let Ok(object) = view.object(self.class, &self.reference) else { return false };
-        // What may be done now follows from what others have done elsewhere.
+        // `allowed_operations` depends on other objects, so its changes do not count as use.
         let fields = self.class.numbers().filter(|(_, field)| field.name != "allowed_operations");
         fields.into_iter().any(|(number, field)| {
             let (is, was) = (object.get(number), self.left.get(number.at()));
@@ -118,7 +118,8 @@ impl CreatedObject {
     }
 }
 
-/// Who leaves a set of references that follows and comes back to it has another place.
+/// Compares values. A derived set counts as equal in any order, because leaving and joining again
+/// moves a member.
 fn same(field: &Field, is: &Value, was: &Value) -> bool {
     if field.inverse.is_none() {
         return is == was;

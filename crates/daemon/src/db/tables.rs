@@ -1,4 +1,4 @@
-//! Everything that is there, and how it is found.
+//! Tables of all objects, with their indexes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,21 +14,21 @@ use super::{Object, Ref};
 #[derive(Debug)]
 pub(super) struct Tables {
     tables: HashMap<&'static str, Table>,
-    /// Of the last change.
+    /// Generation of the last change.
     pub(super) generation: u64,
     ages: u64,
-    /// What is there no more.
+    /// Recent deletions.
     pub(super) tombstones: Tombstones,
-    /// What is to be stored.
+    /// Changes not persisted yet.
     pub(super) pending: PendingWrites,
 }
 
-/// The objects of a class.
+/// Objects of one class.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     objects: HashMap<Ref, Object>,
     pub(super) by_age: BTreeMap<u64, Ref>,
-    /// What there is, by the generation in which it was changed last, then by age.
+    /// Objects by generation of last change, then by age.
     pub(super) changed: BTreeMap<(u64, u64), Ref>,
     pub(super) class_index: ClassIndex,
 }
@@ -68,7 +68,7 @@ impl Tables {
         self.ages
     }
 
-    /// Puts an object into its table.
+    /// Adds an object to its table and indexes.
     pub(super) fn put(&mut self, object: Object) {
         let Some(table) = self.tables.get_mut(object.class.name) else { return };
         let (age, reference) = (object.age, object.reference.clone());
@@ -85,7 +85,7 @@ impl Tables {
         table.objects.insert(reference, object);
     }
 
-    /// Takes an object out of its table.
+    /// Removes an object from its table and indexes.
     pub(super) fn take(&mut self, class: &str, reference: &Ref) -> Option<Object> {
         let table = self.tables.get_mut(class)?;
         let object = table.objects.remove(reference)?;
@@ -99,7 +99,7 @@ impl Tables {
         Some(object)
     }
 
-    /// Puts a value into a field; what was there.
+    /// Sets a field and returns its old value.
     pub(super) fn set(&mut self, field: FieldIx, reference: &Ref, value: Value) -> Option<Value> {
         let Table { objects, class_index, .. } = self.tables.get_mut(field.class())?;
         let object = objects.get_mut(reference)?;
@@ -115,12 +115,12 @@ impl Tables {
         Some(was)
     }
 
-    /// The members of a set of references of an object, to be changed; none if it is not there.
+    /// Returns mutable members of a derived set. `None` if the object does not exist.
     pub(super) fn members(&mut self, set: FieldIx, holder: &Ref) -> Option<&mut Vec<Value>> {
         self.get_mut(set.class(), holder.as_str())?.members(set.at())
     }
 
-    /// An object was changed in this generation.
+    /// Sets the generation of an object's last change.
     pub(super) fn stamp(&mut self, class: &'static str, reference: &Ref, generation: u64) {
         let Some(Table { objects, changed, .. }) = self.tables.get_mut(class) else { return };
         let Some(object) = objects.get_mut(reference) else { return };
@@ -132,7 +132,7 @@ impl Tables {
         changed.insert((generation, object.age), reference.clone());
     }
 
-    /// An object went in this generation.
+    /// Records the deletion of an object in this generation.
     pub(super) fn add_tombstone(
         &mut self,
         class: &'static str,
@@ -143,8 +143,8 @@ impl Tables {
         self.tombstones.add(class, when, tombstone);
     }
 
-    /// The last generation that is told: that of the last change, or the one before the first that
-    /// waits to be stored.
+    /// Returns the last published generation: that of the last change, or the one before the first
+    /// change that is not published.
     pub(super) fn published_generation(&self) -> u64 {
         self.pending.hidden().map_or(self.generation, |first| first.saturating_sub(1))
     }

@@ -1,27 +1,27 @@
-//! Objects that are there no more, for who comes later and has known them.
+//! Recent deletions, for clients that know the deleted objects.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::Ref;
 
-/// Ends that are remembered; a client that comes later than so many is not told of those before.
+/// Most tombstones stored. A client that missed more deletions does not learn of the older ones.
 const MOST: usize = 65_536;
 
-/// When an object went: the generation, and its place among what went in that one.
+/// Generation of a deletion, and its order within that generation.
 pub(super) type DeletionStamp = (u64, u64);
 
-/// An object that is there no more.
+/// A deleted object.
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) reference: Ref,
     pub(super) made: u64,
 }
 
-/// The last ends.
+/// Recent deletions by class.
 #[derive(Debug)]
 pub(super) struct Tombstones {
     classes: HashMap<&'static str, BTreeMap<DeletionStamp, Tombstone>>,
-    /// All of them, the first one first.
+    /// All deletions, oldest first.
     order: VecDeque<(DeletionStamp, &'static str)>,
     most: usize,
 }
@@ -33,7 +33,7 @@ impl Default for Tombstones {
 }
 
 impl Tombstones {
-    /// An object went, later than all before.
+    /// Adds a deletion. It must be later than all stored ones.
     pub(super) fn add(&mut self, class: &'static str, when: DeletionStamp, tombstone: Tombstone) {
         self.classes.entry(class).or_default().insert(when, tombstone);
         self.order.push_back((when, class));
@@ -45,10 +45,10 @@ impl Tombstones {
         }
     }
 
-    /// An object that went is there again.
+    /// Removes the tombstone of an object that exists again.
     pub(super) fn remove(&mut self, class: &str, reference: &Ref) {
         let Some(ends) = self.classes.get_mut(class) else { return };
-        // What comes back has most often gone just now.
+        // An object that comes back was most often deleted recently, so search from the end.
         let found = ends.iter().rev().find(|(_, tombstone)| tombstone.reference == *reference);
         let Some(when) = found.map(|(when, _)| *when) else { return };
         ends.remove(&when);
@@ -57,7 +57,7 @@ impl Tombstones {
         }
     }
 
-    /// Those of a class from then on, the first one first.
+    /// Returns the deletions of a class since `first`, oldest first.
     pub(super) fn from(
         &self,
         class: &str,

@@ -13,13 +13,13 @@ use super::view::{find, get};
 use super::write_record::{Undo, WriteRecord};
 use super::{Object, Random, Ref, View, back_references, bounds, pending_writes};
 
-/// A change under way: what it has written so far is seen through it and by nobody else. Dropped
-/// before its end it has never been.
+/// A change under way. Only its own view sees its writes until it ends. A drop before the end
+/// undoes them.
 #[derive(Debug)]
 pub struct Tx<'a> {
     tables: &'a mut Tables,
     random: Random,
-    /// Somebody asked for it, who is told why if it cannot be.
+    /// Whether the change was requested. A requested change has size limits and can be rolled back.
     asked: bool,
     undo: Vec<Undo>,
 }
@@ -29,32 +29,32 @@ impl<'a> Tx<'a> {
         Self { tables, random, asked, undo: Vec::new() }
     }
 
-    /// Everything as it is with what was written so far.
+    /// Returns a view that includes the writes so far.
     pub fn view(&self) -> View<'_> {
         View::of(self.tables)
     }
 
-    /// What it has written so far, in order.
+    /// Returns the writes so far, in order.
     pub fn touched(&self) -> impl Iterator<Item = WriteRecord<'_>> {
         self.undo.iter().filter_map(Undo::touched)
     }
 
-    /// The generation that it has when it ends, if it changes anything.
+    /// Returns the generation that the change gets when it ends, if it changes anything.
     pub fn generation(&self) -> u64 {
         self.tables.generation + 1
     }
 
-    /// A new UUID.
+    /// Returns a new random UUID.
     pub fn uuid(&self) -> Uuid {
         Uuid::from_random((self.random)())
     }
 
-    /// Makes an object. What is not given is as the class says, and its UUID is a new one.
+    /// Creates an object. Fields that are not given have the defaults of the class, and a new UUID.
     ///
     /// # Errors
-    /// `INVALID_VALUE`: what is given as UUID is none. `INTERNAL_ERROR`: a value does not fit its
-    /// field, is of another class, or is the UUID of another object of the class.
-    /// `VALUE_NOT_SUPPORTED`: it was asked for, and is too large.
+    /// `INVALID_VALUE` if the given UUID is invalid. `INTERNAL_ERROR` if a value does not fit its
+    /// field, a field belongs to another class, or another object of the class has the UUID.
+    /// `VALUE_NOT_SUPPORTED` if a requested change makes the record too large.
     pub fn create(
         &mut self,
         class: &'static Class,
@@ -84,12 +84,12 @@ impl<'a> Tx<'a> {
         Ok(reference)
     }
 
-    /// Puts a value into a field. One that it has already is no change.
+    /// Sets a field. An equal value is no change.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`: there is no such object. `INTERNAL_ERROR`: the value does not fit, or the
-    /// field follows from others. `VALUE_NOT_SUPPORTED`: it was asked for, and the record would be
-    /// too large.
+    /// `HANDLE_INVALID` if the object does not exist. `INTERNAL_ERROR` if the value does not fit or
+    /// the field is derived. `VALUE_NOT_SUPPORTED` if a requested change makes the record too
+    /// large.
     pub fn set(
         &mut self,
         reference: &Ref,
@@ -122,10 +122,10 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Changes one key of a map: puts a value there, or takes it away.
+    /// Sets or removes one key of a map field.
     ///
     /// # Errors
-    /// As [`Tx::set`].
+    /// Same as [`Tx::set`].
     pub fn set_key(
         &mut self,
         reference: &Ref,
@@ -145,20 +145,20 @@ impl<'a> Tx<'a> {
         self.set(reference, field, Value::Map(members))
     }
 
-    /// Tells of an object as if it had changed.
+    /// Publishes an object as if it had changed.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`: there is no such object.
+    /// `HANDLE_INVALID` if the object does not exist.
     pub fn touch(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         find(self.tables, class.name, reference)?;
         self.undo.push(Undo::Told(class, reference.clone()));
         Ok(())
     }
 
-    /// Destroys an object. What names it goes on naming it, but sets of references forget it.
+    /// Destroys an object. References to it stay in fields, but derived sets drop it.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`: there is no such object.
+    /// `HANDLE_INVALID` if the object does not exist.
     pub fn destroy(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         let object = find(self.tables, class.name, reference)?;
         for (set, holder) in back_references::links(class, &object.fields) {
@@ -170,8 +170,8 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Puts an object back that was destroyed in an earlier change. It counts as a new one. If
-    /// another has its UUID by now, which is what it is stored under, it stays gone.
+    /// Restores an object that an earlier change destroyed. It counts as newly created. If another
+    /// object has its UUID by now, it stays destroyed, because rows are stored by UUID.
     pub(super) fn restore(&mut self, mut object: Object) {
         let class = object.class;
         if self.tables.get(class.name, object.reference.as_str()).is_some()
@@ -203,7 +203,7 @@ impl<'a> Tx<'a> {
         self.put(object, links);
     }
 
-    /// Ends it: everybody sees it from now on. Its generation; none if it has changed nothing.
+    /// Ends the change and makes it visible. Returns its generation, or `None` if nothing changed.
     pub(super) fn end(mut self) -> Option<u64> {
         let undo = std::mem::take(&mut self.undo);
         if undo.is_empty() {
@@ -218,7 +218,7 @@ impl<'a> Tx<'a> {
         }
         for done in &undo {
             if let Undo::Destroyed(Object { class, reference, made, .. }) = done
-                // One that nobody has seen leaves nothing.
+                // An object created in this change was never visible and needs no tombstone.
                 && *made > 0
             {
                 let tombstone = Tombstone { reference: reference.clone(), made: *made };
@@ -234,17 +234,18 @@ impl<'a> Tx<'a> {
         Some(generation)
     }
 
-    /// These objects are there, as if they had been made by it.
+    /// Treats these loaded objects as created by this change.
     pub(super) fn made(&mut self, made: Vec<Undo>) {
         self.undo = made;
     }
 
-    /// Ends it as if it had always been so.
+    /// Ends the change without a new generation.
     pub(super) fn commit_silently(mut self) {
         self.undo.clear();
     }
 
-    /// A new object has a UUID, and no other object of its class has it: it is stored under it.
+    /// Checks that a new object has a valid UUID that is unique in its class. Rows are stored by
+    /// UUID.
     fn check_uuid(&self, object: &Object) -> Result<(), ApiError> {
         let (class, uuid) = (object.class, object.uuid());
         if class.field("uuid").is_some() && uuid.parse::<Uuid>().is_err() {
@@ -256,7 +257,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Puts an object into its table and into the sets that gather it.
+    /// Adds an object to its table and to the derived sets that contain it.
     fn put(&mut self, object: Object, links: Vec<(FieldIx, Ref)>) {
         let (class, reference) = (object.class, object.reference.clone());
         self.tables.put(object);
@@ -266,7 +267,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// A set of references gets a member, if its holder is there.
+    /// Adds a member to a derived set, if the holder exists.
     fn join(&mut self, set: FieldIx, holder: &Ref, member: &Ref) {
         if let Some(members) = self.tables.members(set, holder) {
             members.push(member.value());
@@ -274,7 +275,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// A set of references loses a member, if its holder is there.
+    /// Removes a member from a derived set, if the holder exists.
     fn leave(&mut self, set: FieldIx, holder: &Ref, member: &Ref) {
         let Some(members) = self.tables.members(set, holder) else { return };
         let is = |value: &Value| matches!(value, Value::Str(text) if text == member.as_str());

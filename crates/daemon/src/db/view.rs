@@ -1,4 +1,4 @@
-//! What readers see.
+//! Read access to the records.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::changes::{self, Change, ChangesSince};
 use super::tables::{Table, Tables};
 use super::{Object, Ref};
 
-/// Everything, at one moment.
+/// A consistent snapshot of all records.
 #[derive(Debug)]
 pub struct View<'a> {
     tables: &'a Tables,
@@ -21,80 +21,80 @@ impl<'a> View<'a> {
         Self { tables }
     }
 
-    /// The generation of the last change.
+    /// Returns the generation of the last change.
     pub fn generation(&self) -> u64 {
         self.tables.generation
     }
 
-    /// The last generation of which [`View::since`] tells.
+    /// Returns the last generation that [`View::since`] reports.
     pub fn published_generation(&self) -> u64 {
         self.tables.published_generation()
     }
 
-    /// An object.
+    /// Returns an object.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`: there is none of this class with this reference.
+    /// `HANDLE_INVALID` if the class has no object with this reference.
     pub fn object(&self, class: &'static Class, reference: &Ref) -> Result<&'a Object, ApiError> {
         find(self.tables, class.name, reference)
     }
 
-    /// A field of an object.
+    /// Returns a field of an object.
     ///
     /// # Errors
-    /// As [`View::object`].
+    /// Same as [`View::object`].
     pub fn get(&self, reference: &Ref, field: impl Into<FieldIx>) -> Result<&'a Value, ApiError> {
         get(self.tables, reference, field.into())
     }
 
-    /// All of a class, the oldest first.
+    /// Returns all objects of a class, oldest first.
     pub fn all(&self, class: &'static Class) -> impl Iterator<Item = &'a Object> {
         let table = self.tables.table(class.name);
         table.into_iter().flat_map(in_order)
     }
 
-    /// How many there are of a class.
+    /// Returns the number of objects of a class.
     pub fn count(&self, class: &'static Class) -> usize {
         self.tables.table(class.name).map_or(0, |table| table.by_age.len())
     }
 
-    /// How many of a class there are for who knows what [`View::since`] has told.
+    /// Returns the number of objects of a class that clients know from [`View::since`].
     pub fn count_published(&self, class: &'static Class) -> usize {
         changes::count(self.tables, class)
     }
 
-    /// Those that are attached, the oldest first: of a class with `currently_attached`.
+    /// Returns the attached objects of a class that has `currently_attached`, oldest first.
     pub fn attached(&self, class: &'static Class) -> impl Iterator<Item = &'a Ref> {
         let table = self.tables.table(class.name);
         table.into_iter().flat_map(|table| table.class_index.attached())
     }
 
-    /// The one with this UUID, which may be written in capitals.
+    /// Returns the object with this UUID. Case does not matter.
     ///
     /// # Errors
-    /// `UUID_INVALID`: there is none.
+    /// `UUID_INVALID` if there is none.
     pub fn by_uuid(&self, class: &'static Class, uuid: &str) -> Result<&'a Ref, ApiError> {
         let table = self.tables.table(class.name);
         let found = table.and_then(|table| table.class_index.by_uuid(&uuid.to_ascii_lowercase()));
         found.ok_or_else(|| codes::uuid_invalid(class.name, uuid))
     }
 
-    /// Those with this name, the oldest first.
+    /// Returns the objects with this name, oldest first.
     pub fn by_name(&self, class: &'static Class, name: &str) -> impl Iterator<Item = &'a Ref> {
         let table = self.tables.table(class.name);
         table.into_iter().flat_map(move |table| table.class_index.by_name(name))
     }
 
-    /// All of an object.
+    /// Returns the whole record of an object.
     ///
     /// # Errors
-    /// As [`View::object`].
+    /// Same as [`View::object`].
     pub fn record(&self, class: &'static Class, reference: &Ref) -> Result<Arc<Encoded>, ApiError> {
         Ok(self.object(class, reference)?.record())
     }
 
-    /// What of a class is different from how it was when `generation` had ended, in any order:
-    /// [`Change::when`] says in which it was.
+    /// Returns the published changes of a class since `generation`, unordered. [`Change::when`]
+    /// orders them.
     pub fn since(
         &self,
         generation: u64,
@@ -103,8 +103,8 @@ impl<'a> View<'a> {
         ChangesSince { tables: self.tables, class, since: generation }.all()
     }
 
-    /// The same of these objects of the class alone. It costs no more than what has changed of the
-    /// class, or these objects if they are fewer, and the ends of the class since.
+    /// Returns the published changes of these objects of a class. The cost is the smaller of the
+    /// numbers of changes and of objects, plus the deletions of the class since then.
     pub fn since_among<'b>(
         &self,
         generation: u64,
@@ -115,7 +115,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The objects of a table, the oldest first.
+/// Returns the objects of a table, oldest first.
 fn in_order(table: &Table) -> impl Iterator<Item = &Object> {
     table.by_age.values().filter_map(|reference| table.get(reference.as_str()))
 }

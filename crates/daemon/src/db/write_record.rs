@@ -1,4 +1,4 @@
-//! What a change has done, and how it is taken back before it has ended.
+//! Writes of a change, and how to undo them before the change ends.
 
 use xenapi::Value;
 use xenapi::table::{Class, FieldIx};
@@ -9,18 +9,18 @@ use super::{Object, Ref};
 /// One write of a change.
 #[derive(Clone, Copy, Debug)]
 pub enum WriteRecord<'a> {
-    /// An object was made.
+    /// Object was created.
     Made(&'static Class, &'a Ref),
-    /// A field of an object was set; what it held before.
+    /// Field of an object was set. Holds the old value.
     Set(FieldIx, &'a Ref, &'a Value),
-    /// A set of references of an object follows from what was set elsewhere: who came or went.
+    /// Derived set of an object gained or lost this member.
     Gathered(FieldIx, &'a Ref, &'a str),
-    /// An object was destroyed, which was like this.
+    /// Object was destroyed. Holds its last state.
     Gone(&'a Object),
 }
 
 impl<'a> WriteRecord<'a> {
-    /// The class of the object.
+    /// Returns the class of the object.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Made(class, _) => class.name,
@@ -29,7 +29,7 @@ impl<'a> WriteRecord<'a> {
         }
     }
 
-    /// The object.
+    /// Returns the reference of the object.
     pub fn reference(&self) -> &'a Ref {
         match self {
             Self::Made(_, reference)
@@ -40,22 +40,22 @@ impl<'a> WriteRecord<'a> {
     }
 }
 
-/// How to take back what was done.
+/// Undo information of one write.
 #[derive(Debug)]
 pub(super) enum Undo {
     Made(&'static Class, Ref),
-    /// Nothing of it has changed, and it shall be told.
+    /// Object was published without a change.
     Told(&'static Class, Ref),
     Set(FieldIx, Ref, Value),
-    /// The last member of this set of this object has come.
+    /// Derived set of an object gained this last member.
     Joined(FieldIx, Ref, Value),
-    /// This member, in this place, has gone.
+    /// Derived set of an object lost this member at this position.
     Left(FieldIx, Ref, usize, Value),
     Destroyed(Object),
 }
 
 impl Undo {
-    /// As others are told of it.
+    /// Returns the write as others see it.
     pub(super) fn touched(&self) -> Option<WriteRecord<'_>> {
         match self {
             Self::Made(class, reference) => Some(WriteRecord::Made(class, reference)),
@@ -71,7 +71,7 @@ impl Undo {
         }
     }
 
-    /// Class and reference of the object.
+    /// Returns class and reference of the object.
     pub(super) fn object(&self) -> (&'static str, &Ref) {
         match self {
             Self::Made(class, reference) | Self::Told(class, reference) => (class.name, reference),
@@ -82,7 +82,7 @@ impl Undo {
         }
     }
 
-    /// Takes it back; everything after it has been taken back.
+    /// Undoes the write. All later writes must have been undone before.
     pub(super) fn apply(self, tables: &mut Tables) {
         match self {
             Self::Made(class, reference) => drop(tables.take(class.name, &reference)),

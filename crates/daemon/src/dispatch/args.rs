@@ -1,4 +1,4 @@
-//! What a call was given, as its message says.
+//! Parameters of a call.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use xenapi::{ApiError, Date, NULL_REF, Value, codes};
 
 use crate::db::{Ref, View};
 
-/// The parameters of a call, without its session: as many as the message has, each of its type.
+/// Parameters of a call without its session. Their number and types match the message.
 ///
-/// Names are those of the message. A name that it does not have reads as nothing: empty, zero, no.
+/// Names are those of the message. An unknown name reads as empty, zero or false.
 #[derive(Clone, Debug)]
 pub struct Args {
     params: Cow<'static, [Param]>,
@@ -22,11 +22,11 @@ pub struct Args {
 const NOTHING: &Value = &Value::Null;
 
 impl Args {
-    /// Reads what came with a call of this name. What was left out at the end is as the message
-    /// says, and an empty reference is none.
+    /// Reads the parameters of a call. Omitted trailing parameters get the message's defaults. An
+    /// empty reference becomes the null reference.
     ///
     /// # Errors
-    /// `MESSAGE_PARAMETER_COUNT_MISMATCH`, `FIELD_TYPE_ERROR`.
+    /// `MESSAGE_PARAMETER_COUNT_MISMATCH` or `FIELD_TYPE_ERROR`.
     pub fn read(method: &Method, name: &str, given: Vec<Value>) -> Result<Self, ApiError> {
         let params = method.params();
         let least = params.iter().filter(|param| param.default.is_none()).count();
@@ -45,11 +45,11 @@ impl Args {
         Ok(Self { params, values })
     }
 
-    /// Every reference names something. Only the first one, which says whose call it is, must not
-    /// be the null reference.
+    /// Checks that every reference names an object. Only the first parameter, the object of the
+    /// call, must not be the null reference.
     ///
     /// # Errors
-    /// `HANDLE_INVALID class, reference`: the first that names nothing.
+    /// `HANDLE_INVALID class, reference` for the first reference that names nothing.
     pub fn check(&self, view: &View<'_>) -> Result<(), ApiError> {
         for (at, (param, value)) in self.params.iter().zip(&self.values).enumerate() {
             if at > 0 || !is_null(value) {
@@ -61,71 +61,71 @@ impl Args {
         Ok(())
     }
 
-    /// A parameter, whatever it is.
+    /// Returns a parameter.
     pub fn value(&self, name: &str) -> &Value {
         let at = self.params.iter().position(|param| param.name == name);
         at.and_then(|at| self.values.get(at)).unwrap_or(NOTHING)
     }
 
-    /// The first parameter as a reference: whose call it is.
+    /// Returns the first parameter as a reference: the object of the call.
     pub fn object(&self) -> Ref {
         self.values.first().map_or_else(|| Ref::from(NULL_REF), reference)
     }
 
-    /// The last parameter: what a setter sets.
+    /// Returns the last parameter: the value of a setter.
     pub fn last(&self) -> &Value {
         self.values.last().unwrap_or(NOTHING)
     }
 
-    /// A text, or a word of an enumeration.
+    /// Returns a text or enumeration value.
     pub fn text(&self, name: &str) -> &str {
         text(self.value(name))
     }
 
-    /// A whole number.
+    /// Returns an integer.
     pub fn int(&self, name: &str) -> i64 {
         if let Value::Int(number) = self.value(name) { *number } else { 0 }
     }
 
-    /// A number.
+    /// Returns a float.
     pub fn float(&self, name: &str) -> f64 {
         if let Value::Float(number) = self.value(name) { *number } else { 0.0 }
     }
 
-    /// Yes or no.
+    /// Returns a boolean.
     pub fn flag(&self, name: &str) -> bool {
         *self.value(name) == Value::Bool(true)
     }
 
-    /// A moment.
+    /// Returns a date.
     pub fn date(&self, name: &str) -> Date {
         if let Value::Date(date) = self.value(name) { *date } else { Date(0) }
     }
 
-    /// A reference.
+    /// Returns a reference.
     pub fn reference(&self, name: &str) -> Ref {
         reference(self.value(name))
     }
 
-    /// Several values.
+    /// Returns the members of a set.
     pub fn set(&self, name: &str) -> &[Value] {
         if let Value::Set(values) = self.value(name) { values } else { &[] }
     }
 
-    /// Values by name: a map, or what `create` was given.
+    /// Returns a map, or the record that `create` received.
     pub fn map(&self, name: &str) -> &BTreeMap<String, Value> {
         static EMPTY: BTreeMap<String, Value> = BTreeMap::new();
         if let Value::Map(members) = self.value(name) { members } else { &EMPTY }
     }
 
-    /// Texts by name.
+    /// Returns a map from text to text.
     pub fn pairs(&self, name: &str) -> BTreeMap<String, String> {
         let members = self.map(name).iter();
         members.map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
     }
 }
 
-/// The text of a value; empty if it is none.
+/// Returns the text of a value. Empty if the value is not a text.
 pub(crate) fn text(value: &Value) -> &str {
     if let Value::Str(text) = value { text } else { "" }
 }
@@ -141,7 +141,7 @@ fn is_null(value: &Value) -> bool {
     *value == Value::text(NULL_REF)
 }
 
-/// With the null reference where clients write an empty one.
+/// Replaces empty references by the null reference.
 pub(super) fn plain(value: Value, ty: &Type) -> Value {
     match (value, ty) {
         (Value::Str(text), Type::Ref(_)) if text.is_empty() => Value::text(NULL_REF),
@@ -164,8 +164,8 @@ pub(super) fn plain(value: Value, ty: &Type) -> Value {
     }
 }
 
-/// Every reference in a value names something or is the null reference. Those of classes that are
-/// not kept here are not looked at.
+/// Checks that every reference in a value names an object or is null. References to classes that
+/// are not stored here are not checked.
 pub(super) fn named(view: &View<'_>, value: &Value, ty: &Type) -> Result<(), ApiError> {
     match (value, ty) {
         (Value::Str(text), Type::Ref(name)) => match class(name) {

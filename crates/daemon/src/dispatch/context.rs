@@ -1,4 +1,4 @@
-//! What a handler gets beside its parameters, and how a call's changes are stored and followed.
+//! Context of a handler: its session, its task, and how its changes are persisted and followed up.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,55 +14,55 @@ use crate::db::{Tx, View};
 use crate::sessions::Session;
 use crate::tasks::TaskHandle;
 
-/// How long a call waits for what is done after its change.
+/// Longest time that a call waits for work after its commit.
 const AFTER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What is done after a change: it ends as told here, whoever waits.
+/// Background work after a commit. It runs to its end even if the caller stops waiting.
 type AfterCommit = JoinHandle<Result<(), ApiError>>;
 
-/// What a handler gets beside its parameters.
+/// Context of a handler.
 #[derive(Clone, Debug)]
 pub struct Ctx {
-    /// Everything.
+    /// Shared state of the daemon.
     pub app: Arc<AppState>,
-    /// Who calls.
+    /// Session of the caller.
     pub session: Session,
-    /// The task by which it is carried out, if it is a task.
+    /// Task of the call, if the call runs as a task.
     pub task: Option<TaskHandle>,
-    /// What was called.
+    /// Method of the call.
     pub method: Method,
-    /// Generations of its changes.
+    /// Generations of the call's changes.
     changed: Arc<Mutex<Vec<u64>>>,
-    /// What is done after its changes, before it is answered.
+    /// Work after the commit for which the answer waits.
     after: Arc<Mutex<Vec<AfterCommit>>>,
 }
 
 impl Ctx {
-    /// For a call of this session.
+    /// Creates the context of a call in this session.
     pub fn new(app: &Arc<AppState>, session: Session, method: Method) -> Self {
         let (changed, after) = Default::default();
         Self { app: app.clone(), session, task: None, method, changed, after }
     }
 
-    /// The same call, as one of this method.
+    /// Returns the same context with another method.
     pub(crate) fn as_method(&self, method: Method) -> Self {
         Self { method, ..self.clone() }
     }
 
-    /// The name of what was called, as `VM.start`.
+    /// Returns the name of the method, such as `VM.start`.
     pub fn name(&self) -> String {
         self.method.name()
     }
 
-    /// Looks at the records.
+    /// Reads the records.
     pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
         self.app.db.read(look)
     }
 
-    /// Changes the records. The call is answered after that is stored.
+    /// Makes a requested change. The call is answered after it is persisted.
     ///
     /// # Errors
-    /// That of `make`.
+    /// The error of `make`.
     pub fn change<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
@@ -75,16 +75,16 @@ impl Ctx {
             }
             Ok(made)
         })?;
-        // One that wrote nothing has no generation: the next one has it.
+        // A change without writes has no generation. The next change gets that number.
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(generation);
         Ok(made)
     }
 
-    /// As [`Ctx::change`], and ends when that is stored: for who has something to put right if it
-    /// cannot be.
+    /// Makes a requested change and waits until it is persisted. For callers that must clean up if
+    /// it cannot be.
     ///
     /// # Errors
-    /// That of `make`, and those of [`Ctx::wait_persisted`].
+    /// The error of `make`, and those of [`Ctx::stored`].
     pub async fn change_stored<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
@@ -94,12 +94,12 @@ impl Ctx {
         Ok(made)
     }
 
-    /// Ends when all that this call has changed is stored, and what was noted until now has been
-    /// tried. Each change is looked at: one that came later may have found room where an earlier one
-    /// had none.
+    /// Waits until all changes of this call are persisted and the writer has tried to store the
+    /// observed changes so far. Each change is checked, because a later change may fit where an
+    /// earlier one did not.
     ///
     /// # Errors
-    /// Some of it could not be stored, and has been taken back.
+    /// `OUT_OF_SPACE` if a change could not be persisted. It has been rolled back.
     pub async fn stored(&self) -> Result<(), ApiError> {
         let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for generation in changed {
@@ -108,9 +108,9 @@ impl Ctx {
         self.app.persistence.wait_attempt().await
     }
 
-    /// Does something when all that this call has changed until now is stored or taken back. A short
-    /// call is answered after that, and with its error, but waits for it no longer than
-    /// [`AFTER_DEADLINE`]. It is done when the caller goes away, too.
+    /// Runs work after all changes of this call are persisted or rolled back. The answer of a short
+    /// call waits for the work, at most [`AFTER_DEADLINE`], and returns its error. The work
+    /// continues if the client disconnects.
     pub(crate) fn after_commit(
         &self,
         work: impl Future<Output = Result<(), ApiError>> + Send + 'static,
@@ -119,21 +119,21 @@ impl Ctx {
         self.after.lock().unwrap_or_else(PoisonError::into_inner).push(done);
     }
 
-    /// As [`Ctx::after_commit`], and the call is answered before: for what may take long, and has another way
-    /// to tell how it went.
+    /// Runs work like [`Ctx::after_commit`], but the call is answered without waiting for it. For
+    /// work that takes long and reports its result elsewhere.
     pub(crate) fn after_commit_detached(
         &self,
         work: impl Future<Output = Result<(), ApiError>> + Send + 'static,
     ) -> AfterCommit {
         let ctx = self.clone();
         tokio::spawn(async move {
-            // The call is told of what is taken back by itself.
+            // The call itself reports changes that were rolled back.
             let _stored = ctx.stored().await;
             work.await
         })
     }
 
-    /// Ends when what is done [`after`](Ctx::after_commit) is done.
+    /// Waits until all work of [`Ctx::after_commit`] has ended.
     pub(super) async fn wait_after_commit(&self) -> Result<(), ApiError> {
         let after = std::mem::take(&mut *self.after.lock().unwrap_or_else(PoisonError::into_inner));
         let all = async {
@@ -146,7 +146,7 @@ impl Ctx {
         timeout(AFTER_DEADLINE, all).await.unwrap_or_else(|_| Err(codes::internal(late)))
     }
 
-    /// Says how far the call is, from 0 to 1.
+    /// Reports the progress of the call, from 0 to 1.
     pub fn progress(&self, part: f64) {
         if let Some(task) = &self.task {
             task.progress(part);

@@ -1,4 +1,5 @@
-//! What follows from the class table alone: lists, getters, setters, records that are only kept.
+//! Generic messages that follow from the class table: lists, getters, setters, and records without
+//! behaviour.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use super::{Args, Ctx};
 use crate::calls;
 use crate::db::{Ref, Tx, View};
 
-/// Most members that a client puts into a map or a set of one record: every change sends all of
-/// them to whoever watches.
+/// Most members that a client may put into a map or set field. Each change sends all of them to
+/// subscribers.
 pub const MAX_MEMBERS: usize = 4_096;
 
-/// Carries out what needs no more than the table.
+/// Carries out a generic message.
 ///
 /// # Errors
-/// `NOT_IMPLEMENTED` for what needs a handler and has none.
+/// `NOT_IMPLEMENTED` if the message needs a handler and has none.
 pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     match ctx.method {
         Method::GetAll(of) => Ok(ctx.read(|view| {
@@ -66,7 +67,7 @@ pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     }
 }
 
-/// Records by reference. They are looked at one by one after everybody else may go on.
+/// Returns records by reference. The filter runs after the database lock is released.
 fn all(ctx: &Ctx, of: &'static Class, wanted: impl Fn(&Encoded) -> bool) -> Value {
     let records: Vec<(String, Arc<Encoded>)> = ctx.read(|view| {
         let record = |object: &crate::db::Object| (object.reference().to_string(), object.record());
@@ -76,7 +77,7 @@ fn all(ctx: &Ctx, of: &'static Class, wanted: impl Fn(&Encoded) -> bool) -> Valu
     Value::Map(wanted.map(|(it, record)| (it, Value::Encoded(record))).collect())
 }
 
-/// Writes a field as a client asked for it, in one change with what else must be true then.
+/// Writes a field as requested, in one change with the checks of its hooks.
 fn write(
     ctx: &Ctx,
     args: &Args,
@@ -96,20 +97,20 @@ fn write(
     Ok(nothing())
 }
 
-/// Writes a field that a message of its own sets, such as `VM.set_order`: its first parameter is
-/// the object, its last one the value.
+/// Sets a field that has a message of its own, such as `VM.set_order`. The first parameter is the
+/// object, the last one the value.
 ///
 /// # Errors
-/// As of a setter that follows from the table.
+/// Those of a generic setter.
 pub fn set(ctx: &Ctx, args: &Args, field: impl Into<FieldIx>) -> Result<Value, ApiError> {
     let field = field.into();
     change(ctx, args, field, |tx, it| tx.set(it, field, args.last().clone()))
 }
 
-/// Changes a field that a message of its own changes, such as `VIF.add_ipv4_allowed`.
+/// Changes a field that has a message of its own, such as `VIF.add_ipv4_allowed`.
 ///
 /// # Errors
-/// As [`set`].
+/// Same as [`set`].
 pub fn change(
     ctx: &Ctx,
     args: &Args,
@@ -139,7 +140,7 @@ fn add_to(
     tx.set_key(it, field, &key, Some(args.last().clone()))
 }
 
-/// A key of a map, which may be of another type on the wire.
+/// Converts a map key to text. Some keys have another type in the API.
 fn key(value: &Value) -> String {
     match value {
         Value::Int(number) => number.to_string(),
@@ -161,7 +162,7 @@ fn members(
     tx.set(it, field, Value::Set(members))
 }
 
-/// What a client wrote does not outgrow its field.
+/// Checks that a map or set field does not have too many members.
 fn within(view: &View<'_>, of: &'static Class, it: &Ref, field: FieldIx) -> Result<(), ApiError> {
     let count = match view.get(it, field)? {
         Value::Map(members) => members.len(),
@@ -181,12 +182,12 @@ fn uuid(view: &View<'_>, of: &'static Class, it: &Ref) -> String {
     uuid.map(|uuid| super::args::text(uuid).to_owned()).unwrap_or_default()
 }
 
-/// What a new record of a class is made of: the fields that a client may give, from what `create`
-/// was given. What else a client sends, such as the rest of a record that it had read, is left
-/// out.
+/// Returns the fields of a new record, from the parameters of `create`. Only fields that a client
+/// may give are used. Other fields are ignored, so that a client can send a record that it has
+/// read.
 ///
 /// # Errors
-/// `FIELD_TYPE_ERROR`: one is missing that must be given.
+/// `FIELD_TYPE_ERROR` if a required field is missing.
 pub fn constructed(
     of: &'static Class,
     given: &BTreeMap<String, Value>,
@@ -202,10 +203,10 @@ pub fn constructed(
     Ok(fields)
 }
 
-/// Makes a record of a class that is only kept.
+/// Creates a record of a class without behaviour.
 ///
 /// # Errors
-/// As [`constructed`], and `HANDLE_INVALID` for a reference that names nothing.
+/// Those of [`constructed`], and `HANDLE_INVALID` if a reference names nothing.
 pub fn create(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     let Method::Create(of) = ctx.method else { return Err(codes::not_implemented(ctx.name())) };
     let fields = constructed(of, args.map("args"))?;
@@ -220,10 +221,10 @@ pub fn create(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     Ok(made.value())
 }
 
-/// Removes a record of a class that is only kept.
+/// Destroys a record of a class without behaviour.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none.
+/// `HANDLE_INVALID` if the record does not exist.
 pub fn destroy(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     let (Method::Destroy(of) | Method::Explicit(of, _)) = ctx.method else {
         return Err(codes::not_implemented(ctx.name()));
@@ -232,7 +233,7 @@ pub fn destroy(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
     Ok(nothing())
 }
 
-/// What a call answers that has no result.
+/// Returns the value of a call without a result.
 pub fn nothing() -> Value {
     Value::text("")
 }

@@ -1,4 +1,4 @@
-//! How many calls may be under way.
+//! Limits of concurrent calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +8,16 @@ use xenapi::{ApiError, codes};
 
 use crate::db::Ref;
 
-/// Most calls that take a while, on the host: each holds a record, a task of the runtime and its
+/// Most long calls at once on the host. Each uses a record, a task of the runtime and its
 /// parameters.
 pub const MAX_PENDING: usize = 2_000;
-/// Most of them from one session, so that one client does not take all.
+/// Most long calls at once of one session, so that one client cannot use all permits.
 pub const MAX_PENDING_OF_SESSION: usize = 500;
 
-/// Most writes that wait until they are stored.
+/// Most writes at once that wait until they are persisted.
 pub const MAX_WRITES: usize = 256;
 
-/// Turns of calls that write on the spot: each has one until what it wrote is stored.
+/// Limiter of short calls that write. Each holds a permit until its changes are persisted.
 #[derive(Debug)]
 pub struct WriteLimiter(Semaphore);
 
@@ -28,14 +28,14 @@ impl Default for WriteLimiter {
 }
 
 impl WriteLimiter {
-    /// The next one. It comes in the order in which it was asked for.
+    /// Waits for a permit, in the order of arrival.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.0.acquire().await.ok()
     }
 }
 
-/// Places for calls that take a while. Reads need none, and so does whoever only waits.
+/// Limiter of long calls. Reads and waits for events need no permit.
 #[derive(Clone, Debug, Default)]
 pub struct CallLimiter(Arc<Mutex<PermitCounts>>);
 
@@ -45,7 +45,7 @@ struct PermitCounts {
     by_session: HashMap<Ref, usize>,
 }
 
-/// A place that is held until it is dropped.
+/// Permit of a long call. Dropping it releases it.
 #[derive(Debug)]
 pub struct CallPermit {
     call_limiter: CallLimiter,
@@ -53,11 +53,11 @@ pub struct CallPermit {
 }
 
 impl CallLimiter {
-    /// Takes one for a call of this session.
+    /// Takes a permit for a call of this session.
     ///
     /// # Errors
-    /// `TOO_MANY_PENDING_TASKS`: there is none left. Nobody waits for one: the caller knows best
-    /// whether it still wants what it asked for.
+    /// `TOO_MANY_PENDING_TASKS` if no permit is free. The call does not wait, because only the
+    /// client knows whether it still wants the operation later.
     pub fn take(&self, session: &Ref) -> Result<CallPermit, ApiError> {
         let mut permit_counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_session = permit_counts.by_session.get(session).copied().unwrap_or_default();
@@ -69,7 +69,7 @@ impl CallLimiter {
         Ok(CallPermit { call_limiter: self.clone(), session: session.clone() })
     }
 
-    /// How many are taken.
+    /// Returns the number of permits in use.
     pub fn taken(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).in_all
     }

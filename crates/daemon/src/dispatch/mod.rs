@@ -1,20 +1,20 @@
-//! From a call to its answer.
+//! Dispatch of calls to handlers.
 //!
 //! # Order
-//! Session, method, count of parameters, their types, role, references: the first that is wrong is
-//! the answer. Then the handler decides, and only when it has begun there is a task. So a call that
-//! is refused at once is refused in its `Async` form as well.
+//! Checks run in this order: session, method, number of parameters, their types, role, references.
+//! The first failure is the answer. Then the handler's precheck runs. Only after it does a task
+//! exist. So an `Async` call that is refused at once fails like its synchronous form.
 //!
 //! # Bounds
-//! Reads run on the spot and wait for nobody. A write waits until it is stored, at most
-//! [`MAX_WRITES`](limits::MAX_WRITES) at a time; those behind them wait their turn. Calls that take a while hold a
-//! [`Place`](limits::Place) until their end, and are refused when there is none. Who waits for
-//! events holds nothing, nor who waits until a change is in force, which is 30 s at most. Nothing looks at the host's
-//! load.
+//! Reads run immediately and wait for nothing. A write waits until it is persisted. At most
+//! [`MAX_WRITES`](limits::MAX_WRITES) writes wait at a time; further writes queue. Long calls hold
+//! a [`CallPermit`](limits::CallPermit) until they end, and fail if none is free. Event waits hold
+//! no permit. Neither do calls that wait until their change is in force, at most 30 s. These limits
+//! do not depend on the host's load.
 //!
 //! # Invariants
-//! What was begun goes on when its caller goes away. An answer that tells of a change goes out
-//! after the change is stored.
+//! An operation that has begun continues after its client disconnects. Each answer is sent after
+//! the changes that it reports are persisted.
 
 mod args;
 mod context;
@@ -23,7 +23,6 @@ pub mod limits;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use toolstack::boxed_future::BoxFuture;
@@ -39,66 +38,46 @@ pub use context::Ctx;
 use crate::app::AppState;
 use crate::calls;
 use crate::db::{Ref, Tx};
-use crate::sessions::{ConnectionSession, Session};
+use crate::peer::Peer;
+use crate::sessions::Session;
 use crate::tasks::{self, Cancellable};
 
-/// Where a call comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The Unix socket: root of this host.
-    Unix,
-    /// The network.
-    Tcp(SocketAddr),
-}
-
-/// Who calls.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// From where.
-    pub from: Origin,
-    /// The program, as it names itself in HTTP.
-    pub user_agent: Option<String>,
-    /// The session of the connection, if it comes through the Unix socket.
-    pub connection_session: Option<Arc<ConnectionSession>>,
-}
-
-/// What a call answers.
+/// Result of a call.
 pub type CallResult = Result<Value, ApiError>;
 
-/// Carries out a message.
+/// Function that carries out a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Handler {
-    /// Answers on the spot.
+    /// Answers immediately.
     Short(fn(&Ctx, &Args) -> CallResult),
-    /// Takes a while; in its `Async` form as a task.
+    /// Takes a while. Its `Async` form runs as a task.
     Long(fn(Ctx, Args) -> BoxFuture<'static, CallResult>),
-    /// As `Long`. The first function says whether it may begin, before there is a task.
+    /// Like `Long`. The first function is a precheck that runs before a task exists.
     Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> BoxFuture<'static, CallResult>),
-    /// As `Gated`, and its client may cancel it: it looks at its task's
-    /// [`Cancel`](crate::tasks::TaskHandle::cancel), and says from when on that changes nothing.
+    /// Like `Gated`, and the client may cancel its task. The handler checks its task's
+    /// [`Cancel`](crate::tasks::TaskHandle::cancel) and reports when it is too late to cancel.
     Cancellable(
         fn(&Ctx, &Args) -> Result<(), ApiError>,
         fn(Ctx, Args) -> BoxFuture<'static, CallResult>,
     ),
 }
 
-/// What belongs to writing a field, beside writing it.
+/// Check and follow-up of writes to a field.
 #[derive(Clone, Copy, Debug)]
 pub struct Hook {
-    /// Class and field, as `VBD.mode`.
+    /// Class and field, such as `VBD.mode`.
     pub field: &'static str,
-    /// Whether it may be so: sees the record as it is written, within the change, which it undoes
-    /// by failing.
+    /// Checks the written record within the change. An error undoes the change.
     pub check: fn(&Ctx, &mut Tx<'_>, &Ref) -> Result<(), ApiError>,
-    /// What is done after the change, for example to a machine that runs. It must not wait: what
-    /// takes a while is done after the change (`Ctx::after_commit`).
+    /// Runs after the change, for example to apply it to a running VM. It must not block; slow work
+    /// belongs in `Ctx::after_commit`.
     pub follow: Option<fn(&Ctx, &Ref)>,
 }
 
 /// Carries out a call.
 ///
 /// # Errors
-/// What the API answers instead of a result.
+/// The API error to answer with.
 pub async fn dispatch(app: &Arc<AppState>, call: Call, peer: &Peer) -> CallResult {
     let Call { method: name, mut params, .. } = call;
     let resolved = resolve(&name);
@@ -123,12 +102,12 @@ pub async fn dispatch(app: &Arc<AppState>, call: Call, peer: &Peer) -> CallResul
     }
 }
 
-/// Names of all calls.
+/// Returns the names of all calls.
 pub(crate) fn list_methods() -> Value {
     Value::Set(methods().into_iter().map(Value::Str).collect())
 }
 
-/// Takes the session off the parameters. One that is not there, or no text, is none.
+/// Removes the session from the parameters and checks it. A missing or non-text session is invalid.
 fn session(app: &AppState, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
     match (!params.is_empty()).then(|| params.remove(0)) {
         Some(Value::Str(named)) => app.sessions.named(&app.db, &named, peer),
@@ -165,7 +144,7 @@ async fn run_handler(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool)
     };
     match ctx.method.kind() {
         _ if asynchronous => tasks::begin(ctx, cancellable, move |ctx| run(ctx, args)).await,
-        // Ends with its caller: it has begun nothing.
+        // The wait ends when its client disconnects, because it has begun no operation.
         MessageKind::Waits => run(ctx, args).await,
         _ => long(ctx, args, run).await,
     }
@@ -179,11 +158,11 @@ async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> CallResult) -> Ca
     let answer = run(ctx, args);
     ctx.stored().await?;
     drop(turn);
-    // Others write meanwhile.
+    // The write permit is released before this wait, so other writes proceed.
     ctx.wait_after_commit().await.and(answer)
 }
 
-/// A task of the runtime carries it out, so that it goes on when its caller goes away.
+/// Runs the handler in a task of the runtime, so that it continues if the client disconnects.
 async fn long(
     ctx: Ctx,
     args: Args,
@@ -203,7 +182,7 @@ fn broke_off() -> ApiError {
     codes::internal("a call broke off; the log says where")
 }
 
-/// It only looks.
+/// Returns whether the method only reads.
 fn reads(method: &Method) -> bool {
     match method {
         Method::Explicit(_, message) => message.name.starts_with("get_"),

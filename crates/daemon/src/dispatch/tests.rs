@@ -7,10 +7,11 @@ use xenapi::table::{Role, host, network, pool, secret, vm};
 use xenapi::{NULL_REF, Value};
 
 use super::generic::MAX_MEMBERS;
-use super::{Args, Origin, Peer, dispatch, permitted, text};
+use super::{Args, dispatch, permitted, text};
 use crate::db::{Ref, View};
+use crate::peer::{Origin, Peer};
 use crate::sessions::ConnectionSession;
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
@@ -293,7 +294,7 @@ async fn what_cannot_be_stored_has_not_been_done() {
     assert_eq!(test_app.call("network.get_name_label", [network]).await, Ok(Value::text("n")));
 }
 
-/// A later change may find room where an earlier one found none.
+/// A later change may fit where an earlier one did not.
 #[tokio::test]
 async fn a_call_of_several_changes_is_told_of_each_that_is_not_stored() {
     let test_app = TestApp::new().await;

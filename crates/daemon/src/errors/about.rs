@@ -1,4 +1,4 @@
-//! What a refusal or a failure is about.
+//! Objects that an error refers to.
 
 use model::refusal::OngoingOp;
 use model::sr::SrOp;
@@ -12,31 +12,30 @@ use xenapi::{ApiError, NULL_REF, Value, codes};
 use crate::db::{Ref, View};
 use crate::dispatch::text;
 
-/// What was asked for: an operation of an object, and the objects that go with it. A reference that
-/// is not known is the null reference.
+/// Objects of a refused or failed operation. An unknown reference is the null reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The object's class.
+    /// Class of the object.
     pub class: &'static str,
-    /// The object.
+    /// Object of the operation.
     pub object: Ref,
-    /// What was asked of it.
+    /// Name of the operation.
     pub operation: &'static str,
-    /// Its machine.
+    /// VM of the object.
     pub vm: Ref,
-    /// Its disk.
+    /// VDI of the object.
     pub vdi: Ref,
-    /// Where that is.
+    /// SR of the object.
     pub sr: Ref,
 }
 
 impl About {
-    /// An operation of a machine.
+    /// Operation on a VM.
     pub fn vm(machine: &Ref, op: VmOp) -> Self {
         Self { vm: machine.clone(), ..Self::of("VM", machine, op.name()) }
     }
 
-    /// An operation of a disk device.
+    /// Operation on a VBD.
     pub fn vbd(view: &View<'_>, slot: &Ref, op: VbdOp) -> Self {
         let disk = named(view, slot, vbd::Field::VDI);
         let place = named(view, &disk, vdi::Field::SR);
@@ -44,18 +43,18 @@ impl About {
         Self { vm, vdi: disk, sr: place, ..Self::of("VBD", slot, op.name()) }
     }
 
-    /// An operation of a disk.
+    /// Operation on a VDI.
     pub fn vdi(view: &View<'_>, disk: &Ref, op: VdiOp) -> Self {
         let place = named(view, disk, vdi::Field::SR);
         Self { vdi: disk.clone(), sr: place, ..Self::of("VDI", disk, op.name()) }
     }
 
-    /// An operation of a storage repository.
+    /// Operation on an SR.
     pub fn sr(place: &Ref, op: SrOp) -> Self {
         Self { sr: place.clone(), ..Self::of("SR", place, op.name()) }
     }
 
-    /// An operation of a network device.
+    /// Operation on a VIF.
     pub fn vif(view: &View<'_>, device: &Ref, op: VifOp) -> Self {
         let vm = named(view, device, vif::Field::VM);
         Self { vm, ..Self::of("VIF", device, op.name()) }
@@ -66,7 +65,7 @@ impl About {
         Self { class, object: object.clone(), operation, vm: null(), vdi: null(), sr: null() }
     }
 
-    /// The object on which this other operation runs, as far as that is known.
+    /// Returns the object of another operation under way, as far as it is known.
     pub(super) fn under_way(&self, op: OngoingOp) -> (&'static str, &Ref) {
         match op {
             OngoingOp::Vm(_) if !self.vm.is_null() => ("VM", &self.vm),
@@ -77,12 +76,12 @@ impl About {
     }
 }
 
-/// What a field names.
+/// Returns the reference in a field, or the null reference.
 fn named(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Ref {
     view.get(of, field).map_or_else(|_| Ref::from(NULL_REF), |value| Ref::from(text(value)))
 }
 
-/// The task that carries out this operation of this object.
+/// Returns the task of this operation of this object.
 pub(super) fn carried_out_by(
     view: &View<'_>,
     class: &'static str,
@@ -101,7 +100,8 @@ pub(super) fn carried_out_by(
     found.map(|(task, _)| Ref::from(task.as_str()))
 }
 
-/// The machine's turn did not come: whatever it is doing.
+/// Returns the error for an operation that waited too long in its VM's queue. It names the
+/// operation under way.
 pub(super) fn busy(view: &View<'_>, about: &About) -> ApiError {
     let current = view.get(&about.vm, vm::Field::current_operations);
     let (task, op) = match current {

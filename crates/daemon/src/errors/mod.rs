@@ -1,7 +1,7 @@
-//! Why something is not done, as clients see it: one table from refusals and failures to codes.
+//! Conversion of refusals and failures to API errors, in one table.
 //!
-//! What refuses or fails below here knows neither references nor codes. [`About`] brings the
-//! references of what was asked for; the rest is in this table, which a test walks through.
+//! Lower layers know neither references nor error codes. [`About`] has the references of the
+//! requested operation. A test covers every entry of the table.
 
 mod about;
 mod step;
@@ -19,11 +19,11 @@ pub use about::About;
 
 use crate::db::{Db, Ref};
 
-/// Why an operation may not begin.
+/// Converts a refusal to an API error.
 pub fn refused(db: &Db, refusal: Refusal, about: &About) -> ApiError {
     let error = about.refused(refusal.clone());
     match refusal {
-        // What stands in the way is told with the task by which it is carried out.
+        // The error names the task of the operation that is under way.
         Refusal::OtherOperation { op } => {
             let (class, object) = about.under_way(op);
             let by = db.read(|view| about::carried_out_by(view, class, object, op));
@@ -34,20 +34,20 @@ pub fn refused(db: &Db, refusal: Refusal, about: &About) -> ApiError {
     }
 }
 
-/// Why an operation did not do what it was to do.
+/// Converts a failed operation to an API error.
 pub fn failed(db: &Db, error: OpError, about: &About) -> ApiError {
     match error {
         OpError::Refused(refusal) => refused(db, refusal, about),
         OpError::Busy => db.read(|view| about::busy(view, about)),
-        // The task that was cancelled puts itself here.
+        // The cancelled task replaces this null reference by its own.
         OpError::Cancelled => codes::task_cancelled(NULL_REF),
         OpError::Failed { verb, error } => db.read(|view| step::failed(view, verb, &error, about)),
     }
 }
 
 impl About {
-    /// Why an operation may not begin, by what is known without the records: an operation that
-    /// stands in the way is told without its task.
+    /// Converts a refusal to an API error without reading records. A conflicting operation is
+    /// reported without its task.
     pub fn refused(&self, refusal: Refusal) -> ApiError {
         let vm = self.vm.as_str();
         let device = || self.object.as_str();
@@ -94,7 +94,7 @@ impl About {
     }
 }
 
-/// What an SR could not do, with one of its disks if it is about one.
+/// Converts an SR error to an API error. `vdi` is the affected VDI, if there is one.
 pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError {
     let backend = |status: &str| codes::sr_backend_failure(status, "", sentence(error));
     match error {
@@ -113,7 +113,7 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
     }
 }
 
-/// An error with all of its causes.
+/// Returns the text of an error with all of its causes.
 pub fn sentence(error: &dyn Error) -> String {
     let mut sentence = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Steps that failed.
+//! Conversion of failed steps to API errors.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use xenapi::{ApiError, NULL_REF, codes};
 use super::{About, sentence, storage_failed};
 use crate::db::{Ref, View};
 
-/// What runs guests.
+/// Name of the program that runs guests.
 const EMULATOR: &str = "qemu";
 
-/// What a step works on.
+/// Object of a step.
 enum On {
-    /// A device that comes.
+    /// Device that is being attached.
     Coming(&'static str, Ref),
-    /// A device that goes.
+    /// Device that is being detached.
     Going(&'static str, Ref),
-    /// The guest, which is asked.
+    /// Guest that was sent a request.
     Guest,
-    /// The domain, while it is made.
+    /// Domain that is being created.
     Domain,
-    /// Something that clients have no word for.
+    /// Object that has no specific error code.
     Other,
 }
 
@@ -70,7 +70,7 @@ fn on(view: &View<'_>, verb: StepAction) -> On {
     }
 }
 
-/// Why this step failed.
+/// Converts a failed step to an API error.
 pub(super) fn failed(
     view: &View<'_>,
     verb: StepAction,
@@ -83,7 +83,7 @@ pub(super) fn failed(
         StepError::Sr(SrError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Sr(error) => storage(view, &on, error, about),
         StepError::Io(DatapathError::Late { deadline, .. }) => late(&on, *deadline, error, about),
-        // No storage has a part in it.
+        // A VIF step involves no storage, so it must not report a storage error.
         StepError::Io(error) if on.is_interface() => codes::internal(sentence(error)),
         StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", sentence(error)),
         StepError::Hv(HvError::Late { after, .. }) => late(&on, *after, error, about),
@@ -96,7 +96,7 @@ pub(super) fn failed(
     }
 }
 
-/// It did not end in time.
+/// Converts a missed deadline to an API error.
 fn late(on: &On, after: Duration, error: &StepError, about: &About) -> ApiError {
     match on {
         On::Coming(class, device) => codes::device_attach_timeout(*class, device.as_str()),
@@ -113,7 +113,7 @@ fn storage(view: &View<'_>, on: &On, error: &SrError, about: &About) -> ApiError
     };
     let About { sr, vdi, .. } = About::vbd(view, device, model::vbd::VbdOp::Attach);
     match error {
-        // Whoever starts a machine is told which storage to see to.
+        // The error names the SR, so that the user knows which storage to repair.
         SrError::Vanished { .. } => codes::sr_not_attached(sr.as_str()),
         error => storage_failed(error, &sr, Some(&vdi)),
     }

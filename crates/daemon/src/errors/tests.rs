@@ -19,7 +19,7 @@ use xenapi::table::{sr, vbd, vdi, vif, vm};
 use super::*;
 use crate::random;
 
-/// A machine with a disk and a network device, by reference.
+/// A VM with a disk and a VIF, by reference.
 struct World {
     db: Db,
     vm: Ref,
@@ -53,7 +53,7 @@ fn world() -> World {
     World { db, vm, vbd, vif, vdi, sr }
 }
 
-/// The table: each refusal, and what a client is told. The names stand for references.
+/// Expected error of each refusal. Names stand for references.
 fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
     let bad = Refusal::BadPowerState {
         expected: &[PowerState::Halted, PowerState::Suspended],
@@ -107,7 +107,7 @@ fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
 }
 
 impl World {
-    /// With names for references.
+    /// Returns the error with references replaced by names.
     fn told(&self, error: &ApiError) -> Vec<String> {
         let names = [("vm", &self.vm), ("vbd", &self.vbd), ("vif", &self.vif)];
         let names = names.into_iter().chain([("vdi", &self.vdi), ("sr", &self.sr)]);
@@ -162,7 +162,7 @@ fn os(what: &str) -> io::Error {
     io::Error::other(what.to_owned())
 }
 
-/// Steps that fail, and what a client is told.
+/// Expected errors of failed steps.
 fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
     let (vbd, vif) = (VbdId(id()), VifId(id()));
     let (attach, unplug) = (StepAction::VbdAttach(vbd, Access::Rw), StepAction::VbdUnplug(vbd));
@@ -220,7 +220,7 @@ fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
     ]
 }
 
-/// More of them, that fail below storage.
+/// Expected errors of failed domain and network steps.
 fn steps_of_domains() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
     let (vif, unplug) = (VifId(id()), StepAction::VbdUnplug(VbdId(id())));
     let create = StepAction::DomainCreate(Domid(1));

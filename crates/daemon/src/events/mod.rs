@@ -1,20 +1,23 @@
-//! What clients are told of changes: `event.from` and `event.inject`.
+//! Event API: `event.from` and `event.inject`.
 //!
 //! # Model
-//! There is no queue and no log. A client says by a [`Token`] until when it knows everything, and
-//! is told what is different now: a record that it does not know, one that has changed, however
-//! often, with what it holds now, one that is gone. What came and went in between is not told.
-//! Ends are not stored: of those before a restart nobody is told after it. Every answer has the
-//! counts of all records, by which clients see what they lack.
-//! If nothing is different, the client waits; every change wakes it, and it looks again. It holds
-//! no lock and no place in a queue meanwhile.
+//! There is no queue and no log. A client's [`Token`] states the generation up to which it knows
+//! all records. The answer has the differences since then: new records, changed records with their
+//! current values (once for any number of changes), and deletions. Records that were created and
+//! deleted in between do not appear. Tombstones are not persisted: after a restart, earlier
+//! deletions are not reported. Each answer has the number of records of every class, so clients can
+//! detect a missed deletion.
+//!
+//! If nothing differs, the call waits. Every change wakes it, and it scans again. It holds no lock
+//! and no permit meanwhile.
 //!
 //! # Invariants
-//! - Who has applied everything that it was told has what the database has.
-//! - No change is missed between the look and the wait: the wait is for changes since the look.
+//! - A client that has applied all events has the same records as the database.
+//! - No change is missed between a scan and the following wait: the wait ends for any change since
+//!   the scan.
 //!
 //! # How to test
-//! Clients apply what they are told of random changes, and are compared with the database.
+//! Simulated clients apply the events of random changes. Their state is compared with the database.
 
 mod scan;
 mod subscription;
@@ -32,16 +35,16 @@ use crate::db::{Db, Ref, View};
 pub use subscription::Subscription;
 pub use token::Token;
 
-/// Longest that a client waits: it asks again then. Connections that nobody is at the other end of
-/// are found by it.
+/// Longest wait of a call in seconds. The client then calls again. This bounds how long a dead
+/// connection goes unnoticed.
 const WAIT_S_MAX: f64 = 3_600.0;
 
-/// What is different from what a client knows that has this token: at once if something is, else
-/// as soon as something is, else after `timeout_s` seconds, which is nothing.
+/// Returns the differences since the client's token. Waits up to `timeout_s` seconds for the first
+/// difference, then returns an empty answer.
 ///
 /// # Errors
-/// `EVENT_SUBSCRIPTION_PARSE_FAILURE`, `EVENT_FROM_TOKEN_PARSE_FAILURE`: the client has said what
-/// cannot be read. `SESSION_INVALID`: the session is not there, or ended meanwhile.
+/// `EVENT_SUBSCRIPTION_PARSE_FAILURE` or `EVENT_FROM_TOKEN_PARSE_FAILURE` if the parameters are
+/// invalid. `SESSION_INVALID` if the session does not exist or ends during the wait.
 pub async fn from(
     db: &Db,
     session: &Ref,
@@ -60,7 +63,7 @@ pub async fn from(
         let answer = db.read(|view| {
             alive(view, session)?;
             let events = scan::events(view, &subscription, token);
-            // What it is not told of now is nothing that it has asked for.
+            // Changes that this answer omits were not subscribed, so the token can skip them.
             token = Token::of(view.published_generation());
             let due = late || !events.is_empty();
             Ok::<_, ApiError>(due.then(|| scan::answer(view, token, events)))
@@ -68,16 +71,16 @@ pub async fn from(
         if let Some(answer) = answer {
             return Ok(answer);
         }
-        // Its end is told by the look that follows, as is that of the database.
+        // The next scan detects a timeout, and a database that has ended.
         let _ = tokio::time::timeout_at(end, changed.changed()).await;
     }
 }
 
-/// Tells of a record as if it had changed. The token is of the moment before, so that who asks with
-/// it is told of the record, and tokens that come with what was told are not below it.
+/// Publishes a record as if it had changed. Returns a token from before the change, so that a call
+/// with it reports the record. No token in answers that report the record is lower.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is no such record of such a class of which events are told.
+/// `HANDLE_INVALID` if no class with events has this record.
 pub fn inject(db: &Db, class: &str, reference: &Ref) -> Result<Value, ApiError> {
     let found = subscription::named(class);
     let found = found.ok_or_else(|| codes::handle_invalid(class, reference.as_str()))?;
@@ -88,7 +91,7 @@ pub fn inject(db: &Db, class: &str, reference: &Ref) -> Result<Value, ApiError> 
     })
 }
 
-/// The last generation that is told.
+/// Returns the last published generation.
 pub fn current(db: &Db) -> Value {
     Value::Int(i64::try_from(db.read(|view| view.published_generation())).unwrap_or(i64::MAX))
 }

@@ -1,4 +1,4 @@
-//! What a client is told.
+//! Events of an answer.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::subscription::ClassFilter;
 use super::{Subscription, Token};
 use crate::db::{Change, Object, View};
 
-/// The class of messages. Clients know them by themselves.
+/// Class of messages, which have their own counter in a token.
 const MESSAGE: &str = "message";
 
-/// Everything that is different from what the token says and is wanted: new messages, then new
-/// records, then what has changed, then what is gone.
+/// Returns the subscribed differences since the token: new messages, then new records, changed
+/// records and deletions.
 pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Vec<Value> {
     let mut told = Vec::new();
     for ClassFilter { class, objects } in wanted.wanted() {
@@ -27,7 +27,7 @@ pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Ve
     told.into_iter().map(event).collect()
 }
 
-/// Which changes are told first.
+/// Returns the position of a kind of change in an answer.
 fn turn(change: &Change<'_>) -> usize {
     match change {
         Change::Made(object) if object.class().name == MESSAGE => 0,
@@ -37,7 +37,7 @@ fn turn(change: &Change<'_>) -> usize {
     }
 }
 
-/// What `event.from` answers.
+/// Builds the answer of `event.from`.
 pub(super) fn answer(view: &View<'_>, token: Token, events: Vec<Value>) -> Value {
     map([
         ("token", token.value()),
@@ -46,7 +46,7 @@ pub(super) fn answer(view: &View<'_>, token: Token, events: Vec<Value>) -> Value
     ])
 }
 
-/// How many records there are of each class, by which clients see that they have missed an end.
+/// Returns the number of records of each class. Clients detect missed deletions by it.
 fn counts(view: &View<'_>) -> Value {
     let count = |class: &'static Class| {
         let count = view.count_published(class);
@@ -57,7 +57,7 @@ fn counts(view: &View<'_>) -> Value {
 }
 
 fn event(change: Change<'_>) -> Value {
-    // One text for all clients that are told of it.
+    // All clients share one encoded record.
     let snapshot = |object: &Object| Some(Value::Encoded(object.record()));
     let (operation, snapshot) = match &change {
         Change::Made(object) => ("add", snapshot(object)),

@@ -1,4 +1,4 @@
-//! What a client wants to be told of.
+//! Subscriptions of clients.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,28 +7,27 @@ use xenapi::{ApiError, codes};
 
 use crate::db::Ref;
 
-/// Classes and objects.
+/// Subscribed classes and objects.
 #[derive(Debug, Default)]
 pub struct Subscription {
-    /// By name of its class.
+    /// Filters by class name.
     wanted: BTreeMap<&'static str, ClassFilter>,
 }
 
-/// What is wanted of a class.
+/// Filter of one class.
 #[derive(Debug)]
 pub(super) struct ClassFilter {
     pub(super) class: &'static Class,
-    /// None: all of its objects.
+    /// Subscribed objects. `None` for all objects of the class.
     pub(super) objects: Option<HashSet<Ref>>,
 }
 
 impl Subscription {
-    /// Of what a client has said: `*`, classes, and classes with a reference after a slash, in which
-    /// case does not count. A class that there is not here is one of another release, of which
-    /// nothing is told; nor is anything of those of which there are no events.
+    /// Parses a subscription: `*`, class names, or class names with `/` and a reference. Case does
+    /// not matter. Unknown classes (of other releases) and classes without events are ignored.
     ///
     /// # Errors
-    /// `EVENT_SUBSCRIPTION_PARSE_FAILURE`: one is none of these.
+    /// `EVENT_SUBSCRIPTION_PARSE_FAILURE` if an entry is invalid.
     pub fn parse(said: &[String]) -> Result<Self, ApiError> {
         let (mut all, mut everything) = (Self::default(), false);
         for one in said {
@@ -50,12 +49,12 @@ impl Subscription {
         Ok(all)
     }
 
-    /// What is wanted, each class once.
+    /// Returns the filters, one for each class.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &ClassFilter> {
         self.wanted.values()
     }
 
-    /// Wants an object of a class, or all.
+    /// Adds an object of a class, or all objects.
     fn want(&mut self, class: &'static Class, object: Option<Ref>) {
         let nothing = || ClassFilter { class, objects: Some(HashSet::new()) };
         let class_filter = self.wanted.entry(class.name).or_insert_with(nothing);
@@ -67,12 +66,12 @@ impl Subscription {
     }
 }
 
-/// Classes of which there are events.
+/// Returns the classes that have events.
 fn told() -> impl Iterator<Item = &'static Class> {
     classes().iter().copied().filter(|class| class.events)
 }
 
-/// The class of events with this name, in which case does not count.
+/// Returns the class with events of this name. Case does not matter.
 pub(super) fn named(name: &str) -> Option<&'static Class> {
     told().find(|class| class.name.eq_ignore_ascii_case(name))
 }
@@ -93,7 +92,7 @@ mod tests {
         Subscription::parse(&said.iter().map(|&one| one.to_owned()).collect::<Vec<_>>())
     }
 
-    /// What is wanted, as a client could have said it.
+    /// Returns the subscription in its text form.
     fn wanted(said: &[&str]) -> Vec<String> {
         let said = of(said).unwrap();
         let each = said.wanted().flat_map(|ClassFilter { class, objects }| match objects {

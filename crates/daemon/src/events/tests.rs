@@ -9,10 +9,10 @@ use xenapi::{ApiError, Encoded, Value};
 
 use super::{from, inject};
 use crate::allowed_operations::update_allowed;
-use crate::db::testing::{numbered, of, write, writes};
+use crate::db::tests::random::{numbered, of, write, writes};
 use crate::db::{Db, Ref};
 
-/// Longer than any test: who waits so long was not woken.
+/// Longer than any test, in seconds. A wait that long was not woken.
 const LONG_S: f64 = 600.0;
 
 fn world() -> (Db, Ref) {
@@ -30,7 +30,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// What a client is told.
+/// An answer of `event.from`.
 #[derive(Debug)]
 struct Told {
     token: String,
@@ -77,7 +77,7 @@ fn read(answer: Value) -> Told {
     Told { token: text(&answer, "token"), events: events.iter().map(event).collect(), counts }
 }
 
-/// What somebody is told who does not wait.
+/// Calls `event.from` without a wait.
 fn ask(db: &Db, session: &Ref, classes: &[&str], token: &str) -> Told {
     read(wait(from(db, session, &names(classes), token, 0.0)).unwrap())
 }
@@ -123,7 +123,7 @@ fn in_order_and_with_counts() {
     assert!(!counts.contains_key("event") && !counts.contains_key("VM"));
 }
 
-/// Of all classes, in the order in which it was.
+/// Events of all classes are in the order of the changes.
 #[test]
 fn changes_and_ends_of_several_classes_are_in_order() {
     let (db, session) = world();
@@ -170,7 +170,7 @@ fn one_text_for_all() {
     assert!(Arc::ptr_eq(&one, &two));
 }
 
-/// Looks at a future once.
+/// Polls a future once.
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -184,7 +184,7 @@ fn a_change_wakes_who_waits() {
     wait(async {
         let mut waits = pin!(from(&db, &session, &classes, &token, LONG_S));
         assert!(poll(waits.as_mut()).is_pending());
-        // Of another class: it goes on waiting.
+        // Another class changed, so the call continues to wait.
         db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
         assert!(poll(waits.as_mut()).is_pending());
         db.write_observed(|tx| tx.set(&task, task::Field::progress, Value::Float(0.5))).unwrap();
@@ -236,7 +236,7 @@ fn an_injected_event_is_a_barrier() {
     let told = ask(&db, &session, &["pool"], &before);
     assert_eq!(told.short(), ["mod pool"]);
     assert!(told.token > before);
-    // A change after it comes with a token that is not below it.
+    // The token of a later change is not lower than the token of the injection.
     let before = token(inject(&db, "pool", &pool));
     let key = Some(Value::text("1"));
     db.write_observed(|tx| tx.set_key(&pool, pool::Field::other_config, "barrier", key)).unwrap();
@@ -248,7 +248,7 @@ fn an_injected_event_is_a_barrier() {
     }
 }
 
-/// Somebody who applies what is told.
+/// A client that applies events.
 #[derive(Default)]
 struct Client {
     token: String,
@@ -317,7 +317,7 @@ proptest! {
     }
 }
 
-/// Writers and waiting clients at once: nobody waits for what has happened already.
+/// Writers and waiting clients run at once. No client waits for a change that has already happened.
 #[test]
 fn no_change_is_missed_between_look_and_wait() {
     const WRITERS: usize = 8;

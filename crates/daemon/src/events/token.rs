@@ -1,30 +1,30 @@
-//! Until when a client knows everything.
+//! Tokens of clients.
 
 use xenapi::{ApiError, Value, codes};
 
-/// Digits of a number in a token: all of them, so that tokens compare as their texts do.
+/// Digits of a number in a token. The fixed width makes tokens sort as texts like as numbers.
 const DIGITS: usize = 20;
 
-/// Until when a client knows everything: of messages, and of all else. As text, two numbers of
-/// twenty digits.
+/// Generations up to which a client knows all messages and all other records. The text form is two
+/// numbers of twenty digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
-    /// Generation until which it knows records.
+    /// Generation up to which the client knows records.
     pub(super) records: u64,
-    /// Generation until which it knows messages.
+    /// Generation up to which the client knows messages.
     pub(super) messages: u64,
 }
 
 impl Token {
-    /// Of a client that knows everything until this generation.
+    /// Creates the token of a client that knows everything up to this generation.
     pub(super) fn of(generation: u64) -> Self {
         Self { records: generation, messages: generation }
     }
 
-    /// Of its text; empty: of a client that knows nothing.
+    /// Parses a token. An empty text is a client that knows nothing.
     ///
     /// # Errors
-    /// `EVENT_FROM_TOKEN_PARSE_FAILURE`: it is none.
+    /// `EVENT_FROM_TOKEN_PARSE_FAILURE` if the text is no token.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
         if text.is_empty() {
             return Ok(Self::of(0));
@@ -39,7 +39,7 @@ impl Token {
         Ok(Self { records, messages })
     }
 
-    /// As a result holds it.
+    /// Converts the token to a result value.
     pub fn value(self) -> Value {
         Value::text(format!("{:0DIGITS$},{:0DIGITS$}", self.records, self.messages))
     }

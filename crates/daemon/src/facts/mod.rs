@@ -1,7 +1,7 @@
-//! What decisions read of records: the one place that knows what fields mean.
+//! Facts that gates read from records. This module alone interprets these fields.
 //!
-//! A gate of [`model`] sees small typed facts; here they are made of records. A reference that
-//! names nothing counts as none, but for the object itself that is asked about.
+//! The gates of [`model`] take small typed facts. This module reads them from records. A reference
+//! to a missing object counts as empty, except for the object of the query itself.
 
 mod sr;
 #[cfg(test)]
@@ -24,17 +24,17 @@ pub use vdi::vdi;
 pub use vif::vif;
 pub use vm::vm;
 
-/// A class of the table by its name.
+/// Returns the class of this name.
 pub(crate) fn class(name: &str) -> Result<&'static Class, ApiError> {
     table::class(name).ok_or_else(|| codes::internal(format!("there is no class {name}")))
 }
 
-/// Yes or no.
+/// Returns a boolean field. False if the object does not exist.
 pub(crate) fn flag(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> bool {
     matches!(view.get(of, field), Ok(Value::Bool(true)))
 }
 
-/// A text; empty if there is no such object.
+/// Returns a text field. Empty if the object does not exist.
 pub(crate) fn text<'a>(view: &View<'a>, of: &Ref, field: impl Into<FieldIx>) -> &'a str {
     match view.get(of, field) {
         Ok(Value::Str(text)) => text,
@@ -42,12 +42,12 @@ pub(crate) fn text<'a>(view: &View<'a>, of: &Ref, field: impl Into<FieldIx>) -> 
     }
 }
 
-/// What a field names, whether that is there or not.
+/// Returns a reference field, whether or not its object exists.
 pub(crate) fn reference(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Ref {
     Ref::from(text(view, of, field))
 }
 
-/// What a set of references names.
+/// Returns the members of a reference set.
 pub(crate) fn references<'a, F: Into<FieldIx>>(
     view: &View<'a>,
     of: &Ref,
@@ -63,7 +63,7 @@ pub(crate) fn references<'a, F: Into<FieldIx>>(
     })
 }
 
-/// The operations under way of an object, each of which `parse` knows.
+/// Returns the operations under way on an object that `parse` recognises.
 fn operations<T>(
     view: &View<'_>,
     of: &Ref,
@@ -82,13 +82,13 @@ fn operations<T>(
     }
 }
 
-/// The power state of a machine; one that is not there does not run.
+/// Returns the power state of a VM. A missing VM counts as halted.
 fn power(view: &View<'_>, vm: &Ref) -> PowerState {
     let state = PowerState::parse(text(view, vm, table::vm::Field::power_state));
     state.unwrap_or(PowerState::Halted)
 }
 
-/// Whether this host is connected to a storage repository.
+/// Returns whether this host is attached to an SR.
 fn is_attached(view: &View<'_>, sr: &Ref) -> bool {
     let mut pbds = references(view, sr, table::sr::Field::PBDs);
     pbds.any(|pbd| flag(view, &pbd, table::pbd::Field::currently_attached))

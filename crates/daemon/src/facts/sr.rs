@@ -1,4 +1,4 @@
-//! Of storage repositories.
+//! Facts about SRs.
 
 use model::sr::{SrFacts, SrOp};
 use xenapi::table::sr::Field;
@@ -8,11 +8,10 @@ use xenapi::{ApiError, Value};
 use super::{class, flag, is_attached, operations, references};
 use crate::db::{Ref, View};
 
-/// What gates read of a storage repository, but for its disks: whether one of them is used is
-/// asked of each, by [`used_disk`].
+/// Returns the facts of an SR without those of its VDIs. [`used_disk`] finds a VDI in use.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none of this reference.
+/// `HANDLE_INVALID` if the SR does not exist.
 pub fn sr(view: &View<'_>, sr: &Ref) -> Result<SrFacts, ApiError> {
     view.object(class("SR")?, sr)?;
     Ok(SrFacts {
@@ -24,7 +23,7 @@ pub fn sr(view: &View<'_>, sr: &Ref) -> Result<SrFacts, ApiError> {
     })
 }
 
-/// The first disk of a storage repository that is plugged into a machine or about to be.
+/// Returns the first VDI of an SR that is attached to a VM or about to be.
 pub fn used_disk(view: &View<'_>, sr: &Ref) -> Option<Ref> {
     let is_used = |slot: &Ref| {
         let busy = view.get(slot, vbd::Field::current_operations);

@@ -8,7 +8,7 @@ use model::vm::{PowerState, Tristate, VmOp};
 use xenapi::table::{pbd, sr, vbd, vdi, vif, vm, vm_guest_metrics};
 use xenapi::{NULL_REF, Value};
 
-use crate::db::testing::{disk, numbered, of};
+use crate::db::tests::random::{disk, numbered, of};
 use crate::db::{Db, Ref};
 use crate::facts;
 
@@ -17,7 +17,7 @@ fn map(pairs: &[(&str, &str)]) -> Value {
     Value::Map(pairs.collect())
 }
 
-/// A machine with a disk in an SR, and another slot of that disk.
+/// Creates a VM with a VDI in an SR, and a second VBD of that VDI.
 fn world() -> (Db, [Ref; 6]) {
     let db = Db::new(0, numbered, |_| Ok(()));
     let all = db.write_observed(|tx| {

@@ -1,4 +1,4 @@
-//! Of machines' disk slots.
+//! Facts about VBDs.
 
 use model::vbd::{VbdFacts, VbdKind, VbdOp};
 use xenapi::ApiError;
@@ -8,18 +8,18 @@ use super::vdi::{access, without};
 use super::{class, flag, operations, reference, text};
 use crate::db::{Ref, View};
 
-/// What gates read of a disk slot with what is in it.
+/// Returns the facts of a VBD and its VDI.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none of this reference.
+/// `HANDLE_INVALID` if the VBD does not exist.
 pub fn vbd(view: &View<'_>, vbd: &Ref) -> Result<VbdFacts, ApiError> {
     vbd_with(view, vbd, &reference(view, vbd, Field::VDI))
 }
 
-/// What gates read of a disk slot into which this disk is to be put.
+/// Returns the facts of a VBD as if it held this VDI.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is no slot of this reference.
+/// `HANDLE_INVALID` if the VBD does not exist.
 pub fn vbd_with(view: &View<'_>, vbd: &Ref, vdi: &Ref) -> Result<VbdFacts, ApiError> {
     view.object(class("VBD")?, vbd)?;
     Ok(VbdFacts {

@@ -1,4 +1,4 @@
-//! Of disks.
+//! Facts about VDIs.
 
 use model::vbd::VbdOp;
 use model::vdi::automaton::Access;
@@ -10,15 +10,15 @@ use xenapi::table::vdi::Field;
 use super::{class, flag, is_attached, operations, power, reference, references, text};
 use crate::db::{Ref, View};
 
-/// What gates read of a disk.
+/// Returns the facts of a VDI.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none of this reference.
+/// `HANDLE_INVALID` if the VDI does not exist.
 pub fn vdi(view: &View<'_>, vdi: &Ref) -> Result<VdiFacts, ApiError> {
     without(view, vdi, None)
 }
 
-/// What gates read of a disk whose user `slot` does not count.
+/// Returns the facts of a VDI, ignoring its use by the VBD `slot`.
 pub(super) fn without(
     view: &View<'_>,
     vdi: &Ref,
@@ -45,7 +45,7 @@ fn user(view: &View<'_>, vbd: &Ref) -> VdiUser {
     }
 }
 
-/// Whether the guest of a slot may write.
+/// Returns whether the guest may write through a VBD.
 pub(crate) fn access(view: &View<'_>, vbd: &Ref) -> Access {
     Access::parse(text(view, vbd, Vbd::mode)).unwrap_or(Access::Ro)
 }

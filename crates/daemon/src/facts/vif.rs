@@ -1,4 +1,4 @@
-//! Of machines' network interfaces.
+//! Facts about VIFs.
 
 use model::vif::{VifFacts, VifOp};
 use xenapi::ApiError;
@@ -7,10 +7,10 @@ use xenapi::table::vif::Field;
 use super::{class, flag, operations};
 use crate::db::{Ref, View};
 
-/// What gates read of a network interface.
+/// Returns the facts of a VIF.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none of this reference.
+/// `HANDLE_INVALID` if the VIF does not exist.
 pub fn vif(view: &View<'_>, vif: &Ref) -> Result<VifFacts, ApiError> {
     view.object(class("VIF")?, vif)?;
     Ok(VifFacts {

@@ -1,4 +1,4 @@
-//! Of machines.
+//! Facts about VMs.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use xenapi::{ApiError, Value};
 use super::{class, flag, operations, power, reference, text};
 use crate::db::{Ref, View};
 
-/// What gates read of a machine.
+/// Returns the facts of a VM.
 ///
 /// # Errors
-/// `HANDLE_INVALID`: there is none of this reference.
+/// `HANDLE_INVALID` if the VM does not exist.
 pub fn vm(view: &View<'_>, vm: &Ref) -> Result<VmFacts, ApiError> {
     view.object(class("VM")?, vm)?;
     Ok(VmFacts {
@@ -39,7 +39,7 @@ fn blocked(view: &View<'_>, vm: &Ref) -> BTreeMap<VmOp, String> {
     members.iter().filter_map(pair).collect()
 }
 
-/// What a guest has said; nothing as long as there are no metrics of it.
+/// Returns the features that a guest has reported. Empty if the VM has no guest metrics.
 fn guest(view: &View<'_>, metrics: &Ref) -> GuestFeatures {
     let Ok(Value::Map(other)) = view.get(metrics, Guest::other) else {
         return GuestFeatures::default();
@@ -56,7 +56,7 @@ fn guest(view: &View<'_>, metrics: &Ref) -> GuestFeatures {
     };
     let detected = flag(view, metrics, Guest::PV_drivers_detected);
     GuestFeatures {
-        // Metrics may hold what was only seen from outside, which says nothing of drivers.
+        // Metrics may hold only addresses seen on the network, which say nothing about drivers.
         drivers: if detected { Tristate::Yes } else { Tristate::Unknown },
         shutdown,
         hotplug_vbd: said(Guest::can_use_hotplug_vbd),

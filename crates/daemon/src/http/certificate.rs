@@ -1,4 +1,4 @@
-//! The certificate and its key: one file, made at the first start.
+//! Certificate and key: one file, created at the first start.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,45 +12,45 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// Key and certificate, in the state directory.
+/// Name of the file with key and certificate in the state directory.
 const NAME: &str = "certificate.pem";
-/// For its owner only.
+/// Mode of the file: access for its owner only.
 const OWNER: u32 = 0o600;
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why there is no TLS.
+/// Reason why TLS is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read or written.
     #[error("cannot {doing} the certificate {}: see to the state directory", .path.display())]
     Os {
-        /// What was tried.
+        /// Attempted action, "read" or "write".
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It holds no key with its certificate.
+    /// The file does not hold a key and its certificate.
     #[error("{} is no key with its certificate ({why}): put a right one there, or move it away \
              and another one is made", .path.display())]
     Wrong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Problem with the file.
         why: String,
     },
-    /// None could be made.
+    /// No certificate could be generated.
     #[error("no certificate can be made: {0}")]
     Unmade(#[from] rcgen::Error),
 }
 
-/// How TLS is spoken, with the certificate in this directory, which is made if there is none. One
-/// that somebody else put there is used as it is.
+/// Returns the TLS configuration with the certificate of this state directory. Creates a
+/// self-signed certificate if there is none. An existing file is used as it is.
 ///
 /// # Errors
-/// [`TlsError`].
+/// [`TlsError`] if the file is invalid or cannot be read or created.
 pub fn server_config(state: &Path, host: &str) -> Result<Arc<ServerConfig>, TlsError> {
     let path = state.join(NAME);
     let pem = match read(&path) {
@@ -68,7 +68,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Makes a certificate for all names by which this host is known here. It is whole or not there.
+/// Creates a certificate for all local names of this host. The file is replaced atomically.
 fn make(path: &Path, host: &str) -> Result<Vec<u8>, TlsError> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     if CertificateParams::new(vec![host.to_owned()]).is_ok() && host != "localhost" {

@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! HTTP connections.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tokio::sync::{Semaphore, watch};
 
 use super::stall_timeout::StallTimeout;
 use super::{ApiHandler, routes, stopped};
-use crate::dispatch::{Origin, Peer};
+use crate::peer::{Origin, Peer};
 use crate::sessions::ConnectionSession;
 
-/// How long the head of a request may take, and how long a connection may be idle before it.
+/// Time limit for the head of a request. Also the longest idle time before a request.
 pub(super) const HEAD_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a peer may take nothing of what it is sent.
+/// Longest time that a peer may take none of the data sent to it.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
-/// Most headers of a request: browsers send twenty.
+/// Most headers of a request. Browsers send about twenty.
 const HEADERS_MAX: usize = 64;
-/// Most bytes that are read ahead; the head of a request is at most twice that.
+/// Most bytes read ahead. The head of a request is at most twice as long.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Longest text kept of what a client says of itself, in characters.
+/// Longest user agent text that is stored, in characters.
 const AGENT_CHARS_MAX: usize = 128;
 
-/// What every connection of a server has in common.
+/// Context that all connections of a server share.
 #[derive(Clone, Debug)]
 pub(super) struct ServerContext {
     pub(super) api_handler: Arc<dyn ApiHandler>,
@@ -36,16 +36,16 @@ pub(super) struct ServerContext {
     pub(super) stop: watch::Receiver<bool>,
 }
 
-/// Who is at the other end of a connection.
+/// Peer of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) from: Origin,
-    /// The session of the connection, if it may have one.
+    /// Session of the connection. Only connections over the Unix socket have one.
     pub(super) connection_session: Option<Arc<ConnectionSession>>,
 }
 
 impl Caller {
-    /// Who asks with these headers.
+    /// Returns the client of a request with these headers.
     pub(super) fn asks(self, headers: &HeaderMap) -> Peer {
         let Self { from, connection_session: own } = self;
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
@@ -54,7 +54,7 @@ impl Caller {
     }
 }
 
-/// A connection with a session of its own, which ends with it.
+/// Guard that ends the session of a connection when the connection ends.
 struct SessionGuard {
     connection_session: Arc<ConnectionSession>,
     api_handler: Arc<dyn ApiHandler>,

@@ -1,5 +1,5 @@
-//! `/console`: the serial line of a machine, byte by byte. `CONNECT` gets the bytes as they are, a
-//! browser a [WebSocket](websocket).
+//! `/console`: the serial console of a VM. `CONNECT` carries plain bytes; browsers use a
+//! [WebSocket](websocket).
 
 use std::sync::Arc;
 
@@ -15,38 +15,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::connection::Caller;
 use super::response::{ResponseBody, last, text};
 use super::{ApiHandler, stopped, websocket};
-use crate::dispatch::Peer;
+use crate::peer::Peer;
 
-/// Where consoles are.
+/// Path of consoles.
 pub(super) const PATH: &str = "/console";
-/// Most consoles that are open at once.
+/// Most open consoles.
 pub(super) const OPEN_MAX: usize = 128;
 /// Longest reference or UUID that is looked up, in bytes.
 const WORD_BYTES_MAX: usize = 128;
 
-/// Whose console is wanted, and by whom.
+/// Requested console and session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleRequest {
-    /// The session: in a cookie, or in the query. Empty: that of the connection, if it has one.
+    /// Session from a cookie or the query. Empty: the session of the connection, if it has one.
     pub session: String,
-    /// Reference of a console or of a machine.
+    /// Reference of a console or VM.
     pub reference: Option<String>,
-    /// UUID of a console or of a machine.
+    /// UUID of a console or VM.
     pub uuid: Option<String>,
 }
 
-/// Why there is no console.
+/// Reason why a console is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsoleError {
     /// The session does not allow it.
     Denied,
-    /// There is no such machine, or it does not run.
+    /// The VM does not exist or does not run.
     Absent,
-    /// It is there and cannot be had now.
+    /// The console exists but does not respond now.
     Failed,
 }
 
-/// Answers `CONNECT /console`, and carries bytes from then on.
+/// Answers `CONNECT /console` and then carries bytes.
 pub(super) async fn console(
     request: Request<Incoming>,
     caller: Caller,
@@ -65,7 +65,7 @@ pub(super) async fn console(
     }
 }
 
-/// Answers a request for a WebSocket at `/console`, and carries bytes from then on.
+/// Answers a WebSocket request to `/console` and then carries bytes.
 pub(super) async fn socket(
     request: Request<Incoming>,
     caller: Caller,
@@ -76,7 +76,7 @@ pub(super) async fn socket(
     let Some(accept) = websocket::accept(request.headers()) else {
         return refused(StatusCode::UPGRADE_REQUIRED, "Ask for a WebSocket of version 13.");
     };
-    // A browser shows its cookies whichever page asks: the session is in the query, or nowhere.
+    // A browser sends its cookies for any page's request, so only the query may name the session.
     let console_request = wanted(request.uri().query().unwrap_or_default(), &HeaderMap::new());
     let peer = caller.asks(request.headers());
     let (line, held) = match open(console_request, peer, api_handler, consoles).await {
@@ -99,7 +99,7 @@ pub(super) async fn socket(
     response
 }
 
-/// The line that is wanted with a place for it, or why there is none.
+/// Opens the requested console with a permit, or returns the refusal.
 async fn open(
     console_request: Option<ConsoleRequest>,
     peer: Peer,
@@ -133,7 +133,7 @@ fn refused(status: StatusCode, why: &str) -> Response<ResponseBody> {
     last(text(status, "text/plain", format!("{why}\n")))
 }
 
-/// Carries bytes until either side ends, or the server stops; in frames, or as they are.
+/// Carries bytes until either side ends or the server stops. `framed` selects WebSocket frames.
 async fn carry(
     upgraded: OnUpgrade,
     mut line: UnixStream,
@@ -160,7 +160,7 @@ async fn carry(
     drop(held);
 }
 
-/// What a request asks for, if it does.
+/// Parses a console request. `None` if the request names no console.
 fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
     let mut console_request = ConsoleRequest::default();
     for pair in query.split('&') {
@@ -183,7 +183,7 @@ fn wanted(query: &str, headers: &HeaderMap) -> Option<ConsoleRequest> {
         .then_some(console_request)
 }
 
-/// A word of a URL. References have nothing in them but a colon that may be written otherwise.
+/// Decodes a word of a URL. References contain only one character that may be escaped, the colon.
 fn word(text: &str) -> Option<String> {
     let text = text.replace("%3A", ":").replace("%3a", ":");
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b':' || byte == b'-';

@@ -1,4 +1,4 @@
-//! How many may be connected.
+//! Limits of connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,23 +7,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::source::ClientSource;
 
-/// Most connections at once: each costs some memory and two open files at most.
+/// Most connections at once. Each uses some memory and at most two file descriptors.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Those of them that only the Unix socket gives: whoever holds all others locks nobody out of the
-/// host itself.
+/// Connections reserved for the Unix socket. Remote clients cannot lock the host's own users out.
 pub const KEPT_FOR_UNIX: usize = 64;
 
-/// Those of them that one address of the network may hold: no single one locks the others out.
+/// Most connections of one network address. One address cannot lock the others out.
 pub const OF_SOURCE_MAX: usize = 256;
 
-/// The permission to be connected, until it is dropped.
+/// Permit of a connection. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     _everybody: OwnedSemaphorePermit,
     _tcp: Option<OwnedSemaphorePermit>,
 }
 
-/// All places.
+/// Limiter of all connections.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionLimiter {
     everybody: Arc<Semaphore>,
@@ -32,7 +31,7 @@ pub(super) struct ConnectionLimiter {
     sources: Arc<Mutex<BTreeMap<ClientSource, usize>>>,
 }
 
-/// One more connection of a source, until it is dropped.
+/// Connection counted for its source. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct SourcePermit {
     connection_limiter: ConnectionLimiter,
@@ -52,8 +51,8 @@ impl ConnectionLimiter {
         Self { everybody, tcp, of_source, sources: Arc::default() }
     }
 
-    /// Waits for a place. Who comes over TCP waits before it is accepted, so that the kernel's
-    /// queue fills and no memory of ours.
+    /// Waits for a permit. For TCP this wait is before the accept, so that connections queue in the
+    /// kernel and use no memory of the daemon.
     pub(super) async fn take(&self, tcp: bool) -> Option<ConnectionPermit> {
         let tcp = match tcp {
             true => Some(Arc::clone(&self.tcp).acquire_owned().await.ok()?),
@@ -63,8 +62,8 @@ impl ConnectionLimiter {
         Some(ConnectionPermit { _everybody: everybody, _tcp: tcp })
     }
 
-    /// Counts a connection that has come; none if its source has too many. Who may open the Unix
-    /// socket is not counted.
+    /// Counts an accepted connection. Returns `None` if its source has too many. The Unix socket
+    /// has no such limit.
     pub(super) fn hold(&self, source: ClientSource) -> Option<SourcePermit> {
         let mut sources = self.sources();
         let held = sources.entry(source).or_default();
@@ -99,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// What is there without waiting.
+    /// Takes a permit without waiting.
     fn now(connection_limiter: &ConnectionLimiter, tcp: bool) -> Option<ConnectionPermit> {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(connection_limiter.take(tcp)).as_mut().poll(&mut context) {

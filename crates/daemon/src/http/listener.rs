@@ -1,4 +1,4 @@
-//! What is listened on.
+//! Listeners of the API.
 
 use std::fmt;
 use std::future::Future;
@@ -15,63 +15,63 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::connection::{ServerContext, serve};
 use super::unix::UnixApiListener;
-use crate::dispatch::Origin;
 use crate::options::Listen;
+use crate::peer::Origin;
 
-/// How long a TLS handshake may take.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Something that is listened on.
+/// TCP, TLS or Unix listener.
 #[derive(Debug)]
 pub enum ApiListener {
     /// TCP without TLS.
     Plain(TcpListener),
     /// TCP with TLS.
     Tls(TcpListener, Arc<ServerConfig>),
-    /// The Unix socket.
+    /// Unix socket.
     Unix(UnixApiListener),
 }
 
-/// Why something cannot be listened on.
+/// Reason why a listener cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address is taken, or not one of this host.
+    /// The address is in use or does not belong to this host.
     #[error("cannot listen on {listen}: give another address or port with --listen")]
     Tcp {
-        /// What was asked for.
+        /// Requested address.
         listen: Listen,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// Another program serves the socket.
     #[error("the socket {} is served by another process: end that one, or give another path with \
              --socket", .path.display())]
     Taken {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something that is no socket is in its place.
+    /// The path exists and is not a socket.
     #[error("{} is no socket: move it away, or give another path with --socket", .path.display())]
     NoSocket {
-        /// What is there.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The system refuses it.
+    /// The system refuses the socket.
     #[error("cannot make the socket {}: see to its directory, or give another path with \
              --socket", .path.display())]
     Unix {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl ApiListener {
-    /// Listens on TCP; with this configuration of TLS unless it is to be plain.
+    /// Listens on TCP. Uses this TLS configuration unless `listen` is plain.
     ///
     /// # Errors
-    /// [`ListenError::Tcp`].
+    /// [`ListenError::Tcp`] if the address cannot be used.
     pub async fn tcp(listen: Listen, tls: &Arc<ServerConfig>) -> Result<Self, ListenError> {
         let bound = TcpListener::bind(listen.address).await;
         let listener = bound.map_err(|source| ListenError::Tcp { listen, source })?;
@@ -81,10 +81,10 @@ impl ApiListener {
         })
     }
 
-    /// Listens on a Unix socket. What a process that has died left in its place is removed.
+    /// Listens on a Unix socket. Removes the stale socket of a dead process.
     ///
     /// # Errors
-    /// Another process serves it, or the system refuses it.
+    /// [`ListenError`] if another process serves the socket or the system refuses it.
     pub fn unix(path: impl Into<PathBuf>) -> Result<Self, ListenError> {
         UnixApiListener::open(path.into()).map(Self::Unix)
     }
@@ -93,7 +93,7 @@ impl ApiListener {
         !matches!(self, Self::Unix(_))
     }
 
-    /// Waits for somebody to come; from where, and how that one is served.
+    /// Waits for a connection. Returns its origin and the future that serves it.
     pub(super) async fn accept(
         &self,
         server_context: ServerContext,
@@ -128,7 +128,7 @@ impl ApiListener {
 }
 
 impl fmt::Display for ApiListener {
-    /// As it would be asked for; the port is the one that was got.
+    /// Formats the address in option syntax, with the port that was assigned.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tcp = |listener: &TcpListener, plain| match listener.local_addr() {
             Ok(address) => Listen { address, plain }.to_string(),

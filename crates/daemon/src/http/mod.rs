@@ -1,22 +1,22 @@
-//! The daemon's doors: how calls come in and answers go out.
+//! HTTP server of the API: listeners, connections and responses.
 //!
-//! # Words
-//! - **Door**: something that is listened on, TCP with or without TLS, or the Unix socket.
-//! - **Place**: the permission to be connected. There are [`CONNECTIONS_MAX`] of them, some of which
-//!   only the Unix socket gives; one address of the network gets [`OF_SOURCE_MAX`] of them.
-//! - **Answers**: who carries out what comes in; here nobody knows what a call does.
+//! # Terms
+//! - **Listener** ([`ApiListener`]): TCP with or without TLS, or the Unix socket.
+//! - **Connection permit**: at most [`CONNECTIONS_MAX`] connections exist at once. Some are
+//!   reserved for the Unix socket. One network address has at most [`OF_SOURCE_MAX`].
+//! - **Handler** ([`ApiHandler`]): carries out calls. The server does not interpret them.
 //!
 //! # Model
-//! Each door is a task, and each connection one of its own, in which everything has a bound: the head
-//! of a request and its body have a length and a time, and so has a peer that does not take its answer.
-//! A call is dropped when its caller leaves: whoever carries it out sees to what must go on.
+//! Each listener and each connection is a task. Everything in a connection is bounded: the heads
+//! and bodies of requests in size and time, and the time that a peer takes no data. A call is
+//! dropped when its client disconnects; the handler ensures that operations continue.
 //!
 //! # Errors
-//! What the API answers has the status 200, errors too. A body that is no call gets a page with the
+//! API results have status 200, including API errors. A body that is not a call is answered with
 //! status 500, and its connection ends.
 //!
 //! # How to test
-//! [`ApiHandler`] is a trait: the tests put a small one behind real sockets.
+//! The tests put a small [`ApiHandler`] behind real sockets.
 
 mod certificate;
 mod connection;
@@ -41,7 +41,7 @@ use toolstack::boxed_future::BoxFuture;
 use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
-use crate::dispatch::Peer;
+use crate::peer::Peer;
 use crate::sessions::ConnectionSession;
 
 pub use certificate::{TlsError, server_config};
@@ -50,24 +50,24 @@ pub use limits::{CONNECTIONS_MAX, KEPT_FOR_UNIX, OF_SOURCE_MAX};
 pub use listener::{ApiListener, ListenError};
 pub use server::Server;
 
-/// Who carries out what comes in.
+/// Handler of calls, consoles and metrics requests.
 pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Call, peer: Peer) -> BoxFuture<'static, Result<Value, ApiError>>;
-    /// A connection has ended that had this session of its own.
+    /// Handles the end of a connection that had this session.
     fn connection_closed(&self, connection_session: &ConnectionSession);
-    /// Opens the serial line of a machine.
+    /// Opens the serial console of a VM.
     fn console(
         &self,
         console_request: ConsoleRequest,
         peer: Peer,
     ) -> BoxFuture<'static, Result<UnixStream, ConsoleError>>;
-    /// What is counted and measured, as OpenMetrics has it.
+    /// Returns the metrics in OpenMetrics format.
     fn metrics(&self) -> String;
 }
 
-/// Waits until the server is to stop.
+/// Waits until the server stops.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // It also stops when nobody is there any more who could say so.
+    // A dropped sender also means stop.
     let _said = stop.wait_for(|stop| *stop).await;
 }

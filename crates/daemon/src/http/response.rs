@@ -1,4 +1,4 @@
-//! What goes out.
+//! HTTP responses.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Response, StatusCode, header};
 use xenapi::envelope::{self, BadBody, Piece};
 
-/// Bytes that are gathered before they are sent, so that thousands of short pieces are not as many
+/// Size of a chunk in bytes. Short pieces are gathered so that they do not cause thousands of
 /// writes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// A piece of so many bytes is sent as it is.
+/// Pieces of at least this size, in bytes, are sent without copying.
 const ALONE_BYTES: usize = 16 << 10;
 
-/// The body of an answer. What others share is copied when it is sent, a chunk at a time.
+/// Body of a response. Shared records are copied when they are sent, one chunk at a time.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     pieces: vec::IntoIter<Piece>,
-    /// A piece that did not fit any more.
+    /// Piece that did not fit into the last chunk.
     next: Option<Piece>,
     bytes_left: u64,
 }
@@ -79,7 +79,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// A text of this kind.
+/// Builds a text response of this content type.
 pub(super) fn text(status: StatusCode, kind: &'static str, text: String) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::of_text(text));
     *response.status_mut() = status;
@@ -88,14 +88,14 @@ pub(super) fn text(status: StatusCode, kind: &'static str, text: String) -> Resp
     response
 }
 
-/// The connection ends after it.
+/// Marks a response as the last of its connection.
 pub(super) fn last(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let close = header::HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response
 }
 
-/// The page for what is no call; the connection ends after it.
+/// Builds the response to an invalid call. It is the last of its connection.
 pub(super) fn bad(bad: &BadBody) -> Response<ResponseBody> {
     last(text(StatusCode::INTERNAL_SERVER_ERROR, "text/html", bad.page()))
 }

@@ -1,4 +1,4 @@
-//! What is at which path.
+//! Paths of the server.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use super::connection::{Caller, ServerContext};
 use super::console;
 use super::response::{ResponseBody, last, text};
 use super::rpc::rpc;
-use crate::dispatch::Origin;
+use crate::peer::Origin;
 
-/// Numbers for Prometheus.
+/// Path of the metrics for Prometheus.
 const METRICS: &str = "/metrics";
-/// What they are, as OpenMetrics has it.
+/// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The connection ends without an answer.
+/// The connection ends without a response.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -61,14 +61,15 @@ pub(super) async fn answer(
     }
 }
 
-/// A page in a browser may send requests to whatever is forwarded to a port of its user's machine; the
-/// browser tells by `Origin` that it does (Fetch, 3.2). At the socket it would be root.
+/// Refuses requests of web pages at the Unix socket. If the socket is forwarded to a TCP port, any
+/// web page could reach it and would be root. Browsers mark such requests with `Origin` (Fetch,
+/// 3.2).
 fn page() -> Response<ResponseBody> {
     let why = "A page in a browser is not served at this socket. Use a port of the server.\n";
     last(text(StatusCode::FORBIDDEN, "text/plain", why.to_owned()))
 }
 
-/// Nothing of the body is read, so the connection ends.
+/// Answers an unknown path. The body stays unread, so the connection ends.
 fn absent() -> Response<ResponseBody> {
     let why = "There is nothing at this path. Calls go to /jsonrpc or, in XML-RPC, to /.\n";
     last(text(StatusCode::NOT_FOUND, "text/plain", why.to_owned()))

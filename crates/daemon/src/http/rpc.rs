@@ -1,4 +1,4 @@
-//! One call: its body comes in, its answer goes out.
+//! One call: reads its body, runs it, sends the response.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,18 +21,18 @@ use super::connection::Caller;
 use super::response::{ResponseBody, bad};
 use super::routes::Closed;
 use super::{ApiHandler, stopped};
-use crate::dispatch::Peer;
+use crate::peer::Peer;
 
-/// How long a body may take to come in.
+/// Time limit for the body of a call.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
-/// How much of a body that is too long is thrown away so that its sender comes to read the answer...
+/// Most bytes of an oversized body that are discarded, so that its sender reads the response.
 const WASTE_BYTES_MAX: usize = 1 << 20;
-/// ...and how long.
+/// Time limit for discarding.
 const WASTE_DEADLINE: Duration = Duration::from_secs(2);
-/// How long the server took, for those who measure.
+/// Header with the time that the server took, for measurements.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Reads a call, has it carried out, and answers.
+/// Reads a call, carries it out and answers.
 pub(super) async fn rpc(
     encoding: Encoding,
     request: Request<Incoming>,
@@ -69,8 +69,7 @@ pub(super) async fn rpc(
     Ok(response)
 }
 
-/// How a call ends. What only waits is cut off when the server stops; a mistake in a call ends it
-/// alone.
+/// Runs a call. A call that only waits ends when the server stops. A panic ends only its own call.
 async fn outcome(
     api_handler: &dyn ApiHandler,
     call: Call,
@@ -97,19 +96,19 @@ async fn outcome(
     }
 }
 
-/// Why there is no body.
+/// Reason why a body cannot be read.
 enum BodyError {
     Bad(BadBody),
-    /// Its sender has left.
+    /// The client has disconnected.
     Gone,
 }
 
-/// All of a body. Nothing past the limit is kept.
+/// Reads a whole body. Bytes past the limit are not stored.
 async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     let limit = Limits::CALL.bytes;
     let told = body.size_hint().lower();
     if told > limit as u64 {
-        // Who asked first whether to send it has not sent it.
+        // A client that sent `Expect: 100-continue` has not sent its body.
         if !expects {
             waste(&mut body).await;
         }
@@ -128,8 +127,8 @@ async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     Ok(all)
 }
 
-/// Throws away what comes, for a while: a connection that ends before its sender has sent everything
-/// is reset, and the answer is lost with it.
+/// Discards the rest of a body for a while. If the connection closed while data arrives, TCP would
+/// reset it and the response would be lost.
 async fn waste(body: &mut Incoming) {
     let wasting = async {
         let mut wasted = 0;
@@ -140,7 +139,7 @@ async fn waste(body: &mut Incoming) {
             }
         }
     };
-    // Late or not, it is answered now.
+    // The response is sent even if the deadline passed.
     let _late = timeout(WASTE_DEADLINE, wasting).await;
 }
 

@@ -1,4 +1,4 @@
-//! Who accepts and who is served.
+//! Server: accepts connections and stops.
 
 use std::io;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use super::connection::{HEAD_DEADLINE, ServerContext};
 use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, console, stopped};
 
-/// How long calls under way may go on after the server was told to stop.
+/// Time that calls under way may take after a stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// Pause after the system had no room for another connection: no event tells when it has.
+/// Pause after the system refused a connection for lack of resources. No event reports free
+/// resources.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves doors until it is stopped.
+/// Server of all listeners.
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
@@ -25,7 +26,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves these doors; what comes in is carried out by `answers`.
+    /// Starts to serve these listeners. `api_handler` carries out the calls.
     pub fn begin(api_listeners: Vec<ApiListener>, api_handler: &Arc<dyn ApiHandler>) -> Self {
         Self::patient(api_listeners, api_handler, HEAD_DEADLINE, &ConnectionLimiter::default())
     }
@@ -48,14 +49,15 @@ impl Server {
         Self { stop, doors: tasks }
     }
 
-    /// Accepts nobody any more, lets calls under way end for a while, then ends what is left.
+    /// Stops accepting, waits a while for calls under way, then aborts the rest.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while self.doors.join_next().await.is_some() {}
     }
 }
 
-/// Accepts who comes through a door until the server stops; then the door is closed first.
+/// Accepts connections of one listener until the server stops. The listener closes before its
+/// connections end.
 async fn serve(
     api_listener: ApiListener,
     server_context: ServerContext,
@@ -105,7 +107,7 @@ fn tell(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Nobody could be accepted. If that was the fault of who came, the next one is.
+/// Handles a failed accept. Errors of the peer need no pause.
 async fn refused(api_listener: &ApiListener, error: &io::Error) {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected,

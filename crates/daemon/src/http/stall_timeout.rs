@@ -1,4 +1,4 @@
-//! A stream whose peer must take what it is sent.
+//! Write timeout for streams.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails a write of which the peer has taken nothing for a while: otherwise it would hold its place
-/// and its answer for ever.
+/// Stream whose writes fail if the peer takes no data for a while. Such a peer would otherwise hold
+/// its permit and its response for ever.
 #[derive(Debug)]
 pub(super) struct StallTimeout<S> {
     stream: S,
     patience: Duration,
-    /// Since a write has begun to wait.
+    /// Timer since the pending write began to wait.
     waits: Option<Pin<Box<Sleep>>>,
 }
 

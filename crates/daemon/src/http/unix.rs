@@ -1,4 +1,4 @@
-//! The Unix socket: whoever may open it is root.
+//! Unix socket: every process that can open it is root.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -10,16 +10,16 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::ListenError;
 
-/// For its owner only.
+/// Mode of the socket: access for its owner only.
 const OWNER: u32 = 0o600;
 
-/// A Unix socket that is listened on. It is removed when this is dropped.
+/// Listening Unix socket. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct UnixApiListener {
     listener: UnixListener,
     path: PathBuf,
-    /// Locked while the socket is served: a socket without this lock is nobody's, or that of a
-    /// program that we do not know.
+    /// Lock held while the socket is served. An unlocked socket is stale, or belongs to an unknown
+    /// program.
     _lock: File,
 }
 
@@ -46,12 +46,13 @@ impl UnixApiListener {
         &self.path
     }
 
-    /// Waits for root, or for who runs this process.
+    /// Waits for a connection of root or of the user that runs this process.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.listener.accept().await?;
             let uid = stream.peer_cred()?.uid();
-            // The socket's mode says the same from its first moment on, except for that one.
+            // The mode of the socket has the same effect, except between its creation and the
+            // `chmod`.
             if uid == 0 || uid == geteuid().as_raw() {
                 return Ok(stream);
             }
@@ -68,8 +69,8 @@ impl Drop for UnixApiListener {
     }
 }
 
-/// The lock beside a socket; none if another process has it. It stays where it is, since a lock that
-/// is removed could be had twice.
+/// Locks the file beside a socket. `None` if another process holds the lock. The file is never
+/// removed, because two processes could then lock two different files.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -82,12 +83,12 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Somebody listens on it.
+/// Returns whether a process listens on the socket.
 fn served(path: &Path) -> io::Result<bool> {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
     };
-    // A connection that need not wait: the queue of one that listens may be full.
+    // The socket is non-blocking, because the backlog of the listener may be full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -105,7 +106,7 @@ mod tests {
     async fn what_a_dead_process_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        // It goes, and leaves its file.
+        // The listener closes and leaves its file.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let door = UnixApiListener::open(path.clone()).unwrap();
@@ -125,7 +126,7 @@ mod tests {
         assert!(matches!(second, ListenError::Taken { .. }), "{second}");
         assert!(UnixStream::connect(&path).await.is_ok(), "the first goes on");
         drop(door);
-        // Somebody who knows nothing of locks.
+        // A foreign program listens without the lock.
         let foreign = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let error = UnixApiListener::open(path.clone()).unwrap_err();
         assert!(matches!(error, ListenError::Taken { .. }), "{error}");

@@ -1,7 +1,7 @@
-//! A WebSocket for consoles in browsers: bytes in frames, no extensions.
+//! WebSocket for consoles in browsers: bytes in frames, without extensions.
 //!
-//! Source: RFC 6455. A client's frames are masked, ours are not; what is text for a browser are bytes
-//! here.
+//! Source: RFC 6455. Frames of clients are masked, those of the server are not. Text frames are
+//! treated as bytes.
 
 #[cfg(test)]
 mod tests;
@@ -16,30 +16,30 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-/// What a key is hashed with (RFC 6455, 1.3).
+/// Constant that is hashed with the key of a handshake (RFC 6455, 1.3).
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The protocol inside: bytes.
+/// Subprotocol for bytes.
 pub(super) const BINARY: &str = "binary";
-/// Longest frame that is taken, in bytes: a keyboard sends a few.
+/// Longest accepted frame, in bytes. Keyboard input is a few bytes.
 const FRAME_BYTES_MAX: usize = 64 << 10;
-/// What is read at once, in bytes.
+/// Size of a read, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Longest payload of a frame that is about the connection, in bytes.
+/// Longest payload of a control frame, in bytes.
 const CONTROL_BYTES_MAX: usize = 125;
-/// Answers to pings that wait to be sent; more of them wait for the peer to read.
+/// Most pings that wait for their answer. Further pings wait until the peer reads.
 const REPLIES: usize = 4;
-/// The last frame of a frame's message.
+/// Bit of the last frame of a message.
 const FIN: u8 = 0x80;
-/// The payload is masked.
+/// Bit of a masked payload.
 const MASKED: u8 = 0x80;
-/// What is in a frame of ours: bytes, an end, an answer to a ping.
+/// Opcodes of sent frames: binary data, close, pong.
 const BYTES: u8 = 2;
 const CLOSE: u8 = 8;
 const PONG: u8 = 10;
-/// Why a peer is left that keeps to no protocol.
+/// Status code for a peer that violates the protocol.
 const PROTOCOL_ERROR: u16 = 1002;
 
-/// What answers the key of a request that asks for a WebSocket; nothing if it does not.
+/// Returns the accept value for the key of a WebSocket request. `None` if the request is invalid.
 pub(super) fn accept(headers: &HeaderMap) -> Option<String> {
     let key = headers.get(header::SEC_WEBSOCKET_KEY)?.to_str().ok()?;
     let asked = has(headers, header::CONNECTION, "upgrade")
@@ -48,12 +48,12 @@ pub(super) fn accept(headers: &HeaderMap) -> Option<String> {
     asked.then(|| answer_to(key))
 }
 
-/// A browser offers to speak bytes by this name, and wants it back.
+/// Returns whether the client offers the binary subprotocol. Browsers expect it in the response.
 pub(super) fn offers_binary(headers: &HeaderMap) -> bool {
     has(headers, header::SEC_WEBSOCKET_PROTOCOL, BINARY)
 }
 
-/// One of the words of a header.
+/// Returns whether a header contains this word.
 fn has(headers: &HeaderMap, name: header::HeaderName, word: &str) -> bool {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     let mut words = values.flat_map(|value| value.split(','));
@@ -65,27 +65,27 @@ fn answer_to(key: &str) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
 }
 
-/// What a client has sent.
+/// Frame of a client.
 #[derive(Debug, PartialEq, Eq)]
 enum Frame {
     Bytes(Vec<u8>),
     Ping(Vec<u8>),
-    /// An answer to a ping that nobody has sent.
+    /// Pong without a ping.
     Pong,
     Close,
 }
 
-/// A frame that no client may send.
+/// Error for an invalid frame.
 #[derive(Debug, PartialEq, Eq)]
 struct Broken;
 
-/// Takes the next frame off what has come; nothing if it is not whole.
+/// Takes the next frame out of the received bytes. `None` if it is not complete.
 fn take(came: &mut Vec<u8>) -> Result<Option<Frame>, Broken> {
     let [first, second, rest @ ..] = came.as_slice() else { return Ok(None) };
     let (kind, short) = (first & 0x0f, usize::from(second & !MASKED));
     let (length, rest) = match (short, rest) {
         (126, [high, low, rest @ ..]) => (usize::from(u16::from_be_bytes([*high, *low])), rest),
-        // Eight bytes of length are for frames that are too long.
+        // Eight length bytes mean a frame that is too long.
         (127, _) => return Err(Broken),
         (126, _) => return Ok(None),
         (short, rest) => (short, rest),
@@ -101,7 +101,7 @@ fn take(came: &mut Vec<u8>) -> Result<Option<Frame>, Broken> {
     let payload: Vec<u8> = payload.collect();
     let used = came.len() - (rest.len() - length);
     let frame = match kind {
-        // A message in parts is the same to us as several.
+        // A fragmented message is treated like several messages.
         0..=2 => Frame::Bytes(payload),
         8 => Frame::Close,
         9 => Frame::Ping(payload),
@@ -112,7 +112,7 @@ fn take(came: &mut Vec<u8>) -> Result<Option<Frame>, Broken> {
     Ok(Some(frame))
 }
 
-/// A frame of ours.
+/// Builds a frame of the server.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![FIN | kind];
     match u16::try_from(payload.len()) {
@@ -130,7 +130,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Carries bytes between a WebSocket and a line until either side ends.
+/// Carries bytes between a WebSocket and a console until either side ends.
 pub(super) async fn carry(
     socket: impl AsyncRead + AsyncWrite,
     line: &mut UnixStream,
@@ -146,7 +146,7 @@ pub(super) async fn carry(
     to_client.shutdown().await
 }
 
-/// What a client sends goes to the line. Ends with the frame that answers the end.
+/// Carries frames of the client to the console. Returns the answer to the close frame.
 async fn inward(
     mut client: impl AsyncRead + Unpin,
     mut line: impl AsyncWrite + Unpin,
@@ -156,7 +156,7 @@ async fn inward(
     loop {
         match take(&mut came) {
             Ok(Some(Frame::Bytes(bytes))) => line.write_all(&bytes).await?,
-            // Nobody takes replies when the other direction has ended: then this one has as well.
+            // The send fails only if the other direction has ended. Then this one ends as well.
             Ok(Some(Frame::Ping(payload))) => drop(reply.send(frame(PONG, &payload)).await),
             Ok(Some(Frame::Pong)) => {}
             Ok(Some(Frame::Close)) => return Ok(frame(CLOSE, &[])),
@@ -171,7 +171,7 @@ async fn inward(
     }
 }
 
-/// What the line says goes to the client, and so do replies. Ends with the frame that says so.
+/// Carries console output and pongs to the client. Returns the close frame.
 async fn outward(
     mut line: impl AsyncRead + Unpin,
     client: &mut (impl AsyncWrite + Unpin),

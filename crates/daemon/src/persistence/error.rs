@@ -1,15 +1,15 @@
-//! Why the records cannot be had.
+//! Errors of opening and closing the store.
 
 use toolstack::store::StoreError;
 use xenapi::ApiError;
 
-/// Why the records of a store cannot be had.
+/// Reason why the records cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A row is none of ours.
+    /// A row is invalid.
     #[error(
         "row `{row}` of the state cannot be used ({why}): start the version that wrote it, or \
          import an export"
@@ -17,24 +17,24 @@ pub enum OpenError {
     Row {
         /// Table and name of the row.
         row: String,
-        /// What is wrong with it.
+        /// Problem with the row.
         why: String,
     },
-    /// What follows from the records could not be worked out.
+    /// The derive hook failed.
     #[error("what follows from the records of the state could not be worked out: {0}")]
     Follows(#[source] ApiError),
-    /// The thread that stores could not be started.
+    /// The writer thread could not be started.
     #[error("cannot start the thread that stores: see to the limits of processes and memory")]
     Thread(#[source] std::io::Error),
 }
 
-/// Why not everything was stored at the end. The next start takes that end for a crash.
+/// Reason why not all changes were stored at the end. The next start treats this end as a crash.
 #[derive(Debug, thiserror::Error)]
 pub enum CloseError {
-    /// The store did not take it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The thread that stores broke off before.
+    /// The writer thread has panicked before.
     #[error("the thread that stores broke off, and the log says where: start again")]
     BrokeOff,
 }

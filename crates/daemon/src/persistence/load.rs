@@ -1,4 +1,4 @@
-//! From what a store holds to what was there.
+//! Loading of records from a store.
 
 use std::collections::BTreeSet;
 
@@ -9,31 +9,31 @@ use xenapi::{ApiError, Date, Value, codes};
 use super::{OpenError, row};
 use crate::db::{Loaded, Ref, Tx};
 
-/// Before the name of a class in the name of its table.
+/// Prefix of class names in table names.
 const OBJECTS: &str = "obj/";
 
-/// Where a row of this class is.
+/// Returns the key of a row of this class.
 pub(super) fn key(class: &str, uuid: &str) -> Key {
     Key::new(format!("{OBJECTS}{class}"), uuid)
 }
 
-/// Where is written from which generation on everything was last repeated.
+/// Returns the key of the generation in which all objects were last marked as changed.
 pub(super) fn repeated_key() -> Key {
     Key::new("meta", "repeated")
 }
 
-/// What was there.
+/// State read from a store.
 pub(super) struct StoredState {
     pub(super) objects: Vec<Loaded>,
-    /// The last change.
+    /// Generation of the last change.
     pub(super) generation: u64,
-    /// The last generation that anybody may have been told.
+    /// Last generation that a client may know.
     pub(super) ceiling: u64,
-    /// Everything counts as changed in this generation, since the end before it was not clean.
+    /// Generation in which all objects count as changed, because the stop before it was not clean.
     pub(super) repeated: Option<u64>,
 }
 
-/// Reads what a store holds.
+/// Reads the contents of a store.
 pub(super) fn read(contents: Contents) -> Result<StoredState, OpenError> {
     let Contents { generation, ceiling, clean, rows, .. } = contents;
     let (mut objects, mut repeated) = (Vec::new(), None);
@@ -60,14 +60,13 @@ pub(super) fn read(contents: Contents) -> Result<StoredState, OpenError> {
     Ok(StoredState { objects, generation, ceiling: ceiling.max(generation), repeated })
 }
 
-/// The class whose objects are in this table; none: this version has none of this name, and leaves
-/// its rows alone.
+/// Returns the class of a table. `None` if this version has no such class; its rows are preserved.
 fn class_of(key: &Key) -> Option<&'static Class> {
     let name = key.table.strip_prefix(OBJECTS)?;
     class(name).filter(|class| class.record_storage == RecordStorage::State)
 }
 
-/// No two have a reference or a place, and none is of the future.
+/// Checks that references and ages are unique and that no generation lies in the future.
 fn check(objects: &[Loaded], generation: u64) -> Result<(), OpenError> {
     let (mut references, mut ages) = (BTreeSet::new(), BTreeSet::new());
     for object in objects {
@@ -83,7 +82,7 @@ fn check(objects: &[Loaded], generation: u64) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// No task is under way any more.
+/// Marks the progress of all tasks as complete.
 fn end_progress(objects: &mut [Loaded]) {
     let place = xenapi::table::FieldIx::from(task::Field::progress);
     for object in objects.iter_mut().filter(|object| object.class.name == place.class()) {
@@ -93,7 +92,7 @@ fn end_progress(objects: &mut [Loaded]) {
     }
 }
 
-/// Tasks that were under way have failed.
+/// Ends tasks that were under way as failed.
 pub(super) fn end_tasks(tx: &mut Tx<'_>, now: Date) -> Result<(), ApiError> {
     let Some(class) = class("task") else { return Ok(()) };
     let status = task::Field::status.into();

@@ -1,29 +1,29 @@
-//! What outlives the daemon: the records, in a [`Store`].
+//! Persistence of records in a [`Store`].
 //!
 //! # Model
-//! One thread stores. It takes everything that has changed, as it is at one moment, and commits it
-//! as one batch; what changes meanwhile is in the next. Whoever has asked for a change is answered
-//! when the batch that holds it is on disk ([`Persistence::wait_generation`]), and what was noted on the way has
-//! been in one ([`Persistence::wait_attempt`]): a crash forgets nothing that somebody has been told.
+//! One writer thread commits changes in batches. Each batch has all rows changed since the last
+//! one, as of one moment. A requested change is answered after its batch is on disk
+//! ([`Persistence::wait_generation`]). Observed changes before it have been attempted by then
+//! ([`Persistence::wait_attempt`]). So a crash loses nothing that a client was told.
 //!
-//! If a batch cannot be stored, every change that was asked for and is not stored is taken back, as
-//! a new change, and who asked is told why. What was noted stays, and is tried again; so does what
-//! somebody has asked for and others use since. A row that no store takes is left out until its
-//! object changes again: it must not keep others from being stored.
+//! If a batch fails, all requested changes that are not persisted are rolled back by a new change,
+//! and their callers get the error. Observed changes stay and are retried. So do requested changes
+//! that other changes depend on. A row that is too large for the store is left out until its object
+//! changes again, so that it does not block other rows.
 //!
-//! A batch in which nobody asked for more than an end of objects may use the room that the store
-//! keeps for a full disk.
+//! A batch may use the space that the store reserves for a full disk if its requested changes only
+//! delete objects, or if it has none.
 //!
-//! Generations are reserved ahead: the store holds a ceiling that none of those told to anybody
-//! passes. A clean end stores the last one itself. After any other end, counting goes on above the
-//! ceiling, and every object counts as changed there: somebody may have been told of a change that
-//! was not stored.
+//! Generations are reserved ahead. The store holds a ceiling, and no published generation exceeds
+//! it. A clean stop stores the last generation. After any other stop, counting continues above the
+//! ceiling. Every object then counts as changed, because a client may have seen a change that was
+//! not stored.
 //!
-//! Fields that are true of the moment only, sets of references, which follow, and classes that are
-//! kept in memory are not stored. A field that this version does not know is kept as it is.
+//! Volatile fields, derived reference sets and classes that live in memory are not stored. Fields
+//! that this version does not know are preserved.
 //!
 //! # How to test
-//! A [`Store`] in memory survives the database over it, and can be made too small.
+//! An in-memory [`Store`] outlives the database and can run out of space.
 
 mod error;
 mod load;
@@ -48,45 +48,45 @@ pub use error::{CloseError, OpenError};
 pub use waiter::PersistenceWaiter;
 use writer::Writer;
 
-/// Generations that are reserved at once. More are when half of them are used, so that half of
-/// this would have to change while nothing can be stored before one is told that is not reserved.
+/// Generations reserved at once. More are reserved when half of them are used. So half of this
+/// number must be used up, while no batch succeeds, before an unreserved generation is published.
 const RESERVED: u64 = 1 << 24;
 
-/// Changes that could not be stored, of which is remembered why: twice as many as can be waited
-/// for at once.
+/// Most failed changes whose error is stored: twice as many as callers can wait for at once.
 const FAILED_MAX: usize = 8_192;
 
-/// Stores what changes. Dropped without [`Persistence::close`] it leaves what a crash would leave.
+/// Persistence of changes. Dropping it without [`Persistence::close`] has the effect of a crash.
 #[derive(Debug)]
 pub struct Persistence {
     waiter: PersistenceWaiter,
     thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
 }
 
-/// What the thread that stores and those who wait for it have in common.
+/// State shared by the writer thread and its waiters.
 #[derive(Debug, Default)]
 struct Shared {
-    /// By generation, why a change was taken back.
+    /// Errors of rolled back changes, by generation.
     failed: Mutex<BTreeMap<u64, ApiError>>,
-    /// The last generation of a batch that was stored, or could not be.
+    /// Last generation of a batch that succeeded or failed.
     tried: AtomicU64,
     writer_stop: Mutex<Option<WriterStop>>,
 }
 
-/// How the thread that stores shall end.
+/// Mode in which the writer thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriterStop {
-    /// After everything is stored, with the mark of a clean end.
+    /// Stores everything and marks a clean stop.
     Clean,
-    /// As it is.
+    /// Stops at once.
     Abrupt,
 }
 
 impl Persistence {
-    /// The records of a store. Tasks that were under way count as failed `now`.
+    /// Loads the records of a store and starts the writer. Tasks that were under way end as failed
+    /// at `now`.
     ///
     /// # Errors
-    /// The store cannot be read or written, or a row in it is none of ours.
+    /// [`OpenError`] if the store cannot be read or written or has an invalid row.
     pub fn open(
         store: Box<dyn Store>,
         random: Random,
@@ -96,7 +96,7 @@ impl Persistence {
         Self::open_reserving(RESERVED, store, (random, follow), now)
     }
 
-    /// As [`Persistence::open`], with so many generations reserved at once.
+    /// Does the work of [`Persistence::open`] with this number of reserved generations.
     fn open_reserving(
         reserved: u64,
         mut store: Box<dyn Store>,
@@ -124,31 +124,32 @@ impl Persistence {
         Ok((db, Self { waiter, thread }))
     }
 
-    /// Waits until the change of this generation ([`Tx::generation`]) is on disk. One that was only
-    /// noted, or of which nothing is stored, is not waited for.
+    /// Waits until the requested change of this generation ([`Tx::generation`]) is on disk. Returns
+    /// at once for an observed change or a change without stored rows.
     ///
     /// # Errors
-    /// `OUT_OF_SPACE`, `INTERNAL_ERROR`: it cannot be stored, and was taken back.
+    /// `OUT_OF_SPACE` or `INTERNAL_ERROR` if the change could not be stored. It has been rolled
+    /// back.
     pub async fn wait_generation(&self, generation: u64) -> Result<(), ApiError> {
         self.waiter.once(|| !self.waiter.db.is_uncommitted(generation)).await?;
         self.waiter.shared.failed().get(&generation).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Waits until what has been noted so far is on disk, or could not be stored: that is tried
-    /// again, and a full disk keeps nobody from stopping a machine.
+    /// Waits until the observed changes so far are on disk or have failed. Failed ones are retried,
+    /// so a full disk prevents no VM from stopping.
     ///
     /// # Errors
-    /// `INTERNAL_ERROR`: nobody stores any more.
+    /// `INTERNAL_ERROR` if the writer has died.
     pub async fn wait_attempt(&self) -> Result<(), ApiError> {
         self.waiter.tried().await
     }
 
-    /// Whoever waits without holding this.
+    /// Returns a waiter that does not own the writer.
     pub fn waiter(&self) -> PersistenceWaiter {
         self.waiter.clone()
     }
 
-    /// Makes a change that was asked for, and waits until it is on disk.
+    /// Makes a requested change and waits until it is on disk.
     ///
     /// # Errors
     /// Those of [`Db::change`] and [`Persistence::wait_generation`].
@@ -164,14 +165,14 @@ impl Persistence {
         Ok(made)
     }
 
-    /// Stores everything and marks it as a clean end; nothing is stored after it. Blocks until it
-    /// is on disk. A second time it does nothing.
+    /// Stores everything, marks a clean stop and ends the writer. Blocks until everything is on
+    /// disk. Further calls have no effect.
     ///
     /// # Errors
-    /// It cannot be stored: the next start takes this end for a crash.
+    /// [`CloseError`] if not everything was stored. The next start treats this end as a crash.
     pub fn close(&self) -> Result<(), CloseError> {
-        // What is true of the moment only is not true after a restart. This is told as a change
-        // now, so that nobody holds on to it. What follows from no field cannot fail.
+        // Volatile values do not survive a restart. Resetting them publishes that, so that clients
+        // drop them. The reset cannot fail, because no field derives from them.
         let _ = self.waiter.db.write_observed(forget_the_moment);
         self.end(WriterStop::Clean)
     }
@@ -179,20 +180,20 @@ impl Persistence {
     fn end(&self, how: WriterStop) -> Result<(), CloseError> {
         let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
         *lock(&self.waiter.shared.writer_stop) = Some(how);
-        // Full: it has been woken and has not looked yet.
+        // If the channel is full, the writer has a pending notification.
         let _ = self.waiter.wake.try_send(());
-        // It panicked, and has told where.
+        // The panic message is already in the log.
         let ended = thread.join().map_err(|_| CloseError::BrokeOff)?;
         Ok(ended?)
     }
 
-    /// Nothing is stored from here on, as after a kill; what the runtime still does is lost.
+    /// Stops the writer like a kill. Later changes are lost.
     #[cfg(test)]
     pub(crate) fn abandon(&self) {
         let _ = self.end(WriterStop::Abrupt);
     }
 
-    /// Ends when nobody stores any more, without having been told to end.
+    /// Waits until the writer thread has ended without a request.
     pub async fn writer_died(&self) {
         let mut settled = self.waiter.settled.clone();
         while settled.changed().await.is_ok() {}
@@ -210,7 +211,7 @@ impl Shared {
         lock(&self.failed)
     }
 
-    /// Takes back what could not be stored. Who asks about it meanwhile waits for the answer.
+    /// Rolls back changes that could not be stored. The lock makes waiters wait for the errors.
     fn fail(&self, take_back: impl FnOnce() -> Vec<u64>, why: &ApiError) {
         let mut failed = self.failed();
         failed.extend(take_back().into_iter().map(|generation| (generation, why.clone())));
@@ -224,8 +225,8 @@ impl Shared {
     }
 }
 
-/// Puts fields back that hold what is true of the moment only. What may be done follows, and how
-/// far a task is stays, for it is not restarted.
+/// Resets volatile fields. `allowed_operations` is derived, and the progress of a task stays
+/// because the task does not restart.
 fn forget_the_moment(tx: &mut Tx<'_>) -> Result<(), ApiError> {
     for class in xenapi::table::classes() {
         for (number, field) in class.numbers().filter(|(_, field)| field.volatile) {
@@ -245,6 +246,6 @@ fn forget_the_moment(tx: &mut Tx<'_>) -> Result<(), ApiError> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is done under these locks leaves them half done.
+    // No operation under these locks can leave inconsistent data.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! An object as text.
+//! Text format of a stored object.
 //!
 //! ```text
-//! {"age":4,"changed":9,"fields":{"name_label":"a", …},"made":7,"ref":"OpaqueRef:…"}
+//! {"age":4,"changed":9,"fields":{"name_label":"a", ...},"made":7,"ref":"OpaqueRef:..."}
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use xenapi::table::{Class, Field};
 
 use crate::db::{Loaded, Ref, Row};
 
-/// What references begin with.
+/// Prefix of references.
 const OPAQUE: &str = "OpaqueRef:";
 
-/// The text of a row.
+/// Returns the text of a row.
 pub(super) fn write(row: &Row) -> Vec<u8> {
     let mut fields = row.unknown.as_deref().cloned().unwrap_or_default();
     let all = row.class.fields.iter().zip(&*row.fields);
@@ -36,7 +36,7 @@ pub(super) fn write(row: &Row) -> Vec<u8> {
     write_value(&Value::Map(members.collect())).into_bytes()
 }
 
-/// A row as it is read. Members that a later version has written are passed over.
+/// A row in its text form. Unknown members of later versions are ignored.
 #[derive(Deserialize)]
 struct Text {
     #[serde(rename = "ref")]
@@ -47,13 +47,13 @@ struct Text {
     fields: BTreeMap<String, serde_json::Value>,
 }
 
-/// The object of a row.
+/// Parses the object of a row.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the problem.
 pub(super) fn read(class: &'static Class, uuid: &str, text: &[u8]) -> Result<Loaded, String> {
     let text: Text = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    // In capitals, whoever names it in another case would not find it.
+    // Reject other spellings, because lookups of references are case-sensitive.
     let reference = Ref::written(&text.reference);
     if !text.reference.starts_with(OPAQUE) || reference.as_str() != text.reference {
         return Err(format!("`{}` is no reference", text.reference));
@@ -80,12 +80,12 @@ pub(super) fn read(class: &'static Class, uuid: &str, text: &[u8]) -> Result<Loa
     Ok(Loaded { class, reference, age, made, changed, fields, unknown })
 }
 
-/// Whether a field is stored: it is true of more than this moment, and follows from no other.
+/// Returns whether a field is stored: neither volatile nor derived.
 fn is_stored(field: &Field) -> bool {
     !field.volatile && field.inverse.is_none()
 }
 
-/// A value of JSON as one of ours.
+/// Converts a JSON value.
 fn plain(value: serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::Null,

@@ -1,4 +1,4 @@
-//! The thread that stores.
+//! Writer thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,27 +15,26 @@ use super::load::repeated_key;
 use super::{Shared, WriterStop, load, row};
 use crate::db::{Db, WriteBatch};
 
-/// How long is waited before what could not be stored is tried again by itself: nothing tells that
-/// a disk has room.
+/// Delay before a failed batch is retried. No event reports free space on a disk.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// By row what it shall be; none: it goes.
+/// New values by row. `None` deletes the row.
 type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// Stores what changes.
+/// Writer of changes.
 pub(super) struct Writer {
     db: Db,
     store: Box<dyn Store>,
     shared: Arc<Shared>,
     woken: Receiver<()>,
     told: watch::Sender<()>,
-    /// As it is stored.
+    /// Stored ceiling of generations.
     ceiling: u64,
-    /// How many generations are reserved at once.
+    /// Number of generations reserved at once.
     reserved: u64,
-    /// The last batch could not be stored, and why.
+    /// Error of the last batch, if it failed.
     failing: Option<String>,
-    /// Rows that no store takes, as their objects are.
+    /// Rows that are too large for the store in their current state.
     left_out: BTreeSet<Key>,
 }
 
@@ -56,8 +55,8 @@ impl Writer {
         Self { db, store, shared, woken, told, ceiling: 0, reserved: 0, failing, left_out }
     }
 
-    /// Reserves generations, where none was above this ceiling before, and notes since when all is
-    /// told again: before anybody is told anything.
+    /// Reserves the first generations above this ceiling and stores `repeated`, before anything is
+    /// published.
     pub(super) fn begin(
         &mut self,
         reserved: u64,
@@ -76,7 +75,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores until it is told to end.
+    /// Stores batches until the stop.
     pub(super) fn run(mut self) -> Result<(), StoreError> {
         loop {
             let woken = match self.failing {
@@ -88,13 +87,13 @@ impl Writer {
                     return Ok(());
                 }
                 (Some(WriterStop::Clean), _) => return self.write(true),
-                // Whether it failed is told, and kept for the next time.
+                // The error is logged and stored in `failing`.
                 (None, _) => drop(self.write(false)),
             }
         }
     }
 
-    /// Stores what there is; all, with the mark of a clean end, or what cannot wait for that.
+    /// Stores one batch. With `clean`, includes volatile changes and marks a clean stop.
     fn write(&mut self, clean: bool) -> Result<(), StoreError> {
         let (write_batch, changes) = self.take(clean);
         let ceiling = self.next_ceiling(write_batch.generation(), clean);
@@ -134,13 +133,13 @@ impl Writer {
         committed
     }
 
-    /// Tells those who wait that everything until this generation is stored, or could not be.
+    /// Notifies waiters that all changes up to this generation were stored or have failed.
     fn tried(&self, generation: u64) {
         self.shared.tried.store(generation, Ordering::Release);
         self.told.send_replace(());
     }
 
-    /// What is to be stored, without what no store takes.
+    /// Takes a batch without rows that are too large.
     fn take(&mut self, all: bool) -> (WriteBatch, Changes) {
         loop {
             let write_batch = self.db.take(all);
@@ -160,7 +159,8 @@ impl Writer {
         }
     }
 
-    /// Nobody knows which of those who asked have made these rows so large: all are told.
+    /// The request that made a row too large is unknown, so all requested changes in the batch
+    /// fail.
     fn leave_out(&mut self, mut write_batch: WriteBatch, unfit: Vec<Key>) {
         for key in &unfit {
             tracing::error!(
@@ -191,7 +191,7 @@ fn changes(write_batch: &WriteBatch) -> Changes {
     rows.map(|row| (load::key(row.class, &row.uuid), row.row.as_ref().map(row::write))).collect()
 }
 
-/// As who asked for a change is told.
+/// Converts a store error to the API error of a requested change.
 fn told(error: &StoreError) -> ApiError {
     match error {
         StoreError::Full { path } => codes::out_of_space(path.display().to_string()),

@@ -1,4 +1,4 @@
-//! Machines that are started with their host.
+//! Start of VMs with their host.
 
 use model::vm::VmOp;
 use xenapi::table::{FieldIx, host, pool, vm};
@@ -6,17 +6,17 @@ use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
 use crate::db::{Object, Ref, Tx, View};
+use crate::ops::pending_op::{self, PendingOpIntent};
 use crate::records::fields::{flag, pairs};
-use crate::records::owed::{self, PendingOpIntent};
 
-/// The key of `other_config`, of the pool and of a machine, that both must be `true`.
+/// Key in `other_config` of the pool and of a VM. Both must be `true`.
 const AUTO_POWERON: &str = "auto_poweron";
-/// The key of the host's `other_config` that names the boot at which the daemon last started.
+/// Key in the host's `other_config` with the boot ID of the last start of the daemon.
 const BOOT_ID: &str = "boot_id";
 
-/// Whether the host has gone on running since the daemon last started. From now on this boot is
-/// the one to compare with; and in the same change, so that no death of a daemon comes in between,
-/// those machines are owed a start for which it is set. What was owed before went with the host.
+/// Returns whether the host has run on since the daemon last started. Stores the new boot ID. After
+/// a host boot, the same change adds a pending start to all VMs with automatic power-on. So a crash
+/// of the daemon in between loses no start. Earlier pending ops ended with the host.
 pub(super) fn same_boot(app: &AppState, boot: &str) -> bool {
     let compared = app.db.write_observed(|tx| {
         let view = tx.view();
@@ -37,10 +37,15 @@ pub(super) fn same_boot(app: &AppState, boot: &str) -> bool {
 fn owe_starts(tx: &mut Tx<'_>, app: &AppState) -> Result<(), ApiError> {
     let machines: Vec<Ref> = tx.view().all(&vm::CLASS).map(Object::reference).cloned().collect();
     for machine in machines {
-        owed::forget(tx, &machine)?;
+        pending_op::forget(tx, &machine)?;
     }
     for machine in chosen(&tx.view())? {
-        owed::begin(tx, &machine, PendingOpIntent::this(VmOp::Start), app.new_ref().as_str())?;
+        pending_op::begin(
+            tx,
+            &machine,
+            PendingOpIntent::this(VmOp::Start),
+            app.new_ref().as_str(),
+        )?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Guests that end by themselves.
+//! Guests that exit on their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use xenapi::{ApiError, Date, Value};
 
 use super::pending_ops::start;
 use crate::app::AppState;
-use crate::calls::carry::{OpCaller, Precheck, VmOpRequest, gone, no_look, run_vm_op};
-use crate::calls::message::{MessageDraft, create_message, write};
 use crate::db::{Db, Ref, Tx};
 use crate::errors::sentence;
-use crate::records::current::CurrentOp;
+use crate::ops::current_ops::CurrentOp;
+use crate::ops::message::{MessageDraft, create_message, write};
+use crate::ops::pending_op::{self, PendingOpIntent};
+use crate::ops::run::{OpCaller, Precheck, VmOpRequest, gone, no_look, run_vm_op};
 use crate::records::fields::{int, reference, text};
-use crate::records::owed::{self, PendingOpIntent};
 use crate::records::{bootable, machine_config};
 
-/// A machine whose guest has ended.
+/// A VM whose guest has exited.
 struct ExitedGuest {
     vm: VmId,
     machine: Ref,
     name: String,
     after: ExitPolicy,
-    /// How long its guest has run.
+    /// Time that the guest ran.
     ran: Duration,
 }
 
-/// Does what is set for a guest that has ended like this, unless somebody has asked for its end.
+/// Carries out the configured action for a guest exit, unless an operation has caused the exit.
 pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: DomainExit) {
     let Ok(it) = read(&app.db, vm, app.clock.date()) else { return };
     let mut then = next(exit, &it.after);
@@ -46,7 +46,8 @@ pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: Dom
         then = ExitAction::Halt;
     }
     let waits = then == ExitAction::Restart && !delay.is_zero();
-    // In its turn, not by force: that would overtake the very operation that waits for this end.
+    // This halt queues like a normal operation. A forced one would preempt the operation that waits
+    // for this exit.
     let halt = MachineOp::AfterExit(DomainExit::Asked(VmOp::HardShutdown));
     let op = match then {
         ExitAction::Halt => halt,
@@ -71,7 +72,7 @@ pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: Dom
     }
 }
 
-/// Tells why an end was not followed, unless somebody else does.
+/// Reports why an exit was not handled, unless another operation handles it.
 fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
     match error {
         OpError::Cancelled => {}
@@ -82,8 +83,8 @@ fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
     }
 }
 
-/// Somebody has dealt with it, or deals with the machine from now on. Whatever else is refused leaves a
-/// machine without a guest that is recorded to have one: that is told.
+/// Returns whether another operation handles the exit or the VM. Any other refusal leaves a VM
+/// recorded as running without a guest, so it must be reported.
 fn is_dealt_with(why: &Refusal) -> bool {
     matches!(why, Refusal::NotAllowed(_) | Refusal::BadPowerState { .. })
 }
@@ -139,13 +140,13 @@ fn work(
     VmOpRequest { vm: it.vm, op, marks, look: no_look(), gate, pending_op_intent: None }
 }
 
-/// The domain that has ended is the machine's: what somebody asked for meanwhile has not ended it.
+/// Checks that the ended domain is still the VM's domain and that no operation has ended it.
 fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
     let view = tx.view();
     let now = int(&view, machine, vm::Field::domid).map_err(gone)?;
     let power = machine_config::power(&view, machine).map_err(gone)?;
-    // As a daemon before this one has begun it, or has told it.
-    if owed::of(&view, machine).is_some_and(|pending_op| pending_op.domid == Some(domid)) {
+    // A former daemon may have begun to end the domain, or has reported its exit.
+    if pending_op::of(&view, machine).is_some_and(|pending_op| pending_op.domid == Some(domid)) {
         return Err(Refusal::NotAllowed("an operation ends this domain".into()));
     }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
@@ -155,7 +156,7 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
     Err(Refusal::NotAllowed("the machine has another domain by now, or none".into()))
 }
 
-/// Starts the machine again after a while, unless somebody wants something else by then.
+/// Starts the VM again after a delay, unless another operation comes first.
 async fn restart(app: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
     sleep(delay).await;
     match start(app, &it.machine, by).await {

@@ -1,4 +1,4 @@
-//! What guests tell and what is seen of them.
+//! Guest metrics: reports of guest agents and observed addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,26 +15,27 @@ use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
+use crate::ops::pending_op;
 use crate::records::fields::{flag, map, pairs, reference, references, text, uuid};
-use crate::records::{machine_config, owed};
+use crate::records::machine_config;
 
-/// Most time for a guest's agent to answer.
+/// Time limit for the answer of a guest agent.
 const GUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// What every guest can do whose agent answers.
+/// Features of every guest whose agent answers.
 const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot", "1")];
 
-/// What there is to ask a guest for yet.
+/// Data still missing from a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GuestPoll {
-    /// Its agent is not silent, and all that is seen of it is told.
+    /// Nothing: the agent answers, and all observed addresses are reported.
     Nothing,
-    /// Something is not told, and nothing says when it will be.
+    /// Some data is missing, and no event will announce it.
     Something,
-    /// Everything: its machine is not recorded to run.
+    /// Everything: the VM is not recorded as running.
     Start,
 }
 
-/// Records what a guest's agent tells, if it has one, else what is seen of it.
+/// Records the report of the guest's agent. Without an agent, records the observed addresses.
 pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll {
     if is_started(app, vm) != Some(true) {
         return GuestPoll::Start;
@@ -42,7 +43,7 @@ pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll 
     let told = timeout(GUEST_DEADLINE, app.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
     let (is_silent, now) = (told.is_none(), Value::Date(app.clock.date()));
     let noted = app.db.write_observed(|tx| record(tx, vm, &app.drivers.net, told.flatten(), now));
-    // A machine that is gone meanwhile tells nothing.
+    // The VM may be destroyed meanwhile.
     match noted {
         Ok(GuestPoll::Nothing) if is_silent => GuestPoll::Something,
         Ok(guest_poll) => guest_poll,
@@ -50,20 +51,19 @@ pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll 
     }
 }
 
-/// Whether a machine is recorded to run; `None`: it does not, and nothing is under way that could start
-/// it.
+/// Returns whether a VM is recorded as running. `None` if it is not and no operation can start it.
 pub(super) fn is_started(app: &AppState, vm: VmId) -> Option<bool> {
     let seen = app.db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
         let is_idle = view.get(machine, vm::Field::current_operations)? == &map(BTreeMap::new())
-            && owed::of(view, machine).is_none();
+            && pending_op::of(view, machine).is_none();
         Ok::<_, ApiError>(match runs(machine_config::power(view, machine)?) {
             true => Some(true),
             false if is_idle => None,
             false => Some(false),
         })
     });
-    // One that is gone runs no more.
+    // A destroyed VM does not run.
     seen.ok().flatten()
 }
 
@@ -79,7 +79,7 @@ fn record(
     now: Value,
 ) -> Result<GuestPoll, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
-    // Its guest may have claimed addresses before its start has ended.
+    // The guest may claim addresses before its start operation ends.
     if !runs(machine_config::power(&tx.view(), &machine)?) {
         return Ok(GuestPoll::Start);
     }
@@ -88,7 +88,7 @@ fn record(
     let detected = flag(&tx.view(), &metrics, vm_guest_metrics::Field::PV_drivers_detected)?;
     match told {
         Some(told) => tell(tx, &metrics, told, now)?,
-        // An agent that does not answer now has told more than can be seen.
+        // An agent that does not answer now has reported more than can be observed.
         None if detected => {}
         None => {
             seen(tx, &metrics, &interfaces, now)?;
@@ -100,8 +100,8 @@ fn record(
     Ok(if all { GuestPoll::Nothing } else { GuestPoll::Something })
 }
 
-/// The latest of each kind that a guest has claimed by an interface. What came before may be of no
-/// use to it any more.
+/// Returns whether the agent reports the latest observed IPv4 and IPv6 address of an interface.
+/// Earlier addresses may be obsolete.
 fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr]) -> bool {
     let of = format!("{number}/");
     let told = |address: &IpAddr| {
@@ -112,7 +112,7 @@ fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr])
     kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(told)
 }
 
-/// What an agent tells. Who tells the same again changes nothing.
+/// Records the report of an agent. An unchanged report makes no change.
 fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
@@ -141,7 +141,7 @@ fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(
     Ok(())
 }
 
-/// What is known of a machine's guest; made if nothing was.
+/// Returns the guest metrics of a VM. Creates them if there are none.
 fn metrics(tx: &mut Tx<'_>, machine: &Ref) -> Result<Ref, ApiError> {
     let known = reference(&tx.view(), machine, vm::Field::guest_metrics)?;
     if tx.view().object(&vm_guest_metrics::CLASS, &known).is_ok() {
@@ -152,14 +152,14 @@ fn metrics(tx: &mut Tx<'_>, machine: &Ref) -> Result<Ref, ApiError> {
     Ok(made)
 }
 
-/// Whose interface it is.
+/// Returns the VM of a VIF.
 pub(super) fn whose(view: &View<'_>, vif: VifId) -> Result<VmId, ApiError> {
     let device = view.by_uuid(&vif::CLASS, &vif.to_string())?;
     let machine = reference(view, device, vif::Field::VM)?;
     Ok(VmId(uuid(view, &machine, vm::Field::uuid)?))
 }
 
-/// Numbers of a machine's interfaces, with what its guest has claimed by each.
+/// Returns the VIF numbers of a VM, each with the observed addresses.
 fn interfaces(
     view: &View<'_>,
     machine: &Ref,
@@ -174,7 +174,7 @@ fn interfaces(
     devices.iter().map(claimed).collect()
 }
 
-/// Records addresses of a guest that tells nothing itself.
+/// Records observed addresses of a guest without an agent.
 fn seen(
     tx: &mut Tx<'_>,
     metrics: &Ref,

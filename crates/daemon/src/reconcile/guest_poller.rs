@@ -1,10 +1,10 @@
-//! When guests are asked what they have: as they say that there is something new, one question after
-//! the other for each, so that no answer is recorded over a later one.
+//! Polling of guest agents. Each guest is polled when it reports news, one request at a time, so
+//! that no answer is recorded over a later one.
 //!
-//! Who has claimed an address may not have it yet: a client of DHCP asks its server for it first, and
-//! an agent that is asked in between knows of none, nor may it answer just then. So a guest is asked
-//! again until all that is seen of it is told, or some time is over. While its machine starts, that is
-//! waited for.
+//! An observed address may not be assigned yet: a DHCP client first asks its server. An agent that
+//! is polled in between does not know the address, and may not answer at all. So a guest is polled
+//! again until all observed addresses are reported, or the retries are used up. While its VM
+//! starts, polling waits for the start.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use tokio::time::timeout;
 use super::guest_metrics::{self, GuestPoll};
 use crate::app::AppState;
 
-/// Milliseconds before each further question: two minutes in all.
+/// Delays before further polls in milliseconds, two minutes in total.
 const AGAIN_MS: [u64; 8] = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
 
-/// Guests that are being asked.
+/// Guest polls under way.
 #[derive(Debug, Default)]
 pub(super) struct GuestPoller(Mutex<HashMap<VmId, Sender<()>>>);
 
 impl GuestPoller {
-    /// Something of a guest is new. Called within a runtime.
+    /// Polls a guest that has news. Must be called within a runtime.
     pub(super) fn ask(self: &Arc<Self>, app: &Arc<AppState>, vm: VmId) {
         let mut all = self.lock();
-        // Where one word waits it is for this as well. One that has panicked is followed by another.
+        // One pending notification is enough. A poll task that panicked is replaced.
         if let Some(tell) = all.get(&vm)
             && !matches!(tell.try_send(()), Err(TrySendError::Closed(())))
         {
@@ -61,7 +61,7 @@ impl GuestPoller {
         }
     }
 
-    /// Nobody asks this guest any more, unless something is new.
+    /// Ends the polling of this guest, unless there is news.
     fn leaves(&self, vm: VmId, news: &mut Receiver<()>) -> bool {
         let mut all = self.lock();
         let leaves = news.try_recv().is_err();
@@ -72,12 +72,12 @@ impl GuestPoller {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Sender<()>>> {
-        // Entries come and go whole.
+        // Map operations leave no partial entries.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits until a machine is recorded to run; false: it does not, and nobody starts it.
+/// Waits until a VM is recorded as running. Returns false if no operation can start it.
 async fn started(app: &AppState, vm: VmId) -> bool {
     let mut changed = app.db.changed();
     loop {

@@ -1,27 +1,29 @@
-//! Records follow what really happens: guests that end by themselves, machines that ended while
-//! nobody watched, storage after a restart.
+//! Reconciles records with the host: guest exits, leftovers of a former daemon, and storage after a
+//! restart.
 //!
 //! # Model
-//! [`begin`] comes once, after [`Machines::learn`] and before anybody is let in: SRs are connected,
-//! every machine's record and reality are made to agree, and what guests do from then on is
-//! followed. What takes longer than [`BEGIN_DEADLINE`], because storage hangs, goes on by itself.
+//! [`begin`] runs once, after [`Machines::discover`] and before clients may connect. It attaches
+//! SRs, reconciles the record of every VM with its observed state, and then follows guest events.
+//! Work that takes longer than [`BEGIN_DEADLINE`], because storage hangs, continues in the
+//! background.
 //!
-//! What a daemon before this one has begun and not ended is brought to its end first
-//! (`records::pending_ops`): an end that somebody wanted is no crash.
+//! Pending ops of a former daemon are finished first (`records::pending_ops`). A requested end is
+//! not a crash.
 //!
-//! Addresses that a guest claims on its networks are recorded where no agent in it tells them.
+//! Addresses that a guest uses on its networks are recorded where no agent reports them.
 //!
-//! A guest that ends by itself gets what is set for that ([`model::vm::guest_exit`]), one operation at a
-//! time with all others of its machine. An end that somebody has asked for is that operation's:
-//! by then the machine has another domain, or none.
+//! A guest exit triggers the configured action ([`model::vm::exits`]), which queues with the other
+//! operations of its VM. An exit that an operation has caused belongs to that operation: by then
+//! the VM has another domain, or none.
 //!
-//! [`Machines::learn`]: toolstack::machines::Machines::learn
+//! [`Machines::discover`]: toolstack::machines::Machines::discover
 
 mod autostart;
 mod guest_exit;
 mod guest_metrics;
 mod guest_poller;
 mod pending_ops;
+pub(crate) mod pifs;
 mod sr_connect;
 
 use std::sync::Arc;
@@ -40,28 +42,27 @@ use xenapi::ApiError;
 use xenapi::table::vm;
 
 use crate::app::AppState;
-use crate::calls::carry::{OpCaller, VmOpRequest, run_vm_op};
-use crate::calls::message::{MessageDraft, create_message};
 use crate::calls::{pif, vbd, vif};
 use crate::db::{Ref, View};
+use crate::ops::message::{MessageDraft, create_message};
+use crate::ops::pending_op::PendingOp;
+use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
 use crate::records::fields::int;
-use crate::records::owed::PendingOp;
-use crate::records::{self, machine_config};
+use crate::records::machine_config;
 use guest_poller::GuestPoller;
 
-/// How long a start waits for storage and machines before it lets people in.
+/// Longest time that a start waits for storage and VMs before it accepts clients.
 pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Seconds before each try to see what a guest has that has let go of something.
+/// Delays in seconds before each attempt to reconcile a VM whose guest has released a device.
 const LEFT_AFTER: [u64; 7] = [0, 1, 2, 4, 8, 16, 32];
 
-/// Makes records and reality agree, and keeps them so from now on. `found` is what
-/// [`Machines::learn`](toolstack::machines::Machines::learn) has found; `boot` names this boot of
-/// the host, as the kernel does.
+/// Reconciles records with the host and keeps them so. `domain_info` is the result of
+/// [`Machines::discover`](toolstack::machines::Machines::discover). `boot` is the kernel's boot ID.
 pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) {
     let end = Instant::now() + BEGIN_DEADLINE;
     let same_boot = autostart::same_boot(app, boot);
-    // Looked up now: what guests do from here on is somebody's who lives.
+    // Read these now: later pending ops belong to this daemon.
     let starts = pending_ops::starts(app);
     let mut storage = sr_connect::all(app);
     let _ = timeout_at(end, async { while storage.join_next().await.is_some() {} }).await;
@@ -69,7 +70,7 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     let mut settled = JoinSet::new();
     let machines = app.db.read(machine_config::all);
     strangers(app, &machines, domain_info);
-    // Before guests are followed: what they do makes others owe something, too.
+    // Read these before guest events, which also create pending ops.
     let start_record = app.db.read(|view| {
         machines.into_iter().filter_map(|vm| StartRecord::of(view, vm).ok()).collect::<Vec<_>>()
     });
@@ -92,7 +93,7 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     pif::replug(app);
 }
 
-/// A machine as a daemon before this one has left its record.
+/// Record of a VM as the former daemon left it.
 struct StartRecord {
     vm: VmId,
     machine: Ref,
@@ -106,12 +107,12 @@ impl StartRecord {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?.clone();
         let power = machine_config::power(view, &machine)?;
         let domid = u32::try_from(int(view, &machine, vm::Field::domid)?).ok().map(Domid);
-        let pending_op = records::owed::of(view, &machine);
+        let pending_op = crate::ops::pending_op::of(view, &machine);
         Ok(Self { vm, machine, power, domid, pending_op })
     }
 }
 
-/// Makes one machine's record and reality agree.
+/// Reconciles one VM.
 async fn agree(app: &Arc<AppState>, start_record: &StartRecord, same_boot: bool) {
     let StartRecord { vm, machine, power, domid, pending_op: owed } = start_record;
     if let Some(pending_op) = owed {
@@ -122,8 +123,8 @@ async fn agree(app: &Arc<AppState>, start_record: &StartRecord, same_boot: bool)
         DomainState::There { domid, run: RunState::Ended(exit) } if alive => {
             guest_exit::ended(app, *vm, domid, exit).await;
         }
-        // A host that was switched off has killed nobody's guest. One without a number was taken
-        // down by an operation that did not come to its end.
+        // After a host reboot, a missing domain is no guest exit. Without a domain number, an
+        // unfinished operation had already ended the domain.
         DomainState::Absent | DomainState::Remains if alive && same_boot && domid.is_some() => {
             guest_exit::ended(app, *vm, domid.unwrap_or(Domid(0)), DomainExit::Killed).await;
         }
@@ -131,7 +132,7 @@ async fn agree(app: &Arc<AppState>, start_record: &StartRecord, same_boot: bool)
     }
 }
 
-/// What does not agree after that is told when it is next asked for something.
+/// Reconciles a VM. Remaining differences are reported by the VM's next operation.
 pub(crate) async fn settle(app: &AppState, vm: VmId) {
     let _ = try_settle(app, vm).await;
 }
@@ -140,17 +141,17 @@ async fn try_settle(app: &AppState, vm: VmId) -> Result<(), OpError> {
     run_vm_op(app, &OpCaller::nobody(), &VmOpRequest::quiet(vm, MachineOp::Settle)).await
 }
 
-/// A guest has let go of a device after everybody had given up: that is recorded, and what the host
-/// kept for it is free. While its emulator does not answer, nobody knows what the guest has: it is
-/// asked again. A machine that is owed an operation settles with that.
+/// Reconciles a VM whose guest has released a device after its operation gave up. This updates the
+/// record and frees the host's resources. While QEMU does not answer, the device state is unknown,
+/// so the attempt is repeated. A VM with a pending op is reconciled by that operation.
 async fn left(app: &AppState, vm: VmId) {
     for wait in LEFT_AFTER.into_iter().map(Duration::from_secs) {
         tokio::time::sleep(wait).await;
         let is_owed = |view: &View<'_>| {
             let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
-            Ok::<_, ApiError>(records::owed::of(view, machine).is_some())
+            Ok::<_, ApiError>(crate::ops::pending_op::of(view, machine).is_some())
         };
-        // Of one that is gone, nothing is recorded.
+        // A destroyed VM needs no reconcile.
         if app.db.read(is_owed).unwrap_or(true) {
             return;
         }
@@ -162,8 +163,8 @@ async fn left(app: &AppState, vm: VmId) {
     }
 }
 
-/// Domains of machines that nobody knows are left alone: whoever put back an old state may want
-/// their guests.
+/// Reports domains of unknown VMs and leaves them running. After a restore of old state, the user
+/// may still want these guests.
 fn strangers(app: &AppState, known: &[VmId], domain_info: &[DomainInfo]) {
     for stranger in domain_info.iter().filter(|one| !known.contains(&one.vm)) {
         let uuid = stranger.vm.to_string();
@@ -174,7 +175,7 @@ fn strangers(app: &AppState, known: &[VmId], domain_info: &[DomainInfo]) {
     }
 }
 
-/// Follows what happens by itself; each machine's for itself, so that none waits for another's.
+/// Handles domain events, each in its own task, so that no VM waits for another.
 async fn follow(app: Arc<AppState>, guests: Arc<GuestPoller>, mut events: Receiver<DomainEvent>) {
     while let Some(event) = events.recv().await {
         let (app, guests) = (app.clone(), guests.clone());
@@ -190,10 +191,10 @@ async fn follow(app: Arc<AppState>, guests: Arc<GuestPoller>, mut events: Receiv
     }
 }
 
-/// Follows what guests claim on their networks.
+/// Handles addresses that guests use on their networks.
 async fn follow_claims(app: Arc<AppState>, guests: Arc<GuestPoller>, mut claims: Receiver<VifId>) {
     while let Some(vif) = claims.recv().await {
-        // One that is gone meanwhile has no addresses.
+        // The VIF may be destroyed meanwhile.
         if let Ok(vm) = app.db.read(|view| guest_metrics::whose(view, vif)) {
             guests.ask(&app, vm);
         }

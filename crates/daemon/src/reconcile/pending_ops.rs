@@ -1,8 +1,8 @@
-//! What a daemon before this one has begun is brought to its end.
+//! Finishes pending ops of a former daemon.
 //!
-//! A shutdown or a reboot whose caller was told that the daemon died goes on: its guest may have
-//! been asked, or be gone, and there is no way back. Starts come last, when every machine agrees
-//! with its record: of those that are to run since their host has started, or again after a crash.
+//! A shutdown or reboot continues after the daemon died: its guest may have seen the request or be
+//! gone already, so it cannot be undone. Starts come last, after every VM is reconciled. They are
+//! automatic starts after a host boot, and restarts after a crash.
 
 use std::sync::Arc;
 
@@ -14,52 +14,52 @@ use xenapi::table::vm;
 
 use super::settle;
 use crate::app::AppState;
-use crate::calls::carry::{OpCaller, VmOpRequest, run_vm_op};
-use crate::calls::message::{MessageDraft, create_message};
 use crate::calls::vm_lifecycle;
 use crate::db::{Object, Ref, View};
 use crate::errors::sentence;
+use crate::ops::message::{MessageDraft, create_message};
+use crate::ops::pending_op::{self, PendingOp, PendingOpIntent, TRIES, reboots};
+use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
 use crate::records::fields::text;
 use crate::records::machine_config;
-use crate::records::owed::{self, PendingOp, PendingOpIntent, TRIES, reboots};
 
-/// Messages of what has failed.
+/// Names of messages about failures.
 const START_FAILED: &str = "VM_AUTO_POWERON_FAILED";
 const RESTART_FAILED: &str = "VM_RESTART_FAILED";
 const END_FAILED: &str = "VM_END_FAILED";
 
-/// Goes on with what was begun on a machine; nothing is left of it then but a start.
+/// Continues the pending op of a VM. Afterwards only a start can remain pending.
 pub(super) async fn go_on(app: &AppState, vm: VmId, machine: &Ref, pending_op: &PendingOp) {
     if app.db.read(|view| owes_start(view, machine)).is_some() {
         return settle(app, vm).await;
     }
     match rest(pending_op, app.machines.domain(vm)) {
         Some(op) if pending_op.tries < TRIES => match begin(app, machine, op, pending_op).await {
-            // A shutdown by force has come since.
+            // A hard shutdown has superseded it.
             Ok(()) | Err(OpError::Cancelled) => {}
             Err(error) => tell(app, machine, name(pending_op.op), &sentence(&error)),
         },
         Some(_) => tell(app, machine, name(pending_op.op), &given_up(pending_op)),
         None => {}
     }
-    // Where that has done its part, this finds nothing to do.
+    // This finds nothing to do if the operation did its part.
     settle(app, vm).await;
-    let _ = app.db.write_observed(|tx| owed::over(tx, machine, &pending_op.by));
+    let _ = app.db.write_observed(|tx| pending_op::over(tx, machine, &pending_op.by));
 }
 
-/// What is left to do, by what is there.
+/// Returns the operation that remains, given the observed domain.
 fn rest(pending_op: &PendingOp, seen: DomainState) -> Option<MachineOp> {
     let (clean, by_force) = match pending_op.op {
         VmOp::CleanShutdown => (Some(MachineOp::CleanShutdown), MachineOp::Reset),
         VmOp::CleanReboot => (Some(MachineOp::CleanReboot), MachineOp::HardReboot),
         op if reboots(op) => (None, MachineOp::HardReboot),
-        op if owed::ends(op) => (None, MachineOp::Reset),
-        // It comes later.
+        op if pending_op::ends(op) => (None, MachineOp::Reset),
+        // Starts come later.
         _ => return None,
     };
     let is_before = |domid: Domid| pending_op.domid == Some(domid);
     match (seen, clean) {
-        // The guest of the new domain runs, and nobody has said so.
+        // The guest of the new domain runs, but this was not recorded.
         (DomainState::There { domid, run: RunState::Running }, _)
             if reboots(pending_op.op) && !is_before(domid) =>
         {
@@ -69,13 +69,13 @@ fn rest(pending_op: &PendingOp, seen: DomainState) -> Option<MachineOp> {
         (DomainState::There { domid, run: RunState::Silent }, Some(clean)) if is_before(domid) => {
             Some(clean)
         }
-        // It cannot be asked any more, and nobody wanted it by force.
+        // A paused guest cannot be asked, and no forced end was requested.
         (DomainState::There { domid, run: RunState::Paused }, Some(_)) if is_before(domid) => None,
         _ => Some(by_force),
     }
 }
 
-/// One more try.
+/// Begins a further attempt.
 async fn begin(
     app: &AppState,
     machine: &Ref,
@@ -92,20 +92,19 @@ async fn begin(
     run_vm_op(app, &OpCaller::again(pending_op.by.clone()), &vm_op_request).await
 }
 
-/// Starts a machine that is owed that by this one. If it is not any more, somebody wants something
-/// else by now.
+/// Starts a VM if its pending op still has this key. Otherwise a later operation has replaced it.
 ///
 /// # Errors
-/// As of every start; nothing is owed then.
+/// Those of any start. No op is pending then.
 pub(super) async fn start(app: &AppState, machine: &Ref, by: &str) -> Result<(), OpError> {
     let pending_op =
-        app.db.read(|view| owed::of(view, machine)).filter(|pending_op| pending_op.by == by);
+        app.db.read(|view| pending_op::of(view, machine)).filter(|pending_op| pending_op.by == by);
     let Some(pending_op) = pending_op else { return Ok(()) };
     let op = MachineOp::Start { paused: false };
     begin(app, machine, op, &PendingOp { op: VmOp::Start, ..pending_op }).await
 }
 
-/// Machines that are owed a start, as of now.
+/// Returns the VMs with a pending start.
 pub(super) fn starts(app: &AppState) -> Vec<(Ref, PendingOp)> {
     app.db.read(|view| {
         let machines = view.all(&vm::CLASS).map(Object::reference);
@@ -113,14 +112,14 @@ pub(super) fn starts(app: &AppState) -> Vec<(Ref, PendingOp)> {
     })
 }
 
-/// A reboot that had failed by then is owed its second half.
+/// Returns the pending start of a VM. The second half of a failed reboot counts as one.
 fn owes_start(view: &View<'_>, machine: &Ref) -> Option<PendingOp> {
-    let pending_op = owed::of(view, machine)?;
+    let pending_op = pending_op::of(view, machine)?;
     let is_down = || machine_config::power(view, machine) == Ok(PowerState::Halted);
     (pending_op.op == VmOp::Start || reboots(pending_op.op) && is_down()).then_some(pending_op)
 }
 
-/// Starts them. Nobody waits for that.
+/// Spawns the pending starts without waiting for them.
 pub(super) fn begin_starts(app: &Arc<AppState>, machines: Vec<(Ref, PendingOp)>, same_boot: bool) {
     let name = if same_boot { RESTART_FAILED } else { START_FAILED };
     for (machine, pending_op) in machines {
@@ -128,7 +127,7 @@ pub(super) fn begin_starts(app: &Arc<AppState>, machines: Vec<(Ref, PendingOp)>,
         tokio::spawn(async move {
             if pending_op.tries >= TRIES {
                 tell(&app, &machine, name, &given_up(&pending_op));
-                let _ = app.db.write_observed(|tx| owed::over(tx, &machine, &pending_op.by));
+                let _ = app.db.write_observed(|tx| pending_op::over(tx, &machine, &pending_op.by));
             } else if let Err(error) = start(&app, &machine, &pending_op.by).await {
                 tell(&app, &machine, name, &sentence(&error));
             }

@@ -1,4 +1,4 @@
-//! SRs after a start: every connection that is recorded is made again.
+//! Attaches SRs at the start of the daemon: every recorded PBD is attached again.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use xenapi::table::{pbd, sr};
 use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
-use crate::calls::message::{MessageDraft, create_message};
 use crate::db::{Object, Ref};
+use crate::ops::message::{MessageDraft, create_message};
 use crate::records::fields::{pairs, reference, text};
 use crate::storage::{self, SrHandle};
 
-/// Connects every SR, each by itself.
+/// Attaches every SR in a task of its own.
 pub(super) fn all(app: &Arc<AppState>) -> JoinSet<()> {
     let connections: Vec<Ref> =
         app.db.read(|view| view.all(&pbd::CLASS).map(Object::reference).cloned().collect());
@@ -43,14 +43,14 @@ async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
         storage::measured(tx, &storage.sr, space)
     })?;
     storage.tidy(app).await;
-    // It is connected, whether it tells its disks now or when it is asked again.
+    // The SR stays attached even if the scan fails.
     if let Err(error) = storage::scan(app, &storage).await {
         tell_scan(app, &storage, &error);
     }
     Ok(())
 }
 
-/// What is recorded of its disks is what was known before.
+/// Reports a failed scan. The VDI records stay as they were.
 fn tell_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
     let body = format!("What is in it is not known anew: {error}. Mend that, then scan it.");
     let (name, cls, uuid) = ("SR_SCAN_FAILED_ON_SERVER_START", "SR", storage.id.to_string());
@@ -59,7 +59,7 @@ fn tell_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
     create_message(&app.db, &message_draft, app.clock.date());
 }
 
-/// It is not connected, and somebody should know.
+/// Records that the PBD is not attached, and reports it.
 fn failed(app: &AppState, connection: &Ref, error: &ApiError) {
     let noted = app.db.write_observed(|tx| {
         tx.set(connection, pbd::Field::currently_attached, Value::Bool(false))?;

@@ -1,4 +1,4 @@
-//! How a machine boots, from what its record says: a kernel, or firmware.
+//! Boot method of a VM: a kernel or firmware.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::boot_file::{BootDirs, File, KERNEL_BYTES_MAX, RAMDISK_BYTES_MAX};
 use super::fields::{pairs, text};
 use crate::db::{Ref, View};
 
-/// What firmware tries when nothing else is said: disk, then CD.
+/// Default boot order of firmware: disk, then CD.
 const ORDER: &str = "cd";
 
-/// What a record says of how its machine boots; nothing of it has been looked for yet.
+/// Requested boot method from a record. Its files have not been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BootRequest {
-    /// Empty: a kernel is booted.
+    /// Empty if a kernel is booted.
     policy: String,
     params: BTreeMap<String, String>,
     kernel: File,
@@ -25,7 +25,7 @@ pub(super) struct BootRequest {
     args: String,
 }
 
-/// What firmware could start from.
+/// Devices that firmware could boot from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bootable {
     pub(super) disk: Option<VbdId>,
@@ -45,7 +45,7 @@ impl BootRequest {
         })
     }
 
-    /// The order in which firmware tries; none if it boots a kernel.
+    /// Returns the boot order of firmware. `None` if a kernel is booted.
     pub(super) fn order(&self, from: &Bootable) -> Option<Vec<BootFrom>> {
         if self.policy.is_empty() {
             return None;
@@ -68,10 +68,10 @@ impl BootRequest {
         Some(order)
     }
 
-    /// What the domain is created with.
+    /// Returns the boot configuration of the domain.
     ///
     /// # Errors
-    /// A sentence: which file cannot be used, or what is missing.
+    /// A sentence that says which file cannot be used or what is missing.
     pub(super) fn boot(&self, from: &Bootable, places: &BootDirs) -> Result<Boot, String> {
         if let Some(order) = self.order(from) {
             let firmware = self.params.get("firmware").map_or("bios", String::as_str);

@@ -1,7 +1,7 @@
-//! Files that machines boot: out of named directories, and images of VDIs.
+//! Boot files: files in allowed directories, and images of VDIs.
 //!
-//! QEMU reads a kernel into memory of its own, beside that of the machine, whoever has written it:
-//! what is named is bounded.
+//! QEMU reads a kernel into its own memory, in addition to the VM's memory. Any user may have
+//! written the file, so its size is limited.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,42 +15,42 @@ use xenapi::table::{pbd, sr, vdi};
 use super::fields::{self, flag, int, pairs, reference, references};
 use crate::db::View;
 
-/// Types of storage that has a file for each disk.
+/// SR types that have a file for each VDI.
 const OF_FILES: [&str; 2] = ["dir", SLOW_DIR];
-/// Largest disk that is a kernel, and that is a ramdisk, in bytes.
+/// Largest kernel image in bytes. The next constant is the limit of a ramdisk.
 pub(super) const KERNEL_BYTES_MAX: u64 = 256 << 20;
 pub(super) const RAMDISK_BYTES_MAX: u64 = 1 << 30;
 
-/// Where files may be that machines boot.
+/// Directories of boot files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootDirs {
-    /// Kernels and ramdisks are taken from these directories only.
+    /// Directories from which kernels and ramdisks may be loaded.
     pub directories: Vec<PathBuf>,
-    /// Where an SR in a directory is that does not say where.
+    /// Default directory of an SR.
     pub usual_sr: PathBuf,
 }
 
-/// What a record names.
+/// Boot file named in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum File {
     Nothing,
-    /// By its path, which has not been looked for.
+    /// Path, not checked yet.
     Path(PathBuf),
-    /// The image of a VDI, or why there is none.
+    /// Image of a VDI, or the reason why it cannot be used.
     Image(Result<Image, String>),
 }
 
-/// An image in connected storage of files.
+/// Image in an attached SR with files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     id: Uuid,
-    /// Its directory; absent: the usual one.
+    /// Directory of the SR. `None` is the default directory.
     folder: Option<PathBuf>,
     bytes: u64,
 }
 
 impl File {
-    /// A VDI is named by its UUID, all else is a path.
+    /// Parses a file name. A UUID names a VDI, anything else is a path.
     pub(super) fn read(view: &View<'_>, named: &str) -> Self {
         match named.parse::<Uuid>() {
             _ if named.is_empty() => Self::Nothing,
@@ -59,10 +59,11 @@ impl File {
         }
     }
 
-    /// The file, if it may be used; nothing if none is named. An image has `most` bytes at most.
+    /// Returns the file if it may be used. `None` if the record names none. An image has at most
+    /// `most` bytes.
     ///
     /// # Errors
-    /// A sentence: why it cannot be used.
+    /// A sentence that says why it cannot be used.
     pub(super) fn usable(&self, from: &BootDirs, most: u64) -> Result<Option<BootFile>, String> {
         match self {
             Self::Nothing => Ok(None),
@@ -81,7 +82,8 @@ impl File {
     }
 }
 
-/// The image of a VDI in connected storage of files. Storage may hang: nothing is looked at.
+/// Finds the image of a VDI in an attached SR with files. Storage may hang, so this reads only
+/// records.
 fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     let disk =
         view.by_uuid(&vdi::CLASS, &id.to_string()).map_err(|_| "there is none".to_owned())?.clone();
@@ -113,8 +115,8 @@ fn text(error: ApiError) -> String {
     error.to_string()
 }
 
-/// The file itself, if it is a regular one in one of these directories. Nothing outside of them is
-/// looked at.
+/// Returns the canonical path of a regular file in one of these directories. Files outside of them
+/// are not accessed.
 fn allowed(named: &Path, directories: &[PathBuf]) -> Result<PathBuf, String> {
     let shown = named.display();
     let plain = named.components().all(|part| !matches!(part, Component::ParentDir));
@@ -123,7 +125,7 @@ fn allowed(named: &Path, directories: &[PathBuf]) -> Result<PathBuf, String> {
     }
     let file =
         named.canonicalize().map_err(|error| format!("`{shown}` cannot be used: {error}"))?;
-    // A link may lead from one named directory to another, and no further.
+    // A symbolic link may lead to another allowed directory, but not outside.
     let inside = directories.iter().filter_map(|directory| directory.canonicalize().ok());
     if !inside.into_iter().any(|directory| file.starts_with(directory)) {
         return Err(format!("`{shown}` leads out of {}", listed(directories)));

@@ -1,4 +1,4 @@
-//! What has become of a machine, as its records tell it.
+//! Effects of operations on the records of a VM.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use xenapi::table::{Class, console, host, vbd, vdi, vif, vm, vm_guest_metrics, v
 use xenapi::{ApiError, Date, NULL_REF, Value};
 
 use super::fields::{bytes, flag, int, reference, references, text};
-use super::owed;
 use crate::db::{Ref, Tx};
+use crate::ops::pending_op;
 
-/// What a machine without a domain has for its number.
+/// Value of `domid` for a VM without a domain.
 const NO_DOMAIN: i64 = -1;
 
-/// Whether a record tells of it. Whether a volume can be reached is asked of those who reach it.
+/// Returns whether records show this effect. Volumes have no record of it.
 pub(super) fn is_recorded(effect: &Effect) -> bool {
     !matches!(effect, Effect::Volume(..))
 }
 
-/// Writes effects, in one change. What they are about and is gone is passed over.
+/// Writes effects in one change. Skips devices that no longer exist.
 ///
-/// Says whether the machine has got a domain that it did not have.
+/// Returns whether the VM has a new domain whose guest does not run yet.
 ///
 /// # Errors
-/// The machine is gone.
+/// `UUID_INVALID` if the VM does not exist.
 pub(super) fn write(
     tx: &mut Tx<'_>,
     id: VmId,
@@ -79,17 +79,17 @@ pub(super) fn write(
         None => {}
     }
     if let Some(power) = power {
-        owed::became(tx, &machine, power)?;
+        pending_op::became(tx, &machine, power)?;
     }
     let waits = fresh && !up;
-    // A guest that has not run has found no disk: as it begins to, all are named at once.
+    // A guest that has not run has not found its disks. They are all named when it starts to run.
     if !waits {
         name_disks(tx, &machine, fresh)?;
     }
     Ok(waits)
 }
 
-/// Puts a disk into a slot, or takes what is in it out.
+/// Puts a VDI into a VBD, or empties the VBD.
 pub(crate) fn fill(tx: &mut Tx<'_>, slot: &Ref, medium: Option<&Ref>) -> Result<(), ApiError> {
     let value = medium.map_or_else(|| Value::text(NULL_REF), Ref::value);
     tx.set(slot, vbd::Field::VDI, value)?;
@@ -100,7 +100,7 @@ fn of(tx: &Tx<'_>, class: &'static Class, uuid: String) -> Option<Ref> {
     tx.view().by_uuid(class, &uuid).ok().cloned()
 }
 
-/// It has a new domain.
+/// Records a new domain.
 fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
     here(tx, machine)?;
     let view = tx.view();
@@ -118,7 +118,7 @@ fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
     tx.set(&metrics, vm_metrics::Field::current_domain_type, Value::text("hvm"))
 }
 
-/// It has a domain on this host: it resides there, and has a console.
+/// Records that the VM has a domain on this host: its residence and its console.
 fn here(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
     let host = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone());
     let Some(host) = host else { return Ok(()) };
@@ -137,7 +137,7 @@ fn here(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
     tx.set(&made, console::Field::location, Value::text(location))
 }
 
-/// It has no domain any more.
+/// Records that the VM has no domain.
 fn down(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
     let none = || Value::text(NULL_REF);
     tx.set(machine, vm::Field::resident_on, none())?;
@@ -150,7 +150,7 @@ fn down(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
     let measured = view.object(&vm_metrics::CLASS, &metrics).is_ok();
     tx.set(machine, vm::Field::guest_metrics, none())?;
     if !told.is_null() {
-        // Somebody else may have removed it.
+        // Another call may have destroyed it.
         let _ = tx.destroy(&vm_guest_metrics::CLASS, &told);
     }
     if measured {
@@ -161,8 +161,8 @@ fn down(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Gives disks that the guest has the names by which it calls them. A guest that boots counts its
-/// disks by their places; later it takes the first name that is free.
+/// Gives attached disks the names that the guest uses. A booting guest numbers its disks by
+/// position. Later it takes the first free name.
 fn name_disks(tx: &mut Tx<'_>, machine: &Ref, boots: bool) -> Result<(), ApiError> {
     let view = tx.view();
     let mut disks = Vec::new();
@@ -196,7 +196,7 @@ fn name_disks(tx: &mut Tx<'_>, machine: &Ref, boots: bool) -> Result<(), ApiErro
     Ok(())
 }
 
-/// `vda`, `vdz`, `vdaa`; drives are counted in digits.
+/// Formats a device name: `vda`, `vdz`, `vdaa`. CD drives have decimal numbers.
 fn named(prefix: &str, number: u8) -> String {
     if prefix == "sr" {
         return format!("{prefix}{number}");
@@ -208,10 +208,10 @@ fn named(prefix: &str, number: u8) -> String {
     }
 }
 
-/// A record of a disk is gone: devices that show it are, too, and drives are empty.
+/// Handles a destroyed VDI: destroys its disk VBDs and empties its CD drives.
 ///
 /// # Errors
-/// As the database.
+/// Those of the database.
 pub(crate) fn disk_gone(tx: &mut Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
     for slot in references(&tx.view(), disk, vdi::Field::VBDs)? {
         if text(&tx.view(), &slot, vbd::Field::r#type)? == "CD" {

@@ -1,4 +1,4 @@
-//! Fields of records, read as what they hold.
+//! Typed reading of record fields.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Ref, View};
 
-/// Text, or a word of an enumeration.
+/// Returns a text or enumeration field.
 pub(crate) fn text<'a>(
     view: &View<'a>,
     of: &Ref,
@@ -20,7 +20,7 @@ pub(crate) fn text<'a>(
     }
 }
 
-/// A whole number.
+/// Returns an integer field.
 pub(crate) fn int(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Result<i64, ApiError> {
     match view.get(of, field)? {
         Value::Int(number) => Ok(*number),
@@ -28,17 +28,17 @@ pub(crate) fn int(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Resul
     }
 }
 
-/// A number of bytes; one below nothing is nothing.
+/// Returns a number of bytes. A negative value counts as 0.
 pub(crate) fn bytes(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Result<u64, ApiError> {
     int(view, of, field).map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
-/// Yes or no.
+/// Returns a boolean field.
 pub(crate) fn flag(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Result<bool, ApiError> {
     Ok(*view.get(of, field)? == Value::Bool(true))
 }
 
-/// A reference, which may name nothing.
+/// Returns a reference field, which may be null.
 pub(crate) fn reference(
     view: &View<'_>,
     of: &Ref,
@@ -47,7 +47,7 @@ pub(crate) fn reference(
     text(view, of, field).map(Ref::from)
 }
 
-/// A set of references.
+/// Returns a reference set.
 pub(crate) fn references(
     view: &View<'_>,
     of: &Ref,
@@ -61,7 +61,7 @@ pub(crate) fn references(
     Ok(named.collect())
 }
 
-/// A map from text to text.
+/// Returns a map from text to text.
 pub(crate) fn pairs(
     view: &View<'_>,
     of: &Ref,
@@ -70,7 +70,7 @@ pub(crate) fn pairs(
     view.get(of, field).map(plain)
 }
 
-/// The members of a map that are text.
+/// Returns the text members of a map.
 pub(crate) fn plain(map: &Value) -> BTreeMap<String, String> {
     let Value::Map(members) = map.plain() else { return BTreeMap::new() };
     let text = members.iter().filter_map(|(key, value)| match value {
@@ -80,18 +80,18 @@ pub(crate) fn plain(map: &Value) -> BTreeMap<String, String> {
     text.collect()
 }
 
-/// A map from text to text, as a field holds it.
+/// Builds a field value from a map of texts.
 pub(crate) fn map(pairs: impl IntoIterator<Item = (String, String)>) -> Value {
     Value::Map(pairs.into_iter().map(|(key, value)| (key, Value::Str(value))).collect())
 }
 
-/// The UUID of a record.
+/// Returns the UUID of a record.
 pub(crate) fn uuid(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Result<Uuid, ApiError> {
     let text = text(view, of, field)?;
     text.parse().map_err(|_| codes::internal(format!("{text} is the UUID of a record")))
 }
 
-/// Bytes as a field holds them.
+/// Builds a field value from a number of bytes.
 pub(crate) fn size(bytes: u64) -> Value {
     Value::Int(i64::try_from(bytes).unwrap_or(i64::MAX))
 }

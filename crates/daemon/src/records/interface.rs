@@ -1,4 +1,4 @@
-//! What is set of a network interface.
+//! Settings of VIFs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use xenapi::{ApiError, Value, codes};
 use super::fields::{pairs, reference, text};
 use crate::db::{Ref, View};
 
-/// Fields that say what an interface may do.
+/// Fields that determine the limits of a VIF.
 struct Fields<'a> {
     algorithm: &'a str,
     params: BTreeMap<String, String>,
@@ -25,12 +25,12 @@ impl<'a> Fields<'a> {
     fn read(view: &View<'a>, device: &Ref) -> Result<Self, ApiError> {
         let mode = LockingMode::parse(text(view, device, vif::Field::locking_mode)?);
         let net = reference(view, device, vif::Field::network)?;
-        // One whose network is gone cannot be plugged.
+        // A VIF without its network cannot be plugged, so the default does not matter.
         let default = text(view, &net, network::Field::default_locking_mode).unwrap_or_default();
         Ok(Self {
             algorithm: text(view, device, vif::Field::qos_algorithm_type)?,
             params: pairs(view, device, vif::Field::qos_algorithm_params)?,
-            // The table lets no other word in.
+            // The class table allows no other value.
             mode: mode.unwrap_or(LockingMode::NetworkDefault),
             closed: default == LockingMode::Disabled.name(),
             ipv4: texts(view, device, vif::Field::ipv4_allowed)?,
@@ -55,18 +55,19 @@ fn texts(view: &View<'_>, of: &Ref, field: impl Into<FieldIx>) -> Result<Vec<Str
     Ok(members.iter().filter_map(text).collect())
 }
 
-/// What an interface may do. What makes no sense got in before calls refused it, and allows nothing.
+/// Returns the limits of a VIF. Invalid settings, stored before calls checked them, allow no
+/// traffic.
 ///
 /// # Errors
-/// There is no such interface.
+/// `HANDLE_INVALID` if the VIF does not exist.
 pub(crate) fn may(view: &View<'_>, device: &Ref) -> Result<NicLimits, ApiError> {
     Fields::read(view, device).map(|fields| limits(&fields.asked()))
 }
 
-/// Whether everything that is set of an interface can be kept.
+/// Checks that all settings of a VIF are valid.
 ///
 /// # Errors
-/// `VALUE_NOT_SUPPORTED`: the first field that cannot.
+/// `VALUE_NOT_SUPPORTED` for the first invalid field.
 pub(crate) fn check(view: &View<'_>, device: &Ref) -> Result<(), ApiError> {
     let fields = Fields::read(view, device)?;
     check_limits(&fields.asked()).map_err(|error| {

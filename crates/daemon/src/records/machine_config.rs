@@ -1,4 +1,4 @@
-//! A machine's record as its owner needs it.
+//! VM records as the toolstack reads them.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,15 @@ use xenapi::table::{network, sr, vbd, vdi, vif, vm};
 
 use super::boot::{BootRequest, Bootable};
 use super::fields::{bytes, flag, int, pairs, reference, references, text, uuid};
-use super::{interface, owed};
+use super::interface;
 use crate::db::{Object, Ref, View};
+use crate::ops::pending_op;
 
-/// Longest packet where its network says none, in bytes.
+/// MTU in bytes where the network sets none.
 const MTU: u32 = 1500;
 
-/// A machine and how it wants to boot, which has not been looked for. Its `boot` is empty firmware
-/// until then: a machine is shut down whatever has become of its kernel.
+/// A VM record with an unresolved boot request. Its `boot` is empty firmware until then, so that a
+/// VM can be shut down even if its kernel is missing.
 pub(super) struct MachineConfig {
     pub(super) machine_record: MachineRecord,
     pub(super) boot_request: BootRequest,
@@ -61,12 +62,12 @@ pub(super) fn read(
     };
     let power = power(view, machine)?;
     let after = after(view, machine)?;
-    let followed = owed::of(view, machine).is_none();
+    let followed = pending_op::of(view, machine).is_none();
     let machine_record = MachineRecord { power, spec, disks, vifs, after, followed, deadlines };
     Ok(MachineConfig { machine_record, boot_request, bootable })
 }
 
-/// Every machine that could have something on the host.
+/// Returns all VMs that may have resources on the host.
 pub(crate) fn all(view: &View<'_>) -> Vec<VmId> {
     let has = |machine: &Ref, field: vm::Field| flag(view, machine, field).unwrap_or_default();
     let machines = view.all(&vm::CLASS).map(Object::reference).filter(|machine| {
@@ -76,18 +77,18 @@ pub(crate) fn all(view: &View<'_>) -> Vec<VmId> {
     machines.filter_map(|machine| uuid(view, machine, vm::Field::uuid).ok().map(VmId)).collect()
 }
 
-/// Whether an operation makes a domain, for which the machine's disks are taken.
+/// Returns whether an operation creates a domain, which attaches the VM's disks.
 pub(crate) fn makes_domain(op: VmOp) -> bool {
     matches!(op, VmOp::Start | VmOp::StartOn | VmOp::CleanReboot | VmOp::HardReboot)
 }
 
-/// A machine's power state.
+/// Returns the power state of a VM.
 pub(crate) fn power(view: &View<'_>, machine: &Ref) -> Result<PowerState, ApiError> {
     let name = text(view, machine, vm::Field::power_state)?;
     Ok(PowerState::parse(name).unwrap_or(PowerState::Halted))
 }
 
-/// What is set for the ends of a machine's guest.
+/// Returns the configured actions for guest exits.
 pub(crate) fn after(view: &View<'_>, machine: &Ref) -> Result<ExitPolicy, ApiError> {
     let exit = |field: vm::Field| {
         let name = text(view, machine, field)?;
@@ -101,8 +102,8 @@ pub(crate) fn after(view: &View<'_>, machine: &Ref) -> Result<ExitPolicy, ApiErr
     })
 }
 
-/// Disks and drives by their numbers. A slot that no machine can have is passed over: no call made
-/// it.
+/// Returns disks and CD drives by device number. VBDs with an invalid number are skipped: no call
+/// creates them.
 fn disks(view: &View<'_>, machine: &Ref) -> Result<Vec<DiskRecord>, ApiError> {
     let mut disks = BTreeMap::new();
     for slot in references(view, machine, vm::Field::VBDs)? {
@@ -137,19 +138,19 @@ fn disk(
     })
 }
 
-/// What is set of a disk.
+/// Returns the settings of a disk.
 ///
 /// # Errors
-/// It is gone.
+/// `HANDLE_INVALID` if the VBD does not exist.
 pub(crate) fn disk_settings(view: &View<'_>, slot: &Ref) -> Result<(DiskLimits, Tuning), ApiError> {
     let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
     let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
     let tuning = tuning(&pairs(view, slot, vbd::Field::other_config)?);
-    // Calls refuse what is wrong; what got in before they did limits nothing.
+    // Calls reject invalid settings. Older invalid values impose no limit.
     Ok((limits(algorithm, &params).unwrap_or_default(), tuning))
 }
 
-/// The volume behind a VDI; nothing if there is none.
+/// Returns the volume of a VDI. `None` if there is no VDI.
 fn source(view: &View<'_>, disk: &Ref) -> Result<Option<VolumeRef>, ApiError> {
     let Ok(id) = uuid(view, disk, vdi::Field::uuid) else { return Ok(None) };
     let place = reference(view, disk, vdi::Field::SR)?;
@@ -165,7 +166,7 @@ fn vifs(view: &View<'_>, machine: &Ref) -> Result<Vec<VifRecord>, ApiError> {
     for one in references(view, machine, vm::Field::VIFs)? {
         let Ok(device) = text(view, &one, vif::Field::device)?.parse::<u8>() else { continue };
         let net = reference(view, &one, vif::Field::network)?;
-        // As in XenServer that of the network holds for all of it, whatever an interface says.
+        // The MTU of the network applies to all of its VIFs, as in XenServer.
         let mtu = int(view, &net, network::Field::MTU).ok().and_then(|mtu| u32::try_from(mtu).ok());
         let record = VifRecord {
             vif: VifId(uuid(view, &one, vif::Field::uuid)?),
@@ -183,8 +184,8 @@ fn vifs(view: &View<'_>, machine: &Ref) -> Result<Vec<VifRecord>, ApiError> {
     Ok(vifs.into_values().collect())
 }
 
-/// What firmware could start from: the first disk that is marked for it or, if none is, the first
-/// one; the drives; the first interface.
+/// Returns the devices that firmware could boot from: the first disk marked as bootable or else the
+/// first disk, the CD drives, and the first VIF.
 fn bootable(
     view: &View<'_>,
     disks: &[DiskRecord],

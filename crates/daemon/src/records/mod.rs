@@ -1,22 +1,20 @@
-//! Machines between their records and their owners.
+//! VM records for the toolstack.
 //!
 //! # Model
-//! [`DbRecords`] reads what is recorded of a machine for whoever carries out plans
-//! ([`toolstack::machines`]), and writes what has become of it. Fields are read by meaning here and
-//! in [`facts`](crate::facts), and nowhere else. `current` tells which operations are under way.
+//! [`DbRecords`] reads VM records for [`toolstack::machines`] and writes the effects of operations.
+//! Only this module and [`facts`](crate::facts) interpret fields. `current` maintains the
+//! operations under way.
 //!
 //! # Invariants
-//! What a plan's step has reached is one change. Nothing here waits, except in `current` for
-//! another operation's end.
+//! The effects of each step are one change. Nothing here waits, except `current` for the end of
+//! another operation.
 
 mod boot;
 mod boot_file;
-pub(crate) mod current;
 pub(crate) mod effects;
 pub(crate) mod fields;
 pub(crate) mod interface;
 pub(crate) mod machine_config;
-pub(crate) mod owed;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,19 +34,20 @@ pub use boot_file::BootDirs;
 
 use crate::db::{Db, Object};
 
-/// The records, for owners of machines.
+/// VM records of the database, for the toolstack.
 pub struct DbRecords {
     db: Db,
     clock: Clock,
-    /// Kernels and ramdisks come from here.
+    /// Directories of kernels and ramdisks.
     boot: BootDirs,
     deadlines: Deadlines,
-    /// Machines with a new domain whose CPUs have not run yet.
+    /// VMs with a new domain whose CPUs have not run yet.
     fresh: Mutex<BTreeSet<VmId>>,
 }
 
 impl DbRecords {
-    /// Of this database. Kernels and ramdisks are taken from these places only.
+    /// Creates the reader of this database. Kernels and ramdisks may come from these directories
+    /// only.
     pub fn new(db: Db, clock: Clock, boot: BootDirs, deadlines: Deadlines) -> Self {
         Self { db, clock, boot, deadlines, fresh: Mutex::default() }
     }
@@ -60,25 +59,26 @@ impl fmt::Debug for DbRecords {
     }
 }
 
-/// A number that no machine is recorded to have, nor to have had when what it is owed began:
-/// domains are counted from there on.
+/// Returns a domain number above all recorded ones, including those in pending ops. New domains are
+/// numbered from it.
 pub fn first_domid(db: &Db) -> Domid {
     let numbers = db.read(|view| {
         let domid = |machine: &Object| match machine.get(vm::Field::domid.into()) {
             Some(Value::Int(number)) => u32::try_from(*number).ok(),
             _ => None,
         };
-        let before = |machine: &Object| owed::of(view, machine.reference())?.domid;
+        let before =
+            |machine: &Object| crate::ops::pending_op::of(view, machine.reference())?.domid;
         let numbers = |machine| [domid(machine), before(machine).map(|Domid(number)| number)];
         view.all(&vm::CLASS).flat_map(numbers).flatten().max()
     });
     Domid(numbers.unwrap_or_default().saturating_add(1))
 }
 
-/// A machine as it can be started; says in a sentence why it cannot.
+/// Returns the record of a VM that can be started.
 ///
 /// # Errors
-/// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
+/// A sentence: the kernel is missing or not allowed, or memory or CPUs are out of range.
 pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootDirs) -> Result<MachineRecord, String> {
     let machine_config = db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
@@ -105,7 +105,7 @@ impl Records for DbRecords {
             machine_config.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
         let machine_config::MachineConfig { mut machine_record, boot_request: asked, bootable } =
             machine_config;
-        // Whoever starts it has asked before whether it can boot. Whoever ends it need not care.
+        // A start has checked the boot files before. Other operations do not need them.
         if let Ok(boot) = asked.boot(&bootable, &self.boot) {
             machine_record.spec.boot = boot;
         }
@@ -132,7 +132,7 @@ impl Records for DbRecords {
         if !effects.iter().any(effects::is_recorded) {
             return;
         }
-        // Held through the change, so that what two changes say of one machine stays in order.
+        // The lock is held during the change, so that two changes of one VM keep their order.
         let mut all = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let was = all.contains(&vm);
         let now = self.clock.date();

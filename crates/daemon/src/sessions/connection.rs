@@ -1,7 +1,7 @@
-//! The session of a connection: through the Unix socket a call need not name one.
+//! Session of a connection. A call over the Unix socket need not name a session.
 //!
-//! Who comes through that socket is root already. A tool that makes one call and goes away is spared
-//! two others, which counts on a host that is busy, and leaves no session behind if it is killed.
+//! A client of that socket is root already. A tool that makes one call saves the login and the
+//! logout, which matters on a busy host. It leaves no session behind if it is killed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,9 +9,9 @@ use xenapi::ApiError;
 
 use super::{AuthenticatedUser, Session, Sessions};
 use crate::db::{Db, Ref};
-use crate::dispatch::Peer;
+use crate::peer::Peer;
 
-/// The session of one connection, once it has one.
+/// Session of one connection, once it has one.
 #[derive(Debug, Default)]
 pub struct ConnectionSession(Mutex<Option<Ref>>);
 
@@ -22,10 +22,11 @@ impl ConnectionSession {
 }
 
 impl Sessions {
-    /// The session that somebody names. An empty name is that of the connection, if it has one.
+    /// Returns the named session. An empty name means the session of the connection, if it may have
+    /// one.
     ///
     /// # Errors
-    /// `SESSION_INVALID`, and that of the database.
+    /// `SESSION_INVALID`, and those of the database.
     pub fn named(&self, db: &Db, name: &str, peer: &Peer) -> Result<Session, ApiError> {
         match &peer.connection_session {
             Some(connection_session) if name.is_empty() => {
@@ -35,11 +36,10 @@ impl Sessions {
         }
     }
 
-    /// The session of a connection of root, which begins now unless there is one. One that was ended
-    /// meanwhile begins anew.
+    /// Returns the session of a connection of root. Creates one if there is none or it has ended.
     ///
     /// # Errors
-    /// That of the database.
+    /// Those of the database.
     pub(super) fn own(
         &self,
         db: &Db,
@@ -58,7 +58,7 @@ impl Sessions {
         session
     }
 
-    /// The connection has ended, and its session with it. False if it had none any more.
+    /// Ends the session of a closed connection. Returns false if it had none.
     pub fn left(&self, db: &Db, connection_session: &ConnectionSession) -> bool {
         let reference = connection_session.reference().take();
         reference.is_some_and(|reference| self.end(db, &reference).is_ok())

@@ -1,14 +1,14 @@
-//! Who is logged in.
+//! Sessions of users.
 //!
 //! # Model
-//! A session is a reference that its user puts in front of every call; who knows it speaks for that
-//! user. It is also a record, which nobody but administrators sees. A restart forgets all of them.
-//! A connection through the Unix socket has one of its [`ConnectionSession`] for calls that name none.
+//! A session is a reference that precedes the parameters of every call. Its holder acts as the
+//! session's user. It is also a record that only administrators can read. A restart ends all
+//! sessions. Calls over the Unix socket without a session use the [`ConnectionSession`].
 //!
 //! # Bounds
-//! A session that nobody used for [`IDLE_MAX`] has ended. A user has at most [`OF_USER_MAX`]; one
-//! more ends the one that was used least recently. A session that began with a password of the file
-//! ends when the file does not have it any more.
+//! A session ends after [`IDLE_MAX`] without use. A user has at most [`OF_USER_MAX`]; a further one
+//! ends the least recently used. A session that began with credentials of the password file ends
+//! when the file no longer contains them.
 //!
 //! # Errors
 //! `SESSION_INVALID`, `SESSION_AUTHENTICATION_FAILED`, `SESSION_AUTHORIZATION_FAILED`,
@@ -34,72 +34,72 @@ use crate::auth::throttle::LoginThrottle;
 use crate::auth::{AuthOutcome, Identity, ROOT, Users};
 use crate::clock::Clock;
 use crate::db::{Db, Ref};
-use crate::dispatch::{Origin, Peer};
+use crate::peer::{Origin, Peer};
 
 pub use connection::ConnectionSession;
 pub(crate) use passwords::watch;
 use table::SessionTable;
 
-/// How long a session may be unused.
+/// Time without use after which a session ends.
 pub const IDLE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most sessions of one user.
 pub const OF_USER_MAX: usize = 500;
-/// How exactly a record tells when its session was last used: each telling is a change.
+/// Shortest interval between updates of a record's last use, because each update is a change.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Longest name of a program that is kept, in characters.
+/// Longest program name that is stored, in characters.
 const ORIGINATOR_CHARS_MAX: usize = 128;
 
-/// Somebody who is logged in.
+/// Session of a logged-in user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// By which the session is known.
+    /// Reference of the session.
     pub reference: Ref,
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
-    /// The user is root of this host.
+    /// True if the user is root of this host.
     pub root: bool,
-    /// From where the user has logged in.
+    /// Origin of the login.
     pub from: Origin,
 }
 
-/// Somebody who may begin a session.
+/// User who may begin a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthenticatedUser {
-    /// Who.
+    /// Identity of the user.
     pub identity: Identity,
-    /// From where.
+    /// Origin of the login.
     pub from: Origin,
-    /// What a file had to say for it.
+    /// Stamp of the credentials, if they come from a password file.
     pub stamp: Option<CredentialStamp>,
 }
 
 impl AuthenticatedUser {
-    /// Root, who came through the Unix socket.
+    /// Returns root, for a client of the Unix socket.
     fn of_socket() -> Self {
         let identity = Identity { name: ROOT.to_owned(), role: Role::PoolAdmin };
         Self { identity, from: Origin::Unix, stamp: None }
     }
 }
 
-/// All who are logged in.
+/// All sessions.
 #[derive(Debug)]
 pub struct Sessions {
     clock: Clock,
     users: Arc<Users>,
-    /// Of the stamps.
+    /// Keys of the credential stamps.
     keys: RandomState,
-    /// How often passwords have changed.
+    /// Number of password changes so far.
     changes: AtomicU64,
-    /// Whoever changes passwords, or looks at what has changed.
+    /// Lock for password changes and for checks of changed passwords.
     changing: tokio::sync::Mutex<()>,
     throttle: LoginThrottle,
     session_table: Mutex<SessionTable>,
 }
 
 impl Sessions {
-    /// Nobody yet.
+    /// Creates an empty set of sessions.
     pub fn new(clock: Clock, users: Users) -> Self {
         Self {
             clock,
@@ -112,10 +112,10 @@ impl Sessions {
         }
     }
 
-    /// The session of this reference, which is used now.
+    /// Returns a session and records its use.
     ///
     /// # Errors
-    /// `SESSION_INVALID`: there is none, or it was not used for too long.
+    /// `SESSION_INVALID` if the session does not exist or was unused for too long.
     pub fn find(&self, db: &Db, reference: &str) -> Result<Session, ApiError> {
         let now = self.clock.now();
         self.end_idle(db);
@@ -123,17 +123,18 @@ impl Sessions {
         let (session, tell) = used.ok_or_else(|| codes::session_invalid(reference))?;
         if tell {
             let date = Value::Date(self.clock.date());
-            // One that has just ended has no record.
+            // The record is missing if the session has just ended.
             let _ended =
                 db.change(|tx| tx.set(&session.reference, session::Field::last_active, date));
         }
         Ok(session)
     }
 
-    /// Begins a session. Who comes through the Unix socket as root, or without a name, is root.
+    /// Logs a user in. On the Unix socket, root or an empty name needs no password.
     ///
     /// # Errors
-    /// `SESSION_AUTHENTICATION_FAILED`, which takes a while.
+    /// `SESSION_AUTHENTICATION_FAILED` after a delay, or `SESSION_AUTHORIZATION_FAILED` if the user
+    /// has no role.
     pub async fn login(
         &self,
         app: &AppState,
@@ -150,16 +151,16 @@ impl Sessions {
         };
         let begun = self.begin(&app.db, authenticated_user, originator)?;
         if self.changes.load(Ordering::SeqCst) != seen {
-            // Whoever looked at the sessions then did not see this one.
+            // A concurrent password change has not checked this session.
             self.end_unstamped(&app.db).await;
         }
         Ok(begun)
     }
 
-    /// Who this is.
+    /// Authenticates a user.
     ///
     /// # Errors
-    /// As [`Sessions::login`].
+    /// Those of [`Sessions::login`].
     pub async fn admitted(
         &self,
         user: &str,
@@ -175,7 +176,7 @@ impl Sessions {
         };
         let (clock, users, keys) = (self.clock.clone(), self.users.clone(), self.keys.clone());
         let (name, password) = (user.to_owned(), password.to_owned());
-        // Who hangs up before hearing that it failed has its place taken for as long all the same.
+        // The task keeps its throttle slot for the whole delay even if the client disconnects.
         let checked = tokio::spawn(async move {
             let address = match from {
                 Origin::Tcp(address) => Some(address.ip().to_canonical()),
@@ -210,10 +211,10 @@ impl Sessions {
         checked.await.unwrap_or_else(broken)
     }
 
-    /// Begins a session of this user.
+    /// Begins a session of an authenticated user.
     ///
     /// # Errors
-    /// That of the database.
+    /// Those of the database.
     pub fn begin(
         &self,
         db: &Db,
@@ -249,7 +250,7 @@ impl Sessions {
     /// Ends a session.
     ///
     /// # Errors
-    /// `SESSION_INVALID`: there is none.
+    /// `SESSION_INVALID` if the session does not exist.
     pub fn logout(&self, app: &AppState, session: &Ref) -> Result<(), ApiError> {
         self.end(&app.db, session)
     }
@@ -261,7 +262,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub fn count(&self) -> usize {
         self.live().count()
     }
@@ -276,7 +277,7 @@ impl Sessions {
     }
 }
 
-/// Their records go.
+/// Destroys the records of ended sessions.
 fn forget(db: &Db, ended: impl IntoIterator<Item = Ref>) {
     let ended: Vec<Ref> = ended.into_iter().collect();
     if ended.is_empty() {
@@ -289,7 +290,7 @@ fn forget(db: &Db, ended: impl IntoIterator<Item = Ref>) {
     }
 }
 
-/// An error with its causes, in a line.
+/// Formats an error with its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

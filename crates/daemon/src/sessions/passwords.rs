@@ -1,4 +1,4 @@
-//! What a change of passwords does to sessions.
+//! Effect of password changes on sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,10 +11,10 @@ use crate::auth::passwords::CredentialStamp;
 use crate::auth::watch::FileWatch;
 use crate::auth::{Identity, PasswordRejected, ROOT, Users};
 use crate::db::Db;
-use crate::dispatch::Origin;
+use crate::peer::Origin;
 use crate::tasks;
 
-/// Ends sessions when the file of passwords changes, for as long as the house stands.
+/// Watches the password file and ends sessions when it changes.
 pub(crate) fn watch(app: &Arc<AppState>) {
     let Users::File(path) = &*app.sessions.users else { return };
     let watch = FileWatch::of(path);
@@ -38,8 +38,8 @@ pub(crate) fn watch(app: &Arc<AppState>) {
 }
 
 impl Sessions {
-    /// Ends the sessions whose password or role is not in the file any more; whether there were any.
-    /// A file that cannot be read ends none: it is being repaired.
+    /// Ends the sessions whose password or role is no longer in the file. Returns whether there
+    /// were any. A file that cannot be read ends none, because it may be under repair.
     pub(super) async fn end_unstamped(&self, db: &Db) -> bool {
         let _one_at_a_time = self.changing.lock().await;
         match self.users.stamps(&self.keys).await {
@@ -63,11 +63,11 @@ impl Sessions {
         }
     }
 
-    /// Gives root another password. All sessions of root but the one that asks for it end. Who came
-    /// over the network says the old password first.
+    /// Changes the password of root and ends all other sessions of root. A client on the network
+    /// must give the old password.
     ///
     /// # Errors
-    /// `SESSION_AUTHENTICATION_FAILED`, which takes a while, and `CHANGE_PASSWORD_REJECTED`.
+    /// `SESSION_AUTHENTICATION_FAILED` after a delay, or `CHANGE_PASSWORD_REJECTED`.
     pub async fn change_password(
         &self,
         app: &AppState,

@@ -1,4 +1,4 @@
-//! Sessions by reference and by when they were used: pure, without a clock.
+//! Sessions by reference and by last use. Pure, without a clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::db::Ref;
 #[derive(Debug, Default)]
 pub(super) struct SessionTable {
     by_reference: HashMap<Ref, Entry>,
-    /// In order of last use; the number tells sessions of one moment apart.
+    /// Order of last use. The number distinguishes sessions used at the same time.
     by_use: BTreeMap<(Instant, u64), Ref>,
     by_user: HashMap<String, BTreeSet<Ref>>,
     uses: u64,
@@ -22,12 +22,12 @@ struct Entry {
     session: Session,
     stamp: Option<CredentialStamp>,
     used: (Instant, u64),
-    /// When its record was told.
+    /// Time at which the record was last updated.
     told: Instant,
 }
 
 impl SessionTable {
-    /// A new session. Ends those of its user that were used least recently, past `most`.
+    /// Adds a session. Removes and returns the user's least recently used sessions above `most`.
     pub(super) fn add(
         &mut self,
         session: Session,
@@ -53,7 +53,8 @@ impl SessionTable {
         of_user.iter().min_by_key(used).cloned()
     }
 
-    /// The session, used now, and whether its record is to be told of that.
+    /// Records a use of the session. Returns the session and whether its record is due for an
+    /// update.
     pub(super) fn used(
         &mut self,
         reference: &str,
@@ -84,7 +85,7 @@ impl SessionTable {
         Some(entry.session.reference)
     }
 
-    /// All that were not used for so long.
+    /// Removes and returns all sessions that were unused for this long.
     pub(super) fn remove_idle(&mut self, now: Instant, idle_max: Duration) -> Vec<Ref> {
         let mut idle = Vec::new();
         while let Some((&(used, _), reference)) = self.by_use.first_key_value()
@@ -96,7 +97,7 @@ impl SessionTable {
         idle
     }
 
-    /// All of which this is true.
+    /// Removes and returns all sessions that match.
     pub(super) fn remove_where(
         &mut self,
         is: impl Fn(&Session, Option<CredentialStamp>) -> bool,
@@ -107,7 +108,7 @@ impl SessionTable {
         found.iter().filter_map(|reference| self.remove(reference)).collect()
     }
 
-    /// The session goes on with another password, if it began with one.
+    /// Replaces the stamp of a session, if it has one.
     pub(super) fn restamp(&mut self, reference: &Ref, stamp: CredentialStamp) {
         if let Some(entry) = self.by_reference.get_mut(reference) {
             entry.stamp = entry.stamp.map(|_| stamp);

@@ -82,7 +82,7 @@ fn a_connection_has_one_session_until_it_ends() {
     assert_eq!(session.from, Origin::Unix);
     assert_eq!(find(), session);
     assert_eq!(room.records(), 1);
-    // Somebody logs it out: the connection goes on.
+    // The session is logged out, but the connection continues.
     room.sessions.end(&room.db, &session.reference).unwrap();
     let anew = find();
     assert_ne!(anew.reference, session.reference);
@@ -198,7 +198,7 @@ async fn a_session_ends_with_its_password() {
     let here = room.sessions.admitted("", "", Origin::Unix).await.unwrap();
     let here = room.sessions.begin(&room.db, here, "test").unwrap();
     assert!(!room.sessions.end_unstamped(&room.db).await);
-    // Half a file is none.
+    // A half-written file is invalid.
     fs::write(&room.path, "root\n").unwrap();
     assert!(!room.sessions.end_unstamped(&room.db).await);
     for (text, ended) in [

@@ -1,9 +1,9 @@
-//! Which SR has which driver, and what is asked of it.
+//! Drivers of SRs and calls to them.
 //!
 //! # Model
-//! [`Storage`] knows the drivers by the type of their SRs. A `SrHandle` is one SR with its driver;
-//! every call through it has a deadline, and fails as clients see it. What [machines] do with
-//! disks goes to the drivers by plans, not from here.
+//! [`Storage`] finds the driver by SR type. A `SrHandle` is an SR with its driver. Each call has a
+//! deadline and returns API errors. Attaches and detaches of VM disks go through plans of
+//! [machines] instead.
 //!
 //! [machines]: toolstack::machines
 
@@ -26,18 +26,17 @@ use crate::records::fields::{pairs, references, text, uuid};
 
 pub(crate) use scan::{found, grown, measured, scan};
 
-/// Most time that an SR has for what is asked of it. A driver's own deadlines are shorter where it
-/// has some.
+/// Longest time for a call to an SR. Some deadlines of drivers are shorter.
 pub const STORAGE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The drivers, by the type of their SRs.
+/// Drivers by SR type.
 #[derive(Clone, Debug)]
 pub struct Storage {
     drivers: Vec<Arc<dyn SrDriver>>,
     deadline: Duration,
 }
 
-/// An SR with its driver.
+/// SR with its driver.
 #[derive(Clone, Debug)]
 pub(crate) struct SrHandle {
     pub(crate) sr: Ref,
@@ -47,39 +46,39 @@ pub(crate) struct SrHandle {
 }
 
 impl Storage {
-    /// With these drivers, each of which has `deadline` for what is asked of it.
+    /// Creates the table of these drivers. `deadline` limits each call.
     pub fn new(drivers: &Drivers, deadline: Duration) -> Self {
         Self { drivers: drivers.srs.clone(), deadline }
     }
 
-    /// Types of SRs that can be had.
+    /// Returns the available SR types.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         self.drivers.iter().map(|driver| driver.kind())
     }
 
-    /// An SR that is recorded.
+    /// Returns the handle of a recorded SR.
     ///
     /// # Errors
-    /// There is no such SR, or no driver for it.
+    /// `HANDLE_INVALID` if the SR does not exist. `SR_UNKNOWN_DRIVER` if its type has no driver.
     pub(crate) fn of(&self, view: &View<'_>, place: &Ref) -> Result<SrHandle, ApiError> {
         let id = SrId(uuid(view, place, sr::Field::uuid)?);
         self.place(place.clone(), id, text(view, place, sr::Field::r#type)?)
     }
 
-    /// An SR of this type that may not be recorded yet.
+    /// Returns the handle of an SR that may not be recorded yet.
     ///
     /// # Errors
-    /// There is no driver for it.
+    /// `SR_UNKNOWN_DRIVER` if the type has no driver.
     pub(crate) fn place(&self, place: Ref, id: SrId, kind: &str) -> Result<SrHandle, ApiError> {
         let driver = self.drivers.iter().find(|driver| driver.kind() == kind);
         let driver = driver.ok_or_else(|| codes::sr_unknown_driver(kind))?.clone();
         Ok(SrHandle { sr: place, id, driver, deadline: self.deadline })
     }
 
-    /// SRs of this type where the configuration says, recorded or not.
+    /// Searches for SRs of this type at the configured location, recorded or not.
     ///
     /// # Errors
-    /// There is no driver for it, or the place cannot be looked at.
+    /// `SR_UNKNOWN_DRIVER` if the type has no driver, or the driver's error.
     pub(crate) async fn probe(&self, kind: &str, config: &Config) -> Result<Vec<SrId>, ApiError> {
         let nobody = SrId(Uuid::default());
         let sr_handle = self.place(Ref::of(nobody.0), nobody, kind)?;
@@ -88,23 +87,23 @@ impl Storage {
 }
 
 impl SrHandle {
-    /// Makes an empty one.
+    /// Creates an empty SR.
     pub(crate) async fn create(&self, config: &Config) -> Result<(), ApiError> {
         self.within("the making of it", self.driver.create(self.id, config)).await
     }
 
-    /// Removes an empty one that is not attached.
+    /// Destroys an empty SR that is not attached.
     pub(crate) async fn destroy(&self, config: &Config) -> Result<(), ApiError> {
         self.within("the end of it", self.driver.destroy(self.id, config)).await
     }
 
-    /// Makes it usable on this host.
+    /// Attaches the SR to this host.
     pub(crate) async fn attach(&self, config: &Config) -> Result<Space, ApiError> {
         self.within("attach", self.driver.attach(self.id, config)).await
     }
 
-    /// Lets go of what a daemon before this one has left attached. What cannot be let go of is in
-    /// nobody's way: who wants the volume finds it attached.
+    /// Detaches volumes that a former daemon left attached. A volume that cannot be detached does
+    /// no harm: its next attach finds it attached.
     pub(crate) async fn tidy(&self, app: &AppState) {
         let tidied = app.machines.detach_leftovers(self.id, self.driver.kind());
         if let Err(error) = self.deadline("the end of what is left", tidied).await {
@@ -112,22 +111,22 @@ impl SrHandle {
         }
     }
 
-    /// The opposite of attach.
+    /// Detaches the SR.
     pub(crate) async fn detach(&self) -> Result<(), ApiError> {
         self.within("detach", self.driver.detach(self.id)).await
     }
 
-    /// What is in it.
+    /// Returns the space and the volumes of the SR.
     pub(crate) async fn scan(&self) -> Result<(Space, Vec<Volume>), SrError> {
         self.deadline("scan", self.driver.scan(self.id)).await
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     pub(crate) async fn create_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, ApiError> {
         self.within("a new disk", self.driver.create_volume(self.id, vdi, bytes)).await
     }
 
-    /// Removes a volume. One that is not there is removed already.
+    /// Destroys a volume. A missing volume counts as destroyed.
     pub(crate) async fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
         let removed = self.driver.destroy_volume(self.id, vdi);
         match self.deadline("the end of a disk", removed).await {
@@ -136,7 +135,7 @@ impl SrHandle {
         }
     }
 
-    /// Makes a volume larger.
+    /// Grows a volume.
     pub(crate) async fn resize_volume(
         &self,
         (vdi, named): (VdiId, &Ref),
@@ -167,10 +166,10 @@ impl SrHandle {
     }
 }
 
-/// The host's connection to an SR, and what it says of where that is.
+/// Returns the PBD of an SR and its device configuration.
 ///
 /// # Errors
-/// `SR_HAS_NO_PBDS`: there is none.
+/// `SR_HAS_NO_PBDS` if there is none.
 pub(crate) fn connection(view: &View<'_>, place: &Ref) -> Result<(Ref, Config), ApiError> {
     let first = references(view, place, sr::Field::PBDs)?.into_iter().next();
     let first = first.ok_or_else(|| codes::sr_has_no_pbds(place.as_str()))?;

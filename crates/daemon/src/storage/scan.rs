@@ -1,4 +1,4 @@
-//! What is in an SR, as the records tell it.
+//! Scans of SRs and their records.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use xenapi::{ApiError, Date, Value};
 
 use super::SrHandle;
 use crate::app::AppState;
-use crate::calls::message::{MessageDraft, write};
 use crate::db::{Object, Ref, Tx};
 use crate::errors::storage_failed;
+use crate::ops::message::{MessageDraft, write};
 use crate::records::fields::{bytes, flag, reference, references, size, text, uuid};
 
-/// Most volumes of which a message names each.
+/// Most volumes listed in a message.
 const NAMED_MAX: usize = 10;
 
-/// Finds out what is in an SR, and records it. One whose place is gone is not connected any more.
+/// Scans an SR and records the result. An SR whose directory has vanished is recorded as detached.
 ///
 /// # Errors
-/// As the storage has it.
+/// Those of the SR.
 pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiError> {
     let scanned = storage.scan().await;
     let now = app.clock.date();
@@ -38,14 +38,14 @@ pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiEr
     scanned.map(drop).map_err(|error| storage_failed(&error, &storage.sr, None))
 }
 
-/// A volume that has the UUID of a disk of another SR: somebody has copied its file.
+/// Volume with the UUID of another SR's VDI: a copied file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DuplicateVolume {
     volume: Uuid,
     of: Ref,
 }
 
-/// Says in a message which volumes are passed over, once.
+/// Reports ignored volumes in a message, once.
 fn tell(
     tx: &mut Tx<'_>,
     storage: &SrHandle,
@@ -85,9 +85,9 @@ fn tell(
     write(tx, &MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body }, now).map(drop)
 }
 
-/// Records what a scan has found: disks that were not known, sizes, and disks that are not there
-/// any more, whose records stay: they may come back, and somebody may look for them. A volume that
-/// is known as the disk of another SR is passed over and told.
+/// Records the result of a scan: new VDIs, sizes, and missing VDIs. Records of missing VDIs stay,
+/// because the volumes may come back. A volume with the UUID of another SR's VDI is ignored and
+/// returned.
 pub(crate) fn found(
     tx: &mut Tx<'_>,
     place: &Ref,
@@ -133,14 +133,14 @@ pub(crate) fn found(
     Ok(duplicate_volumes)
 }
 
-/// Records how large an SR is and what is taken of it.
+/// Records the size and the use of an SR.
 pub(crate) fn measured(tx: &mut Tx<'_>, place: &Ref, space: Space) -> Result<(), ApiError> {
     tx.set(place, sr::Field::physical_size, size(space.total))?;
     tx.set(place, sr::Field::physical_utilisation, size(space.used))
 }
 
-/// Records what a disk takes now, and what its SR has then: the difference, because an SR may have
-/// very many disks. `before` is what the disk took, virtually and physically.
+/// Records the new size of a VDI in its SR's totals. Adds only the difference, because an SR may
+/// have very many VDIs. `before` and `after` are the virtual and physical sizes.
 pub(crate) fn grown(
     tx: &mut Tx<'_>,
     place: &Ref,
@@ -158,7 +158,8 @@ pub(crate) fn grown(
 fn sizes(tx: &mut Tx<'_>, disk: &Ref, volume: &Volume) -> Result<(), ApiError> {
     tx.set(disk, vdi::Field::virtual_size, size(volume.virtual_bytes))?;
     tx.set(disk, vdi::Field::physical_utilisation, size(volume.physical_bytes))?;
-    // Somebody may have set it for a disk that can be written; the other way it is the storage's.
+    // A user may set read-only for a writable volume. A read-only volume is always recorded as
+    // such.
     if volume.read_only && !flag(&tx.view(), disk, vdi::Field::read_only)? {
         tx.set(disk, vdi::Field::read_only, Value::Bool(true))?;
     }

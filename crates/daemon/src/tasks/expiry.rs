@@ -1,4 +1,4 @@
-//! Forgets tasks that have ended.
+//! Expiry of ended tasks.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::app::AppState;
 use crate::db::Ref;
 
 impl Tasks {
-    /// Those that are to be forgotten now, and when the next one is.
+    /// Returns the tasks that have expired and the time of the next expiry.
     fn overdue(&self, now: Instant) -> (Vec<Ref>, Option<Instant>) {
         let mut inner = self.inner();
         let mut overdue = Vec::new();
@@ -31,11 +31,11 @@ impl Tasks {
     }
 }
 
-/// Forgets what is to be forgotten now; when the next one is.
+/// Destroys expired tasks. Returns the time of the next expiry.
 pub(super) fn collect(app: &AppState) -> Option<Instant> {
     let (overdue, next) = app.tasks.overdue(app.clock.now());
     if !overdue.is_empty() {
-        // One that is gone already is no reason to keep the others.
+        // A task may be destroyed already; the others still expire.
         let forgotten = app.db.write_observed(|tx| {
             for it in &overdue {
                 let _ = tx.destroy(&task::CLASS, it);
@@ -47,7 +47,7 @@ pub(super) fn collect(app: &AppState) -> Option<Instant> {
     next
 }
 
-/// Forgets tasks in time, for as long as the house stands.
+/// Destroys tasks as they expire, until the daemon ends.
 pub async fn expire_loop(app: Arc<AppState>) {
     loop {
         let next = collect(&app);

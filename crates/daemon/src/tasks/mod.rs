@@ -1,21 +1,22 @@
-//! Calls under way, as their callers see them.
+//! Tasks: calls under way as clients see them.
 //!
-//! # Words
-//! - **Task**: the record of a call in its `Async` form, or of something that a client does by
-//!   itself and tells others of.
-//! - **Owner**: the user who made it. Others need the role of a pool operator to end or forget it.
+//! # Terms
+//! - **Task**: record of an `Async` call, or of work that a client does by itself and reports to
+//!   others.
+//! - **Owner**: user who created the task. Other users need the role pool-operator to cancel or
+//!   destroy it.
 //!
 //! # Model
-//! A record tells how far a task is ([`Status`]); what is needed beside that (how to cancel it,
-//! its place, whose it is) is kept here and forgotten with it. A task that has ended is kept for
-//! [`KEPT`]; if there are more than [`MAX_ENDED`] of them, the oldest for [`KEPT_AT_LEAST`], and if
-//! there are more than [`MAX_ENDED_IN_ALL`], no longer. Nothing else takes a task away that nobody
-//! destroys, however long it runs. `destroy` of one under way only marks it.
+//! The record shows the [`Status`] of a task. This module stores the rest: cancel token, permit and
+//! owner. An ended task stays for [`KEPT`]. If more than [`MAX_ENDED`] have ended, the oldest stay
+//! for [`KEPT_AT_LEAST`]. If more than [`MAX_ENDED_IN_ALL`] have ended, the oldest are destroyed at
+//! once. A running task is never destroyed, however long it runs. `destroy` of a running task only
+//! marks it.
 //!
 //! # Invariants
-//! A task ends once; whatever comes later is passed over. What it tells is stored before it has
-//! ended. After a restart no task is under way. That one has ended, or is forgotten, is so whether
-//! it can be stored or not.
+//! A task ends once; later results are ignored. Its changes are stored before it ends. After a
+//! restart no task is under way. The end and the expiry of a task are observed changes: they hold
+//! even if they cannot be stored.
 
 mod expiry;
 mod record;
@@ -42,40 +43,39 @@ use crate::db::Ref;
 use crate::dispatch::Ctx;
 use crate::dispatch::limits::{CallLimiter, CallPermit, MAX_PENDING};
 
-/// How long a task is kept after it has ended.
+/// Time that an ended task stays.
 pub const KEPT: Duration = Duration::from_secs(65 * 60);
-/// Most tasks that are kept for as long.
+/// Most ended tasks that stay for this time.
 pub const MAX_ENDED: usize = 200;
-/// How long others are: whoever began many at once looks at each when it comes to it.
+/// Time that the others stay. A client that starts many tasks at once needs time to read each.
 pub const KEPT_AT_LEAST: Duration = Duration::from_secs(5 * 60);
-/// Most tasks that are kept at all: as many as can be under way at once.
+/// Most ended tasks: as many as can run at once.
 pub const MAX_ENDED_IN_ALL: usize = MAX_PENDING;
 
-/// What is known of tasks beside their records.
+/// Data about tasks in addition to their records.
 #[derive(Debug, Default)]
 pub struct Tasks {
     inner: Mutex<Inner>,
-    /// Tasks that clients carry out by themselves have places of their own, so that they take none
-    /// from calls.
+    /// Limits of tasks that clients carry out, separate from those of calls.
     theirs: CallLimiter,
-    /// Somebody has ended: the moment may have changed at which the next one is forgotten.
+    /// Notified when a task ends, because the next expiry may change.
     ended: tokio::sync::Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     live: HashMap<Ref, RunningTask>,
-    /// Those that have ended, in this order.
+    /// Ended tasks in order of their ends.
     ended: VecDeque<(Instant, Ref)>,
     owners: HashMap<Ref, Arc<str>>,
 }
 
-/// A task under way.
+/// Task under way.
 #[derive(Debug)]
 struct RunningTask {
-    /// How it is cancelled; a client's own cannot be reached.
+    /// Cancel token. `None` for a task that a client carries out.
     cancel: Option<CancelToken>,
-    /// It is forgotten as soon as it has ended.
+    /// Whether the task is destroyed when it ends.
     doomed: bool,
     session: Ref,
     _place: Arc<CallPermit>,
@@ -92,7 +92,7 @@ impl Tasks {
         inner.live.insert(it.clone(), running_task);
     }
 
-    /// There is no such task after all.
+    /// Removes a task whose record was not created.
     fn leave(&self, it: &Ref) {
         let mut inner = self.inner();
         inner.live.remove(it);
@@ -100,11 +100,11 @@ impl Tasks {
     }
 }
 
-/// Takes over the tasks that a restart has left, all of which have ended.
+/// Adopts the tasks of a former daemon, which have all ended.
 pub fn take_over(app: &AppState) {
     let left: Vec<Ref> =
         app.db.read(|view| view.all(&task::CLASS).map(|task| task.reference().clone()).collect());
-    // How far they are is not stored.
+    // Progress is not stored.
     let _ = app.db.write_observed(|tx| {
         left.iter().try_for_each(|it| tx.set(it, task::Field::progress, Value::Float(1.0)))
     });
@@ -113,10 +113,10 @@ pub fn take_over(app: &AppState) {
     app.tasks.ended.notify_one();
 }
 
-/// Makes a task that its client carries out.
+/// Creates a task that a client carries out.
 ///
 /// # Errors
-/// `TOO_MANY_PENDING_TASKS`, `OUT_OF_SPACE`.
+/// `TOO_MANY_PENDING_TASKS` or `OUT_OF_SPACE`.
 pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, ApiError> {
     let tasks = &ctx.app.tasks;
     let session = ctx.session.reference.clone();
@@ -138,17 +138,17 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
     Ok(it)
 }
 
-/// Asks a task to end early. One that has ended is left alone.
+/// Requests the cancellation of a task. An ended task stays as it is.
 ///
 /// # Errors
-/// `RBAC_PERMISSION_DENIED`: it is somebody else's. `OPERATION_NOT_ALLOWED`: it goes to its
-/// end, or was asked before.
+/// `RBAC_PERMISSION_DENIED` if another user owns it. `OPERATION_NOT_ALLOWED` if it cannot be
+/// cancelled any more, or was cancelled before.
 pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.cancel/any")?;
     ctx.read(|view| view.object(&task::CLASS, it).map(drop))?;
     let live = ctx.app.tasks.inner().live.get(it).map(|running_task| running_task.cancel.clone());
     let cancel = match live {
-        // It has ended, or is ending.
+        // The task has ended or is ending.
         None => return Ok(()),
         Some(None) => return end(&ctx.app, it, &Err(codes::task_cancelled(it.as_str()))),
         Some(Some(cancel)) => cancel,
@@ -169,10 +169,10 @@ pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Forgets a task: at once if nothing works on it, else as soon as it has ended.
+/// Destroys a task: at once if a client carries it out or it has ended, else when it ends.
 ///
 /// # Errors
-/// `RBAC_PERMISSION_DENIED`: it is somebody else's.
+/// `RBAC_PERMISSION_DENIED` if another user owns it.
 pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.destroy/any")?;
     {
@@ -190,11 +190,11 @@ pub fn destroy(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     ctx.app.db.write_observed(|tx| tx.destroy(&task::CLASS, it))
 }
 
-/// A task of a client's own, to which that client may say what has become of it.
+/// Checks that a client may set the status of this task, because the client carries it out.
 ///
 /// # Errors
-/// `RBAC_PERMISSION_DENIED`: it is somebody else's. `OPERATION_NOT_ALLOWED`: the server carries it
-/// out, or it has ended.
+/// `RBAC_PERMISSION_DENIED` if another user owns it. `OPERATION_NOT_ALLOWED` if the server carries
+/// it out or it has ended.
 pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.set_status/any")?;
     let inner = ctx.app.tasks.inner();
@@ -204,10 +204,10 @@ pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     Err(codes::operation_not_allowed("only a task that its client carries out is told how it is"))
 }
 
-/// A client says what its own task has become.
+/// Sets the status of a task that a client carries out.
 ///
 /// # Errors
-/// As [`told`].
+/// Those of [`client_task`].
 pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
     client_task(ctx, it)?;
     if status.ended() {
@@ -221,7 +221,7 @@ pub fn set_status(ctx: &Ctx, it: &Ref, status: Status) -> Result<(), ApiError> {
     })
 }
 
-/// A task has ended like this.
+/// Ends a task with this result.
 pub(crate) fn end(
     app: &AppState,
     it: &Ref,
@@ -238,7 +238,7 @@ fn finish(
     let doomed = {
         let mut inner = app.tasks.inner();
         let Some(running_task) = inner.live.remove(it) else {
-            // Somebody else has ended it, or it is gone.
+            // The task has ended already or does not exist.
             return Ok(());
         };
         let doomed = running_task.doomed;
@@ -249,7 +249,7 @@ fn finish(
         }
         doomed
     };
-    // It has ended, whether that can be stored or not.
+    // The task has ended, so this change must not be rolled back.
     app.db.write_observed(|tx| {
         write(tx)?;
         if doomed { tx.destroy(&task::CLASS, it) } else { Ok(()) }
@@ -258,8 +258,7 @@ fn finish(
     Ok(())
 }
 
-/// Ends tasks that were carried out by clients whose sessions have ended: nobody will say any more
-/// what becomes of them.
+/// Ends tasks of clients whose sessions have ended, because no client will report their end.
 pub fn end_orphaned(app: &AppState) {
     let theirs: Vec<(Ref, Ref)> = {
         let inner = app.tasks.inner();
@@ -268,7 +267,7 @@ pub fn end_orphaned(app: &AppState) {
     };
     let gone = |session: &Ref| app.db.read(|view| view.object(&session::CLASS, session).is_err());
     for (it, _) in theirs.iter().filter(|(_, session)| gone(session)) {
-        // One that is gone meanwhile needs no end.
+        // A task may be destroyed meanwhile.
         let _ = end(app, it, &Err(codes::task_cancelled(it.as_str())));
     }
 }

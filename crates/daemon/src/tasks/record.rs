@@ -1,4 +1,4 @@
-//! The record of a task.
+//! Record of a task.
 
 use xenapi::table::{host, task};
 use xenapi::{ApiError, NULL_REF, Value, codes, xmlrpc};
@@ -8,12 +8,12 @@ use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::text;
 
-/// Longest result of a task, in bytes of its text.
+/// Longest result of a task, in bytes of text.
 const RESULT_BYTES_MAX: usize = 64 << 10;
-/// Longest part of what an error tells, in bytes: some tell what they were given.
+/// Longest parameter of an error, in bytes. Some errors repeat the parameters of their call.
 const DETAIL_BYTES_MAX: usize = 4 << 10;
 
-/// What a task's result is on the wire: an XML-RPC value, or nothing.
+/// Formats a task's result: an XML-RPC value, or empty.
 pub fn result_text(value: &Value) -> String {
     if *value == Value::text("") { String::new() } else { xmlrpc::write_value(value) }
 }
@@ -35,13 +35,13 @@ pub(super) fn make(
     tx.create(&task::CLASS, fields)
 }
 
-/// How far a task is.
+/// Returns the status of a task.
 pub(super) fn status(view: &View<'_>, it: &Ref) -> Result<Status, ApiError> {
     let status = text(view.get(it, task::Field::status)?);
     Status::parse(status).ok_or_else(|| codes::internal(format!("a task is {status}")))
 }
 
-/// It has ended like this, unless it had ended before.
+/// Ends a task with this result, unless it has ended.
 pub(super) fn end(
     tx: &mut Tx<'_>,
     app: &AppState,
@@ -67,7 +67,7 @@ pub(super) fn end(
         Err(error) => {
             let cancelled = codes::task_cancelled("").code == error.code;
             let status = if cancelled { Status::Cancelled } else { Status::Failure };
-            // Whoever was cancelled does not know by which task.
+            // The error of a cancelled call does not name its task.
             let own = cancelled.then(|| codes::task_cancelled(it.as_str()));
             fail(tx, it, own.as_ref().unwrap_or(&error))?;
             set_ended(tx, app, it, status)
@@ -85,7 +85,7 @@ fn cut(mut detail: String) -> String {
     detail
 }
 
-/// It has this status and all that goes with it, unless it had ended before.
+/// Sets the status and the other fields of an ended task, unless it has ended.
 pub(super) fn set_ended(
     tx: &mut Tx<'_>,
     app: &AppState,

@@ -1,4 +1,4 @@
-//! A call that is carried out as a task.
+//! Calls that run as tasks.
 
 use std::sync::Arc;
 
@@ -13,11 +13,10 @@ use crate::db::{Ref, Tx};
 use crate::dispatch::limits::CallPermit;
 use crate::dispatch::{CallResult, Ctx};
 
-/// Least part by which a task gets further before that is told: each telling is an event for
-/// everybody who watches.
+/// Least progress that is recorded, because each update is an event to all subscribers.
 const PROGRESS_STEP: f64 = 0.01;
 
-/// The task by which a call is carried out, for who carries it out.
+/// Handle of a task, for the handler of its call.
 #[derive(Clone, Debug)]
 pub struct TaskHandle {
     app: Arc<AppState>,
@@ -26,17 +25,17 @@ pub struct TaskHandle {
 }
 
 impl TaskHandle {
-    /// What it is called.
+    /// Returns the reference of the task.
     pub fn reference(&self) -> &Ref {
         &self.reference
     }
 
-    /// How its client ends it early.
+    /// Returns the token by which a client cancels the task.
     pub fn cancel(&self) -> CancelToken {
         self.cancel.clone()
     }
 
-    /// Says how far it is, from 0 to 1. It does not go back.
+    /// Reports the progress, from 0 to 1. It never decreases.
     pub fn progress(&self, part: f64) {
         let part = part.clamp(0.0, 1.0);
         let told = self.app.db.write_observed(|tx| {
@@ -49,11 +48,11 @@ impl TaskHandle {
             }
             tx.set(&self.reference, task::Field::progress, Value::Float(part))
         });
-        // A task that is gone has no progress.
+        // A destroyed task has no progress.
         drop(told);
     }
 
-    /// From now on it goes to its end, whatever its client asks.
+    /// Makes the task no longer cancellable.
     pub fn no_cancel(&self) {
         let none = Value::Set(Vec::new());
         let told = self
@@ -64,34 +63,34 @@ impl TaskHandle {
     }
 }
 
-/// Whether a call's client may ask it to end early.
+/// Whether a client may cancel a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancellable {
-    /// Until it [says](TaskHandle::no_cancel) that it goes to its end.
+    /// Yes, until [`TaskHandle::no_cancel`].
     Taken,
-    /// It goes to its end.
+    /// No.
     Refused,
 }
 
-/// Begins to carry a call out as a task, and answers with that task.
+/// Starts a call as a task and returns the task.
 ///
-/// Its record is stored first, so that a client finds it after a restart. Where that cannot be, the
-/// call is carried out all the same: it may be what makes room, or what stops a machine.
+/// The record is stored first, so that a client finds it after a restart. If it cannot be stored,
+/// the call runs anyway, because it may free space or stop a VM.
 ///
 /// # Errors
-/// `TOO_MANY_PENDING_TASKS`.
+/// `TOO_MANY_PENDING_TASKS` if no permit is free.
 pub async fn begin(
     ctx: Ctx,
     cancellable: Cancellable,
     run: impl FnOnce(Ctx) -> BoxFuture<'static, CallResult> + Send + 'static,
 ) -> CallResult {
     let call_permit = Arc::new(ctx.app.call_limiter.take(&ctx.session.reference)?);
-    // What was begun goes on when its caller goes away.
+    // A separate task, so that the operation continues if the client disconnects.
     let entered = tokio::spawn(enter(ctx, call_permit, cancellable, run));
     entered.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
 }
 
-/// Makes and stores the record, and begins.
+/// Creates and stores the record, and starts the call.
 async fn enter(
     mut ctx: Ctx,
     call_permit: Arc<CallPermit>,
@@ -128,7 +127,7 @@ async fn enter(
     tokio::spawn(async move {
         let broken = || Err(codes::internal("a call broke off; the log says where"));
         let answer = carried.await.unwrap_or_else(|_| broken());
-        // It is gone only if somebody destroyed its record in another way.
+        // This fails only if the record was destroyed elsewhere.
         let _ = end(&app, &ends, &answer);
     });
     Ok(it.value())

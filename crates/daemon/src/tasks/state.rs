@@ -1,4 +1,4 @@
-//! How far a task is.
+//! Status of a task.
 //!
 //! ```text
 //!             +---------+   its client says so   +------------+
@@ -10,30 +10,30 @@
 //!        | success | failure | cancelled |   ended for good
 //!        +---------+---------+-----------+
 //! ```
-//! Who asks for a cancel changes no status: clients wait while a task is `pending`, and it is
-//! under way until it has ended.
+//! A cancel request changes no status. Clients wait while a task is `pending`, and it stays so
+//! until it has ended.
 
-/// How far a task is.
+/// Status of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Under way.
     Pending,
-    /// It did what it was asked.
+    /// Succeeded.
     Success,
-    /// It did not.
+    /// Failed.
     Failure,
-    /// Under way to its early end; only clients say so of tasks of their own.
+    /// Being cancelled. Only clients set this, for tasks that they carry out.
     Cancelling,
-    /// It ended early.
+    /// Cancelled.
     Cancelled,
 }
 
 impl Status {
-    /// All of them, as the API lists them.
+    /// All statuses, in the order of the API.
     pub const ALL: [Self; 5] =
         [Self::Pending, Self::Success, Self::Failure, Self::Cancelling, Self::Cancelled];
 
-    /// As it is on the wire.
+    /// Returns the name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -44,17 +44,17 @@ impl Status {
         }
     }
 
-    /// The one of this name.
+    /// Returns the status of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
     }
 
-    /// It is not under way any more.
+    /// Returns whether the task has ended.
     pub fn ended(self) -> bool {
         matches!(self, Self::Success | Self::Failure | Self::Cancelled)
     }
 
-    /// Whether a task of this status may become one of that. A task ends once.
+    /// Returns whether a task may change from this status to `next`. A task ends once.
     pub fn may_become(self, next: Self) -> bool {
         match self {
             Self::Pending => next != Self::Pending,

@@ -1,4 +1,4 @@
-//! Addresses of a real guest, as it takes and loses them, on a network of the test's own.
+//! Addresses of a real guest as it assigns and removes them, on the test's own network.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::process::Command;
@@ -10,14 +10,14 @@ use tempfile::NamedTempFile;
 use testkit::in_namespace::in_own_network;
 use testkit::ringwayd::Ringwayd;
 
-/// What the guest does: it takes an address and looks for somebody.
+/// Script in the guest: it assigns an address and sends a ping.
 const SCRIPT: &str = "ip addr add 10.77.0.7/24 dev eth0; ping -c 1 -W 1 10.77.0.1; sleep 1000";
-/// Its kernel must not rely on timer interrupts that a busy host raises late.
+/// Kernel arguments. A busy host raises timer interrupts late, so the kernel must not check them.
 const ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
-/// Longest wait for something of the guest: one without KVM boots in some seconds.
+/// Longest wait for the guest. Without KVM it boots in some seconds.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Ends when a field of the machine is so.
+/// Waits until a field of the VM matches.
 fn until(daemon: &Ringwayd, field: &str, is: impl Fn(&str) -> bool) -> String {
     let end = Instant::now() + BOOT_DEADLINE;
     loop {
@@ -33,7 +33,11 @@ fn until(daemon: &Ringwayd, field: &str, is: impl Fn(&str) -> bool) -> String {
 
 #[test]
 fn a_guest_is_known_by_the_addresses_that_it_has() {
-    in_own_network("a_guest_is_known_by_the_addresses_that_it_has", inside).unwrap();
+    in_own_network(
+        concat!(module_path!(), "::a_guest_is_known_by_the_addresses_that_it_has"),
+        inside,
+    )
+    .unwrap();
 }
 
 fn inside() {
@@ -54,10 +58,11 @@ fn inside() {
     let args = format!("PV-args={ARGS} ringway.run={}", STANDARD.encode(SCRIPT));
     daemon.xe_prints(&["vm-param-set", &format!("uuid={vm}"), &args]).unwrap();
     daemon.xe_prints(&["vm-start", "vm=m"]).unwrap();
-    // Its agent may have been asked before there was an address: what is seen asks it again.
+    // The agent may have been polled before the address was assigned. The observed address triggers
+    // another poll.
     let told = until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));
     assert!(told.contains("2/ipv4/0: 10.77.0.7"), "{told}");
-    // A daemon that starts again goes on listening.
+    // A restarted daemon continues to observe addresses.
     daemon.process.kill().unwrap();
     daemon.start_again().unwrap();
     until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));

@@ -1,4 +1,4 @@
-//! Guests and emulators that fail, for real: what follows for their machines.
+//! Guests and QEMU processes that really fail, and what follows for their VMs.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::io::{Read as _, Write as _};
@@ -13,12 +13,12 @@ use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 use xenapi::client::ClientError;
 
-/// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
+/// Longest wait for a guest. Without KVM it boots in some seconds, on a busy host in many.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What the guest says when its shell can be used.
+/// Output of the guest when its shell is ready.
 const READY: &str = "ringway-guest: ready";
 
-/// Waits for a shell on the serial line and makes the kernel panic.
+/// Waits for a shell on the serial console and makes the kernel panic.
 fn panic_in(daemon: &Ringwayd, uuid: &str) {
     let socket = daemon.dir().join("run/vm").join(uuid).join("console.sock");
     let mut line = UnixStream::connect(socket).unwrap();
@@ -30,17 +30,17 @@ fn panic_in(daemon: &Ringwayd, uuid: &str) {
         said.extend_from_slice(&chunk[..n]);
     }
     line.write_all(b"echo c >/proc/sysrq-trigger\n").unwrap();
-    // Its domain goes, whatever follows.
+    // The domain ends, whatever the configured action.
     while line.read(&mut chunk).is_ok_and(|n| n > 0) {}
 }
 
-/// The process that runs the guest.
+/// Returns the QEMU process of the guest.
 fn emulator(daemon: &Ringwayd, uuid: &str) -> Pid {
     let pid = std::fs::read_to_string(daemon.dir().join("run/vm").join(uuid).join("pid")).unwrap();
     Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
 }
 
-/// Waits until the machine is like this.
+/// Waits until the VM matches.
 fn wait(daemon: &Ringwayd, uuid: &str, like: &str) {
     let xe = daemon.xe(&["event-wait", "class=vm", &format!("uuid={uuid}"), like]).unwrap();
     let mut command = Command::new("timeout");
@@ -49,7 +49,7 @@ fn wait(daemon: &Ringwayd, uuid: &str, like: &str) {
     assert!(status.success(), "{like} did not come");
 }
 
-/// A daemon with a machine of this name: the machine's UUID. The file is its configuration.
+/// Starts a daemon with a VM of this name. Returns the VM's UUID and the configuration file.
 fn with_machine(name: &str) -> (Ringwayd, String, NamedTempFile) {
     let guest = testkit::guest::artifacts().unwrap();
     let directory = guest.kernel.parent().unwrap().display().to_string();
@@ -114,7 +114,7 @@ fn a_machine_whose_emulator_hangs_is_seen_by_the_next_daemon_and_ended_by_force(
     assert!(!daemon.processes().iter().any(|one| one.contains("qemu")), "no process is left");
 }
 
-/// Nobody waits for it, and who asked it to go down is overtaken by force.
+/// Other calls do not wait for the hung QEMU, and a hard shutdown preempts the clean one.
 #[test]
 fn a_machine_whose_emulator_hangs_is_ended_by_force_beside_a_clean_shutdown() {
     let (daemon, uuid, _config) = with_machine("hanging");

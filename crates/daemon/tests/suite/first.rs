@@ -1,4 +1,4 @@
-//! The daemon as a process: it begins, it serves, it ends.
+//! The daemon as a process: start, service, stop.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::fs;
@@ -15,12 +15,12 @@ use xenapi::Value;
 use xenapi::client::{Address, Client, ClientError};
 use xenapi::envelope::Encoding;
 
-/// A directory for everything of a daemon.
+/// A directory for all files of a daemon.
 struct Place {
     dir: tempfile::TempDir,
 }
 
-/// A process that goes when its test does.
+/// A process that is killed when it is dropped.
 struct Process {
     child: Child,
     stderr: fs::File,
@@ -38,7 +38,7 @@ impl Process {
         self.child.wait().unwrap()
     }
 
-    /// All that it has said.
+    /// Returns all of its output.
     fn said(&self) -> String {
         use std::io::{Seek, SeekFrom};
         let mut file = self.stderr.try_clone().unwrap();
@@ -51,23 +51,23 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
 
-/// A daemon that serves.
+/// A running daemon.
 struct Daemon {
     process: Process,
-    /// Where it listens on TCP.
+    /// TCP port of the daemon.
     port: u16,
     socket: PathBuf,
 }
 
 impl Place {
     fn new() -> Self {
-        // Paths of sockets are short.
+        // Socket paths must be short.
         Self { dir: tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap() }
     }
 
@@ -79,7 +79,7 @@ impl Place {
         command
     }
 
-    /// What the host has configured is not read.
+    /// Returns an own configuration file, so that the host's is not read.
     fn config(&self) -> PathBuf {
         let path = self.dir.path().join("ringwayd.toml");
         fs::write(&path, "").unwrap();
@@ -100,7 +100,7 @@ impl Place {
         Daemon { process, port: port.parse().unwrap(), socket: PathBuf::from(socket) }
     }
 
-    /// A start that must fail: how, and what it says.
+    /// Starts a daemon that must fail. Returns its exit status and its output.
     fn refused(&self) -> (ExitStatus, String) {
         let mut process = Process::start(self.command().stdout(Stdio::null()));
         (process.child.wait().unwrap(), process.said())
@@ -129,7 +129,7 @@ fn it_serves_until_it_is_asked_to_end() {
     let control = machines.iter().filter(|(_, vm)| vm.flag("is_control_domain")).count();
     assert_eq!(control, 1, "{machines:?}");
 
-    // The same over the network, with the password that was made.
+    // The same over the network, with the generated password.
     let file = place.dir.path().join("state/password");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(daemon.process.said().contains(&file.display().to_string()), "its path is told");

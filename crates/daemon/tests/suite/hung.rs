@@ -1,4 +1,4 @@
-//! Storage that hangs for ever, as those see it who call the API: nobody else notices.
+//! Storage that hangs for ever. Calls that do not use it are not affected.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use testkit::rounds;
 use xenapi::Value;
 use xenapi::client::{Client, ClientError};
 
-/// Machines on storage that hangs.
+/// Number of VMs on hung storage.
 const HUNG: usize = 40;
-/// Disks of each machine: as many as a third SR has places for while two that hang are new.
+/// Disks of each VM: as many as the third SR has step slots while the other two have just hung.
 const DISKS: u8 = 4;
-/// How long an attach may take here.
+/// Deadline of an attach.
 const DEADLINE: Duration = Duration::from_secs(6);
 /// Age at which a step counts as stuck.
 const STUCK: Duration = Duration::from_secs(2);
-/// More than anything takes that does not hang.
+/// Longer than any operation that does not hang.
 const LONG: Duration = Duration::from_secs(60);
-/// Short calls beside the hung ones.
+/// Number of short calls next to the hung ones.
 const SHORT: usize = 300;
-/// Within this they are answered, all but one in a hundred.
+/// Limit of the 99th percentile of short calls.
 const SHORT_P99: Duration = Duration::from_millis(100);
-/// What the scheduler may take of a start.
+/// Scheduling noise allowed in a start.
 const NOISE: Duration = Duration::from_millis(20);
-/// What an ordinary host takes for its part.
+/// Delays of a host without failures.
 const USUAL: &str = "[[rule]]\ncalls = [\"attach-volume\"]\nafter-ms = 100\n\
                      [[rule]]\ncalls = [\"create\"]\nafter-ms = 200\n";
 
@@ -34,18 +34,18 @@ struct Host {
     daemon: Ringwayd,
     client: Client,
     _config: NamedTempFile,
-    /// Machines on two SRs that hang, in turns.
+    /// VMs that alternate between two SRs that hang.
     hung: Vec<String>,
-    /// One on a third.
+    /// VM on the third SR.
     third: String,
-    /// What hangs, as rules.
+    /// Rules that make the two SRs hang.
     hangs: String,
-    /// Where nothing hangs.
+    /// Reference host without hangs.
     peer: Peer,
 }
 
-/// A host in good order beside it, with one machine as the third. What else this computer does
-/// slows both alike.
+/// A second host without hangs, with one VM like the third. Other load on this computer slows both
+/// equally.
 struct Peer {
     _daemon: Ringwayd,
     client: Client,
@@ -63,7 +63,7 @@ impl Peer {
     }
 }
 
-/// A daemon with three SRs, all in good order.
+/// Creates a daemon with three working SRs.
 fn host() -> Host {
     let config = NamedTempFile::new().unwrap();
     let seconds = DEADLINE.as_secs();
@@ -91,7 +91,7 @@ fn start(machine: &str) -> [Value; 3] {
     [Value::text(machine), Value::Bool(false), Value::Bool(false)]
 }
 
-/// How long a start of a machine takes, which is shut down after it.
+/// Returns the duration of a VM's start, and shuts the VM down.
 fn start_took(client: &mut Client, machine: &str) -> Duration {
     let began = Instant::now();
     client.run("VM.start", &start(machine), LONG).unwrap();
@@ -101,8 +101,8 @@ fn start_took(client: &mut Client, machine: &str) -> Duration {
 }
 
 impl Host {
-    /// The machine on the third SR starts as quickly as one on the host in good order: the
-    /// quickest of three starts of each, in turns.
+    /// Asserts that the VM on the third SR starts as fast as the one on the reference host: the
+    /// fastest of three alternating starts each.
     fn third_starts(&mut self, when: &str) {
         let turn = |_| {
             let alone = start_took(&mut self.peer.client, &self.peer.machine);
@@ -114,16 +114,16 @@ impl Host {
         eprintln!("{third:?} {when}, alone {alone:?}");
     }
 
-    /// The 99th percentile of short calls of several kinds, in turns.
+    /// Returns the 99th percentile of short calls of several kinds.
     fn short_calls(&mut self) -> Duration {
         let Value::Set(hosts) = self.client.call("host.get_all", &[]).unwrap() else { panic!() };
         let (host, machine) = (hosts[0].clone(), Value::text(self.third.as_str()));
         let vm = Value::Set(vec![Value::text("vm")]);
         let kinds = [
             ("VM.get_record", vec![machine.clone()]),
-            // Answered when it is on disk.
+            // This call is answered when its change is on disk.
             ("VM.set_name_description", vec![machine, Value::text("written")]),
-            // Answered when its task is.
+            // This call is answered when its task exists.
             ("Async.host.enable", vec![host]),
             ("event.from", vec![vm, Value::text(""), Value::Float(0.0)]),
             ("VM.get_all_records", vec![]),
@@ -138,8 +138,8 @@ impl Host {
         took[SHORT * 99 / 100]
     }
 
-    /// From here on no attach of two SRs ends. What is written while the daemon is away holds when
-    /// it serves.
+    /// Makes all attaches of two SRs hang. The rules are written while the daemon is stopped, so
+    /// that they apply when it serves.
     fn hang(&mut self) {
         self.daemon.stop().unwrap();
         self.daemon.set_rules(&self.hangs).unwrap();
@@ -147,7 +147,7 @@ impl Host {
         self.client = self.daemon.client().unwrap();
     }
 
-    /// The storage is back: whatever was left behind settles, and everything works.
+    /// The storage works again. All VMs must then start and stop.
     fn works(&mut self) {
         self.daemon.set_rules(USUAL).unwrap();
         let starts: Vec<_> = self.hung.iter().map(|machine| start(machine).to_vec()).collect();
@@ -161,7 +161,7 @@ impl Host {
         }
     }
 
-    /// Starts what hangs, and looks what others notice.
+    /// Starts the VMs on hung storage and checks that the others are not affected.
     fn round(&mut self) {
         self.hang();
         self.third_starts("before");

@@ -1,12 +1,12 @@
-//! A daemon in its usual places, in which XenServer's clients find it. Its `/run` and `/var/lib` are in
-//! a mount namespace of its own.
+//! A daemon at its default paths, where clients of XenServer find it. `/run` and `/var/lib` are in
+//! a mount namespace of their own.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::process::{Command, Stdio};
 
 use testkit::process::find_binary;
 
-/// `$1` is `xe`, the rest starts the daemon.
+/// Shell script: `$1` is `xe`, the other arguments start the daemon.
 const SCRIPT: &str = r#"
 set -eu
 mount -t tmpfs none /run

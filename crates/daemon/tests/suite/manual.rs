@@ -1,4 +1,4 @@
-//! The manual page says what there is.
+//! The manual page matches the program.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 #[path = "../../examples/manual/page.rs"]
@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use daemon::config::{DaemonConfig, settings};
 use daemon::options::Options;
 
-/// What is run with if this is the configuration.
+/// Returns the settings from this configuration.
 fn configured(text: &str) -> Result<DaemonConfig, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringwayd.toml");
@@ -35,7 +35,7 @@ fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
     let all = page::CONFIGURATION.replace("#password-file", "password-file");
     let named = configured(&all).unwrap().password_file.unwrap();
     assert_eq!(named.to_str().unwrap(), "/etc/ringway/passwords");
-    // The reader of each table lists what it knows.
+    // The parser of each table lists the keys that it knows.
     let mut known = 0;
     for table in ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n"] {
         let wrong = configured(&format!("{table}no-such-thing = 1\n")).unwrap_err();

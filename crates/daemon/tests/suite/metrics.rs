@@ -1,4 +1,4 @@
-//! What a scraper gets of a daemon that is called.
+//! Metrics of a daemon under calls.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use testkit::openmetrics::{Page, Sample, scrape, value};
 use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 
-/// How often this call was answered like this.
+/// Returns the number of calls with this outcome.
 fn answered(page: &Page, method: &str, outcome: &str) -> f64 {
     let is = |one: &&Sample| one.labels["method"] == method && one.labels["outcome"] == outcome;
     page["ringway_calls"].samples.iter().find(is).map_or(0.0, |one| one.value)
@@ -28,7 +28,7 @@ fn calls_are_counted_for_who_scrapes() {
     for _ in 0..3 {
         client.call("VM.get_by_uuid", &nobody).unwrap_err();
     }
-    // Names that there are not are one, and say nothing of how long calls take; nor do waits.
+    // Unknown methods share one label. They and waits are not in the latency histogram.
     client.call("VM.fly", &[]).unwrap_err();
     let classes = Value::Set(vec![Value::text("vm")]);
     client.call("event.from", &[classes, Value::text(""), Value::Float(0.0)]).unwrap();
@@ -48,7 +48,7 @@ fn calls_are_counted_for_who_scrapes() {
     assert!(!after["ringway_calls"].samples.iter().any(|one| one.labels["method"] == "VM.fly"));
     let machines = value(&after, "ringway_records", "", &[("class", "VM")]);
     assert!((machines - all.len() as f64).abs() < 0.5 && machines > 0.0, "{machines}");
-    // Sessions begin and end, and the socket says the same as the port.
+    // Sessions begin and end. The socket and the port serve the same metrics.
     let sessions = |page: &Page| value(page, "ringway_sessions", "", &[]);
     let begun = daemon.client().unwrap();
     let socket = || UnixStream::connect(daemon.socket()).unwrap();

@@ -1,5 +1,5 @@
-//! The daemon on a host with users of its own: PAM, groups and shadow as they are, in an `/etc` that
-//! nobody else sees.
+//! The daemon on a host with its own users: real PAM, groups and shadow passwords, in a private
+//! `/etc`.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::fs;
@@ -13,10 +13,10 @@ use xenapi::Value;
 use xenapi::client::{Address, Client, ClientError};
 use xenapi::envelope::Encoding;
 
-/// Name, password as `crypt` has it, and the day on which the account expires.
+/// Name, password hash of `crypt`, and day on which the account expires.
 type User = (&'static str, &'static str, &'static str);
 
-/// The passwords are `root-secret` for root, and so on.
+/// Users. The password of root is `root-secret`, and so on.
 const USERS: [User; 5] = [
     (
         "root",
@@ -42,7 +42,7 @@ const USERS: [User; 5] = [
          Gp3rXks3U9CAIzFP8jG86NwtqQNZX0",
         "",
     ),
-    // The same password as bob's, on an account that has expired.
+    // This user has the password of bob, but the account has expired.
     (
         "dora",
         "$6$rounds=1000$QmOLcgwYlOXxQxxO$ob0H0umcg6kElqrSPSIgMnfN4EWtJ5q.gjVJpYRdDGbP4gZumFRCP4xX\
@@ -55,7 +55,7 @@ fn uid(at: usize) -> usize {
     if at == 0 { 0 } else { 20_000 + at }
 }
 
-/// An `/etc` in which PAM, and whoever asks for users and groups, finds these.
+/// Creates an `/etc` with these users for PAM and for user and group lookups.
 fn make_etc(etc: &Path) {
     let write = |name: &str, mode: u32, text: &str| {
         let path = etc.join(name);
@@ -78,14 +78,14 @@ fn make_etc(etc: &Path) {
     write("nsswitch.conf", 0o644, "passwd: files\ngroup: files\nshadow: files\n");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/pam.d/ringway");
     write("pam.d/ringway", 0o644, &fs::read_to_string(shipped).unwrap());
-    // Libraries are found as ever.
+    // Libraries must be found as before.
     for known in ["ld.so.cache", "ld.so.conf"] {
-        // Some hosts have none.
+        // Some hosts lack these files.
         let _none = fs::copy(Path::new("/etc").join(known), etc.join(known));
     }
 }
 
-/// A daemon in that `/etc`.
+/// A daemon with that `/etc`.
 struct Daemon {
     process: Child,
     dir: tempfile::TempDir,
@@ -95,7 +95,7 @@ struct Daemon {
 impl Daemon {
     fn start() -> Self {
         assert!(geteuid().is_root(), "only root can give a process an /etc of its own");
-        // Paths of sockets are short.
+        // Socket paths must be short.
         let dir = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
         let etc = dir.path().join("etc");
         make_etc(&etc);
@@ -123,7 +123,7 @@ impl Daemon {
         Self { process, dir, port: port.unwrap_or_else(|| panic!("it does not serve: {line}")) }
     }
 
-    /// Somebody who logs in over the network.
+    /// Logs a user in over the network.
     fn log_in(&self, user: &str, password: &str) -> Result<Client, ClientError> {
         let address = Address::Plain("127.0.0.1".to_owned(), self.port);
         let mut client = Client::connect(address, Encoding::Json)?;
@@ -138,13 +138,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ended = self.process.kill();
         let _reaped = self.process.wait();
     }
 }
 
-/// The code with which a change is refused.
+/// Makes a change. Returns the code if it is refused.
 fn writes(client: &mut Client) -> Result<(), String> {
     let pools = client.records("pool").unwrap();
     let params = [Value::text(&pools[0].0), Value::text("a pool")];
@@ -169,7 +169,7 @@ fn users_of_the_host_have_the_roles_of_their_groups() {
         ("nobody", "x", "SESSION_AUTHENTICATION_FAILED"),
     ] {
         assert_eq!(daemon.refused(user, password), code, "{user}");
-        // Whoever is admitted does not wait longer and longer for the next failure.
+        // A successful login resets the delay of the next failure.
         daemon.log_in("bob", "bob-secret").unwrap();
     }
 }

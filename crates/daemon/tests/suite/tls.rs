@@ -1,4 +1,4 @@
-//! `xe` at the daemon's TLS door.
+//! `xe` with the daemon's TLS listener.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::process::{Command, Output};
@@ -31,7 +31,7 @@ fn xe_trusts_the_certificate_that_it_meets_first() {
     }
     let output = xe(&daemon, "wrong");
     assert!(!output.status.success() && output.stdout.is_empty());
-    // Nobody is let in who does not speak TLS.
+    // A client without TLS is refused.
     let plain = Command::new(find_binary("xe").unwrap())
         .args(["-s", "127.0.0.1", "-p", &daemon.tls().unwrap().port().to_string(), "--nossl"])
         .args(["-u", "root", "-pw", &password, "host-list"])

@@ -1,4 +1,4 @@
-//! The units of the daemon and of its slices.
+//! systemd units of the daemon and its slices.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use toolstack::cgroup::{INSTANCE, Weights};
 
-/// The slices, and the units in which groups are made there.
+/// Slices, and the units in which their groups are created.
 const SLICES: [&str; 3] = ["control", "datapath", "guests"];
 
 fn unit(name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ fn slices_and_services_are_what_the_daemon_takes_them_for() {
     }
     let logins = text("user.slice.d/ringway.conf");
     assert_eq!(settings(&logins, "CPUWeight"), [control.to_string()]);
-    // No machine ends with them, nor the daemon with what it only wants.
+    // Stopping a unit kills no VM. The daemon does not depend on units that it only wants.
     for text in [&group, &daemon] {
         assert_eq!(settings(text, "KillMode"), ["process"]);
         for bound in ["Requires", "BindsTo", "PartOf", "RequiredBy"] {
@@ -60,7 +60,7 @@ fn systemd_understands_the_units() {
     for name in &files {
         let template = name.split_once('@').map(|(name, _)| format!("{name}@.service"));
         let text = text(&template.unwrap_or_else(|| name.clone()));
-        // It wants the program where the unit looks for it.
+        // The unit must run the program at its installed path.
         let text =
             text.replace("Start=ringwayd", concat!("Start=", env!("CARGO_BIN_EXE_ringwayd")));
         let lines = text.lines().filter(|line| !line.starts_with("Documentation="));

@@ -1,4 +1,4 @@
-//! The process that asks PAM: one question on standard input, one answer on standard output.
+//! Helper process that calls PAM: one question on standard input, one answer on standard output.
 
 use std::cell::RefCell;
 use std::ffi::{CString, OsStr, OsString};
@@ -18,40 +18,40 @@ use xenapi::table::Role;
 use super::{ADMINS, PamError, READERS};
 use crate::auth::Identity;
 
-/// The first word of this mode; the service follows.
+/// First command-line argument of this mode. The name of the PAM service follows.
 pub const MODE: &str = "--pam-helper";
 /// Longest question or answer, in bytes.
 pub(super) const LINE_BYTES_MAX: u64 = 16 << 10;
-/// Longest text of what modules say, in bytes.
+/// Longest text of module messages that is returned, in bytes.
 const SAID_BYTES_MAX: usize = 1 << 10;
 
-/// What is asked.
+/// Question to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
-    /// Whether this is the user's password, and what the user may do.
+    /// Authenticate the user and determine the role.
     Login { name: String, password: String, from: Option<String> },
-    /// To give the user another password.
+    /// Change the user's password.
     Change { name: String, new: String },
 }
 
-/// What is answered.
+/// Answer of the helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// It is.
+    /// Password is right and the user has a role.
     Admitted(HelperUser),
-    /// It is, and the user has nothing to do here.
+    /// Password is right, but the account is unusable or has no role here.
     Stranger,
-    /// It is not.
+    /// Name or password is wrong.
     Wrong,
-    /// The user has the other password.
+    /// Password was changed.
     Changed,
-    /// The other password is not taken.
+    /// New password was rejected, for this reason.
     Rejected(String),
-    /// Nothing can be said.
+    /// PAM failed, for this reason.
     Failed(String),
 }
 
-/// A user as a line has it.
+/// User as sent in an answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HelperUser {
     pub(super) name: String,
@@ -65,7 +65,7 @@ impl HelperUser {
     }
 }
 
-/// Asks, answers and ends.
+/// Reads one question, calls PAM, writes the answer and exits.
 pub fn serve(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(service), None) = (words.next(), words.next()) else {
         eprintln!("ringwayd: {MODE} is for ringwayd itself; it takes the name of a service");
@@ -103,7 +103,7 @@ fn answer(service: &OsStr, question: Question) -> Answer {
     }
 }
 
-/// What modules ask is answered with one password, what they say is kept.
+/// PAM conversation that answers every hidden prompt with one password and collects error messages.
 struct Conversation {
     password: String,
     said: Rc<RefCell<String>>,
@@ -144,7 +144,7 @@ fn login(
     let flags = AuthnFlags::SILENT | AuthnFlags::DISALLOW_NULL_AUTHTOK;
     pam.authenticate(flags)?;
     pam.account_management(flags)?;
-    // Modules may know the user by another name than was typed.
+    // Modules may map the typed name to another user name.
     let name = pam.items().user()?;
     let Some(name) = name.as_ref().and_then(|name| name.to_str()) else {
         return Ok(Answer::Stranger);
@@ -158,7 +158,7 @@ fn login(
     })
 }
 
-/// What a code means to whoever has logged in, or not.
+/// Converts a PAM error code to an answer.
 fn of_code(code: ErrorCode) -> Answer {
     use ErrorCode::{
         AccountExpired, AuthTokExpired, AuthenticationError, CredentialsExpired,
@@ -193,7 +193,7 @@ fn change(service: &OsStr, name: &str, new: String) -> Answer {
     }
 }
 
-/// What a user of the host may do here.
+/// Returns the role of a host user. `None` if the user has none.
 fn role(name: &str) -> nix::Result<Option<Role>> {
     let Some(user) = User::from_name(name)? else { return Ok(None) };
     if user.uid.is_root() {

@@ -1,15 +1,16 @@
-//! The host's own users, by PAM.
+//! Checks the host's own users with PAM.
 //!
 //! # Model
-//! A module of PAM may hang, leak or crash: so each question is put to a process of its own, which is
-//! this program in [another mode](helper), one line in and one line out. It ends with its answer, or
-//! is killed with whatever it has started.
+//! A PAM module may hang, leak or crash. So each question goes to a process of its own, which is
+//! this program in [helper mode](helper): one line in, one line out. The process ends after its
+//! answer. After the deadline it is killed with all processes of its group.
 //!
-//! Root, and whoever is in the group [`ADMINS`], is pool-admin; the group [`READERS`] is read-only.
-//! Nobody else has anything to do here.
+//! Root and members of the group [`ADMINS`] are pool-admin. Members of the group [`READERS`] are
+//! read-only. Other users have no role.
 //!
 //! # Bounds
-//! [`HELPERS_MAX`] at once, [`ANSWER_DEADLINE`] each. One that cannot be killed keeps its place.
+//! At most [`HELPERS_MAX`] helpers run at once. Each has [`ANSWER_DEADLINE`]. A helper that cannot
+//! be killed keeps its permit.
 
 pub mod helper;
 #[cfg(test)]
@@ -31,38 +32,38 @@ use toolstack::helper_command::HelperCommand;
 use super::AuthOutcome;
 use helper::{Answer, LINE_BYTES_MAX, Question};
 
-/// Whoever is in this group is pool-admin.
+/// Group whose members are pool-admin.
 pub const ADMINS: &str = "ringway-admin";
-/// Whoever is in this one is read-only.
+/// Group whose members are read-only.
 pub const READERS: &str = "ringway-ro";
-/// The service that is asked: `/etc/pam.d/ringway`.
+/// PAM service, configured in `/etc/pam.d/ringway`.
 pub const SERVICE: &str = "ringway";
-/// Where services are.
+/// Directories of PAM service files.
 const DIRECTORIES: [&str; 2] = ["/etc/pam.d", "/usr/lib/pam.d"];
 
-/// Most questions at once.
+/// Most helper processes at once.
 pub const HELPERS_MAX: usize = 8;
-/// How long an answer may take, and how long a question waits for its turn.
+/// Time limit for an answer, and for the wait until a helper may start.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest name or password that is asked for, in bytes.
+/// Longest name or password that is checked, in bytes. Longer ones count as wrong.
 const WORD_BYTES_MAX: usize = 1024;
-/// What the process finds programs by.
+/// `PATH` of the helper process.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why PAM says nothing.
+/// Reason why PAM gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum PamError {
-    /// The process could not be started or spoken to.
+    /// The helper process could not be started, or its pipes failed.
     #[error("PAM cannot be asked: the process that asks it failed")]
     Os(#[source] std::io::Error),
-    /// No answer in time.
+    /// No answer arrived in time.
     #[error("PAM does not answer within {} s: see what /etc/pam.d/{SERVICE} waits for", .0.as_secs())]
     Late(Duration),
-    /// All processes are taken.
+    /// All helper processes are busy.
     #[error("PAM is asked {HELPERS_MAX} times already, and none has answered within {} s",
             .0.as_secs())]
     Busy(Duration),
-    /// What came is no answer.
+    /// The output of the helper is not a valid answer.
     #[error(
         "the process that asks PAM ended without an answer: see to the service \
              /etc/pam.d/{SERVICE} and its modules"
@@ -73,7 +74,7 @@ pub enum PamError {
     Failed(String),
 }
 
-/// Who asks PAM.
+/// Client of PAM through helper processes.
 #[derive(Clone, Debug)]
 pub struct Pam {
     helper: HelperCommand,
@@ -82,7 +83,7 @@ pub struct Pam {
 }
 
 impl Pam {
-    /// By the service of this program, if the host has it.
+    /// Creates a client if the host has a PAM service file for this program.
     pub fn of_host() -> Option<Self> {
         let there = |directory: &str| Path::new(directory).join(SERVICE).exists();
         let helper = HelperCommand::ourselves(helper::MODE);
@@ -93,17 +94,17 @@ impl Pam {
         Self { helper, places: Arc::new(Semaphore::new(HELPERS_MAX)), deadline }
     }
 
-    /// What is said of this name and this password, which came from there.
+    /// Checks a name and password. `from` is the client's address.
     ///
     /// # Errors
-    /// [`PamError`].
+    /// [`PamError`] if PAM gave no answer.
     pub async fn check(
         &self,
         name: &str,
         password: &str,
         from: Option<IpAddr>,
     ) -> Result<AuthOutcome, PamError> {
-        // An empty password is one that some hosts let in at their own screens.
+        // Some hosts accept empty passwords on their local consoles, so they are refused here.
         if name.is_empty() || password.is_empty() || !can_be_asked(name) || !can_be_asked(password)
         {
             return Ok(AuthOutcome::Wrong);
@@ -124,10 +125,10 @@ impl Pam {
         }
     }
 
-    /// Gives this user another password; why not, if it is not taken.
+    /// Changes the user's password. Returns the reason if PAM rejects the new password.
     ///
     /// # Errors
-    /// [`PamError`].
+    /// [`PamError`] if PAM gave no answer.
     pub async fn change(&self, name: &str, new: &str) -> Result<Option<String>, PamError> {
         let question = Question::Change { name: name.to_owned(), new: new.to_owned() };
         match self.ask(question).await? {
@@ -140,7 +141,7 @@ impl Pam {
 
     async fn ask(&self, question: Question) -> Result<Answer, PamError> {
         let place = timeout(self.deadline, Arc::clone(&self.places).acquire_owned()).await;
-        // The places are never closed.
+        // The semaphore is never closed.
         let place = place.ok().and_then(Result::ok).ok_or(PamError::Busy(self.deadline))?;
         let mut line = serde_json::to_vec(&question).map_err(|error| PamError::Os(error.into()))?;
         line.push(b'\n');
@@ -166,30 +167,31 @@ impl Pam {
     }
 }
 
-/// PAM takes texts that end with a zero, and writes names into logs.
+/// Returns whether PAM can take this text. PAM takes strings that end with a zero byte, and writes
+/// names into logs.
 fn can_be_asked(word: &str) -> bool {
     word.len() <= WORD_BYTES_MAX && !word.contains(char::is_control)
 }
 
-/// The question in, the answer out.
+/// Sends the question and reads the answer.
 async fn talk(child: &mut Child, line: &[u8]) -> std::io::Result<Vec<u8>> {
     if let Some(mut stdin) = child.stdin.take() {
-        // Whoever has ended before is known by the answer that does not come.
+        // A write to an ended helper fails. The missing answer reports that.
         let _gone = stdin.write_all(line).await;
     }
     let mut answer = Vec::new();
     if let Some(stdout) = child.stdout.take() {
-        // What a module has started may hold it open.
+        // A process that a module started may hold the pipe open, so read one line only.
         BufReader::new(stdout.take(LINE_BYTES_MAX)).read_until(b'\n', &mut answer).await?;
     }
     Ok(answer)
 }
 
-/// Ends the process and all that it has started. Its place is free when it is gone.
+/// Kills the helper and its process group. The permit is released when the helper is reaped.
 fn end(mut child: Child, place: OwnedSemaphorePermit) {
     let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     if let Some(group) = group {
-        // It leads a group of its own, which may have ended.
+        // The helper leads its own process group, which may have ended already.
         let _gone = kill_process_group(group, Signal::KILL);
     }
     tokio::spawn(async move {

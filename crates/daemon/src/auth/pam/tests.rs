@@ -1,4 +1,4 @@
-//! Against a program in the place of ours: what PAM itself says is tested with the whole daemon.
+//! Tests with a script as the helper. The tests of the whole daemon cover PAM itself.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,7 @@ use xenapi::table::Role;
 use super::*;
 use crate::auth::Identity;
 
-/// A helper that does this, with `$1` for the service.
+/// Creates a client whose helper runs this script. `$1` is the service.
 fn helper(script: &str, deadline: Duration) -> (tempfile::TempDir, Pam) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("helper");
@@ -76,7 +76,7 @@ async fn one_that_hangs_is_ended_with_all_that_it_started() {
     let (dir, pam) = helper(script, ANSWER_DEADLINE);
     let alive = dir.path().join("alive");
     mknodat(CWD, &alive, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    // The time of the test stands still as long as this waits.
+    // Paused test time does not advance while this blocking task runs.
     let up = spawn_blocking(move || {
         let mut alive = File::open(alive).unwrap();
         alive.read_exact(&mut [0]).unwrap();
@@ -85,7 +85,7 @@ async fn one_that_hangs_is_ended_with_all_that_it_started() {
     let (checked, alive) = tokio::join!(pam.check("ann", "secret", None), up);
     assert!(matches!(checked, Err(PamError::Late(ANSWER_DEADLINE))), "{checked:?}");
     let mut alive = alive.unwrap();
-    // It ends when nobody has it open any more.
+    // The read ends when no process holds the FIFO open for writing.
     spawn_blocking(move || alive.read_to_end(&mut Vec::new())).await.unwrap().unwrap();
     let _all_free = pam.places.acquire_many(HELPERS_MAX as u32).await.unwrap();
 }

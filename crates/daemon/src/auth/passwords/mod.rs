@@ -1,4 +1,4 @@
-//! The file of users and passwords.
+//! Password file: users with their passwords and roles.
 //!
 //! ```text
 //! root
@@ -8,10 +8,11 @@
 //! its password
 //! read-only
 //! ```
-//! A user is a name, a password and a [role](xenapi::table::Role) on a line each; an empty line comes between two.
-//! The first is root, whose role need not be said. So a file of root alone is what `xe -pwf` reads
-//! as well. It is read at each login, and when it has changed: what is written there holds from then
-//! on, and sessions of whoever could not log in again with the same password and role end.
+//! Each user takes a line each for name, password and [role](xenapi::table::Role). An empty line
+//! separates users. The first user is root, whose role may be omitted. So `xe -pwf` can read a file
+//! that names only root. The daemon reads the file at each login and after each change. Changes
+//! apply at once. A session ends if its user could no longer log in with the same password and
+//! role.
 
 #[cfg(test)]
 mod tests;
@@ -30,53 +31,53 @@ use users::User;
 
 pub use write::{change, fits, make};
 
-/// For its owner only.
+/// Mode of the file: access for its owner only.
 const OWNER: u32 = 0o600;
-/// What others may do with it, which must be nothing.
+/// Permission bits of group and others, which must be clear.
 const OTHERS: u32 = 0o077;
-/// Longest file, in bytes: some hundred users.
+/// Longest file in bytes, enough for some hundred users.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Longest password or name that is compared, in bytes.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// Why a file of passwords cannot be used.
+/// Reason why a password file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordsError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("cannot {doing} the passwords {}: see to its path and permissions", .path.display())]
     Os {
-        /// What was tried.
+        /// Attempted action, "read" or "write".
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Others can read it.
+    /// Other users can read the file.
     #[error("the passwords {} can be read by others (mode {mode:o}): chmod 600 it, and change \
              the passwords", .path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
-    /// It is not as it should be.
+    /// The file has a syntax error.
     #[error("the passwords {} are wrong at line {line}: {why}", .path.display())]
     Wrong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where, from 1 on.
+        /// Line of the error, counted from 1.
         line: usize,
-        /// What should be there.
+        /// Description of the error.
         why: &'static str,
     },
 }
 
-/// Who has this name and this password, if anybody has.
+/// Returns the user with this name and password, if there is one.
 ///
 /// # Errors
-/// [`PasswordsError`]: nobody can log in.
+/// [`PasswordsError`] if the file cannot be used, so no login is possible.
 pub fn check(path: &Path, name: &str, password: &str) -> Result<Option<Identity>, PasswordsError> {
     if name.len().max(password.len()) > WORD_BYTES_MAX {
         return Ok(None);
@@ -91,22 +92,22 @@ pub fn check(path: &Path, name: &str, password: &str) -> Result<Option<Identity>
     Ok(found)
 }
 
-/// What was right at a login, told from everything else by whoever has the keys: as long as the file
-/// has it, the session may go on.
+/// Keyed hash of name, password and role at a login. The session stays valid while the file
+/// contains credentials with the same stamp. Only the holder of the keys can compute stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CredentialStamp(u64);
 
 impl CredentialStamp {
-    /// Of somebody who has logged in with this password.
+    /// Computes the stamp of these credentials.
     pub fn of(keys: &RandomState, identity: &Identity, password: &str) -> Self {
         Self(keys.hash_one((&identity.name, password, identity.role.name())))
     }
 }
 
-/// Stamps of all who could log in with this file.
+/// Returns the stamps of all users in the file.
 ///
 /// # Errors
-/// [`PasswordsError`]: it cannot be told who could.
+/// [`PasswordsError`] if the file cannot be used.
 pub fn stamps(
     path: &Path,
     keys: &RandomState,
@@ -115,15 +116,15 @@ pub fn stamps(
     Ok(users.map(|user| CredentialStamp::of(keys, &user.identity, &user.password)).collect())
 }
 
-/// Somebody could log in with this file.
+/// Checks that the file can be used for logins.
 ///
 /// # Errors
-/// [`PasswordsError`]: nobody can.
+/// [`PasswordsError`] if the file cannot be used, so no login is possible.
 pub fn usable(path: &Path) -> Result<(), PasswordsError> {
     check(path, "", "").map(drop)
 }
 
-/// What is written there, and what that means.
+/// Reads the file and returns its text and its users.
 fn users(path: &Path) -> Result<(String, Vec<User>), PasswordsError> {
     let text = read(path)?;
     let users = users::parse(&text).map_err(|(line, why)| PasswordsError::Wrong {
@@ -150,7 +151,7 @@ fn read(path: &Path) -> Result<String, PasswordsError> {
     Ok(text)
 }
 
-/// Takes as long whatever differs.
+/// Compares in a time that does not depend on where the texts differ.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let longest = one.len().max(other.len());
     let byte = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is written in the file.
+//! Parser of the password file.
 
 use xenapi::table::Role;
 
@@ -8,11 +8,11 @@ use crate::auth::{Identity, ROOT};
 pub(super) struct User {
     pub(super) identity: Identity,
     pub(super) password: String,
-    /// The line of the password, from 1 on.
+    /// Line of the password, counted from 1.
     pub(super) password_at: usize,
 }
 
-/// The users of a file, or the line that is wrong with what should be there.
+/// Returns the users of a file. The error holds the line and its problem.
 pub(super) fn parse(text: &str) -> Result<Vec<User>, (usize, &'static str)> {
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line)).peekable();
     let mut users: Vec<User> = Vec::new();

@@ -1,4 +1,4 @@
-//! Making the file, and changing a password in it.
+//! Creates the password file and changes passwords in it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -8,10 +8,10 @@ use std::path::Path;
 use super::{OWNER, PasswordsError, WORD_BYTES_MAX, users};
 use crate::auth::ROOT;
 
-/// Makes the file with this password for root, unless there is one; whether it was made.
+/// Creates the file with this password for root unless it exists. Returns whether it was created.
 ///
 /// # Errors
-/// It is not there and cannot be made.
+/// [`PasswordsError`] if the file does not exist and cannot be created.
 pub fn make(path: &Path, random: [u8; 16]) -> Result<bool, PasswordsError> {
     let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -24,14 +24,15 @@ pub fn make(path: &Path, random: [u8; 16]) -> Result<bool, PasswordsError> {
     Ok(true)
 }
 
-/// Gives this user of the file another password; whether the user is there. Everything else that is
-/// written there stays as it is.
+/// Changes the password of a user in the file. Returns whether the file names the user. All other
+/// lines stay unchanged.
 ///
 /// # Errors
-/// The file cannot be read or written, or is wrong: then it is as it was.
+/// [`PasswordsError`] if the file is invalid or cannot be read or written. The file stays
+/// unchanged.
 pub fn change(path: &Path, name: &str, password: &str) -> Result<bool, PasswordsError> {
     let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
-    // A link goes on to lead to the file.
+    // A symbolic link must survive, so replace its target.
     let path = &fs::canonicalize(path).map_err(told)?;
     let (text, users) = users(path)?;
     let Some(user) = users.iter().find(|user| user.identity.name == name) else { return Ok(false) };
@@ -44,7 +45,7 @@ pub fn change(path: &Path, name: &str, password: &str) -> Result<bool, Passwords
     Ok(true)
 }
 
-/// Whether a line of the file can be this password: if not, why.
+/// Checks that a line of the file can hold this password. The error says why it cannot.
 pub fn fits(password: &str) -> Result<(), &'static str> {
     if password.is_empty() {
         return Err("a password is not empty");
@@ -58,7 +59,7 @@ pub fn fits(password: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Puts this in the place of a file, whole or not at all.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str, owner: Option<&Metadata>) -> io::Result<()> {
     let draft = path.with_added_extension("new");
     match fs::remove_file(&draft) {
@@ -72,6 +73,6 @@ fn replace(path: &Path, text: &str, owner: Option<&Metadata>) -> io::Result<()> 
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
-    // The name is on the disk as well, then.
+    // Makes the rename durable.
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

@@ -1,4 +1,4 @@
-//! How many steps run at once, as the host's record says.
+//! Limits of concurrent steps from the host's record.
 
 use model::admission::StepLimits;
 use xenapi::table::host;
@@ -8,17 +8,17 @@ use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, text};
 
-/// One of the limits.
+/// Selects one of the limits.
 type Limit = fn(&mut StepLimits) -> &mut u16;
 
-/// The keys, each with the limit that it is.
+/// Keys in `other_config` with their limits.
 const LIMITS: [(&str, Limit); 3] = [
     ("worker-pool-size", |limits| &mut limits.host),
     ("worker-pool-size-machine", |limits| &mut limits.machine),
     ("worker-pool-size-sr", |limits| &mut limits.sr),
 ];
 
-/// The limits that are set; those of the configuration where nothing is.
+/// Returns the limits. Keys that are not set have the configured values.
 fn limits(app: &AppState, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
     let mut limits = app.settings.limits;
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
@@ -41,9 +41,9 @@ pub(super) fn follow(ctx: &Ctx, it: &Ref) {
     apply(&ctx.app, it);
 }
 
-/// Steps that run go on.
+/// Applies the limits. Running steps continue.
 pub(super) fn apply(app: &AppState, it: &Ref) {
-    // It was looked at before it was written.
+    // The hook checked the record before it was written.
     if let Ok(limits) = app.db.read(|view| limits(app, view, it)) {
         app.machines.set_limits(limits);
     }

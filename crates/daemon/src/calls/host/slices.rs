@@ -1,4 +1,4 @@
-//! The weights of the slices, as the host's record says.
+//! Weights of the slices from the host's record.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, text};
 
-/// The weight of one of the slices.
+/// Selects the weight of a slice.
 type Weight = fn(&mut Weights) -> &mut u32;
 
-/// The keys, each with the weight that it is.
+/// Keys in `other_config` with their weights.
 const WEIGHTS: [(&str, Weight); 3] = [
     ("slice-weight-control", |weights| &mut weights.control),
     ("slice-weight-datapath", |weights| &mut weights.datapath),
     ("slice-weight-guests", |weights| &mut weights.guests),
 ];
 
-/// The weights that are set; those of the configuration where nothing is.
+/// Returns the weights. Keys that are not set have the configured values.
 fn weights(app: &AppState, view: &View<'_>, it: &Ref) -> Result<Weights, ApiError> {
     let mut weights = app.slices.usual();
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(weights) };
@@ -41,15 +41,15 @@ pub(super) fn follow(ctx: &Ctx, it: &Ref) {
     apply(&ctx.app, it);
 }
 
-/// Who is in the slices goes on.
+/// Applies the weights. Processes in the slices continue.
 pub(super) fn apply(app: &Arc<AppState>, it: &Ref) {
     if app.slices.tree().is_none() {
         return;
     }
     let (app, it) = (Arc::clone(app), it.clone());
-    // systemd may have to be asked. The thread reads what holds by then.
+    // systemd may have to set them. The thread reads the weights that are in force by then.
     tokio::task::spawn_blocking(move || {
-        // It was looked at before it was written.
+        // The hook checked the record before it was written.
         app.slices.set(|| app.db.read(|view| weights(&app, view, &it)).ok());
     });
 }

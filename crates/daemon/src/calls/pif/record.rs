@@ -1,4 +1,4 @@
-//! Records of network devices of the host.
+//! Records of host NICs.
 
 use toolstack::net::HostNic;
 use xenapi::table::{FieldIx, network, pif, pif_metrics};
@@ -8,7 +8,7 @@ use crate::calls::network::bridge_of;
 use crate::db::{Ref, Tx, View};
 use crate::records::fields::{reference, text, uuid};
 
-/// The device of this name, if there is a record of it.
+/// Returns the PIF of this device name, if there is one.
 pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
     let is = |pif: &&Ref| {
         text(view, pif, pif::Field::device) == Ok(device)
@@ -17,7 +17,7 @@ pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
     view.all(&pif::CLASS).map(crate::db::Object::reference).find(is).cloned()
 }
 
-/// A record of a card, with a network of its own that is called as XenServer calls it.
+/// Creates the record of a NIC and a network of its own, named as in XenServer.
 pub(super) fn make(
     tx: &mut Tx<'_>,
     host: &Ref,
@@ -54,7 +54,7 @@ pub(super) fn make(
     )
 }
 
-/// What the kernel shows of a card by now.
+/// Updates a record to the current state of the NIC.
 pub(super) fn found(
     tx: &mut Tx<'_>,
     pif: &Ref,

@@ -4,10 +4,11 @@ use xenapi::Value;
 use xenapi::envelope::{Call, Dialect};
 
 use crate::auth::Users;
-use crate::dispatch::{Origin, Peer, dispatch};
-use crate::trial::{TestApp, peer};
+use crate::dispatch::dispatch;
+use crate::peer::{Origin, Peer};
+use crate::tests::app::{TestApp, peer};
 
-/// A file of passwords that a house has.
+/// Creates the password file of a test application.
 fn passwords(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("password");
@@ -53,7 +54,7 @@ async fn root_changes_its_password_and_its_other_sessions_end() {
         log_in(&far, "root", "old").await.unwrap_err().code,
         "SESSION_AUTHENTICATION_FAILED"
     );
-    // Whoever is at the host need not know the old one.
+    // A client on the Unix socket need not know the old password.
     assert_eq!(uses(&test_app.session.value()).await.unwrap_err().code, "SESSION_INVALID");
     let here = log_in(&peer(), "", "").await.unwrap();
     assert_eq!(change(&here, "", "newer").await, Ok(Value::text("")));

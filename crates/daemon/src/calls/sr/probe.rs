@@ -1,4 +1,4 @@
-//! Storage repositories that are there and may not be recorded.
+//! Search for SRs that may not be recorded.
 
 use model::id::SrId;
 use toolstack::sr::Config;
@@ -6,14 +6,14 @@ use xenapi::Value;
 
 use crate::dispatch::{Args, CallResult, Ctx};
 
-/// Looks for them; tells them as XML, as drivers of XenServer do.
+/// Searches for SRs and returns them as XML, in the format of XenServer's drivers.
 pub(super) async fn probe(ctx: Ctx, args: Args) -> CallResult {
     let config: Config = args.pairs("device_config");
     let found = ctx.app.storage.probe(args.text("type"), &config).await?;
     Ok(Value::Str(told(&found)))
 }
 
-/// UUIDs hold nothing that has a meaning in XML.
+/// Formats the UUIDs, which need no XML escapes.
 fn told(found: &[SrId]) -> String {
     let one = |sr: &SrId| format!("\t<SR>\n\t\t<UUID>{sr}</UUID>\n\t</SR>\n");
     let all: String = found.iter().map(one).collect();

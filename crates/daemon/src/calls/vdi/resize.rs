@@ -1,4 +1,4 @@
-//! Disks that grow, also under machines that use them.
+//! Resizing of VDIs, also while VMs use them.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use toolstack::machines::{OpError, StepError};
 use xenapi::table::{sr, vbd, vdi};
 use xenapi::{ApiError, codes};
 
-use super::make::{resized, sized};
+use super::create::{resized, sized};
 use super::{Disk, begin, disk_of, nothing, taken};
-use crate::calls::carry::id_of;
 use crate::db::{Ref, View};
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, failed};
 use crate::facts;
+use crate::ops::run::id_of;
 use crate::records::fields::{bytes, flag, reference, references, uuid};
 
-/// Most time for a disk's datapath and its guest to see that it has grown.
+/// Time limit for the datapath and the guest to see the new size.
 const TELL_DEADLINE: Duration = Duration::from_secs(30);
 
 pub(super) fn may_begin(ctx: &Ctx, args: &Args) -> Result<(), ApiError> {
@@ -37,7 +37,7 @@ pub(super) async fn online(ctx: Ctx, args: Args, op: VdiOp) -> CallResult {
     grow(&ctx, &args, op).await
 }
 
-/// Whether a machine has the disk now.
+/// Returns the operation: online if a VM uses the VDI.
 fn op_of(view: &View<'_>, disk: &Ref) -> Result<VdiOp, ApiError> {
     let used = facts::vdi(view, disk)?.users.iter().any(|user| user.attached);
     Ok(if used { VdiOp::ResizeOnline } else { VdiOp::Resize })
@@ -55,12 +55,12 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
         return Err(codes::value_not_supported("size", wanted.to_string(), why));
     }
     let volume = storage.resize_volume((disk.id, &disk.disk), wanted).await?;
-    // It is larger now, whether a guest has been told or not.
+    // The VDI is larger now, even if a guest cannot be notified.
     ctx.app.db.write_observed(|tx| resized(tx, &disk, &volume))?;
     let users = ctx.read(|view| users(view, &disk))?;
     for user in users {
         if let Err(error) = tell(ctx, &user).await {
-            // A device that was unplugged meanwhile has nothing to be told.
+            // An error does not matter if the VBD was unplugged meanwhile.
             if ctx.read(|view| flag(view, &user.slot, vbd::Field::currently_attached)) == Ok(true) {
                 let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
                 return Err(failed(&ctx.app.db, error, &about));
@@ -71,7 +71,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     Ok(nothing())
 }
 
-/// A device that is plugged.
+/// Plugged VBD of the VDI.
 struct User {
     slot: Ref,
     vbd: VbdId,
@@ -94,7 +94,7 @@ fn users(view: &View<'_>, disk: &Disk) -> Result<Vec<User>, ApiError> {
     Ok(users)
 }
 
-/// Whoever serves the disk sees its new end, then the guest does.
+/// Resizes the served disk, then the guest's device.
 async fn tell(ctx: &Ctx, user: &User) -> Result<(), OpError> {
     let failed = |error| OpError::Failed { verb: StepAction::VbdPlug(user.vbd), error };
     let late = || failed(StepError::Late { after: TELL_DEADLINE });

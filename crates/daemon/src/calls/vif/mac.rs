@@ -1,17 +1,17 @@
-//! Ethernet addresses of machines.
+//! MAC addresses of VIFs.
 
 use std::fmt::Write as _;
 
-/// Bytes of an address.
+/// Length of an address, in bytes.
 const BYTES: usize = 6;
-/// Bits of the first byte: the address is of several devices; its maker is nobody in particular.
+/// Bits of the first byte: multicast, and locally administered.
 const GROUP: u8 = 0b01;
 const LOCAL: u8 = 0b10;
-/// Of the hash by Fowler, Noll and Vo, of 64 bits.
+/// Constants of the 64-bit FNV-1a hash.
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-/// An address for one device, in lower case; nothing if the text is none.
+/// Parses a unicast address and returns it in lower case. `None` if the text is not valid.
 pub(super) fn parse(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split([':', '-']).collect();
     let byte = |part: &&str| {
@@ -24,12 +24,12 @@ pub(super) fn parse(text: &str) -> Option<String> {
     fits.then(|| shown(&bytes))
 }
 
-/// The address that follows from a machine's seed for this device: the same for ever, so that a
-/// device that is made anew is the one that its network knows.
+/// Derives a VIF's address from the VM's seed and the device number. The result is always the same,
+/// so that a VIF that is created again keeps its address.
 pub(super) fn of_seed(seed: &str, device: u8) -> String {
     let text = seed.bytes().chain([0, device]);
     let hash = text.fold(FNV_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
-    // The low bits of this hash hardly depend on the first bytes that went in.
+    // The low bits of this hash hardly depend on the first input bytes.
     let mixed = (hash ^ (hash >> 32)).wrapping_mul(FNV_PRIME);
     let [_, first, rest @ ..] = (mixed ^ (mixed >> 29)).to_be_bytes();
     let [b, c, d, e, f, _] = rest;
@@ -39,7 +39,7 @@ pub(super) fn of_seed(seed: &str, device: u8) -> String {
 fn shown(bytes: &[u8]) -> String {
     bytes.iter().enumerate().fold(String::new(), |mut text, (at, byte)| {
         let colon = if at == 0 { "" } else { ":" };
-        // Writing to text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "{colon}{byte:02x}");
         text
     })

@@ -1,4 +1,4 @@
-//! Settings of network devices that have messages of their own.
+//! Settings of VIFs that have messages of their own.
 
 use xenapi::Value;
 use xenapi::table::{FieldIx, vif};

@@ -1,17 +1,17 @@
-//! Copies of machines and of templates.
+//! Clones of VMs and templates.
 
 use model::vm::VmOp;
 use xenapi::table::{FieldIx, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value, codes};
 
-use super::{MAC_SEED, allowed, make};
+use super::{MAC_SEED, allowed, create};
 use crate::calls::vif;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Args, CallResult, Ctx};
+use crate::ops::pending_op::OWED;
 use crate::records::fields::{reference, references, text};
-use crate::records::owed::OWED;
 
-/// Fields of a machine that are its own and no copy's.
+/// Fields that a clone does not inherit.
 const OWN: [vm::Field; 15] = [
     vm::Field::uuid,
     vm::Field::name_label,
@@ -29,9 +29,9 @@ const OWN: [vm::Field; 15] = [
     vm::Field::blobs,
     vm::Field::generation_id,
 ];
-/// What `other_config` tells of the one that is copied alone.
+/// Keys in `other_config` that a clone does not inherit.
 const OWN_CONFIG: [&str; 3] = ["default_template", MAC_SEED, OWED];
-/// Fields of a disk device that a copy has too.
+/// Fields of a VBD that a clone inherits.
 const OF_DEVICE: [vbd::Field; 11] = [
     vbd::Field::VDI,
     vbd::Field::userdevice,
@@ -57,7 +57,7 @@ pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         for key in OWN_CONFIG {
             tx.set_key(&made, vm::Field::other_config, key, None)?;
         }
-        make::completed(tx, &made)?;
+        create::completed(tx, &made)?;
         drives(tx, &from, &made)?;
         vif::copied(tx, &from, &made)?;
         Ok(made)
@@ -65,7 +65,7 @@ pub(super) async fn clone(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     Ok(made.value())
 }
 
-/// A disk has no copy until images share what is equal.
+/// Checks that there are no disks: images cannot share data yet, so disks cannot be cloned.
 fn no_disks(view: &View<'_>, from: &Ref) -> Result<(), ApiError> {
     for slot in references(view, from, vm::Field::VBDs)? {
         if text(view, &slot, vbd::Field::r#type)? != "CD" {

@@ -1,36 +1,36 @@
-//! Disks that a template asks for: `other_config:disks`, a little XML.
+//! Disks that a template requests in `other_config:disks`, as XML.
 //!
 //! ```xml
 //! <provision><disk device="0" size="8589934592" sr="" bootable="true" type="system"/></provision>
 //! ```
-//! Sizes are in bytes. An empty `sr` is the pool's default one; else it is a UUID.
+//! Sizes are in bytes. `sr` is a UUID, or empty for the pool's default SR.
 
 use model::id::Uuid;
 use model::vbd::{DeviceNumber, MAX_DEVICE};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-/// Longest text that is read, in bytes: more than 255 disks need.
+/// Longest text in bytes, more than 255 disks need.
 const BYTES_MAX: usize = 65_536;
-/// Types that a disk can have.
+/// Valid types of a disk.
 const TYPES: [&str; 2] = ["system", "user"];
 
-/// A disk to be made.
+/// Disk to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disk {
     pub(super) device: DeviceNumber,
-    /// In bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Where; nothing for the pool's default.
+    /// SR. `None` for the pool's default.
     pub(super) place: Option<Uuid>,
     pub(super) bootable: bool,
     pub(super) kind: &'static str,
 }
 
-/// Reads them.
+/// Parses the disks.
 ///
 /// # Errors
-/// What cannot be understood, in a sentence.
+/// A sentence that describes the problem.
 pub(super) fn parse(text: &str) -> Result<Vec<Disk>, String> {
     if text.len() > BYTES_MAX {
         return Err(format!("{} bytes; at most {BYTES_MAX} are read", text.len()));

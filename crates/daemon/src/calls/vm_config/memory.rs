@@ -1,4 +1,4 @@
-//! Bounds of machines' memory.
+//! Memory bounds of VMs.
 
 use model::vm::VmOp;
 use xenapi::table::vm;
@@ -16,7 +16,7 @@ use vm::Field::{
     memory_static_max as STATIC_MAX, memory_static_min as STATIC_MIN, memory_target as TARGET,
 };
 
-/// A setter: the operation that it is, and which bound each parameter is.
+/// Builds a setter from its operation and the bound of each parameter.
 macro_rules! sets {
     ($op:ident: $($param:literal $($field:ident)+),+) => {
         Handler::Short(|ctx, args| {
@@ -60,7 +60,7 @@ fn set(ctx: &Ctx, args: &Args, op: VmOp, bounds: &[(&str, &[vm::Field])]) -> Cal
     Ok(nothing())
 }
 
-/// The bounds do not cross.
+/// Checks that the bounds are ordered.
 pub(super) fn fit(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
     let rule = "0 <= static_min <= dynamic_min <= dynamic_max <= static_max";
     let mut bounds = vec![0];

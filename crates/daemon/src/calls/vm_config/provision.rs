@@ -1,4 +1,4 @@
-//! Machines get the disks that their template asks for.
+//! Creation of the disks that a template requests.
 
 use model::vbd::ALGORITHMS;
 use model::vm::VmOp;
@@ -7,17 +7,17 @@ use xenapi::{ApiError, Value, codes};
 
 use super::check;
 use super::disks::{Disk, parse};
-use crate::calls::carry::OpCaller;
 use crate::calls::vbd as devices;
 use crate::calls::vdi::{create_disk, destroy_disk};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx};
 use crate::errors::{About, refused};
-use crate::records::current::{CurrentOp, CurrentOps};
+use crate::ops::current_ops::{CurrentOp, CurrentOps};
+use crate::ops::run::OpCaller;
 use crate::records::fields::{pairs, reference, text};
 
-/// The key of `other_config` that says which disks.
+/// Key in `other_config` with the disks.
 const DISKS: &str = "disks";
 
 pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
@@ -34,7 +34,7 @@ pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     let ended = make_all(&ctx, &machine, &wanted, &mut made).await;
     if ended.is_err() {
         for disk in made {
-            // One that stays is in the list of disks, where somebody finds it.
+            // A VDI that cannot be destroyed remains in the list of VDIs.
             let _ = destroy_disk(&ctx, &disk).await;
         }
     }
@@ -42,7 +42,7 @@ pub(super) async fn provision(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
     ended.map(|()| nothing())
 }
 
-/// The disks, each with where it is to be.
+/// Returns the requested disks with their SRs.
 fn wanted(view: &View<'_>, machine: &Ref) -> Result<Vec<(Disk, Ref)>, ApiError> {
     let asked = pairs(view, machine, vm::Field::other_config)?.remove(DISKS).unwrap_or_default();
     let disks = parse(&asked)
@@ -102,7 +102,7 @@ async fn make_all(
     devices.await
 }
 
-/// Nobody has cancelled it.
+/// Checks that the call was not cancelled.
 fn goes_on(ctx: &Ctx) -> Result<(), ApiError> {
     match &ctx.task {
         Some(task) if task.cancel().is_cancelled() => {

@@ -1,4 +1,4 @@
-//! What can be asked about a machine.
+//! Queries about VMs.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::errors::About;
 use crate::facts;
 use crate::records::fields::{flag, references, size};
 
-/// Whole pages of memory that a guest is given, in bytes.
+/// Unit of a guest's memory, in bytes.
 const MIB: u64 = 1 << 20;
 
 pub(in crate::calls) const CALLS: Calls = &[
@@ -76,7 +76,7 @@ fn assert_operation_valid(ctx: &Ctx, args: &Args) -> CallResult {
     Ok(nothing())
 }
 
-/// Bytes that the host gives beside the guest's own.
+/// Returns the host memory needed in addition to the guest's, in bytes.
 fn overhead(view: &View<'_>, machine: &Ref) -> Result<u64, ApiError> {
     let disks = references(view, machine, vm::Field::VBDs)?.len();
     let disks = u64::try_from(disks).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! What comes in, right and wrong.
+//! Valid and invalid requests.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ async fn a_body_that_is_too_long_is_not_kept() {
         let chunked = head.contains("chunked");
         let sending = async {
             let block = " ".repeat(4096);
-            // The server need not take all of it.
+            // The server need not read the whole body.
             for _ in 0..if expects { 0 } else { 76 } {
                 let text = if chunked { format!("1000\r\n{block}\r\n") } else { block.clone() };
                 if writer.write_all(text.as_bytes()).await.is_err() {
@@ -126,7 +126,7 @@ async fn a_head_has_bounds() {
     for headers in [many, long] {
         let mut stream = room.connect().await;
         let request = format!("POST / HTTP/1.1\r\nHost: h\r\n{headers}\r\n");
-        // It may be refused before it is sent.
+        // The server may refuse the request before it is sent completely.
         let _refused = stream.write_all(request.as_bytes()).await;
         let (head, _) = read_answer(&mut stream).await;
         assert!(head.starts_with("http/1.1 431"), "{head}");
@@ -164,7 +164,7 @@ async fn what_a_connection_has_ends_with_it() {
     room.echo.left.notified().await;
 }
 
-/// Somebody has forwarded the socket to a port, and has a browser open.
+/// The socket is forwarded to a TCP port, and a web page calls it.
 #[tokio::test]
 async fn a_page_in_a_browser_is_not_served_at_the_socket() {
     let room = room();

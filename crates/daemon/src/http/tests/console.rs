@@ -1,4 +1,4 @@
-//! Serial lines.
+//! Serial consoles.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -27,7 +27,7 @@ async fn a_console_carries_bytes_both_ways() {
     let mut echo = [0; 10];
     stream.read_exact(&mut echo).await.unwrap();
     assert_eq!(&echo, b"early late");
-    // At this socket the connection is a session, which ends when it becomes a console.
+    // A connection over the Unix socket has a session, which ends when it becomes a console.
     let mut unnamed = room.connect().await;
     let request = "CONNECT /console?uuid=echo HTTP/1.1\r\nHost: h\r\n\r\nhello";
     unnamed.write_all(request.as_bytes()).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_browser_has_a_console_by_a_websocket() {
     for (query, headers, status) in [
         ("uuid=echo&session_id=root", "", "426"),
         ("uuid=echo&session_id=other", UPGRADE, "401"),
-        // Any page can make a browser send its cookies.
+        // Any web page can make a browser send its cookies.
         ("uuid=echo&session_id=other", &format!("{UPGRADE}Cookie: session_id=root\r\n"), "401"),
         ("uuid=other&session_id=root", UPGRADE, "404"),
     ] {
@@ -69,7 +69,7 @@ async fn a_browser_has_a_console_by_a_websocket() {
     for part in ["http/1.1 101", "s3pplmbitxaq9kygzzhzrbk+xoo=", "protocol: binary"] {
         assert!(head.contains(part), "{head}");
     }
-    // Its mask changes nothing.
+    // The mask is zero, so the payload is unchanged.
     stream.write_all(&[0x82, 0x82, 0, 0, 0, 0, b'h', b'i']).await.unwrap();
     let mut frame = [0; 4];
     stream.read_exact(&mut frame).await.unwrap();

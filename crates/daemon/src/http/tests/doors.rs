@@ -41,7 +41,7 @@ async fn tls_and_plain_are_different_doors() {
         let (_, body) = ask(&mut stream, "/jsonrpc", &json("test.peer")).await;
         assert!(body.contains("Tcp(127.0.0.1:"), "{body}");
     }
-    // Who speaks no TLS there is cut off, and holds up nobody.
+    // A client without TLS is disconnected and does not delay the others.
     let mut silent = TcpStream::connect(("127.0.0.1", ports[0])).await.unwrap();
     let mut wrong = TcpStream::connect(("127.0.0.1", ports[0])).await.unwrap();
     wrong.write_all(b"POST / HTTP/1.1\r\n\r\n").await.unwrap();

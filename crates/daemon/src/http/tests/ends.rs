@@ -1,4 +1,4 @@
-//! Who is let in, and how it ends.
+//! Connection limits, and ends of connections.
 
 use std::sync::Arc;
 

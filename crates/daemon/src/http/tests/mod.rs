@@ -1,4 +1,4 @@
-//! The doors, with real sockets and somebody behind them who answers with what he was asked.
+//! Tests of the server with real sockets and a handler that echoes its calls.
 
 mod calls;
 mod console;
@@ -21,10 +21,10 @@ use super::limits::ConnectionLimiter;
 use super::{ApiHandler, ApiListener, ConsoleError, ConsoleRequest, Peer, Server};
 use crate::sessions::ConnectionSession;
 
-/// Longer than any test takes.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Answers with what it was asked.
+/// Handler that answers with its input.
 #[derive(Debug, Default)]
 struct Echo {
     began: Arc<Notify>,
@@ -94,7 +94,7 @@ struct Room {
     server: Server,
 }
 
-/// A server on a Unix socket.
+/// Creates a server on a Unix socket.
 fn room() -> Room {
     room_with(LONG, &ConnectionLimiter::default())
 }
@@ -123,7 +123,7 @@ async fn connect(path: &Path) -> UnixStream {
     UnixStream::connect(path).await.unwrap()
 }
 
-/// A head and a body; the connection is read no further.
+/// Reads the head and body of one response.
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> (String, String) {
     let mut all = Vec::new();
     let head = loop {
@@ -151,10 +151,10 @@ async fn ask(
     read_answer(stream).await
 }
 
-/// The server has nothing more to say.
+/// Returns whether the server has closed the connection without further data.
 async fn is_closed(stream: &mut (impl AsyncRead + Unpin)) -> bool {
     let mut rest = Vec::new();
-    // A reset is an end as well.
+    // A reset also counts as closed.
     let _reset = stream.read_to_end(&mut rest).await;
     rest.is_empty()
 }

@@ -2,7 +2,7 @@ use tokio::io::duplex;
 
 use super::*;
 
-/// A frame as a client sends it.
+/// Builds a frame of a client.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [1, 2, 3, 0xff];
     let mut bytes = frame(0, payload);

@@ -5,10 +5,10 @@ use xenapi::Value;
 use xenapi::table::vm;
 
 use super::{DEADLINE, machine, open, wait};
-use crate::db::testing::of;
+use crate::db::tests::random::of;
 use crate::persistence::CloseError;
 
-/// A store with a mistake: it panics at the second batch.
+/// A store with a bug: it panics at the second batch.
 #[derive(Debug, Default)]
 struct Broken {
     store: MemoryStore,
@@ -40,7 +40,7 @@ fn who_stores_no_more_says_so() {
     assert!(!memory.clone().load().unwrap().clean, "the next start knows");
 }
 
-/// Tells of each batch whether it may use the room that is kept.
+/// A store that reports whether each batch may use reserved space.
 #[derive(Debug)]
 struct Asked {
     store: MemoryStore,

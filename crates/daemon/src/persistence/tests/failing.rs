@@ -3,7 +3,7 @@ use xenapi::Value;
 use xenapi::table::{vbd, vdi, vm};
 
 use super::{Held, generation, machine, name, open, wait};
-use crate::db::testing::{all, check, disk, of, since};
+use crate::db::tests::random::{all, check, disk, of, since};
 use crate::db::{Change, Db, Ref};
 use crate::persistence::Persistence;
 
@@ -58,7 +58,7 @@ fn what_has_changed_since_is_left_alone() {
         .unwrap();
     goes.send(()).unwrap();
     assert_eq!(comes.recv(), Ok(4));
-    // Nothing else may be stored before both changes are made: it is held once more.
+    // Hold this batch as well, so that both changes are in the next one.
     db.write_observed(|tx| tx.set(&vm, vm::Field::name_label, Value::text("held"))).unwrap();
     assert_eq!(comes.recv(), Ok(1));
     let asked = db
@@ -112,8 +112,8 @@ fn too_much_that_waits_is_refused() {
     persistence.close().unwrap();
 }
 
-/// A database over a store of which every batch is let through when it is told, with a batch of
-/// nothing under way that finds no room.
+/// Creates a database whose next batch fails for lack of space. A batch is under way, and each
+/// batch waits for a permit.
 fn about_to_fail() -> (MemoryStore, Db, Persistence, std::sync::mpsc::Sender<()>) {
     let (store, comes, goes) = Held::over(MemoryStore::default());
     let memory = store.store.clone();
@@ -136,7 +136,8 @@ fn what_is_used_since_stays_and_all_that_was_made_with_it() {
         })
         .unwrap();
     let (unused, unused_made) = machine(&db, "unused");
-    // It is looked at and changed by who asked, which is taken back as well.
+    // A later requested change uses the object. It is rolled back as well, so the object stays
+    // unused.
     let (slot, late) = db
         .change(|tx| {
             let vdi = tx.create(of("VDI"), Vec::new())?;
@@ -186,10 +187,10 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
             Ok(tx.generation())
         })
         .unwrap();
-    // Such as a scan finds it.
+    // A scan would create such a record.
     let found = vec![(vdi::Field::uuid.into(), uuid)];
     let found = db.write_observed(|tx| tx.create(of("VDI"), found)).unwrap();
-    // The first batch is stored, the second one is not.
+    // The first batch succeeds, the second one fails.
     goes.send(()).unwrap();
     assert_eq!(comes.recv(), Ok(1));
     memory.set_room(Some(0));
@@ -208,7 +209,7 @@ fn a_uuid_that_another_has_by_now_is_left_to_it() {
     assert!(db.read(|view| view.object(of("VDI"), &found).is_ok()));
 }
 
-/// A later version has written so much into a row that nothing may be added to it.
+/// A later version wrote a row so large that no field fits in addition.
 #[test]
 fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
     let before = MemoryStore::default();
@@ -232,7 +233,7 @@ fn a_row_that_no_store_takes_keeps_no_other_from_being_stored() {
         db.write_observed(|tx| tx.set(&vm, vm::Field::name_label, Value::Str(name))).unwrap();
     };
     named("n".repeat(200));
-    // One that is asked for at the same moment may be taken back with it.
+    // A change requested at the same moment may be rolled back with it.
     let create = || wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).is_ok();
     assert!((0..3).any(|_| create()));
     let long = "n".repeat(201);

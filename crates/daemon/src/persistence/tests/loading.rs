@@ -3,12 +3,12 @@ use xenapi::Value;
 use xenapi::table::{task, vm};
 
 use super::{NOW, generation, machine, name, numbered, open, update_allowed, wait};
-use crate::db::testing::{of, since};
+use crate::db::tests::random::{of, since};
 use crate::persistence::Persistence;
 
 const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
 
-/// A row of a machine with these fields beside its UUID.
+/// Builds a row of a VM with a UUID and these fields.
 fn row(fields: &str) -> String {
     format!(
         "{{\"ref\":\"OpaqueRef:a\",\"age\":1,\"made\":2,\"changed\":3,\
@@ -16,7 +16,7 @@ fn row(fields: &str) -> String {
     )
 }
 
-/// A store with these rows.
+/// Creates a store with these rows.
 fn store(rows: &[(&'static str, &str, &str)]) -> MemoryStore {
     let mut batch = Batch { generation: 9, ceiling: 9, clean: true, ..Batch::default() };
     for (table, name, text) in rows {

@@ -1,4 +1,4 @@
-//! A store that survives the database over it, and can be held or made too small.
+//! Tests with a store that outlives the database and can be held back or run out of space.
 
 mod breaking;
 mod failing;
@@ -15,18 +15,18 @@ use xenapi::{Date, Value};
 
 use super::Persistence;
 use crate::allowed_operations::update_allowed;
-use crate::db::testing::{numbered, of};
+use crate::db::tests::random::{numbered, of};
 use crate::db::{Db, Ref, View};
 
 const NOW: Date = Date(1_000_000_000);
-/// Longer than anything here takes.
+/// Longer than any test.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 fn open(store: impl Store + 'static) -> (Db, Persistence) {
     Persistence::open(Box::new(store), numbered, update_allowed, NOW).unwrap()
 }
 
-/// Waits for something to be stored.
+/// Waits for a future with a deadline.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(DEADLINE, future).await.unwrap() })
@@ -45,7 +45,7 @@ fn name(db: &Db, vm: &Ref) -> Value {
     db.read(|view| view.get(vm, vm::Field::name_label).unwrap().clone())
 }
 
-/// Everything that a restart keeps, with generations.
+/// Returns everything that a restart preserves, with generations.
 fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
     let classes = xenapi::table::classes()
         .iter()
@@ -56,7 +56,7 @@ fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
         for field in object.class().fields.iter().filter(|field| field.volatile) {
             members.remove(field.name);
         }
-        // Their order is that of age after a restart.
+        // A restart orders set members by age.
         for member in members.values_mut() {
             if let Value::Set(members) = member {
                 members.sort_by_key(|one| format!("{one:?}"));
@@ -67,17 +67,17 @@ fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
     objects.map(|object| (object.reference().clone(), row(object))).collect()
 }
 
-/// A store in which each batch waits to be let through.
+/// A store in which each batch waits for a permit.
 #[derive(Debug)]
 struct Held {
     store: MemoryStore,
-    /// Tells how many rows a batch has.
+    /// Reports the number of rows of each batch.
     came: Sender<usize>,
-    /// Lets one through.
+    /// Receives permits.
     go: Receiver<()>,
 }
 
-/// Hears how many rows each batch has.
+/// Receives the number of rows of each batch.
 struct Comes(Receiver<usize>);
 
 impl Comes {
@@ -104,7 +104,7 @@ impl Store for Held {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let _ = self.came.send(batch.changes.len());
-        // Whoever lets through is gone, or waits for this in vain: nothing is held any more.
+        // If the test has ended or waits for this batch, let it through.
         let _ = self.go.recv_timeout(DEADLINE);
         self.store.commit(batch)
     }

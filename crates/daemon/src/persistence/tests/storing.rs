@@ -7,7 +7,7 @@ use xenapi::Value;
 use xenapi::table::{session, task, vm};
 
 use super::{Held, NOW, generation, kept, machine, name, numbered, open, update_allowed, wait};
-use crate::db::testing::{all, check, of, since, what, write, writes};
+use crate::db::tests::random::{all, check, of, since, what, write, writes};
 use crate::db::{Db, Ref};
 use crate::persistence::Persistence;
 
@@ -47,7 +47,7 @@ fn references_and_generations_survive() {
     assert_eq!(order, [one, two]);
 }
 
-/// How changes since a generation are told.
+/// Returns the changes since a generation, by kind.
 fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
     db.read(|view| {
         let told = since(view, generation);
@@ -61,7 +61,7 @@ fn after_an_unclean_end_everything_is_told_again() {
     let (db, persistence) = open(store.clone());
     let (vm, made) = machine(&db, "vm");
     wait(persistence.wait_generation(made)).unwrap();
-    // Somebody is told of what no store has seen.
+    // A change is published that was never stored.
     let busy = || Some(Value::text("start"));
     db.write_observed(|tx| tx.set_key(&vm, vm::Field::current_operations, "task", busy())).unwrap();
     let told_until = generation(&db);
@@ -90,7 +90,7 @@ fn what_is_made_is_told_when_it_is_stored() {
     assert_eq!(name(&db, &vm), Value::text("vm"), "it can be used at once");
     let vms = || db.read(|view| (view.count(of("VM")), view.count_published(of("VM"))));
     assert_eq!((told(&db, before), vms()), (Vec::new(), (1, 0)));
-    // It is changed after it was made, and another is noted.
+    // The object changes after its creation, and another object is observed.
     let other = db
         .write_observed(|tx| {
             tx.set(&vm, vm::Field::name_label, Value::text("other"))?;
@@ -98,7 +98,7 @@ fn what_is_made_is_told_when_it_is_stored() {
         })
         .unwrap();
     assert_eq!(told(&db, before), [], "in order");
-    // Whoever names it is told no earlier, however few or many others there are.
+    // A query by object publishes no earlier, for few or many objects.
     let named = || {
         let one = [vm.clone()].into();
         let both = [vm.clone(), other.clone()].into();
@@ -201,7 +201,7 @@ fn nothing_is_stored_after_the_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Changes of both kinds, some of which find no room, then an end of either kind.
+    /// Makes changes of both kinds, some of which find no space, then a clean or abrupt stop.
     #[test]
     fn what_is_stored_is_what_is_there_after_a_restart(
         changes in prop::collection::vec(
@@ -222,7 +222,7 @@ proptest! {
                 continue;
             }
             if room == 0 {
-                // Everything else is stored, so that this is all that finds no room.
+                // Persist everything else first, so that only this change finds no space.
                 wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
                 let before = db.read(all);
                 store.set_room(Some(0));
@@ -236,7 +236,7 @@ proptest! {
             }
         }
         db.read(check);
-        // A change that is stored after all that was noted.
+        // Its batch follows all observed changes.
         wait(persistence.change(|tx| tx.create(of("network"), Vec::new()))).unwrap();
         if clean {
             persistence.close().unwrap();
@@ -255,7 +255,7 @@ proptest! {
     }
 }
 
-/// Members of sets in an order of their own: who comes back to a set comes last.
+/// Sorts set members, because a rollback may move a member to the end.
 fn sorted(mut all: std::collections::BTreeMap<Ref, Value>) -> Vec<(Ref, Value)> {
     for record in all.values_mut() {
         let Value::Map(members) = record else { continue };
@@ -281,10 +281,10 @@ fn what_was_noted_is_stored_before_anybody_is_told() {
     assert!(told.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     goes.send(()).unwrap();
     wait(told).unwrap();
-    // As a crash leaves it.
+    // Loads the state as a crash leaves it.
     let (after, _durable) = open(memory);
     assert!(after.read(|view| view.get(&vm, vm::Field::power_state).is_ok()));
-    // What is true of the moment only is not waited for.
+    // Volatile fields are not waited for.
     db.write_observed(|tx| tx.set(&vm, vm::Field::allowed_operations, Value::Set(Vec::new())))
         .unwrap();
     wait(persistence.wait_attempt()).unwrap();

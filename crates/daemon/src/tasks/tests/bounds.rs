@@ -1,4 +1,4 @@
-//! The bound of calls that are under way at once.
+//! Limits of concurrent calls.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -10,13 +10,13 @@ use super::ended;
 use crate::db::Ref;
 use crate::dispatch::limits::{CallPermit, MAX_PENDING_OF_SESSION};
 use crate::tasks::Status;
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 fn the(test_app: &TestApp, class: &'static Class) -> Ref {
     test_app.app.db.read(|view| view.all(class).next().unwrap().reference().clone())
 }
 
-/// All that this session may have.
+/// Takes all permits of the session.
 fn all_places(test_app: &TestApp) -> Vec<CallPermit> {
     let mut held = Vec::new();
     while let Ok(call_permit) = test_app.app.call_limiter.take(&test_app.session) {
@@ -25,12 +25,12 @@ fn all_places(test_app: &TestApp) -> Vec<CallPermit> {
     held
 }
 
-/// Asks what is new of the pool after this token.
+/// Returns the parameters of `event.from` for the pool after this token.
 fn from(token: &Value, timeout_s: f64) -> [Value; 3] {
     [Value::Set(vec![Value::text("pool")]), token.clone(), Value::Float(timeout_s)]
 }
 
-/// How many events were told, and the token of the next look.
+/// Returns the number of events and the next token.
 fn told(answer: Value) -> (usize, Value) {
     let Value::Map(mut answer) = answer else { panic!("no map") };
     let Some(Value::Set(events)) = answer.remove("events") else { panic!("no events") };
@@ -66,7 +66,7 @@ async fn events_are_told_with_all_places_taken() {
     assert_eq!(told(answer.unwrap()).0, 1);
 }
 
-/// More clients than there are places wait, as long as they like.
+/// More clients than permits wait for events for any time.
 #[tokio::test]
 async fn who_waits_for_events_takes_no_place() {
     let test_app = TestApp::new().await;

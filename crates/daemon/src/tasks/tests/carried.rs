@@ -6,7 +6,7 @@ use super::{begun, ended, field, root, status, tasks};
 use crate::db::Ref;
 use crate::dispatch::text;
 use crate::tasks::{Cancellable, Status, begin, cancel, destroy, end as ends_as, result_text};
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 #[tokio::test]
 async fn a_call_is_carried_out_as_a_task() {
@@ -30,7 +30,7 @@ async fn a_call_is_carried_out_as_a_task() {
     assert_eq!(enabled, Ok(Value::Bool(false)));
 }
 
-/// Clients read the result as XML-RPC, whatever they speak.
+/// Clients parse the result as XML-RPC, whichever protocol they use.
 #[tokio::test]
 async fn a_result_is_the_text_of_a_value() {
     let test_app = TestApp::new().await;
@@ -99,7 +99,7 @@ async fn progress_goes_forward_in_steps() {
     assert_eq!(progress(), Value::Float(1.0));
 }
 
-/// Clients wait while a task is pending: it is, until it has ended.
+/// Clients wait while a task is pending, which it is until it has ended.
 #[tokio::test]
 async fn a_cancel_is_a_wish() {
     let test_app = TestApp::new().await;
@@ -156,7 +156,7 @@ async fn only_its_owner_and_operators_end_a_task() {
     may("other", Role::PoolOperator).unwrap();
 }
 
-/// A call that may not begin is refused, and leaves no task that somebody must see to.
+/// A refused call leaves no task that a client would have to destroy.
 #[tokio::test]
 async fn what_is_refused_at_once_is_no_task() {
     let test_app = TestApp::new().await;
@@ -170,7 +170,7 @@ async fn what_is_refused_at_once_is_no_task() {
     assert_eq!(test_app.app.call_limiter.taken(), 0);
 }
 
-/// It may be what makes room.
+/// The call may free space.
 #[tokio::test]
 async fn a_task_that_cannot_be_stored_is_carried_out() {
     let test_app = TestApp::new().await;
@@ -196,12 +196,12 @@ async fn a_call_goes_on_when_its_caller_goes_away() {
             Ok(Value::text(""))
         })
     });
-    // It is looked at once, and dropped while its record is being stored.
+    // The future is polled once and dropped while its record is being stored.
     let _gone = tokio::time::timeout(std::time::Duration::ZERO, begun).await;
     told.await.unwrap();
 }
 
-/// Whoever asks for a cancel between the end and its record does not change what came of it.
+/// A cancel between the end of the call and its record does not change the result.
 #[tokio::test]
 async fn a_cancel_that_comes_too_late_changes_nothing() {
     let test_app = TestApp::new().await;

@@ -7,7 +7,7 @@ use super::{begun, field, status, tasks};
 use crate::db::Ref;
 use crate::tasks::expiry::{collect, expire_loop};
 use crate::tasks::{KEPT, KEPT_AT_LEAST, MAX_ENDED, MAX_ENDED_IN_ALL, Status, take_over};
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 #[tokio::test]
 async fn tasks_that_have_ended_are_forgotten_in_time() {
@@ -21,7 +21,7 @@ async fn tasks_that_have_ended_are_forgotten_in_time() {
     let kept = i64::try_from(KEPT.as_secs()).unwrap();
     test_app.hands.pass(kept - 1);
     assert_eq!(collect(&test_app.app), Some(test_app.app.clock.now() + Duration::from_secs(1)));
-    // Somebody sets the clock on the wall: nothing is forgotten for that.
+    // The wall clock is set. No task may expire because of that.
     test_app.hands.set(1 << 40);
     collect(&test_app.app);
     assert_eq!(tasks(&test_app), 2);
@@ -67,7 +67,7 @@ async fn of_very_many_that_end_at_once_the_first_go_at_once() {
     assert_eq!(test_app.app.tasks.inner().ended.len(), MAX_ENDED_IN_ALL);
 }
 
-/// Nobody calls: whoever forgets is woken by the end of a task.
+/// No call is made: the expiry loop is notified by the end of a task.
 #[tokio::test]
 async fn somebody_sees_to_it() {
     let test_app = TestApp::new().await;

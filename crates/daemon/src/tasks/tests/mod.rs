@@ -1,4 +1,4 @@
-//! Tasks in a house of their own.
+//! Tests of tasks.
 
 mod bounds;
 mod carried;
@@ -12,7 +12,7 @@ use xenapi::table::{Role, task};
 use super::{Cancellable, Status, begin};
 use crate::db::Ref;
 use crate::dispatch::{CallResult, Ctx, text};
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 fn field(test_app: &TestApp, it: &Ref, field: task::Field) -> Value {
     test_app.app.db.read(|view| view.get(it, field).unwrap().clone())
@@ -35,7 +35,7 @@ fn root(test_app: &TestApp) -> Ctx {
     test_app.ctx_of("root", Role::PoolAdmin, "VM.start")
 }
 
-/// A task of this user that ends as it is told.
+/// Starts a task of this user that ends with the result sent to it.
 async fn begun(test_app: &TestApp, user: &str) -> (Ref, oneshot::Sender<CallResult>) {
     let (end, ends) = oneshot::channel();
     let ctx = test_app.ctx_of(user, Role::ReadOnly, "VM.start");

@@ -4,7 +4,7 @@ use xenapi::table::{Role, task};
 use super::{begun, field, status, tasks};
 use crate::dispatch::limits::MAX_PENDING_OF_SESSION;
 use crate::tasks::{Status, create};
-use crate::trial::TestApp;
+use crate::tests::app::TestApp;
 
 #[tokio::test]
 async fn a_client_says_what_becomes_of_its_own_task() {
@@ -71,7 +71,7 @@ async fn a_task_that_cannot_be_stored_leaves_nothing_and_one_that_is_there_goes(
     test_app.store.set_room(Some(0));
     assert_eq!(create().await.unwrap_err().code, "OUT_OF_SPACE");
     assert_eq!(known(), (1, 2, 1));
-    // That they are gone is true whether it can be stored or not.
+    // They are destroyed even if that cannot be stored.
     for it in [one, other] {
         test_app.call("task.destroy", [it]).await.unwrap();
     }
@@ -83,7 +83,7 @@ async fn a_task_that_cannot_be_stored_leaves_nothing_and_one_that_is_there_goes(
     }
 }
 
-/// Somebody who may only read makes them.
+/// Read-only users create these tasks.
 #[tokio::test]
 async fn what_a_client_keeps_in_a_task_is_bounded() {
     let test_app = TestApp::new().await;
@@ -95,7 +95,7 @@ async fn what_a_client_keeps_in_a_task_is_bounded() {
         let refused = test_app.refused(&format!("task.set_{set}"), [it.value(), value]).await;
         assert_eq!(refused[..2], ["VALUE_NOT_SUPPORTED", set]);
     }
-    // However full it is, it ends.
+    // A task can always end, whatever its size.
     test_app.call("task.set_result", [it.value(), Value::text("y".repeat(3 << 10))]).await.unwrap();
     test_app.call("task.cancel", [it.value()]).await.unwrap();
     assert_eq!(status(&test_app, &it), Status::Cancelled);

@@ -1,4 +1,4 @@
-//! What was answered is so after the daemon's death, however soon that comes.
+//! Answered changes survive a kill of the daemon, however soon it comes.
 
 use xenapi::Value;
 
@@ -59,7 +59,7 @@ fn a_death_after_an_answer_loses_nothing() {
     assert_eq!(world.messages(&machine), Vec::<String>::new());
 }
 
-/// As for an update of the daemon's package.
+/// As in an update of the daemon's package.
 #[test]
 fn a_guest_outlives_an_orderly_end_of_the_daemon() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! A network card of the host, by which guests reach whoever is at the other end of its cable.
+//! A host NIC through which guests reach a peer at the other end of its cable.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use super::nets::{hears, run};
 use super::records::{interface, of, record, start, with};
 use super::world::{PATIENCE, World};
 
-/// Who is at the other end, and the guest.
+/// Addresses of the peer and of the guest.
 const FAR: &str = "10.98.0.1";
 const NEAR: &str = "10.98.0.2";
 
 #[test]
 fn a_guest_reaches_what_is_behind_a_card() {
-    in_own_network("cards::a_guest_reaches_what_is_behind_a_card", || {
+    in_own_network(concat!(module_path!(), "::a_guest_reaches_what_is_behind_a_card"), || {
         run("ip link set dev lo up");
         run("ip link add card0 type veth peer name far0");
         run(&format!("ip addr add {FAR}/24 dev far0"));
@@ -29,7 +29,7 @@ fn a_guest_reaches_what_is_behind_a_card() {
         let vif = world.made("VIF.create", &[interface(&machine.reference, &net)]);
         world.call("VM.start", &start(&machine.reference));
         let mut shell = world.shell(&machine);
-        // Nobody gives it an address.
+        // No DHCP server assigns the guest an address.
         let take =
             format!("killall udhcpc; ip addr add {NEAR}/24 dev eth0; ip link set dev eth0 up");
         shell.run(&take, PATIENCE).unwrap();
@@ -48,7 +48,7 @@ fn a_guest_reaches_what_is_behind_a_card() {
         assert!(error.contains("PIF_DEVICE_NOT_FOUND"), "{error}");
         world.call("PIF.forget", &of(&pif));
         world.call("VIF.destroy", &of(&vif));
-        // Its bridge goes with the last network of it.
+        // The bridge is removed with the last network that uses it.
         let bridge = world.record("network", &net).text("bridge").to_owned();
         let there = || Path::new("/sys/class/net").join(&bridge).exists();
         let named = [

@@ -1,7 +1,7 @@
-//! CDs that are put into a drive of a machine and taken out, also while its guest runs.
+//! CDs that are inserted into a drive of a VM and ejected, also while its guest runs.
 //!
-//! The test guest's kernel has no driver of AHCI, so that the guest here is a few bytes of code, which
-//! read a drive by the firmware's.
+//! The test guest's kernel has no AHCI driver. So the guest here is a few bytes of code that read a
+//! drive through the firmware.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,17 +16,17 @@ use xenapi::client::ClientError;
 use super::records::{of, with};
 use super::world::{Machine, PATIENCE, World};
 
-/// Where the first sector says what is to be read.
+/// Offset of the read request in the boot sector.
 const PACKET_AT: u8 = 64;
-/// What the guest says where it has read nothing, and how what it has read begins.
+/// Output of the guest if it read nothing, and start of the line if it read a CD.
 const NOTHING: u8 = b'-';
 const CONTENT: &str = "this is ";
-/// How often it is asked: what it finds stays.
+/// Number of reads. The result must not change.
 const LOOKS: usize = 3;
 
-/// A first sector of a disk: it reads the first sector of the first CD drive and says the line that
-/// is there. For a byte on the serial line it lets firmware boot again, which resets the machine and asks
-/// the drive whether it is ready: after a change of its medium nothing can be read before.
+/// Builds a boot sector that reads the first sector of the first CD drive and prints the line
+/// there. A byte on the serial line makes it boot again, which resets the VM and polls the drive's
+/// readiness. Without that poll, a read after a change of the medium fails.
 #[rustfmt::skip]
 fn sector() -> Vec<u8> {
     let mut sector = vec![
@@ -59,14 +59,14 @@ fn sector() -> Vec<u8> {
     ];
     assert!(sector.len() <= usize::from(PACKET_AT), "{}", sector.len());
     sector.resize(PACKET_AT.into(), 0);
-    // Its length, one sector, to 0x8000, from the first one.
+    // Size of the request, one sector, to address 0x8000, from sector 0.
     sector.extend([16, 0, 1, 0, 0x00, 0x80, 0, 0]);
     sector.resize(510, 0);
     sector.extend([0x55, 0xaa]);
     sector
 }
 
-/// A machine with a drive, and its guest once it runs.
+/// A VM with a CD drive, and its guest once it runs.
 struct Trial {
     world: World,
     machine: Machine,
@@ -76,7 +76,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// The machine has no drive yet.
+    /// Creates the VM without a drive.
     fn new() -> Self {
         let mut world = World::new();
         let machine = world.plain("cds");
@@ -90,7 +90,7 @@ impl Trial {
         self.world.daemon.xe_prints(words).unwrap()
     }
 
-    /// Storage for CDs, with these.
+    /// Creates an SR with these CDs.
     fn discs(&self, names: &[&str]) {
         let place = self.world.daemon.dir().join("discs");
         std::fs::create_dir(&place).unwrap();
@@ -106,7 +106,7 @@ impl Trial {
         }
     }
 
-    /// Starts it. Nothing of what the guest says is missed.
+    /// Starts the VM. It starts paused, so that no output of the guest is missed.
     fn start(&mut self) {
         self.xe(&["vm-param-set", &self.of, "HVM-boot-params:order=dc"]);
         self.xe(&["vm-start", "vm=cds", "paused=true"]);
@@ -119,7 +119,7 @@ impl Trial {
         self.stays();
     }
 
-    /// Its resets are no ends from now on: what is found in one and the same domain is the matter here.
+    /// Makes QEMU handle resets itself from now on, so that the test stays in one domain.
     fn stays(&mut self) {
         let daemon = &mut self.world.daemon;
         daemon.process.kill().unwrap();
@@ -131,7 +131,7 @@ impl Trial {
         self.world.client = daemon.client().unwrap();
     }
 
-    /// Which CD the guest says that it has found.
+    /// Returns the CD that the guest reports.
     fn said(&mut self) -> Option<String> {
         let line = self.line.as_mut().unwrap();
         loop {
@@ -140,19 +140,19 @@ impl Trial {
             match said.trim_end().strip_prefix(CONTENT) {
                 Some(name) => return Some(name.to_owned()),
                 None if said.as_bytes() == [NOTHING, b'\n'] => return None,
-                // Firmware talks as well.
+                // The firmware prints lines, too.
                 None => {}
             }
         }
     }
 
-    /// Which CD the guest finds in its drive now.
+    /// Returns the CD that the guest now finds in its drive.
     fn reads(&mut self) -> Option<String> {
         self.line.as_mut().unwrap().get_mut().write_all(b".").unwrap();
         self.said()
     }
 
-    /// The guest finds this CD, or none, and everybody says so.
+    /// Asserts that the guest, the records and `xe` agree on the inserted CD, or on none.
     fn holds(&mut self, name: Option<&str>) {
         for _ in 0..LOOKS {
             assert_eq!(self.reads().as_deref(), name);
@@ -160,7 +160,7 @@ impl Trial {
         self.shows(name);
     }
 
-    /// The records of it, and what `xe` shows.
+    /// Asserts what the records and `xe` show.
     fn shows(&mut self, name: Option<&str>) {
         let drive = self.world.record("VBD", &self.drive);
         assert_eq!(drive.flag("empty"), name.is_none());
@@ -187,7 +187,7 @@ impl Trial {
 fn cds_are_changed_while_a_guest_runs() {
     let mut trial = Trial::new();
     trial.discs(&["one", "two"]);
-    // While it is halted: a drive with a CD, without, gone, and there again.
+    // Halted VM: a drive with a CD, without one, destroyed, and created again.
     let add = ["vm-cd-add", "vm=cds", "cd-name=one", "device=3"];
     trial.xe(&add);
     trial.xe(&["vm-cd-eject", "vm=cds"]);
@@ -216,7 +216,7 @@ fn cds_are_changed_while_a_guest_runs() {
     assert_eq!(trial.world.daemon.leftovers(), Vec::<String>::new());
 }
 
-/// What cannot be is refused as XenServer does, and changes nothing.
+/// Invalid calls fail as in XenServer and change nothing.
 fn by_calls(trial: &mut Trial) {
     let (drive, disk) = (trial.drive.clone(), trial.machine.slot.clone());
     let disc = trial.world.record("VBD", &drive).text("VDI").to_owned();

@@ -1,4 +1,4 @@
-//! A wall clock that somebody sets while guests run.
+//! A wall clock that is set while guests run.
 
 use testkit::clock::WallClock;
 
@@ -6,11 +6,11 @@ use super::records::{of, start};
 use super::world::{PATIENCE, World};
 
 const DAY_S: i64 = 86_400;
-/// More than a test takes, in seconds.
+/// Longer than a test takes, in seconds.
 const NEAR_S: i64 = 1800;
 
-/// A guest's own reboot is no end of it, by whatever clock it is seen, and a daemon that finds
-/// another time at its start finds the machine as it was.
+/// A guest's own reboot does not halt the VM, whatever the clock. A daemon that starts with another
+/// time finds the VM unchanged.
 #[test]
 fn a_clock_that_is_set_ends_no_machine() {
     let clock = WallClock::new().unwrap();

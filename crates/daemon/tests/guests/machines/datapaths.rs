@@ -1,4 +1,4 @@
-//! What those tell who serve disks and interfaces.
+//! Statistics of the processes that serve disks and NICs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use model::report::{DiskStats, NicStats, Stats};
 use super::world::{PATIENCE, World};
 
 impl World {
-    /// What each `ringway-io` tells.
+    /// Returns the statistics of each `ringway-io`.
     pub(crate) fn datapaths(&self) -> Vec<Stats> {
         let folders = std::fs::read_dir(self.daemon.dir().join("run/io")).unwrap();
         let controls = folders.map(|folder| folder.unwrap().path().join("control.sock"));
@@ -25,14 +25,14 @@ impl World {
         controls.filter(|path| path.exists()).map(stats).collect()
     }
 
-    /// What the datapath tells of a disk, if it serves it.
+    /// Returns the statistics of a disk, if it is served.
     pub(crate) fn served(&mut self, slot: &str) -> Option<DiskStats> {
         let id = self.record("VBD", slot).text("uuid").to_owned();
         let mut disks = self.datapaths().into_iter().flat_map(|stats| stats.disks);
         disks.find(|disk| disk.id == id)
     }
 
-    /// Asks the datapath until this is so of a disk: nobody tells when it was told.
+    /// Polls the statistics of a disk until a condition holds. No event reports applied settings.
     pub(crate) fn until_served(&mut self, slot: &str, is: impl Fn(&DiskStats) -> bool) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -45,14 +45,14 @@ impl World {
         }
     }
 
-    /// What the switch tells of an interface.
+    /// Returns the statistics of a NIC.
     pub(crate) fn port(&mut self, vif: &str) -> Option<NicStats> {
         let id = self.record("VIF", vif).text("uuid").to_owned();
         let mut nics = self.datapaths().into_iter().flat_map(|stats| stats.nics);
         nics.find(|nic| nic.id == id)
     }
 
-    /// Whether the switch has an interface, and the host is in its network.
+    /// Returns whether the switch serves a VIF and its network has an uplink.
     pub(crate) fn is_served(&mut self, vif: &str) -> bool {
         let Some(port) = self.port(vif) else { return false };
         let mut networks = self.datapaths().into_iter().flat_map(|stats| stats.networks);

@@ -1,4 +1,4 @@
-//! Devices that change under a guest.
+//! Devices that change while a guest runs.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use xenapi::Value;
 use super::records::{interface, of, record, start, with};
 use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
-/// Requests a second that the capped disk may do, and how many are tried.
+/// IOPS limit of the capped disk, and number of requests.
 const IOPS: u64 = 10;
 const TRIED: u64 = 60;
-/// Blocks in which the guest's kernel counts.
+/// Block size in which the guest's kernel counts.
 const SECTOR: i64 = 512;
 
 #[test]
@@ -21,7 +21,7 @@ fn interfaces_disks_and_limits_change_while_a_guest_runs() {
     let mut shell = world.shell(&machine);
     shell.run("modprobe virtio_net", PATIENCE).unwrap();
 
-    // A network interface comes and goes, and what the host has of it.
+    // A VIF is plugged and unplugged, and so are its resources on the host.
     let net = [("name_label", Value::text("n")), ("other_config", record([]))];
     let net = world.made("network.create", &[record(net)]);
     let vif = world.made("VIF.create", &[interface(&machine.reference, &net)]);
@@ -47,7 +47,7 @@ fn interfaces_disks_and_limits_change_while_a_guest_runs() {
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
-/// The guest sees the new size, and what it writes behind the old end is there.
+/// The guest sees the new size and can use the added space.
 fn grows(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
     let size = "/sys/block/vda/size";
     let sectors = |bytes: i64| (bytes / SECTOR).to_string();
@@ -62,9 +62,9 @@ fn grows(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Sh
     assert_eq!(machine.image_bytes(), u64::try_from(2 * DISK_BYTES).unwrap());
 }
 
-/// Limits hold for the guest from when they are set until they are cleared.
+/// Limits apply to the guest from when they are set until they are cleared.
 fn is_limited(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
-    // One request for each page: nothing is read ahead, nothing is there already.
+    // Without read-ahead and with an empty cache, each page is one request.
     shell.run("blockdev --setra 0 /dev/vda", PATIENCE).unwrap();
     let reads = format!(
         "echo 1 >/proc/sys/vm/drop_caches; dd if=/dev/vda of=/dev/null bs=4k count={TRIED} 2>&1"
@@ -82,7 +82,7 @@ fn is_limited(world: &mut World, machine: &Machine, shell: &mut testkit::ringway
     shell.run(&reads, PATIENCE).unwrap();
     let (took, allowed) = (began.elapsed(), Duration::from_secs((TRIED - 2 * IOPS) / IOPS));
     assert!(took >= allowed, "{TRIED} requests in {took:?}, {IOPS} a second are allowed");
-    // The daemon that comes next leaves them as they are.
+    // The next daemon leaves the limits unchanged.
     world.killed();
     until_capped(world, machine, Some(IOPS));
     set(world, "", &record([]));

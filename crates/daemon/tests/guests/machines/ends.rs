@@ -1,4 +1,4 @@
-//! Guests that end, by themselves and because somebody asked, also while no daemon is there.
+//! Guests that end on their own or by request, also while no daemon runs.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     shell.last("reboot", PATIENCE).unwrap();
     world.until_power(&machine, "Halted");
 
-    // While no daemon is there: the next one does it.
+    // The guest ends while no daemon runs. The next one handles it.
     set(&mut world, "shutdown", "destroy");
     world.call("VM.start", &start(&machine.reference));
     let shell = world.shell(&machine);
@@ -54,7 +54,7 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     assert_eq!(machine.stored(3), "kept");
 }
 
-/// Its guest stands until somebody looks, who gives the machine what is set for a reboot.
+/// The stopped guest waits for the daemon, which carries out the configured action.
 #[test]
 fn a_reboot_while_nobody_looks_gets_its_domain_later() {
     let mut world = World::new();
@@ -74,7 +74,7 @@ fn a_reboot_while_nobody_looks_gets_its_domain_later() {
     assert_eq!(machine.read(&mut shell, 7), "kept");
     assert_eq!(world.messages(&machine), ["VM_REBOOTED"]);
 
-    // There is one, which is held up.
+    // A daemon exists but is stopped by a signal.
     let second = world.domid(&machine);
     world.daemon.process.signal(Signal::STOP).unwrap();
     shell.last("reboot", PATIENCE).unwrap();
@@ -98,13 +98,14 @@ fn a_reboot_while_nobody_looks_gets_its_domain_later() {
     assert_eq!(machine.stored(7), "kept");
 }
 
-/// Waits until the machine's QEMU says that its guest has ended.
+/// Waits until QEMU reports that the guest has ended.
 fn until_it_stands(world: &World, machine: &Machine) {
     let said = world.daemon.dir().join("run/vm").join(&machine.uuid).join("stderr");
     eventually("the guest's end", || fs::read_to_string(&said).unwrap().contains("(shutdown)"));
 }
 
-/// Its guest is asked once more, or has ended meanwhile; it is no guest's own end.
+/// The guest gets the request again, or has ended meanwhile. Neither counts as the guest's own
+/// exit.
 #[test]
 fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
     let mut world = World::new();
@@ -133,14 +134,14 @@ fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
     assert_eq!(world.messages(&machine), Vec::<String>::new(), "nobody has crashed");
 }
 
-/// Begins an operation, and kills the daemon as soon as it is under way and on disk: what it dies
-/// with before that was never done.
+/// Begins an operation, and kills the daemon as soon as the operation is under way and on disk. An
+/// operation killed earlier never happened.
 fn cut(world: &mut World, method: &str, machine: &str) {
     let pending_call = world.client.begin(method, &of(machine)).unwrap();
     world.until("its beginning", |world| {
         world.record("VM", machine).pairs("other_config").contains_key("owed_operation")
     });
-    // An answer to a change comes when all before it is stored.
+    // The answer to a change implies that all earlier changes are stored.
     world.call("VM.set_name_description", &with(machine, [Value::text(method)]));
     world.killed();
     match world.client.end(pending_call, PATIENCE) {

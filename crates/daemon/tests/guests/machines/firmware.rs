@@ -1,4 +1,4 @@
-//! A machine that firmware boots, from the disk that is to be booted from.
+//! A VM that firmware boots from its bootable disk.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read as _};
@@ -11,11 +11,11 @@ use xenapi::Value;
 use super::records::{of, with};
 use super::world::{PATIENCE, World};
 
-/// Where firmware puts the first sector, and what follows the code in it.
+/// Offset of the text in the sector. Firmware loads the sector at 0x7c00.
 const TEXT_AT: u8 = 41;
 const SECTOR: usize = 512;
 
-/// A first sector that says something on the serial line, then switches the machine off.
+/// Builds a boot sector that prints a text on the serial line and powers the VM off.
 #[rustfmt::skip]
 fn sector(says: &str) -> Vec<u8> {
     let mut sector = vec![
@@ -53,7 +53,7 @@ fn put(image: &Path, says: &str) {
     image.write_all_at(&sector(says), 0).unwrap();
 }
 
-/// All that a machine says on its serial line until it is gone.
+/// Returns the serial output of a VM until it ends.
 fn said(line: &mut UnixStream) -> String {
     line.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
@@ -61,7 +61,7 @@ fn said(line: &mut UnixStream) -> String {
         match line.read(&mut part) {
             Ok(0) => break,
             Ok(count) => all.extend_from_slice(&part[..count]),
-            // It was killed with bytes of ours unread.
+            // QEMU was killed with unread input.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
             Err(error) => panic!("{error}: {}", String::from_utf8_lossy(&all)),
         }
@@ -83,7 +83,7 @@ fn firmware_boots_the_disk_that_is_bootable() {
         for slot in [&machine.slot, &second] {
             world.call("VBD.set_bootable", &with(slot, [Value::Bool(slot == from)]));
         }
-        // Paused at first: nothing of what it says is missed.
+        // The VM starts paused, so that no output is missed.
         let paused = [Value::Bool(true), Value::Bool(false)];
         world.call("VM.start", &with(&machine.reference, paused));
         let console = world.daemon.dir().join("run/vm").join(&machine.uuid).join("console.sock");

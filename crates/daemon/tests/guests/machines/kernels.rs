@@ -1,4 +1,4 @@
-//! A kernel and its ramdisk that are kept as disks.
+//! A kernel and its ramdisk that are stored as VDIs.
 
 use std::fs::{self, OpenOptions};
 use std::io::copy;
@@ -11,10 +11,11 @@ use xenapi::client::ClientError;
 use super::records::{of, start, with};
 use super::world::{DISK_BYTES, PATIENCE, World};
 
-/// Sizes of disks are multiples of this, in bytes.
+/// Unit of disk sizes, in bytes.
 const UNIT: u64 = 1 << 20;
 
-/// A disk in an SR with what a file holds, and zeroes behind it: its UUID. Images are in this directory.
+/// Creates a VDI with the content of a file, padded with zeroes. Returns its UUID. `images` is the
+/// directory of the SR.
 fn disk(world: &mut World, (sr, images): (&str, &Path), file: &Path) -> String {
     let bytes = i64::try_from(file.metadata().unwrap().len().next_multiple_of(UNIT)).unwrap();
     let Value::Map(mut new) = world.new_disk("kept") else { panic!("no record") };
@@ -36,7 +37,7 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
     let images =
         world.daemon.dir().join("state/sr").join(world.record("SR", &default).text("uuid"));
     let kernel = disk(&mut world, (&default, &images), &guest.kernel);
-    // Storage that does not say where it is has a usual place.
+    // An SR without a configured location uses the default directory.
     let usual = Sr::make(&mut world.client, ("usual", "dir"), &[]).unwrap().reference;
     let images = world.daemon.dir().join("state/sr/default");
     let ramdisk = disk(&mut world, (&usual, &images), &guest.initramfs);

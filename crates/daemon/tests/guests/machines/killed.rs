@@ -1,5 +1,5 @@
-//! `kill -9` of the daemon at moments by chance, while machines are worked on: none is lost, records
-//! are true, nothing is left over.
+//! `kill -9` of the daemon at random times during operations on VMs. No VM is lost, records match
+//! the host, and no resources leak.
 
 mod true_records;
 mod worked;
@@ -17,14 +17,14 @@ use worked::Worked;
 use super::records::{of, record, start};
 use super::world::{PATIENCE, World};
 
-/// Latest moment of a death after the operations were asked for, in microseconds: about what they
-/// take on a host that has nothing else to do.
+/// Latest time of a kill after the calls, in microseconds: about what the operations take on an
+/// idle host.
 const LATEST_US: u64 = 900_000;
-/// Machines without an operating system: what needs no guest is done to them.
+/// Number of VMs without an operating system, for operations that need no guest.
 const PLAIN: usize = 2;
-/// In one round of so many, something is asked of a guest.
+/// One of this many rounds includes an operation that needs a guest.
 const GUEST_EVERY: u64 = 4;
-/// Disks that are made and destroyed: their name, and how many there are at most.
+/// Name and largest number of VDIs that are created and destroyed.
 const LOOSE: &str = "loose";
 const LOOSE_MOST: usize = 3;
 
@@ -32,7 +32,7 @@ struct Host {
     world: World,
     plain: Vec<Worked>,
     guest: Worked,
-    /// What the guest has written and flushed last, by number.
+    /// Number of the last word that the guest wrote and flushed.
     written: u64,
     chance: Random,
 }
@@ -52,8 +52,8 @@ impl Host {
         Self { world, plain, guest, written: 0, chance: Random::new(seed) }
     }
 
-    /// A guest that runs sees its disks, writes a word and flushes it; what it has written before is
-    /// there.
+    /// Asserts that a running guest sees its disks and its last word, then writes and flushes
+    /// another one.
     fn write(&mut self) {
         let machine = &self.guest.machine;
         if self.world.power(machine) != "Running" {
@@ -73,7 +73,7 @@ impl Host {
         machine.write(&mut shell, self.written, &word(self.written));
     }
 
-    /// Asks for a new disk or for the end of one that is in no machine.
+    /// Begins the creation of a VDI, or the destruction of one without a VBD.
     fn ask_of_disks(&mut self) -> (&'static str, PendingCall) {
         let mut loose = self.world.client.records("VDI").unwrap();
         let is_made_here = |disk: &xenapi::client::Record| disk.text("name_label") == LOOSE;
@@ -98,20 +98,21 @@ impl Host {
         let after = Duration::from_micros(self.chance.below(LATEST_US));
         let ops: Vec<_> = asked.iter().map(|(op, _)| *op).collect();
         println!("{ops:?}, killed after {after:?}");
-        // The moment is what is tried here.
+        // The time of the kill is the test parameter.
         std::thread::sleep(after);
         self.world.killed();
         self.settles();
     }
 
-    /// Everything comes to an end, and is as it is recorded.
+    /// Waits until all operations have ended, and asserts that the records match the host.
     fn settles(&mut self) {
         let all: Vec<&Worked> = self.plain.iter().chain([&self.guest]).collect();
         all.iter().for_each(|one| settled(&mut self.world, one));
         assert_host(&mut self.world, &all);
     }
 
-    /// Every machine works from where it is, and leaves nothing.
+    /// Asserts that every VM can be used from its current state, and that its shutdown leaves no
+    /// resources.
     fn ends(&mut self) {
         let all = || self.plain.iter().chain([&self.guest]).map(|one| &one.machine);
         for machine in all() {
@@ -136,7 +137,7 @@ fn word(number: u64) -> String {
     if number == 0 { String::new() } else { format!("word-{number}") }
 }
 
-/// `RINGWAY_SEED` repeats the choices, not the moments of the host.
+/// `RINGWAY_SEED` repeats the random choices, but not the timing of the host.
 #[test]
 fn wherever_the_daemon_is_killed_no_machine_is_lost_and_records_are_true() {
     let seed = std::env::var("RINGWAY_SEED").ok().and_then(|seed| seed.parse().ok());

@@ -1,4 +1,4 @@
-//! What is set of a disk by `xe` while its guest runs.
+//! Disk settings that `xe` changes while the guest runs.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use model::poll::{EffectivePolling, PollMode};
 use super::records::{of, start};
 use super::world::{Machine, PATIENCE, World};
 
-/// Bytes a second that the capped disk may do, and how many are read under that.
+/// Cap of the disk in bytes per second, and number of bytes read.
 const RATE: u64 = 64 << 10;
 const READ: u64 = 8 * RATE;
 
@@ -22,7 +22,7 @@ fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
     knobs.polling(&mut world);
     knobs.caps(&mut world);
 
-    // One request for each page: nothing is read ahead, nothing is there already.
+    // Without read-ahead and with an empty cache, each page is one request.
     shell.run("blockdev --setra 0 /dev/vda", PATIENCE).unwrap();
     let count = READ / 4096;
     let reads = format!(
@@ -32,10 +32,10 @@ fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
     world.until_served(&machine.slot, |disk| rate(disk.caps) == Some(RATE));
     let began = Instant::now();
     shell.run(&reads, PATIENCE).unwrap();
-    // A second's worth comes at once, and another one at most while the first is taken.
+    // The bucket holds one second's worth, and another one accrues at most while that is read.
     let (took, allowed) = (began.elapsed(), Duration::from_secs((READ - 2 * RATE) / RATE));
     assert!(took >= allowed, "{READ} bytes in {took:?}, {RATE} a second are allowed");
-    // Its share when others want the storage caps nobody.
+    // A priority among competing disks is not a cap.
     knobs.xe(&world, "clear", &["param-name=qos_algorithm_params"]);
     knobs.set(&world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
     world.until_served(&machine.slot, |disk| disk.caps.is_none());
@@ -51,7 +51,7 @@ fn rate(caps: Option<Caps>) -> Option<u64> {
     caps.and_then(|caps| caps.bytes_per_second)
 }
 
-/// `xe`, about the disk of a machine.
+/// `xe` commands about the disk of a VM.
 struct Knobs {
     slot: String,
     of: String,
@@ -77,7 +77,7 @@ impl Knobs {
         world.until_served(&self.slot, |disk| disk.polling.unwrap().set == wanted);
     }
 
-    /// Each is told by itself, and is as it was when it is taken away.
+    /// Checks each polling setting alone, and the default after its removal.
     fn polling(&self, world: &mut World) {
         let usual = EffectivePolling::default();
         self.polls(world, usual);
@@ -97,7 +97,7 @@ impl Knobs {
         self.polls(world, usual);
     }
 
-    /// All of them, until they are taken away.
+    /// Checks all caps together, and none after their removal.
     fn caps(&self, world: &mut World) {
         let words = ["type=ringway", "params:iops=700", "params:iops-burst=900", "params:bytes=1M"];
         let more = ["params:bytes-burst=2M", "params:burst=3", "params:weight=300"];
@@ -108,7 +108,7 @@ impl Knobs {
         let (bytes_per_second, bytes_burst) = (Some(1 << 20), Some(2 << 20));
         let all = Caps { iops, iops_burst, bytes_per_second, bytes_burst, burst_seconds: 3 };
         world.until_served(&self.slot, |disk| disk.caps == Some(all));
-        // It has no effect yet.
+        // The weight has no effect yet.
         let record = world.record("VBD", &self.slot);
         assert_eq!(record.pairs("qos_algorithm_params")["weight"], "300");
         self.xe(world, "clear", &["param-name=qos_algorithm_params"]);

@@ -1,4 +1,4 @@
-//! As many disks as a machine can have.
+//! A VM with the most disks that it can have.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use testkit::rounds;
 use super::records::{of, start};
 use super::world::{PATIENCE, World};
 
-/// More than what a guest sees that has vectors for each of its disks; in soak all that there may be.
+/// More disks than a guest sees with one interrupt vector each. Soak runs use the maximum.
 const DISKS: usize = 40;
 const DISKS_MOST: usize = 255;
 

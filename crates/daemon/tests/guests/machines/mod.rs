@@ -1,4 +1,4 @@
-//! Operations of machines with real guests, through the real program, and its death in the middle of
+//! Operations on VMs with real guests through the real program, and kills of the daemon during
 //! them.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 

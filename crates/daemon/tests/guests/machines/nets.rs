@@ -1,5 +1,5 @@
-//! Guests on a network of the host: through one switch to each other, by its uplink to the host, and by
-//! NAT beyond that.
+//! Guests on a network of the host. The switch connects them to each other, its uplink to the host,
+//! and NAT to networks beyond.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -17,19 +17,19 @@ use xenapi::Value;
 use super::records::{interface, of, record, start, with};
 use super::world::{Machine, PATIENCE, World};
 
-/// The host in its network.
+/// Address of the host in its network.
 const HOST: &str = "10.213.0.1";
-/// Somebody on another network of the host's, who knows no way to guests.
+/// A peer on another network of the host. It has no route to guests.
 const BEYOND: &str = "192.0.2.2";
-/// An address that a guest asks for.
+/// An address that a guest requests.
 const OTHER: &str = "10.213.0.199";
-/// A cap, in kilobytes a second, and how much is sent under it, in kilobytes.
+/// Cap in kilobytes per second, and amount of data sent under it in kilobytes.
 const KBPS: u64 = 64;
 const SENT_KB: u64 = 512;
-/// What may come at once, in kilobytes: no cap holds back less.
+/// Possible burst in kilobytes. No cap delays less data.
 const BURST_KB: u64 = 128;
 
-/// Runs a program in the namespace of the test.
+/// Runs a program in the network namespace of the test.
 pub(super) fn run(words: &str) {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -37,7 +37,7 @@ pub(super) fn run(words: &str) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// Whether somebody answers a guest one of so many questions, each within a second.
+/// Returns whether an address answers one of this many pings of a guest, each within a second.
 pub(super) fn hears(shell: &mut Shell, address: &str, questions: u32) -> bool {
     let ping = format!(
         "for n in $(seq {questions}); do ping -c 1 -W 1 {address} >/dev/null && echo heard && break; \
@@ -46,7 +46,8 @@ pub(super) fn hears(shell: &mut Shell, address: &str, questions: u32) -> bool {
     shell.run(&ping, PATIENCE).unwrap() == "heard"
 }
 
-/// The network `lan` of the host, with NAT, until this is dropped: its dnsmasq is nobody's child.
+/// Network `lan` of the host, with NAT. Dropping it stops its dnsmasq, which is not a child
+/// process.
 struct Nat(TempDir);
 
 impl Nat {
@@ -64,14 +65,14 @@ impl Nat {
 
 impl Drop for Nat {
     fn drop(&mut self) {
-        // Not on top of what has failed: the namespace may be in any state then.
+        // After a failure the namespace may be in any state.
         if !std::thread::panicking() {
             ringway_net(&self.0, "destroy lan");
         }
     }
 }
 
-/// Somebody at the other end of a cable of the host's.
+/// Creates a peer at the other end of a cable of the host.
 fn beyond() -> NetNamespace {
     let beyond = NetNamespace::new();
     beyond.cable("up0", "up1");
@@ -85,7 +86,7 @@ fn ringway_net(state: &TempDir, words: &str) {
     run(&format!("{} net --state {} {words}", ringway.display(), state.path().display()));
 }
 
-/// A guest with one interface.
+/// A guest with one VIF.
 struct Guest {
     machine: Machine,
     vif: String,
@@ -103,7 +104,7 @@ impl Guest {
         let vif = world.made("VIF.create", &[interface(&machine.reference, net)]);
         world.call("VM.start", &start(&machine.reference));
         let mut shell = world.shell(&machine);
-        // It asks for an address as it starts.
+        // The guest requests an address by DHCP at boot.
         let shown = "ip -4 addr show dev eth0 | grep -o 'inet [0-9.]*'";
         let shown = shell.run(&format!("until {shown}; do sleep 0.2; done"), PATIENCE).unwrap();
         let address = shown.trim_start_matches("inet ").to_owned();
@@ -111,7 +112,7 @@ impl Guest {
         Self { machine, vif, shell, address }
     }
 
-    /// Its interface is another one by now: it has the address that it had.
+    /// Assigns the guest's address to its VIF, which was plugged again.
     fn again(&mut self) {
         let address = &self.address;
         for line in [
@@ -134,7 +135,7 @@ impl Guest {
 
 #[test]
 fn guests_reach_each_other_and_beyond_until_they_may_not() {
-    let name = "nets::guests_reach_each_other_and_beyond_until_they_may_not";
+    let name = concat!(module_path!(), "::guests_reach_each_other_and_beyond_until_they_may_not");
     in_own_network(name, || {
         let _lan = Nat::new();
         let _beyond = beyond();
@@ -156,7 +157,7 @@ fn guests_reach_each_other_and_beyond_until_they_may_not() {
     .unwrap();
 }
 
-/// A network of the host as a network of machines.
+/// Creates the network record for `lan`.
 fn network(world: &mut World) -> String {
     let net = [
         ("name_label", Value::text("lan")),
@@ -166,10 +167,10 @@ fn network(world: &mut World) -> String {
     world.made("network.create", &[record(net)])
 }
 
-/// Its program for that speaks to one queue, without interrupts.
+/// The firmware's DHCP client uses one queue, without interrupts.
 #[test]
 fn firmware_asks_for_an_address_by_the_switch() {
-    in_own_network("nets::firmware_asks_for_an_address_by_the_switch", || {
+    in_own_network(concat!(module_path!(), "::firmware_asks_for_an_address_by_the_switch"), || {
         let lan = Nat::new();
         let mut world = World::new();
         let net = network(&mut world);
@@ -189,21 +190,21 @@ fn firmware_asks_for_an_address_by_the_switch() {
     .unwrap();
 }
 
-/// Both are on one switch, and the host at its uplink.
+/// Both guests are on one switch, with the host at its uplink.
 fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
-    // They have asked for their addresses, and spoken to nobody.
+    // The guests have requested addresses, but sent no other traffic.
     is_told(world, a);
     is_told(world, b);
     assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
     run(&format!("busybox ping -c 1 -w 20 {}", a.address));
-    // Whoever is there answers the host only.
+    // The peer can answer only the host, so NAT works.
     assert!(a.hears(BEYOND, 20));
     let switches: Vec<_> =
         world.datapaths().into_iter().filter(|one| !one.nics.is_empty()).collect();
     let [switch] = &switches[..] else { panic!("{switches:?}") };
     let [network] = &switch.networks[..] else { panic!("{switch:?}") };
     assert_eq!((network.name.as_str(), network.nics), ("rw-lan", 2));
-    // As many pairs of queues as the guest has CPUs, and no more than the host.
+    // A VIF has as many queue pairs as the guest has CPUs, limited by the CPUs of the host.
     let host = std::thread::available_parallelism().unwrap().get();
     for (guest, vcpus) in [(&mut *a, 2), (&mut *b, 1)] {
         let pairs = vcpus.min(host);
@@ -213,15 +214,15 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
     }
 }
 
-/// It asks for another address, and has it only when its agent has been asked because of that.
+/// The guest uses another address, but assigns it only after its agent was polled.
 fn takes_its_time(world: &mut World, guest: &mut Guest) {
     let slow = r#"printf '#!/bin/sh\n[ "$1" = bound ] && sleep 3\nexec /etc/udhcpc/default.script "$@"\n'"#;
     guest.shell.run(&format!("{slow} >/tmp/slow; chmod +x /tmp/slow"), PATIENCE).unwrap();
-    // The one that it has is given back.
+    // The guest releases its current address.
     for line in [
         "killall -USR2 udhcpc; while ip -4 addr show dev eth0 | grep -q inet; do sleep 0.1; done",
         "killall udhcpc; while pidof udhcpc; do sleep 0.1; done",
-        // Who gave it back may not have been heard: then it is offered the same again.
+        // If the release was lost, the server offers the same address again, so repeat the request.
         &format!(
             "until udhcpc -b -S -t 20 -T 1 -A 2 -r {OTHER} -i eth0 -s /tmp/slow >/dev/null 2>&1; \
              ip -4 addr show dev eth0 | grep -q {OTHER}; \
@@ -234,7 +235,7 @@ fn takes_its_time(world: &mut World, guest: &mut Guest) {
     is_told(world, guest);
 }
 
-/// Its address is: nobody in the guest need tell.
+/// Waits until the address of the guest is recorded. No agent is needed for that.
 fn is_told(world: &mut World, of: &Guest) {
     let (networks, address) = ("VM_guest_metrics", of.address.clone());
     world.until("its address", |world| {
@@ -244,7 +245,8 @@ fn is_told(world: &mut World, of: &Guest) {
     });
 }
 
-/// What serves them is killed, the worker alone and both processes, and so is the daemon.
+/// Kills the worker of the switch, then worker and keeper, then the daemon. Traffic resumes each
+/// time.
 fn come_back(world: &mut World, a: &mut Guest, b: &mut Guest) {
     let switch = |world: &World| {
         let mut all = world.datapaths().into_iter();
@@ -265,7 +267,7 @@ fn come_back(world: &mut World, a: &mut Guest, b: &mut Guest) {
     }
 }
 
-/// Who is locked has its own address and no other, and who is closed has nothing.
+/// A locked VIF may use only its allowed addresses. A disabled one passes no traffic.
 fn are_held(world: &mut World, a: &mut Guest) {
     let address = a.address.clone();
     a.set(world, "add_ipv4_allowed", ["10.213.0.250"]);
@@ -286,7 +288,7 @@ fn are_held(world: &mut World, a: &mut Guest) {
     }
 }
 
-/// The cap holds, for what a guest sends, until it is lifted.
+/// The cap applies to the guest's traffic until it is removed.
 fn is_slow(world: &mut World, a: &mut Guest) {
     let rate =
         |world: &mut World| world.port(&a.vif).unwrap().rate.map(|rate| rate.bytes_per_second);
@@ -311,7 +313,7 @@ fn is_slow(world: &mut World, a: &mut Guest) {
     assert_eq!(rate(world), None);
 }
 
-/// An interface leaves a guest that runs, and comes again.
+/// A VIF is unplugged from a running guest and plugged again.
 fn comes_and_goes(world: &mut World, a: &mut Guest, b: &mut Guest) {
     world.call("VIF.unplug", &of(&b.vif));
     assert!(world.port(&b.vif).is_none() && world.is_served(&a.vif));

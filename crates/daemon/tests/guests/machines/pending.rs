@@ -1,4 +1,4 @@
-//! What is set while a machine runs and holds from its next domain on.
+//! Settings of a running VM that take effect with its next domain.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn a_reboot_applies_what_was_set_meanwhile() {
     is_served(&mut world, &mut shell, &guest, (2, CacheMode::Writeback));
     drop(shell);
 
-    // A start is one as well.
+    // A start also creates a new domain.
     world.call("VM.hard_shutdown", &of(&guest.reference));
     world.daemon.xe_prints(&["vbd-param-clear", &slot, "param-name=other-config"]).unwrap();
     world.call("VM.start", &start(&guest.reference));
@@ -54,7 +54,8 @@ fn a_reboot_applies_what_was_set_meanwhile() {
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
-/// The disk has so many queues, for its guest as well, and its image is opened as this says.
+/// Asserts the number of queues of the disk, for its guest as well, and the cache mode of its
+/// image.
 fn is_served(world: &mut World, shell: &mut Shell, guest: &Machine, like: (u16, CacheMode)) {
     let disk = world.served(&guest.slot).unwrap();
     assert_eq!((disk.queues, disk.cache), like);
@@ -64,7 +65,7 @@ fn is_served(world: &mut World, shell: &mut Shell, guest: &Machine, like: (u16, 
     assert_eq!(is_direct(stats.pid, &guest.image), like.1 == CacheMode::None);
 }
 
-/// Whether a process has the image open past the page cache.
+/// Returns whether a process has the image open with `O_DIRECT`.
 fn is_direct(pid: u32, image: &Path) -> bool {
     let image = image.canonicalize().unwrap();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();

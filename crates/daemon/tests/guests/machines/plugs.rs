@@ -1,4 +1,4 @@
-//! Disks that come and go while a guest runs.
+//! Disks that are plugged and unplugged while a guest runs.
 
 use model::report::DiskState;
 use testkit::ringwayd::Shell;
@@ -6,7 +6,7 @@ use testkit::ringwayd::Shell;
 use super::records::{of, start};
 use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
-/// Where the guest has the disk that comes.
+/// Device directory of the plugged disk in the guest.
 const SEEN: &str = "/sys/block/vdb";
 
 #[test]
@@ -32,7 +32,7 @@ fn a_disk_comes_and_goes_while_a_guest_runs() {
         world.daemon.xe_prints(&words).unwrap();
         is_out(&mut world, &mut shell, &second);
         assert_eq!(second.stored(7), word(turn));
-        // What stays is served all the while.
+        // The other disk is served all the time.
         machine.write(&mut shell, 7, &word(turn));
         assert_eq!(machine.stored(7), word(turn));
     }
@@ -43,7 +43,7 @@ fn a_disk_comes_and_goes_while_a_guest_runs() {
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
-/// Another disk of the machine, which is not plugged.
+/// Returns another disk of the VM that is not plugged.
 fn second(world: &mut World, machine: &Machine) -> Machine {
     let (slot, disk) = world.device(&machine.reference);
     let image = world.image(&disk);
@@ -51,7 +51,7 @@ fn second(world: &mut World, machine: &Machine) -> Machine {
     Machine { reference, uuid, slot, disk, image }
 }
 
-/// The disk is in the guest, and everybody says so.
+/// Asserts that the disk is plugged, in the guest and in all reports.
 fn is_in(world: &mut World, shell: &mut Shell, second: &Machine) {
     let (record, volume) = (world.record("VBD", &second.slot), world.record("VDI", &second.disk));
     assert!(record.flag("currently_attached"));
@@ -66,7 +66,7 @@ fn is_in(world: &mut World, shell: &mut Shell, second: &Machine) {
     assert_eq!(serial.replace("\n\n", "\n"), expected);
 }
 
-/// The disk is nowhere but in its image.
+/// Asserts that only the image of the disk remains.
 fn is_out(world: &mut World, shell: &mut Shell, second: &Machine) {
     let record = world.record("VBD", &second.slot);
     assert!(!record.flag("currently_attached"));

@@ -1,4 +1,4 @@
-//! What calls are given.
+//! Parameters of calls.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) fn of(reference: &str) -> Vec<Value> {
     vec![Value::text(reference)]
 }
 
-/// A name and what belongs to it.
+/// Returns a reference and further parameters.
 pub(crate) fn with(reference: &str, more: impl IntoIterator<Item = Value>) -> Vec<Value> {
     std::iter::once(Value::text(reference)).chain(more).collect()
 }
@@ -21,7 +21,7 @@ pub(crate) fn start(machine: &str) -> Vec<Value> {
     with(machine, [Value::Bool(false), Value::Bool(false)])
 }
 
-/// A record of a disk's device; of an empty drive if there is no disk.
+/// Returns the record of a VBD, or of an empty drive if there is no disk.
 pub(crate) fn slot(machine: &str, disk: Option<&str>) -> Value {
     let (kind, mode) = if disk.is_some() { ("Disk", "RW") } else { ("CD", "RO") };
     record([
@@ -38,7 +38,7 @@ pub(crate) fn slot(machine: &str, disk: Option<&str>) -> Value {
     ])
 }
 
-/// A record of a network device.
+/// Returns the record of a VIF.
 pub(crate) fn interface(machine: &str, net: &str) -> Value {
     record([
         ("VM", Value::text(machine)),

@@ -1,4 +1,4 @@
-//! A daemon with real guests, and who calls it.
+//! A daemon with real guests, and its client.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,33 +13,33 @@ use xenapi::client::{Client, Record};
 
 use super::records::{of, record, slot, with};
 
-/// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
+/// Longest wait for a guest. Without KVM it boots in some seconds, on a busy host in many.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
-/// Size of disks here, in bytes.
+/// Size of the disks, in bytes.
 pub(crate) const DISK_BYTES: i64 = 8 << 20;
-/// Memory of a machine that only has firmware, in bytes.
+/// Memory of a VM that only runs firmware, in bytes.
 const PLAIN_BYTES: i64 = 128 << 20;
-/// Bytes of a block that a guest writes.
+/// Size of a block that a guest writes, in bytes.
 const BLOCK: u64 = 512;
-/// How long a wait for changes lasts before it is looked again at what is no record.
+/// Longest wait for events before conditions outside of the records are checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct World {
     pub(crate) daemon: Ringwayd,
     pub(crate) client: Client,
-    /// The daemon that was started first has made control groups.
+    /// Whether the first daemon has created control groups.
     pub(crate) has_slices: bool,
     _config: NamedTempFile,
 }
 
-/// A machine with a disk.
+/// A VM with a disk.
 pub(crate) struct Machine {
     pub(crate) reference: String,
     pub(crate) uuid: String,
-    /// The device and what is in it.
+    /// VBD. The next field is its VDI.
     pub(crate) slot: String,
     pub(crate) disk: String,
-    /// The image of that.
+    /// Image of the VDI.
     pub(crate) image: PathBuf,
 }
 
@@ -48,12 +48,12 @@ impl World {
         Self::begin(|options| Ringwayd::start(options).unwrap())
     }
 
-    /// With this wall clock.
+    /// Starts a daemon with this wall clock.
     pub(crate) fn at(clock: &WallClock) -> Self {
         Self::begin(|options| Ringwayd::start_at(clock, options).unwrap())
     }
 
-    /// With control groups; without them where nobody can make any and that is known.
+    /// Starts a daemon with control groups, or without them on a host known to allow none.
     pub(crate) fn with_slices() -> Self {
         let with = |options: &[&str]| Ringwayd::with_slices(options).unwrap();
         Self::begin(|options| with(options).unwrap_or_else(|| Ringwayd::start(options).unwrap()))
@@ -70,14 +70,14 @@ impl World {
         Self { daemon, client, has_slices, _config: config }
     }
 
-    /// Kills the daemon, sees that none of its helpers is left, and starts it again.
+    /// Kills the daemon, asserts that its helpers end, and starts it again.
     pub(crate) fn killed(&mut self) {
         assert!(self.daemon.kill().unwrap() > 0, "storage is looked at by a helper");
         self.daemon.start_again().unwrap();
         self.client = self.daemon.client().unwrap();
     }
 
-    /// Calls and waits for the end, by a task where it makes one.
+    /// Makes a call and waits for its end, as a task if possible.
     pub(crate) fn call(&mut self, method: &str, params: &[Value]) -> Value {
         let answer = self.client.run(method, params, PATIENCE);
         answer.unwrap_or_else(|error| panic!("{method}: {error}"))
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// A machine with a disk, of the template of this name.
+    /// Creates a VM with a disk from this template.
     fn machine(&mut self, template: &str, name: &str) -> Machine {
         let found = self.call("VM.get_by_name_label", &of(template));
         let Value::Set(found) = found else { panic!("{found:?}") };
@@ -104,7 +104,7 @@ impl World {
         Machine { reference, uuid, slot, disk, image }
     }
 
-    /// Where a disk is kept.
+    /// Returns the path of a VDI's image.
     pub(crate) fn image(&mut self, disk: &str) -> PathBuf {
         let volume = self.record("VDI", disk);
         let name = format!("{}.raw", volume.text("uuid"));
@@ -112,7 +112,7 @@ impl World {
         self.daemon.dir().join("state/sr").join(place).join(name)
     }
 
-    /// One without an operating system, which takes little of the host.
+    /// Creates a VM without an operating system, which uses few resources.
     pub(crate) fn plain(&mut self, name: &str) -> Machine {
         let machine = self.machine("Other install media", name);
         let limits = [PLAIN_BYTES; 4].map(Value::Int);
@@ -120,18 +120,18 @@ impl World {
         machine
     }
 
-    /// The test guest, which has a shell.
+    /// Creates a VM with the test guest, which has a shell.
     pub(crate) fn guest(&mut self, name: &str) -> Machine {
         self.machine("Ringway test guest", name)
     }
 
-    /// A new disk.
+    /// Creates a VDI.
     pub(crate) fn disk(&mut self) -> String {
         let disk = self.new_disk("d");
         self.made("VDI.create", &[disk])
     }
 
-    /// What a new disk is made of.
+    /// Returns the record of a new VDI.
     pub(crate) fn new_disk(&mut self, name: &str) -> Value {
         let pool = self.client.records("pool").unwrap().remove(0).1;
         record([
@@ -145,7 +145,7 @@ impl World {
         ])
     }
 
-    /// A new disk of a machine.
+    /// Creates a VDI and its VBD in a VM.
     pub(crate) fn device(&mut self, machine: &str) -> (String, String) {
         let disk = self.disk();
         (self.made("VBD.create", &[slot(machine, Some(&disk))]), disk)
@@ -163,7 +163,7 @@ impl World {
         self.record("VM", &machine.reference).int("domid")
     }
 
-    /// A shell in the machine's guest, as soon as that has started.
+    /// Returns a shell in the VM's guest after its boot.
     pub(crate) fn shell(&mut self, machine: &Machine) -> Shell {
         let mut shell = self.daemon.shell(&machine.uuid).unwrap();
         let ready = shell.ready(PATIENCE);
@@ -171,7 +171,7 @@ impl World {
         shell
     }
 
-    /// Messages about a machine, the oldest first.
+    /// Returns the messages about a VM, oldest first.
     pub(crate) fn messages(&mut self, machine: &Machine) -> Vec<String> {
         let all = self.client.records("message").unwrap().into_iter();
         let mut of: Vec<_> = all
@@ -182,13 +182,13 @@ impl World {
         of.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Whether an emulator runs for the machine.
+    /// Returns whether a QEMU process runs for the VM.
     pub(crate) fn lives(&self, machine: &Machine) -> bool {
         let is = |words: &String| words.contains("qemu") && words.contains(&machine.uuid);
         self.daemon.processes().iter().any(is)
     }
 
-    /// Waits until this is so. It is looked when records change, and now and then.
+    /// Waits until a condition holds. Checks it after each event, and periodically.
     pub(crate) fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
         let (end, mut token) = (Instant::now() + PATIENCE, String::new());
         loop {
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// What there is of every machine, what was said of them, and what the daemon tells.
+    /// Returns a description of all VMs, messages, processes and the daemon's log.
     pub(crate) fn shown(&mut self) -> String {
         let fields = ["name_label", "power_state", "domid", "current_operations", "other_config"];
         let machines = self.client.records("VM").unwrap().into_iter();
@@ -220,14 +220,14 @@ impl World {
         self.until(power, |world| world.power(machine) == power);
     }
 
-    /// The machine's guest runs in this domain, and everything is recorded so.
+    /// Asserts that the VM runs in this domain, and that all records agree.
     pub(crate) fn assert_runs_on(&mut self, machine: &Machine, domid: i64) {
         assert_eq!((self.power(machine).as_str(), self.domid(machine)), ("Running", domid));
         assert!(self.record("VBD", &machine.slot).flag("currently_attached"));
         assert!(self.is_quiet(machine) && self.lives(machine));
     }
 
-    /// Waits until the machine runs in another domain than that of this number.
+    /// Waits until the VM runs in a domain other than this one.
     pub(crate) fn until_again(&mut self, machine: &Machine, before: i64) {
         self.until("another domain", |world| {
             let now = world.record("VM", &machine.reference);
@@ -235,7 +235,7 @@ impl World {
         });
     }
 
-    /// Nothing is under way on a machine, and nothing of it is to be brought to its end.
+    /// Returns whether a VM has no operation under way and no pending op.
     pub(crate) fn is_quiet(&mut self, machine: &Machine) -> bool {
         let now = self.record("VM", &machine.reference);
         let owed = now.pairs("other_config").contains_key("owed_operation");
@@ -244,19 +244,19 @@ impl World {
 }
 
 impl Machine {
-    /// Writes a word to a block of the disk, and flushes it.
+    /// Writes a word to a block of the disk and flushes it.
     pub(crate) fn write(&self, shell: &mut Shell, block: u64, word: &str) {
         let to = format!("dd of=/dev/vda bs={BLOCK} seek={block} conv=notrunc,fsync 2>/dev/null");
         shell.run(&format!("echo {word} | {to}"), PATIENCE).unwrap();
     }
 
-    /// What the guest reads there.
+    /// Returns the word that the guest reads from the block.
     pub(crate) fn read(&self, shell: &mut Shell, block: u64) -> String {
         let from = format!("dd if=/dev/vda bs={BLOCK} skip={block} count=1 2>/dev/null");
         shell.run(&format!("{from} | tr -d '\\0'"), PATIENCE).unwrap()
     }
 
-    /// What the image holds there.
+    /// Returns the word in the image's block.
     pub(crate) fn stored(&self, block: u64) -> String {
         let mut bytes = vec![0; usize::try_from(BLOCK).unwrap()];
         File::open(&self.image).unwrap().read_exact_at(&mut bytes, block * BLOCK).unwrap();

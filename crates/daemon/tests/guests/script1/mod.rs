@@ -1,5 +1,4 @@
-//! A client that is not ours: XenServer's Python bindings, with a script as administrators write
-//! them, against a daemon with a real guest.
+//! XenServer's Python bindings with an administrator's script, against a daemon with a real guest.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::path::Path;
@@ -9,7 +8,7 @@ use tempfile::NamedTempFile;
 use testkit::ringwayd::Ringwayd;
 use testkit::{python, rounds};
 
-/// Start, start again, shut down by a task that is waited for, log out.
+/// Runs the script: start, start again, shut down by a task, log out.
 fn script(daemon: &mut Ringwayd) {
     let url = match daemon.tls() {
         Some(place) => format!("https://{place}"),
@@ -23,7 +22,7 @@ fn script(daemon: &mut Ringwayd) {
     assert!(output.status.success(), "{said}");
 }
 
-/// A daemon with the machine that the script looks for. Its kernel is read, whoever runs it.
+/// Starts a daemon with the VM that the script expects.
 fn with_machine(options: &[&str]) -> (Ringwayd, NamedTempFile) {
     let guest = testkit::guest::artifacts().unwrap();
     let directory = guest.kernel.parent().unwrap().display().to_string();

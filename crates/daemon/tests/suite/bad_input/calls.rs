@@ -1,4 +1,4 @@
-//! Calls that are none: unknown, of too many or too few parameters, of wrong types, about nothing.
+//! Invalid calls: unknown methods, wrong numbers or types of parameters, unknown objects.
 
 use xenapi::{NULL_REF, Value};
 
@@ -82,7 +82,7 @@ fn values_that_no_object_can_have_are_refused() {
         row("VDI.create", [disk(Value::text("1 GiB"))], ["FIELD_TYPE_ERROR", "virtual_size"]),
         row("VM.set_memory", [it(), Value::Int(-1)], ["MEMORY_CONSTRAINT_VIOLATION", ANY]),
     ]);
-    // Each call is small enough; the record is not.
+    // Each call is small enough, but the record would become too large.
     for key in ["1", "2", "3", "4"] {
         world.call("VM.add_to_xenstore_data", &[it(), Value::text(key), long()]);
     }

@@ -1,4 +1,4 @@
-//! A wall clock that somebody sets while calls are under way.
+//! A wall clock that is set during calls.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use xenapi::envelope::Encoding;
 use super::sessions::tcp;
 use super::{World, refused};
 
-/// How long a start takes here, in which the clock is set.
+/// Duration of a start, in which the clock is set, in milliseconds.
 const START_MS: u64 = 2000;
-/// Longest wait for what is asked for here, on a busy host.
+/// Longest wait for a call on a busy host.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How late a wrong password is answered at least.
+/// Least delay of the answer to a wrong password.
 const GUESS: Duration = Duration::from_secs(1);
 const YEAR_S: i64 = 365 * 86_400;
-/// More than a test takes, in seconds.
+/// Longer than a test takes, in seconds.
 const NEAR_S: i64 = 1800;
 
-/// What the daemon takes for the time of day, in seconds after the right one.
+/// Returns how far the daemon's clock is ahead of the host's, in seconds.
 fn ahead(world: &mut World) -> i64 {
     let host = world.first("host");
     let Value::Date(told) = world.call("host.get_servertime", &[Value::text(host)]) else {
@@ -51,7 +51,7 @@ fn a_clock_that_is_set_ends_no_wait_no_session_and_no_task() {
         let waits = std::thread::spawn(move || nothing_comes(&mut other));
         let mut guesser = tcp(&mut world, Encoding::Json);
         guess(&mut guesser);
-        // The next one is answered late, and no sooner or later because the clock is set meanwhile.
+        // The next failure is delayed as usual, although the clock is set meanwhile.
         let since = Instant::now();
         let guessing = std::thread::spawn(move || guess(&mut guesser));
         clock.set(years * YEAR_S).unwrap();
@@ -64,7 +64,7 @@ fn a_clock_that_is_set_ends_no_wait_no_session_and_no_task() {
     }
 }
 
-/// Waits for changes of a class in which there are none, the whole time.
+/// Waits for events of a class without changes until the timeout.
 fn nothing_comes(client: &mut Client) {
     const WAIT: Duration = Duration::from_secs(2);
     let (begun, mut token) = (Instant::now(), String::new());
@@ -83,7 +83,7 @@ fn guess(client: &mut Client) {
     );
 }
 
-/// Events go on where they were, and all records are there, whatever a daemon's clock says at its start.
+/// Whatever the clock at a start, events continue and all records exist.
 #[test]
 fn a_clock_that_is_wrong_at_a_start_loses_nothing() {
     let clock = WallClock::new().unwrap();

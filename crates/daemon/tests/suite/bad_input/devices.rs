@@ -1,4 +1,4 @@
-//! Device numbers, kernels and memory that cannot be had.
+//! Invalid device numbers, kernels and memory sizes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use xenapi::{NULL_REF, Value};
 
 use super::{ANY, World, map, none, row};
 
-/// Memory of the simulated host, in bytes, of which each machine needs some for itself.
+/// Memory of the simulated host in bytes. Each VM needs some in addition to its own.
 const HOST_BYTES: i64 = 16 << 40;
 
 fn disk(world: &mut World) -> String {
@@ -106,7 +106,7 @@ fn a_kernel_that_cannot_be_booted_is_never_opened() {
     fs::write(boot.join("kernel"), "k").unwrap();
     fs::write(dir.path().join("outside"), "k").unwrap();
     symlink(dir.path().join("outside"), boot.join("link")).unwrap();
-    // Whoever opened it would wait for ever.
+    // An open of the pipe would block for ever.
     assert!(Command::new("mkfifo").arg(boot.join("pipe")).status().unwrap().success());
     let config = dir.path().join("ringwayd.toml");
     fs::write(&config, format!("[boot]\ndirectories = [{:?}]\n", boot.to_str().unwrap())).unwrap();

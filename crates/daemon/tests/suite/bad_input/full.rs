@@ -9,10 +9,11 @@ use xenapi::Value;
 
 use super::World;
 
-const NAME: &str = "full::a_full_state_disk_costs_what_was_asked_for_and_no_machine";
+const NAME: &str =
+    concat!(module_path!(), "::a_full_state_disk_costs_what_was_asked_for_and_no_machine");
 /// Longer than a task of the simulator takes.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// More machines than fit.
+/// More VMs than fit.
 const MACHINES_MAX: usize = 2_000;
 
 #[test]
@@ -21,7 +22,7 @@ fn a_full_state_disk_costs_what_was_asked_for_and_no_machine() {
 }
 
 fn inside(dir: &Path) {
-    // The daemon's directory is a temporary one.
+    // The daemon uses a temporary directory.
     tempfile::env::override_temp_dir(dir).unwrap();
     let mut world = World::new();
     assert!(world.daemon.dir().starts_with(dir));
@@ -33,7 +34,7 @@ fn inside(dir: &Path) {
     let more = fs::write(&filler, vec![1; 16 << 20]).unwrap_err();
     assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
 
-    // Until there is no room inside of the file either.
+    // Create VMs until the database file has no free space either.
     let template = Value::text(world.named("VM", "Other install media"));
     let clone = |name: usize| [template.clone(), Value::text(name.to_string())];
     let mut made = Vec::new();
@@ -56,7 +57,7 @@ fn inside(dir: &Path) {
     assert_eq!(world.refused("VM.clone", &clone(0))[0], "OUT_OF_SPACE");
     assert_eq!(count(&mut world), before, "what was refused is not there");
 
-    // What makes room, and what machines do, goes on.
+    // Deletions and VM operations still work.
     world.root.run("VM.hard_shutdown", &of(&runs), DEADLINE).unwrap();
     world.root.run("VM.destroy", &of(&goes), DEADLINE).unwrap();
     let last = made.pop();
@@ -64,14 +65,14 @@ fn inside(dir: &Path) {
         world.call("VM.destroy", &of(last));
     }
 
-    // Nothing of it is lost by an end on a disk that is still full.
+    // A kill on the full disk loses nothing.
     world.daemon.process.kill().unwrap();
     world.daemon.start_again().unwrap();
     world.root = world.daemon.client().unwrap();
     all_there(&mut world, &runs, &goes, &made);
     assert_eq!(world.call("VM.get_uuid", &of(&runs)), uuid);
 
-    // With room, it needs no new start.
+    // With free space, no restart is needed.
     fs::remove_file(&filler).unwrap();
     let late = world.made("VM.clone", &clone(MACHINES_MAX));
     world.daemon.process.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Passwords that are guessed over the network.
+//! Password guesses over the network.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,15 +9,15 @@ use testkit::process::eventually;
 
 use super::World;
 
-/// Pauses after the first two failures of an address, together.
+/// Sum of the first two delays of an address.
 const FIRST_TWO: Duration = Duration::from_secs(3);
 
-/// An address of this host.
+/// Returns a loopback address.
 fn local(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, number)
 }
 
-/// Somebody at this address asks to be let in as root.
+/// Sends a login as root from this address.
 fn ask(from: Ipv4Addr, port: u16, password: &str) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let connected = async {
@@ -35,7 +35,7 @@ fn ask(from: Ipv4Addr, port: u16, password: &str) -> TcpStream {
     stream
 }
 
-/// Whether who has asked is let in.
+/// Returns whether the login succeeded.
 fn is_in(mut stream: TcpStream) -> bool {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -59,17 +59,17 @@ fn who_guesses_waits_and_other_addresses_do_not() {
         assert!(!is_in(guess(local(1))));
     }
     assert!(began.elapsed() >= FIRST_TWO, "{:?}", began.elapsed());
-    // The next guess is told 4 s later or more. Another address, whose first guess takes a second, has
-    // been told of it and logged in by then; on a host that is busy, at one of these attempts.
+    // The next guess is answered after at least 4 s. Another address, whose first guess takes 1 s,
+    // must fail and log in before. On a busy host, one of several attempts must show this.
     let mut overtakes = |number: u8| {
         let waits = guess(local(1));
-        // The log says that it has failed, before its pause begins.
+        // The daemon logs the failure before the delay begins.
         let line = format!("from Tcp({}) was refused", waits.local_addr().unwrap());
         eventually(&line, || world.daemon.process.stderr().contains(&line));
         let (tell, told) = mpsc::channel();
         let waiting = std::thread::spawn(move || {
             let is_in = is_in(waits);
-            // Nobody listens who was late.
+            // The receiver may be gone.
             let _late = tell.send(());
             is_in
         });
@@ -80,6 +80,6 @@ fn who_guesses_waits_and_other_addresses_do_not() {
         is_first
     };
     assert!((2..12).any(&mut overtakes));
-    // Who knows the password is let in from there, too.
+    // The right password works from the delayed address, too.
     assert!(is_in(ask(local(1), port, &password)));
 }

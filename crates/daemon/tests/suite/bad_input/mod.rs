@@ -1,5 +1,5 @@
-//! What callers do wrong, over the wire, and what they are told: the codes that an administrator of
-//! XenServer knows. Nothing is lost by any of it.
+//! Mistakes of clients over the network, and their error codes, which are those of XenServer. No
+//! mistake changes any record.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod calls;
@@ -18,19 +18,19 @@ use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 use xenapi::client::{Client, ClientError, Record};
 
-/// In a row, a parameter that is prose or a number of this host.
+/// Placeholder for a parameter that is prose or a number of this host.
 const ANY: &str = "*";
-/// Classes whose records nobody may lose or change by a mistake.
+/// Classes whose records must not change by a mistake.
 const KEPT: [&str; 9] = ["pool", "host", "VM", "VBD", "VDI", "SR", "PBD", "VIF", "network"];
 
-/// Most time for a task to end.
+/// Longest wait for a task.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A call that must be refused.
 struct Row {
     method: String,
     params: Vec<Value>,
-    /// Code and parameters.
+    /// Expected code and parameters.
     told: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ fn row<const N: usize, const M: usize>(method: &str, params: [Value; N], told: [
     Row { method: method.to_owned(), params: params.to_vec(), told }
 }
 
-/// A daemon on the simulator, with root.
+/// A daemon with the simulator, and a client with root's session.
 struct World {
     daemon: Ringwayd,
     root: Client,
@@ -61,18 +61,19 @@ impl World {
         answer.unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// A call that answers with a reference.
+    /// Makes a call that returns a reference.
     fn made(&mut self, method: &str, params: &[Value]) -> String {
         text(&self.call(method, params)).to_owned()
     }
 
-    /// Code and parameters of a refusal.
+    /// Returns the code and parameters of a refused call.
     fn refused(&mut self, method: &str, params: &[Value]) -> Vec<String> {
         refused(&mut self.root, method, params)
     }
 
-    /// The same of its `Async` form, if it has one that clients use: by its answer or by its task.
-    /// One that names the call names that form.
+    /// Returns the code and parameters of the refused `Async` form, from its answer or its task.
+    /// Uses the plain call if clients use no such form. A method name in the error loses the prefix
+    /// `Async.`.
     fn refused_task(&mut self, method: &str, params: &[Value]) -> Vec<String> {
         let root = &mut self.root;
         let ended =
@@ -82,7 +83,7 @@ impl World {
         told.into_iter().map(|it| if it == form { method.to_owned() } else { it }).collect()
     }
 
-    /// The only one of this name.
+    /// Returns the only object of this name.
     fn named(&mut self, class: &str, name: &str) -> String {
         let found = self.call(&format!("{class}.get_by_name_label"), &[Value::text(name)]);
         let Value::Set(found) = found else { panic!("no set") };
@@ -90,12 +91,12 @@ impl World {
         text(&found[0]).to_owned()
     }
 
-    /// The first of a class.
+    /// Returns the first object of a class.
     fn first(&mut self, class: &str) -> String {
         self.root.records(class).unwrap().first().unwrap().0.clone()
     }
 
-    /// A machine without disks.
+    /// Creates a VM without disks.
     fn machine(&mut self, name: &str) -> String {
         let template = self.named("VM", "Other install media");
         let vm = self.made("VM.clone", &[Value::text(template), Value::text(name)]);
@@ -106,12 +107,12 @@ impl World {
         vm
     }
 
-    /// All that must not change.
+    /// Returns all records that must not change.
     fn dump(&mut self) -> BTreeMap<String, Record> {
         KEPT.iter().flat_map(|class| self.root.records(class).unwrap()).collect()
     }
 
-    /// Each row is refused as it says, also as a task, and changes nothing.
+    /// Asserts that each call is refused as expected, also as a task, and changes nothing.
     fn refuses(&mut self, rows: &[Row]) {
         let before = self.dump();
         for Row { method, params, told } in rows {

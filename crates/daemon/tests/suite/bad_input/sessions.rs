@@ -1,4 +1,4 @@
-//! Sessions that are none, and users who may not.
+//! Invalid sessions, and users without permission.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use xenapi::envelope::Encoding;
 
 use super::{ANY, World, refused, row};
 
-/// Somebody at the daemon's port.
+/// Returns a client of the daemon's TCP port.
 pub(super) fn tcp(world: &mut World, encoding: Encoding) -> Client {
     let url = world.daemon.url().unwrap();
     let port = url.rsplit_once(':').unwrap().1.parse().unwrap();
@@ -23,14 +23,14 @@ fn a_session_that_is_none_is_told_so() {
     for encoding in [Encoding::Xml, Encoding::Json] {
         let mut nobody = tcp(&mut world, encoding);
         assert_eq!(refused(&mut nobody, "VM.get_all", &[]), ["SESSION_INVALID", ""]);
-        // Whether there is such a call is nobody's business without one.
+        // Without a session, the error does not reveal which methods exist.
         assert_eq!(refused(&mut nobody, "VM.fly", &[]), ["SESSION_INVALID", ""]);
         let Err(ClientError::Api(error)) = nobody.login("root", "guess", "test") else {
             panic!("a guess")
         };
         assert_eq!(error.details()[..2], ["SESSION_AUTHENTICATION_FAILED", "root"]);
     }
-    // Others end it while it is used.
+    // Another client ends the session while it is used.
     let mut other = world.daemon.client().unwrap();
     let session = other.session().unwrap().to_owned();
     let classes = Value::Set(vec![Value::text("vm")]);
@@ -44,7 +44,7 @@ fn a_session_that_is_none_is_told_so() {
     let gone = ["SESSION_INVALID".to_owned(), session];
     let (woken, later) = waiting.join().unwrap();
     assert_eq!((&woken[..], &later[..]), (&gone[..], &gone[..]));
-    // Whoever asked for that stays.
+    // The session of the caller stays.
     let before = world.root.session().unwrap().to_owned();
     world.call("VM.get_all", &[]);
     for how in ["orderly", "killed"] {
@@ -60,7 +60,7 @@ fn a_session_that_is_none_is_told_so() {
     assert_ne!(world.root.session(), Some(before.as_str()));
 }
 
-/// What a killed `xe` leaves: nothing.
+/// A killed `xe` leaves no session.
 #[test]
 fn who_leaves_the_socket_leaves_no_session() {
     let mut world = World::new();
@@ -73,7 +73,7 @@ fn who_leaves_the_socket_leaves_no_session() {
     let Value::Map(seen) = seen else { panic!("{seen:?}") };
     assert_eq!(world.call("task.get_status", std::slice::from_ref(&task)), Value::text("pending"));
     drop(other);
-    // The session has ended, and so the task, which nobody will end any more: that is told.
+    // The session has ended, so its task is ended and reported.
     let told = world.call("event.from", &[classes, seen["token"].clone(), Value::Float(60.0)]);
     let Value::Map(told) = told else { panic!("{told:?}") };
     let Value::Set(events) = &told["events"] else { panic!("{told:?}") };

@@ -1,4 +1,4 @@
-//! Operations in power states in which they are not done, and two of a machine at once.
+//! Operations in wrong power states, and two concurrent operations on one VM.
 
 use xenapi::Value;
 
@@ -6,7 +6,7 @@ use super::{World, refused, row};
 
 const STATES: [&str; 3] = ["halted", "paused", "running"];
 
-/// Operations, what they take beside the machine, and the states in which they are done.
+/// Operations, their further parameters, and the power states that allow them.
 fn operations() -> Vec<(&'static str, Vec<Value>, &'static str)> {
     let no = || Value::Bool(false);
     vec![
@@ -43,7 +43,7 @@ fn what_is_not_done_in_a_state_names_those_in_which_it_is() {
             }
             let told = ["VM_BAD_POWER_STATE", vm, states, state];
             let methods = [format!("VM.{operation}"), format!("Async.VM.{operation}")];
-            // A setter looks when its turn has come.
+            // A setter checks the state only when it runs.
             let all = if operation.starts_with("set_") { 1 } else { methods.len() };
             for method in methods.into_iter().take(all) {
                 let mut one = row(&method, [Value::text(vm.as_str())], told);

@@ -1,4 +1,4 @@
-//! Bodies that are no calls.
+//! Bodies that are not calls.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::World;
 
-/// Longer than the daemon reads what it throws away.
+/// Longer than the daemon discards an oversized body.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes by which the daemon may grow by all of it.
+/// Most memory in bytes that the daemon may gain from all requests.
 const GROWTH_MAX: u64 = 20 << 20;
 /// Longest body, in bytes.
 const BODY_BYTES_MAX: usize = 300 << 10;
 
-/// What is answered to these bytes, to the end of the connection.
+/// Sends these bytes and returns the response until the connection ends.
 fn answer(port: u16, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // It may be closed before all is sent.
+    // The connection may close before everything is sent.
     let _ = stream.write_all(bytes);
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -38,7 +38,7 @@ fn request(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Bytes of memory that a process has.
+/// Returns the resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -92,7 +92,7 @@ fn what_is_no_call_gets_a_page_and_the_next_one_is_served() {
         assert!(told.contains("text/html"), "{path} {shown}: {told}");
         world.call("VM.get_all", &[]);
     }
-    // Many values that are few enough are a call.
+    // A call with many values below the limit is valid.
     let many = request("/", &xml(&format!("<params>{values}</params>")));
     let many =
         String::from_utf8(many).unwrap().replacen("Host: h", "Host: h\r\nConnection: close", 1);
@@ -107,7 +107,7 @@ fn what_is_no_call_gets_a_page_and_the_next_one_is_served() {
         let told = answer(port, head.as_bytes());
         assert!(!told.starts_with("HTTP/1.1 200"), "{head}: {told}");
     }
-    // A chunked body that does not end is read no further than the longest one.
+    // An endless chunked body is read only up to the longest valid body.
     let mut endless = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..1_000 {
         endless.extend_from_slice(b"1000\r\n");

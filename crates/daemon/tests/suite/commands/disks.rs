@@ -1,4 +1,4 @@
-//! Storage, disks and their devices.
+//! SRs, VDIs and VBDs.
 
 use super::{Typed, to};
 
@@ -21,7 +21,7 @@ fn a_machines_disks_come_and_go() {
     assert!(refused.contains("Disk not found"), "{refused}");
 }
 
-/// A device of a machine that runs, from its making to its end.
+/// A VBD of a running VM, from its creation to its destruction.
 #[test]
 fn devices_are_plugged_and_media_are_put_in() {
     let typed = Typed::new();

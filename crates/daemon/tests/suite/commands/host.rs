@@ -1,4 +1,4 @@
-//! The host, the pool and what else is kept.
+//! Host, pool and field-only classes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use xenapi::envelope::Encoding;
 
 use super::{Typed, to};
 
-/// More than anything takes here.
+/// Longer than any wait here.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -27,7 +27,7 @@ fn a_host_that_is_emptied_takes_no_machine() {
     let free: u64 = typed.prints(&["host-compute-free-memory"]).parse().unwrap();
     assert!(free > 0);
     typed.does(&["vm-start", "vm=m"]);
-    // There is no other host that would take what runs.
+    // No other host could take the running VMs.
     typed.does(&["host-disable"]);
     let refused = typed.fails(&["host-evacuate"]);
     assert!(refused.contains("There is no other host"), "{refused}");
@@ -71,7 +71,7 @@ fn the_password_is_another_one_from_then_on() {
     typed.does(&["user-password-change", "new=second"]);
     login("second").unwrap();
     refused(&first);
-    // Who comes over the network knows the one before.
+    // A client on the network must give the old password.
     let far = |password: &str, old: &str| {
         let words = ["-s", "127.0.0.1", "-p", port, "-u", "root", "-pw", password];
         let change = ["user-password-change", "new=third"];
@@ -87,8 +87,7 @@ fn the_password_is_another_one_from_then_on() {
     refused("second");
 }
 
-/// Those that are chosen are started when the host has booted, and not when its daemon alone was
-/// started again.
+/// Chosen VMs start after a boot of the host, but not after a restart of only the daemon.
 #[test]
 fn machines_that_are_chosen_start_with_their_host() {
     let mut typed = Typed::new();
@@ -103,7 +102,7 @@ fn machines_that_are_chosen_start_with_their_host() {
     typed.does(&["vm-start", "vm=other"]);
     typed.does(&["vm-shutdown", "vm=other", "--force"]);
     assert_eq!(typed.get("vm", &chosen, "power-state"), "halted");
-    // As if the daemon had last started at another boot.
+    // Simulates that the daemon last started at another boot.
     typed.does(&["host-param-set", &host_is, "other-config:boot_id=another"]);
     typed.daemon.stop().unwrap();
     typed.daemon.start_again().unwrap();

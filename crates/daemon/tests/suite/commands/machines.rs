@@ -1,4 +1,4 @@
-//! Machines.
+//! VMs.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use xenapi::client::ClientError;
 use super::{Typed, to};
 
 const MIB: u64 = 1 << 20;
-/// More than anything takes here.
+/// Longer than any wait here.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The four bounds of a machine's memory, the least first, in MiB.
+/// Returns the four memory bounds of a VM in MiB, smallest first.
 fn memory(typed: &Typed, vm: &str) -> [u64; 4] {
     ["static-min", "dynamic-min", "dynamic-max", "static-max"].map(|bound| {
         let bytes: u64 = typed.get("vm", vm, &format!("memory-{bound}")).parse().unwrap();
@@ -69,7 +69,7 @@ fn machines_change_their_state_and_go() {
     assert_eq!(typed.only("vdi", &[&to("uuid", &disk)]), disk, "disks stay");
 }
 
-/// What is asked of a task is seen where the operation is, before its next step.
+/// A cancel request takes effect before the next step of the operation.
 #[test]
 fn a_task_is_cancelled() {
     let typed = Typed::new();
@@ -96,7 +96,7 @@ fn a_task_is_cancelled() {
     assert!(refused.contains("6d0c3f4e-0000-4000-8000-000000000000"), "{refused}");
 }
 
-/// A task that cannot be cancelled says so, whatever asks it.
+/// Asserts that a cancel of a task that cannot be cancelled is refused.
 fn goes_to_its_end(typed: &Typed) {
     typed.daemon.set_rules("[[rule]]\ncalls = [\"scan\"]\nend = \"hangs\"\n").unwrap();
     let mut client = typed.daemon.client().unwrap();
@@ -114,7 +114,7 @@ fn templates_and_clones() {
     let vm = typed.prints(&["vm-install", "template=Other install media", "new-name-label=bare"]);
     let disk = typed.only("vbd", &[&to("vm-uuid", &vm)]);
     typed.does(&["vbd-destroy", &to("uuid", &disk)]);
-    // One without disks has nothing that storage would have to copy.
+    // A VM without disks can be cloned, because no disk must be copied.
     let copy = typed.prints(&["vm-clone", "vm=bare", "new-name-label=copy"]);
     assert_eq!(typed.get("vm", &copy, "name-label"), "copy");
     assert_eq!(typed.get("vm", &copy, "power-state"), "halted");

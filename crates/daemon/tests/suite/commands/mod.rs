@@ -1,4 +1,4 @@
-//! Commands of `xe`, typed, against the program `ringwayd` on a simulated host.
+//! Commands of `xe` against `ringwayd` with a simulated host.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 mod disks;
@@ -9,7 +9,7 @@ mod refused;
 
 use testkit::ringwayd::Ringwayd;
 
-/// A host, and who types.
+/// A simulated host and `xe`.
 struct Typed {
     daemon: Ringwayd,
 }
@@ -19,17 +19,17 @@ impl Typed {
         Self { daemon: Ringwayd::simulator(&[]).unwrap() }
     }
 
-    /// What a command prints that succeeds.
+    /// Runs a command that must succeed. Returns its output.
     fn prints(&self, words: &[&str]) -> String {
         self.daemon.xe_prints(words).unwrap()
     }
 
-    /// A command succeeds and has nothing to say.
+    /// Runs a command that must succeed without output.
     fn does(&self, words: &[&str]) {
         assert_eq!(self.prints(words), "", "{words:?}");
     }
 
-    /// What a command says that fails.
+    /// Runs a command that must fail. Returns its error text.
     fn fails(&self, words: &[&str]) -> String {
         let output = self.daemon.xe_output(words).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
@@ -37,13 +37,13 @@ impl Typed {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// A field of what has this UUID.
+    /// Returns a field of the object with this UUID.
     fn get(&self, class: &str, uuid: &str, field: &str) -> String {
         let [uuid, field] = [format!("uuid={uuid}"), format!("param-name={field}")];
         self.prints(&[&format!("{class}-param-get"), &uuid, &field])
     }
 
-    /// UUIDs of what a list shows with these words, or another field by `params=`; sorted.
+    /// Returns the sorted UUIDs of a list, or another field with `params=`.
     fn list(&self, class: &str, words: &[&str]) -> Vec<String> {
         let list = format!("{class}-list");
         let words = [&[&*list, "--minimal"], words].concat();
@@ -54,20 +54,20 @@ impl Typed {
         found
     }
 
-    /// The only one that a list shows.
+    /// Returns the only entry of a list.
     fn only(&self, class: &str, words: &[&str]) -> String {
         let [one] = &self.list(class, words)[..] else { panic!("{class} {words:?}") };
         one.clone()
     }
 
-    /// A machine with a disk: its UUID.
+    /// Creates a VM with a disk. Returns its UUID.
     fn machine(&self, name: &str) -> String {
         let name = format!("new-name-label={name}");
         self.prints(&["vm-install", "template=Other install media", &name])
     }
 }
 
-/// A parameter.
+/// Formats a parameter.
 fn to(name: &str, value: &str) -> String {
     format!("{name}={value}")
 }

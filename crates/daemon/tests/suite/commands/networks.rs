@@ -1,4 +1,4 @@
-//! Networks and interfaces.
+//! Networks and VIFs.
 
 use super::{Typed, to};
 
@@ -36,7 +36,7 @@ fn interfaces_are_plugged_moved_and_destroyed() {
 #[test]
 fn cards_of_the_host_are_made_known_and_plugged() {
     let mut typed = Typed::new();
-    // A host has its cards before its daemon starts.
+    // The host NICs must exist before the daemon starts.
     typed.daemon.stop().unwrap();
     typed.daemon.set_rules("cards = [\"eth0\", \"eth1\"]\n").unwrap();
     typed.daemon.start_again().unwrap();

@@ -1,8 +1,8 @@
-//! What is known and not done here says so, and does nothing.
+//! Commands that are known but not supported say so and do nothing.
 
 use super::{Typed, to};
 
-/// Help says of a command that it is refused.
+/// Asserts that the help of a command says that it is refused.
 fn helps(typed: &Typed, command: &str) {
     let help = typed.prints(&["help", command]);
     assert!(help.contains("refuse it so far"), "{help}");
@@ -49,7 +49,7 @@ fn what_is_not_done_here_says_so() {
     assert_eq!(states(&typed.prints(&["vm-param-list", &of])), states(&before));
 }
 
-/// Nothing of the kind is here: the words say what there is instead, or that there is no such thing.
+/// Options without an equivalent here are refused. The text names the alternatives.
 #[test]
 fn what_asks_for_something_else_is_told_what_is_there() {
     let typed = Typed::new();

@@ -1,4 +1,4 @@
-//! Storage that is forgotten and comes back, and storage that goes for good, by `xe`.
+//! SRs that are forgotten and introduced again, and SRs that are destroyed, by `xe`.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ impl World {
         self.daemon.xe_prints(words).unwrap()
     }
 
-    /// What `xe` says when it fails.
+    /// Runs `xe`, which must fail. Returns its error text.
     fn xe_fails(&self, words: &[&str]) -> String {
         let output = self.daemon.xe_output(words).unwrap();
         assert!(!output.status.success(), "{words:?}");
@@ -56,7 +56,7 @@ fn forgotten_storage_is_found_and_comes_back_with_its_disks() {
     let link = world.xe(&["pbd-create", &host, &of, &location]);
     world.xe(&["pbd-plug", &format!("uuid={link}")]);
     assert_eq!(world.xe_list("vdi", &of), disk);
-    // It is told while it is in use as well.
+    // A probe finds the SR while it is in use as well.
     assert_eq!(world.xe(&["sr-probe", "type=dir", &location]), told);
 
     unplug(&world);

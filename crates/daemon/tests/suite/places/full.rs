@@ -1,4 +1,4 @@
-//! A directory on a file system that is really full.
+//! An SR on a file system that is really full.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use xenapi::Value;
 
 use super::*;
 
-const NAME: &str = "full::a_full_file_system_has_its_code_and_what_frees_room_works";
+const NAME: &str =
+    concat!(module_path!(), "::a_full_file_system_has_its_code_and_what_frees_room_works");
 
 #[test]
 fn a_full_file_system_has_its_code_and_what_frees_room_works() {
@@ -44,7 +45,7 @@ fn inside(dir: &Path) {
     assert_eq!(known.int("physical_utilisation"), known.int("physical_size"));
     let disk = world.client.record("VDI", &first).unwrap();
     assert_eq!(disk.int("virtual_size"), DISK_BYTES);
-    // What frees room works on it.
+    // Operations that free space work.
     world.call("VDI.destroy", &[Value::text(first.as_str())]);
     std::fs::remove_file(&filler).unwrap();
     world.disk(&sr);

@@ -23,7 +23,7 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     };
 
     fs::rename(&place, &away).unwrap();
-    // Nobody has noticed yet.
+    // The daemon has not noticed yet.
     for (method, args) in [
         ("VDI.create", vec![super::disk(&sr)]),
         ("VDI.destroy", of(&disk)),
@@ -35,7 +35,7 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     assert_eq!(said, ["SR_NOT_ATTACHED", sr.as_str()]);
     assert_eq!(world.client.record("VM", &machine).unwrap().text("power_state"), "Halted");
     assert!(world.is_connected(&link));
-    // A scan does.
+    // A scan notices.
     vanished(&world.refused("SR.scan", &of(&sr)));
     assert!(!world.is_connected(&link));
     for (method, args) in
@@ -49,7 +49,7 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     world.call("PBD.plug", &of(&link));
     assert!(world.is_connected(&link));
     world.call("VM.start", &start(&machine));
-    // Under a guest that runs: it goes on, and its storage is not forgotten.
+    // Under a running guest: the guest continues, and its SR cannot be forgotten.
     fs::rename(&place, &away).unwrap();
     vanished(&world.refused("SR.scan", &of(&sr)));
     let said = world.refused("SR.forget", &of(&sr));
@@ -80,7 +80,7 @@ fn a_directory_is_one_storages_only() {
     let said = world.refused("SR.create", &args);
     assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{said:?}");
     assert!(said.last().unwrap().contains(&uuid), "{said:?}");
-    // Files that are no volumes are in nobody's way.
+    // Files that are not volumes do no harm.
     let disk = world.disk(&first);
     for stray in ["notes.txt", "x.raw", ".hidden"] {
         fs::write(place.join(stray), "mine").unwrap();
@@ -88,7 +88,7 @@ fn a_directory_is_one_storages_only() {
     world.call("SR.scan", &[Value::text(first.as_str())]);
     let known = world.client.record("SR", &first).unwrap();
     assert_eq!(known.texts("VDIs"), [disk.as_str()]);
-    // A copy of a disk of another storage is passed over and told.
+    // A copy of another SR's VDI is ignored and reported.
     let default = world.client.records("pool").unwrap().remove(0).1.text("default_SR").to_owned();
     let uuid = world.client.record("VDI", &disk).unwrap().text("uuid").to_owned();
     let its = world.connection(&default);

@@ -1,4 +1,4 @@
-//! Directories as storage, over the wire: they vanish, they are full, they are somebody else's.
+//! Directories as SRs, over the network: they vanish, are full, or belong to another SR.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 mod ends;
@@ -12,10 +12,10 @@ use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 use xenapi::client::{Client, ClientError};
 
-/// Size of disks here, in bytes.
+/// Size of the disks, in bytes.
 const DISK_BYTES: i64 = 1 << 20;
 
-/// A daemon with real storage, and who calls it.
+/// A daemon with real storage, and its client.
 struct World {
     daemon: Ringwayd,
     client: Client,
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Code and parameters.
+    /// Returns the code and parameters of a refused call.
     fn refused(&mut self, method: &str, params: &[Value]) -> Vec<String> {
         match self.client.call(method, params) {
             Err(ClientError::Api(error)) => error.details(),
@@ -51,7 +51,7 @@ impl World {
         self.client.records(class).unwrap().into_iter().next().unwrap().0
     }
 
-    /// What `SR.create` is called with.
+    /// Returns the parameters of `SR.create`.
     fn sr(&mut self, place: &Path) -> Vec<Value> {
         vec![
             Value::text(self.one("host")),
@@ -79,7 +79,7 @@ impl World {
         self.made("VDI.create", &[disk(sr)])
     }
 
-    /// A machine with one disk, without an operating system.
+    /// Creates a VM with one disk, without an operating system.
     fn machine(&mut self, disk: &str) -> String {
         let template = self.call("VM.get_by_name_label", &[Value::text("Other install media")]);
         let Value::Set(template) = template else { panic!("{template:?}") };
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-/// What `VDI.create` is called with.
+/// Returns the record for `VDI.create`.
 fn disk(sr: &str) -> Value {
     record([
         ("name_label", Value::text("d")),

@@ -1,4 +1,4 @@
-//! A slice takes nothing while it has nothing to do.
+//! An idle slice takes no CPU time from others.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use testkit::process::Process;
 
 use super::simulator;
 
-/// How long somebody computes in a turn.
+/// Duration of a measurement.
 const TURN: Duration = Duration::from_millis(200);
 
-/// A process that computes and never stops, on one CPU.
+/// Starts a process that computes for ever on one CPU.
 fn hog(cpu: usize) -> Process {
     let hog = Process::start(Command::new("sh").args(["-c", "while :; do :; done"])).unwrap();
     confine(hog.id(), &[cpu]).unwrap();
     hog
 }
 
-/// CPU time of a process so far, in seconds.
+/// Returns the CPU time of a process so far, in seconds.
 fn cpu_s(of: &Process) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{}/schedstat", of.id())).unwrap();
     text.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1e9
 }
 
-/// What both compute meanwhile.
+/// Returns the CPU time that two processes use during a measurement.
 fn turn(of: [&Process; 2]) -> [f64; 2] {
     let before = of.map(cpu_s);
     std::thread::sleep(TURN);
@@ -32,9 +32,9 @@ fn turn(of: [&Process; 2]) -> [f64; 2] {
     [after[0] - before[0], after[1] - before[1]]
 }
 
-/// A guest gets what it would get without slices, though control has ten times its weight; once
-/// control wants the CPU as well, the guest gets little. The bounds are far from what is expected, 1
-/// and 1/11: others use this CPU too.
+/// While control is idle, a guest gets as much CPU as without slices, although control has ten
+/// times its weight. Once control is busy, the guest gets little. The bounds leave room around the
+/// expected 1 and 1/11, because other processes use this CPU, too.
 #[test]
 fn control_takes_nothing_when_it_is_idle() {
     let Some((_daemon, slices)) = simulator() else { return };

@@ -1,4 +1,4 @@
-//! Real machines and what serves their disks.
+//! Control groups of real VMs and their datapaths.
 
 use std::collections::BTreeSet;
 use std::fs::DirEntry;
@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 use testkit::process::eventually;
 use testkit::ringwayd::{Ringwayd, Slices};
 
-/// A daemon with a machine that runs and has a disk.
+/// A daemon with a VM that has a disk.
 struct Host {
     daemon: Ringwayd,
     slices: Slices,
@@ -19,14 +19,14 @@ struct Host {
 }
 
 impl Host {
-    /// `None`: nobody can make groups here.
+    /// Starts the daemon and the VM. `None` on a host that allows no control groups.
     fn start() -> Option<Self> {
         let host = Self::halted()?;
         host.xe(&["vm-start", "vm=m"]);
         Some(host)
     }
 
-    /// The machine does not run yet.
+    /// Starts the daemon without starting the VM.
     fn halted() -> Option<Self> {
         let guest = testkit::guest::artifacts().unwrap();
         let directory = guest.kernel.parent().unwrap().display().to_string();
@@ -46,14 +46,14 @@ impl Host {
         self.daemon.xe_prints(words).unwrap()
     }
 
-    /// Processes of this program.
+    /// Returns the processes of this program.
     fn processes(&self, program: &str) -> BTreeSet<u32> {
         let started = self.daemon.started().into_iter();
         let of = |words: &str| words.split(' ').next().is_some_and(|name| name.contains(program));
         started.filter(|(_, words)| of(words)).map(|(pid, _)| pid).collect()
     }
 
-    /// Everybody is where they belong, and nobody else is.
+    /// Returns whether all processes are in their groups, and no others are.
     fn is_right(&self) -> bool {
         let (qemu, io) = (self.processes("qemu-system"), self.processes("ringway-io"));
         assert_eq!((qemu.len(), io.len()), (1, 2), "{:?}", self.daemon.started());
@@ -62,14 +62,14 @@ impl Host {
             && self.slices.members("control/daemon").contains(&self.daemon.process.id())
     }
 
-    /// Turns of all threads of the daemon, of QEMU and of what serves disks.
+    /// Returns the scheduler slices of all threads of the daemon, QEMU and the datapath.
     fn turns(&self) -> BTreeSet<Option<Duration>> {
         let (qemu, io) = (self.processes("qemu-system"), self.processes("ringway-io"));
         let processes = qemu.union(&io).copied().chain([self.daemon.process.id()]);
         let threads =
             processes.flat_map(|of| std::fs::read_dir(format!("/proc/{of}/task")).unwrap());
         let number = |thread: DirEntry| thread.file_name().to_str().unwrap().parse().unwrap();
-        // One that has ended meanwhile has none.
+        // A thread may have ended meanwhile.
         let turn = |thread: i32| sched::turn(Pid::from_raw(thread)).ok();
         threads.filter_map(|thread| turn(number(thread.unwrap()))).collect()
     }
@@ -81,7 +81,7 @@ impl Host {
     }
 }
 
-/// The turn that all are to have; `None` where the kernel has none, which is said.
+/// Returns the expected scheduler slice. `None` if the kernel has none, which is printed.
 fn short() -> Option<Duration> {
     let usual = sched::turn(None).unwrap();
     if usual.is_none() {
@@ -113,7 +113,7 @@ fn members_are_put_right_after_the_daemon_was_killed() {
         host.daemon.process.kill().unwrap();
         for pid in host.processes("qemu-system").union(&host.processes("ringway-io")) {
             host.slices.take_out(*pid).unwrap();
-            // What is usual, as those have whom an earlier version started.
+            // Processes started by an earlier version have the kernel's default slice.
             sched::set_turns(Pid::from_raw(*pid as i32), Duration::ZERO).unwrap();
         }
         let gone = format!("11111111-2222-4333-8444-{round:012x}");
@@ -124,12 +124,12 @@ fn members_are_put_right_after_the_daemon_was_killed() {
         eventually("all have short turns", || host.turns() == [short].into());
         assert_eq!(host.daemon.slices(), Some(host.slices.clone()));
     }
-    // It ends; the machine goes on, and keeps its group.
+    // The daemon ends. The VM continues and keeps its group.
     host.daemon.stop().unwrap();
     assert_eq!(host.slices.members(&format!("guests/{}", host.vm)).len(), 1);
 }
 
-/// A machine is started whatever becomes of its group.
+/// A VM starts even if its control group cannot be created.
 #[test]
 fn a_machine_without_a_group_runs() {
     let Some(mut host) = Host::halted() else { return };
@@ -140,7 +140,7 @@ fn a_machine_without_a_group_runs() {
     assert_eq!(host.xe(&["vm-list", "power-state=running", "name-label=m", "--minimal"]), host.vm);
     let said = host.daemon.process.stderr();
     assert!(said.contains("outside of its control group"), "{said}");
-    // What is mended is used from the next start of the daemon on.
+    // The next start of the daemon repairs the groups.
     host.daemon.process.kill().unwrap();
     host.daemon.start_again().unwrap();
     eventually("everybody is where they belong", || host.is_right());

@@ -1,4 +1,4 @@
-//! The control groups of a daemon: who is where and with which weight, live and after a restart.
+//! Control groups of a daemon: members and weights, while it runs and after a restart.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod idle;
@@ -14,7 +14,7 @@ use testkit::ringwayd::{Ringwayd, Slices};
 use xenapi::Value;
 use xenapi::client::Client;
 
-/// A daemon without machines, and its slices.
+/// Starts a daemon without VMs. Returns it and its slices.
 fn simulator() -> Option<(Ringwayd, Slices)> {
     let daemon = Ringwayd::with_slices(&["--hypervisor", "simulator"]).unwrap()?;
     let slices = daemon.slices().unwrap();
@@ -26,7 +26,7 @@ fn the_host(client: &mut Client) -> Value {
     hosts.into_iter().next().unwrap()
 }
 
-/// Sets a weight in the host's record; the code with which that is refused.
+/// Sets a weight in the host's record. Returns the code if it is refused.
 fn set(client: &mut Client, key: &str, weight: &str) -> Result<(), String> {
     let host = the_host(client);
     client.call("host.remove_from_other_config", &[host.clone(), Value::text(key)]).unwrap();
@@ -51,7 +51,7 @@ fn weights_are_set_live_and_outlive_the_daemon() {
     }
     assert!(are(&slices, [10_000, 200, 50]), "{:?}", slices.weights());
     daemon.process.kill().unwrap();
-    // Somebody has changed what is not told in the record.
+    // Another program changes a weight that the record does not set.
     slices.set_weight("datapath", 100).unwrap();
     assert!(are(&slices, [10_000, 100, 50]), "{:?}", slices.weights());
     daemon.start_again().unwrap();
@@ -83,11 +83,11 @@ fn a_daemon_without_machines_leaves_nothing() {
     assert!(daemon.slices().is_none(), "nobody is let into what is not there");
 }
 
-/// The first one on the same state goes on as it was; and one that cannot serve, with workers already
-/// begun, leaves nothing.
+/// A second daemon on the same state fails and leaves the first one unaffected. A daemon that fails
+/// after it started workers leaves no groups.
 #[test]
 fn a_start_that_fails_leaves_nothing_and_takes_nothing_away() {
-    // An address that no other test has, so that the port stays free.
+    // No other test uses this address, so the port stays free.
     let port = TcpListener::bind("127.0.77.1:0").unwrap().local_addr().unwrap().to_string();
     let place = format!("{port},plain");
     let options = ["--hypervisor", "qemu", "--listen", &place];
@@ -114,11 +114,11 @@ fn xe_joins_the_slice_of_its_daemon() {
     assert_eq!(slices.leaves("guests").len() + slices.leaves("datapath").len(), 0);
 }
 
-/// Somebody waits for it at a keyboard.
+/// A user waits for the completion, so it needs the control slice, too.
 #[test]
 fn a_completion_joins_the_slice_of_its_daemon() {
     let Some((daemon, slices)) = simulator() else { return };
-    // It asks for values, which come when the daemon goes on.
+    // The completion requests values, which arrive when the daemon continues.
     daemon.process.signal(Signal::STOP).unwrap();
     let mut command = Command::new(find_binary("xe").unwrap());
     command

@@ -1,4 +1,4 @@
-//! Whether records say what there is on the host.
+//! Comparison of records with the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use testkit::process::PROCESS_DEADLINE;
 use super::worked::Worked;
 use crate::machines::world::{Machine, PATIENCE, World};
 
-/// What nobody may have told after all.
+/// Messages that must not appear.
 const NEVER: [&str; 5] = [
     "VM_CRASHED",
     "VM_RESTART_FAILED",
@@ -17,13 +17,12 @@ const NEVER: [&str; 5] = [
     "VM_AUTO_POWERON_FAILED",
     "VM_NOT_RECORDED",
 ];
-/// How often it is looked whether the host is as it is recorded.
+/// Interval of the comparisons.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// The file that says which SR a folder is.
+/// Name of the file that identifies the SR of a directory.
 const MARK: &str = ".ringway-sr";
 
-/// Waits until nothing is under way on a machine and its records are those of one that is up, or of
-/// one that is not.
+/// Waits until a VM has no operation under way and consistent records of its power state.
 pub(super) fn settled(world: &mut World, one: &Worked) {
     let machine = &one.machine;
     world.until("true records", |world| {
@@ -46,15 +45,15 @@ pub(super) fn settled(world: &mut World, one: &Worked) {
     assert_eq!(bad, None, "{told:?}: {}", world.shown());
 }
 
-/// The host comes to have what the records of all machines say, and nothing else of them: a guest may
-/// let go of a device meanwhile.
+/// Waits until the host has exactly the resources that the records of all VMs show. A guest may
+/// release a device meanwhile.
 pub(super) fn assert_host(world: &mut World, all: &[&Worked]) {
     let mut why = String::new();
     let began = Instant::now();
     while let Err(differs) = host_is(world, all) {
         why = differs;
         assert!(began.elapsed() < PATIENCE, "{why}");
-        // What is on the host tells nobody that it has changed.
+        // No event reports changes of host resources.
         std::thread::sleep(LOOK_AGAIN);
     }
     if !why.is_empty() {
@@ -68,7 +67,7 @@ pub(super) fn assert_host(world: &mut World, all: &[&Worked]) {
 fn host_is(world: &mut World, all: &[&Worked]) -> Result<(), String> {
     let up: Vec<_> = all.iter().filter(|one| world.lives(&one.machine)).collect();
     let mut is_loaded = |one: &Worked| !world.record("VBD", &one.drive).flag("empty");
-    // QEMU reads media itself.
+    // QEMU opens media itself.
     let media = up.iter().filter(|one| is_loaded(one)).count();
     let (mut disks, mut nics) = (BTreeSet::new(), BTreeSet::new());
     for (slots, vifs) in all.iter().map(|one| one.devices()) {
@@ -83,7 +82,7 @@ fn host_is(world: &mut World, all: &[&Worked]) -> Result<(), String> {
     let left = world.daemon.leftovers();
     let of = |what: &str| left.iter().filter(|line| line.starts_with(what)).count();
     let counts = ["process", "domain", "disk", "lock", "nic", "uplink"].map(of);
-    // All are on one network, which has an uplink as long as somebody is.
+    // All VIFs are on one network, which has an uplink while it has a VIF.
     let (disk, nic) = (disks.len(), nics.len());
     let expected = [up.len(), up.len(), disk, disk + media, nic, nic.min(1)];
     let nobodys = |line: &&String| {
@@ -100,14 +99,15 @@ fn host_is(world: &mut World, all: &[&Worked]) -> Result<(), String> {
     }
 }
 
-/// Its UUID, if it is in a machine now.
+/// Returns the UUID of a device if it is attached.
 fn attached(world: &mut World, class: &str, device: &str) -> Option<String> {
     let record = world.record(class, device);
     record.flag("currently_attached").then(|| record.text("uuid").to_owned())
 }
 
-/// The control groups of machines are those of these, with an emulator in each, and those of disks and
-/// networks are those of whoever serves some. The kernel takes one out a moment after its end.
+/// Asserts that the guest slice has a leaf with one process for each of these VMs, and that the
+/// datapath slice matches the serving processes. The kernel removes an ended process a moment
+/// later.
 pub(super) fn groups_are(world: &World, up: &[&Machine]) {
     let slices = world.daemon.slices();
     assert_eq!(slices.is_some(), world.has_slices, "every daemon finds the groups of the first");
@@ -125,8 +125,8 @@ pub(super) fn groups_are(world: &World, up: &[&Machine]) {
     }
 }
 
-/// Processes that serve disks or networks, by their group. Their folder is named with the first digits
-/// of what the group of an SR is named.
+/// Returns the processes that serve disks or networks, by control group. The name of an SR's
+/// directory is a prefix of its group's name.
 fn serve(
     world: &World,
     groups: &BTreeMap<String, BTreeSet<u32>>,
@@ -144,8 +144,8 @@ fn serve(
     all
 }
 
-/// Storage has an image of each disk that is recorded, as large as it is said to be, and nothing
-/// else.
+/// Asserts that each recorded VDI has an image of its recorded size, and that no other images
+/// exist.
 fn images_are(world: &mut World) {
     let disks = world.client.records("VDI").unwrap();
     let disks = disks.into_iter().filter(|(_, disk)| !disk.flag("missing"));

@@ -1,4 +1,4 @@
-//! A machine that is worked on, and what can be asked of it.
+//! A VM under test, and the operations possible on it.
 
 use testkit::reconnecting::Random;
 use xenapi::Value;
@@ -7,21 +7,21 @@ use xenapi::client::PendingCall;
 use crate::machines::records::{interface, of, slot, start, with};
 use crate::machines::world::{Machine, World};
 
-/// How much larger a disk is made at a time, in bytes.
+/// Growth of a disk in each resize, in bytes.
 const GROWS: i64 = 1 << 20;
 
-/// A machine with what comes and goes.
+/// A VM with its removable devices.
 pub(super) struct Worked {
     pub(super) machine: Machine,
     pub(super) has_system: bool,
     net: String,
-    /// A drive, and what may be in it.
+    /// CD drive. The next field is its medium.
     pub(super) drive: String,
     pub(super) disc: String,
-    /// A disk that is plugged while it runs, and where.
+    /// VDI that is plugged while the VM runs. The next field is its VBD.
     spare: String,
     pub(super) slot: Option<String>,
-    /// An interface that is in it from its start on, and one that is plugged while it runs.
+    /// VIF that is plugged at the start. The next field is one that is plugged while the VM runs.
     pub(super) vif: String,
     pub(super) second: Option<String>,
 }
@@ -36,14 +36,14 @@ impl Worked {
         Self { machine, has_system, net, drive, disc, spare, slot: None, vif, second }
     }
 
-    /// Every disk's device that is recorded, without the drive, and every interface.
+    /// Returns all disk VBDs without the CD drive, and all VIFs.
     pub(super) fn devices(&self) -> (Vec<&str>, Vec<&str>) {
         let disks = std::iter::once(&self.machine.slot).chain(&self.slot);
         let nics = std::iter::once(&self.vif).chain(&self.second);
         (disks.map(String::as_str).collect(), nics.map(String::as_str).collect())
     }
 
-    /// Asks for something that the machine can do now.
+    /// Begins a random operation that is possible now.
     pub(super) fn ask(
         &mut self,
         world: &mut World,
@@ -59,7 +59,7 @@ impl Worked {
         (op, world.client.begin(op, &params).unwrap())
     }
 
-    /// What came while it ran would be in it from its next start on.
+    /// Destroys devices that were plugged while the VM ran, which the next start would attach.
     fn lets_go(&mut self, world: &mut World) {
         if let Some(slot) = self.slot.take() {
             world.call("VBD.destroy", &of(&slot));
@@ -90,7 +90,7 @@ impl Worked {
                 (is_in("VBD", &self.slot), ["VBD.plug", "VBD.unplug"]),
                 (is_in("VIF", &self.second), ["VIF.plug", "VIF.unplug"]),
             ] {
-                // A device goes when a guest lets go of it.
+                // An unplug needs a guest that releases the device.
                 match is_in {
                     false => ops.extend([plug; 2]),
                     true if self.has_system => ops.extend([unplug; 2]),

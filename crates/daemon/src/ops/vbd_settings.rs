@@ -1,0 +1,188 @@
+//! Live settings of VBDs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::caps::Caps;
+use model::id::{SrId, VbdId};
+use model::poll::EffectivePolling;
+use model::report::DiskStats;
+use model::spec::PollSpec;
+use model::vbd::DeviceNumber;
+use model::vm::PowerState;
+use tokio::time::timeout;
+use toolstack::ringway_io::DatapathError;
+use xenapi::table::{sr, vbd, vdi, vm};
+use xenapi::{ApiError, Value, codes};
+
+use crate::app::AppState;
+use crate::calls::vbd::create::limited;
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::{Ctx, Hook};
+use crate::ops::live_settings::{LiveSettings, apply};
+use crate::records::fields::{flag, reference, references, text, uuid};
+use crate::records::machine_config::{disk_settings, power};
+
+pub(crate) const HOOKS: &[Hook] = &[
+    Hook { field: "VBD.mode", check: mode, follow: None },
+    Hook { field: "VBD.type", check: halted, follow: None },
+    Hook { field: "VBD.userdevice", check: number, follow: None },
+    Hook { field: "VBD.qos_algorithm_type", check: kept, follow: Some(follow) },
+    Hook { field: "VBD.qos_algorithm_params", check: kept, follow: Some(follow) },
+    Hook { field: "VBD.other_config", check: |_, _, _| Ok(()), follow: Some(follow) },
+];
+
+/// Time limit for the statistics of a datapath.
+const ASK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Caps and polling that a datapath reports for a disk.
+type ReportedSettings = (Caps, Option<EffectivePolling>);
+
+/// Settings of a served disk.
+#[derive(Clone, Debug, PartialEq)]
+struct DiskSettings {
+    vbd: VbdId,
+    sr: SrId,
+    caps: Caps,
+    poll: PollSpec,
+}
+
+fn mode(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    halted(ctx, tx, slot)?;
+    let view = tx.view();
+    if text(&view, slot, vbd::Field::mode)? != "RW" {
+        return Ok(());
+    }
+    if text(&view, slot, vbd::Field::r#type)? == "CD" {
+        return Err(codes::vbd_cds_are_read_only());
+    }
+    let disk = reference(&view, slot, vbd::Field::VDI)?;
+    match flag(&view, &disk, vdi::Field::read_only) {
+        Ok(true) => Err(codes::vdi_read_only(disk.as_str())),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the VBD's VM is halted.
+fn halted(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    let machine = reference(&tx.view(), slot, vbd::Field::VM)?;
+    match power(&tx.view(), &machine)? {
+        PowerState::Halted => Ok(()),
+        other => {
+            let expected = PowerState::Halted.error_name();
+            Err(codes::bad_power_state(machine.as_str(), expected, other.error_name()))
+        }
+    }
+}
+
+/// Checks that no other VBD of the VM has the same device number.
+fn number(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    halted(ctx, tx, slot)?;
+    let view = tx.view();
+    let wanted = text(&view, slot, vbd::Field::userdevice)?;
+    let number = DeviceNumber::parse(wanted).ok_or_else(|| codes::invalid_device(wanted))?;
+    let machine = reference(&view, slot, vbd::Field::VM)?;
+    for other in references(&view, &machine, vm::Field::VBDs)? {
+        let taken = DeviceNumber::parse(text(&view, &other, vbd::Field::userdevice)?);
+        if other != *slot && taken == Some(number) {
+            return Err(codes::device_already_exists(number.to_string()));
+        }
+    }
+    tx.set(slot, vbd::Field::userdevice, Value::text(number.to_string()))
+}
+
+fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    let view = tx.view();
+    let algorithm = view.get(slot, vbd::Field::qos_algorithm_type)?;
+    limited(Some(algorithm), Some(view.get(slot, vbd::Field::qos_algorithm_params)?))
+}
+
+/// Applies the settings in the background, because the SR may hang.
+fn follow(ctx: &Ctx, slot: &Ref) {
+    let (app, slot) = (ctx.app.clone(), slot.clone());
+    let _told = ctx.after_commit_detached(async move {
+        // The VBD's status fields have the error.
+        let _failed = apply(&app, &slot, disk()).await;
+        Ok(())
+    });
+}
+
+/// Applies settings that a former daemon stored and may not have applied. Each SR is handled in its
+/// own background task, so that a hung SR does not delay the others.
+pub(crate) fn reapply(app: &Arc<AppState>) {
+    let slots: Vec<Ref> = app.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
+    let mut by_sr: BTreeMap<SrId, Vec<(Ref, DiskSettings)>> = BTreeMap::new();
+    for slot in slots {
+        if let Ok(settings) = app.db.read(|view| settings(view, &slot)) {
+            by_sr.entry(settings.sr).or_default().push((slot, settings));
+        }
+    }
+    for (sr, disks) in by_sr {
+        let app = app.clone();
+        tokio::spawn(async move {
+            // Without an answer of the datapath, no settings can be applied.
+            let Ok(Ok(told)) = timeout(ASK_DEADLINE, told(&app, sr)).await else { return };
+            for (slot, settings) in disks {
+                let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
+                if *now != (settings.caps, Some(settings.poll.resolve())) {
+                    // The VBD's status fields have the error.
+                    let _failed = apply(&app, &slot, disk()).await;
+                }
+            }
+        });
+    }
+}
+
+/// Returns the caps and polling of all disks of an SR's datapath, by ID.
+async fn told(
+    app: &AppState,
+    sr: SrId,
+) -> Result<HashMap<String, ReportedSettings>, DatapathError> {
+    let stats = app.drivers.io.of(sr).await?.stats().await?;
+    let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
+    let of = |disk: DiskStats| {
+        let poll = disk.polling.map(|polling| polling.set);
+        (disk.id, (disk.caps.unwrap_or_default(), poll))
+    };
+    Ok(disks.map(of).collect())
+}
+
+fn disk() -> LiveSettings<DiskSettings> {
+    LiveSettings {
+        uuid: vbd::Field::uuid.into(),
+        vm: vbd::Field::VM.into(),
+        attached: vbd::Field::currently_attached.into(),
+        current: vbd::Field::current_operations.into(),
+        status: [vbd::Field::status_code.into(), vbd::Field::status_detail.into()],
+        read: settings,
+        tell: |app, settings| Box::pin(async move { tell_datapath(&app, settings).await }),
+    }
+}
+
+fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
+    let (limits, tuning) = disk_settings(view, slot)?;
+    let disk = reference(view, slot, vbd::Field::VDI)?;
+    // An empty drive has no VDI.
+    let place = reference(view, &disk, vdi::Field::SR)?;
+    Ok(DiskSettings {
+        vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
+        sr: SrId(uuid(view, &place, sr::Field::uuid)?),
+        caps: limits.caps,
+        poll: tuning.poll,
+    })
+}
+
+async fn tell_datapath(app: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
+    let datapath = app.drivers.io.of(settings.sr).await?;
+    let id = settings.vbd.to_string();
+    let told = async {
+        datapath.caps(&id, &settings.caps).await?;
+        datapath.poll(&id, &settings.poll).await
+    };
+    match told.await {
+        // The next attach reads the settings again.
+        Err(error) if error.is_not_served() => Ok(()),
+        told => told,
+    }
+}

@@ -1,0 +1,17 @@
+//! Tests of operations on VMs of a simulated host, and the application that unit tests use.
+
+mod addresses;
+pub(crate) mod app;
+mod config;
+mod daemon_killed;
+mod devices;
+mod disk_settings;
+mod guest_exits;
+mod guest_metrics;
+mod host_nics;
+mod interfaces;
+mod interrupted_ops;
+mod power;
+mod simulated_host;
+mod storage;
+mod volume_locks;
