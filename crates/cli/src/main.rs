@@ -1,22 +1,21 @@
 //! `ringway`, the operator's tool.
 //!
-//! # Words
-//! A **command** is a subcommand; each has a file of its own in `commands/` with its options,
-//! its help and a thin `execute` that calls the `toolstack`. Tables are made in [`table`], what
-//! the terminal needs in [`terminal`].
+//! # Structure
+//! Each **command** is a subcommand with a file of its own in `commands/`. The file has its
+//! options, its help and a thin `execute` that calls the `toolstack`. [`table`] makes tables, and
+//! [`terminal`] handles keys and signals.
 //!
 //! # Errors
-//! A command returns an error with its chain of causes; `main` prints the chain on one line and
-//! ends with 1. Wrong usage ends with 2, as clap does it: also what only a command finds to be
-//! wrong, without a look at the host.
+//! A command returns an error with its chain of causes. `main` prints the chain on one line and
+//! exits with 1. Wrong usage exits with 2, as in clap. That includes errors that only the command
+//! can find, if they do not depend on the host.
 //!
 //! # Invariants
-//! Standard output carries results (a console, JSON, a table); everything said about them goes
-//! to standard error. A closed standard output is no error.
+//! Standard output carries only results (a console, JSON, a table). All messages go to standard
+//! error. A closed standard output is no error.
 //!
 //! # How to test
-//! `tests/` runs the built program. What needs QEMU and `ringway-io` is in `tests/run.rs` and
-//! `tests/demo.rs`.
+//! `tests/suite` runs the built program. Tests with QEMU and `ringway-io` are in `tests/guests`.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -33,10 +32,10 @@ use commands::{Command, NotACall};
 use model::spec::SpecError;
 use toolstack::recipe_disks::RecipeDiskError;
 
-/// Exit code of wrong usage, as clap has it.
+/// Exit code of wrong usage, as in clap.
 const USAGE: u8 = 2;
 
-/// Disks for virtual machines: run one, look at it, check the host.
+/// Disks for virtual machines: run a VM, watch its disks, check the host.
 #[derive(Debug, Parser)]
 #[command(
     name = "ringway",
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was typed is wrong, whatever the host is like.
+/// Returns whether the command line is wrong, independently of the host.
 fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let front = cause.downcast_ref::<RecipeDiskError>();
@@ -79,7 +78,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whoever reads our output had enough, as `head` does.
+/// Returns whether the reader of standard output has closed it, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()

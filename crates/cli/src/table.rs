@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Tables for terminals.
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
@@ -9,7 +9,7 @@ use toolstack::run::BusyTracker;
 /// Bytes in a MiB, as a divisor.
 const MIB: f64 = 1_048_576.0;
 
-/// A table with a header; all columns from `first_number` on are aligned to the right.
+/// Creates a table with a header. All columns from `first_number` on are right-aligned.
 pub(crate) fn new(header: &[&str], first_number: usize) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(header);
@@ -19,7 +19,7 @@ pub(crate) fn new(header: &[&str], first_number: usize) -> Table {
     table
 }
 
-/// What each disk did, under the name that `name` gives it. IOPS are those while it was busy.
+/// Returns a table of the disks' activity, with names from `name`. IOPS count only busy time.
 pub(crate) fn disks(
     stats: &Stats,
     busy_tracker: &BusyTracker,
@@ -44,7 +44,7 @@ pub(crate) fn disks(
     table
 }
 
-/// A disk by its id and where its bytes are.
+/// Returns the id of a disk with its backend.
 pub(crate) fn id_and_backend(disk: &DiskStats) -> String {
     format!("{} ({})", disk.id, backend(&disk.backend))
 }

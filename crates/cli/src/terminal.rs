@@ -1,4 +1,4 @@
-//! The user's terminal: keys to the guest, signals to us.
+//! The user's terminal: sends keys to the guest, and signals to this process.
 
 use std::io::{IsTerminal, Read};
 
@@ -9,22 +9,22 @@ use rustix::termios::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// The code that takes a key its meaning (termios(3), _POSIX_VDISABLE).
+/// Character code that disables a special key (termios(3), _POSIX_VDISABLE).
 const DISABLED: u8 = 0;
 
-/// A signal that asks us to end.
+/// A signal that asks this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// SIGINT: Ctrl-C.
     Int,
-    /// SIGTERM: kill(1), a service manager.
+    /// SIGTERM: kill(1) or a service manager.
     Term,
-    /// SIGHUP: the terminal has gone.
+    /// SIGHUP: the terminal is gone.
     Hup,
 }
 
 impl Interrupt {
-    /// As a message says it.
+    /// Returns the name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Int => "interrupted",
@@ -33,7 +33,7 @@ impl Interrupt {
         }
     }
 
-    /// 128 and the number of the signal, as shells have it.
+    /// Returns 128 plus the signal number, as in shells.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Self::Hup => 129,
@@ -43,7 +43,7 @@ impl Interrupt {
     }
 }
 
-/// The signals that ask us to end, from now on.
+/// Receiver of the signals that ask this process to end.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     int: Signal,
@@ -51,10 +51,10 @@ pub(crate) struct Interrupts {
     hup: Signal,
 }
 
-/// Takes over SIGINT, SIGTERM and SIGHUP.
+/// Installs handlers of SIGINT, SIGTERM and SIGHUP.
 ///
 /// # Errors
-/// When the system refuses.
+/// The system refuses the handlers.
 pub(crate) fn interrupts() -> anyhow::Result<Interrupts> {
     let take = |kind| signal(kind).context("cannot take over signals");
     Ok(Interrupts {
@@ -65,7 +65,7 @@ pub(crate) fn interrupts() -> anyhow::Result<Interrupts> {
 }
 
 impl Interrupts {
-    /// Waits for the first of them.
+    /// Waits for the first signal.
     pub(crate) async fn first(mut self) -> Interrupt {
         tokio::select! {
             _ = self.int.recv() => Interrupt::Int,
@@ -75,14 +75,14 @@ impl Interrupts {
     }
 }
 
-/// Standard input. While this lives, a terminal passes on each key at once and does not show it
-/// (the guest does). Of the keys that are signals only Ctrl-C stays one.
+/// Standard input. While this value lives, a terminal passes on each key at once without echo,
+/// because the guest echoes it. Only Ctrl-C still sends a signal.
 pub(crate) struct Keyboard {
     before: Option<Termios>,
 }
 
 impl Keyboard {
-    /// Takes over standard input, if it is a terminal; otherwise only reads it.
+    /// Opens standard input, and switches a terminal to raw mode.
     pub(crate) fn open() -> Self {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -98,15 +98,15 @@ impl Keyboard {
         Self { before: taken.then_some(before) }
     }
 
-    /// Whether it is a terminal that was taken over.
+    /// Returns whether standard input is a terminal in raw mode.
     pub(crate) fn is_taken(&self) -> bool {
         self.before.is_some()
     }
 
-    /// What is typed, or read from the file or pipe that standard input is. The reading thread
-    /// ends with the process: a read of a terminal cannot be called off.
+    /// Starts to read standard input. The reading thread ends only with the process, because a
+    /// read of a terminal cannot be cancelled.
     pub(crate) fn read(&self) -> mpsc::Receiver<Vec<u8>> {
-        /// Chunks on the way; a guest that does not read holds the typist, not our memory.
+        /// Maximum number of buffered chunks: a guest that does not read blocks the input.
         const CHUNKS: usize = 16;
         let (sender, receiver) = mpsc::channel(CHUNKS);
         std::thread::spawn(move || {
@@ -125,7 +125,7 @@ impl Keyboard {
 impl Drop for Keyboard {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // The terminal may have gone: then there is nothing to restore.
+            // If the terminal is gone, there is nothing to restore.
             let _gone = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
         }
     }

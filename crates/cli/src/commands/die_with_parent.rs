@@ -1,5 +1,5 @@
-//! `ringway bound PARENT PROGRAM...`: becomes a program that the kernel kills when its parent
-//! dies. For programs without such an option, as QEMU before 10.2.
+//! `ringway bound PARENT PROGRAM...`: executes a program that the kernel kills when its parent
+//! dies. QEMU before 10.2 has no option for that.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,9 +10,9 @@ use clap::Args;
 /// Options of `ringway bound`.
 #[derive(Debug, Args)]
 pub(crate) struct DieWithParent {
-    /// Process id that must be the parent's
+    /// Process id that the parent must have
     parent: u32,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -25,10 +25,10 @@ impl DieWithParent {
     }
 }
 
-/// The words that make a program bound to this process.
+/// Returns the command-line prefix that makes a program die with this process.
 ///
 /// # Errors
-/// When our own executable cannot be found.
+/// The path of this executable is unknown.
 pub(super) fn launcher() -> anyhow::Result<Vec<OsString>> {
     let ourselves = std::env::current_exe().context("cannot find our own program file")?;
     Ok(vec![ourselves.into(), "bound".into(), std::process::id().to_string().into()])

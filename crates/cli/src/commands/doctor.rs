@@ -1,4 +1,4 @@
-//! `ringway doctor`: what this host has and lacks.
+//! `ringway doctor`: examines this host and suggests remedies.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use toolstack::doctor::{Finding, Level, Subject, examine, worst};
 use super::die_with_parent::launcher;
 use crate::table;
 
-/// How the findings are printed.
+/// Output format of the findings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// For people
+    /// Table for terminals
     Table,
-    /// For programs: an array of objects
+    /// Array of JSON objects, for programs
     Json,
 }
 
@@ -29,10 +29,10 @@ enum Format {
 
 Exit code 0 when nothing fails (warnings are no failures), else 1.")]
 pub(crate) struct Doctor {
-    /// How to print the findings
+    /// Output format
     #[arg(long, value_enum, default_value = "table")]
     format: Format,
-    /// An image, block device or directory whose direct I/O is examined
+    /// Image, block device or directory to test for direct I/O
     #[arg(long, value_name = "PATH", default_value = ".")]
     path: PathBuf,
     /// Kernel for the trial boot under KVM [default: that of the test guest, if it is built]
@@ -67,7 +67,7 @@ impl Doctor {
     }
 }
 
-/// The test guest's kernel, where `make guest` puts it.
+/// Returns the test guest's kernel from the output directory of `make guest`.
 fn guest_kernel() -> Option<PathBuf> {
     let kernel = super::guest_dir().join("vmlinuz");
     kernel.is_file().then_some(kernel)

@@ -8,13 +8,13 @@ use clap::Args;
 use model::rpc::{METHODS, code};
 use toolstack::ringway_io::{ATTACH_DEADLINE, DatapathError, RpcConnection, params};
 
-/// Where a packaged `ringway-io` has its control socket.
+/// Control socket of a packaged `ringway-io`.
 pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
 
-/// Refusals of what no ringway-io of that version would do, whatever its disks are like.
+/// Error codes of an invalid call, independent of the disks.
 const NOT_A_CALL: [i64; 2] = [code::METHOD_NOT_FOUND, code::INVALID_PARAMS];
 
-/// What was typed makes no call.
+/// Error: the command line is not a valid call.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct NotACall(DatapathError);
@@ -54,7 +54,7 @@ pub(crate) struct Io {
     /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, nic.attach,
     /// nic.detach, nic.poll, network.uplink, stats, metrics, upgrade, shutdown
     method: String,
-    /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
+    /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]
     parameters: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl Io {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let parameters = params(&self.parameters)?;
         if !METHODS.contains(&self.method.as_str()) {
-            // A newer ringway-io may know it: that one decides.
+            // A newer ringway-io may know the method, so send the call.
             tracing::debug!(method = self.method, "not a method that this client knows");
         }
         let mut client = RpcConnection::connect(&self.control).await?;

@@ -1,4 +1,4 @@
-//! `ringway lab ...`: hands over to `ringway-lab`.
+//! `ringway lab ...`: executes `ringway-lab`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use toolstack::binaries;
 
-/// Options of `ringway lab`: those of `ringway-lab`.
+/// Options of `ringway lab`, which are those of `ringway-lab`.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,

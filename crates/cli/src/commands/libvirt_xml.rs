@@ -1,4 +1,4 @@
-//! `ringway libvirt-xml DISK...`: what to write down to get a disk of ours.
+//! `ringway libvirt-xml DISK...`: prints the definitions that connect a VM to a disk.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,38 +33,38 @@ Exit code 1 and the reason on standard error when a disk cannot be had, 2 when n
 have these disks."
 )]
 pub(crate) struct LibvirtXml {
-    /// A disk; may be repeated (see below)
+    /// Disk; may be repeated (see below)
     #[arg(required = true, value_name = "DISK")]
     disks: Vec<RecipeDiskArg>,
-    /// Control socket of the ringway-io whose disks are named by their ids
+    /// Control socket of the ringway-io, for disks given by id
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
-    /// Print one `<disk>` alone, for virsh attach-device
+    /// Print only one `<disk>` element, for virsh attach-device
     #[arg(long, conflicts_with_all = ["domain", "qemu", "cloud_hypervisor"])]
     attach: bool,
-    /// Print a whole machine of this name
+    /// Print a complete machine of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["qemu", "cloud_hypervisor"])]
     domain: Option<String>,
-    /// Print arguments of QEMU
+    /// Print QEMU arguments
     #[arg(long, conflicts_with = "cloud_hypervisor")]
     qemu: bool,
-    /// Print arguments of Cloud Hypervisor
+    /// Print Cloud Hypervisor arguments
     #[arg(long)]
     cloud_hypervisor: bool,
-    /// Do not look whether the sockets are there
+    /// Do not check whether the sockets exist
     #[arg(long)]
     no_check: bool,
     /// Memory of the machine
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     memory: u64,
-    /// Virtual CPUs of the machine
+    /// Number of virtual CPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 2, requires = "domain")]
     vcpus: u16,
-    /// What executes the machine
+    /// Accelerator of the machine
     #[arg(long, value_name = "kvm|tcg", default_value = "kvm", value_parser = accel)]
     #[arg(requires = "domain")]
     accel: Accel,
-    /// Kernel that the machine starts, instead of its disks
+    /// Kernel to boot instead of the disks
     #[arg(long, value_name = "FILE", requires = "domain")]
     kernel: Option<PathBuf>,
     /// Initial RAM disk
@@ -132,7 +132,7 @@ impl LibvirtXml {
     }
 }
 
-/// The absolute path of a file that somebody else will open.
+/// Returns the absolute path of a file that another program will open.
 fn readable(what: &str, path: &Path) -> anyhow::Result<String> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
     ensure!(absolute.is_file(), "there is no {what} {}", path.display());

@@ -1,4 +1,4 @@
-//! `ringway man DIR`: the manual pages, made from the options themselves.
+//! `ringway man DIR`: writes manual pages, generated from the option definitions.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap::Args;
 /// Options of `ringway man`.
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Existing directory to write to
+    /// Existing output directory
     dir: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! One file a command.
+//! Commands, one file each.
 
 mod demo;
 mod die_with_parent;
@@ -21,37 +21,37 @@ use clap::Subcommand;
 
 pub(crate) use io::NotACall;
 
-/// What `ringway` can do.
+/// Subcommands of `ringway`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a virtual machine on disks that Ringway serves, and show its console
     Run(run::Run),
     /// Call a running ringway-io
     Io(io::Io),
-    /// Print what libvirt, QEMU or Cloud Hypervisor needs to use a disk
+    /// Print the definitions that libvirt, QEMU or Cloud Hypervisor need to use a disk
     LibvirtXml(libvirt_xml::LibvirtXml),
-    /// Show what every disk does, live
+    /// Show the activity of every disk and NIC, live
     Top(top::Top),
-    /// Say in one sentence what holds a disk back, and show the evidence
+    /// Explain in one sentence why a disk or NIC is slow, and show the evidence
     Why(why::Why),
-    /// Make, list and remove internal networks of this host
+    /// Create, list and remove internal networks of this host
     Net(net::Net),
-    /// Boot a guest on four disks and check every byte from both sides
+    /// Boot a guest on five disks and check every byte from guest and host
     Demo(demo::Demo),
-    /// Examine this host and say what to do about each finding
+    /// Examine this host and suggest a remedy for each finding
     Doctor(doctor::Doctor),
-    /// Run the experiments (ringway-lab)
+    /// Run experiments (ringway-lab)
     Lab(lab::Lab),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Man),
-    /// Become a program that dies with its parent
+    /// Execute a program that dies with its parent
     #[command(hide = true)]
     Bound(die_with_parent::DieWithParent),
 }
 
 impl Command {
-    /// Does it. `whole` makes the description of the whole program, for the manual.
+    /// Runs the command. `whole` returns the definition of the whole program, for the manual.
     pub(crate) fn execute(self, whole: fn() -> clap::Command) -> anyhow::Result<ExitCode> {
         match self {
             Self::Run(run) => block_on(run.execute()),
@@ -69,8 +69,8 @@ impl Command {
     }
 }
 
-/// Runs `future` on a runtime of one thread. What it left in the background (a write to a
-/// terminal that is stopped) is not waited for.
+/// Runs `future` on a single-threaded runtime. Does not wait for background tasks, such as a write
+/// to a stopped terminal.
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -81,7 +81,7 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     result
 }
 
-/// Where `make guest` puts the test guest.
+/// Returns the output directory of `make guest`.
 fn guest_dir() -> PathBuf {
     std::env::var_os("RINGWAY_GUEST_DIR").map_or_else(|| ".cache/guest".into(), PathBuf::from)
 }

@@ -1,4 +1,4 @@
-//! `ringway net`: internal networks of this host.
+//! `ringway net`: manages internal networks of this host.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use toolstack::net::internal::{Name, NetworkRequest, NetworkStatus, Networks, Su
 
 use crate::table;
 
-/// Where networks are on record.
+/// Default directory of network records.
 const DEFAULT_STATE: &str = "/var/lib/ringway/networks";
 
 /// Options of `ringway net`.
@@ -25,7 +25,7 @@ A network is a bridge rw-NAME with an address of the host, and in it a TAP devic
 switch's uplink. The same create again completes what is missing, after a crash or a start of the
 host. Root is needed.")]
 pub(crate) struct Net {
-    /// Directory where networks are on record, with their leases
+    /// Directory for network records and leases
     #[arg(
         long,
         value_name = "DIR",
@@ -40,11 +40,11 @@ pub(crate) struct Net {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make a network, or complete it
+    /// Create a network, or complete an existing one
     Create(Create),
-    /// Show the networks, and what is not as it should be
+    /// Show the networks and their problems
     List(List),
-    /// Remove a network with all that belongs to it
+    /// Remove a network with everything that belongs to it
     Destroy(Destroy),
 }
 
@@ -54,26 +54,26 @@ enum Action {
   ringway net create lan --nat --dhcp
   ringway net create quiet --subnet 192.168.7.0/28")]
 struct Create {
-    /// 1 to 11 small letters, digits, - or _
+    /// 1 to 11 lower-case letters, digits, - or _
     name: Name,
-    /// Let guests reach what the host reaches, by the host's address; turns on IPv4 forwarding if
-    /// it is off. Without it they reach the host and each other only
+    /// Let guests reach what the host reaches, with the host's address; turns on IPv4 forwarding if
+    /// it is off. Without it, guests reach only the host and each other
     #[arg(long)]
     nat: bool,
-    /// Give guests addresses and names (dnsmasq)
+    /// Assign addresses and names to guests (dnsmasq)
     #[arg(long)]
     dhcp: bool,
-    /// Its addresses; the host gets the first [default: the first of 10.213.N.0/24 that is free]
+    /// Subnet; the host gets its first address [default: first free one of 10.213.N.0/24]
     #[arg(long, value_name = "CIDR")]
     subnet: Option<Subnet>,
 }
 
-/// How networks are printed.
+/// Output format of networks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// For people
+    /// Table for terminals
     Table,
-    /// For programs: an array of objects
+    /// Array of JSON objects, for programs
     Json,
 }
 
@@ -85,7 +85,7 @@ enum Format {
 
 Exit code 1 when something is not as it should be.")]
 struct List {
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value = "table")]
     format: Format,
 }
@@ -96,9 +96,9 @@ struct List {
   ringway net destroy lan
   ringway net destroy lan --force")]
 struct Destroy {
-    /// Its name
+    /// Name of the network
     name: Name,
-    /// Also if somebody uses it
+    /// Remove it even if it is in use
     #[arg(long)]
     force: bool,
 }

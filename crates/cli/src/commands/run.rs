@@ -1,4 +1,4 @@
-//! `ringway run`: a machine in one command.
+//! `ringway run`: starts a VM on disks that Ringway serves.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use super::die_with_parent::launcher;
 use crate::table;
 use crate::terminal::{self, Interrupt, Keyboard};
 
-/// Exit code when the time limit passed, as of timeout(1).
+/// Exit code after the time limit, as in timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// Options of `ringway run`.
@@ -39,26 +39,26 @@ pub(crate) struct Run {
     /// Initial RAM disk
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// Kernel command line; no_timer_check keeps a guest without KVM from giving up on a busy host
+    /// Kernel command line; no_timer_check prevents a panic of a guest without KVM on a busy host
     #[arg(long, value_name = "TEXT", default_value = "console=ttyS0 panic=-1 no_timer_check")]
     #[arg(allow_hyphen_values = true)]
     append: String,
-    /// A disk; may be repeated (see below)
+    /// Disk; may be repeated (see below)
     #[arg(long = "disk", value_name = "DISK")]
     disks: Vec<DiskArg>,
     /// Guest memory
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
     memory: u64,
-    /// Virtual CPUs
+    /// Number of virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 2)]
     vcpus: u16,
-    /// auto takes KVM if a short boot under it succeeds, else TCG
+    /// Accelerator; auto uses KVM if a short boot under it succeeds, otherwise TCG
     #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto")]
     accel: AccelChoice,
-    /// End the machine after this long, for example 60s or 5m
+    /// Stop the machine after this time, for example 60s or 5m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
-    /// Afterwards, print what each disk did, on standard error
+    /// At the end, print the activity of each disk on standard error
     #[arg(long)]
     stats: bool,
     /// Show the logs of ringway-io and QEMU, and each step

@@ -1,4 +1,4 @@
-//! `ringway why ID`: what holds a disk or a NIC back.
+//! `ringway why ID`: explains why a disk or NIC is slow.
 
 mod nic;
 
@@ -20,7 +20,7 @@ use toolstack::ringway_io::RpcConnection;
 use super::io::DEFAULT_CONTROL;
 use crate::table;
 
-/// Slow requests that are shown.
+/// Maximum number of slow requests shown.
 const SLOW_SHOWN: usize = 10;
 
 /// Options of `ringway why`.
@@ -36,16 +36,16 @@ Two samples are compared, so that the sentence is about now. What was slow befor
 flight recorder: it keeps requests that took over 10 ms and ten medians, and the slowest of each
 minute. Works while the storage hangs.")]
 pub(crate) struct Why {
-    /// Id of the disk or NIC, as `ringway io stats` and `ringway top` show it
+    /// Id of the disk or NIC, as in `ringway io stats` and `ringway top`
     #[arg(value_name = "ID")]
     disk: String,
     /// Control socket of the ringway-io or ringway-net
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
-    /// How long to watch
+    /// Observation time in seconds
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// How to say it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -58,7 +58,7 @@ enum Format {
     Json,
 }
 
-/// Between a tenth of a second and an hour.
+/// Parses seconds, from a tenth of a second to an hour.
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|value| (0.1..=3600.0).contains(value));
     value.ok_or_else(|| format!("{text:?} is not a number of seconds from 0.1 to 3600"))
@@ -68,7 +68,7 @@ impl Why {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let mut client = RpcConnection::connect(&self.control).await?;
         let earlier = client.stats().await?;
-        // Of a disk and a NIC of the same id the disk is meant.
+        // If a disk and a NIC have the same id, the disk is used.
         let is_disk = earlier.disks.iter().any(|one| one.id == self.disk);
         let nic = earlier.nics.iter().find(|one| one.id == self.disk && !is_disk);
         if let Some((nic, verdict)) = nic.and_then(|nic| Some((nic, judge_refused(nic)?))) {
@@ -102,11 +102,11 @@ impl Why {
     }
 }
 
-/// The sentence first, then what it rests on.
+/// Returns the sentence, followed by the evidence.
 fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
-        // Without a stop: many end in a command, which is right as it stands.
+        // No full stop: many remedies end in a command that users copy.
         text += &format!("Next: {step}\n");
     }
     if let Some(polling) = &verdict.polling {
@@ -131,7 +131,7 @@ fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     if let Some(polling) = &disk.polling {
         text += &format!("\n{}\n", polled(polling));
     }
-    // One queue is what was just told.
+    // A single queue would repeat the values above.
     if disk.each_queue.len() > 1 {
         text += &format!("{}\n", queues(&disk.each_queue));
     }
@@ -141,7 +141,7 @@ fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     text
 }
 
-/// What polling is set to, and what it has cost and brought.
+/// Returns the polling settings, with the cost and gain of polling.
 fn polled(polling: &PollStats) -> String {
     let PollStats { set, queues, refused } = *polling;
     let QueuePolling { hits, misses, spun_seconds, saved_us, .. } = queues;
@@ -159,7 +159,7 @@ fn polled(polling: &PollStats) -> String {
     )
 }
 
-/// How each queue waits.
+/// Returns a table of the polling of each queue.
 fn queues(all: &[QueueStats]) -> comfy_table::Table {
     let header = ["queue", "looks", "reason", "hits", "misses", "spun", "saved"];
     let mut table = table::new(&header, 3);
@@ -177,7 +177,7 @@ fn queues(all: &[QueueStats]) -> comfy_table::Table {
     table
 }
 
-/// Since when counts are counted: a worker that took a disk over begins anew.
+/// Returns the start of the counts: a worker that took a disk over begins anew.
 fn since(process: &Stats) -> &'static str {
     let first = |worker_start: &WorkerStart| worker_start.how == StartReason::Start;
     if process.began.as_ref().is_none_or(first) {

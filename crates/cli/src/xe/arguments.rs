@@ -1,10 +1,10 @@
-//! The command line, `~/.xe` and `XE_EXTRA_ARGS`: what is to be done, and where.
+//! Arguments from the command line, `~/.xe` and `XE_EXTRA_ARGS`: the command and the server.
 
 use crate::connect::ClientEnv;
 use crate::error::XeError;
 use crate::params::Params;
 
-/// What the program was told.
+/// Parsed arguments of the program.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
     pub(crate) command: String,
@@ -14,15 +14,15 @@ pub(crate) struct Arguments {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) password_file: Option<String>,
-    /// No TLS, or TLS; unless said, what is usual there.
+    /// Whether to connect without TLS; absent for the default of the server.
     pub(crate) plain: Option<bool>,
-    /// For scripts.
+    /// Whether to print in the format for scripts.
     pub(crate) minimal: bool,
-    /// Words that complete a command are no parameters.
+    /// Words of a command to complete; they are not parameters.
     pub(crate) words: Vec<String>,
 }
 
-/// Words before a value.
+/// Options that take a value.
 const WITH_VALUE: [(&str, &str); 6] = [
     ("-s", "server"),
     ("-h", "server"),
@@ -33,7 +33,7 @@ const WITH_VALUE: [(&str, &str); 6] = [
 ];
 
 impl Arguments {
-    /// Reads them. What is typed comes before `XE_EXTRA_ARGS`, that before `~/.xe`.
+    /// Reads all sources. The command line overrides `XE_EXTRA_ARGS`, which overrides `~/.xe`.
     pub(crate) fn read(typed: &[String], around: &ClientEnv) -> Result<Self, XeError> {
         let mut read = Self::default();
         let typed: &[String] = match typed.split_first() {
@@ -47,7 +47,7 @@ impl Arguments {
         if typed.iter().any(|word| word == "--help" || word == "-help") {
             return Err(XeError::Usage);
         }
-        // What is read later takes the place of what was read before.
+        // Later words override earlier ones.
         let file = read.take(&around.file_words())?;
         let extra = read.take(&around.extra_words())?;
         let mut words = read.take(typed)?.into_iter();
@@ -64,7 +64,7 @@ impl Arguments {
         Ok(read)
     }
 
-    /// Takes what is about the server; tells what is left.
+    /// Takes the options about the server and returns the other words.
     fn take(&mut self, words: &[String]) -> Result<Vec<String>, XeError> {
         let mut rest = Vec::new();
         let mut words = words.iter();
@@ -93,7 +93,7 @@ impl Arguments {
         Ok(rest)
     }
 
-    /// Whether the name is one of those about the server.
+    /// Sets an option about the server. Returns whether `name` is one.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, XeError> {
         let text = || Some(value.to_owned());
         match name {
@@ -114,12 +114,12 @@ impl Arguments {
     }
 }
 
-/// One dash, and none of those before a value.
+/// Returns whether the word has one dash and is not an option that takes a value.
 fn is_unknown_switch(word: &str) -> bool {
     word.starts_with('-') && !word.starts_with("--") && !word.contains('=')
 }
 
-/// `--name` is `name=true`; a word without a value has the empty one.
+/// Splits a word into name and value. `--name` means `name=true`; without `=` the value is empty.
 fn pair(word: &str) -> (String, String) {
     if let Some(name) = word.strip_prefix("--").filter(|name| !name.contains('=')) {
         return (name.to_owned(), "true".to_owned());

@@ -1,4 +1,4 @@
-//! What completion has read, for a moment: a key is pressed more often than a machine is made.
+//! Short-lived cache of completion candidates: users press the key more often than objects change.
 
 use std::fs;
 use std::io::Write;
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use crate::connect;
 
-/// How long what was read is taken for true.
+/// Maximum age of a cache entry.
 const FRESH: Duration = Duration::from_secs(10);
 /// Largest file, in bytes: 15,000 UUIDs fit.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Words about one thing of one server.
+/// Cached words of one kind from one server.
 #[derive(Debug)]
 pub(crate) struct Cache {
     file: Option<PathBuf>,
 }
 
 impl Cache {
-    /// Of these words about a server, which together name it.
+    /// Returns the cache of a kind of words from a server.
     pub(crate) fn of(server: &str, what: &str) -> Self {
         let plain =
             |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
@@ -33,7 +33,7 @@ impl Cache {
         Self { file: Some(file) }
     }
 
-    /// What was read a moment ago, a word each line.
+    /// Returns the cached words unless they are too old; the file has one word a line.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let file = self.file.as_ref()?;
         let about = fs::metadata(file).ok()?;
@@ -44,12 +44,12 @@ impl Cache {
         Some(fs::read_to_string(file).ok()?.lines().map(str::to_owned).collect())
     }
 
-    /// Keeps words. That they cannot be kept only makes the next time slower.
+    /// Stores words. A failure only makes the next completion slower.
     pub(crate) fn keep(&self, words: &[String]) {
         let Some(file) = &self.file else { return };
         let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return };
         let _there = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        // Another one that reads sees the old words or the new ones.
+        // Write and rename, so that a concurrent reader sees either the old or the new words.
         let new = folder.join(format!("{}.{}", name.to_string_lossy(), std::process::id()));
         let mut options = fs::OpenOptions::new();
         let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&new);

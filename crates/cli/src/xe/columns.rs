@@ -1,5 +1,5 @@
-//! What is listed of a record: its fields, under the names that administrators know, and some
-//! fields of the records to which it refers.
+//! Columns of a record: its fields, under the names that administrators know, and some fields of
+//! the records to which it refers.
 
 mod order;
 
@@ -15,11 +15,11 @@ use crate::xe::Tables;
 /// A column of a class.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
-    /// Its name.
+    /// Name of the column.
     pub(crate) name: Cow<'static, str>,
-    /// The class.
+    /// Class of the record.
     pub(crate) of: &'static Class,
-    /// The field of the record from which it comes.
+    /// Field of the record that the column shows.
     pub(crate) field: &'static str,
     source: Source,
     ty: Type,
@@ -31,19 +31,19 @@ enum Source {
     Own,
     /// A field of the record of this class to which the field refers.
     Through(&'static str, &'static str),
-    /// What the map holds, without its keys.
+    /// The values of a map without its keys.
     Members,
-    /// Of storage: the host that is connected to it.
+    /// The host that is connected to a storage repository.
     HostOfStorage,
-    /// Asked for by a call of its own: only of one record.
+    /// The result of a separate call, only for a single record.
     Asked(&'static str),
 }
 
-/// A class and a field of it; for each of its columns the name and, of a reference, the field of what
-/// it refers to.
+/// A class and a field of it, then the field's columns. Each column has a name and, for a
+/// reference, the field of the referenced record.
 type Renamed = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// Fields that have other columns than the one of their name.
+/// Fields whose columns do not have the field's name.
 const RENAMED: &[Renamed] = &[
     ("PBD", "SR", &[("sr-uuid", ""), ("sr-name-label", "name_label")]),
     ("PBD", "host", &[("host-uuid", ""), ("host-name-label", "name_label")]),
@@ -123,7 +123,7 @@ const RENAMED: &[Renamed] = &[
     ("task", "allowed_operations", &[("allowed_operations", "")]),
 ];
 
-/// Columns whose names keep the underscores of their fields.
+/// Columns whose names have the underscores of their fields.
 const UNDERSCORED: &[&str] = &[
     "cpu_info",
     "error_info",
@@ -135,14 +135,14 @@ const UNDERSCORED: &[&str] = &[
     "subtask_of",
 ];
 
-/// Columns that no field has.
+/// Columns without a field.
 const ASKED: &[(&str, &str, &str)] = &[
     ("VM", "allowed-VBD-devices", "VM.get_allowed_VBD_devices"),
     ("VM", "allowed-VIF-devices", "VM.get_allowed_VIF_devices"),
     ("VM", "possible-hosts", "VM.get_possible_hosts"),
 ];
 
-/// The columns of a class in their order, the UUID first.
+/// Returns the columns of a class in their order, the UUID first.
 pub(crate) fn of(of: &'static Class) -> Vec<Column> {
     let mut columns: Vec<Column> = of.fields.iter().flat_map(|field| of_field(of, field)).collect();
     if of.name == "SR" {
@@ -191,23 +191,23 @@ fn dashed(field: &'static str) -> Cow<'static, str> {
 }
 
 impl Column {
-    /// It has this name; a dash and an underscore are the same.
+    /// Returns whether the column has this name; a dash equals an underscore.
     pub(crate) fn is(&self, name: &str) -> bool {
         let plain = |c: char| if c == '_' { '-' } else { c };
         self.name.chars().map(plain).eq(name.chars().map(plain))
     }
 
-    /// Text that means the same in either case.
+    /// Returns whether the text is case-insensitive.
     pub(crate) fn any_case(&self) -> bool {
         matches!(self.field, "uuid" | "MAC") || self.name.ends_with("-uuid")
     }
 
-    /// The type of what it holds.
+    /// Returns the type of the column's value.
     pub(crate) fn ty(&self) -> &Type {
         &self.ty
     }
 
-    /// The call that tells it, if it is not read with the record.
+    /// Returns the call that reads the value, if it is not part of the record.
     pub(crate) fn asked(&self) -> Option<&'static str> {
         match self.source {
             Source::Asked(method) => Some(method),
@@ -215,14 +215,14 @@ impl Column {
         }
     }
 
-    /// A call that writes it, of those that its type has: `set_`, `add_to_` and so on.
+    /// Returns the writing call with this prefix (`set_`, `add_to_` and so on), if it exists.
     pub(crate) fn method(&self, verb: &str) -> Option<String> {
         let own = self.source == Source::Own;
         let method = format!("{}.{verb}{}", self.of.name, self.field);
         (own && resolve(&method).is_some()).then_some(method)
     }
 
-    /// Its name and who may write it, as lists show it.
+    /// Returns the heading in lists: name, type, and whether it is writable.
     pub(crate) fn heading(&self) -> String {
         let set = self.method("set_").is_some();
         let (kind, written) = match self.ty {
@@ -233,7 +233,7 @@ impl Column {
         format!("{} ({kind}{})", self.name, if written { "RW" } else { "RO" })
     }
 
-    /// Classes whose records its text needs.
+    /// Returns the classes whose records the text needs.
     pub(crate) fn needs(&self) -> Vec<&'static str> {
         match self.source {
             Source::HostOfStorage => vec!["PBD", "host"],
@@ -244,7 +244,7 @@ impl Column {
         }
     }
 
-    /// What it says of a record, once the classes that it [needs](Self::needs) were read.
+    /// Returns the text for a record. The classes that it [needs](Self::needs) must have been read.
     pub(crate) fn text(&self, record: &Record, tables: &Tables) -> String {
         match self.source {
             Source::Own => values::text(record.get(self.field), &self.ty, tables),
@@ -264,7 +264,8 @@ impl Column {
         }
     }
 
-    /// Members of a map as text, or those of a set with empty values; nothing of other types.
+    /// Returns the members of a map as text, or those of a set with empty values; empty for other
+    /// types.
     pub(crate) fn members(&self, record: &Record, tables: &Tables) -> Vec<(String, String)> {
         match self.source {
             Source::Own => values::members(record.get(self.field), &self.ty, tables),

@@ -1,7 +1,7 @@
-//! Completion: which words could come next.
+//! Completion: candidates for the next word.
 //!
-//! The shell hands over the words that are typed so far, the last one not finished. Commands and
-//! parameters are known here; values are asked of the server, and kept for a moment.
+//! The shell passes the words typed so far, the last one incomplete. Commands and parameters are
+//! known here. Values come from the server and are cached for a moment.
 
 use xenapi::table::class;
 
@@ -16,7 +16,7 @@ use crate::object_types::{self, KINDS};
 use crate::params::Params;
 use crate::printer::Printed;
 
-/// For bash: what is before the last `=` stays where it is.
+/// Script for bash. It leaves the text before the last `=` in place.
 const BASH: &str = r#"_xe() {
     local line=${COMP_LINE:0:COMP_POINT} words at
     read -r -a words <<<"$line"
@@ -32,7 +32,7 @@ const BASH: &str = r#"_xe() {
 complete -F _xe xe
 "#;
 
-/// Parameters that take a UUID of another class than the command's.
+/// Parameters that take a UUID of a class other than the command's.
 const UUIDS: [(&str, &str); 9] = [
     ("host-uuid", "host"),
     ("network-uuid", "network"),
@@ -45,7 +45,7 @@ const UUIDS: [(&str, &str); 9] = [
     ("pool-uuid", "pool"),
 ];
 
-/// `xe completion bash`: what the shell needs.
+/// Runs `xe completion bash`: prints the script for the shell.
 pub(crate) fn script(params: &Params) -> Result<Printed, XeError> {
     match params.iter().next() {
         Some(("bash", _)) => Ok(Printed::Text(BASH.to_owned())),
@@ -53,7 +53,7 @@ pub(crate) fn script(params: &Params) -> Result<Printed, XeError> {
     }
 }
 
-/// `xe complete WORDS`: the candidates for the last of them, which begins after `xe`.
+/// Runs `xe complete WORDS`: prints the candidates for the last word. The first word is `xe`.
 pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
     let (typed, last) = match arguments.words.split_last() {
         Some((last, before)) => (before.get(1..).unwrap_or_default(), last.as_str()),
@@ -77,7 +77,7 @@ pub(crate) fn complete(arguments: &Arguments) -> Result<Printed, XeError> {
     Ok(Printed::Values(candidates.into_iter().filter(|word| word.starts_with(last)).collect()))
 }
 
-/// What can stand after `name=`.
+/// Returns the candidates for the value after `name=`.
 fn values(arguments: &Arguments, resolved_command: &ResolvedCommand, name: &str) -> Vec<String> {
     let of_class = resolved_command.class().and_then(class);
     if name == "class" {
@@ -105,8 +105,8 @@ fn values(arguments: &Arguments, resolved_command: &ResolvedCommand, name: &str)
     class.map(|class| asked(arguments, class, field, templates)).unwrap_or_default()
 }
 
-/// What the records of a class have in this field. Without a server there is nothing to offer, and
-/// nothing that is kept.
+/// Returns the values of this field in all records of a class. Without a server it returns none,
+/// and caches nothing.
 fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: bool) -> Vec<String> {
     let server = arguments.server.as_deref().unwrap_or("local");
     let port = arguments.port.unwrap_or_default();
@@ -114,7 +114,7 @@ fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: boo
     if let Some(words) = cache.words() {
         return words;
     }
-    // A key must not be enough to trust a server, let alone to show it a password.
+    // A completion must not trust a new server, and must not send a password to it.
     let Ok(mut client) = connect::login_known(arguments) else { return Vec::new() };
     let records = client.records(class);
     let _gone = client.logout();

@@ -1,4 +1,4 @@
-//! From the command line to a session.
+//! Opens a session from the command line.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -11,20 +11,20 @@ use xenapi::envelope::Encoding;
 use crate::arguments::Arguments;
 use crate::error::XeError;
 
-/// Where the daemon of this host is; where XenServer's is.
+/// API sockets of this host: Ringway's daemon, and XenServer's.
 const SOCKETS: [&str; 2] = ["/run/ringway/ringwayd.sock", "/var/lib/xcp/xapi"];
-/// Names of this host, at which the socket is used unless a port is named.
+/// Names of this host. Without a port, they mean the socket.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
-/// Port of a server with TLS, and of one without.
+/// Default ports of a server with TLS and without.
 const PORTS: (u16, u16) = (443, 80);
-/// Who logs in unless somebody else is named.
+/// Default user.
 const USER: &str = "root";
-/// How this program names itself to the server.
+/// Name of this program as the originator of a session.
 const ORIGINATOR: &str = "xe";
-/// Longest file of settings, in bytes.
+/// Maximum size of a settings file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What surrounds the program: the user's home, and what is set there.
+/// Environment of the program: the user's home directory and settings.
 #[derive(Debug, Default)]
 pub(crate) struct ClientEnv {
     file: String,
@@ -32,7 +32,7 @@ pub(crate) struct ClientEnv {
 }
 
 impl ClientEnv {
-    /// Of the user who runs this.
+    /// Reads the environment of the current user.
     pub(crate) fn of_user() -> Result<Self, XeError> {
         let file = home().map(|home| settings(&home.join(".xe"))).transpose()?;
         let extra = match std::env::var("XE_EXTRA_ARGS") {
@@ -44,20 +44,20 @@ impl ClientEnv {
         Ok(Self { file: file.unwrap_or_default(), extra })
     }
 
-    /// What would stand in `~/.xe` and `XE_EXTRA_ARGS`.
+    /// Creates an environment with these contents of `~/.xe` and `XE_EXTRA_ARGS`.
     #[cfg(test)]
     pub(crate) fn of_text(file: &str, extra: &str) -> Self {
         Self { file: file.to_owned(), extra: extra.to_owned() }
     }
 
-    /// `name=value` lines of `~/.xe`.
+    /// Returns the `name=value` lines of `~/.xe`.
     pub(crate) fn file_words(&self) -> Vec<String> {
         let lines = self.file.lines().map(str::trim);
         let pairs = lines.filter(|line| !line.starts_with('#')).filter_map(|l| l.split_once('='));
         pairs.map(|(name, value)| format!("{}={}", name.trim(), value.trim())).collect()
     }
 
-    /// Words of `XE_EXTRA_ARGS`, with commas between them; a backslash before a comma keeps it.
+    /// Returns the words of `XE_EXTRA_ARGS`. Commas separate them; a backslash escapes a comma.
     pub(crate) fn extra_words(&self) -> Vec<String> {
         let (mut words, mut word) = (Vec::new(), String::new());
         let mut chars = self.extra.chars();
@@ -74,21 +74,21 @@ impl ClientEnv {
     }
 }
 
-/// Takes part in the share of the CPU that the daemon of this host keeps for control, if we may: then
-/// this program is as fast on a host whose guests are busy. Otherwise it works as well.
+/// Joins the control slice of this host's daemon if permitted, so that this program is fast while
+/// guests are busy. Without permission it works as well.
 pub(crate) fn join_control(arguments: &Arguments) {
     if let Address::Unix(socket) = address(arguments, KnownServers::in_file) {
         client_access::join(&socket);
     }
 }
 
-/// A session with the server that the arguments name. One that is met first is trusted, and that is
-/// told.
+/// Opens a session with the server that the arguments name. Trusts the certificate of a new server,
+/// and prints that.
 pub(crate) fn login(arguments: &Arguments) -> Result<Client, XeError> {
     login_at(address(arguments, KnownServers::in_file), arguments)
 }
 
-/// A session with the server that the arguments name, if its certificate is known already.
+/// Opens a session with the server that the arguments name, if its certificate is known.
 pub(crate) fn login_known(arguments: &Arguments) -> Result<Client, XeError> {
     login_at(address(arguments, KnownServers::known_in), arguments)
 }
@@ -122,7 +122,7 @@ fn address(arguments: &Arguments, trust: fn(PathBuf) -> KnownServers) -> Address
         return Address::Unix(socket());
     }
     let host = if server.is_empty() { "127.0.0.1" } else { server };
-    // As XenServer's: nobody listens on the way from a host to itself.
+    // A connection within the host needs no encryption, as in XenServer.
     if arguments.plain.unwrap_or(local) {
         return Address::Plain(host.to_owned(), arguments.port.unwrap_or(PORTS.1));
     }
@@ -130,7 +130,7 @@ fn address(arguments: &Arguments, trust: fn(PathBuf) -> KnownServers) -> Address
     Address::Tls(host.to_owned(), arguments.port.unwrap_or(PORTS.0), known_servers)
 }
 
-/// The first that is there; the daemon's if none is, so that its name is told.
+/// Returns the first socket that exists, otherwise the daemon's, for the error message.
 fn socket() -> PathBuf {
     let there = SOCKETS.iter().find(|path| Path::new(path).exists());
     PathBuf::from(there.or(SOCKETS.first()).copied().unwrap_or_default())
@@ -157,8 +157,8 @@ pub(crate) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
-/// What `~/.xe` says, which need not be there. One that cannot be read may name another server, and
-/// a command must not go to the wrong one.
+/// Reads `~/.xe`, which may be absent. Any other failure is an error: the file may name another
+/// server, and a command must not reach the wrong one.
 fn settings(path: &Path) -> Result<String, XeError> {
     match read_file(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

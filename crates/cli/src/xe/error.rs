@@ -1,4 +1,4 @@
-//! Why a command is not done, and how that is told.
+//! Errors of commands, and their texts.
 
 use std::process::ExitCode;
 
@@ -9,25 +9,25 @@ use xenapi::error_text::explain;
 use crate::help;
 use crate::xe::XeSession;
 
-/// What follows what is wrong with the words that were typed.
+/// Text after an error of usage.
 const SEE_HELP: &str = "For usage run: 'xe help'\n";
 
-/// Why a command is not done.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum XeError {
-    /// There is nothing to do: usage is told, and that is no failure.
+    /// No command was given: usage is printed, and the exit code is 0.
     Usage,
-    /// What was typed makes no command.
+    /// The command line is invalid.
     Typed(String),
-    /// Name or password is wrong.
+    /// The name or the password is wrong.
     NotAdmitted,
-    /// This program refuses.
+    /// `xe` refuses the command.
     Refused(String),
-    /// The server, or the way to it, does.
+    /// The server refuses the command, or the connection failed.
     Server(ClientError),
-    /// The server does, in words.
+    /// The server refuses the command, with the text to print.
     Told(String),
-    /// Of several objects, these were not done: UUID and why.
+    /// The command failed on some of several objects: UUID and reason of each.
     Several(Vec<(String, String)>),
 }
 
@@ -38,7 +38,7 @@ impl From<ClientError> for XeError {
 }
 
 impl XeError {
-    /// This program refuses, for this reason.
+    /// Creates a refusal with this reason.
     pub(crate) fn error(why: impl Into<String>) -> Self {
         Self::Refused(why.into())
     }
@@ -55,7 +55,7 @@ impl XeError {
         Self::Typed(format!("Syntax error: {why}"))
     }
 
-    /// The code that the API answered, if it did.
+    /// Returns the error code of the API, if there is one.
     pub(crate) fn api_code(&self) -> Option<&str> {
         match self {
             Self::Server(error) => error.code(),
@@ -63,7 +63,7 @@ impl XeError {
         }
     }
 
-    /// In words, if the API refused; the server is asked for the names of what it is about.
+    /// Converts a refusal of the API to text. Asks the server for the names of the objects.
     pub(crate) fn explained(self, xe: &mut XeSession) -> Self {
         match self {
             Self::Server(ClientError::Api(error)) => Self::Told(told(&error, xe)),
@@ -71,7 +71,7 @@ impl XeError {
         }
     }
 
-    /// For standard error.
+    /// Returns the text for standard error.
     pub(crate) fn errors(&self) -> String {
         match self {
             Self::Usage => help::USAGE.to_owned(),
@@ -84,7 +84,7 @@ impl XeError {
         }
     }
 
-    /// How the program ends.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> ExitCode {
         if matches!(self, Self::Usage) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
@@ -94,7 +94,7 @@ fn failed((uuid, why): &(String, String)) -> String {
     format!("operation failed on {uuid}: {}\n", why.trim_end())
 }
 
-/// With its causes.
+/// Returns the text of an error with its causes.
 fn chain(error: &ClientError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -105,7 +105,7 @@ fn chain(error: &ClientError) -> String {
     text
 }
 
-/// What happened, and a line for each thing that it is about.
+/// Returns a sentence on the error, and a line for each of its parameters.
 fn told(error: &ApiError, xe: &mut XeSession) -> String {
     let (sentence, params) = explain(error);
     let class = params.iter().find(|(name, _)| *name == "class").map(|(_, class)| *class);

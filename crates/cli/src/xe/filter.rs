@@ -1,4 +1,4 @@
-//! Which records are meant: parameters against columns.
+//! Selects records by comparing parameters with columns.
 
 use xenapi::client::Record;
 
@@ -6,7 +6,7 @@ use crate::columns::Column;
 use crate::error::XeError;
 use crate::xe::Tables;
 
-/// What records must be like, all of it.
+/// Tests that a record must pass, all of them.
 #[derive(Debug)]
 pub(crate) struct Filter(Vec<Test>);
 
@@ -19,16 +19,16 @@ struct Test {
 
 #[derive(Debug)]
 enum FilterTest {
-    /// The text of the column.
+    /// Compares the text of the column.
     Text,
-    /// That of one member of a map.
+    /// Compares one member of a map.
     Member(String),
-    /// One of a set.
+    /// Tests membership in a set.
     Contains,
 }
 
 impl Filter {
-    /// Of parameters: `column=text`, `map:key=text`, `set:contains=text`.
+    /// Parses parameters: `column=text`, `map:key=text`, `set:contains=text`.
     pub(crate) fn read(params: &[(&str, &str)], columns: &[Column]) -> Result<Self, XeError> {
         params
             .iter()
@@ -37,17 +37,17 @@ impl Filter {
             .map(Self)
     }
 
-    /// Classes whose records it needs.
+    /// Returns the classes whose records the tests need.
     pub(crate) fn needs(&self) -> Vec<&'static str> {
         self.0.iter().flat_map(|test| test.column.needs()).collect()
     }
 
-    /// A record is one of those that are meant.
+    /// Returns whether a record passes all tests.
     pub(crate) fn admits(&self, record: &Record, tables: &Tables) -> bool {
         self.0.iter().all(|test| test.admits(record, tables))
     }
 
-    /// An expression for the server that leaves none of them out, and most others.
+    /// Returns an expression for the server that admits all matching records, and few others.
     pub(crate) fn expression(&self) -> Option<String> {
         let plain = |test: &&Test| {
             let exact = matches!(test.column.field, "uuid" | "name_label") && test.is_own();
@@ -56,7 +56,7 @@ impl Filter {
         let terms = self.0.iter().filter(plain);
         let terms: Vec<_> = terms
             .map(|test| {
-                // The text of a UUID is in lower case on the wire.
+                // A UUID is in lower case on the wire.
                 let value = if test.column.any_case() {
                     test.value.to_ascii_lowercase()
                 } else {
@@ -71,7 +71,7 @@ impl Filter {
 }
 
 impl Test {
-    /// The column has the name of its field.
+    /// Returns whether the column has the name of its field.
     fn is_own(&self) -> bool {
         self.column.is(self.column.field)
     }
@@ -114,7 +114,7 @@ fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, XeError> {
     Ok(Test { column: column.clone(), filter_test, value })
 }
 
-/// The map or set that a name begins with, and what follows a colon, or, as of old, a dash.
+/// Splits a name into a map or set column and the key after a colon, or after a dash (old form).
 pub(crate) fn member<'a, 'n>(
     name: &'n str,
     columns: &'a [Column],
@@ -132,7 +132,7 @@ pub(crate) fn member<'a, 'n>(
             && name.get(..column.name.len()).is_some_and(|stem| column.is(stem))
             && name.get(column.name.len()..).is_some_and(|rest| rest.starts_with('-'))
     };
-    // The longest one: `other` is a map as well as `other-config`.
+    // Use the longest match: `other` and `other-config` are both maps.
     let column = columns.iter().filter(fits).max_by_key(|column| column.name.len());
     let column = column.ok_or_else(unknown)?;
     Ok((column, name.get(column.name.len() + 1..).unwrap_or_default()))

@@ -1,11 +1,11 @@
-//! Help: which commands there are, and what each takes.
+//! Help: commands and their parameters.
 
 use crate::commands::{self, ResolvedCommand};
 use crate::error::XeError;
 use crate::params::{Params, STANDARD};
 use crate::printer::Printed;
 
-/// How the program is used.
+/// Usage text of the program.
 pub(crate) const USAGE: &str = "Usage:
   xe <command>
     [ -s <server> ]            Host, or path of a socket; this host unless given
@@ -23,10 +23,10 @@ To get help on a command:      xe help <command>
 To get a list of commands:     xe help --all
 ";
 
-/// Widest line of a list of names.
+/// Maximum width of a list of names.
 const WIDTH: usize = 78;
 
-/// `xe help`: of the commands that are named, or of all, or of those that are needed most.
+/// Runs `xe help`: of the named commands, of all commands, or of the common ones.
 pub(crate) fn help(params: &Params, minimal: bool) -> Result<Printed, XeError> {
     let named: Vec<_> =
         params.iter().map(|(name, _)| name).filter(|name| !STANDARD.contains(name)).collect();
@@ -58,7 +58,7 @@ fn of_one(name: &str) -> Result<Vec<(String, String)>, XeError> {
     ])
 }
 
-/// Names with commas between them; those that begin alike begin a line together.
+/// Formats names with commas. Names with the same prefix begin a new line together.
 fn in_lines(names: &[String]) -> String {
     let mut text = String::new();
     let mut line = String::new();
@@ -78,7 +78,7 @@ fn in_lines(names: &[String]) -> String {
     text + &line + "\n"
 }
 
-/// The parameters of a command as words to be completed.
+/// Returns the parameters of a command as completion candidates.
 pub(crate) fn parameters(resolved_command: &ResolvedCommand) -> Vec<String> {
     let required = resolved_command.required().iter().map(|name| (*name).to_owned());
     let names = required.chain(resolved_command.optional()).filter(|name| !name.starts_with('<'));

@@ -1,16 +1,16 @@
-//! The terminal, each key at once.
+//! The terminal in raw mode.
 
 use std::io::IsTerminal;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// While this lives, a terminal at standard input passes on every key as it is and shows none.
+/// Standard input. While this value lives, a terminal passes on every key unchanged without echo.
 pub(crate) struct Keyboard {
     before: Option<Termios>,
 }
 
 impl Keyboard {
-    /// Takes over standard input, if it is a terminal.
+    /// Opens standard input, and switches a terminal to raw mode.
     pub(crate) fn open() -> Self {
         let input = std::io::stdin();
         let before = if input.is_terminal() { tcgetattr(&input).ok() } else { None };
@@ -22,7 +22,7 @@ impl Keyboard {
         Self { before: taken }
     }
 
-    /// It is a terminal that was taken over.
+    /// Returns whether standard input is a terminal in raw mode.
     pub(crate) fn is_taken(&self) -> bool {
         self.before.is_some()
     }
@@ -31,7 +31,7 @@ impl Keyboard {
 impl Drop for Keyboard {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // The terminal may have gone: then there is nothing to restore.
+            // If the terminal is gone, there is nothing to restore.
             let _gone = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
         }
     }

@@ -1,27 +1,27 @@
-//! `xe`, the administrator's tool, as XenServer has it.
+//! `xe`, the administrator's tool, as in XenServer.
 //!
-//! # Words
+//! # Terms
 //! - **Command**: the first word, for example `vm-start` ([`commands`]).
-//! - **Parameters**: what follows it, `name=value` or `--name` ([`params`]).
-//! - **Kind**: what commands are about, for example `vm` ([`kinds`]); its **columns** are what is
-//!   listed of it ([`columns`]). Both follow from the class table of the API.
-//! - **Selector**: parameters that say about which machines, hosts or storage a command is.
+//! - **Parameters**: the words after it, `name=value` or `--name` ([`params`]).
+//! - **Object type**: type of object that commands apply to, for example `vm` ([`object_types`]).
+//!   Its **columns** are the fields in lists ([`columns`]). Both follow from the API's class table.
+//! - **Selector**: parameters that select machines, hosts or storage.
 //!
 //! # Model
-//! Arguments are read whole before anybody is called. A command prints nothing: it returns what is
-//! to be [printed](printer), so that half a result is never shown.
+//! All arguments are read before the first call. A command prints nothing. It returns the
+//! [output](printer), so that half a result is never shown.
 //!
 //! # Errors
-//! [`XeError`] says what is told on standard error and with which code the
-//! program ends: 0 done, and also for help; 1 anything else.
+//! [`XeError`] determines the text on standard error and the exit code: 0 for success and help, 1
+//! for everything else.
 //!
 //! # Invariants
-//! No runtime, no configuration library, no colour: a call is a matter of milliseconds. A closed
-//! standard output is no error.
+//! No runtime, no configuration library, no colour: a call takes milliseconds. A closed standard
+//! output is no error.
 //!
 //! # How to test
-//! Texts are compared as they are, beside each part. `tests/xe` runs the program against a server
-//! in the test.
+//! Unit tests in each module compare exact texts. `tests/suite/xe` runs the program against a
+//! server in the test.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -94,7 +94,7 @@ fn execute(arguments: &Arguments) -> Result<Printed, XeError> {
     done
 }
 
-/// Prints. Whoever reads may have had enough, as `head` has.
+/// Prints a text. A reader that closes standard output early, as `head` does, is no error.
 fn print(text: &str) -> ExitCode {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

@@ -1,10 +1,10 @@
-//! The manual page, made from the commands themselves.
+//! The manual page, generated from the command definitions.
 
 use crate::commands;
 use crate::help::USAGE;
 use crate::printer::Printed;
 
-/// What stands before the commands.
+/// Text before the commands.
 const HEAD: &str = ".TH XE 1 \"\" \"Ringway\"
 .SH NAME
 xe \\- manage machines, disks and networks of a Ringway host
@@ -23,7 +23,7 @@ listed in the document
 .nf
 ";
 
-/// What stands after them.
+/// Text after the commands.
 const TAIL: &str = ".SH EXIT STATUS
 0: done, and for help. 1: anything else; the reason is on standard error.
 .SH FILES
@@ -48,7 +48,7 @@ Words with commas between them that follow those that are typed.
 .BR ringway (1)
 ";
 
-/// `xe man`: the page, in the language of manual pages.
+/// Runs `xe man`: returns the page in roff format.
 pub(crate) fn page() -> Printed {
     let mut text = format!("{HEAD}{}.fi\n.SH COMMANDS\n", escaped(USAGE));
     for (name, resolved_command) in commands::all() {
@@ -64,7 +64,7 @@ pub(crate) fn page() -> Printed {
     Printed::Text(text + TAIL)
 }
 
-/// Text that has no meaning to the formatter.
+/// Escapes characters that have a meaning in roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let lines = text.lines().map(|line| {

@@ -1,17 +1,17 @@
-//! What is listed: each kind is a class of the API, or a part of one.
+//! Object types of commands: each is a class of the API, or a part of one.
 
-/// Something that has a `-list` and the `-param-` commands.
+/// An object type with a `-list` command and `-param-` commands.
 #[derive(Debug)]
 pub(crate) struct ObjectType {
-    /// How its commands begin.
+    /// Prefix of its commands.
     pub(crate) name: &'static str,
-    /// Its class.
+    /// Its API class.
     pub(crate) class: &'static str,
-    /// Several of it, in a sentence.
+    /// Plural for sentences.
     pub(crate) many: &'static str,
-    /// Columns that are listed unless others are asked for; none: all.
+    /// Columns listed by default; all if empty.
     pub(crate) shown: &'static [&'static str],
-    /// Records that belong to it have these texts in these columns.
+    /// Columns and texts that restrict the class to this type.
     pub(crate) only: &'static [(&'static str, &'static str)],
 }
 
@@ -31,7 +31,7 @@ impl ObjectType {
     }
 }
 
-/// All of them.
+/// All object types.
 pub(crate) const KINDS: &[ObjectType] = &[
     kind("bond", "Bond", "bonds of host network devices", &["uuid", "master", "slaves"]),
     kind(
@@ -124,7 +124,7 @@ pub(crate) const KINDS: &[ObjectType] = &[
         .only(&[("is-a-template", "false")]),
 ];
 
-/// The kind of this name.
+/// Returns the object type of this name.
 pub(crate) fn find(name: &str) -> Option<&'static ObjectType> {
     KINDS.iter().find(|kind| kind.name == name)
 }

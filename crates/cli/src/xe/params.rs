@@ -1,11 +1,11 @@
-//! What follows a command: names and values.
+//! Parameters of a command: names and values.
 
 use std::collections::BTreeMap;
 
 use crate::error::XeError;
 use crate::parse;
 
-/// Parameters of the program itself, which select nothing.
+/// Parameters of the program itself, which select no objects.
 pub(crate) const STANDARD: [&str; 10] = [
     "server",
     "password",
@@ -19,7 +19,7 @@ pub(crate) const STANDARD: [&str; 10] = [
     "trace",
 ];
 
-/// Names and values, in the order in which they were given.
+/// Names and values in the order of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Params(Vec<(String, String)>);
 
@@ -28,29 +28,32 @@ impl Params {
         Self(pairs)
     }
 
-    /// The value of the first of this name.
+    /// Returns the first value of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of one that must be there.
+    /// Returns the first value of this name.
+    ///
+    /// # Errors
+    /// There is none.
     pub(crate) fn required(&self, name: &str) -> Result<&str, XeError> {
         self.get(name).ok_or_else(|| XeError::missing(name))
     }
 
-    /// Yes or no; no if it is not there.
+    /// Returns a boolean; false if it is absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, XeError> {
         self.flag_or(name, false)
     }
 
-    /// Yes or no.
+    /// Returns a boolean; `otherwise` if it is absent.
     pub(crate) fn flag_or(&self, name: &str, otherwise: bool) -> Result<bool, XeError> {
         let Some(text) = self.get(name) else { return Ok(otherwise) };
         parse::flag(text)
             .ok_or_else(|| XeError::error(format!("'{name}' is true or false, and not '{text}'")))
     }
 
-    /// A size in bytes, which must be there.
+    /// Returns a required size in bytes.
     pub(crate) fn size(&self, name: &str) -> Result<i64, XeError> {
         let text = self.required(name)?;
         parse::size(text).ok_or_else(|| {
@@ -59,14 +62,14 @@ impl Params {
         })
     }
 
-    /// A whole number, which must be there.
+    /// Returns a required integer.
     pub(crate) fn int(&self, name: &str) -> Result<i64, XeError> {
         let text = self.required(name)?;
         text.parse()
             .map_err(|_| XeError::error(format!("'{name}' is a whole number, and not '{text}'")))
     }
 
-    /// Members of a map, given as `name:key=value`, or as `name-key=value` of old.
+    /// Returns the members of a map, from `name:key=value` or the old form `name-key=value`.
     pub(crate) fn map(&self, name: &str) -> BTreeMap<String, String> {
         let member = |(key, value): &(String, String)| {
             let key = key.strip_prefix(name)?.strip_prefix([':', '-'])?;
@@ -75,12 +78,13 @@ impl Params {
         self.0.iter().filter_map(member).collect()
     }
 
-    /// All of them, in order.
+    /// Returns all parameters in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Those that are neither standard nor among these, by the part of their names before a colon.
+    /// Returns the parameters that are neither standard nor in `known`. Compares names up to a
+    /// colon.
     pub(crate) fn others(&self, known: &[&str]) -> Vec<(&str, &str)> {
         let stem = |key: &str| key.split(':').next().map(str::to_owned).unwrap_or_default();
         let other = |key: &str| {

@@ -1,6 +1,6 @@
-//! Words that people type: yes and no, sizes.
+//! Parsers of booleans and sizes.
 
-/// Yes or no.
+/// Parses a boolean.
 pub(crate) fn flag(text: &str) -> Option<bool> {
     let lower = text.to_ascii_lowercase();
     if ["true", "t", "yes", "y", "1"].contains(&lower.as_str()) {
@@ -9,7 +9,7 @@ pub(crate) fn flag(text: &str) -> Option<bool> {
     ["false", "f", "no", "n", "0"].contains(&lower.as_str()).then_some(false)
 }
 
-/// A size in bytes: a number and a unit, all of them powers of 1024, or none.
+/// Parses a size in bytes: a number with an optional unit. Units are powers of 1024.
 pub(crate) fn size(text: &str) -> Option<i64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(end)?;

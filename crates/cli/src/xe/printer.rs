@@ -1,36 +1,36 @@
-//! What commands print, for people and for scripts.
+//! Output of commands, for terminals and for scripts.
 
 use std::iter;
 
-/// One line of a record: what stands before the colon, and what after it.
+/// A line of a record: the text before the colon, and the text after it.
 pub(crate) type Line = (String, String);
 
-/// What a command has to say.
+/// Output of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Printed {
     /// Records.
     Records(Vec<Vec<Line>>),
-    /// Records, each with a line above it for people.
+    /// Records, each with a heading that scripts do not get.
     Headed(Vec<(String, Vec<Line>)>),
-    /// Values, a line each.
+    /// Values, one a line.
     Values(Vec<String>),
-    /// Text, which scripts do not want.
+    /// Text that scripts do not get.
     Text(String),
 }
 
 impl Printed {
-    /// Nothing: it is done.
+    /// Creates empty output.
     pub(crate) fn nothing() -> Self {
         Self::Values(Vec::new())
     }
 
-    /// One value.
+    /// Creates output of one value.
     pub(crate) fn value(value: impl Into<String>) -> Self {
         Self::Values(vec![value.into()])
     }
 
-    /// As it is printed. For scripts: the first value of each record, or the values, in one line
-    /// with commas between them.
+    /// Returns the text to print. The script format has one line with commas: the first value of
+    /// each record, or all values.
     pub(crate) fn text(&self, minimal: bool) -> String {
         match (self, minimal) {
             (Self::Records(records), false) => records.iter().map(|one| record(one)).collect(),
@@ -49,8 +49,8 @@ impl Printed {
     }
 }
 
-/// Names before a colon in a column of their own: the first one begins where the line does, the
-/// others end where the longest one would, four places in. Two empty lines follow.
+/// Formats a record. The first name begins at the start of its line. The others are right-aligned
+/// with the longest name, four columns in. Two empty lines follow.
 fn record(lines: &[Line]) -> String {
     let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + 4;
     let mut text = String::new();

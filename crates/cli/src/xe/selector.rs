@@ -1,4 +1,4 @@
-//! Which machines, hosts or storage a command is about.
+//! Selects the machines, hosts or storage of a command.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use crate::filter::Filter;
 use crate::params::Params;
 use crate::xe::XeSession;
 
-/// Most operations that are begun at once: a server remembers twice as many that have ended, so that
-/// none is forgotten before it was asked how it ended.
+/// Maximum number of concurrent operations. A server remembers twice as many ended tasks, so it
+/// forgets none before its result is read.
 const BEGUN_MAX: usize = 100;
 
-/// What a selector selects among.
+/// Type of objects that a selector selects.
 #[derive(Debug)]
 pub(crate) struct SelectorType {
-    /// The class.
+    /// API class.
     pub(crate) class: &'static str,
-    /// The parameter that takes a name or a UUID.
+    /// Parameter that takes a name or a UUID.
     pub(crate) param: &'static str,
-    /// Several of it.
+    /// Plural for sentences.
     pub(crate) many: &'static str,
-    /// How several matches begin to be told.
+    /// Start of the message on several matches.
     several: &'static str,
-    /// Those that are never meant.
+    /// Columns and texts of objects that are never selected.
     never: &'static [(&'static str, &'static str)],
 }
 
@@ -55,7 +55,7 @@ pub(crate) const HOST: SelectorType = SelectorType {
     never: &[],
 };
 
-/// Something selected.
+/// A selected object.
 #[derive(Clone, Debug)]
 pub(crate) struct Selected {
     pub(crate) reference: String,
@@ -63,13 +63,13 @@ pub(crate) struct Selected {
 }
 
 impl Selected {
-    /// As a parameter of a call.
+    /// Returns the reference as a parameter of a call.
     pub(crate) fn value(&self) -> Value {
         Value::text(&self.reference)
     }
 }
 
-/// All that the parameters select; `own` are those of the command itself.
+/// Returns all objects that the parameters select. `own` are parameters of the command itself.
 pub(crate) fn select(
     xe: &mut XeSession,
     params: &Params,
@@ -102,8 +102,8 @@ pub(crate) fn select(
     Ok(records.map(|(reference, record)| Selected { reference, record }).collect())
 }
 
-/// Parameters that are columns: what a command does not know is not taken for a wish that nothing
-/// has.
+/// Checks that all parameters are columns. An unknown parameter is an error, not a filter that
+/// matches nothing.
 fn known(
     params: &[(&str, &str)],
     columns: &[Column],
@@ -121,7 +121,7 @@ fn known(
     Ok(())
 }
 
-/// The one that is selected.
+/// Returns the only selected object.
 pub(crate) fn one(
     xe: &mut XeSession,
     params: &Params,
@@ -139,7 +139,7 @@ pub(crate) fn one(
     }
 }
 
-/// Those that are selected: several only if that is wanted.
+/// Returns the selected objects. Several require `--multiple`.
 pub(crate) fn some(
     xe: &mut XeSession,
     params: &Params,
@@ -162,7 +162,7 @@ fn none(selector_type: &SelectorType) -> XeError {
     XeError::error(format!("No matching {} found", selector_type.many))
 }
 
-/// Does the same to each of them, at the same time where the server makes tasks of it.
+/// Runs an operation on each object, concurrently if the server runs it as a task.
 pub(crate) fn together(
     xe: &mut XeSession,
     all: Vec<Selected>,
@@ -182,7 +182,7 @@ pub(crate) fn together(
     gather(xe, &all, ended)
 }
 
-/// Does the same to each of them, one after the other.
+/// Runs an operation on each object, one after the other.
 pub(crate) fn in_turn(
     xe: &mut XeSession,
     all: &[Selected],
@@ -192,7 +192,7 @@ pub(crate) fn in_turn(
     gather(xe, all, done).map(|_| ())
 }
 
-/// One failure is told as it is; of several objects it is told which.
+/// Collects the results. For several objects, the error names those that failed.
 fn gather<T>(
     xe: &mut XeSession,
     all: &[Selected],

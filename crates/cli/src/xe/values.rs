@@ -1,4 +1,4 @@
-//! Values as people read and type them.
+//! Conversion of values to and from text.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,14 @@ use crate::error::XeError;
 use crate::parse;
 use crate::xe::{Tables, XeSession};
 
-/// A reference to nothing.
+/// Text of a null reference.
 pub(crate) const NOTHING: &str = "<not in database>";
-/// A reference to what is not there any more.
+/// Text of a reference to a record that does not exist any more.
 pub(crate) const NOT_THERE: &str = "<invalid reference>";
-/// Between two members of a set or a map.
+/// Separator of the members of a set or map.
 pub(crate) const BETWEEN: &str = "; ";
 
-/// Words that are shown in another way than they are on the wire: of which enumeration, the word,
-/// and how it is shown.
+/// Enumeration values that are not shown as on the wire: enumeration, name on the wire, text.
 const SHOWN: &[(&str, &str, &str)] = &[
     ("console_protocol", "rdp", "RDP"),
     ("console_protocol", "rfb", "RFB"),
@@ -53,7 +52,7 @@ const SHOWN: &[(&str, &str, &str)] = &[
     ("vm_power_state", "Suspended", "suspended"),
 ];
 
-/// Classes of the references in a type, of those whose records can be listed.
+/// Returns the classes of the references in a type whose records can be listed.
 pub(crate) fn classes_in(ty: &Type) -> Vec<&'static str> {
     match ty {
         Type::Ref(name) if is_listed(name) => vec![name],
@@ -67,7 +66,7 @@ fn is_listed(name: &str) -> bool {
     class(name).is_some_and(|class| class.listed)
 }
 
-/// The text of a value; what a record does not have is empty.
+/// Returns the text of a value; empty if the record does not have it.
 pub(crate) fn text(value: Option<&Value>, ty: &Type, tables: &Tables) -> String {
     let Some(value) = value.map(Value::plain) else { return String::new() };
     match (value, ty) {
@@ -91,7 +90,7 @@ pub(crate) fn text(value: Option<&Value>, ty: &Type, tables: &Tables) -> String 
     }
 }
 
-/// Members of a map with their texts, those of a set with empty ones.
+/// Returns the members of a map with their texts, or those of a set with empty texts.
 pub(crate) fn members(value: Option<&Value>, ty: &Type, tables: &Tables) -> Vec<(String, String)> {
     match (value.map(Value::plain), ty) {
         (Some(Value::Set(values)), Type::Set(of)) => {
@@ -110,7 +109,7 @@ pub(crate) fn members(value: Option<&Value>, ty: &Type, tables: &Tables) -> Vec<
     }
 }
 
-/// The UUID of what is referred to.
+/// Returns the UUID of the referenced record.
 fn referred<'a>(reference: &'a str, class: &str, tables: &'a Tables) -> Cow<'a, str> {
     if reference.is_empty() || reference == NULL_REF {
         return Cow::Borrowed(NOTHING);
@@ -127,7 +126,7 @@ fn shown<'a>(word: &'a str, of: &Enum) -> &'a str {
     entry.map_or(word, |(_, _, shown)| shown)
 }
 
-/// The value that somebody typed for `name`. References are given by UUID.
+/// Parses the value of `name` from text. References are UUIDs.
 pub(crate) fn parse(
     xe: &mut XeSession,
     name: &str,
@@ -214,7 +213,7 @@ mod tests {
             (Value::Set(vec![]), Type::Set(&Type::Str), ""),
             (Value::text(NULL_REF), Type::Ref("VM"), NOTHING),
             (Value::text("OpaqueRef:x"), Type::Ref("VM"), NOT_THERE),
-            // A class of which nothing can be known.
+            // A class without known records.
             (Value::text("OpaqueRef:x"), Type::Ref("VGPU"), "OpaqueRef:x"),
         ] {
             assert_eq!(told(&value, &ty), shown);

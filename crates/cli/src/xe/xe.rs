@@ -1,4 +1,4 @@
-//! The session of a command, and what it has read.
+//! The session of a command, and the records that it has read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use xenapi::{NULL_REF, Value};
 
 use crate::error::XeError;
 
-/// How long an operation is waited for: longer than any that the server lets go on.
+/// Longest wait for an operation: longer than the server's own limits.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Records of a class by reference.
 pub(crate) type Table = BTreeMap<String, Record>;
 
-/// Tables that were read, by class.
+/// Records by class.
 #[derive(Debug, Default)]
 pub(crate) struct Tables(BTreeMap<&'static str, Table>);
 
 impl Tables {
-    /// The record, if its class was read and it is there.
+    /// Returns the record, if its class was read and it exists.
     pub(crate) fn record(&self, class: &str, reference: &str) -> Option<&Record> {
         self.0.get(class)?.get(reference)
     }
 
-    /// A table as it was read, for tests.
+    /// Adds a table, for tests.
     #[cfg(test)]
     pub(crate) fn with(mut self, class: &'static str, table: Table) -> Self {
         self.0.insert(class, table);
@@ -33,7 +33,7 @@ impl Tables {
     }
 }
 
-/// A session, and what was read in it.
+/// A session with a cache of records.
 #[derive(Debug)]
 pub(crate) struct XeSession {
     client: Client,
@@ -45,59 +45,59 @@ impl XeSession {
         Self { client, tables: Tables::default() }
     }
 
-    /// Ends the session. What was to be done is done: that this fails says nothing about it.
+    /// Ends the session. Ignores errors, because the command is already done.
     pub(crate) fn leave(&mut self) {
         let _gone = self.client.logout();
     }
 
-    /// Who speaks to the server.
+    /// Returns the API client.
     pub(crate) fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Calls, and waits until it is done.
+    /// Calls a method and waits for its result.
     pub(crate) fn run(&mut self, method: &str, params: &[Value]) -> Result<Value, XeError> {
         self.forget();
         Ok(self.client.run(method, params, OPERATION_DEADLINE)?)
     }
 
-    /// Calls; what takes long goes on beside others.
+    /// Starts a call. A long operation continues as a task.
     pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<PendingCall, XeError> {
         self.forget();
         Ok(self.client.begin(method, params)?)
     }
 
-    /// Waits until what was begun is done.
+    /// Waits for the result of a started call.
     pub(crate) fn end(&mut self, pending_call: PendingCall) -> Result<Value, XeError> {
         Ok(self.client.end(pending_call, OPERATION_DEADLINE)?)
     }
 
-    /// Calls what answers a reference, and tells the UUID of what it made.
+    /// Calls a method that returns a reference, and returns the UUID of the new record.
     pub(crate) fn make(&mut self, method: &str, params: &[Value]) -> Result<String, XeError> {
         let made = self.run(method, params)?;
         let class = method.split('.').next().unwrap_or_default();
         self.uuid_of(class, &text_of(&made))
     }
 
-    /// The UUID of a record.
+    /// Returns the UUID of a record.
     pub(crate) fn uuid_of(&mut self, class: &str, reference: &str) -> Result<String, XeError> {
         let uuid = self.client.call(&format!("{class}.get_uuid"), &[Value::text(reference)])?;
         Ok(text_of(&uuid))
     }
 
-    /// The reference of the record with this UUID.
+    /// Returns the reference of the record with this UUID.
     pub(crate) fn by_uuid(&mut self, class: &str, uuid: &str) -> Result<Value, XeError> {
         Ok(self.client.call(&format!("{class}.get_by_uuid"), &[Value::text(uuid)])?)
     }
 
-    /// The reference and the record with this UUID.
+    /// Returns the reference and the record with this UUID.
     pub(crate) fn find(&mut self, class: &str, uuid: &str) -> Result<(String, Record), XeError> {
         let reference = text_of(&self.by_uuid(class, uuid)?);
         let record = self.client.record(class, &reference)?;
         Ok((reference, record))
     }
 
-    /// References of the records with this name.
+    /// Returns the references of the records with this name.
     pub(crate) fn by_name(&mut self, class: &str, name: &str) -> Result<Vec<String>, XeError> {
         let method = format!("{class}.get_by_name_label");
         match self.client.call(&method, &[Value::text(name)])? {
@@ -106,13 +106,13 @@ impl XeSession {
         }
     }
 
-    /// The one pool that there is.
+    /// Returns the only pool.
     pub(crate) fn pool(&mut self) -> Result<(String, Record), XeError> {
         let pool = self.client.records("pool")?.into_iter().next();
         pool.ok_or_else(|| XeError::error("the server has no pool"))
     }
 
-    /// Reads the records of these classes, unless that was done.
+    /// Reads the records of these classes, unless they are cached.
     pub(crate) fn read(&mut self, names: &[&'static str]) -> Result<(), XeError> {
         for name in names {
             let listed = class(name).is_some_and(|class| class.listed);
@@ -124,18 +124,18 @@ impl XeSession {
         Ok(())
     }
 
-    /// What was read may not be true any more.
+    /// Clears the cache, because records may have changed.
     pub(crate) fn forget(&mut self) {
         self.tables = Tables::default();
     }
 
-    /// What was read.
+    /// Returns the cached records.
     pub(crate) fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// A parameter of an error as people know it: of a reference the UUID and the name. Its class
-    /// is looked for first among these words.
+    /// Returns the text of an error parameter: for a reference, the UUID and the name. Looks for
+    /// the reference first in the classes that `likely` names.
     pub(crate) fn shown(&mut self, value: &str, likely: &[&str]) -> String {
         if !value.starts_with("OpaqueRef:") || value == NULL_REF {
             return value.to_owned();
@@ -148,7 +148,7 @@ impl XeSession {
             match self.client.record(class.name, value) {
                 Ok(record) => return named(&record),
                 Err(ClientError::Api(_)) => {}
-                // Without a server the reference is all that can be told.
+                // Without a server, only the reference is known.
                 Err(_) => break,
             }
         }
@@ -163,7 +163,7 @@ fn named(record: &Record) -> String {
     }
 }
 
-/// The text of a value that is text.
+/// Returns the text of a string value.
 pub(crate) fn text_of(value: &Value) -> String {
     match value.plain() {
         Value::Str(text) => text.clone(),
@@ -171,12 +171,12 @@ pub(crate) fn text_of(value: &Value) -> String {
     }
 }
 
-/// A map from text to text, as a parameter.
+/// Returns a map of strings as a parameter.
 pub(crate) fn pairs(of: impl IntoIterator<Item = (String, String)>) -> Value {
     Value::Map(of.into_iter().map(|(key, value)| (key, Value::Str(value))).collect())
 }
 
-/// A record, as a parameter.
+/// Returns a record as a parameter.
 pub(crate) fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
     Value::Map(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }

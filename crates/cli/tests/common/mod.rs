@@ -1,4 +1,4 @@
-//! A `ringway run` under test, in a world of its own.
+//! A `ringway run` under test, with directories of its own.
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 /// The program under test.
 pub(crate) const RINGWAY: &str = env!("CARGO_BIN_EXE_ringway");
 
-/// Kernel and initramfs of the test guest.
+/// Returns kernel and initramfs of the test guest.
 ///
 /// # Panics
-/// When nobody has built them.
+/// The guest has not been built.
 pub(crate) fn guest() -> (PathBuf, PathBuf) {
     let dir = guest_dir();
     let (kernel, initrd) = (dir.join("vmlinuz"), dir.join("initramfs.img"));
@@ -29,7 +29,7 @@ fn guest_dir() -> PathBuf {
     std::env::var_os("RINGWAY_GUEST_DIR").map_or_else(default, PathBuf::from)
 }
 
-/// Fails clearly when the datapath has not been built.
+/// Fails with a clear message if the datapath has not been built.
 pub(crate) fn need_ringway_io() {
     let beside = Path::new(RINGWAY).with_file_name("ringway-io");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -38,8 +38,8 @@ pub(crate) fn need_ringway_io() {
     assert!(there, "{} is missing; build it with `cargo build -p iod`", beside.display());
 }
 
-/// A directory that holds everything of one run: images, sockets, caches. Its path is on the
-/// command line of every process of the run, so that those can be found.
+/// Directory of everything in one run: images, sockets, caches. Its path is on the command line of
+/// every process of the run, which identifies these processes.
 pub(crate) struct World {
     dir: TempDir,
 }
@@ -54,21 +54,21 @@ impl World {
         Self { dir }
     }
 
-    /// The path of an image of `size` bytes, zero-filled.
+    /// Creates a zero-filled image of `size` bytes and returns its path.
     pub(crate) fn image(&self, name: &str, size: u64) -> PathBuf {
         let path = self.dir.path().join("img").join(name);
         std::fs::File::create(&path).unwrap().set_len(size).unwrap();
         path
     }
 
-    /// A directory of this world.
+    /// Creates a directory in this one.
     pub(crate) fn dir(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::create_dir_all(&path).unwrap();
         path
     }
 
-    /// `ringway` in this world.
+    /// Returns a command of `ringway` that uses this directory.
     pub(crate) fn ringway(&self) -> Command {
         let mut command = Command::new(RINGWAY);
         command
@@ -78,8 +78,8 @@ impl World {
         command
     }
 
-    /// `ringway run` of the test guest, which executes `script`. The kernel prints its messages:
-    /// the first tells that the machine runs. Two minutes are its limit.
+    /// Returns a `ringway run` of the test guest, which executes `script`. The kernel prints its
+    /// messages; the first one shows that the machine runs. The time limit is two minutes.
     pub(crate) fn run(&self, script: &str) -> Command {
         let (kernel, initrd) = guest();
         let mut command = self.ringway();
@@ -94,7 +94,7 @@ impl World {
         command
     }
 
-    /// Process ids of everything that belongs to this world's run.
+    /// Returns all processes of this run.
     pub(crate) fn processes(&self) -> Vec<(Pid, String)> {
         let marker = self.dir.path().join("run").to_str().unwrap().to_owned();
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -106,7 +106,7 @@ impl World {
         lines.filter(|(_, line)| line.contains(&marker)).collect()
     }
 
-    /// The process whose program is called `name`.
+    /// Returns the process whose program is `name`.
     pub(crate) fn process(&self, name: &str) -> Pid {
         let all = self.processes();
         let found = all
@@ -124,7 +124,7 @@ impl World {
     }
 }
 
-/// A run that has been started: its console line by line, its standard error at the end.
+/// A started run: its console line by line, and its standard error at the end.
 pub(crate) struct Running {
     child: Child,
     console: BufReader<std::process::ChildStdout>,
@@ -146,7 +146,7 @@ impl Running {
         Self { child, console, seen: String::new(), errors: Some(errors) }
     }
 
-    /// Reads the console until a line holds `text`.
+    /// Reads the console until a line contains `text`.
     pub(crate) fn wait_for(&mut self, text: &str) {
         loop {
             let mut line = Vec::new();
@@ -162,8 +162,8 @@ impl Running {
         }
     }
 
-    /// The run has ended without `text`. The last lines say where it stopped: reports of tests
-    /// are cut, and a guest prints hundreds before them.
+    /// Panics because the run ended without `text`. Prints only the last lines: test reports are
+    /// truncated, and a guest prints hundreds before them.
     fn end_before(&mut self, text: &str) -> ! {
         let status = self.child.wait().unwrap();
         let lines: Vec<_> = self.seen.lines().collect();
@@ -172,7 +172,7 @@ impl Running {
         panic!("{status} before the console had {text:?}; its end:\n{last}\n\n{errors}");
     }
 
-    /// Types `text`, then ends the input.
+    /// Types `text`, then closes the input.
     pub(crate) fn type_and_close(&mut self, text: &str) {
         self.child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     }
@@ -182,7 +182,7 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Reads the rest and waits: how it ended, the console, standard error.
+    /// Reads the rest and waits. Returns the exit status, the console and standard error.
     pub(crate) fn finish(mut self) -> (ExitStatus, String, String) {
         let mut rest = Vec::new();
         self.console.read_to_end(&mut rest).unwrap();
@@ -191,22 +191,22 @@ impl Running {
         (status, std::mem::take(&mut self.seen), self.errors())
     }
 
-    /// Standard error, at the end of the run.
+    /// Returns standard error, at the end of the run.
     fn errors(&mut self) -> String {
         self.errors.take().unwrap().join().unwrap()
     }
 }
 
-/// Waits, at most half a minute, until a process that is not our child has ended.
+/// Waits at most half a minute for the end of a process that is not a child.
 pub(crate) fn wait_for_end(pid: Pid) {
-    // No such process: it has ended.
+    // The process does not exist, so it has ended.
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     let mut watched = [PollFd::new(&descriptor, PollFlags::IN)];
     let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
     assert_eq!(poll(&mut watched, Some(&limit)).unwrap(), 1, "{pid:?} still runs");
 }
 
-/// Base64 with padding, as the guest's `base64 -d` takes it.
+/// Returns Base64 with padding, for the guest's `base64 -d`.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

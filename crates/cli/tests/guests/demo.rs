@@ -1,4 +1,4 @@
-//! `ringway demo` as a newcomer runs it.
+//! Tests of `ringway demo`.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use crate::common::{Running, World, guest};
 use rustix::process::Signal;
 
-/// `ringway demo` with these words and the test guest, in `images`.
+/// Returns a command of `ringway demo` with these words and the test guest, in `images`.
 fn demo(world: &World, images: &Path, words: &[&str]) -> Command {
     let (kernel, _) = guest();
     let mut command = world.ringway();
@@ -20,7 +20,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// The words after `start` on the line that begins with it.
+/// Returns the rest of the line that begins with `start`.
 fn line<'a>(text: &'a str, start: &str) -> &'a str {
     let mut lines = text.lines().filter_map(|line| line.trim_start().split_once(start));
     lines.next().unwrap_or_else(|| panic!("no {start:?} in {text}")).1
@@ -30,7 +30,7 @@ fn run(line: &str) -> Output {
     Command::new("bash").args(["-ec", line]).output().unwrap()
 }
 
-/// The whole way: it passes, what is kept can be used as it says, and is stopped as it says.
+/// The demo passes. The kept machine can be used and stopped with the printed commands.
 #[test]
 fn the_demo_passes_and_what_it_keeps_is_stopped() {
     let world = World::new();
@@ -57,12 +57,12 @@ fn the_demo_passes_and_what_it_keeps_is_stopped() {
     world.assert_clean();
 }
 
-/// In the middle of everything.
+/// Ctrl-C in the middle of the demo.
 #[test]
 fn ctrl_c_leaves_nothing() {
     let world = World::new();
     let images = world.dir("images");
-    // What it does is told on standard error: here that is where the test reads.
+    // Progress goes to standard error, which this test reads instead of standard output.
     let demo = demo(&world, &images, &["--keep"]);
     let mut command = Command::new("bash");
     command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(demo.get_program()).args(demo.get_args());

@@ -1,4 +1,4 @@
-//! Tests of `cli` with real guests, one program.
+//! Tests of `cli` with real guests as one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! What the README says of `xe`, as it is written there, on a real guest.
+//! Test of the README's `xe` commands, as written there, on a real guest.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::Read;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use testkit::process::{Process, write_script};
 use testkit::ringwayd::Ringwayd;
 
-/// Longest wait for the shell of the guest: a machine without KVM boots in some seconds.
+/// Longest wait for the guest's shell: a machine without KVM boots in some seconds.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
-/// What the guest says when its shell can be used.
+/// Text that the guest prints when its shell is ready.
 const READY: &str = "ringway-guest: ready";
 
-/// The commands of the block that begins with `first`, a line each.
+/// Returns the commands of the block that begins with `first`, one a line.
 fn block(first: &str) -> Vec<String> {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
@@ -23,7 +23,7 @@ fn block(first: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A daemon that finds the guest where it was built, and a folder whose `xe` talks to it.
+/// Starts a daemon that finds the built guest. Also returns a directory with an `xe` for it.
 fn host() -> (Ringwayd, tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let guest = testkit::guest::artifacts().unwrap().kernel;

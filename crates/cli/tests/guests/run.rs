@@ -1,10 +1,10 @@
-//! `ringway run` with the real QEMU, the real datapath and the test guest.
+//! Tests of `ringway run` with real QEMU, real datapath and the test guest.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use crate::common::{Running, World, guest, wait_for_end};
 use rustix::process::{Pid, Signal};
 
-/// The kernel's first line: the machine runs, and will for some seconds.
+/// Start of the kernel's first line: the machine runs, and will for some seconds.
 const KERNEL_RUNS: &str = "Linux version";
 
 #[test]
@@ -105,7 +105,7 @@ fn a_dead_worker_is_a_pause_for_the_guest() {
     rustix::process::kill_process(worker, Signal::KILL).unwrap();
     let (status, console, stderr) = running.finish();
     assert_eq!(status.code(), Some(0), "{console}\n{stderr}");
-    // The counts of both workers: at least each round's eight requests.
+    // Sum of both workers: at least the eight requests of each round.
     assert!(stderr.contains("disk0 (data.raw)"), "{stderr}");
     world.assert_clean();
 }
@@ -131,7 +131,7 @@ fn when_ringway_itself_is_killed_its_processes_die_with_it() {
     running.signal(Signal::KILL);
     children.into_iter().for_each(wait_for_end);
     running.finish();
-    // Its sockets stay until somebody runs something again.
+    // Its sockets stay until the next run.
     let mut next = world.ringway();
     next.args(["run", "--accel", "tcg", "--timeout", "1ms", "--kernel"]).arg(guest().0);
     let (status, ..) = Running::start(&mut next).finish();

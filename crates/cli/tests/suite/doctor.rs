@@ -1,4 +1,4 @@
-//! `ringway doctor` on this host, and on one that lacks everything.
+//! Tests of `ringway doctor` on this host, and on a host that lacks everything.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use crate::common::{Running, World};
@@ -25,7 +25,7 @@ fn the_exit_code_agrees_with_the_findings() {
     assert_ne!(io_uring["level"], "failure", "{output}");
 }
 
-/// Those of the table in docs/sizing.md.
+/// The sizes are those of the table in docs/sizing.md.
 #[test]
 fn every_size_is_told_with_its_reason() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! The commands of README and docs: those of ours run as they are written, in a folder of the
-//! test's; what else stands there exists.
+//! Tests of the commands in README and docs. Ringway's commands run as written, in a directory of
+//! the test. Other references must exist.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use std::time::Instant;
 use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
 
-/// Programs of others, and what would take long or end what this test has not started.
+/// Commands that are not run: other programs, and commands that run long or end other processes.
 const NOT_RUN: [&str; 7] =
     ["make", "install", "virsh", "pkill", "qemu-system-x86_64", "cargo", "$"];
-/// What runs for long or needs a guest: only its options are looked at.
+/// Commands that run long or need a guest: the test checks only their options.
 const LONG: [&str; 3] = ["ringway run ", "ringway lab ", "ringway demo"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Commands of each fenced block of shell.
+/// Returns the commands of each fenced shell block.
 fn blocks(document: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(root().join(document)).unwrap();
     let fenced = text.split("\n```").skip(1).step_by(2);
@@ -47,16 +47,16 @@ fn documents() -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// A folder in place of the root for `/run`, `/srv` and `/img`.
+/// A directory in place of the root for `/run`, `/srv` and `/img`.
 struct Place {
     dir: TempDir,
-    /// What runs in the background.
+    /// Background processes.
     running: Vec<Process>,
 }
 
 impl Place {
-    /// With the images and folders that `block` takes for granted, and its `ringway-io` with its
-    /// disks unless it starts and attaches them itself.
+    /// Creates the images and directories that `block` needs. Also starts its `ringway-io` with its
+    /// disks, unless the block starts and attaches them.
     fn for_block(block: &[String]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut place = Self { dir, running: Vec::new() };
@@ -106,7 +106,7 @@ impl Place {
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
-    /// Starts it in the background; returns when its socket is there.
+    /// Starts the command in the background and waits until its socket exists.
     fn start(&mut self, command: &str) {
         let die = if command.contains("-io") { "--die-with-parent" } else { "" };
         let mut shell = self.shell(&format!("exec {command} {die}"));
@@ -123,7 +123,7 @@ impl Place {
     }
 }
 
-/// Each `--option` of a command of ours is in the help of it.
+/// Checks that each `--option` of a Ringway command is in its help.
 fn check_options(command: &str) {
     let words: Vec<_> = command.split_whitespace().collect();
     let named = words.iter().take(2).take_while(|word| !word.starts_with('-'));
@@ -132,7 +132,7 @@ fn check_options(command: &str) {
     let help = String::from_utf8(help.stdout).unwrap();
     for option in words.iter().filter(|word| word.starts_with("--")) {
         let known = help.split([' ', ',', '\n', '=']).any(|word| word == *option);
-        // The lab's own program tells its options.
+        // The lab's own program documents its options.
         assert!(known || words[1] == "lab", "{command}: {option} is not in its help");
     }
 }
@@ -145,14 +145,14 @@ fn commands_of_ours_run_as_they_are_written() {
         {
             continue;
         }
-        // What drives a daemon is typed by `tests/readme.rs`, on a real guest.
+        // `tests/guests/readme.rs` runs commands that need a daemon, on a real guest.
         if block.iter().any(|command| command.starts_with("ringwayd")) {
             continue;
         }
         println!("{name}: {block:#?}");
         let mut place = Place::for_block(&block);
         for command in &block {
-            // What follows a pipe is a program of others.
+            // Skip the part after a pipe: it is another program.
             let command = command.split(" | ").next().unwrap();
             let program = command.split(' ').next().unwrap();
             if NOT_RUN.contains(&program) {

@@ -1,5 +1,5 @@
-//! `ringway libvirt-xml`: what it prints is what libvirt's own schema takes, and what it refuses.
-//! That machines run with it is shown in `testkit`, with libvirtd.
+//! Tests of `ringway libvirt-xml`: its output matches libvirt's schema, and it refuses bad input.
+//! `testkit` tests with libvirtd that machines run with it.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// libvirt's RelaxNG schema, by its own program.
+/// Checks the text with libvirt's own program against its RelaxNG schema.
 fn assert_valid(text: &str) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("domain.xml");
@@ -33,7 +33,7 @@ fn assert_valid(text: &str) {
 #[test]
 fn whole_machines_are_valid() {
     assert_valid(&printed(&["--no-check", "--domain", "vm1", "/a", "/b,queues=4,boot=1"]));
-    // Whatever a path may hold comes through.
+    // Any characters in a path are preserved.
     assert_valid(&printed(&["--no-check", "--domain", "vm1", "/a> \"b\",,c é.sock"]));
     let file = tempfile::NamedTempFile::new().unwrap();
     let kernel = file.path().to_str().unwrap();
@@ -62,7 +62,7 @@ fn sockets_are_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("d.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
-    // A relative path is made absolute: whoever reads the XML stands elsewhere.
+    // A relative path becomes absolute, because libvirt has another working directory.
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     let output = command.args(["libvirt-xml", "./d.sock"]).current_dir(&dir).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -95,7 +95,7 @@ fn each_refusal_says_what_to_do() {
     for (arguments, expected) in cases {
         let output = ringway(arguments);
         let words = String::from_utf8_lossy(&output.stderr);
-        // The host is not as it should be, or what was asked for is wrong on each.
+        // Errors of the host, as opposed to errors of usage.
         let host = ["--socket-path", "is no socket", "no kernel", "--control"];
         let code = if host.iter().any(|one| expected.contains(one)) { 1 } else { 2 };
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {words}");
@@ -137,7 +137,7 @@ fn disks_of_ringway_io_are_found_by_their_ids() {
     io.wait().unwrap();
 }
 
-/// A `ringway-io` that takes calls.
+/// Starts a `ringway-io` that accepts calls.
 fn start_io(control: &Path) -> std::process::Child {
     use std::io::Read;
     let program = Path::new(crate::common::RINGWAY).with_file_name("ringway-io");

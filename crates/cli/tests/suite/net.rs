@@ -1,5 +1,5 @@
-//! `ringway net` as it is typed. What touches devices runs in a network namespace of the test's own,
-//! for which root is needed.
+//! Tests of `ringway net`. Tests that change devices run as root in a network namespace of their
+//! own.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::Path;
@@ -40,7 +40,7 @@ fn what_no_network_can_be_is_refused_before_anything_is_done() {
         assert!(err(&output).contains(why), "{words}: {}", err(&output));
     }
     assert!(!state.exists());
-    // It would be a line of dnsmasq's configuration.
+    // The second line would become a line of dnsmasq's configuration.
     let line = dir.path().join("a\nuser=root");
     let output = net(&line, "create lan --dhcp");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -52,7 +52,7 @@ fn what_no_network_can_be_is_refused_before_anything_is_done() {
 
 #[test]
 fn a_network_is_made_shown_and_removed() {
-    in_own_network("a_network_is_made_shown_and_removed", || {
+    in_own_network(concat!(module_path!(), "::a_network_is_made_shown_and_removed"), || {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("networks");
         let made = net(&state, "create lan --nat");

@@ -1,4 +1,4 @@
-//! `ringway top` and `ringway why NIC` over a switch with guests of the test that speak.
+//! Tests of `ringway top` and `ringway why NIC` with a switch and simulated guests.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use testkit::process::{PROCESS_DEADLINE, RingwayNet};
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest, Setup};
 
-/// Shorter than any frame.
+/// Bytes that are too short for a frame.
 const SHORT: [u8; 13] = [7; 13];
-/// What a queue keeps of frames for which there are no buffers.
+/// Maximum number of frames in a queue's backlog.
 const KEPT: usize = 1024;
 
 /// A `ringway-net` with the ports `a`, `b` and `c`.
@@ -38,7 +38,7 @@ impl Switch {
         self.dir.path().join(name)
     }
 
-    /// A front-end with so many pairs of queues, and this many buffers in the first of them.
+    /// Connects a front-end with `pairs` queue pairs, and `buffers` buffers in the first one.
     fn guest(&self, name: &str, pairs: u16, buffers: u16) -> Guest {
         let setup = Setup { queues: 2 * pairs, ..Setup::default() };
         let mut guest = Guest::start(&self.socket(&format!("{name}.sock")), &setup).unwrap();
@@ -47,7 +47,7 @@ impl Switch {
         guest
     }
 
-    /// What `ringway` says of it in a tenth of a second.
+    /// Returns the output of `ringway` about it after a tenth of a second.
     fn said(&self, words: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
         command.args(words).args(["--seconds", "0.1"]).stdin(Stdio::null());
@@ -57,26 +57,26 @@ impl Switch {
     }
 }
 
-/// A frame from one station to another one.
+/// Returns a frame from one station to another.
 fn frame(dst: u8, src: u8, rest: &[u8]) -> Vec<u8> {
     let station = |number: u8| [2, 0, 0, 0, 0, number];
     [&station(dst)[..], &station(src), rest].concat()
 }
 
-/// A datagram from station 1 to station 2.
+/// Returns a datagram from station 1 to station 2.
 fn datagram() -> Vec<u8> {
     let ip = [8, 0, 0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let udp = [0x3, 0xe8, 0, 9, 0, 8, 0, 0];
     frame(2, 1, &[&ip[..], &udp].concat())
 }
 
-/// Station 2 is heard: what is for it goes to nobody else from then on.
+/// Makes station 2 known, so that its frames are not flooded any more.
 fn introduce(a: &mut Guest, b: &mut Guest) {
     b.send_frame(0, &PLAIN, &frame(1, 2, &[0x12, 0x34])).unwrap();
     a.take_frame(0, PROCESS_DEADLINE).unwrap().expect("no frame came");
 }
 
-/// One sends datagrams, the other one what is no frame, until the end is told.
+/// Sends datagrams from `a` and invalid frames from `b` until `end` receives.
 fn speak(a: &mut Guest, b: &mut Guest, end: &Receiver<()>) {
     while end.try_recv() == Err(TryRecvError::Empty) {
         a.pass_frame(0, &datagram()).unwrap();
@@ -89,21 +89,21 @@ fn cells(row: &str) -> Vec<String> {
     row.trim_matches('│').split('┆').map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// The cells of the rows of the table whose first column has this head, which is in the first row.
+/// Returns the cells of the table whose header row begins with this first column.
 fn table(text: &str, first: &str) -> Vec<Vec<String>> {
     let rows = text.lines().skip_while(|line| !line.starts_with('│') || cells(line)[0] != first);
     let rows = rows.take_while(|line| !line.starts_with('└'));
     rows.filter(|line| line.starts_with('│')).map(cells).collect()
 }
 
-/// The cell of a row below a head, the first one of this name.
+/// Returns the cell of a row below a header; the first one of this name.
 fn cell<'a>(table: &'a [Vec<String>], row: &str, head: &str) -> &'a str {
     let at = table[0].iter().position(|one| one == head).unwrap();
     let row = table.iter().find(|cells| cells[0] == row);
     &row.unwrap_or_else(|| panic!("no {row:?} in {table:?}"))[at]
 }
 
-/// Frames a second, and what is told of them.
+/// Splits a cell into frames a second and the reason.
 fn rate(cell: &str) -> (u64, &str) {
     let (count, rest) = cell.split_once(' ').unwrap_or((cell, ""));
     (count.parse().unwrap(), rest)
@@ -118,7 +118,7 @@ fn top_shows_what_is_sent_and_lost_now() {
         let (end, ended) = channel();
         scope.spawn(move || speak(&mut a, &mut b, &ended));
         let began = Instant::now();
-        // On a busy host nothing may be sent in a tenth of a second.
+        // On a busy host no frame may be sent within a tenth of a second.
         let shown = loop {
             let text = switch.said(&["top", "--once"]);
             let nics = table(&text, "nic");
@@ -145,7 +145,7 @@ fn why_says_what_a_nic_waits_for_and_what_each_queue_lost() {
     let switch = Switch::start(&["--queues", "2", "--reactors", "1"]);
     let (mut a, mut b) = (switch.guest("a", 1, 64), switch.guest("b", 2, 0));
     introduce(&mut a, &mut b);
-    // Its guest takes nothing, and sends what is no frame by its second queue.
+    // Its guest receives nothing, and sends invalid frames through its second queue.
     for _ in 0..KEPT + 5 {
         a.pass_frame(0, &datagram()).unwrap();
     }
@@ -158,7 +158,7 @@ fn why_says_what_a_nic_waits_for_and_what_each_queue_lost() {
     let queues = table(&text, "queue");
     let lost = |head: &str| ["0", "1"].map(|queue| cell(&queues, queue, head));
     assert_eq!(lost("lost of sent"), ["", "1 short-frame"], "{text}");
-    // All are of one flow.
+    // All frames belong to one flow.
     let mut missed = lost("lost for it");
     missed.sort_unstable();
     assert_eq!(missed, ["", "5 no-buffer"], "{text}");

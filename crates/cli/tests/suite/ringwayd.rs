@@ -1,9 +1,9 @@
-//! `xe` against a real `ringwayd`, whose machines are imagined.
+//! Tests of `xe` against a real `ringwayd` with simulated machines.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use testkit::ringwayd::Ringwayd;
 
-/// A machine with a disk, by `xe` alone.
+/// A machine with a disk, created only with `xe`.
 struct Machine {
     uuid: String,
     disk: String,

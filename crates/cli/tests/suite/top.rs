@@ -1,4 +1,4 @@
-//! `ringway top`, on a terminal and off it.
+//! Tests of `ringway top` on a terminal and without one.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -43,8 +43,8 @@ fn a_pipe_gets_page_after_page_until_its_reader_has_enough() {
     assert!(top.wait().unwrap().success(), "a closed pipe is no error");
 }
 
-/// Runs it on a terminal of its own, types `keys` once it draws, and returns all that it drew and
-/// its exit code. No shell stays between: Ctrl-C would end that one too, and when is its own matter.
+/// Runs the program on a terminal of its own and types `keys` once it draws. Returns its output and
+/// exit code. There is no shell in between, because Ctrl-C would end that as well.
 fn on_a_terminal(io: &Served, keys: &[u8]) -> (String, Option<i32>) {
     let words = format!("exec {RINGWAY} top --seconds 0.1");
     let mut script = Command::new("script");

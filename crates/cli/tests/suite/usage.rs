@@ -1,4 +1,4 @@
-//! What can be told without a guest: usage, refusals, the client against a server in the test.
+//! Tests without a guest: usage, refusals, and the client against a server in the test.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -89,7 +89,7 @@ fn the_client_prints_results_and_fails_with_the_reason() {
     assert!(seen[1].contains(r#""params":{"id":"d9"}"#), "{seen:?}");
 }
 
-/// Before anybody is asked, and by the answer of whoever was.
+/// An invalid call is detected before it is sent, and from the server's answer.
 #[test]
 fn what_is_no_call_is_told_from_one_that_is_refused() {
     for parameters in [&["foo"][..], &["id=a", "id=b"], &["{"], &["size=lots"]] {

@@ -1,4 +1,4 @@
-//! `ringway why`: the sentence that somebody reads whose machine is slow.
+//! Tests of `ringway why`: the sentence for a user whose machine is slow.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn whether_a_disk_is_polled_is_told() {
     let text = io.said(&["top", "--once", "--seconds", "0.1"]);
     let row = text.lines().find(|line| line.contains("d1")).unwrap();
     assert!(text.contains("polled") && row.contains("off"), "{text}");
-    // As the process again, and then it is known what its queues do.
+    // Restore the default of the process, and wait for a known polling state.
     io.said(&["io", "disk.poll", "id=d1", "poll=always", "poll_max_us=null"]);
     guest.run(0, &Request::read(0, 512)).unwrap();
     let text = io.said(&["why", "d1", "--seconds", "0.1"]);
@@ -82,7 +82,7 @@ fn a_disk_that_is_not_there_and_a_bad_number_are_refused() {
     }
 }
 
-/// The file system under one disk is frozen: the verdict comes while it is, and after it was.
+/// Freezes the file system of one disk. Checks the verdict during and after that.
 #[test]
 fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     let hanging = Hanging::new().unwrap();
@@ -95,7 +95,7 @@ fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     hanging.hang().unwrap();
     let pending = slow.submit_all(0, &[Request::write(8, &[2; 4096])]).unwrap();
     slow.kick(0).unwrap();
-    // Longer than what counts as a hang.
+    // Longer than the limit of a hang.
     assert_eq!(slow.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
 
     let began = Instant::now();
@@ -121,7 +121,7 @@ fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     assert!(record["device_us"].as_f64().unwrap() >= 700_000.0, "{record}");
 }
 
-/// A block device that does not answer reads.
+/// Uses a block device that does not answer reads.
 #[test]
 fn a_read_that_hangs_is_named() {
     let Some(stalling) = Stalling::new(1 << 20, 7).unwrap() else { return };
@@ -132,7 +132,7 @@ fn a_read_that_hangs_is_named() {
     stalling.hang().unwrap();
     let pending = guest.submit_all(0, &[Request::read(8, 4096)]).unwrap();
     guest.kick(0).unwrap();
-    // Longer than what counts as a hang.
+    // Longer than the limit of a hang.
     assert_eq!(guest.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
     let text = io.said(&["why", "d1", "--seconds", "0.1"]);
     let sentence = first_line(&text);

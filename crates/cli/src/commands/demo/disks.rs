@@ -1,29 +1,29 @@
-//! The demo's disks.
+//! Disks of the demo.
 
 use model::domain::serial;
 use model::id::VdiId;
 
-/// A disk by what it is for. The guest has them in this order.
+/// A disk by its purpose, in the order in which the guest has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Disk {
     /// A file system.
     Data,
-    /// Written by several queues, while the process that serves it is killed.
+    /// Written through several queues, while the process that serves it is killed.
     Multi,
-    /// Read, and never written.
+    /// Only read.
     Golden,
-    /// What the guest is to do.
+    /// The guest's script.
     Script,
     /// Plugged while the guest runs.
     Late,
 }
 
 impl Disk {
-    /// All of them.
+    /// All disks.
     pub(super) const ALL: [Self; 5] =
         [Self::Data, Self::Multi, Self::Golden, Self::Script, Self::Late];
 
-    /// Its name.
+    /// Returns the name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -34,7 +34,7 @@ impl Disk {
         }
     }
 
-    /// Its name with a few words.
+    /// Returns the name with a short description.
     pub(super) fn title(self) -> String {
         let words = match self {
             Self::Data => "ext4",
@@ -46,7 +46,7 @@ impl Disk {
         format!("{} ({words})", self.name())
     }
 
-    /// Its size in bytes. Those that are written are sparse.
+    /// Returns the size in bytes. Writable disks are sparse.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::Data | Self::Multi => 128 << 20,
@@ -56,18 +56,18 @@ impl Disk {
         }
     }
 
-    /// The guest cannot write to it.
+    /// Returns whether the guest cannot write to it.
     pub(super) fn read_only(self) -> bool {
         matches!(self, Self::Golden | Self::Script)
     }
 
-    /// Its number in the machine.
+    /// Returns the device number in the machine.
     pub(super) fn userdevice(self) -> u8 {
-        // As many as there are variants.
+        // The cast is lossless: there are few variants.
         self as u8
     }
 
-    /// What the guest sees as its serial number, with this volume in it.
+    /// Returns the serial number that the guest sees for this volume.
     pub(super) fn serial(self, volume: VdiId) -> String {
         serial(self.userdevice(), volume)
     }

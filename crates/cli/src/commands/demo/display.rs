@@ -1,4 +1,4 @@
-//! How a demo goes on, on standard error.
+//! Progress of the demo on standard error.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Progress;
 
-/// A line that changes on a terminal, plain lines elsewhere.
+/// A line that is updated in place on a terminal, and plain lines elsewhere.
 pub(super) struct Display {
     bar: Option<ProgressBar>,
     verbose: bool,
@@ -45,7 +45,7 @@ impl Display {
         }
     }
 
-    /// Since it began.
+    /// Returns the seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

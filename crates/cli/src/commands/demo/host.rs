@@ -1,4 +1,4 @@
-//! The demo's daemon: a `ringwayd` with directories of its own, which outlives us if it is to.
+//! Daemon of the demo: a `ringwayd` with its own directories. With `--keep` it outlives the demo.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
@@ -19,28 +19,28 @@ use toolstack::run::scratch_of_user;
 use super::machine::Api;
 use super::process_exit;
 
-/// The daemon's program.
+/// Name of the daemon's program.
 const RINGWAYD: &str = "ringwayd";
-/// Longest wait until it serves.
+/// Longest wait until the daemon serves.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
-/// Longest wait until its machines have ended and nothing serves a disk.
+/// Longest wait until its machines have ended and no process serves a disk.
 const EMPTY_DEADLINE: Duration = Duration::from_secs(90);
-/// Longest wait for its own end.
+/// Longest wait for the end of the daemon.
 const END_DEADLINE: Duration = Duration::from_secs(20);
-/// Longest line by which it tells that it serves, in bytes.
+/// Longest line that reports readiness, in bytes.
 const READY_BYTES: usize = 4096;
-/// How much of its log an error repeats, in bytes.
+/// Maximum part of the log in an error, in bytes.
 const TOLD_BYTES: usize = 2048;
 
-/// In the demo's directory: what the daemon remembers, images among it.
+/// Subdirectory for the daemon's persistent state, including images.
 const STATE: &str = "state";
-/// A link to the directory of its sockets, whose paths must be short.
+/// Symbolic link to the directory of its sockets, whose paths must be short.
 const RUN: &str = "run";
-/// What it was configured with.
+/// Name of its configuration file.
 const CONFIG: &str = "ringwayd.toml";
-/// What it says.
+/// Name of its log.
 const LOG: &str = "ringwayd.log";
-/// In the directory of its sockets: where it takes calls.
+/// Name of its API socket in the directory of its sockets.
 const SOCKET: &str = "ringwayd.sock";
 
 /// The daemon and its directories.
@@ -51,7 +51,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Makes the directories in `dir`, which is empty; machines boot from `guest`.
+    /// Creates the directories in the empty `dir`. Machines boot from `guest`.
     ///
     /// # Errors
     /// The system refuses.
@@ -76,14 +76,14 @@ impl Host {
         symlink(&self.run, self.dir.join(RUN)).with_context(failed)?;
         let guest = fs::canonicalize(guest).context("the test guest is gone")?;
         let guest = serde_json::Value::from(guest.to_string_lossy());
-        // Only this user can reach it, by its socket. A string of JSON is one of TOML.
-        // The host's control groups are left as they are.
+        // Only this user can reach the daemon, through its socket. A JSON string is a TOML string.
+        // The daemon leaves the host's control groups unchanged.
         let config =
             format!("listen = []\n\n[boot]\ndirectories = [{guest}]\n\n[slices]\nmode = \"off\"\n");
         fs::write(self.dir.join(CONFIG), config).with_context(failed)
     }
 
-    /// The one that was left running in `dir`.
+    /// Finds the daemon that an earlier demo left running in `dir`.
     ///
     /// # Errors
     /// There is none.
@@ -93,20 +93,20 @@ impl Host {
         Ok(Self { dir: dir.to_owned(), run: run.with_context(none)? })
     }
 
-    /// Where it takes calls.
+    /// Returns the path of its API socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.run.join(SOCKET)
     }
 
-    /// The directory of its sockets.
+    /// Returns the directory of its sockets.
     pub(super) fn run(&self) -> &Path {
         &self.run
     }
 
-    /// Starts it; returns when it serves. With `echo` it says everything on our standard error.
+    /// Starts the daemon and waits until it serves. With `echo`, its log goes to standard error.
     ///
     /// # Errors
-    /// It is not there, or does not serve; then the error has its last words.
+    /// The program does not exist, or does not serve; then the error has the end of its log.
     pub(super) async fn start(&self, echo: bool) -> anyhow::Result<()> {
         let log = self.dir.join(LOG);
         let stderr = match echo {
@@ -116,11 +116,11 @@ impl Host {
         let mut command = Command::new(binaries::ours(RINGWAYD)?);
         command.arg("--state").arg(self.dir.join(STATE)).arg("--run").arg(&self.run);
         command.arg("--socket").arg(self.socket()).arg("--config").arg(self.dir.join(CONFIG));
-        // A Ctrl-C at the terminal reaches us alone.
+        // Ctrl-C at the terminal signals only this process.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().context("cannot start ringwayd")?;
         let stdout = child.stdout.take().context("ringwayd has no output")?;
-        // It is waited for by the runtime as long as we are there.
+        // The runtime waits for the child as long as this process lives.
         drop(child);
         match timeout(READY_DEADLINE, JsonLines::new(stdout, READY_BYTES).next_text()).await {
             Ok(Ok(_)) => Ok(()),
@@ -129,8 +129,8 @@ impl Host {
         }
     }
 
-    /// Ends it with everything that it has started, and removes its directories. What goes wrong on
-    /// the way is told, and is no reason to leave the rest.
+    /// Ends the daemon with everything that it has started, and removes its directories. Continues
+    /// after errors and returns them as texts.
     pub(super) async fn end(&self) -> Vec<String> {
         let mut troubles = Vec::new();
         let daemon = self.daemon().await;
@@ -147,7 +147,7 @@ impl Host {
                 troubles.push(format!("ringwayd: {error:#}"));
             }
         }
-        // One that could not be asked any more has left others behind.
+        // A daemon that does not answer has left processes behind.
         let killed = process_exit::kill(&self.run).await;
         troubles.extend(killed.into_iter().map(|one| format!("had to be killed: {one}")));
         for path in [&self.run, &self.dir] {
@@ -158,7 +158,7 @@ impl Host {
         troubles
     }
 
-    /// Its process; none if nobody takes calls.
+    /// Returns the daemon's process; `None` if no process answers calls.
     async fn daemon(&self) -> Option<OwnedFd> {
         let stream = UnixStream::connect(self.socket()).await.ok()?;
         let pid = stream.peer_cred().ok()?.pid()?;
@@ -178,7 +178,7 @@ async fn ended(process: OwnedFd) -> anyhow::Result<()> {
     bail!("it did not end within {} s and was killed", END_DEADLINE.as_secs())
 }
 
-/// The end of a log, on one line.
+/// Returns the end of a log on one line.
 fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = text.get(text.len().saturating_sub(TOLD_BYTES)..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is in the demo's disks before the guest has them.
+//! Initial content of the demo's disks.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::process::{Command, Stdio};
 
 use super::disks::Disk;
 
-/// Where the guest writes to the multi-queue disk, in MiB: not at its start, so that an offset
-/// that is lost on the way is seen.
+/// Offset in MiB of the guest's data on the multi-queue disk. It is not 0, so that the check
+/// notices a lost offset.
 pub(super) const MULTI_MIB: u64 = 16;
-/// How much it writes there, in bytes.
+/// Number of bytes that the guest writes there.
 pub(super) const RANDOM_BYTES: usize = 8 << 20;
-/// The guest's part of the demo.
+/// Script of the guest.
 const SCRIPT: &str = include_str!("guest.sh");
 
-/// The content of the read-only disk: the same in every demo, and different in every sector.
+/// Returns the content of the read-only disk: equal in every demo, different in every sector.
 pub(super) fn golden() -> Vec<u8> {
     let bytes_wanted = usize::try_from(Disk::Golden.bytes()).unwrap_or_default();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(bytes_wanted);
     while bytes.len() < bytes_wanted {
-        // Marsaglia's xorshift: any generator that does not repeat would do.
+        // Marsaglia's xorshift; any generator that does not repeat would do.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -29,10 +29,10 @@ pub(super) fn golden() -> Vec<u8> {
     bytes
 }
 
-/// The guest's script; `serial` says by which serial number the guest finds a disk.
+/// Returns the guest's script. `serial` returns the serial number by which the guest finds a disk.
 ///
 /// # Errors
-/// The sum of the read-only disk cannot be had.
+/// The checksum of the read-only disk cannot be computed.
 pub(super) fn script(serial: impl Fn(Disk) -> String) -> io::Result<String> {
     let mut text = SCRIPT
         .replace("@MULTI_MIB@", &MULTI_MIB.to_string())
@@ -43,7 +43,7 @@ pub(super) fn script(serial: impl Fn(Disk) -> String) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes `bytes` to the start of the image of a disk, which is there.
+/// Writes `bytes` to the start of the existing image of a disk.
 ///
 /// # Errors
 /// They do not fit, or the system refuses.
@@ -56,10 +56,11 @@ pub(super) fn write(image: &Path, disk: Disk, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// SHA-256 of `bytes` in hexadecimal, by coreutils: a second opinion that shares no code with us.
+/// Returns the SHA-256 of `bytes` in hexadecimal. Runs coreutils, which shares no code with
+/// Ringway.
 ///
 /// # Errors
-/// `sha256sum` is not there, or fails.
+/// `sha256sum` does not exist, or fails.
 pub(super) fn sha256(bytes: &[u8]) -> io::Result<String> {
     let mut child =
         Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;

@@ -1,4 +1,4 @@
-//! The demo's machine, as a client of the API makes and runs it.
+//! Machine of the demo, which an API client creates and runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,36 @@ use xenapi::client::{Client, Record, Tunnel};
 use super::disks::Disk;
 use super::images;
 
-/// Longest call: a start, or a shutdown by force.
+/// Longest call: a start, or a hard shutdown.
 const CALL_DEADLINE: Duration = Duration::from_secs(120);
-/// Longest wait for the end of a machine whose guest has switched itself off.
+/// Longest wait for the end of a machine whose guest has powered off.
 const HALT_DEADLINE: Duration = Duration::from_secs(60);
-/// The template of which the machine is made.
+/// Name of the machine's template.
 const TEMPLATE: &str = "Ringway test guest";
-/// The machine's name.
+/// Name of the machine.
 pub(super) const NAME: &str = "demo";
-/// Memory of the guest in bytes.
+/// Guest memory in bytes.
 const MEMORY_BYTES: i64 = 384 << 20;
-/// Its CPUs.
+/// Number of virtual CPUs.
 const VCPUS: i64 = 2;
-/// Queues of the disk that has several.
+/// Number of queues of the multi-queue disk.
 const QUEUES: &str = "4";
-/// Kernel arguments. The last ones keep the kernel from things that only cost time in a translated
-/// guest.
+/// Kernel arguments. The last ones skip initialization that only takes time in a translated guest.
 const ARGS: &str = "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests tsc=reliable \
                     no_timer_check nokaslr";
 
-/// Somebody who calls the daemon of the demo.
+/// Client of the demo's daemon.
 #[derive(Debug)]
 pub(super) struct Api(Client);
 
-/// The machine, and what it has.
+/// The machine and its devices.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     vm: String,
     volumes: BTreeMap<Disk, Volume>,
 }
 
-/// What is in a disk.
+/// Volume of a disk.
 #[derive(Clone, Debug)]
 struct Volume {
     reference: String,
@@ -51,7 +50,7 @@ struct Volume {
 }
 
 impl Machine {
-    /// Where the image of a disk is.
+    /// Returns the path of a disk's image.
     pub(super) fn image(&self, disk: Disk) -> PathBuf {
         self.volumes.get(&disk).map(|volume| volume.image.clone()).unwrap_or_default()
     }
@@ -62,7 +61,7 @@ impl Machine {
 }
 
 impl Api {
-    /// Logs in at the daemon's socket.
+    /// Logs in through the daemon's socket.
     pub(super) fn open(socket: &Path) -> anyhow::Result<Self> {
         let mut client = Client::unix(socket)?;
         client.login("root", "", "ringway demo")?;
@@ -81,7 +80,7 @@ impl Api {
         self.run(&format!("VM.set_{field}"), &[Value::text(vm), value]).map(drop)
     }
 
-    /// Makes disks with what is to be in them, and the machine.
+    /// Creates the disks with their content, and the machine.
     pub(super) fn make(&mut self) -> anyhow::Result<Machine> {
         let (storage, place) = self.storage()?;
         let mut volumes = BTreeMap::new();
@@ -103,7 +102,7 @@ impl Api {
         Ok(machine)
     }
 
-    /// The daemon's own storage, and its directory.
+    /// Returns the daemon's own storage, and its directory.
     fn storage(&mut self) -> anyhow::Result<(String, PathBuf)> {
         let pool = self.0.records("pool")?.into_iter().next();
         let (_, pool) = pool.context("there is no pool")?;
@@ -151,7 +150,7 @@ impl Api {
         Ok(vm)
     }
 
-    /// Gives the machine a disk.
+    /// Adds a disk to the machine.
     fn give(&mut self, machine: &Machine, disk: Disk) -> anyhow::Result<String> {
         let volume = machine.volumes.get(&disk).context("a disk has no volume")?;
         let queues = (disk == Disk::Multi).then_some(("queues", QUEUES));
@@ -172,13 +171,13 @@ impl Api {
         )
     }
 
-    /// Gives the running machine its last disk.
+    /// Plugs the last disk into the running machine.
     pub(super) fn plug(&mut self, machine: &Machine) -> anyhow::Result<()> {
         let device = self.give(machine, Disk::Late)?;
         self.run("VBD.plug", &[Value::Str(device)]).map(drop)
     }
 
-    /// Starts the machine with its CPUs standing, and opens its console: no word of it is lost.
+    /// Starts the machine paused and opens its console, so that no output is lost.
     pub(super) fn start(&mut self, machine: &Machine) -> anyhow::Result<Tunnel> {
         let vm = Value::text(&machine.vm);
         self.run("VM.start", &[vm, Value::Bool(true), Value::Bool(false)])?;
@@ -189,7 +188,7 @@ impl Api {
         Ok(self.0.tunnel(path)?)
     }
 
-    /// Lets its CPUs run.
+    /// Unpauses the machine.
     pub(super) fn unpause(&mut self, machine: &Machine) -> anyhow::Result<()> {
         self.run("VM.unpause", &[Value::text(&machine.vm)]).map(drop)
     }
@@ -212,7 +211,7 @@ impl Api {
         }
     }
 
-    /// The identities of the machine's disks in the datapath.
+    /// Returns the ids of the machine's disks in the datapath.
     pub(super) fn ids(&mut self, machine: &Machine) -> anyhow::Result<BTreeMap<String, Disk>> {
         let devices = self.0.records("VBD")?;
         let ours = devices.into_iter().filter(|(_, one)| one.text("VM") == machine.vm);
@@ -223,7 +222,7 @@ impl Api {
         Ok(ours.filter_map(|(_, one)| id(&one)).collect())
     }
 
-    /// Lets go of all storage: nothing serves a disk afterwards.
+    /// Unplugs all storage: afterwards no process serves a disk.
     pub(super) fn disconnect(&mut self) -> anyhow::Result<()> {
         for (reference, _) in self.0.records("PBD")? {
             self.run("PBD.unplug", &[Value::Str(reference)])?;
@@ -231,7 +230,7 @@ impl Api {
         Ok(())
     }
 
-    /// Connects storage again, and starts the machine with a shell on its console.
+    /// Plugs the storage again, and starts the machine with a shell on its console.
     pub(super) fn start_for_people(&mut self, machine: &Machine) -> anyhow::Result<()> {
         for (reference, _) in self.0.records("PBD")? {
             self.run("PBD.plug", &[Value::Str(reference)])?;
@@ -241,7 +240,7 @@ impl Api {
         self.run("VM.start", &[vm, Value::Bool(false), Value::Bool(false)]).map(drop)
     }
 
-    /// Ends every machine, and lets go of all storage.
+    /// Ends all machines and unplugs all storage.
     pub(super) fn end(&mut self) -> anyhow::Result<()> {
         for (reference, vm) in self.0.records("VM")? {
             let stays = ["is_a_template", "is_control_domain"].iter().any(|one| vm.flag(one));
@@ -253,7 +252,7 @@ impl Api {
     }
 }
 
-/// A URL without its scheme and host.
+/// Returns a URL without its scheme and host.
 fn path_of(url: &str) -> Option<&str> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.get(rest.find('/')?..)

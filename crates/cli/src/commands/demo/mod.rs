@@ -1,10 +1,9 @@
-//! `ringway demo`: a guest on five disks, run by a `ringwayd` of its own and checked from both
-//! sides.
+//! `ringway demo`: runs a guest on five disks with a `ringwayd` of its own, and checks the disks
+//! from guest and host.
 //!
-//! Everything is done as any client of the API would do it ([`machine`]), so this shows what
-//! `ringwayd` does and has no ways of its own. The guest formats, writes, loads and verifies
-//! (`guest.sh`); afterwards, when nothing serves its disks any longer, the host looks at them with
-//! programs that are not ours (`e2fsck`, `debugfs`, `sha256sum`) and compares.
+//! The demo works as any client of the API ([`machine`]), so it shows only what `ringwayd` does.
+//! The guest formats, writes, loads and verifies (`guest.sh`). When no process serves its disks any
+//! more, the host checks them with independent programs (`e2fsck`, `debugfs`, `sha256sum`).
 
 mod disks;
 mod display;
@@ -46,12 +45,12 @@ use run::play;
 use sampler::DatapathSampler;
 use verify::Check;
 
-/// Longest demo. It takes about half a minute with two idle cores and no KVM; a busy host may need
-/// ten times as much.
+/// Time limit of the demo. With two idle cores and without KVM it takes about half a minute; a busy
+/// host may need ten times as much.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
-/// News on the way; a guest that says more waits.
+/// Capacity of the progress channel; when it is full, reading the console waits.
 const NEWS: usize = 64;
-/// KVM's device.
+/// Device of KVM.
 const KVM: &str = "/dev/kvm";
 
 /// Options of `ringway demo`.
@@ -74,40 +73,40 @@ pub(crate) struct Demo {
     /// Directory of the test guest [default: $RINGWAY_GUEST_DIR or .cache/guest]
     #[arg(long, value_name = "DIR")]
     guest: Option<PathBuf>,
-    /// Directory under which the demo has its own (300 MiB) [default: that for temporary files]
+    /// Parent of the demo's directory (300 MiB) [default: directory for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Leave ringwayd running, with the machine started again, and say how to stop it
+    /// Leave ringwayd running with the machine started again, and print how to stop it
     #[arg(long)]
     keep: bool,
-    /// End what `--keep` has left running in this directory, and remove it
+    /// Stop everything that `--keep` has left running in this directory, and remove it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["guest", "dir", "keep"])]
     stop: Option<PathBuf>,
-    /// Show the guest's console and what ringwayd says
+    /// Show the guest's console and the log of ringwayd
     #[arg(long, short)]
     verbose: bool,
 }
 
-/// What is told while the demo goes on.
+/// Progress of the demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Progress {
     /// A step has begun.
     Step(String),
     /// The machine's disks are served.
     Serving,
-    /// The guest writes: the moment to kill the process that serves it.
+    /// The guest writes; now kill the process that serves its disk.
     Strike,
-    /// The guest has done everything.
+    /// The guest has finished.
     Done,
-    /// A line of the guest's console that means nothing to the demo.
+    /// A line of the guest's console without a meaning for the demo.
     Console(String),
 }
 
-/// What came of it.
+/// Result of the demo.
 struct Report {
     stats: Option<Stats>,
     busy_tracker: BusyTracker,
-    /// The disks by their names in the datapath.
+    /// Disks by their ids in the datapath.
     ids: BTreeMap<String, Disk>,
     checks: Vec<Check>,
 }
@@ -155,7 +154,7 @@ impl Demo {
         code
     }
 
-    /// A directory for this demo.
+    /// Creates a directory for this demo.
     fn directory(&self) -> anyhow::Result<TempDir> {
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let parent = std::path::absolute(&parent).unwrap_or(parent);
@@ -164,7 +163,7 @@ impl Demo {
     }
 }
 
-/// Runs the demo at this host, which it starts.
+/// Starts the host and runs the demo on it.
 async fn run(
     host: &Host,
     kernel: &Path,
@@ -211,7 +210,7 @@ async fn run(
     .context("the checks broke off")?
 }
 
-/// Which accelerator guests have here, and why; the daemon takes the same.
+/// Returns the accelerator of guests and the reason; the daemon chooses the same one.
 async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
     let missing = || format!("{QEMU} is missing: install it: apt-get install qemu-system-x86");
     let qemu = binaries::in_path(QEMU).with_context(missing)?;
@@ -228,7 +227,7 @@ async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
     Ok(format!("accelerator {}: {}", decision.accel.name(), decision.why))
 }
 
-/// Does what a piece of news asks for, and shows it.
+/// Shows a progress event and acts on it.
 async fn heed(
     progress: &Progress,
     watch: &mut Option<DatapathSampler>,
@@ -248,13 +247,13 @@ async fn heed(
     Ok(())
 }
 
-/// Says how the demo ended that somebody ended.
+/// Prints that a signal has ended the demo.
 fn stopped(interrupt: Interrupt) -> ExitCode {
     eprintln!("ringway: {}; the demo is ended", interrupt.name());
     ExitCode::from(interrupt.exit_code())
 }
 
-/// Ends what was kept in a directory.
+/// Stops what an earlier demo left running in a directory.
 async fn stop(dir: &Path) -> anyhow::Result<ExitCode> {
     let troubles = Host::found(dir)?.end().await;
     if troubles.is_empty() {

@@ -1,4 +1,4 @@
-//! Processes of a daemon that is gone.
+//! Ends processes that a daemon has left behind.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,17 +11,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-/// Longest wait for the end of one that was killed.
+/// Longest wait for the end of a killed process.
 const KILL_DEADLINE: Duration = Duration::from_secs(10);
-/// How the names of programs begin that a daemon starts.
+/// Name prefixes of the programs that a daemon starts.
 const PROGRAMS: [&str; 2] = ["ringway", "qemu-system"];
 
-/// A process whose end is waited for.
+/// A process that is expected to end.
 #[derive(Debug)]
 pub(super) struct ExitingProcess(AsyncFd<OwnedFd>);
 
 impl ExitingProcess {
-    /// Of this process.
+    /// Watches this process.
     ///
     /// # Errors
     /// The system refuses.
@@ -34,21 +34,21 @@ impl ExitingProcess {
         Ok(Self(registered.context("cannot wait for a process")?))
     }
 
-    /// Sends it a signal. One that has ended takes none.
+    /// Sends a signal. A process that has ended ignores it.
     pub(super) fn signal(&self, signal: Signal) {
         let _gone = pidfd_send_signal(self.0.get_ref(), signal);
     }
 
-    /// Whether it has ended within this time.
+    /// Waits for the end. Returns whether the process has ended within `deadline`.
     pub(super) async fn within(&self, deadline: Duration) -> bool {
         timeout(deadline, self.0.readable()).await.is_ok()
     }
 }
 
-/// Kills what was started with this run directory; says what it was.
+/// Kills all processes that were started with this run directory, and returns their names.
 pub(super) async fn kill(run: &Path) -> Vec<String> {
     let mut killed = Vec::new();
-    // One that is killed may have started another just before.
+    // A killed process may have started another one just before.
     loop {
         let found = processes(run);
         if found.is_empty() {
@@ -72,7 +72,7 @@ fn processes(run: &Path) -> Vec<(OwnedFd, String)> {
     let others = pids.filter(|pid| u32::try_from(*pid) != Ok(std::process::id()));
     others
         .filter_map(|pid| {
-            // First the descriptor, then the look: the number may belong to another by then.
+            // Open the descriptor before the check: the pid may be reused at any time.
             let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
             let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let words = String::from_utf8_lossy(&words).replace('\0', " ");

@@ -1,4 +1,4 @@
-//! What a demo says when it has run.
+//! Output at the end of the demo.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::machine::NAME;
 use super::{Report, sampler};
 use crate::table;
 
-/// Tells what came of it; whether all is well.
+/// Prints the result. Returns whether all checks passed.
 pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
     let mut output = std::io::stdout().lock();
     if let Some(mut stats) = report.stats.clone() {
@@ -40,7 +40,7 @@ pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Says what was left running, and how to stop it.
+/// Prints what was left running, and how to stop it.
 pub(super) fn remains(host: &Host, dir: &Path) {
     let ringway = std::env::args().next().unwrap_or_else(|| "ringway".into());
     let xe = format!("{} -s {}", beside(&ringway, "xe"), host.socket().display());
@@ -55,7 +55,7 @@ pub(super) fn remains(host: &Host, dir: &Path) {
     println!("  {ringway} demo --stop {}", dir.display());
 }
 
-/// A program as it is best typed: beside the one that was called.
+/// Returns the path of the program `name` in the directory of the `called` program.
 fn beside(called: &str, name: &str) -> String {
     match called.rsplit_once('/') {
         Some((folder, _)) => format!("{folder}/{name}"),

@@ -1,4 +1,4 @@
-//! The machine's part, played by a client that waits for each answer.
+//! Runs the machine with a blocking API client.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
@@ -16,22 +16,22 @@ use super::disks::Disk;
 use super::machine::{Api, Machine};
 use super::transcript::{GuestEvent, GuestTranscript};
 
-/// What is read of the console at once, in bytes.
+/// Bytes of the console read at once.
 const CHUNK_BYTES: usize = 4096;
 
-/// A machine whose guest has done everything, and is halted. Nothing serves its disks.
+/// A halted machine whose guest has finished. No process serves its disks.
 #[derive(Debug)]
 pub(super) struct DemoResult {
     pub(super) machine: Machine,
     pub(super) guest_transcript: GuestTranscript,
-    /// Its disks by their names in the datapath.
+    /// Its disks by their ids in the datapath.
     pub(super) ids: BTreeMap<String, Disk>,
 }
 
-/// Makes the machine and runs it to its end, at the daemon of this socket.
+/// Creates the machine and runs it to its end, at the daemon of this socket.
 ///
 /// # Errors
-/// A call fails, the guest finds something wrong, or nobody listens any more.
+/// A call fails, the guest reports an error, or the receiver of `news` is gone.
 pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<DemoResult> {
     let tell = |progress| {
         news.blocking_send(progress).map_err(|_| anyhow!("the demo was ended by its caller"))
@@ -69,7 +69,7 @@ pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Dem
     Ok(DemoResult { machine, guest_transcript, ids })
 }
 
-/// Hears a console to its end.
+/// Reads a console to its end.
 fn listen(
     mut console: Tunnel,
     guest_transcript: &mut GuestTranscript,
@@ -90,7 +90,8 @@ fn listen(
     }
 }
 
-/// Waits, without an end: whoever loses patience ends the daemon, and with it the console.
+/// Waits without a limit until the console is readable: the caller's time limit ends the daemon,
+/// and with it the console.
 fn readable(console: &Tunnel) -> io::Result<()> {
     match poll(&mut [PollFd::new(console, PollFlags::IN)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -1,4 +1,4 @@
-//! What the datapath counts, and the end of its worker.
+//! Statistics of the datapath, and the kill of its worker.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use toolstack::machines::ports;
 use toolstack::ringway_io::{DatapathError, RpcConnection};
 use toolstack::run::BusyTracker;
 
-/// In the daemon's run directory: a directory for each SR, and that of the switch.
+/// Subdirectory of the daemon's run directory with a directory for each SR and one for the switch.
 const DATAPATHS: &str = "io";
-/// In that: where its `ringway-io` takes calls.
+/// Name of the control socket of a `ringway-io` in its directory.
 const CONTROL: &str = "control.sock";
 
-/// Watches the only datapath of a daemon.
+/// Sampler of a daemon's only datapath.
 #[derive(Debug)]
 pub(super) struct DatapathSampler {
     client: RpcConnection,
@@ -23,20 +23,20 @@ pub(super) struct DatapathSampler {
 }
 
 impl DatapathSampler {
-    /// Of the daemon with this run directory, whose machine has disks.
+    /// Opens the datapath of the daemon with this run directory. Its machine must have disks.
     ///
     /// # Errors
-    /// Nobody serves any.
+    /// No process serves a disk.
     pub(super) async fn open(run: &Path) -> anyhow::Result<Self> {
         let control = control(run).context("nobody serves the disks")?;
         let client = RpcConnection::connect(&control).await?;
         Ok(Self { client, busy_tracker: BusyTracker::default(), last: None })
     }
 
-    /// Asks for the counts. One that cannot be asked now is asked the next time.
+    /// Takes a sample. Skips it if the datapath does not answer now.
     pub(super) async fn sample(&mut self) {
         let Ok(stats) = self.counts().await else { return };
-        // A disk that is gone has been counted; the last word is of them all.
+        // Keep the last sample that has all disks: a removed disk has been counted.
         let had = self.last.as_ref().map_or(0, |last| last.disks.len());
         if stats.disks.len() >= had {
             self.busy_tracker.sample(&stats);
@@ -44,10 +44,10 @@ impl DatapathSampler {
         }
     }
 
-    /// Kills the process that serves, as `kill -9` does; says which.
+    /// Kills the worker as `kill -9` does, and returns its pid.
     ///
     /// # Errors
-    /// It cannot be found, or killed.
+    /// The worker cannot be found or killed.
     pub(super) async fn kill_worker(&mut self) -> anyhow::Result<u32> {
         self.sample().await;
         let pid = self.counts().await?.pid;
@@ -56,8 +56,8 @@ impl DatapathSampler {
         Ok(pid)
     }
 
-    /// The counts, also when the worker has just been replaced: nothing is done twice by asking
-    /// again.
+    /// Returns the statistics. Retries if the worker has just been replaced, which is safe because
+    /// the call changes nothing.
     async fn counts(&mut self) -> Result<Stats, DatapathError> {
         match self.client.stats().await {
             Err(DatapathError::Broken { .. }) => self.client.stats().await,
@@ -65,14 +65,14 @@ impl DatapathSampler {
         }
     }
 
-    /// The last counts, over all workers, and for how long each disk was busy.
+    /// Returns the last statistics, over all workers, and the busy time of each disk.
     pub(super) fn done(self) -> (Option<Stats>, BusyTracker) {
         let stats = self.last.map(|stats| self.busy_tracker.whole(stats));
         (stats, self.busy_tracker)
     }
 }
 
-/// The control socket below a run directory.
+/// Returns the control socket below a run directory.
 pub(super) fn control(run: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(run.join(DATAPATHS)).ok()?.flatten();
     let mut folders = entries.map(|entry| entry.path()).filter(|path| *path != ports(run));

@@ -1,4 +1,4 @@
-//! What the guest tells over its console.
+//! Parser of the guest's console output.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,38 +7,38 @@ use super::Progress;
 
 /// Longest line of the console, in bytes; the guest's programs print shorter ones.
 const LINE_BYTES: usize = 64 << 10;
-/// Lines kept for a message of failure.
+/// Number of last lines stored for an error message.
 const KEPT_LINES: usize = 15;
-/// What begins a line that the script means for us.
+/// Prefix of the script's lines for the demo.
 const OURS: &str = "ringway-demo: ";
-/// What precedes the script's exit code.
+/// Text before the script's exit code.
 const EXIT: &str = "ringway-guest: exit ";
 
-/// What follows from a line.
+/// Event of a console line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GuestEvent {
-    /// Others are to hear of it.
+    /// Progress to report.
     News(Progress),
-    /// The guest waits for a disk to be plugged.
+    /// The guest waits until a disk is plugged.
     Plug,
 }
 
-/// What is known of the guest's side.
+/// Results that the guest has reported.
 #[derive(Debug, Default)]
 pub(super) struct GuestTranscript {
-    /// SHA-256 of what the guest wrote, by name.
+    /// SHA-256 of the data that the guest wrote, by name.
     pub(super) sums: BTreeMap<String, String>,
-    /// The longest request of the disk whose worker was killed, as its fio saw it.
+    /// Longest request of the disk whose worker was killed, as measured by its fio.
     pub(super) longest: Option<Duration>,
     failure: Option<String>,
     exit: Option<i32>,
     last: VecDeque<String>,
-    /// A line whose end has not come.
+    /// Start of an incomplete line.
     begun: Vec<u8>,
 }
 
 impl GuestTranscript {
-    /// Takes what has come; says what follows.
+    /// Parses more output and returns its events.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<GuestEvent> {
         let mut guest_event = Vec::new();
         for byte in bytes {
@@ -58,7 +58,7 @@ impl GuestTranscript {
         }
         self.last.push_back(line.to_owned());
         let news = |progress| Some(GuestEvent::News(progress));
-        // Output without a newline may precede either.
+        // Output without a newline may precede both prefixes.
         if let Some((_, code)) = line.split_once(EXIT) {
             self.exit = code.trim().parse().ok();
             return None;
@@ -86,7 +86,10 @@ impl GuestTranscript {
         None
     }
 
-    /// Whether the script succeeded; if not, why.
+    /// Returns whether the script succeeded.
+    ///
+    /// # Errors
+    /// The reason why it did not.
     pub(super) fn verdict(&self) -> Result<(), String> {
         match (&self.failure, self.exit) {
             (Some(failure), _) => Err(failure.clone()),
@@ -96,7 +99,7 @@ impl GuestTranscript {
         }
     }
 
-    /// The end of the console, indented.
+    /// Returns the end of the console output, indented.
     pub(super) fn last_lines(&self) -> String {
         self.last.iter().map(|line| format!("\n    {line}")).collect()
     }

@@ -1,4 +1,4 @@
-//! The host's look at the images, after the datapath has gone.
+//! Checks of the images by the host, after the datapath has ended.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use super::disks::Disk;
 use super::images::{MULTI_MIB, RANDOM_BYTES, golden, sha256};
 use super::transcript::GuestTranscript;
 
-/// One thing that the host looked at.
+/// A check by the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
-    /// What was looked at, and by which means.
+    /// Checked object, and the program that checks it.
     pub(super) what: String,
-    /// Empty if it is as the guest left it; else what is wrong.
+    /// The difference from what the guest left; `None` if there is none.
     pub(super) problem: Option<String>,
 }
 
@@ -33,7 +33,7 @@ impl Check {
     }
 }
 
-/// The worker was killed and replaced, and the guest noticed nothing but a pause.
+/// Checks that the worker was killed and replaced, and that the guest only saw a pause.
 pub(super) fn restart(stats: Option<&Stats>, guest_transcript: &GuestTranscript) -> Check {
     let restarts =
         stats.and_then(|stats| stats.keeper.as_ref()).map_or(0, |keeper| keeper.restarts);
@@ -45,10 +45,10 @@ pub(super) fn restart(stats: Option<&Stats>, guest_transcript: &GuestTranscript)
     Check { what, problem }
 }
 
-/// Looks at every disk; `image` says where it is.
+/// Checks every disk; `image` returns its path.
 ///
 /// # Errors
-/// One cannot be read, or a program that looks at it is not there.
+/// A disk cannot be read, or a checking program does not exist.
 pub(super) fn verify(
     image: impl Fn(Disk) -> PathBuf,
     guest_transcript: &GuestTranscript,
@@ -93,7 +93,7 @@ fn read_at(path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Lets e2fsck look at the file system without changing it.
+/// Checks the file system with e2fsck without changing it.
 fn fsck(image: &Path) -> io::Result<Check> {
     let output = tool("e2fsck").arg("-fn").arg(image).output()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().replace('\n', "; ");
@@ -101,13 +101,13 @@ fn fsck(image: &Path) -> io::Result<Check> {
     Ok(Check::new("data: the file system, by e2fsck", problem))
 }
 
-/// The content of a file in the guest's file system.
+/// Returns the content of a file in the guest's file system.
 fn file_in(image: &Path, name: &str) -> io::Result<Vec<u8>> {
     let request = format!("cat /{name}");
     Ok(tool("debugfs").args(["-R", &request]).arg(image).output()?.stdout)
 }
 
-/// One of e2fsprogs, which are not in an ordinary user's PATH.
+/// Returns a command of e2fsprogs, which is not in an ordinary user's PATH.
 fn tool(name: &str) -> Command {
     let program = toolstack::binaries::in_path(name);
     let mut command = Command::new(program.unwrap_or_else(|| Path::new("/usr/sbin").join(name)));
@@ -119,7 +119,7 @@ fn tool(name: &str) -> Command {
 mod tests {
     use super::*;
 
-    /// A file system as the guest leaves it, made by the host's own tools.
+    /// Creates images as the guest leaves them, with tools of the host.
     fn world(dir: &Path) -> GuestTranscript {
         for disk in Disk::ALL {
             let file = File::create_new(dir.join(disk.name())).unwrap();
@@ -164,10 +164,10 @@ mod tests {
         assert_eq!(failing(dir, &guest_transcript), [3, 4]);
         write_at(dir, Disk::Golden, 8 << 20, b"x");
         assert_eq!(failing(dir, &guest_transcript), [3, 4, 5]);
-        // The counts of free blocks in the superblock.
+        // Clear the free block count in the superblock.
         write_at(dir, Disk::Data, 1024 + 12, &[0; 4]);
         assert!(failing(dir, &guest_transcript).contains(&0));
-        // A guest that told nothing has proved nothing.
+        // Without checksums from the guest, the check fails.
         guest_transcript.sums.clear();
         assert!(failing(dir, &guest_transcript).contains(&1));
     }

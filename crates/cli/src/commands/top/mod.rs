@@ -1,4 +1,4 @@
-//! `ringway top`: what every disk and NIC does, live.
+//! `ringway top`: shows the activity of every disk and NIC, live.
 
 mod order;
 mod ports;
@@ -42,16 +42,16 @@ the NIC's, and its p99 that of its slowest queue since it was plugged in.
 Keys: the letter in brackets in the head of a column sorts by it, again turns the order round;
 q or Ctrl-C ends.")]
 pub(crate) struct Top {
-    /// Control socket of a ringway-io or ringway-net; may be given several times
+    /// Control socket of a ringway-io or ringway-net; may be repeated
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: Vec<PathBuf>,
-    /// Time between two samples
+    /// Seconds between two samples
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = Column::Iops)]
     sort: Column,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
 }
@@ -93,7 +93,7 @@ impl Top {
     }
 }
 
-/// Everything that is shown now.
+/// Returns everything to show.
 fn page(sources: &[Source], order: Order) -> String {
     let several = sources.len() > 1;
     let mut rows: Vec<_> = sources.iter().flat_map(|source| source.rows(several)).collect();
@@ -104,7 +104,7 @@ fn page(sources: &[Source], order: Order) -> String {
         text.push('\n');
     }
     let ports: Vec<_> = sources.iter().flat_map(|source| source.ports(several)).collect();
-    // Who watches a switch alone wants no empty table of disks.
+    // Hide the empty table of disks if only a switch is watched.
     if !rows.is_empty() || ports.is_empty() {
         text += &render::table(&rows, order, several).to_string();
         text.push('\n');

@@ -1,4 +1,4 @@
-//! How rows are sorted.
+//! Sort order of rows.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::rows::Row;
 
-/// Columns that can be sorted by.
+/// Columns to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Column {
     /// Id of the disk
@@ -20,22 +20,22 @@ pub(super) enum Column {
     Latency,
     /// 99th percentile since attach
     P99,
-    /// Requests under way
+    /// Requests in flight
     InFlight,
     /// Age of the oldest request
     Oldest,
-    /// Part of a reactor's thread
+    /// Share of a reactor's thread
     Cpu,
 }
 
-/// How rows are sorted.
+/// Sort order: column and direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     column: Column,
     reversed: bool,
 }
 
-/// Key, title and column, from left to right; what has no key is not sorted by.
+/// Keys and columns from left to right.
 const KEYS: [(u8, Column); 8] = [
     (b'd', Column::Disk),
     (b'i', Column::Iops),
@@ -48,12 +48,12 @@ const KEYS: [(u8, Column); 8] = [
 ];
 
 impl Order {
-    /// The largest first, names in order.
+    /// Creates an order with the largest values first, or names in alphabetical order.
     pub(super) fn new(column: Column) -> Self {
         Self { column, reversed: false }
     }
 
-    /// A key sorts by its column, or turns the order round.
+    /// Sorts by the key's column, or reverses the order if it is the current column.
     pub(super) fn press(&mut self, key: u8) {
         if let Some((_, column)) = KEYS.iter().find(|(one, _)| *one == key) {
             self.reversed = *column == self.column && !self.reversed;

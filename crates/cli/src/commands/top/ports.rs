@@ -1,4 +1,4 @@
-//! What the ports of a switch do, as a table below that of disks.
+//! Table of switch ports, shown below the disks.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use crate::table;
 
 const MBIT: f64 = 1e6 / 8.0;
 
-/// What one port did between two samples.
+/// Activity of one port between two samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PortRow {
-    /// Control socket of its process, where several are watched.
+    /// Control socket of its process, if several are watched.
     pub(super) place: String,
     pub(super) nic: String,
     pub(super) state: &'static str,
     /// Frames and bytes a second.
     pub(super) sent: (f64, f64),
     pub(super) got: (f64, f64),
-    /// Frames a second that were lost on either way.
+    /// Dropped frames a second, in both directions.
     pub(super) lost: f64,
-    /// Why most of them were, and whether others were for another reason.
+    /// Most frequent drop reason, and whether there are others.
     pub(super) reason: Option<(String, bool)>,
     /// Mean time from ring to ring, in seconds.
     pub(super) residence: f64,
@@ -33,7 +33,7 @@ pub(super) struct PortRow {
     pub(super) flow: String,
 }
 
-/// One row for each port of a process.
+/// Returns one row for each port of a process.
 pub(super) fn rows(before: Option<&Stats>, now: &Stats, place: &str) -> Vec<PortRow> {
     let before = before.filter(|before| before.pid == now.pid);
     let seconds = before.map_or(0.0, |before| now.uptime_seconds - before.uptime_seconds);
@@ -81,7 +81,7 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
     }
 }
 
-/// Why most of the frames were lost that were between the samples.
+/// Returns the most frequent drop reason between the samples.
 fn reason(before: Option<&PortStats>, now: &PortStats) -> Option<(String, bool)> {
     let before = before?;
     let names: BTreeSet<_> = now.sent.drops.keys().chain(now.got.drops.keys()).collect();
@@ -95,7 +95,7 @@ fn reason(before: Option<&PortStats>, now: &PortStats) -> Option<(String, bool)>
     Some(((*most).clone(), grown.len() > 1))
 }
 
-/// Lost frames a second, and why.
+/// Returns the dropped frames a second with the reason.
 fn lost(row: &PortRow) -> String {
     match &row.reason {
         None => format!("{:.0}", row.lost),
@@ -114,12 +114,12 @@ fn state(port: &PortStats) -> &'static str {
     }
 }
 
-/// What its queues do when they have nothing to send.
+/// Returns a short text on the port's polling while it sends nothing.
 fn polled(armed: bool, reason: PollReason) -> &'static str {
     let looks = matches!(reason, PollReason::Pays | PollReason::Probing | PollReason::Always);
     match reason {
         PollReason::Never | PollReason::Unknown => "-",
-        // It would look, and is not served.
+        // Polling is permitted, but the port is not served.
         _ if looks && !armed => "-",
         PollReason::TooLong => "too far apart",
         PollReason::NoFreeCpu => "no free cpu",
@@ -130,7 +130,7 @@ fn polled(armed: bool, reason: PollReason) -> &'static str {
     }
 }
 
-/// The table.
+/// Returns the table.
 pub(super) fn table(rows: &[PortRow], several: bool) -> Table {
     let mut header = vec![
         "nic",

@@ -1,4 +1,4 @@
-//! Rows as a table.
+//! Rendering of rows as a table.
 
 use comfy_table::Table;
 use model::diagnosis::duration;
@@ -10,7 +10,7 @@ use crate::table;
 
 const MB: f64 = 1e6;
 
-/// The table.
+/// Returns the table.
 pub(super) fn table(rows: &[Row], order: Order, several: bool) -> Table {
     let mark = |column, title| order.mark(column, title);
     let mut header = vec![

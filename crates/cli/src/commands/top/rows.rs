@@ -1,20 +1,20 @@
-//! From two samples to rows.
+//! Rows of disks, computed from two samples.
 
 use model::report::{DiskState, DiskStats, PollReason, PollStats, Stage, Stats};
 
-/// What one disk did between two samples.
+/// Activity of one disk between two samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
-    /// Control socket of its process, where several are watched.
+    /// Control socket of its process, if several are watched.
     pub(super) place: String,
     pub(super) disk: String,
     pub(super) state: &'static str,
     pub(super) read_iops: f64,
     pub(super) write_iops: f64,
-    /// All kinds.
+    /// Requests a second, of all kinds.
     pub(super) iops: f64,
     pub(super) bytes_per_second: f64,
-    /// Mean, in seconds.
+    /// Mean latency in seconds.
     pub(super) latency: f64,
     pub(super) p99: f64,
     pub(super) longest: Option<(Stage, f64)>,
@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) errors: u64,
 }
 
-/// One row for each disk of a process.
+/// Returns one row for each disk of a process.
 pub(super) fn rows(before: Option<&Stats>, now: &Stats, place: &str) -> Vec<Row> {
     let before = before.filter(|before| before.pid == now.pid);
     let seconds = before.map_or(0.0, |before| now.uptime_seconds - before.uptime_seconds);
@@ -87,11 +87,11 @@ fn state(disk: &DiskStats) -> &'static str {
     }
 }
 
-/// What its queues do when they have nothing to do.
+/// Returns a short text on the polling of idle queues.
 fn polled(polling: PollStats) -> &'static str {
     match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => "-",
-        // It would be, and is not served.
+        // Polling is permitted, but the disk is not served.
         PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.queues.armed => "-",
         PollReason::Pays => "pays",
         PollReason::Probing => "probing",

@@ -1,4 +1,4 @@
-//! One `ringway-io` that is watched.
+//! A watched `ringway-io` or `ringway-net`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use toolstack::ringway_io::{DatapathError, RpcConnection};
 use super::ports::{self, PortRow};
 use super::rows::{Row, rows};
 
-/// Longest wait for a sample: the others are shown meanwhile at this pace.
+/// Longest wait for a sample. Meanwhile the display of the other processes is delayed.
 const SAMPLE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A process, and its last two samples.
@@ -24,7 +24,7 @@ pub(super) struct Source {
     error: Option<String>,
 }
 
-/// Takes a sample of all of them at the same time.
+/// Takes a sample of all processes concurrently.
 pub(super) async fn sample(sources: &mut [Source]) {
     let mut all = JoinSet::new();
     for (at, source) in sources.iter_mut().enumerate() {
@@ -73,12 +73,12 @@ impl Source {
         self.error = Some(error);
     }
 
-    /// Why there is no sample, if there is none.
+    /// Returns the reason why there is no sample, if there is none.
     pub(super) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// What each disk did between the samples.
+    /// Returns the activity of each disk between the samples.
     pub(super) fn rows(&self, several: bool) -> Vec<Row> {
         let Some(now) = self.now.as_ref().filter(|_| self.error.is_none()) else {
             return Vec::new();
@@ -87,7 +87,7 @@ impl Source {
         rows(self.before.as_ref(), now, &place)
     }
 
-    /// What each port of a switch did between the samples.
+    /// Returns the activity of each port between the samples.
     pub(super) fn ports(&self, several: bool) -> Vec<PortRow> {
         let Some(now) = self.now.as_ref().filter(|_| self.error.is_none()) else {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Source {
         ports::rows(self.before.as_ref(), now, &place)
     }
 
-    /// What its reactors spent on looking for work between the samples.
+    /// Returns the time that its reactors spent polling between the samples.
     fn spun(&self, now: &Stats) -> String {
         let Some(before) = self.before.as_ref().filter(|before| before.pid == now.pid) else {
             return String::new();
@@ -109,7 +109,7 @@ impl Source {
         format!(", {:.0}% of a CPU spent on polling", spun / passed * 100.0)
     }
 
-    /// One line about the process.
+    /// Returns one line about the process.
     pub(super) fn headline(&self) -> String {
         let control = self.control.display();
         match (&self.error, &self.now) {
@@ -139,13 +139,13 @@ impl Source {
     }
 }
 
-/// Which program it is.
+/// Returns the name of its program.
 fn program(stats: &Stats) -> &'static str {
-    // Only a ringway-io has NICs that callers have named.
+    // Only a ringway-io has NICs that callers have attached.
     if stats.nics.is_empty() && !stats.ports.is_empty() { "ringway-net" } else { "ringway-io" }
 }
 
-/// What it serves.
+/// Returns a summary of the devices that it serves.
 fn served(stats: &Stats) -> String {
     match (stats.disks.len(), stats.ports.len()) {
         (disks, 0) => format!("{disks} disks"),

@@ -1,4 +1,4 @@
-//! What holds a NIC back.
+//! Explains why a NIC is slow.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Format, Why, polled};
 use crate::table;
 
-/// Says why a NIC is not served at all.
+/// Prints why a NIC is not served at all.
 pub(super) fn tell_refused(
     asked: &Why,
     nic: &NicStats,
@@ -29,7 +29,7 @@ pub(super) fn tell_refused(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says it, by what was between two samples and all that is known of the NIC.
+/// Prints the verdict from two samples, and the statistics of the NIC.
 pub(super) fn tell(
     asked: &Why,
     (earlier, now): (&Stats, &Stats),
@@ -50,7 +50,7 @@ pub(super) fn tell(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sentence first, then what it rests on.
+/// Returns the sentence, followed by the evidence.
 fn told(verdict: &NicVerdict, port: &PortStats) -> String {
     let mut text = said(verdict);
     text += "\nSince it was plugged in:\n";
@@ -72,7 +72,7 @@ fn told(verdict: &NicVerdict, port: &PortStats) -> String {
     text
 }
 
-/// What is said first.
+/// Returns the verdict's sentences.
 fn said(verdict: &NicVerdict) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
@@ -92,13 +92,13 @@ fn ways(port: &PortStats) -> comfy_table::Table {
     table
 }
 
-/// Frames that were lost, by reason; nothing without any.
+/// Returns the dropped frames by reason; empty if there are none.
 fn lost(way: &DirectionStats) -> String {
     let all = way.drops.iter().map(|(reason, count)| format!("{count} {reason}"));
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// Frames of all queues by their sizes, those of which there are any.
+/// Returns a table of frames by size class over all queues, without empty classes.
 fn sizes(port: &PortStats) -> comfy_table::Table {
     let mut sums = BTreeMap::<u64, [u64; 2]>::new();
     for pair in &port.each_queue {

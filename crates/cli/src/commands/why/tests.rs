@@ -1,11 +1,11 @@
-//! What is told of queues.
+//! Tests of the output on queues.
 
 use model::report::{PollReason, QueuePolling};
 use model::spec::Backend;
 
 use super::*;
 
-/// What is told of a disk of so many queues, of which the last one sleeps.
+/// Returns the output for a disk with this number of queues, of which the last one sleeps.
 fn told_of(queues: u16) -> String {
     let mut disk = DiskStats::new("d", Backend::Null(1 << 20), 1 << 20);
     let one = |index| {

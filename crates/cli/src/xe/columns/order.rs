@@ -1,9 +1,8 @@
-//! The order of columns, which is that of XenServer's lists: scripts that cut lines out of them count
-//! on it.
+//! Order of columns, as in XenServer's lists: scripts that cut lines out of them depend on it.
 
 use super::Column;
 
-/// Columns of classes in their order. Those that are not named come last.
+/// Columns of each class in their order. Other columns come last.
 #[rustfmt::skip]
 const ORDERS: &[(&str, &[&str])] = &[
     ("Bond", &[
@@ -124,7 +123,7 @@ const ORDERS: &[(&str, &[&str])] = &[
     ]),
 ];
 
-/// Puts columns of a class in their order.
+/// Sorts the columns of a class.
 pub(super) fn sort(of: &str, columns: &mut [Column]) {
     let Some((_, names)) = ORDERS.iter().find(|(class, _)| *class == of) else { return };
     columns.sort_by_key(|column| {

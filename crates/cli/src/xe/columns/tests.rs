@@ -122,7 +122,7 @@ fn operations_under_way_are_told_without_their_tasks() {
 
 #[test]
 fn a_list_reads_few_classes() {
-    // One call for the machines is all that `vm-list` needs.
+    // `vm-list` needs only one call, for the machines.
     let vm = KINDS.iter().find(|kind| kind.name == "vm").unwrap();
     for name in vm.shown {
         assert!(column("VM", name).needs().is_empty(), "{name}");

@@ -1,4 +1,4 @@
-//! The console of a machine at this terminal.
+//! Console of a machine at this terminal.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -15,9 +15,9 @@ use crate::printer::Printed;
 use crate::selector::{self, ANY_VM};
 use crate::xe::XeSession;
 
-/// The key that ends it: Ctrl-].
+/// Key that ends the connection: Ctrl-].
 const END: u8 = 0x1d;
-/// What is read at once, in bytes.
+/// Bytes read at once.
 const CHUNK_BYTES: usize = 4096;
 
 pub(super) const COMMANDS: &[Command] =
@@ -50,14 +50,14 @@ fn console(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::nothing())
 }
 
-/// A URL without its scheme and host: the server is the one that we speak to.
+/// Returns a URL without its scheme and host, because the server is the connected one.
 fn path_of(url: &str) -> Option<&str> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.get(rest.find('/')?..)
 }
 
-/// Carries bytes both ways until one side ends. What the server does not take yet waits, and
-/// nothing more is read for it.
+/// Copies bytes in both directions until one side ends. If the server accepts no more, nothing
+/// further is read from the keyboard.
 fn talk(mut tunnel: Tunnel, terminal: bool) -> io::Result<()> {
     let (input, mut output) = (io::stdin(), io::stdout());
     let mut typed: Vec<u8> = Vec::new();
@@ -73,7 +73,7 @@ fn talk(mut tunnel: Tunnel, terminal: bool) -> io::Result<()> {
         }
         if ready.1 {
             match keys(&input)? {
-                // A file that was typed has ended: the guest may still have to say something.
+                // The input file has ended, but the guest may still send output.
                 None => ended = true,
                 Some(bytes) => typed = bytes,
             }
@@ -87,7 +87,7 @@ fn talk(mut tunnel: Tunnel, terminal: bool) -> io::Result<()> {
     }
 }
 
-/// Waits until something can be done: read of the server, read of the keyboard.
+/// Waits until the server or the keyboard is readable.
 fn wait(
     tunnel: &Tunnel,
     input: &impl AsFd,
@@ -98,10 +98,10 @@ fn wait(
     flags.set(PollFlags::OUT, writing);
     let keys = if reading { PollFlags::IN } else { PollFlags::empty() };
     let mut watched = [PollFd::new(tunnel, flags), PollFd::new(input, keys)];
-    // A keyboard that is not listened to says nothing but that it is gone, again and again.
+    // poll(2) would report a closed keyboard repeatedly, even if no event of it is requested.
     let watched = if reading { &mut watched[..] } else { &mut watched[..1] };
     match poll(watched, None) {
-        // The window has another size, for example.
+        // A signal, for example because the window size has changed.
         Err(Errno::INTR) => return Ok((false, false)),
         polled => polled?,
     };
@@ -112,7 +112,7 @@ fn wait(
     Ok((came(0, read), came(1, read)))
 }
 
-/// Shows what has come; false: the server has ended it.
+/// Writes received bytes to `output`. Returns false if the server has closed the connection.
 fn show(tunnel: &mut Tunnel, output: &mut impl Write) -> io::Result<bool> {
     let mut bytes = [0; CHUNK_BYTES];
     match tunnel.read(&mut bytes) {
@@ -128,7 +128,7 @@ fn show(tunnel: &mut Tunnel, output: &mut impl Write) -> io::Result<bool> {
     }
 }
 
-/// What was typed; nothing more will be if there is none.
+/// Returns typed bytes; `None` at the end of the input.
 fn keys(input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; CHUNK_BYTES];
     let count = rustix::io::read(input, bytes.as_mut_slice())?;
@@ -136,7 +136,7 @@ fn keys(input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
     Ok((count > 0).then_some(bytes))
 }
 
-/// Sends what the server takes now; the rest stays.
+/// Sends the bytes that the server accepts now; the rest stays in `typed`.
 fn send(tunnel: &mut Tunnel, typed: &mut Vec<u8>) -> io::Result<()> {
     while !typed.is_empty() {
         match tunnel.write(typed) {

@@ -1,4 +1,4 @@
-//! Waiting for something to become true.
+//! Waits until an object has given field values.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::params::Params;
 use crate::printer::Printed;
 use crate::xe::XeSession;
 
-/// How long one wait for events lasts: a server that is gone is noticed after it.
+/// Duration of one wait for events; afterwards a dead server is noticed.
 const WAIT: Duration = Duration::from_secs(30);
-/// Before a text that a field must not have.
+/// Prefix of a value that a field must not have.
 const NOT: &str = "/=";
 
 pub(super) const COMMANDS: &[Command] = &[Command::own(
@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[Command::own(
 .required(&["class"])
 .optional(&["<field>"])];
 
-/// What a record must be like, and what it must not be like.
+/// Conditions that a record must and must not meet.
 struct Wanted {
     like: Filter,
     unlike: Vec<Filter>,
@@ -60,7 +60,7 @@ fn wait(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let wanted = Wanted { like: Filter::read(&like, &columns)?, unlike };
     let needs: Vec<_> =
         wanted.unlike.iter().chain([&wanted.like]).flat_map(|filter| filter.needs()).collect();
-    // The first batch tells all that there is, so nothing is missed between a look and a wait.
+    // The first batch has all objects, so no change is missed before the wait.
     let mut token = String::new();
     loop {
         let batch = xe.client().events(&[class.name], &token, WAIT)?;

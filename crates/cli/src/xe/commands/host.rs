@@ -1,4 +1,4 @@
-//! Hosts, the pool, tasks, secrets.
+//! Commands for hosts, the pool, tasks and secrets.
 
 use xenapi::Value;
 

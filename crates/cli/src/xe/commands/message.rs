@@ -1,4 +1,4 @@
-//! What was noted for people.
+//! Commands for messages to administrators.
 
 use xenapi::Value;
 
@@ -8,7 +8,7 @@ use crate::params::Params;
 use crate::printer::Printed;
 use crate::xe::XeSession;
 
-/// What a message can be about: the parameter with its UUID, and the kind of object.
+/// Objects of messages: the parameter with the UUID, and the object type.
 const ABOUT: [(&str, &str); 4] =
     [("vm-uuid", "VM"), ("pool-uuid", "Pool"), ("sr-uuid", "SR"), ("host-uuid", "Host")];
 

@@ -1,4 +1,4 @@
-//! The commands: those that are written out, and those that every kind has.
+//! Commands: those with a definition of their own, and those of all object types.
 
 mod console;
 mod event_wait;
@@ -25,42 +25,42 @@ use crate::selector::{self, SelectorType};
 use crate::xe::{XeSession, text_of};
 pub(crate) use generic::Verb;
 
-/// A command that is written out.
+/// A command with a definition of its own.
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// Its name.
+    /// Name of the command.
     pub(crate) name: &'static str,
-    /// Parameters that must be there.
+    /// Required parameters.
     pub(crate) required: &'static [&'static str],
-    /// Parameters that may be there; with a colon at its end one takes keys.
+    /// Optional parameters; a name that ends with a colon takes keys.
     pub(crate) optional: &'static [&'static str],
-    /// What it does, in a sentence.
+    /// Help text, a sentence.
     pub(crate) help: &'static str,
-    /// Among what it selects.
+    /// Type of objects that it selects.
     pub(crate) selector_type: Option<&'static SelectorType>,
-    /// It is one of those that are needed most.
+    /// Whether it is one of the most frequently used commands.
     pub(crate) common: bool,
-    /// Ringway's own daemon refuses it so far; other servers may do it.
+    /// Whether Ringway's daemon does not implement it yet; other servers may.
     pub(crate) later: bool,
-    /// How it is done.
+    /// Implementation.
     pub(crate) run: Run,
 }
 
-/// How a command is done.
+/// Implementation of a command.
 #[derive(Debug)]
 pub(crate) enum Run {
-    /// By this call of the record that `uuid` names.
+    /// This call on the record with the given `uuid`.
     OnUuid(&'static str),
-    /// By this call of each machine or host that is selected.
+    /// This call on each selected object.
     OnSelected(&'static SelectorType, &'static str),
-    /// By the same with `new-name-label`; the UUID of what is made is printed.
+    /// This call on each selected object with `new-name-label`. Prints the UUIDs of new objects.
     Naming(&'static SelectorType, &'static str),
-    /// In its own way.
+    /// A function.
     Own(fn(&mut XeSession, &Params) -> Result<Printed, XeError>),
 }
 
 impl Run {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
         match self {
             Self::Own(run) => run(xe, params),
@@ -88,7 +88,7 @@ impl Run {
     }
 }
 
-/// UUIDs of what was made, which is described if that is wanted.
+/// Sets the description of new objects if there is one, and returns their UUIDs.
 pub(crate) fn named(
     xe: &mut XeSession,
     class: &str,
@@ -124,12 +124,12 @@ impl Command {
         }
     }
 
-    /// A call of the record that `uuid` names.
+    /// Defines a command that calls a method on the record with the given `uuid`.
     const fn on_uuid(name: &'static str, method: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Run::OnUuid(method)).required(&["uuid"])
     }
 
-    /// A call of each that is selected.
+    /// Defines a command that calls a method on each selected object.
     const fn on_selected(
         name: &'static str,
         selector_type: &'static SelectorType,
@@ -139,7 +139,7 @@ impl Command {
         Self::new(name, help, Run::OnSelected(selector_type, method)).of(selector_type)
     }
 
-    /// One that is done in its own way.
+    /// Defines a command that runs a function.
     const fn own(
         name: &'static str,
         help: &'static str,
@@ -174,10 +174,10 @@ impl Command {
     }
 }
 
-/// What help says of a command that is for later.
+/// Help text of a command that the daemon does not implement yet.
 const LATER: &str = "Hosts of Ringway refuse it so far (NOT_IMPLEMENTED).";
 
-/// Those that are written out, file by file.
+/// Commands with a definition of their own, file by file.
 const WRITTEN: &[&[Command]] = &[
     console::COMMANDS,
     event_wait::COMMANDS,
@@ -194,16 +194,16 @@ const WRITTEN: &[&[Command]] = &[
     vm_memory::COMMANDS,
 ];
 
-/// A command by its name.
+/// A command found by its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResolvedCommand {
-    /// It is written out.
+    /// A command with a definition of its own.
     Written(&'static Command),
-    /// Every kind has it.
+    /// A command of all object types.
     Generic(&'static ObjectType, Verb),
 }
 
-/// The command of this name.
+/// Returns the command of this name.
 pub(crate) fn find(name: &str) -> Option<ResolvedCommand> {
     let written = WRITTEN.iter().flat_map(|commands| commands.iter());
     let written =
@@ -215,7 +215,7 @@ pub(crate) fn find(name: &str) -> Option<ResolvedCommand> {
     })
 }
 
-/// All commands, by their names.
+/// Returns all commands by name.
 pub(crate) fn all() -> Vec<(String, ResolvedCommand)> {
     let written = WRITTEN.iter().flat_map(|commands| commands.iter());
     let mut all: Vec<_> = written
@@ -233,7 +233,7 @@ pub(crate) fn all() -> Vec<(String, ResolvedCommand)> {
 }
 
 impl ResolvedCommand {
-    /// Parameters that must be there.
+    /// Returns the required parameters.
     pub(crate) fn required(&self) -> &'static [&'static str] {
         match self {
             Self::Written(command) => command.required,
@@ -241,7 +241,7 @@ impl ResolvedCommand {
         }
     }
 
-    /// Parameters that may be there.
+    /// Returns the optional parameters.
     pub(crate) fn optional(&self) -> Vec<String> {
         match self {
             Self::Written(command) => {
@@ -254,7 +254,7 @@ impl ResolvedCommand {
         }
     }
 
-    /// What it does.
+    /// Returns the help text.
     pub(crate) fn help(&self) -> String {
         match self {
             Self::Written(command) => {
@@ -267,7 +267,7 @@ impl ResolvedCommand {
         }
     }
 
-    /// It is one of those that are needed most.
+    /// Returns whether it is one of the most frequently used commands.
     pub(crate) fn is_common(&self) -> bool {
         match self {
             Self::Written(command) => command.common,
@@ -277,7 +277,7 @@ impl ResolvedCommand {
         }
     }
 
-    /// The class that `uuid` names a record of, if it does.
+    /// Returns the class of its parameter `uuid`, if it has one.
     pub(crate) fn class(&self) -> Option<&'static str> {
         match self {
             Self::Written(command) => match command.run {
@@ -292,7 +292,7 @@ impl ResolvedCommand {
     }
 }
 
-/// Parameters that select.
+/// Returns the selecting parameters.
 fn selecting(selector_type: &SelectorType) -> Vec<String> {
     [selector_type.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
 }

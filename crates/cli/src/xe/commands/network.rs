@@ -1,4 +1,4 @@
-//! Networks, and network devices of machines and hosts.
+//! Commands for networks, and for network devices of machines and hosts.
 
 use xenapi::Value;
 use xenapi::table::class;
@@ -11,9 +11,9 @@ use crate::printer::Printed;
 use crate::selector::{self, VM};
 use crate::xe::{XeSession, pairs, record};
 
-/// Columns of a device in the list of a machine.
+/// Columns of a device in a machine's list.
 const SHOWN: [&str; 4] = ["uuid", "device", "MAC", "network-name-label"];
-/// Largest packet of an Ethernet that nobody changed, in bytes.
+/// Default MTU of Ethernet, in bytes.
 const MTU: i64 = 1500;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -67,7 +67,7 @@ fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
 fn create_device(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
     let network = xe.by_uuid("network", params.required("network-uuid")?)?;
-    // An address is chosen if none is given.
+    // The server chooses an address if it is empty.
     let address = params.get("mac").filter(|mac| *mac != "random").unwrap_or_default();
     let device = record([
         ("VM", vm),

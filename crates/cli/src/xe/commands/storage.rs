@@ -1,4 +1,4 @@
-//! Storage repositories, and hosts' connections to them.
+//! Commands for storage repositories, and for hosts' connections to them.
 
 use xenapi::Value;
 
@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::on_uuid("pbd-unplug", "PBD.unplug", "Ends a host's connection to storage."),
 ];
 
-/// The host that is named, or the one that answers.
+/// Returns the named host, or the one that answers.
 fn host(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
     match params.get("host-uuid") {
         Some(uuid) => xe.by_uuid("host", uuid),

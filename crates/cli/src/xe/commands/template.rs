@@ -1,4 +1,4 @@
-//! From a template to a machine.
+//! Creation of a machine from a template.
 
 use xenapi::client::Record;
 use xenapi::{NULL_REF, Value};
@@ -10,9 +10,9 @@ use crate::params::Params;
 use crate::printer::Printed;
 use crate::xe::{XeSession, text_of};
 
-/// Key of `other_config` under which a template says which disks its machines get.
+/// Key of `other_config` for the disks of a template's machines.
 const DISKS: &str = "disks";
-/// Before the UUID of the storage in that text.
+/// Text before the storage UUID in that value.
 const STORAGE: &str = " sr=\"";
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -48,14 +48,14 @@ fn install(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     };
     let done = finish(xe, params, &made, storage);
     if done.is_err() {
-        // Why it could not be finished is what is told; half a machine is of no use.
+        // Remove the incomplete machine, and report why it could not be completed.
         let _stays = xe.run("VM.destroy", std::slice::from_ref(&made));
     }
     done?;
     Ok(Printed::value(xe.uuid_of("VM", &text_of(&made))?))
 }
 
-/// Gives a machine what its template asks for.
+/// Creates the devices that the template defines.
 fn finish(
     xe: &mut XeSession,
     params: &Params,
@@ -83,7 +83,7 @@ fn finish(
     Ok(())
 }
 
-/// The same disks, all of them on this storage.
+/// Returns the same disks with all of them on this storage.
 fn on_storage(disks: &str, uuid: &str) -> String {
     let mut parts = disks.split(STORAGE);
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -94,7 +94,7 @@ fn on_storage(disks: &str, uuid: &str) -> String {
     text
 }
 
-/// The template that is named, by UUID or name.
+/// Returns the template given by UUID or name.
 fn template(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
     let named = params.get("template-name-label").or_else(|| params.get("template-name"));
     let found = match (params.get("template-uuid"), named, params.get("template")) {
@@ -118,7 +118,7 @@ fn template(xe: &mut XeSession, params: &Params) -> Result<Value, XeError> {
     Ok(found)
 }
 
-/// The only template of this name.
+/// Returns the only template of this name.
 fn called(xe: &mut XeSession, name: &str) -> Result<Value, XeError> {
     let is_one =
         |record: &Record| record.flag("is_a_template") && record.text("name_label") == name;
@@ -131,7 +131,7 @@ fn called(xe: &mut XeSession, name: &str) -> Result<Value, XeError> {
     }
 }
 
-/// The storage that is named, if one is.
+/// Returns the given storage, if there is one.
 fn storage(xe: &mut XeSession, params: &Params) -> Result<Option<Value>, XeError> {
     if let Some(uuid) = params.get("sr-uuid") {
         return xe.by_uuid("SR", uuid).map(Some);

@@ -1,4 +1,4 @@
-//! Disk devices of machines.
+//! Commands for disk devices of machines.
 
 use xenapi::client::Record;
 use xenapi::{NULL_REF, Value};
@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::on_uuid("vbd-eject", "VBD.eject", "Takes the CD out of a drive."),
 ];
 
-/// A device to be made.
+/// Parameters of a new device.
 #[derive(Clone, Debug)]
 pub(super) struct New<'a> {
     pub(super) vm: Value,
@@ -40,7 +40,7 @@ pub(super) struct New<'a> {
 }
 
 impl New<'_> {
-    /// For a disk that a guest may write to.
+    /// Returns the parameters of a writable disk.
     pub(super) fn disk() -> Self {
         let none = || Value::text(NULL_REF);
         Self {
@@ -55,7 +55,7 @@ impl New<'_> {
         }
     }
 
-    /// For a CD.
+    /// Returns the parameters of a CD.
     pub(super) fn cd() -> Self {
         Self { mode: "RO", ty: "CD", ..Self::disk() }
     }
@@ -77,7 +77,7 @@ impl New<'_> {
     }
 }
 
-/// Makes a device, and plugs it if the machine runs.
+/// Creates a device, and plugs it if the machine runs.
 pub(super) fn create_and_plug(
     xe: &mut XeSession,
     vm: &Record,
@@ -117,7 +117,7 @@ fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::value(uuid))
 }
 
-/// One of these words, in either case; the first if there is none.
+/// Returns the given word, case-insensitively; the first of `words` if it is absent.
 fn one_of(params: &Params, name: &str, words: &[&'static str]) -> Result<&'static str, XeError> {
     let first = words.first().copied().unwrap_or_default();
     let Some(typed) = params.get(name) else { return Ok(first) };

@@ -1,4 +1,4 @@
-//! Disks.
+//! Commands for disks.
 
 use xenapi::{NULL_REF, Value};
 
@@ -76,7 +76,7 @@ fn create(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::value(xe.make("VDI.create", &[disk])?))
 }
 
-/// What a disk is for.
+/// Parses the type of a disk.
 fn kind(xe: &mut XeSession, typed: &str) -> Result<Value, XeError> {
     values::parse(xe, "type", typed, &xenapi::table::Type::Enum(&xenapi::table::enums::VDI_TYPE))
 }

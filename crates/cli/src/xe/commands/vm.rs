@@ -1,4 +1,4 @@
-//! Machines: their lives and copies.
+//! Commands for machines: power state, copies, removal.
 
 use std::io::{BufRead, Write};
 
@@ -142,7 +142,7 @@ fn resume(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::nothing())
 }
 
-/// A host by its name or UUID.
+/// Returns a host by its name or UUID.
 fn host_named(xe: &mut XeSession, host: &str) -> Result<Value, XeError> {
     let mut found = xe.by_name("host", host)?;
     match (found.pop(), found.is_empty()) {
@@ -160,7 +160,7 @@ fn reboot(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     either(xe, params, "VM.clean_reboot", "VM.hard_reboot")
 }
 
-/// The second call with `--force`.
+/// Runs the second call if `--force` is given, otherwise the first.
 fn either(
     xe: &mut XeSession,
     params: &Params,
@@ -255,7 +255,7 @@ fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::nothing())
 }
 
-/// Disks that no other machine has, with what is told of them. CDs are none.
+/// Returns the disks of a machine that no other machine has, with their descriptions. Excludes CDs.
 fn own_disks(xe: &mut XeSession, vm: &Record) -> Result<Vec<(Value, String)>, XeError> {
     let mut own = Vec::new();
     for device in vm.texts("VBDs") {
@@ -271,7 +271,7 @@ fn own_disks(xe: &mut XeSession, vm: &Record) -> Result<Vec<(Value, String)>, Xe
     Ok(own)
 }
 
-/// Asks whether all this is to be destroyed.
+/// Asks the user to confirm the removal.
 fn confirmed(all: &[Selected], disks: &[Vec<(Value, String)>]) -> Result<bool, XeError> {
     let failed = |error| XeError::error(format!("cannot ask: {error}"));
     let mut question = String::from("This will be destroyed:\n");

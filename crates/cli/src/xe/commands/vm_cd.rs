@@ -1,4 +1,4 @@
-//! CDs of machines.
+//! Commands for CDs of machines.
 
 use xenapi::Value;
 use xenapi::client::Record;
@@ -12,7 +12,7 @@ use crate::printer::Printed;
 use crate::selector::{self, Selected, VM};
 use crate::xe::XeSession;
 
-/// What an empty drive is called.
+/// Text for an empty drive.
 const EMPTY: &str = "<EMPTY>";
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -43,7 +43,7 @@ fn list(xe: &mut XeSession, _: &Params) -> Result<Printed, XeError> {
     Ok(Printed::Records(discs(xe)?.into_iter().map(lines).collect()))
 }
 
-/// Disks on storage for CDs.
+/// Returns the disks on storage for CDs.
 fn discs(xe: &mut XeSession) -> Result<Vec<(String, Record)>, XeError> {
     let storage = xe.client().records_where("SR", "field \"content_type\"=\"iso\"")?;
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ fn discs(xe: &mut XeSession) -> Result<Vec<(String, Record)>, XeError> {
     Ok(found)
 }
 
-/// The one CD of this name.
+/// Returns the only CD of this name.
 fn disc(xe: &mut XeSession, name: &str) -> Result<Value, XeError> {
     let all = discs(xe)?;
     let mut named = all.into_iter().filter(|(_, disk)| disk.text("name_label") == name);
@@ -119,7 +119,7 @@ fn eject(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     Ok(Printed::nothing())
 }
 
-/// The only CD drive of a machine, or the only one that is empty.
+/// Returns the only CD drive of a machine, or the only empty one.
 fn the_drive(xe: &mut XeSession, vm: &Selected, empty: bool) -> Result<Value, XeError> {
     let drives = devices(xe, vm, "CD")?.into_iter();
     let mut drives = drives.filter(|(_, drive)| !empty || drive.flag("empty"));

@@ -1,4 +1,4 @@
-//! Disks of machines, seen from the machine.
+//! Commands for the disks of a machine.
 
 use xenapi::Value;
 use xenapi::client::Record;
@@ -15,11 +15,11 @@ use crate::xe::{XeSession, pairs, record};
 
 /// Columns of a device.
 const OF_DEVICE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "userdevice"]);
-/// Those of a drive.
+/// Columns of a drive.
 const OF_DRIVE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "empty", "userdevice"]);
-/// Columns of what is in it.
+/// Columns of the disk in a device.
 const OF_DISK: (&str, &[&str]) = ("VDI", &["uuid", "name-label", "sr-name-label", "virtual-size"]);
-/// What a disk is called that this program makes.
+/// Name of disks that this program creates.
 const NAME: &str = "Created by xe";
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -37,7 +37,7 @@ fn list(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     list_devices(xe, params, "Disk")
 }
 
-/// Devices of this type of the machines that are selected, each with what is in it.
+/// Lists the devices of this type of the selected machines, each with its disk.
 pub(super) fn list_devices(
     xe: &mut XeSession,
     params: &Params,
@@ -73,7 +73,7 @@ fn lines(
     Ok(shown.iter().map(line).collect())
 }
 
-/// Devices of a machine that are of this type, by their numbers.
+/// Returns a machine's devices of this type, by number.
 pub(super) fn devices(
     xe: &mut XeSession,
     vm: &Selected,
@@ -101,14 +101,14 @@ fn add(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
         let disk = xe.run("VDI.create", &[new_disk(NAME, storage.clone(), size)])?;
         let new = vbd::New { vm: one.value(), disk: disk.clone(), device, ..vbd::New::disk() };
         vbd::create_and_plug(xe, &one.record, new).inspect_err(|_| {
-            // The disk is nobody's then; why it was not given is what is told.
+            // Remove the unused disk, and report why it could not be added.
             let _stays = xe.run("VDI.destroy", std::slice::from_ref(&disk));
         })
     })?;
     Ok(Printed::nothing())
 }
 
-/// The record of a disk to be made.
+/// Returns the record of a new disk.
 pub(super) fn new_disk(name: &str, storage: Value, size: i64) -> Value {
     record([
         ("name_label", Value::text(name)),
@@ -124,7 +124,7 @@ pub(super) fn new_disk(name: &str, storage: Value, size: i64) -> Value {
     ])
 }
 
-/// Where disks are made unless somebody says otherwise.
+/// Returns the default storage for new disks.
 pub(super) fn default_storage(xe: &mut XeSession) -> Result<Value, XeError> {
     let (_, pool) = xe.pool()?;
     let storage = pool.reference("default_SR").map(Value::text);

@@ -1,4 +1,4 @@
-//! Memory of machines.
+//! Commands for the memory of machines.
 
 use xenapi::Value;
 
@@ -63,7 +63,7 @@ fn target(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     on_all(xe, params, "VM.set_memory_target_live", &["target"])
 }
 
-/// Calls with these sizes, in order, about each that is selected.
+/// Calls the method with these sizes, in order, on each selected machine.
 fn on_all(
     xe: &mut XeSession,
     params: &Params,

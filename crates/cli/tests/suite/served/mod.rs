@@ -1,4 +1,4 @@
-//! A `ringway-io` with disks, and guests of the test on them.
+//! A `ringway-io` with disks, and simulated guests that use them.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
 
 use std::io::Read;
@@ -36,7 +36,7 @@ impl Served {
         self.dir.path().join(name)
     }
 
-    /// `ringway` with these words, for this `ringway-io`.
+    /// Returns a command of `ringway` with these words for this `ringway-io`.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(RINGWAY);
         command.args(words).env("RINGWAY_CONTROL", self.socket("control"));
@@ -44,19 +44,19 @@ impl Served {
         command
     }
 
-    /// What it says.
+    /// Runs `ringway` with these words and returns its output.
     pub fn ringway(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
     }
 
-    /// What it says on standard output, when all is well.
+    /// Runs `ringway` with these words and returns its standard output. It must succeed.
     pub fn said(&self, words: &[&str]) -> String {
         let output = self.ringway(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Attaches a disk, with more fields in `more`.
+    /// Attaches a disk with additional fields from `more`.
     pub fn attach(&self, id: &str, backend: Value, more: Value) {
         let mut spec = json!({"id": id, "socket": self.socket(id), "backend": backend});
         for (key, value) in more.as_object().unwrap() {

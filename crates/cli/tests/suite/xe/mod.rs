@@ -1,4 +1,4 @@
-//! The program `xe`, byte by byte, against a server of the test.
+//! Tests of the exact output of `xe` against a server in the test.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod server;
@@ -38,7 +38,7 @@ impl World {
         self.command(words).output().unwrap()
     }
 
-    /// What it prints when it succeeds.
+    /// Runs `xe` and returns its standard output. It must succeed.
     fn prints(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -46,7 +46,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What it says on standard error when it fails.
+    /// Runs `xe` and returns its standard error. It must fail.
     fn fails(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
@@ -83,7 +83,7 @@ fn lists() {
         world.prints(&["vm-list", "params=name-label", "--minimal"]),
         "db\\, of web,Control domain on host: one,web\n"
     );
-    // Columns keep their own order.
+    // Columns stay in their own order.
     assert_eq!(
         world.prints(&["vm-list", "params=name-label,uuid", "name-label=web"]),
         "uuid ( RO)          : uuid-web\n    name-label ( RW): web\n\n\n"
@@ -172,7 +172,7 @@ fn machines_are_selected() {
     world.prints(&["vm-shutdown", "vm=uuid-web", "--force"]);
     assert!(world.server.calls().contains(&"Async.VM.hard_shutdown OpaqueRef:web".into()));
     assert_eq!(world.fails(&["vm-start", "vm=none"]), "Error: No matching VMs found\n");
-    // Templates and the control domain are never meant.
+    // Templates and the control domain are never selected.
     for name in ["Other install media", "Control domain on host: one"] {
         let error = world.fails(&["vm-shutdown", &format!("vm={name}")]);
         assert_eq!(error, "Error: No matching VMs found\n");

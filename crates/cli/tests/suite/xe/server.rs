@@ -1,4 +1,4 @@
-//! A server of a few records, which are the same in every run.
+//! A server with a few fixed records.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,12 +14,12 @@ use xenapi::{ApiError, Value, codes, xmlrpc};
 
 type Records = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// What the server has: records by class.
+/// State of the server: records by class.
 pub(crate) struct State {
     classes: BTreeMap<&'static str, Records>,
-    /// Calls that were made. At a socket nobody logs in or out.
+    /// Received calls. A client at the socket neither logs in nor out.
     pub(crate) calls: Vec<String>,
-    /// What tasks end with, by the call that they carry out; the others succeed.
+    /// Errors of tasks, by the call that they carry out; other tasks succeed.
     pub(crate) failures: BTreeMap<&'static str, ApiError>,
     tasks: usize,
 }
@@ -154,7 +154,7 @@ impl State {
         self.classes.entry(of).or_default().insert(format!("OpaqueRef:{name}"), record);
     }
 
-    /// So many machines more.
+    /// Adds `count` machines.
     pub(crate) fn add_machines(&mut self, count: usize) {
         for number in 0..count {
             self.add("VM", &format!("more{number}"), "more", &[]);
@@ -186,7 +186,7 @@ impl State {
         self.carry_out(&call.method, method, params)
     }
 
-    /// A task that has ended.
+    /// Creates a task that has ended.
     fn begin(&mut self, method: &str) -> Value {
         self.tasks += 1;
         let name = format!("task{}", self.tasks);

@@ -1,4 +1,4 @@
-//! Samples, and what is shown of them.
+//! Tests of rows computed from samples.
 
 use super::super::order::{Column, Order};
 use super::super::render::table;

@@ -1,4 +1,4 @@
-//! `-list`.
+//! The `-list` command.
 
 use xenapi::client::Record;
 
@@ -35,7 +35,7 @@ pub(super) fn list(
     Ok(Printed::Records(admitted.map(lines).collect()))
 }
 
-/// The columns that are asked for, in their own order.
+/// Returns the requested columns in their own order.
 fn shown<'a>(kind: &ObjectType, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a Column> {
     let names: Vec<&str> = match asked {
         None => kind.shown.to_vec(),

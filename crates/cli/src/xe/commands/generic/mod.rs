@@ -1,4 +1,4 @@
-//! What every kind has: `-list` and the `-param-` commands.
+//! Commands of all object types: `-list` and the `-param-` commands.
 
 mod list;
 mod one;
@@ -14,7 +14,7 @@ use crate::xe::XeSession;
 use list::list;
 use one::ParamTarget;
 
-/// What is done with a kind.
+/// Operation on an object type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     ParamList,
@@ -27,7 +27,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// All of them; those whose suffix ends like another's come first.
+    /// All operations. If one suffix ends with another, the longer comes first.
     pub(crate) const ALL: [Self; 7] = [
         Self::ParamList,
         Self::ParamGet,
@@ -38,7 +38,7 @@ impl Verb {
         Self::List,
     ];
 
-    /// What follows the kind in the name of a command.
+    /// Returns the suffix of the command's name after the object type.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::ParamList => "-param-list",
@@ -51,7 +51,7 @@ impl Verb {
         }
     }
 
-    /// The kind has something with which it can be done.
+    /// Returns whether the object type has a column that the operation needs.
     pub(crate) fn suits(self, kind: &ObjectType) -> bool {
         let any = |fits: fn(&Column) -> bool| columns_of(kind).iter().any(fits);
         match self {
@@ -114,7 +114,7 @@ impl Verb {
         }
     }
 
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(
         self,
         xe: &mut XeSession,

@@ -1,4 +1,4 @@
-//! The `-param-` commands: one record.
+//! The `-param-` commands, on one record.
 
 use xenapi::Value;
 use xenapi::client::Record;
@@ -12,7 +12,7 @@ use crate::printer::{Line, Printed};
 use crate::values;
 use crate::xe::XeSession;
 
-/// One record, and what is done with its fields.
+/// A record, with operations on its fields.
 pub(super) struct ParamTarget<'x> {
     pub(super) xe: &'x mut XeSession,
     pub(super) reference: String,
@@ -34,7 +34,7 @@ impl ParamTarget<'_> {
         };
         match self.xe.client().call(method, &[Value::text(&self.reference)]) {
             Ok(value) => Ok(values::text(Some(&value), column.ty(), self.xe.tables())),
-            // Of a template, for example, there is no answer, and that is no failure of a list.
+            // A template, for example, has no value. That must not make a list fail.
             Err(xenapi::client::ClientError::Api(_)) => Ok(values::NOTHING.to_owned()),
             Err(error) => Err(error.into()),
         }
@@ -82,7 +82,7 @@ impl ParamTarget<'_> {
         self.call(&method, vec![value])
     }
 
-    /// A key that is there has to go before it comes again.
+    /// Sets a member of a map. Removes an existing key first, because adding it again fails.
     fn set_member(&mut self, column: &Column, key: &str, typed: &str) -> Result<(), XeError> {
         let methods = (column.method("remove_from_"), column.method("add_to_"));
         let (Some(remove), Some(add)) = methods else { return Err(read_only(column)) };
@@ -143,7 +143,7 @@ impl ParamTarget<'_> {
         Ok(Printed::nothing())
     }
 
-    /// Calls about this record.
+    /// Calls a method on this record.
     fn call(&mut self, method: &str, mut values: Vec<Value>) -> Result<(), XeError> {
         values.insert(0, Value::text(&self.reference));
         self.xe.run(method, &values).map(|_| ())
