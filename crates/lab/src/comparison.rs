@@ -1,4 +1,5 @@
-//! Comparisons: what the samples of each round are made into, and whether a promise was kept.
+//! Comparisons of systems: computes a figure from each round's samples and checks it against its
+//! bar.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,73 +7,73 @@ use crate::experiment::Plan;
 use crate::results::{Cell, Compared, ComparedBound};
 use crate::stats::{Summary, Verdict, ratios};
 
-/// What a comparison makes of the samples of one round.
+/// Figure that a comparison computes from the samples of one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// Ours over the best peer of the round, where more is better.
+    /// Ratio of ours over the best peer of the round, where more is better.
     #[default]
     OverBest,
-    /// Ours over the one peer whose median is the highest.
+    /// Ratio of ours over the peer with the highest median.
     OverLeader,
-    /// Ours over the sum of the peers.
+    /// Ratio of ours over the sum of the peers.
     OverSum,
-    /// How much of what the second peer gains over the first ours gains too. Where the second gains
-    /// nothing beyond the spread there is nothing to keep, and ours is compared with the first.
+    /// Share of the second peer's gain over the first that ours reaches. If the second peer gains
+    /// no more than the spread, ours is compared with the first peer instead.
     Kept,
-    /// Ours alone, in its own unit.
+    /// Our value in its own unit.
     Alone,
-    /// Ours alone, in its own unit, and of all rounds the highest.
+    /// Our highest value of all rounds, in its own unit.
     Worst,
 }
 
-/// On which side of a bar the median must be.
+/// Side of the bar on which the median must be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// Not below it.
+    /// Median at or above the bar.
     #[default]
     AtLeast,
-    /// Not above it.
+    /// Median at or below the bar.
     AtMost,
 }
 
-/// One comparison to be judged after the run.
+/// Comparison that is judged after the run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
-    /// The cell's id.
+    /// Id of the cell.
     pub cell: String,
-    /// Our system.
+    /// Name of our system.
     pub ours: String,
-    /// The peers.
+    /// Names of the peers.
     pub peers: Vec<String>,
-    /// The metric, if not that of the plan.
+    /// Metric to compare. `None` means the plan's metric.
     pub metric: Option<String>,
-    /// What becomes of a round's samples.
+    /// Figure to compute from the samples of a round.
     pub figure: Figure,
-    /// What was promised of the median, if anything.
+    /// Bar for the median. `None` if nothing is promised.
     pub bar: Option<f64>,
-    /// On which side of the bar it must be.
+    /// Side of the bar on which the median must be.
     pub side: Side,
-    /// A bar that is missed while the spread of a ratio is as large as its distance from 1 counts as
-    /// kept.
+    /// True if a missed bar passes while the ratio's spread is as large as its distance from 1.
     pub spread_excuses: bool,
-    /// A bar is missed where the spread of a ratio is as large as its distance from 1.
+    /// True if a bar counts as missed while the ratio's spread is as large as its distance from 1.
     pub beyond_spread: bool,
-    /// Another way to keep that promise.
+    /// Alternative bar. The comparison also passes if this one is met.
     pub bound: Option<Bound>,
 }
 
-/// As much as the client can get from anybody: who comes this near has kept the promise too.
+/// Upper bound: the most that the client reaches with any server. A system that comes this near
+/// also passes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// The system that does nothing but answer.
+    /// Name of the reply-only system, which does no work.
     pub system: String,
-    /// The least median ratio of ours over its.
+    /// Least median ratio of ours over the reply-only system.
     pub bar: f64,
 }
 
-/// Judges one comparison; `None` if its cell or systems were not part of the run.
+/// Judges one comparison. Returns `None` if its cell or systems were not part of the run.
 pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<Compared> {
     let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
     let metric = comparison.metric.as_ref().unwrap_or(&plan.metric);
@@ -93,7 +94,7 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     let bound = comparison.bound.as_ref().and_then(|Bound { system, bar }| {
         let of = |ours: &str, peers: &[String]| Summary::of(&best(cell, metric, ours, peers)?);
         let ratio = of(&comparison.ours, std::slice::from_ref(system))?;
-        // What a peer leaves behind is no bound, whatever disturbed it.
+        // A reply-only system that is slower than a peer was disturbed and is no bound.
         let holds = of(system, &comparison.peers)?.median >= *bar;
         Some(ComparedBound { system: system.clone(), ratio, bar: *bar, holds })
     });
@@ -123,8 +124,8 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     })
 }
 
-/// A bar on systems that had their turns and left no figure to judge: that is no promise kept. In words;
-/// `None` if nothing was promised, or not of this run.
+/// Describes a bar whose systems were measured but produced no figure. Such a bar counts as missed.
+/// Returns `None` if the comparison has no bar, was judged, or was not part of the run.
 pub(crate) fn unjudged(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<String> {
     comparison.bar?;
     let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
@@ -137,7 +138,7 @@ pub(crate) fn unjudged(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> 
     Some(format!("{}, {metric}: {} has no figure that can be judged", cell.id, comparison.ours))
 }
 
-/// What is judged instead where the second peer gains nothing over the first.
+/// Returns the replacement comparison if the second peer gains nothing over the first.
 fn nothing_to_keep(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Comparison> {
     let [first, second] = comparison.peers.as_slice() else { return None };
     let gain = Summary::of(&ratios(&values(cell, metric, second)?, &values(cell, metric, first)?))?;
@@ -157,7 +158,7 @@ fn values(cell: &Cell, metric: &str, name: &str) -> Option<Vec<f64>> {
     cell.systems.iter().find(|s| s.name == name).map(|s| s.values(metric))
 }
 
-/// The figure of every round.
+/// Returns the figure of every round.
 fn figures(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Vec<f64>> {
     let Comparison { ours, peers, .. } = comparison;
     match comparison.figure {
@@ -190,14 +191,15 @@ fn figures(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Vec<f64
     }
 }
 
-/// Ours over the best of the peers, round by round.
+/// Returns the ratios of ours over the best peer, round by round.
 fn best(cell: &Cell, metric: &str, ours: &str, peers: &[String]) -> Option<Vec<f64>> {
     let theirs =
         by_round(cell, metric, peers, |values| values.iter().copied().fold(0.0, f64::max))?;
     Some(ratios(&values(cell, metric, ours)?, &theirs))
 }
 
-/// One figure of what several systems had in each round; rounds that one of them lacks are left out.
+/// Combines the values of several systems into one figure per round. Skips rounds that lack a
+/// value.
 fn by_round(
     cell: &Cell,
     metric: &str,
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
     use crate::results::Series;
 
-    /// A cell with three rounds of each system's requests a second.
+    /// Returns a cell with three rounds of each system's requests per second.
     fn cell(systems: &[(&str, [f64; 3])]) -> Cell {
         let systems = systems.iter().map(|(name, values)| {
             let sample = |value: &f64| BTreeMap::from([("iops".to_owned(), *value)]);
@@ -264,7 +266,7 @@ mod tests {
         let of = |peers: &[&str], figure| judged(&all, peers, with(figure, 1.0, Side::AtMost));
         let sum = of(&["b", "c"], Figure::OverSum);
         assert_eq!((sum.ratio.median, sum.passed), (0.6, Some(true)));
-        // The best of each round is another one; the leader is the one with the best median.
+        // The best peer differs between rounds. The leader is the peer with the best median.
         assert_eq!(of(&["b", "c"], Figure::OverBest).ratio.min, 3.0 / 9.0);
         assert_eq!(of(&["b", "c"], Figure::OverLeader).ratio.min, 1.0);
         let alone = of(&[], Figure::Alone);

@@ -1,4 +1,4 @@
-//! Which CPU runs what, and how much of it a process used.
+//! CPU placement, and CPU time of processes and threads.
 
 mod others;
 mod stat;
@@ -13,16 +13,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub use others::others_time_s;
 use stat::{ProcessStat, seconds};
 
-/// CPUs that the calling thread may use.
+/// Returns the CPUs that the calling thread may use.
 ///
 /// # Errors
-/// If the system does not tell.
+/// The kernel does not report the affinity.
 pub fn allowed() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).context("cannot read this thread's CPUs")?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Where client and backend run.
+/// CPUs of client and backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// CPU of the client.
@@ -32,18 +32,18 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The first CPU for the backend, the second for the client. With a single CPU both share it,
-    /// which makes every polling figure worthless; [`Placement::is_shared`] tells.
+    /// Places the backend on the first CPU and the client on the second. With a single CPU both
+    /// share it, which makes every polling figure worthless. [`Placement::is_shared`] reports that.
     ///
     /// # Errors
-    /// If the system does not tell the CPUs.
+    /// The kernel does not report the affinity.
     pub fn choose() -> Result<Self> {
         let cpus = allowed()?;
         let backend = *cpus.first().context("this thread has no CPU")?;
         Ok(Self { backend, client: *cpus.get(1).unwrap_or(&backend) })
     }
 
-    /// True if client and backend share a CPU.
+    /// Returns whether client and backend share a CPU.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.client == self.backend
@@ -53,7 +53,7 @@ impl Placement {
 /// Pins the calling thread to one CPU.
 ///
 /// # Errors
-/// If the system refuses.
+/// The kernel refuses.
 pub fn pin(cpu: usize) -> Result<()> {
     ensure!(cpu < CpuSet::MAX_CPU, "there is no CPU {cpu}");
     let mut set = CpuSet::new();
@@ -61,11 +61,11 @@ pub fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
 }
 
-/// Runs `start` with the calling thread on `cpu`, so that the processes it starts stay there, then
-/// gives the thread its CPUs back.
+/// Runs `start` with the calling thread on `cpu`, so that the processes it starts stay there. Then
+/// restores the thread's CPUs.
 ///
 /// # Errors
-/// What `start` gives, or a refusal of the system.
+/// `start` fails, or the kernel refuses the affinity.
 pub fn started_on<T>(cpu: usize, start: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = sched_getaffinity(None).context("cannot read this thread's CPUs")?;
     pin(cpu)?;
@@ -74,47 +74,47 @@ pub fn started_on<T>(cpu: usize, start: impl FnOnce() -> Result<T>) -> Result<T>
     started
 }
 
-/// CPU time that all threads of a process used, in seconds.
+/// Returns the CPU time of all threads of a process, in seconds.
 ///
-/// The scheduler's own counters are read, in nanoseconds. A thread that ends takes its time with it;
-/// where the process's total in ticks has more, that counts.
+/// Reads the scheduler's counters of the threads, in nanoseconds. They lack threads that have
+/// ended. If the process total in ticks is larger, that total counts.
 ///
 /// # Errors
-/// If the process is gone.
+/// The process does not exist.
 pub fn process_time_s(pid: u32) -> Result<f64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let mut nanoseconds = 0u64;
     for task in tasks.with_context(|| format!("process {pid} is gone"))? {
-        // A thread may end between the listing and the reading.
+        // A thread may end between listing and reading.
         nanoseconds += task_time_ns(&task.context("cannot list threads")?.path()).unwrap_or(0);
     }
     let exact = nanoseconds as f64 / 1e9;
     let ticks = ProcessStat::of(pid).map_or(0, |stat| stat.own);
-    // One tick each of user and system time is rounding, not a lost thread.
+    // A difference of one tick each of user and system time is rounding, not an ended thread.
     Ok(exact.max(seconds(ticks.saturating_sub(2))))
 }
 
-/// How often threads of a process gave up their CPU by themselves: each is a sleep.
+/// Returns the number of voluntary context switches of a process. Each one is a sleep.
 ///
-/// A thread that ends takes its count with it.
+/// Does not include threads that have ended.
 ///
 /// # Errors
-/// If the process is gone.
+/// The process does not exist.
 pub fn voluntary_switches(pid: u32) -> Result<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let mut count = 0;
     for task in tasks.with_context(|| format!("process {pid} is gone"))? {
         let status = task.context("cannot list threads")?.path().join("status");
-        // A thread may end between the listing and the reading.
+        // A thread may end between listing and reading.
         count += fs::read_to_string(status).ok().and_then(|text| switches(&text)).unwrap_or(0);
     }
     Ok(count)
 }
 
-/// How often the calling thread gave up its CPU by itself.
+/// Returns the number of voluntary context switches of the calling thread.
 ///
 /// # Errors
-/// If the system does not tell.
+/// The kernel does not report it.
 pub fn thread_switches() -> Result<u64> {
     let path = "/proc/thread-self/status";
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
@@ -126,10 +126,10 @@ fn switches(status: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// CPU time that a thread of this process used, in seconds.
+/// Returns the CPU time of a thread of this process, in seconds.
 ///
 /// # Errors
-/// If the thread is gone.
+/// The thread does not exist.
 pub fn own_thread_time_s(thread: Pid) -> Result<f64> {
     let task = format!("/proc/self/task/{}", thread.as_raw_nonzero());
     let ns = task_time_ns(Path::new(&task)).with_context(|| format!("{task} is gone"))?;
@@ -141,7 +141,7 @@ fn task_time_ns(task: &Path) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// CPU time of the calling thread, in seconds.
+/// Returns the CPU time of the calling thread, in seconds.
 #[must_use]
 pub fn thread_time_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -156,7 +156,7 @@ mod tests {
     fn a_sleep_is_a_switch() {
         let text = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!((switches(text), switches("nonsense")), (Some(42), None));
-        // Threads of other tests end and take theirs with them: no more can be said of the sum.
+        // Threads of other tests end and take their counts with them, so the sum may fall.
         voluntary_switches(std::process::id()).unwrap();
         let before = thread_switches().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));

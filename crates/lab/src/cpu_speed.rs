@@ -1,11 +1,15 @@
-//! How two CPUs do at the moment.
+//! Current speed of two CPUs.
 //!
-//! A CPU of a virtual machine is a thread of some core of its host, and another one whenever the host
-//! likes. The core's other thread may be somebody else's, or our own other CPU: code has about half its
-//! speed then. The two may have a cache in common, or be so far apart that a line takes five times as
-//! long from one to the other. All of that changes within tenths of a second, and no counter tells: it is
-//! not steal. What is measured meanwhile is the placement. So whoever measures asks before and
-//! after, while nothing else of his runs on those CPUs.
+//! A virtual machine's CPU is a thread of its host, which may move it to another core at any time.
+//! If the core's other hardware thread is busy, code runs at about half speed. That thread may
+//! belong to another VM, or be our own other CPU.
+//!
+//! The two CPUs may share a cache, or a cache line may take five times as long between them. All of
+//! that changes within tenths of a second. No counter shows it, because it is not steal time.
+//! Without a check, an experiment would measure the placement.
+//!
+//! An experiment therefore measures the speed before and after its sample, while nothing else of it
+//! runs on those CPUs.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,34 +19,36 @@ use anyhow::{Context, Result};
 
 use crate::cpu;
 
-/// With less they are not what they can be: see [`CpuPairSpeed::now`].
+/// Least relative speed of undisturbed CPUs: see [`CpuPairSpeed::now`].
 pub const UNDISTURBED: f64 = 0.9;
-/// One reading is the median of so many, each so long: an interrupt spoils one of them.
+/// Readings per sample. A sample is their median, because an interrupt spoils one of them.
 const READINGS: usize = 5;
 const READING: Duration = Duration::from_micros(200);
-/// Times that a line goes to the other CPU and back.
+/// Round trips of a cache line between the CPUs.
 const HOPS: u32 = 2000;
-/// A line that takes so many times as long as at best has further to go, and is no noise.
+/// Ratio of the round trip over the shortest one above which the CPUs count as far apart. Smaller
+/// ratios are noise.
 const FAR: f64 = 2.0;
-/// How long the best pace is looked for at first, and how often.
+/// Duration of the initial search for the highest speed, and the pause between its samples.
 const SEARCH: Duration = Duration::from_secs(3);
 const EVERY: Duration = Duration::from_millis(5);
-/// How long looks take that nobody minds.
+/// Longest wait after which `settle` need not run.
 const FEW: Duration = Duration::from_millis(20);
-/// For so long after many looks a switch of ours may know of them: they take the CPUs that it measures before it
-/// spins, by four measures that are 100 ms apart, and while they leave too little it does not.
+/// Duration of a settling run after a longer wait. A switch under test measures the CPU share of
+/// other work before it polls: four times, 100 ms apart. It does not poll while these CPUs leave
+/// too little. The settling run lets it notice that the waiting has ended.
 pub const SETTLES: Duration = Duration::from_millis(450);
 
-/// What one look at both shows.
+/// Speed sample of both CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct SpeedSample {
-    /// Steps in a microsecond of each while the other one works too.
+    /// Steps per microsecond of each CPU while both work.
     speed: [f64; 2],
-    /// Nanoseconds for a line to the other one and back.
+    /// Round trip of a cache line in nanoseconds.
     hop_ns: f64,
 }
 
-/// Two CPUs, and the best that was seen of them.
+/// Speed of two CPUs relative to the highest speed so far.
 #[derive(Debug)]
 pub struct CpuPairSpeed {
     cpus: [usize; 2],
@@ -50,10 +56,10 @@ pub struct CpuPairSpeed {
 }
 
 impl CpuPairSpeed {
-    /// Watches two CPUs for some seconds, on which nothing else should run.
+    /// Samples two CPUs for some seconds. Nothing else should run on them.
     ///
     /// # Errors
-    /// If this process may not run on one of them.
+    /// This process may not run on one of the CPUs.
     pub fn of(cpus: [usize; 2]) -> Result<Self> {
         let best = SpeedSample { speed: [0.0; 2], hop_ns: f64::INFINITY };
         let mut cpu_pair_speed = Self { cpus, best };
@@ -65,20 +71,22 @@ impl CpuPairSpeed {
         Ok(cpu_pair_speed)
     }
 
-    /// How fast the slower one of them works while both do, over the best that was seen so far; less if they
-    /// are far from each other, where they were near before. At most 1. Takes a few milliseconds.
+    /// Returns the speed of the slower CPU while both work, relative to its highest speed so far.
+    /// The value is at most 1. It is lower if the CPUs are far apart now and were near before.
+    /// Takes a few milliseconds.
     ///
     /// # Errors
-    /// If this process may not run on one of them.
+    /// This process may not run on one of the CPUs.
     pub fn now(&mut self) -> Result<f64> {
         Ok(self.judge(look(self.cpus)?))
     }
 
-    /// Waits until nobody is in their way, at most so long. Returns the pace then, see [`CpuPairSpeed::now`]. Where that
-    /// took many looks, has `settle` run what is measured for [`SETTLES`] before the last of them.
+    /// Waits until the CPUs are undisturbed, at most until `deadline`. Returns the speed, see
+    /// [`CpuPairSpeed::now`]. After a longer wait, calls `settle` before the last sample. `settle`
+    /// must run the measured systems for [`SETTLES`].
     ///
     /// # Errors
-    /// If this process may not run on one of them; those of `settle`.
+    /// This process may not run on one of the CPUs, or `settle` fails.
     pub fn undisturbed(
         &mut self,
         deadline: Instant,
@@ -93,7 +101,7 @@ impl CpuPairSpeed {
                 }
                 break;
             }
-            // Nobody tells when the host has placed them anew.
+            // The host sends no event when it moves the CPUs.
             std::thread::sleep(EVERY);
         }
         settle()?;
@@ -107,7 +115,7 @@ impl CpuPairSpeed {
             pace = pace.min(now / *best);
         }
         if pace >= UNDISTURBED {
-            // A line within one core is faster still, but then they are one.
+            // The round trip is shorter within one core, but then the two CPUs share it.
             self.best.hop_ns = self.best.hop_ns.min(speed_sample.hop_ns);
         }
         let apart = speed_sample.hop_ns / self.best.hop_ns;
@@ -115,13 +123,14 @@ impl CpuPairSpeed {
     }
 }
 
-/// Both work at once, then send a line to and fro. One CPU that stands for both works alone.
+/// Measures both CPUs at the same time, then the round trip of a cache line. If both are the same
+/// CPU, only measures its speed.
 fn look([here, there]: [usize; 2]) -> Result<SpeedSample> {
     if here == there {
         let speed = cpu::started_on(here, || Ok(reading()))?;
         return Ok(SpeedSample { speed: [speed; 2], hop_ns: 1.0 });
     }
-    // The two threads must not be on one CPU: each waits for the other.
+    // The two threads spin for each other, so they must not share a CPU.
     cpu::started_on(there, || Ok(()))?;
     let line = Line::default();
     let other = || {
@@ -143,7 +152,7 @@ fn look([here, there]: [usize; 2]) -> Result<SpeedSample> {
     Ok(SpeedSample { speed: [mine, theirs], hop_ns })
 }
 
-/// A cache line of its own, that two threads write in turn: one after even numbers, one after odd ones.
+/// Cache line that two threads write in turn: one after even numbers, one after odd ones.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU32);
@@ -159,7 +168,8 @@ impl Line {
         }
     }
 
-    /// Sends it there and back; nanoseconds for each time, without the first tenth.
+    /// Sends the line back and forth. Returns the mean round trip in nanoseconds, without the first
+    /// tenth.
     fn ask(&self) -> f64 {
         let mut start = Instant::now();
         for hop in 0..HOPS {
@@ -180,7 +190,7 @@ impl Line {
     }
 }
 
-/// Steps in a microsecond on the CPU on which this runs.
+/// Returns the steps per microsecond on the current CPU.
 fn reading() -> f64 {
     let mut all = [0.0; READINGS];
     for one in &mut all {
@@ -194,7 +204,7 @@ fn reading() -> f64 {
     all[READINGS / 2]
 }
 
-/// Some steps that keep all units of a core busy, since none waits for another.
+/// Runs independent steps, which keep all units of a core busy. Returns their number.
 fn work() -> u32 {
     const STEPS: u32 = 1000;
     let table = black_box([3u64; 64]);

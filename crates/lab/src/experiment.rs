@@ -1,4 +1,4 @@
-//! The frame of every experiment: cells, systems, rounds, samples.
+//! Framework of all experiments: cells, systems, rounds, samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,118 +6,117 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-use crate::blk::peer::PeerArgument;
 pub use crate::comparison::{Bound, Comparison, Figure, Side};
 use crate::comparison::{compare, unjudged};
 use crate::host::{Host, HostTime, load};
 use crate::interrupted::Interrupted;
+use crate::peer::PeerArgument;
 pub use crate::plot::{PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 use crate::progress::Progress;
 use crate::results::{Cell, Results, Run, Series};
 
-/// What one sample measured: names with their unit to values, for example `p50_us`.
+/// Values of one sample by metric. The name of a metric ends with its unit, for example `p50_us`.
 pub type Sample = BTreeMap<String, f64>;
 
-/// A set-up in which systems are compared.
+/// Setup in which systems are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellPlan {
     /// Short name, unique in the plan.
     pub id: String,
-    /// What a reader calls it.
+    /// Title for the reader.
     pub title: String,
-    /// The systems, in the order in which they take turns, and in the next round backwards.
+    /// Systems in the order in which they run. The next round runs them backwards.
     pub systems: Vec<String>,
 }
 
-/// All that is measured in one run.
+/// Plan of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// The cells.
+    /// Cells of the run.
     pub cells: Vec<CellPlan>,
-    /// How often every system of every cell has its turn.
+    /// Rounds: samples of every system in every cell.
     pub rounds: usize,
-    /// Turns are short and count only beside their neighbours: all rounds of a cell come before the
-    /// next cell, and no turn is repeated.
+    /// True if samples are short and only compare with their neighbours. All rounds of a cell then
+    /// precede the next cell, and no sample is repeated.
     pub paired: bool,
-    /// The metric that comparisons are about, unless they name another.
+    /// Default metric of the comparisons.
     pub metric: String,
-    /// What is compared.
+    /// Comparisons to judge after the run.
     pub comparisons: Vec<Comparison>,
-    /// Versions of everything measured.
+    /// Versions of all measured programs.
     pub versions: BTreeMap<String, String>,
-    /// What a reader must know to read the figures.
+    /// Notes that a reader needs to understand the figures.
     pub notes: Vec<String>,
-    /// What is drawn beside the picture of every cell.
+    /// Plots in addition to the plot of every cell.
     pub plots: Vec<PlotPlan>,
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Under a minute: fewer cells, short windows.
+    /// True for a run of less than a minute: fewer cells, short windows.
     pub quick: bool,
-    /// Rounds instead of the experiment's own number.
+    /// Number of rounds. `None` means the experiment's default.
     pub rounds: Option<usize>,
-    /// Window of one sample in milliseconds instead of the experiment's own.
+    /// Window of one sample in milliseconds. `None` means the experiment's default.
     pub window_ms: Option<u64>,
-    /// Only cells whose id contains this.
+    /// Only cells whose id contains this text.
     pub only: Option<String>,
-    /// A control run: peers measured against themselves, in the places of our systems. Ratios other
-    /// than 1 are the noise of the method on this host.
+    /// True for a control run, in which peers take the place of our systems. Ratios other than 1
+    /// are the noise of the method on this host.
     pub control: bool,
-    /// Where images are made; a file system that knows direct I/O.
+    /// Directory for images, on a file system with direct I/O.
     pub scratch: Option<std::path::PathBuf>,
-    /// Backends that somebody else has started, to be measured beside the others.
+    /// Backends that the user has started, as additional peers.
     pub peers: Vec<PeerArgument>,
 }
 
-/// An experiment that can be set up.
+/// Experiment that can be prepared and run.
 pub trait Experiment {
-    /// Its name on the command line and in file names.
+    /// Returns the name on the command line and in file names.
     fn name(&self) -> &'static str;
 
-    /// What it shows, in one line.
+    /// Returns a summary of one line.
     fn summary(&self) -> &'static str;
 
-    /// True if backends that somebody else has started can join it.
+    /// Returns whether backends that the user has started can take part.
     fn takes_peers(&self) -> bool {
         false
     }
 
-    /// Makes images, looks for programs, decides what is measured.
+    /// Creates images, finds programs and makes the plan.
     ///
     /// # Errors
-    /// What is missing, with the next step.
+    /// A requirement is missing. The error names the remedy.
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>>;
 }
 
-/// An experiment ready to run. Dropping it removes what it made.
+/// Prepared experiment. Dropping it removes its files.
 pub trait Prepared {
-    /// What will be measured.
+    /// Returns the plan.
     fn plan(&self) -> &Plan;
 
-    /// Measures one system of one cell once, from start to end: nothing of it still runs after.
+    /// Measures one system of one cell once. Nothing of the sample runs afterwards.
     ///
     /// # Errors
-    /// A system that does not start, or a sample with errors in it.
+    /// The system does not start, or the sample contains errors.
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample>;
 }
 
-/// CPUs of foreign work, and of those that a hypervisor kept from this machine, above which a sample is
-/// measured again, while the budget lasts. It is about the host alone: what the sample shows plays no
-/// part in the decision.
+/// Most CPUs of other work and of steal time in a good sample. A noisier sample is repeated while
+/// the budget lasts. The values of the sample play no part in this decision.
 pub(crate) const NOISY_CPUS: f64 = 0.25;
 
-/// Repeated turns at most, as one in so many of all turns.
+/// Divisor of the budget: at most one repeated sample for this number of samples.
 const REPEATS_ONE_IN: usize = 4;
 
-/// Times that one turn is repeated at most.
+/// Most repetitions of one sample.
 const REPEATS_PER_TURN: usize = 2;
 
-/// Runs an experiment to its end. `stop` is looked at between samples.
+/// Runs an experiment to its end. Checks `stop` between samples.
 ///
 /// # Errors
-/// What the experiment gives, or an interruption.
+/// The experiment fails, or the run is interrupted.
 pub fn run(
     experiment: &dyn Experiment,
     options: &Options,
@@ -147,7 +146,8 @@ pub fn run(
             let measure = || observed(|| prepared.measure(c, s));
             let sample = quietest(measure, &mut budget);
             if stop.load(Ordering::Relaxed) {
-                // Whoever was interrupted with us may have failed for that reason.
+                // A signal to the process group also ends child processes, so the sample may have
+                // failed for that reason.
                 return Err(Interrupted.into());
             }
             let sample =
@@ -165,7 +165,7 @@ pub fn run(
     Ok(Results { run, cells, compared, unjudged })
 }
 
-/// Rounds and cells, in the order in which they come.
+/// Returns pairs of round and cell in the order of the run.
 fn order(plan: &Plan) -> Vec<(usize, usize)> {
     let (rounds, cells) = (0..plan.rounds, 0..plan.cells.len());
     if plan.paired {
@@ -174,12 +174,12 @@ fn order(plan: &Plan) -> Vec<(usize, usize)> {
     rounds.flat_map(|round| cells.clone().map(move |cell| (round, cell))).collect()
 }
 
-/// Who has which turn in a round: A B, then B A, so that nobody always comes after the other.
+/// Returns the order of the systems in a round: A B, then B A, so that no system always runs last.
 fn turns_of(round: usize, systems: usize) -> Vec<usize> {
     if round.is_multiple_of(2) { (0..systems).collect() } else { (0..systems).rev().collect() }
 }
 
-/// Measures once, and again while the host was busy with other work; keeps the quietest sample.
+/// Measures, and repeats while other work disturbed the sample. Returns the least disturbed sample.
 fn quietest(mut measure: impl FnMut() -> Result<Sample>, budget: &mut usize) -> Result<Sample> {
     let noise = |sample: &Sample| {
         let cpus = |metric| sample.get(metric).copied().unwrap_or(0.0);
@@ -199,7 +199,7 @@ fn quietest(mut measure: impl FnMut() -> Result<Sample>, budget: &mut usize) -> 
     Ok(best)
 }
 
-/// Adds what else the host did meanwhile to a sample that says how much it used itself.
+/// Measures a sample and adds the steal time.
 fn observed(measure: impl FnOnce() -> Result<Sample>) -> Result<Sample> {
     let (before, start) = (HostTime::now()?, std::time::Instant::now());
     let mut sample = measure()?;

@@ -1,4 +1,4 @@
-//! fio as a client, and what it says about a run.
+//! Runs fio as a client and parses its report.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -12,19 +12,19 @@ use testkit::process::{PROCESS_DEADLINE, Process, find_tool};
 use crate::cpu;
 use crate::experiment::Sample;
 
-/// What fio asks for.
+/// Load that fio generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// fio's `rw`.
+    /// Value of fio's `rw` option.
     pub(crate) mode: &'static str,
-    /// Bytes of one request.
+    /// Size of one request in bytes.
     pub(crate) bytes: usize,
     /// Requests in flight.
     pub(crate) depth: u16,
 }
 
 impl Load {
-    /// One request at a time.
+    /// Returns the same load with one request in flight.
     pub(crate) const fn alone(self) -> Self {
         Self { depth: 1, ..self }
     }
@@ -34,27 +34,28 @@ impl Load {
     }
 }
 
-/// Where fio's requests go.
+/// Target of fio's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum To<'a> {
-    /// An NBD server's Unix socket, by fio's nbd engine.
+    /// Unix socket of an NBD server, for fio's nbd engine.
     Nbd(&'a Path),
-    /// A file past the page cache, by its io_uring engine.
+    /// File with direct I/O, for fio's io_uring engine.
     Direct(&'a Path),
 }
 
-/// What a run of fio was.
+/// Result of a fio run.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    /// Its figures.
+    /// Figures of the run.
     pub(crate) sample: Sample,
-    /// CPU time of the whole process, in seconds: more than that of the requests.
+    /// CPU time of the whole process in seconds, which includes more than the requests.
     pub(crate) cpu_s: f64,
-    /// How long requests were sent, in seconds.
+    /// Time in seconds during which fio sent requests.
     pub(crate) seconds: f64,
 }
 
-/// Runs fio on `client_cpu` on the first `size` bytes; its report goes into `dir`.
+/// Runs fio on `client_cpu` on the first `size` bytes of the target. fio writes its report to
+/// `dir`.
 pub(crate) fn run(
     to: To<'_>,
     size: u64,
@@ -69,7 +70,7 @@ pub(crate) fn run(
     command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(dir);
     let mut fio = cpu::started_on(client_cpu, || Ok(Process::start(&mut command)?))?;
     let pid = fio.id();
-    // It has ended, but is not reaped yet: its times are still there.
+    // The process has ended but is not reaped yet, so its CPU times are still readable.
     let deadline = window + PROCESS_DEADLINE;
     if testkit::raw::guest::wait_readable(&[fio.ended().as_fd()], deadline)?.is_none() {
         bail!(fio.error("does not end; does the server still answer?"));
@@ -92,7 +93,7 @@ fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String>
             vec!["--ioengine=nbd".into(), uri]
         }
         To::Direct(file) => {
-            // A colon would end the name.
+            // fio separates file names with colons.
             let file = file.display().to_string().replace(':', "\\:");
             vec!["--ioengine=io_uring".into(), "--direct=1".into(), format!("--filename={file}")]
         }
@@ -106,7 +107,7 @@ fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String>
         "--time_based".into(),
         format!("--runtime={}ms", window.as_millis()),
         "--thread".into(),
-        // Nothing that is fio's own work and not the engine's.
+        // These options disable fio's own bookkeeping and leave the work of the engine.
         "--norandommap".into(),
         "--disable_slat=1".into(),
         "--disable_lat=1".into(),
@@ -116,9 +117,9 @@ fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String>
     all
 }
 
-/// Reads fio's report: the figures, and how long it ran in seconds.
+/// Parses fio's report. Returns the figures and the run time in seconds.
 fn figures(report: &str, load: Load) -> Result<(Sample, f64)> {
-    // Warnings may stand before it.
+    // Warnings may precede the JSON.
     let json = report.find('{').map_or("", |at| &report[at..]);
     let report: Value = serde_json::from_str(json).context("fio's report is no JSON")?;
     let job = &report["jobs"][0];

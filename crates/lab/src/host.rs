@@ -1,4 +1,4 @@
-//! Facts of the host, and what else ran while something was measured.
+//! Facts about the host, and its CPU time during a sample.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use testkit::process::{find_binary, find_tool};
 
-/// What a reader needs to know to judge figures of this host.
+/// Facts that a reader needs to judge figures of this host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Model name of the first CPU.
@@ -19,7 +19,7 @@ pub struct Host {
     pub memory_mib: u64,
     /// Kernel release.
     pub kernel: String,
-    /// True if the CPU says that it is virtual.
+    /// True if the CPU reports a hypervisor.
     pub virtual_machine: bool,
     /// Load average of one minute at the start.
     pub load_before: f64,
@@ -28,7 +28,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Reads the facts; the load at the end is set to the one now.
+    /// Reads the facts. Sets both load averages to the current one.
     #[must_use]
     pub fn read() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -51,14 +51,14 @@ impl Host {
     }
 }
 
-/// Load average of one minute, 0 if unknown.
+/// Returns the load average of one minute, or 0 if unknown.
 #[must_use]
 pub fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|v| v.parse().ok()).unwrap_or(0.0)
 }
 
-/// First line of a program's `--version`, or why there is none.
+/// Returns the first line of a program's `--version`, or the reason why there is none.
 #[must_use]
 pub fn version_of(program: &std::path::Path) -> String {
     match Command::new(program).arg("--version").output() {
@@ -70,16 +70,16 @@ pub fn version_of(program: &std::path::Path) -> String {
     }
 }
 
-/// A program of the system: what tables call it, its name, the Debian package that has it.
+/// External program: its name in tables, its program name, and its Debian package.
 pub type Tool = (&'static str, &'static str, &'static str);
 
 /// `qemu-storage-daemon`.
 pub const QSD: Tool = ("qsd", "qemu-storage-daemon", "qemu-system-common");
 
-/// Versions of all that a run measures: tools, and one of our programs.
+/// Returns the versions of all measured programs: tools and one of our own programs.
 ///
 /// # Errors
-/// What is missing, with the next step.
+/// A program is missing. The error names the remedy.
 pub fn versions(tools: &[Tool], ours: Option<&str>) -> Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::new();
     for (name, program, package) in tools {
@@ -94,17 +94,17 @@ pub fn versions(tools: &[Tool], ours: Option<&str>) -> Result<BTreeMap<String, S
 /// CPU time of the whole host, in seconds since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct HostTime {
-    /// Everything that is not idle and not steal.
+    /// CPU time that is neither idle nor steal.
     pub busy_s: f64,
-    /// Time that the hypervisor gave to others.
+    /// Steal time, which the hypervisor gave to other VMs.
     pub steal_s: f64,
 }
 
 impl HostTime {
-    /// Reads the counters; their resolution is one tick, 10 ms.
+    /// Reads the counters. Their resolution is one tick, 10 ms.
     ///
     /// # Errors
-    /// If `/proc/stat` is not as it should be.
+    /// `/proc/stat` cannot be read or parsed.
     pub fn now() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         Self::parse(&stat).context("/proc/stat has no cpu line that can be read")

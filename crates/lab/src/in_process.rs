@@ -1,4 +1,4 @@
-//! Servers that are threads of this process, each on a CPU.
+//! Servers on threads of this process, each pinned to a CPU.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::process::Pid;
 
 use crate::cpu;
 
-/// A server that runs.
+/// Server thread in this process.
 #[derive(Debug)]
 pub struct InProcessServer {
     name: &'static str,
@@ -23,11 +23,12 @@ pub struct InProcessServer {
 }
 
 impl InProcessServer {
-    /// Listens at `socket`; a thread on `cpu` takes who comes, until it is told to stop. It is
-    /// connected to once more then, so that it need not look while it waits for somebody.
+    /// Listens at `socket` and runs `serve` on a thread on `cpu`. The thread serves clients until
+    /// the server stops. Stopping sets the flag and connects once more, so `serve` may block in
+    /// `accept`.
     ///
     /// # Errors
-    /// If there is no socket or thread to be had.
+    /// The socket or the thread cannot be created.
     pub fn start(
         name: &'static str,
         socket: PathBuf,
@@ -48,24 +49,24 @@ impl InProcessServer {
         Ok(Self { name, socket, stop, thread: Some(thread), thread_id })
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// CPU time of its thread, in seconds.
+    /// Returns the CPU time of the thread, in seconds.
     ///
     /// # Errors
-    /// If it has ended.
+    /// The thread has ended.
     pub fn time_s(&self) -> Result<f64> {
         cpu::own_thread_time_s(self.thread_id)
     }
 
-    /// Ends it.
+    /// Stops the server.
     ///
     /// # Errors
-    /// What went wrong in it.
+    /// The server failed or panicked.
     pub fn finish(mut self) -> Result<()> {
         match self.end() {
             Some(Ok(result)) => result,
@@ -76,7 +77,7 @@ impl InProcessServer {
     fn end(&mut self) -> Option<std::thread::Result<Result<()>>> {
         let thread = self.thread.take()?;
         self.stop.store(true, Ordering::Relaxed);
-        // It may wait for a client.
+        // Wakes the thread if it waits for a client.
         let _ = UnixStream::connect(&self.socket);
         Some(thread.join())
     }
@@ -84,7 +85,7 @@ impl InProcessServer {
 
 impl Drop for InProcessServer {
     fn drop(&mut self) {
-        // What went wrong matters to nobody any more.
+        // The result is not needed on drop.
         let _ = self.end();
     }
 }

@@ -1,8 +1,8 @@
-//! A run that somebody has ended.
+//! Error of an interrupted run.
 
 use std::fmt;
 
-/// The run was told to stop before its end, so it has no results.
+/// Error of a run that a signal interrupted. Such a run has no results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 

@@ -1,22 +1,26 @@
 //! Experiments: each claim measured against peers in one run.
 //!
 //! # Words
-//! - **System**: something that is measured, ours or a peer.
+//! - **System**: a program that is measured, ours or a peer.
 //! - **Cell**: one set-up in which systems are compared (a medium, a load, a kind of client).
 //! - **Sample**: named figures of one system in one cell, from a fresh start to its end.
-//! - **Round**: every system of every cell has had one turn: A B C, then C B A, so that whatever
-//!   the host does besides hits neighbours alike.
+//! - **Round**: one sample of every system of every cell, A B C, then C B A. So disturbances of the
+//!   host hit neighbouring samples alike.
 //! - **Figure**: what a comparison makes of the samples of a round, most often a ratio.
 //! - **Bar**: what was promised of the median figure. PASS or FAIL.
 //!
 //! # Model
 //! An [`experiment::Experiment`] is prepared into a [`experiment::Plan`] and measured by
-//! [`experiment::run`], which knows nothing of what is measured. [`stats`] judges the ratios of
-//! neighbouring samples and [`judge`] the promises; [`results`] keeps every sample as JSON, [`table`]
-//! prints what a person reads, [`plot`] draws it.
-//! Figures of a busy host are figures of that host: facts, load, steal and foreign CPU time are part
-//! of the results, and where the spread exceeds the gap the report says "no difference shown".
-//! A control run (`--control`) puts peers in the places of our systems: it shows the noise.
+//! [`experiment::run`], which knows nothing of what is measured. [`stats`] evaluates the ratios of
+//! neighbouring samples and [`comparison`] the promises; [`results`] keeps every sample as JSON,
+//! [`table`] prints the tables for readers, [`plot`] draws them. Figures of a busy host are figures
+//! of that host: facts, load, steal and foreign CPU time are part of the results. Where the spread
+//! exceeds the gap the report says "no difference shown". A control run (`--control`) puts peers in
+//! the places of our systems: it shows the noise.
+//!
+//! # Design
+//! This is a program of its own, `ringway-lab`, beside `ringway`. It needs a guest-side front-end,
+//! and nothing that ships may contain one.
 //!
 //! # Errors
 //! A program that is missing, a system that does not start, a request that fails: the run ends with
@@ -26,8 +30,8 @@
 //! Nothing of a sample runs on when it has ended. A sample with a failed request is not a figure.
 //!
 //! # How to test
-//! The statistics and the frame are tested on known figures; `tests/` runs a tiny `blk-baseline` and
-//! checks counts, never speeds.
+//! The statistics and the frame are tested on known figures; `tests/` runs a tiny `blk-baseline`
+//! and checks counts, never speeds.
 #![forbid(unsafe_code)]
 
 pub mod blk;
@@ -41,6 +45,7 @@ pub mod in_process;
 pub mod interrupted;
 pub mod nbd;
 pub mod net;
+pub mod peer;
 pub mod plot;
 pub mod progress;
 pub mod results;
@@ -50,7 +55,7 @@ pub mod table;
 pub mod toolstack;
 pub mod wakeup_cost;
 
-/// Every experiment.
+/// Returns all experiments.
 #[must_use]
 pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     vec![
@@ -75,7 +80,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     ]
 }
 
-/// One test that measures at a time: each wants the CPUs for itself.
+/// Locks out other tests that measure, because each needs the CPUs for itself.
 #[cfg(test)]
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

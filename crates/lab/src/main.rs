@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use lab::blk::peer::PeerArgument;
 use lab::experiment::{self, Experiment, Options};
 use lab::interrupted::Interrupted;
+use lab::peer::PeerArgument;
 use lab::results::Results;
 use lab::{experiments, progress, table};
 
-/// Exit code of wrong usage, as clap has it.
+/// Exit code for wrong usage, as in clap.
 const USAGE: u8 = 2;
-/// Exit codes of what a signal has ended, as shells have it, begin here.
+/// Base of the exit codes after a signal, as in shells.
 const SIGNALLED: usize = 128;
 /// Exit code of a run that completed but missed a bar.
 const BAR_MISSED: u8 = 3;
 
-/// Experiments: each claim measured against peers in one run.
+/// Experiments that measure each claim against peers in one run.
 #[derive(Debug, Parser)]
 #[command(name = "ringway-lab", version)]
 struct Arguments {
@@ -33,12 +33,12 @@ struct Arguments {
 enum Command {
     /// List the experiments.
     List,
-    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit codes: 0 done,
-    /// 1 failed, 2 wrong usage, 3 a bar was missed, 130 Ctrl-C.
+    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit codes: 0
+    /// done, 1 failed, 2 wrong usage, 3 a bar was missed, 130 Ctrl-C.
     Run(RunArguments),
     /// Print the newest results of every experiment, or of one.
     Report {
-        /// The experiment.
+        /// Name of the experiment.
         name: Option<String>,
         /// Directory of results.
         #[arg(long, value_name = "DIR", default_value = "lab-results")]
@@ -48,39 +48,40 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunArguments {
-    /// The experiment; see `list`.
+    /// Name of the experiment; see `list`.
     name: String,
-    /// Under a minute: fewer cells, short windows.
+    /// Run for less than a minute: fewer cells, short windows.
     #[arg(long)]
     quick: bool,
     /// Directory of results.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     out: PathBuf,
-    /// Turns of every system.
+    /// Number of rounds.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Length of one sample in milliseconds.
     #[arg(long, value_name = "MS")]
     window_ms: Option<u64>,
-    /// Only cells whose name contains this, for example `null-4k-d1`.
+    /// Only cells whose name contains this text, for example `null-4k-d1`.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Where images are made [default: /var/tmp].
+    /// Directory for images [default: /var/tmp].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// A vhost-user backend that you have started, for example SPDK's, joins the cells of an experiment
-    /// with one client: its socket, and the process whose CPU time counts. It serves whatever disk you
-    /// gave it (64 MiB at least), so choose cells of the same kind with --only, and the CPU that the
-    /// report names with taskset. One connection is kept for the whole run. Between its turns it is
-    /// stopped (SIGSTOP), because it may spin. May be given again
+    /// Add a running vhost-user backend, for example SPDK's, to the cells of an experiment with one
+    /// client. Give its socket and the process whose CPU time counts. The backend serves the disk
+    /// that you gave it, of at least 64 MiB. So choose cells of the same kind with --only, and use
+    /// taskset to pin it to the CPU that the report names. The lab keeps one connection for the
+    /// whole run. Between its samples, SIGSTOP stops the backend, because it may spin. May be given
+    /// again
     #[arg(long, value_name = "NAME=SOCKET,PID")]
     peer: Vec<PeerArgument>,
-    /// Measure peers in the places of our systems: shows the noise of the method on this host.
+    /// Measure peers in the place of our systems, which shows the noise of the method on this host.
     #[arg(long)]
     control: bool,
 }
 
-/// What was typed is wrong, whatever the host is like.
+/// Usage error, independent of the host.
 #[derive(Debug)]
 struct Wrong(String);
 
@@ -122,7 +123,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
     let by = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let number = usize::try_from(signal).unwrap_or_default();
-        // In this order: whoever sees that it is to stop sees by what.
+        // In this order, code that sees `stop` also sees the signal number.
         signal_hook::flag::register_usize(signal, Arc::clone(&by), number)
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch signals")?;

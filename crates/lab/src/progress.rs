@@ -1,21 +1,21 @@
-//! Progress: a bar on a terminal, one line per tenth elsewhere.
+//! Progress output: a bar on a terminal, one line per tenth of the run elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Somebody who wants to know how far a run is.
+/// Receiver of progress events.
 pub trait Progress {
-    /// The run begins; it has this many turns.
+    /// Starts a run with this number of samples.
     fn start(&mut self, turns: usize);
-    /// A turn begins.
+    /// Starts a sample.
     fn turn(&mut self, what: &str);
-    /// The run ended.
+    /// Ends the run.
     fn finish(&mut self);
 }
 
-/// Nobody.
+/// Receiver that ignores all events.
 #[derive(Debug)]
 pub struct Silent;
 
@@ -25,7 +25,7 @@ impl Progress for Silent {
     fn finish(&mut self) {}
 }
 
-/// A bar on standard error if that is a terminal, plain lines otherwise.
+/// Returns a bar on standard error if that is a terminal, and plain lines otherwise.
 #[must_use]
 pub fn on_stderr() -> Box<dyn Progress> {
     if stderr().is_terminal() { Box::new(Bar(None)) } else { Box::new(Lines::default()) }
@@ -45,7 +45,7 @@ impl Progress for Bar {
 
     fn turn(&mut self, what: &str) {
         if let Some(bar) = &self.0 {
-            // The bar's position is the number of turns that ended: none when the first begins.
+            // The bar counts samples that have ended: none when the first begins.
             if !bar.message().is_empty() {
                 bar.inc(1);
             }
@@ -69,7 +69,7 @@ struct Lines {
 
 impl Lines {
     fn say(&self, text: &str) {
-        // Nobody to tell if standard error is closed.
+        // If standard error is closed, no reader is left.
         let _ = writeln!(stderr(), "{text}");
     }
 

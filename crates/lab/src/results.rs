@@ -1,4 +1,4 @@
-//! What a run leaves behind: one JSON file with everything, one Markdown file to read.
+//! Results of a run: one JSON file with all data, one Markdown file for the reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,25 +17,25 @@ use crate::stats::{Summary, Verdict};
 /// Circumstances of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// When it started, UTC, as `20260131-235959`.
+    /// Start time in UTC, as `20260131-235959`.
     pub started_utc: String,
-    /// A quick run.
+    /// True for a quick run.
     pub quick: bool,
-    /// A control run: peers against themselves.
+    /// True for a control run, in which peers take the place of our systems.
     pub control: bool,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// The metric that comparisons are about.
+    /// Default metric of the comparisons.
     pub metric: String,
-    /// The host.
+    /// Facts about the host.
     pub host: Host,
-    /// Versions of what was measured.
+    /// Versions of the measured programs.
     pub versions: BTreeMap<String, String>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What is drawn beside the picture of every cell.
+    /// Plots in addition to the plot of every cell.
     #[serde(default)]
     pub plots: Vec<PlotPlan>,
 }
@@ -67,16 +67,16 @@ impl Run {
 /// All samples of one system in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// The system.
+    /// Name of the system.
     pub name: String,
     /// One sample per round, in order.
     pub samples: Vec<Sample>,
-    /// Summary of every metric that every sample has.
+    /// Summary of every metric that all samples have.
     pub summary: BTreeMap<String, Summary>,
 }
 
 impl Series {
-    /// Summarises samples.
+    /// Summarizes samples.
     #[must_use]
     pub fn new(name: String, samples: Vec<Sample>) -> Self {
         let names: BTreeSet<String> = samples.iter().flat_map(|s| s.keys().cloned()).collect();
@@ -88,116 +88,118 @@ impl Series {
         Self { name, samples, summary }
     }
 
-    /// One metric's values, a round that lacks it left out.
+    /// Returns one metric's values, without rounds that lack it.
     #[must_use]
     pub fn values(&self, metric: &str) -> Vec<f64> {
         self.samples.iter().filter_map(|s| s.get(metric).copied()).collect()
     }
 
-    /// Median of a metric, 0 if there is none.
+    /// Returns the median of a metric, or 0 if there is none.
     #[must_use]
     pub fn median(&self, metric: &str) -> f64 {
         self.summary.get(metric).map_or(0.0, |s| s.median)
     }
 }
 
-/// One cell.
+/// Results of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Short name.
     pub id: String,
-    /// Name to read.
+    /// Title for the reader.
     pub title: String,
-    /// The systems.
+    /// Results of the systems.
     pub systems: Vec<Series>,
 }
 
-/// One judged comparison.
+/// Judged comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Title of the cell.
     pub cell: String,
-    /// Our system.
+    /// Name of our system.
     pub ours: String,
-    /// The peers.
+    /// Names of the peers.
     pub peers: Vec<String>,
-    /// The metric.
+    /// Compared metric.
     pub metric: String,
-    /// What becomes of a round's samples.
+    /// Figure of a round.
     #[serde(default)]
     pub figure: Figure,
-    /// That figure, round by round; for most a ratio of ours over theirs.
+    /// Summary of the figure over the rounds. For most figures this is a ratio of ours over the
+    /// peers.
     pub ratio: Summary,
-    /// What they show.
+    /// Verdict on the ratios.
     pub verdict: Verdict,
-    /// What was promised.
+    /// Bar for the median, if one is promised.
     pub bar: Option<f64>,
-    /// On which side of it the median must be.
+    /// Side of the bar on which the median must be.
     #[serde(default)]
     pub side: Side,
-    /// Whether the promise was kept, in one way or the other.
+    /// True if the bar or the alternative bar is met. `None` without a bar.
     pub passed: Option<bool>,
-    /// Why it was judged so, where that is not plain.
+    /// Reason of the judgement where the figures alone do not show it.
     #[serde(default)]
     pub note: Option<String>,
-    /// The other way.
+    /// Alternative bar.
     #[serde(default)]
     pub bound: Option<ComparedBound>,
-    /// CPUs that foreign work took in the cell's most disturbed system, median of its samples.
+    /// CPUs of other work, median of the samples of the cell's most disturbed system.
     #[serde(default)]
     pub other_cpus: f64,
 }
 
-/// How near a system came to what its client can get at all.
+/// Comparison with the reply-only system, the upper bound for any server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComparedBound {
-    /// The system that does nothing but answer.
+    /// Name of the reply-only system.
     pub system: String,
-    /// Ratios of ours over its, pairwise per round.
+    /// Ratios of ours over the reply-only system, per round.
     pub ratio: Summary,
-    /// How near is near enough.
+    /// Least median ratio that passes.
     pub bar: f64,
-    /// It came near to every peer itself; otherwise it was disturbed and counts for nothing.
+    /// True if the reply-only system is itself near or above every peer. Otherwise it was disturbed
+    /// and does not count.
     pub holds: bool,
 }
 
-/// The files of a run.
+/// Files of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// Everything.
+    /// Path of the JSON file with all data.
     pub json: PathBuf,
-    /// What a person reads.
+    /// Path of the Markdown report.
     pub markdown: PathBuf,
-    /// What a person looks at.
+    /// Paths of the plots.
     pub plots: Vec<PathBuf>,
 }
 
-/// A whole run.
+/// Results of a whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Circumstances.
+    /// Circumstances of the run.
     pub run: Run,
-    /// Figures.
+    /// Results of the cells.
     pub cells: Vec<Cell>,
-    /// Judgements.
+    /// Judged comparisons.
     pub compared: Vec<Compared>,
-    /// Bars for which there is no figure, in words.
+    /// Descriptions of bars without a figure.
     #[serde(default)]
     pub unjudged: Vec<String>,
 }
 
 impl Results {
-    /// True unless a bar was missed, or could not be judged.
+    /// Returns whether all bars were met. A bar without a figure counts as missed.
     #[must_use]
     pub fn all_bars_passed(&self) -> bool {
         self.unjudged.is_empty() && self.compared.iter().all(|c| c.passed != Some(false))
     }
 
-    /// Writes `EXPERIMENT-STAMP.json`, `.md` and `.svg` into a directory, and one more picture
-    /// `EXPERIMENT-STAMP-NAME.svg` for each that the experiment wants; gives their paths.
+    /// Writes `EXPERIMENT-STAMP.json`, `.md` and `.svg` into a directory. Also writes
+    /// `EXPERIMENT-STAMP-NAME.svg` for each additional plot of the experiment. Returns the paths.
     ///
     /// # Errors
-    /// If the directory cannot be written.
+    /// The directory cannot be written.
     pub fn write(&self, dir: &Path) -> Result<Written> {
         fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let stem = format!("{}-{}", self.run.experiment, self.run.started_utc);
@@ -216,10 +218,11 @@ impl Results {
         Ok(Written { json, markdown, plots })
     }
 
-    /// Reads the newest results of an experiment, or of each if none is named, oldest name first.
+    /// Reads the newest results of an experiment, or of all experiments if `experiment` is `None`,
+    /// sorted by name.
     ///
     /// # Errors
-    /// If the directory or a file in it cannot be read.
+    /// The directory or a file in it cannot be read.
     pub fn newest(dir: &Path, experiment: Option<&str>) -> Result<Vec<Self>> {
         let entries = fs::read_dir(dir)
             .with_context(|| format!("cannot read {}; run an experiment first", dir.display()))?;
@@ -240,7 +243,7 @@ impl Results {
     }
 }
 
-/// The experiment in a file name `EXPERIMENT-STAMP.json`; `None` for other files.
+/// Returns the experiment of a file name `EXPERIMENT-STAMP.json`, or `None` for other files.
 fn experiment_of(path: &Path) -> Option<String> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let (name, time) = stem.rsplit_once('-')?;
@@ -250,7 +253,7 @@ fn experiment_of(path: &Path) -> Option<String> {
     (digits(date, 8) && digits(time, 6)).then(|| name.to_owned())
 }
 
-/// Seconds since 1970 as `YYYYMMDD-HHMMSS`, by the usual calendar arithmetic on eras of 400 years.
+/// Formats seconds since 1970 as `YYYYMMDD-HHMMSS`, with calendar arithmetic on eras of 400 years.
 fn utc_stamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
     let shifted = days + 719_468;

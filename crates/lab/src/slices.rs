@@ -1,4 +1,4 @@
-//! A measurement in slices, of which those count in which the host left the CPUs alone.
+//! Measurement in slices, of which only the least disturbed count.
 
 use std::time::{Duration, Instant};
 
@@ -9,26 +9,27 @@ use crate::experiment::Sample;
 
 /// Slices whose mean counts.
 pub const SLICES: usize = 3;
-/// Slices that are looked at, at most.
+/// Most slices that are measured.
 const MOST: usize = 30;
-/// Starts whose mean a sample is. Each draws anew where its buffers lie, and with that how many of them are in
-/// caches.
+/// Starts whose mean is one sample. Each start places its buffers anew, which changes how many of
+/// them fit in caches.
 pub const STARTS: usize = 4;
 
-/// What was measured, and the pace of the CPUs, the lower one of before and after.
+/// Slice of a measurement, with the speed of the CPUs.
 #[derive(Debug)]
 pub struct Slice {
-    /// See [`crate::cpu_speed::CpuPairSpeed::now`].
+    /// Lower speed of before and after the slice, see [`crate::cpu_speed::CpuPairSpeed::now`].
     pub pace: f64,
-    /// What was measured.
+    /// Values of the slice.
     pub sample: Sample,
 }
 
-/// The mean of those slices in which the CPUs were the least disturbed, and the lowest pace of them. Undisturbed
-/// ones are waited for, so long at most: `take` measures one, and is told until when it may wait.
+/// Returns the mean of the least disturbed slices, with the lowest speed among them. Waits at most
+/// `patience` for undisturbed slices. `take` measures one slice and receives the time until which
+/// it may wait.
 ///
 /// # Errors
-/// Those of `take`.
+/// `take` fails.
 pub fn least_disturbed(
     patience: Duration,
     mut take: impl FnMut(Instant) -> Result<Slice>,
@@ -44,7 +45,7 @@ pub fn least_disturbed(
     Ok(best(slices))
 }
 
-/// What a slice shows plays no part in the choice.
+/// Selects the slices by CPU speed alone. The measured values play no part in the choice.
 fn best(mut slices: Vec<Slice>) -> Sample {
     slices.sort_by(|a, b| b.pace.total_cmp(&a.pace));
     slices.truncate(SLICES);
@@ -54,10 +55,11 @@ fn best(mut slices: Vec<Slice>) -> Sample {
     sample
 }
 
-/// The mean of some starts, each of which may wait for so long; in a quick run of one, which takes what there is.
+/// Returns the mean of several starts, each of which may wait up to `patience`. A quick run has one
+/// start and does not wait.
 ///
 /// # Errors
-/// Those of `start`.
+/// `start` fails.
 pub fn of_starts(
     quick: bool,
     patience: Duration,
@@ -67,7 +69,7 @@ pub fn of_starts(
     waits.into_iter().map(start).collect::<Result<_>>().map(mean)
 }
 
-/// The mean of each metric of samples that have the same ones.
+/// Returns the mean of each metric. All samples must have the same metrics.
 fn mean(samples: Vec<Sample>) -> Sample {
     let count = samples.len() as f64;
     let mut all = Sample::new();

@@ -1,12 +1,13 @@
 //! Medians, spreads and ratios: pure functions of numbers.
 //!
-//! Two systems are compared by the ratios of neighbouring samples: sample `i` of one over sample `i`
-//! of the other, taken right after it. The median of the ratios is the result; their spread decides
-//! whether a difference was shown at all.
+//! Two systems are compared by the ratios of neighbouring samples: sample `i` of one over sample
+//! `i` of the other, taken right after it. The median of the ratios is the result. Their spread
+//! decides whether a difference was shown.
 
 use serde::{Deserialize, Serialize};
 
-/// From this many samples on the spread is the interquartile range; below, the whole range.
+/// Least number of samples for which the spread is the interquartile range. Below it, the spread is
+/// the whole range.
 const QUARTILES_FROM: usize = 8;
 
 /// Order statistics of one metric over the rounds.
@@ -16,18 +17,18 @@ pub struct Summary {
     pub count: usize,
     /// Median.
     pub median: f64,
-    /// Smallest.
+    /// Smallest value.
     pub min: f64,
-    /// Largest.
+    /// Largest value.
     pub max: f64,
     /// Lower border of the spread: first quartile, or the smallest of fewer than 8 samples.
     pub low: f64,
-    /// Upper border of the spread.
+    /// Upper border of the spread: third quartile, or the largest of fewer than 8 samples.
     pub high: f64,
 }
 
 impl Summary {
-    /// Summarises samples; `None` without any, or if one is not a number.
+    /// Summarizes samples. Returns `None` without samples, or if one is not a number.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.iter().any(|s| s.is_nan()) {
@@ -45,20 +46,20 @@ impl Summary {
         Some(Self { count: sorted.len(), median, min, max, low, high })
     }
 
-    /// Width of the spread in the metric's unit.
+    /// Returns the width of the spread in the metric's unit.
     #[must_use]
     pub fn spread(&self) -> f64 {
         self.high - self.low
     }
 
-    /// Half the spread as a share of the median: the "plus or minus" of a table.
+    /// Returns half the spread as a share of the median: the "plus or minus" of a table.
     #[must_use]
     pub fn relative_half_spread(&self) -> f64 {
         if self.median == 0.0 { 0.0 } else { self.spread() / 2.0 / self.median.abs() }
     }
 }
 
-/// Quantile of sorted samples, linear between neighbours; `q` from 0 to 1.
+/// Returns a quantile of sorted samples, linear between neighbours. `q` is from 0 to 1.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = q * last as f64;
@@ -69,15 +70,15 @@ fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(left + (right - left) * (position - below))
 }
 
-/// Ratios of ours over theirs, round by round; a round that one of them lacks is left out, and so is
-/// one where theirs is 0.
+/// Returns the ratios of ours over theirs, round by round. Skips rounds that lack a value or in
+/// which theirs is 0.
 #[must_use]
 pub fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
     let pairs = ours.iter().zip(theirs);
     pairs.filter(|(_, theirs)| **theirs != 0.0).map(|(ours, theirs)| ours / theirs).collect()
 }
 
-/// What a set of ratios shows.
+/// Verdict on a set of ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -92,20 +93,21 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges ratios by their summary, on a logarithmic scale, so that 2x and 0.5x are the same gap:
-    /// a difference is shown if the gap between the median and 1 exceeds the spread.
+    /// Judges ratios by their summary, on a logarithmic scale, so that 2x and 0.5x are the same
+    /// gap. A difference is shown if the gap between the median and 1 exceeds the spread.
     #[must_use]
     pub fn of(ratios: &Summary) -> Self {
         let gap = ratios.median.ln();
         let spread = (ratios.high / ratios.low).ln();
-        // A ratio of 0 makes both infinite or not a number: nothing is shown by it.
+        // With a ratio of 0, gap and spread are infinite or not a number, which shows no
+        // difference.
         if !gap.is_finite() || !spread.is_finite() || gap.abs() <= spread {
             return Self::NoDifferenceShown;
         }
         if gap > 0.0 { Self::Higher } else { Self::Lower }
     }
 
-    /// The words for a table.
+    /// Returns the verdict's text for a table.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Results as Markdown that is readable as it stands.
+//! Results as readable Markdown.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::experiment::NOISY_CPUS;
 use crate::results::{Cell, Compared, Results, Run, Series};
 use crate::stats::Verdict;
 
-/// The whole report.
+/// Returns the whole report.
 #[must_use]
 pub fn markdown(results: &Results) -> String {
     let mut text = String::new();
@@ -20,7 +20,7 @@ pub fn markdown(results: &Results) -> String {
     text
 }
 
-/// The PASS and FAIL lines alone.
+/// Returns only the PASS and FAIL lines.
 #[must_use]
 pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
     compared.iter().filter_map(bar_line).collect()
@@ -49,7 +49,7 @@ fn bar_line(c: &Compared) -> Option<String> {
     let note = c.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
     let side = if c.side == Side::AtLeast { "at least" } else { "at most" };
     let unit = if c.verdict == Verdict::NotARatio { "" } else { "x" };
-    // What is promised of requests a second needs no name.
+    // Requests per second are the usual metric, so the line does not name it.
     let of = if c.metric == "iops" { String::new() } else { format!(", {}", c.metric) };
     let what = match c.figure {
         Figure::Alone | Figure::Worst => c.ours.clone(),
@@ -109,10 +109,10 @@ fn noise(cells: &[Cell]) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// A column: its head, the metric, digits behind the point.
+/// Column: its heading, the metric, and the digits after the decimal point.
 type Column = (&'static str, &'static str, usize);
 
-/// What is shown of a cell in which some system has it.
+/// Columns of a cell's table. A column appears if any system has its metric.
 const COLUMNS: [Column; 48] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
@@ -239,14 +239,14 @@ fn bars(text: &mut String, results: &Results) {
     }
 }
 
-/// With three digits near 1, and where a bar asks for parts of a hundred.
+/// Formats a ratio. Uses three digits near 1, and where the bar has hundredths.
 fn ratio(value: f64, compared: &Compared) -> String {
     let near = (compared.ratio.median - 1.0).abs() < 0.1;
     let fine = near || compared.bar.is_some_and(|bar| (bar * 10.0).fract() > 0.0);
     if fine { format!("{value:.3}") } else { format!("{value:.2}") }
 }
 
-/// From the lowest round to the highest, and the middle half of many.
+/// Formats the range of the rounds, and for many rounds also the middle half.
 fn rounds(compared: &Compared) -> String {
     let all = &compared.ratio;
     let of = |value| ratio(value, compared);
@@ -270,7 +270,7 @@ fn peers(compared: &Compared) -> String {
     }
 }
 
-/// A whole number with thin groups: 1 234 567.
+/// Formats a whole number with thin spaces between groups: 1 234 567.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

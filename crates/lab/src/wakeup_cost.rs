@@ -1,5 +1,5 @@
-//! What it costs to wake somebody up: where a CPU that has nothing to do halts and the machine is a virtual one,
-//! dozens of times what it costs on the same CPU.
+//! Cost of waking a thread. On a virtual machine whose idle CPUs halt, a wakeup of another CPU
+//! costs dozens of times one on the same CPU.
 
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -10,21 +10,21 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cpu;
 
-/// Times that one wakes the other and is woken by it.
+/// Round trips of the measurement.
 const TURNS: u32 = 2000;
 
-/// What it takes until a thread on one CPU runs that was woken by a thread on the other, in microseconds in
-/// the mean. Both sleep in between.
+/// Returns the mean time in microseconds from a wakeup on one CPU until the woken thread runs on
+/// the other. Both threads sleep in between.
 ///
 /// # Errors
-/// Threads cannot run there.
+/// Threads cannot run on these CPUs.
 pub fn wake_us(from: usize, to: usize) -> Result<f64> {
-    // Else the other one would wait for ever.
+    // Checks the CPU first, because otherwise the other thread would wait forever.
     cpu::started_on(from, || Ok(()))?;
     let bell = || eventfd(0, EventfdFlags::empty()).context("cannot make an eventfd");
     let (there, back) = (bell()?, bell()?);
     thread::scope(|scope| {
-        // It stays where it was started.
+        // The thread keeps the CPU affinity with which it starts.
         let echo = cpu::started_on(to, || {
             Ok(scope.spawn(|| (0..TURNS).try_for_each(|_| hear(&there).and_then(|()| ring(&back)))))
         })?;

@@ -1,7 +1,7 @@
-//! `storage-aggregate`: twenty machines, each reading its own disk one request at a time.
+//! `storage-aggregate`: twenty clients, each reading its own disk one request at a time.
 //!
-//! What the documents measured: with more machines, and more threads of the storage's process, the sum
-//! must grow or stay, never fall.
+//! As clients and the storage process's threads grow, the total must grow or stay constant, never
+//! fall.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::host::{QSD, versions};
 
 const CLIENTS: usize = 20;
 const REACTORS: [u16; 5] = [1, 2, 4, 8, 16];
-/// Of the best total so far as reactors grow.
+/// Least total rate over the best total with fewer reactors.
 const BAR: f64 = 0.95;
 const IMAGE_BYTES: u64 = 8 << 20;
 const MAKERS: [BackendKind; 2] = [BackendKind::Ringway, BackendKind::Daemon];
 /// Id and title of a cell.
 const CASES: [(&str, &str); 2] = [("null", "null"), ("cached", "files in the page cache")];
 
-/// The experiment.
+/// The `storage-aggregate` experiment.
 #[derive(Debug)]
 pub struct StorageAggregate;
 
@@ -87,7 +87,8 @@ impl Experiment for StorageAggregate {
     }
 }
 
-/// Every process with every number of threads; a quick run takes the ends.
+/// Returns every backend with every number of threads. A quick run uses only the lowest and
+/// highest.
 fn systems(options: &Options) -> Vec<(BackendKind, u16)> {
     let counts: &[u16] = if options.quick { &[1, 4, 16] } else { &REACTORS };
     MAKERS

@@ -1,4 +1,4 @@
-//! `blk-baseline`: which media and loads meet, and what was promised of them.
+//! `blk-baseline`: combinations of media and loads, and their bars.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use super::systems::{Poll, System, wait_id};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
 
-/// The experiment.
+/// The `blk-baseline` experiment.
 #[derive(Debug)]
 pub struct BlkBaseline;
 
@@ -48,24 +48,25 @@ impl Experiment for BlkBaseline {
     }
 }
 
-/// 4 KiB random read; one latency in 16 turns is taken where a turn is a system call or more.
+/// Returns a 4 KiB random read load. Samples one latency in 16 turns if a turn takes a system call
+/// or more.
 fn small(depth: u16, wait: Wait) -> Load {
     let sample_every = if wait == Wait::Sleep { 16 } else { 64 };
     Load { depth, wait, sample_every, ..Load::default() }
 }
 
-/// 128 KiB sequential read at depth 8.
+/// Returns a 128 KiB sequential read load at depth 8.
 fn large(wait: Wait) -> Load {
     let (pattern, bytes) = (Pattern::Sequential, 128 << 10);
     Load { pattern, bytes, depth: 8, wait, sample_every: 4, ..Load::default() }
 }
 
-/// The cells of a run.
+/// Returns the cells of a run.
 fn plan_cells(options: &Options) -> Vec<CellSpec> {
     chosen(if options.quick { quick() } else { full() }, options)
 }
 
-/// The cells that the promises are about, and one look at each other medium.
+/// Returns the cells with bars, and one cell of each other medium.
 fn quick() -> Vec<CellSpec> {
     use Medium::*;
     let [off, ours, cached] = [(Poll::Off, Null), (Poll::Auto, Null), (Poll::Auto, Cached)]
@@ -91,7 +92,7 @@ fn quick() -> Vec<CellSpec> {
     ]
 }
 
-/// Every medium, load and kind of client, every system that can serve it.
+/// Returns every medium, load and kind of client, with every system that can serve it.
 fn full() -> Vec<CellSpec> {
     let mut cells = Vec::new();
     for medium in [Medium::Null, Medium::Memory, Medium::Cached, Medium::Direct] {
@@ -106,7 +107,7 @@ fn full() -> Vec<CellSpec> {
 
 fn systems(medium: Medium, load: Load) -> Vec<System> {
     let [off, auto, always] = Poll::ALL.map(|poll| System::ours(poll, medium));
-    // Where files are in the page cache, the peer's two ways to read them count, not its polling.
+    // For files in the page cache, the peers are direct and buffered reads, not polling modes.
     let [first, second] = match medium {
         Medium::Cached => [System::DAEMON, System::DAEMON_BUFFERED],
         _ => [System::DAEMON_NO_POLL, System::DAEMON],
@@ -124,7 +125,7 @@ fn systems(medium: Medium, load: Load) -> Vec<System> {
     all
 }
 
-/// A cell, for example `null-4k-d1-sleep`.
+/// Returns a cell, for example `null-4k-d1-sleep`.
 fn cell(medium: Medium, load: Load, systems: &[System]) -> CellSpec {
     let pattern = match load.pattern {
         Pattern::Random => "random",
@@ -141,10 +142,10 @@ fn cell(medium: Medium, load: Load, systems: &[System]) -> CellSpec {
     CellSpec::new((id, title), medium, load, systems)
 }
 
-/// What is compared in a cell: each of ours with each peer, and what was promised.
+/// Returns the comparisons of a cell: each of our systems with each peer, and the bars.
 fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
     let daemon = |system: &System| matches!(system, System::Daemon { .. });
-    // In a control run they are where ours would be.
+    // In a control run, peers have these names in the place of our systems.
     let is_ours = |name: &str| name.contains("ringway-blk");
     let ours = spec.systems.iter().filter(|(name, _)| is_ours(name) && !name.contains(", null"));
     let peers: Vec<&(String, System)> =
@@ -152,7 +153,7 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (name, _) in ours {
         let polls = !name.contains("--poll off");
-        // Not polling is compared with not polling where the peer has both.
+        // `--poll off` is compared with a peer that does not poll, if the cell has one.
         let fair: Vec<String> = peers
             .iter()
             .filter(|(_, peer)| match peer {
@@ -178,10 +179,10 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
     all
 }
 
-/// What was promised over `qemu-storage-daemon`: without polling on either side and a client that
-/// sleeps, at depth 1, at least 0.9x; with our defaults and a polling client 3.5x at depth 1 and 2.8x
-/// at depth 32, and in the page cache at depth 32 1.4x the better of the peer's direct and buffered modes.
-/// At depth 1 the system call alone takes more there than 3.5x leaves: see [`bounds`].
+/// Returns the bar over `qemu-storage-daemon`. Without polling on either side, with a sleeping
+/// client at depth 1: 0.9. With our defaults and a polling client: 3.5 at depth 1 and 2.8 at depth
+/// 32. In the page cache at depth 32: 1.4 over the better of the peer's direct and buffered modes.
+/// In the page cache at depth 1, the system call alone takes more than 3.5 leaves: see [`bounds`].
 fn bar(spec: &CellSpec, ours: &str) -> Option<f64> {
     let Load { bytes: 4096, depth, wait, .. } = spec.load else {
         return None;
@@ -199,7 +200,8 @@ fn bar(spec: &CellSpec, ours: &str) -> Option<f64> {
     }
 }
 
-/// What was promised over what is no disk: a bare wake-up, a copy, a system call, fio on the file.
+/// Returns the bars over references that are no disk: a bare wakeup, a copy, a system call, fio on
+/// the file.
 fn bounds(spec: &CellSpec) -> Vec<Comparison> {
     let default = |system: &System| matches!(system, System::Ringway { poll: Poll::Auto, .. });
     let Some(ours) = spec.name(default) else { return Vec::new() };
@@ -218,7 +220,7 @@ fn bounds(spec: &CellSpec) -> Vec<Comparison> {
     };
     let bare = spec.name(|s| *s == System::BareWake).map(|bare| p50(vec![bare], 1.15));
     let call = spec.name(|s| *s == System::Preadv2);
-    // How fast the call would be if nothing came to it.
+    // The rate of the system call if the rest of the request cost nothing.
     let alone = call.clone().map(|call| Comparison { ours: call, ..over(spec.daemons()) });
     let copy = spec.name(|s| *s == System::Memcpy).or(call);
     let copy = copy.map(|copy| match spec.name(|s| *s == RINGWAY_NULL) {

@@ -1,4 +1,4 @@
-//! The cells of experiments in which one client meets one backend, and how they are measured.
+//! Cells of experiments in which one client meets one backend, and their measurement.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,24 +8,24 @@ use anyhow::Result;
 use super::client::{Arrivals, Load, Window};
 use super::image::Images;
 use super::medium::Medium;
-use super::peer::Peer;
 use super::systems::{Place, Poll, System};
 use super::{guest, image};
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Options, Plan, PlotPlan, Prepared, Sample};
 use crate::host::{QSD, versions};
+use crate::peer::Peer;
 
-/// Who reads.
+/// Client of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// The client on the `virtio-driver` crate.
+    /// The lab's client on the `virtio-driver` crate.
     Client,
     /// A program in a User-Mode Linux guest.
     Guest,
 }
 
-/// Random arrivals are looked at for so many windows: whoever waits for them is to have learnt that they
-/// are random, which takes some thousand of them.
+/// Factor for the window of random arrivals. The backend needs some thousand arrivals to learn that
+/// they are random.
 const LEARNING: u32 = 4;
 
 /// One cell with its systems and their names.
@@ -33,15 +33,15 @@ const LEARNING: u32 = 4;
 pub(super) struct CellSpec {
     pub(super) id: String,
     pub(super) title: String,
-    /// What is read from.
+    /// Medium of the disk.
     pub(super) medium: Medium,
-    /// By what load.
+    /// Load of the client.
     pub(super) load: Load,
-    /// By whom.
+    /// Kind of client.
     pub(super) reader: Reader,
-    /// By which systems.
+    /// Systems by name.
     pub(super) systems: Vec<(String, System)>,
-    /// Peers stand in the places of our systems: nothing is promised.
+    /// True for a control run, in which peers take the place of our systems. It has no bars.
     pub(super) control: bool,
 }
 
@@ -56,13 +56,14 @@ impl CellSpec {
         Self { id, title, medium, load, reader: Reader::Client, systems, control: false }
     }
 
-    /// The name of a system, if it is part of this cell.
+    /// Returns the name of the first matching system, if the cell has one.
     pub(super) fn name(&self, wanted: impl Fn(&System) -> bool) -> Option<String> {
         let found = self.systems.iter().find(|(_, system)| wanted(system));
         found.map(|(name, _)| name.clone())
     }
 
-    /// The names of ours with each way to wait, off first; in a control run of what stands there.
+    /// Returns the names of our systems by polling mode, off first. In a control run, returns the
+    /// names of the peers in their place.
     pub(super) fn ours(&self) -> Option<[String; 3]> {
         let names = || self.systems.iter().map(|(name, _)| name);
         let of = |poll: Poll| {
@@ -73,7 +74,7 @@ impl CellSpec {
         Some([off?, auto?, always?])
     }
 
-    /// The names of the peers that are `qemu-storage-daemon` in their own places.
+    /// Returns the names of the `qemu-storage-daemon` systems that do not replace one of ours.
     pub(super) fn daemons(&self) -> Vec<String> {
         let names = self.systems.iter().map(|(name, _)| name);
         let own = |name: &&String| name.starts_with("qsd") && !name.contains(" in the place of ");
@@ -85,7 +86,7 @@ impl CellSpec {
         CellPlan { id: self.id.clone(), title: self.title.clone(), systems }
     }
 
-    /// Puts peers into the places of our systems, under names that say so.
+    /// Replaces our systems with peers, whose names say so.
     fn make_control(&mut self) {
         self.control = true;
         for (name, system) in &mut self.systems {
@@ -97,7 +98,7 @@ impl CellSpec {
     }
 }
 
-/// Those cells that a run is about, as it is about them.
+/// Returns the cells that the options select, adapted to the options.
 pub(super) fn chosen(mut cells: Vec<CellSpec>, options: &Options) -> Vec<CellSpec> {
     if let Some(only) = &options.only {
         cells.retain(|cell| cell.id.contains(only.as_str()));
@@ -114,7 +115,7 @@ pub(super) fn chosen(mut cells: Vec<CellSpec>, options: &Options) -> Vec<CellSpe
     cells
 }
 
-/// What an experiment of such cells is, beside them.
+/// Properties of an experiment besides its cells.
 pub(super) struct Design {
     pub(super) comparisons: Vec<Comparison>,
     pub(super) rounds: usize,
@@ -124,7 +125,7 @@ pub(super) struct Design {
     pub(super) plots: Vec<PlotPlan>,
 }
 
-/// Makes images, looks for programs, connects to peers.
+/// Creates images, finds programs and connects to peers.
 pub(super) fn prepare(
     cells: Vec<CellSpec>,
     design: Design,
@@ -162,7 +163,7 @@ struct PreparedExperiment {
     plan: Plan,
     cells: Vec<CellSpec>,
     place: Place,
-    /// How long each cell's turns take.
+    /// Windows by cell.
     windows: Vec<Window>,
 }
 

@@ -1,5 +1,5 @@
-//! The bounds of disks in memory and in the page cache: nothing but the copy of what the requests would
-//! read, by glibc's memcpy, or by one system call for each.
+//! Bounds of disks in memory and in the page cache: only the copy of the data. Either glibc's
+//! memcpy or one system call per request does the copy.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -14,14 +14,14 @@ use super::client::{Load, Window, tally};
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 
-/// Pages begin at multiples of this.
+/// Page size in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// Copies what the load's requests would read, from a disk's worth of memory into as many buffers as
-/// it has requests in flight, by glibc's memcpy on the backend's CPU.
+/// Copies the data of the load's requests with glibc's memcpy on the backend's CPU. The source has
+/// the size of the disk. The target has one buffer per request in flight.
 ///
 /// # Errors
-/// If there is no thread, or too little memory.
+/// The thread cannot be created, or memory is too small.
 pub(super) fn memcpy(
     placement: Placement,
     load: Load,
@@ -32,7 +32,7 @@ pub(super) fn memcpy(
         let disk_bytes = usize::try_from(disk_bytes)?;
         let mut source = vec![1u8; disk_bytes + PAGE_BYTES];
         let from = aligned(&source);
-        // Written page by page: what the allocator gives is one page of zeroes otherwise.
+        // Writes to every page, because freshly allocated memory is a single zero page.
         source.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 3);
         copies(load, window, disk_bytes as u64, |offset, target| {
             let offset = from + usize::try_from(offset)?;
@@ -43,11 +43,12 @@ pub(super) fn memcpy(
     })
 }
 
-/// Reads what the load's requests would read from a file, by one call for each that does not wait for
-/// storage, on the backend's CPU; by another that does where the file system knows no such calls.
+/// Reads the data of the load's requests from a file, on the backend's CPU. Each request is one
+/// call that does not wait for storage. If that would wait or the file system does not support it,
+/// a second call waits.
 ///
 /// # Errors
-/// If there is no thread, or the file is shorter.
+/// The thread cannot be created, or the file is too short.
 pub(super) fn preadv2(
     placement: Placement,
     load: Load,
@@ -104,7 +105,8 @@ fn copies(
         } else if !warm && start - counting >= window.measure && count > 0 {
             break;
         }
-        // As many as the client has in flight, so that the clock does not weigh on small ones.
+        // Measures a batch of the client's queue depth, so that reading the clock does not dominate
+        // small copies.
         for slot in 0..depth {
             let at = to + slot * bytes;
             copy(addresses(), target.get_mut(at..at + bytes).context("past the end")?)?;
@@ -127,12 +129,12 @@ fn copies(
     Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-/// The first page's place in an allocation.
+/// Returns the offset of the first page boundary in an allocation.
 fn aligned(memory: &[u8]) -> usize {
     memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
 }
 
-/// What reading the clock adds to a time.
+/// Returns the time that reading the clock adds, in nanoseconds.
 fn clock_ns() -> u64 {
     let each = (0..1000).map(|_| Instant::now().elapsed().as_nanos());
     u64::try_from(each.min().unwrap_or(0)).unwrap_or(0)

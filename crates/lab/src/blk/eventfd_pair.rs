@@ -1,20 +1,21 @@
-//! The bound of a client that sleeps for its answers: two threads, two words and an eventfd.
+//! Bound of a client that sleeps until its reply: two threads, two words and an eventfd.
 //!
-//! The steps are those of a backend that spins and of the client in [`super::client`], with words in
-//! the places of the rings:
+//! The steps are those of a spinning backend and of the client in [`super::client`], with words in
+//! place of the rings:
 //!
-//! | client | answerer |
+//! | client | server |
 //! |---|---|
 //! | reads the clock | spins on the request's word |
-//! | writes the request's word; kicks nobody | |
-//! | looks for the answer once, in vain | *holds the answer back until the client is asleep* |
-//! | sleeps: `poll` without a deadline, then `read` of the eventfd | writes the answer's word |
-//! | looks again, finds it, reads the clock | writes the eventfd |
+//! | writes the request's word; needs no kick | |
+//! | checks for the reply once, in vain | *delays the reply until the client sleeps* |
+//! | sleeps: `poll` without a deadline, then `read` of the eventfd | writes the reply's word |
+//! | checks again, finds it, reads the clock | writes the eventfd |
 //!
-//! A backend has a ring's work between seeing a request and its answer, in which the client falls
-//! asleep; here there is nothing, and an answer at once finds it awake. So the answer is held back,
-//! for [`HOLD`], by the answerer's own clock, and what that took is taken off the round trip. What is
-//! left is the same way, from the offer to the collected answer, with no work in it.
+//! A backend processes a ring between request and reply, and the client falls asleep meanwhile.
+//! This server does no work, so an immediate reply would find the client awake. The server
+//! therefore delays the reply for [`HOLD`], by its own clock, and the delay is subtracted from the
+//! round trip. The rest is the same path, from the request to the collected reply, without any
+//! work.
 
 use std::hint::spin_loop;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,32 +33,32 @@ use super::client::{PATIENCE, Window, tally};
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 
-/// How long the answer is held back, where the client shall be asleep.
+/// Delay of the reply if the client must be asleep.
 const HOLD: Duration = Duration::from_micros(1);
 
-/// What a reader of its figures must know.
+/// Note for the reader of the figures.
 pub(super) const NOTE: &str = "The bare eventfd pair is a client that writes a word and sleeps on an \
     eventfd, and a thread that spins on that word: the steps of client and backend without a ring. It \
     is answered at once, when it may be awake still, or 1 us later, when it is asleep; then \
     that 1 us is taken off. What is timed is the same on both sides: from before the request is \
     offered until its answer is collected.";
 
-/// Alone in its cache lines, of which CPUs fetch two.
+/// Value alone in its cache lines. CPUs fetch pairs of cache lines.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// What two threads share.
+/// State shared by the two threads.
 struct Pair {
     asked: Line<AtomicU64>,
     answered: Line<AtomicU64>,
-    /// How long the last answer was held back, in nanoseconds; ordered by `answered`.
+    /// Delay of the last reply in nanoseconds, ordered by `answered`.
     held_ns: AtomicU64,
     stop: Line<AtomicBool>,
     call: OwnedFd,
 }
 
 impl Pair {
-    /// Ends both: a client that sleeps finds out by being woken.
+    /// Stops both threads. The eventfd wakes a sleeping client.
     fn end(&self) -> Result<()> {
         self.stop.0.store(true, Ordering::Release);
         self.signal()
@@ -69,10 +70,11 @@ impl Pair {
     }
 }
 
-/// Measures a pair. Its client is answered at once, or when it is `asleep`.
+/// Measures a pair. With `asleep`, the server replies only when the client sleeps. Otherwise it
+/// replies at once.
 ///
 /// # Errors
-/// If the system has no eventfd or thread.
+/// An eventfd or a thread cannot be created.
 pub(super) fn measure(placement: Placement, window: Window, asleep: bool) -> Result<Sample> {
     let call = eventfd(0, EventfdFlags::CLOEXEC).context("cannot make an eventfd")?;
     let pair = Arc::new(Pair {
@@ -153,7 +155,7 @@ fn ask(pair: &Pair, cpu: usize, window: Window) -> Result<Sample> {
     Ok(sample((number - first) as f64, seconds, sleeps as f64, &latency_ns))
 }
 
-/// Looks for the answer, and sleeps until it is there.
+/// Sleeps until the reply is there.
 #[inline]
 fn collect(pair: &Pair, number: u64) -> Result<()> {
     while pair.answered.0.load(Ordering::Acquire) != number {

@@ -1,4 +1,4 @@
-//! Many disks of one process, ours or `qemu-storage-daemon`.
+//! Many disks in one process, ours or `qemu-storage-daemon`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use testkit::process::{Backend, RingwayIo, find_tool};
 use super::image::DISK_BYTES;
 use crate::cpu;
 
-/// Whose process it is.
+/// Program of a backend process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BackendKind {
     /// `ringway-io`.
@@ -25,13 +25,13 @@ pub(super) enum BackendKind {
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     pub(super) queues: u16,
-    /// An image that is read through the page cache; nothing at all without one.
+    /// Image that is read through the page cache. `None` means a null disk.
     pub(super) image: Option<PathBuf>,
-    /// More words of `disk.attach`, for ours.
+    /// Additional `disk.attach` parameters for `ringway-io`.
     pub(super) words: Vec<String>,
 }
 
-/// A running process. Dropping it ends it.
+/// Running process with its disks. Dropping it ends the process.
 pub(super) struct Fleet {
     process: Running,
     dir: TempDir,
@@ -42,16 +42,16 @@ enum Running {
     Daemon(Backend),
 }
 
-/// What a process did so far.
+/// Counters of a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Counters {
     /// CPU time in seconds.
     pub(super) cpu_s: f64,
-    /// Times that one of its threads went to sleep.
+    /// Voluntary context switches of all threads.
     pub(super) switches: u64,
 }
 
-/// Times that reactors were woken, and turns of their loops.
+/// Wakeups of reactors, and turns of their loops.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reactors {
     pub(super) wakeups: u64,
@@ -59,8 +59,8 @@ pub(super) struct Reactors {
 }
 
 impl Fleet {
-    /// Starts a process that serves all disks; `threads` are its reactors or iothreads, if not its
-    /// default.
+    /// Starts a process that serves all disks. `threads` is the number of reactors or iothreads.
+    /// `None` means the default.
     pub(super) fn start(
         backend_kind: BackendKind,
         disks: &[Disk],
@@ -76,7 +76,7 @@ impl Fleet {
         Ok(Self { process, dir })
     }
 
-    /// The socket of a disk.
+    /// Returns the socket of a disk.
     pub(super) fn socket(&self, disk: usize) -> PathBuf {
         socket(self.dir.path(), disk)
     }
@@ -91,19 +91,20 @@ impl Fleet {
         }
     }
 
-    /// CPU time that it has used, in seconds.
+    /// Returns the process's CPU time in seconds.
     pub(super) fn time_s(&self) -> Result<f64> {
         self.pids()?.into_iter().map(cpu::process_time_s).sum()
     }
 
-    /// What all of its threads did.
+    /// Returns the counters of all its threads.
     pub(super) fn counters(&self) -> Result<Counters> {
         let pids = self.pids()?;
         let switches = pids.iter().map(|pid| cpu::voluntary_switches(*pid));
         Ok(Counters { switches: switches.sum::<Result<u64>>()?, cpu_s: self.time_s()? })
     }
 
-    /// What its reactors say; `None` of others' processes. Asking is work for other threads of it.
+    /// Returns the counters of its reactors, or `None` for other programs. The query wakes other
+    /// threads of the process.
     pub(super) fn reactors(&self) -> Result<Option<Reactors>> {
         let Running::Ringway(io) = &self.process else { return Ok(None) };
         let text = io.ringway(&["io", "stats"])?;
@@ -141,10 +142,10 @@ fn ringway(dir: &Path, disks: &[Disk], reactors: Option<u16>) -> Result<RingwayI
     Ok(io)
 }
 
-/// Disks take iothreads in turn.
+/// Starts `qemu-storage-daemon`. Assigns disks to iothreads round robin.
 fn daemon(dir: &Path, disks: &[Disk], threads: u16) -> Result<Backend> {
     let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-    // A comma in a value is written twice.
+    // QEMU's option syntax doubles commas in values.
     let quoted = |path: &Path| path.display().to_string().replace(',', ",,");
     let mut arguments = Vec::new();
     for thread in 0..threads {
@@ -175,13 +176,13 @@ fn daemon(dir: &Path, disks: &[Disk], threads: u16) -> Result<Backend> {
     })?)
 }
 
-/// Raises the limit of open files to `wanted`, also the hard one where that is allowed, for this
-/// process and those that it starts; gives what it is then.
+/// Raises the limit of open files to `wanted` for this process and its children. Also raises the
+/// hard limit if permitted. Returns the resulting limit.
 pub(super) fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let enough = limit.maximum.is_none_or(|maximum| maximum >= wanted);
     let maximum = if enough { limit.maximum } else { Some(wanted) };
-    // Refused to whoever may not; then the hard limit is all there is.
+    // Without the privilege to raise the hard limit, the hard limit applies.
     if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }

@@ -1,7 +1,7 @@
-//! A real guest as the client: single-threaded sequential small reads in User-Mode Linux.
+//! Guest as the client: single-threaded sequential small reads in User-Mode Linux.
 //!
-//! `dd` reads 4 KiB at a time past the guest's page cache and says how long that took. The guest runs
-//! on the client's CPU, all of it.
+//! `dd` reads 4 KiB at a time past the guest's page cache and prints the duration. The guest has
+//! the client's whole CPU.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::cpu;
 use crate::experiment::Sample;
 use crate::host::HostTime;
 
-/// Bytes of one read.
+/// Size of one read in bytes.
 const BYTES: u64 = 4096;
-/// Reads before the figures count.
+/// Reads before the measurement.
 const WARM: u64 = 500;
-/// Reads for each millisecond of the window: about what such a guest does.
+/// Reads per millisecond of the window, about the rate of such a guest.
 const PER_MS: u64 = 12;
-/// Far beyond any boot.
+/// Deadline far beyond the time of any boot.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Boots a guest on a fresh backend, lets it read, ends both.
+/// Boots a guest on a fresh backend, runs its reads, and ends both.
 pub(super) fn measure(
     system: System,
     medium: Medium,
@@ -68,13 +68,13 @@ pub(super) fn measure(
         ("p50_us", 1e6 / iops),
         ("backend_cpus", backend_s / wall_s),
         ("backend_cpu_us_per_request", backend_s * 1e6 / reads as f64),
-        // The guest has its CPU for itself; what it does is its own.
+        // The guest's whole CPU counts as its own work.
         ("other_cpus", (busy_s - backend_s - wall_s).max(0.0) / wall_s),
     ];
     Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-/// From `... bytes (...) copied, 1.234 s, ...`.
+/// Parses the duration from `... bytes (...) copied, 1.234 s, ...`.
 fn seconds(output: &str) -> Option<f64> {
     let (_, rest) = output.rsplit_once(" copied, ")?;
     let seconds: f64 = rest.split_once(" s,")?.0.parse().ok()?;

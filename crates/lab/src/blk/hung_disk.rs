@@ -1,8 +1,9 @@
-//! `hung-disk`: what its neighbours notice of a disk whose storage never answers.
+//! `hung-disk`: effect on its neighbours of a disk whose storage never completes.
 //!
-//! One `ringway-io` with one reactor serves everything for the whole run. A block device over
-//! a frozen file system is given writes, reads and a flush, which hang in the kernel, and the disks
-//! beside it are measured; then it answers, and they are measured again, turn by turn.
+//! One `ringway-io` with one reactor serves all disks for the whole run. One disk is a block device
+//! on a frozen file system. Its writes, reads and a flush hang in the kernel while the lab measures
+//! the neighbours. Then the storage completes, and the lab measures the neighbours again. Both
+//! cases alternate.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,24 +21,23 @@ use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions;
 
-/// The neighbours' percentiles beside a hung disk, as a part of those without, turned round so that
-/// more is better.
+/// Least 1 / percentile of the neighbours beside a hung disk, over the same beside an idle disk.
 const BAR: f64 = 0.9;
-/// The order of the systems.
+/// Names of the systems, in order.
 const SYSTEMS: [&str; 2] = ["beside a hung disk", "beside an idle disk"];
-/// What is compared: 1 / percentile, in 1/s.
+/// Compared metric: 1 / percentile, in 1/s.
 const METRIC: &str = "1/percentile";
-/// Writes that hang, and reads behind them; one flush more.
+/// Number of hung writes, and of reads behind them. One flush follows.
 const EACH: u16 = 32;
 const HUNG_BYTES: usize = 16 << 20;
-/// How long a request of a hung disk must have been silent.
+/// Time without a completion after which the disk counts as hung.
 const SILENT: Duration = Duration::from_millis(20);
 
-/// The experiment.
+/// The `hung-disk` experiment.
 #[derive(Debug)]
 pub struct HungDisk;
 
-/// A disk beside the hung one, how it is used, and which percentile counts.
+/// Neighbour of the hung disk, its load, and the percentile that counts.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     disk: &'static str,
@@ -69,7 +69,7 @@ impl Case {
 
     fn comparison(self, control: bool) -> Comparison {
         let [hung, idle] = SYSTEMS.map(str::to_owned);
-        // The promise is about the slow ones.
+        // The bar applies only to the slow requests.
         let promised = self.percentile == "p99_us" && !control;
         let bar = promised.then_some(BAR);
         Comparison { cell: self.id(), ours: hung, peers: vec![idle], bar, ..Comparison::default() }
@@ -113,9 +113,9 @@ impl Experiment for HungDisk {
 struct Place {
     io: RingwayIo,
     worker: u32,
-    /// The guest of the disk that hangs.
+    /// Driver queue of the hung disk.
     guest: Queue,
-    /// After the process: what it has open must have answered before this goes.
+    /// Dropped after the process, whose open device must have completed first.
     hanging: Hanging,
     _dirs: [TempDir; 2],
 }
@@ -143,14 +143,14 @@ impl Place {
         Ok(Self { io, worker, guest, hanging, _dirs: [dir, images] })
     }
 
-    /// Gives the disk what hangs.
+    /// Submits the requests that hang.
     fn load(&mut self) -> Result<()> {
         let offset = |slot: u16| u64::from(slot) * 4096;
         for slot in 0..EACH {
             self.guest.write(offset(slot), slot, 4096)?;
         }
         self.guest.kick()?;
-        // Behind the writes, so that the device has those first.
+        // Ensures that the device receives the writes before the reads.
         std::thread::sleep(SILENT);
         for slot in EACH..2 * EACH {
             self.guest.read(offset(slot), slot, 4096)?;
@@ -159,7 +159,7 @@ impl Place {
         Ok(self.guest.kick()?)
     }
 
-    /// Nothing of it has ended.
+    /// Checks that no request has completed.
     fn is_silent(&mut self) -> Result<()> {
         ensure!(!self.guest.has_completion(), "the storage does not hang: a request has ended");
         Ok(())
@@ -206,7 +206,7 @@ impl Prepared for Ready {
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let case = self.cases[cell];
-        // A control run hangs nothing.
+        // A control run hangs no disk.
         let hangs = system == 0 && !self.options.control;
         if !hangs {
             self.place.load()?;

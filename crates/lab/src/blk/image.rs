@@ -1,4 +1,4 @@
-//! Images to read from.
+//! Disk images.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// Bytes of null and memory disks, and of images.
+/// Size in bytes of null disks, memory disks and images.
 pub const DISK_BYTES: u64 = 64 << 20;
 
-/// Bytes written or read at once.
+/// Bytes per write or read call.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The images, removed when dropped.
+/// Images of an experiment, removed on drop.
 #[derive(Debug)]
 pub struct Images {
-    /// On a disk.
+    /// Image on a disk.
     pub disk: PathBuf,
-    /// On tmpfs.
+    /// Image on tmpfs.
     pub tmpfs: PathBuf,
     _dirs: [tempfile::TempDir; 2],
 }
 
 impl Images {
-    /// Makes the images and brings them into the page cache.
+    /// Creates the images and loads them into the page cache.
     ///
     /// # Errors
-    /// If there is no room.
+    /// The file system is full.
     pub fn create(scratch: &Path) -> Result<Self> {
         let dirs = [dir_in(scratch)?, dir_in(Path::new("/dev/shm"))?];
         let disk = dirs[0].path().join("disk.img");
@@ -38,11 +38,10 @@ impl Images {
     }
 }
 
-/// Writes an image without holes, brings it to the disk, and leaves it in the page
-/// cache.
+/// Creates an image without holes, syncs it, and leaves it in the page cache.
 ///
 /// # Errors
-/// If there is no room.
+/// The file system is full.
 pub fn create(path: &Path, bytes: u64) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let mut file = File::create(path).with_context(what)?;
@@ -56,7 +55,7 @@ pub fn create(path: &Path, bytes: u64) -> Result<()> {
     .collect();
     let mut done = 0;
     while done < bytes {
-        // Each chunk is one rotation further, so that no two are alike.
+        // Each chunk is rotated by one more byte, so that no two are equal.
         chunk.rotate_left(1);
         let now = (bytes - done).min(CHUNK_BYTES as u64);
         file.write_all(&chunk[..now as usize]).with_context(what)?;
@@ -66,10 +65,10 @@ pub fn create(path: &Path, bytes: u64) -> Result<()> {
     warm(path)
 }
 
-/// A directory for images, removed when dropped.
+/// Creates a directory for images, removed on drop.
 ///
 /// # Errors
-/// If `parent` takes none.
+/// `parent` is not writable.
 pub fn dir_in(parent: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("ringway-lab-").tempdir_in(parent);
     made.with_context(|| format!("cannot make images in {}; give --scratch", parent.display()))
@@ -78,7 +77,7 @@ pub fn dir_in(parent: &Path) -> Result<TempDir> {
 /// Reads a file once, so that it is in the page cache.
 ///
 /// # Errors
-/// If it cannot be read.
+/// The file cannot be read.
 pub fn warm(path: &Path) -> Result<()> {
     let what = || format!("cannot read {}", path.display());
     let mut file = File::open(path).with_context(what)?;

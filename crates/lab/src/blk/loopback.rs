@@ -1,10 +1,10 @@
-//! The client's own limit: a device in this process that completes everything and does nothing.
+//! Limit of the client itself: a device in this process that completes every request without work.
 //!
-//! A thread speaks as much of the vhost-user protocol as the `virtio-driver` crate asks for, then
-//! copies heads from the available to the used ring for as long as the client is connected. What a
-//! client reaches against it is what the client, its driver and two CPUs' caches allow; a backend
-//! that comes near cannot be told apart from a faster one. It suppresses kicks and sends no calls, so
-//! it is for polling clients.
+//! A thread implements the part of the vhost-user protocol that the `virtio-driver` crate needs.
+//! Then it copies heads from the available to the used ring until the client disconnects. The
+//! measured rate is the limit of the client, its driver and the caches of two CPUs. A backend near
+//! this rate cannot be distinguished from a faster one. The device suppresses kicks and sends no
+//! calls, so it only serves polling clients.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,7 +19,7 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::in_process::InProcessServer;
 
-/// A running loopback device, one client long.
+/// Running loopback device for one client.
 #[derive(Debug)]
 pub struct Loopback {
     in_process_server: InProcessServer,
@@ -27,10 +27,10 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Listens; the thread runs on `cpu`.
+    /// Creates the listener. The thread runs on `cpu`.
     ///
     /// # Errors
-    /// If there is no socket or thread to be had.
+    /// The socket or the thread cannot be created.
     pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
@@ -43,33 +43,33 @@ impl Loopback {
         Ok(Self { in_process_server, _dir: dir })
     }
 
-    /// CPU time of the device's thread, in seconds.
+    /// Returns the CPU time of the device's thread, in seconds.
     ///
     /// # Errors
-    /// If the device has ended.
+    /// The device has ended.
     pub fn time_s(&self) -> Result<f64> {
         self.in_process_server.time_s()
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.in_process_server.socket()
     }
 
-    /// Ends the device.
+    /// Stops the device.
     ///
     /// # Errors
-    /// What went wrong in it.
+    /// The device failed.
     pub fn finish(self) -> Result<()> {
         self.in_process_server.finish()
     }
 }
 
-/// Where the ring is, as the messages tell.
+/// Location of the ring, from the vhost-user messages.
 #[derive(Default)]
 struct Ring {
-    /// File and user address of each region.
+    /// File, user address and size of each memory region.
     regions: Vec<(u64, u64, File)>,
     size: u32,
     desc: u64,
@@ -107,7 +107,7 @@ impl Session {
             ),
             Request::GET_MAX_MEM_SLOTS => Some(32u64.to_ne_bytes().to_vec()),
             Request::GET_CONFIG => {
-                // The same header comes back, then the capacity in sectors and zeroes.
+                // The reply repeats the header, followed by the capacity in sectors and zeroes.
                 let mut payload = message.payload.clone();
                 payload
                     .get_mut(12..20)
@@ -149,7 +149,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The region that holds all three parts, mapped, and their offsets in it.
+    /// Maps the region that holds all three parts. Returns it with their offsets.
     fn map(&self) -> Result<(MmapRegion, [usize; 3])> {
         let holds = |at: u64, (user, size, _): &(u64, u64, File)| at >= *user && at < user + size;
         let parts = [self.desc, self.avail, self.used];
@@ -160,7 +160,7 @@ impl Ring {
         Ok((mapped, parts.map(|at| (at - user) as usize)))
     }
 
-    /// Completes whatever is available until told to stop.
+    /// Completes all available requests until `stop` is set.
     fn complete_all(&self, stop: &AtomicBool) -> Result<()> {
         let (mapped, [_, avail, used]) = self.map()?;
         let slots = usize::try_from(self.size)?;
@@ -172,7 +172,7 @@ impl Ring {
         let ids: Vec<&AtomicU32> = (0..slots)
             .map(|i| mapped.get_atomic_ref(used + 4 + 8 * i))
             .collect::<Result<_, _>>()?;
-        // NO_NOTIFY: we look all the time.
+        // NO_NOTIFY: the device polls, so it needs no kicks.
         mapped.get_atomic_ref::<AtomicU16>(used)?.store(1, Ordering::Relaxed);
         let mut next = 0u16;
         while !stop.load(Ordering::Relaxed) {

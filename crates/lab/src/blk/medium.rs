@@ -1,20 +1,20 @@
-//! What disks are made of.
+//! Media of disks.
 
-/// What is read from.
+/// Medium of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// Nothing; no data moves.
+    /// Null disk, which moves no data.
     Null,
-    /// Memory: ours of the process, the peer's a file on tmpfs.
+    /// Memory. Ours uses process memory, and the peer uses a file on tmpfs.
     Memory,
-    /// A file that is in the page cache.
+    /// File in the page cache.
     Cached,
-    /// The same file, read past the page cache.
+    /// The same file with direct I/O.
     Direct,
 }
 
 impl Medium {
-    /// In the ids of cells.
+    /// Returns the medium's part of a cell id.
     #[must_use]
     pub fn id(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Medium {
         }
     }
 
-    /// What a reader calls it.
+    /// Returns the name for the reader.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Medium {
         }
     }
 
-    /// Whether cache modes are of any meaning.
+    /// Returns whether cache modes apply to the medium.
     pub(crate) fn is_file(self) -> bool {
         matches!(self, Self::Cached | Self::Direct)
     }

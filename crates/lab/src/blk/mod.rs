@@ -1,8 +1,9 @@
-//! One disk over vhost-user, ours and `qemu-storage-daemon`'s, by a neutral client.
+//! One disk over vhost-user, served by ours or `qemu-storage-daemon`, with a neutral client.
 //!
-//! The client is the `virtio-driver` crate's front-end and driver (what libblkio uses) in a loop of
-//! our own ([`client`]). Client and backend have a CPU each, unless the experiment says otherwise.
-//! Every sample starts its backend fresh and ends it, so nothing that polls is left over for the next.
+//! The client is the front-end and driver of the `virtio-driver` crate (which libblkio uses) in the
+//! lab's own loop ([`client`]). Client and backend have a CPU each, unless the experiment says
+//! otherwise. Every sample starts a fresh backend and ends it, so no polling thread disturbs the
+//! next sample.
 
 pub mod aggregate;
 pub mod baseline;
@@ -17,7 +18,6 @@ pub mod idle;
 pub mod image;
 pub mod loopback;
 pub mod medium;
-pub mod peer;
 pub mod polling;
 pub mod scale;
 pub mod shared_cpu;

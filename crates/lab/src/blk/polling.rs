@@ -1,5 +1,5 @@
-//! `polling`: what spinning gains, and what it costs, for requests that come at once, after a pause,
-//! and at random.
+//! `polling`: benefit and cost of polling for requests without pauses, after think times, and at
+//! random.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::experiment::{
 
 /// Think times of a client, in microseconds.
 const THINK_US: [u64; 4] = [0, 10, 50, 200];
-/// Arrivals a second.
+/// Random arrivals per second.
 const PER_SECOND: [u32; 2] = [5_000, 50_000];
-/// Requests in flight at most when they come at random.
+/// Most requests in flight with random arrivals.
 const OPEN_DEPTH: u16 = 64;
-/// Part of the gain of spinning all the time that must be kept.
+/// Least share of the gain of `--poll always` that `auto` must reach.
 const KEPT: f64 = 0.8;
-/// Polling of `qemu-storage-daemon` beside its default of 32 us: none, and as long as ours.
+/// `poll-max-ns` of `qemu-storage-daemon`: its default (32 us), none, and Ringway's longest.
 const DAEMON_POLLS: [Option<u64>; 3] = [None, Some(0), Some(128_000)];
 
-/// The experiment.
+/// The `polling` experiment.
 #[derive(Debug)]
 pub struct Polling;
 
@@ -70,7 +70,7 @@ impl Experiment for Polling {
     }
 }
 
-/// The media of a run: a quick one looks at one.
+/// Returns the media of a run. A quick run uses one.
 fn media(quick: bool) -> &'static [Medium] {
     if quick { &[Medium::Null] } else { &[Medium::Null, Medium::Cached, Medium::Direct] }
 }
@@ -83,7 +83,7 @@ fn cells(quick: bool) -> Vec<CellSpec> {
                 0 => Arrivals::Next,
                 us => Arrivals::Think(Duration::from_micros(us)),
             };
-            // Short of one clock reading in 16 turns where a turn is shorter than a microsecond.
+            // If a turn is shorter than a microsecond, only one turn in 16 reads the clock.
             let sample_every = if us == 0 { 16 } else { 1 };
             let load = Load { arrivals, sample_every, ..Load::default() };
             let what = format!("depth 1, think time {us} us");
@@ -105,7 +105,7 @@ fn cells(quick: bool) -> Vec<CellSpec> {
         let what = "a User-Mode Linux guest, one program, sequential";
         let mut guest = cell("guest", what, *medium, Load::default());
         guest.reader = Reader::Guest;
-        // A boot each: their other modes are seen elsewhere.
+        // Each system boots a guest, so this cell leaves out modes that other cells cover.
         guest
             .systems
             .retain(|(_, system)| !matches!(system, System::Daemon { poll_max_ns: Some(_), .. }));
@@ -126,7 +126,7 @@ fn cell(load_id: &str, what: &str, medium: Medium, load: Load) -> CellSpec {
     CellSpec::new((id, format!("{}, {what}", medium.title())), medium, load, &systems)
 }
 
-/// What was promised of the default, and how it stands to the peer's.
+/// Returns the bars of the default mode, and its comparisons with the peers.
 fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
     let Some([off, auto, always]) = spec.ours() else { return Vec::new() };
     let peers = spec.daemons();
@@ -152,7 +152,7 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
         (_, Reader::Guest) => vec![kept],
         _ => Vec::new(),
     };
-    // The promise is about a client that is asleep when its answer comes.
+    // The bar applies to a client that sleeps when its reply arrives.
     if let Some(bare) = spec.name(|system| *system == System::BareWake) {
         all.push(at_most(&bare, "p50_us", 1.15));
     }
@@ -163,14 +163,15 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
         all.iter_mut().for_each(|comparison| comparison.bar = None);
     }
     match spec.load.arrivals {
-        // How many come is not up to the backend.
+        // The backend does not determine the number of arrivals, so latency is compared.
         Arrivals::Poisson(_) => all.extend(peers.iter().map(|peer| of(&[peer], "p50_us"))),
         _ => all.push(of(&peers.iter().collect::<Vec<_>>(), "iops")),
     }
     all
 }
 
-/// Requests a second or latency, and CPUs, over think times and over arrivals; a row for each medium.
+/// Plots requests per second or latency, and CPUs, over think times and over arrivals. Each medium
+/// has a row.
 fn plot(cells: &[CellSpec]) -> PlotPlan {
     let mut panels = Vec::new();
     let mut media: Vec<Medium> = Vec::new();
@@ -206,8 +207,8 @@ fn plot(cells: &[CellSpec]) -> PlotPlan {
     }
 }
 
-/// A line for each system in the cells of the steps; cache modes are the medium's and not part of the
-/// name.
+/// Returns a line for each system in the cells of the steps. Cache modes belong to the medium, so
+/// the name leaves them out.
 fn series(cells: &[CellSpec], steps: &[(String, String)]) -> Vec<SeriesPlan> {
     let mut all: Vec<SeriesPlan> = Vec::new();
     for (step, (_, id)) in steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `scale`: the queues of one disk, over one reactor and over several.
+//! `scale`: queues of one disk on one reactor and on several.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::host::{QSD, versions};
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 const DEPTH: u16 = 32;
 
-/// The experiment.
+/// The `scale` experiment.
 #[derive(Debug)]
 pub struct Scale;
 
-/// Who serves.
+/// Backend of a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Server {
-    /// `ringway-blk` with so many reactors.
+    /// `ringway-blk` with this number of reactors.
     Reactors(u16),
-    /// `qemu-storage-daemon`, one iothread: an export has no more.
+    /// `qemu-storage-daemon` with one iothread, the most that an export can use.
     Daemon,
 }
 
@@ -84,13 +84,13 @@ impl Experiment for Scale {
     }
 }
 
-/// More reactors than queues would have nothing to do.
+/// Returns the backends for a number of queues. More reactors than queues would be idle.
 fn servers(queues: u16) -> Vec<Server> {
     let ours = COUNTS.into_iter().filter(|n| *n <= queues).map(Server::Reactors);
     ours.chain([Server::Daemon]).collect()
 }
 
-/// As many reactors as queues against one, and each against the peer.
+/// Compares as many reactors as queues with one reactor, and each with the peer.
 fn comparisons(queues: u16, cell: &str, control: bool) -> Vec<Comparison> {
     let of = |ours: Server, peer: Server| Comparison {
         cell: cell.to_owned(),

@@ -1,4 +1,4 @@
-//! `shared-cpu`: client and backend on one CPU, where spinning keeps the other from working.
+//! `shared-cpu`: client and backend on one CPU, where polling takes CPU time from the other side.
 
 use anyhow::Result;
 
@@ -9,10 +9,10 @@ use super::systems::{Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Options, Prepared};
 
-/// Ours, polling where it pays, over ours not polling.
+/// Least rate of `--poll auto` over `--poll off`.
 const BAR: f64 = 0.9;
 
-/// The experiment.
+/// The `shared-cpu` experiment.
 #[derive(Debug)]
 pub struct SharedCpu;
 
@@ -40,7 +40,7 @@ impl Experiment for SharedCpu {
     }
 }
 
-/// A client that sleeps: one that spins would leave nothing to anybody.
+/// Returns cells with a sleeping client. A polling client would leave no CPU time for the backend.
 fn cells() -> Vec<CellSpec> {
     let mut cells = Vec::new();
     for medium in [Medium::Null, Medium::Cached] {

@@ -1,9 +1,10 @@
-//! `stats-cost`: what recording the times of requests costs, on disks that do nothing else.
+//! `stats-cost`: cost of recording request times, on disks that do no other work.
 //!
-//! Two processes of the same program differ by more than what is looked for. So one `ringway-io` with
-//! one reactor serves two null disks, of which one is recorded, and one client runs some milliseconds
-//! at the one and then at the other, A B B A, hundreds of times. Which disk was attached first may
-//! matter too, by where its memory lies: that changes with the process, of which there are several.
+//! Two processes of one program differ by more than this cost. So one `ringway-io` with one reactor
+//! serves two null disks, one with recording. One client runs for some milliseconds on the one and
+//! then on the other, A B B A, hundreds of times. The order of attach may also matter, because it
+//! determines where the disk's memory lies. Several processes run in turn, and the order alternates
+//! between them.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +17,19 @@ use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::{HostTime, versions};
 
-/// Recording on may cost this much.
+/// Least rate with recording over the rate without.
 const BAR: f64 = 0.98;
 const RECORD: [bool; 2] = [true, false];
-/// Pairs of turns that one process serves.
+/// Pairs of samples per process.
 const PAIRS: usize = 50;
-/// Other work is looked at for so long: the system counts in ticks of a hundredth of a second.
+/// Interval for measuring other work. The kernel counts in ticks of 10 ms.
 const WATCH: Duration = Duration::from_millis(250);
 
-/// The experiment.
+/// The `stats-cost` experiment.
 #[derive(Debug)]
 pub struct StatsCost;
 
-/// What the client asks for, and how the backend waits.
+/// Load of the client, and polling mode of the backend.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     depth: u16,
@@ -36,7 +37,7 @@ struct Case {
     bar: Option<f64>,
 }
 
-/// The promise is about requests a second, so about a backend that has no time to sleep.
+/// The bar concerns requests per second, so the backend must have no time to sleep.
 const CASES: [Case; 3] = [
     Case { depth: 32, poll: "always", bar: Some(BAR) },
     Case { depth: 32, poll: "off", bar: Some(BAR) },
@@ -113,7 +114,7 @@ struct Ready {
     placement: Placement,
     window: Window,
     control: bool,
-    /// Turns so far: cells come one after the other.
+    /// Number of samples so far. Cells run one after the other.
     turns: usize,
     serving: Option<Serving>,
 }
@@ -157,7 +158,7 @@ struct Serving {
     other_cpus: f64,
 }
 
-/// What was used when it was last looked at.
+/// CPU times at the last measurement.
 struct Seen {
     at: Instant,
     host: HostTime,
@@ -169,7 +170,7 @@ impl Serving {
         let disk = |record: bool| Disk {
             queues: 1,
             image: None,
-            // A control run compares a disk with its like.
+            // A control run compares two equal disks.
             words: vec![format!("record={}", record && !control), format!("poll={}", case.poll)],
         };
         let places = if backwards { [1, 0] } else { [0, 1] };
@@ -187,7 +188,7 @@ impl Serving {
         Ok(Self { bursts, fleet, seen, other_cpus: 0.0 })
     }
 
-    /// CPUs that others use.
+    /// Returns the CPUs that other processes use.
     fn watch(&mut self, client_s: f64) -> Result<f64> {
         if self.seen.at.elapsed() >= WATCH {
             let now = Seen::now(&self.fleet, client_s)?;

@@ -1,4 +1,4 @@
-//! The systems of the block experiments: how each is started, and what it is called.
+//! Systems of the block experiments: how to start them, and their names.
 
 use std::fs::File;
 
@@ -11,28 +11,28 @@ use super::eventfd_pair;
 use super::image::{DISK_BYTES, Images};
 use super::loopback::Loopback;
 use super::medium::Medium;
-use super::peer::Peer;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, To};
 use crate::host::HostTime;
+use crate::peer::Peer;
 
-/// `--poll` of our programs.
+/// `--poll` mode of our programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
-    /// Never.
+    /// Never poll.
     Off,
-    /// Where it pays; the default.
+    /// Poll while it pays. This is the default.
     Auto,
-    /// All the time.
+    /// Poll all the time.
     Always,
 }
 
 impl Poll {
-    /// Every one.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Off, Self::Auto, Self::Always];
 
-    /// On the command line.
+    /// Returns the mode's name on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -43,67 +43,67 @@ impl Poll {
     }
 }
 
-/// One system.
+/// System of a block experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// `ringway-blk`; `writeback` is its cache mode for files.
+    /// `ringway-blk`.
     Ringway {
-        /// How it waits.
+        /// Polling mode.
         poll: Poll,
-        /// `--cache writeback`, else `--cache none`.
+        /// True for `--cache writeback`, false for `--cache none`.
         writeback: bool,
     },
-    /// `ringway-blk` with a null disk, whatever the medium.
+    /// `ringway-blk` with a null disk, for any medium.
     RingwayNull(Poll),
     /// `qemu-storage-daemon`.
     Daemon {
-        /// `poll-max-ns`, if not its default.
+        /// Value of `poll-max-ns`. `None` means its default.
         poll_max_ns: Option<u64>,
-        /// `cache.direct=on` for files.
+        /// True for `cache.direct=on` with files.
         direct: bool,
     },
-    /// The client's own limit.
+    /// Loopback device, the limit of the client itself.
     Loopback,
-    /// One system call a request that reads the file, and nothing else.
+    /// Only one system call per request, which reads the file.
     Preadv2,
-    /// Two threads, two words and an eventfd, answered before the client can fall asleep.
+    /// Two threads, two words and an eventfd, with a reply before the client can fall asleep.
     BarePair,
-    /// The same answered once it is asleep: the least that an answer to a sleeping client takes.
+    /// The same pair with a reply once the client sleeps: the shortest path to a sleeping client.
     BareWake,
     /// glibc's memcpy over the addresses of the load.
     Memcpy,
     /// fio on the file itself.
     Fio,
-    /// One that somebody else has started, by its place among the peers.
+    /// Backend that the user has started, by its index among the peers.
     Peer(usize),
 }
 
-/// Where everything is.
+/// Resources of an experiment.
 #[derive(Debug)]
 pub struct Place {
-    /// The images.
+    /// Disk images.
     pub images: Images,
-    /// The CPUs.
+    /// CPUs of client and backend.
     pub placement: Placement,
-    /// Backends that somebody else has started.
+    /// Backends that the user has started.
     pub peers: Vec<Peer>,
 }
 
 impl System {
-    /// Ours for a medium: through the page cache where that is what is looked at.
+    /// Returns `ringway-blk` for a medium, with `--cache writeback` if the page cache is measured.
     #[must_use]
     pub fn ours(poll: Poll, medium: Medium) -> Self {
         Self::Ringway { poll, writeback: medium == Medium::Cached }
     }
 
-    /// `qemu-storage-daemon` by direct I/O, with its default polling.
+    /// `qemu-storage-daemon` with direct I/O and its default polling.
     pub const DAEMON: Self = Self::Daemon { poll_max_ns: None, direct: true };
-    /// The same that does not poll.
+    /// `qemu-storage-daemon` with direct I/O and no polling.
     pub const DAEMON_NO_POLL: Self = Self::Daemon { poll_max_ns: Some(0), direct: true };
-    /// The same through the page cache.
+    /// `qemu-storage-daemon` through the page cache, with its default polling.
     pub const DAEMON_BUFFERED: Self = Self::Daemon { poll_max_ns: None, direct: false };
 
-    /// The name in tables.
+    /// Returns the name for tables.
     #[must_use]
     pub fn name(&self, medium: Medium) -> String {
         match self {
@@ -131,18 +131,18 @@ impl System {
             Self::BareWake => "(bare eventfd pair, asleep)".to_owned(),
             Self::Memcpy => "(memcpy)".to_owned(),
             Self::Fio => "fio io_uring".to_owned(),
-            // The caller knows the peers' names.
+            // The caller replaces this name with the peer's own.
             Self::Peer(place) => format!("peer {place}"),
         }
     }
 
-    /// True if it is ours.
+    /// Returns whether the system is one of ours.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         matches!(self, Self::Ringway { .. } | Self::RingwayNull(_))
     }
 
-    /// The peer that stands in for this system in a control run; peers stand in for themselves.
+    /// Returns the peer that replaces this system in a control run. Peers replace themselves.
     #[must_use]
     pub fn stand_in(self) -> Self {
         match self {
@@ -155,10 +155,10 @@ impl System {
         }
     }
 
-    /// Starts the system on its CPU, measures it, ends it.
+    /// Starts the system on its CPU, measures it, and ends it.
     ///
     /// # Errors
-    /// If it does not start or does not serve.
+    /// The system does not start or does not serve.
     pub fn measure(
         self,
         medium: Medium,
@@ -192,10 +192,10 @@ impl System {
         client::measure(backend.socket(), load, window, placement.client, time)
     }
 
-    /// Starts a process of it on the backend's CPU; `more` are options for ours.
+    /// Starts a backend process on the backend's CPU. `more` are additional options for ours.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The process does not start.
     pub fn start(self, medium: Medium, place: &Place, more: &[&str]) -> Result<Backend> {
         cpu::started_on(place.placement.backend, || self.process(medium, &place.images, more))
     }
@@ -233,7 +233,7 @@ impl System {
     }
 }
 
-/// A device in this process in the place of a backend.
+/// Measures a device in this process in place of a backend.
 fn loopback(placement: Placement, load: Load, window: Window) -> Result<Sample> {
     let device = Loopback::start(placement.backend, DISK_BYTES)?;
     let time = || device.time_s();
@@ -242,7 +242,7 @@ fn loopback(placement: Placement, load: Load, window: Window) -> Result<Sample> 
     Ok(sample)
 }
 
-/// fio in the place of client and backend.
+/// Measures fio in place of client and backend.
 fn fio(place: &Place, load: Load, window: Window) -> Result<Sample> {
     let Load { pattern, bytes, depth, wait: _, sample_every: _, arrivals } = load;
     if arrivals != Arrivals::Next {
@@ -261,7 +261,7 @@ fn fio(place: &Place, load: Load, window: Window) -> Result<Sample> {
     Ok(sample)
 }
 
-/// How a client waits, in the ids of cells.
+/// Returns the client's way to wait, for cell ids.
 #[must_use]
 pub fn wait_id(wait: Wait) -> &'static str {
     if wait == Wait::Sleep { "sleep" } else { "poll" }

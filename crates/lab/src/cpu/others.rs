@@ -1,4 +1,4 @@
-//! What the host's other processes use.
+//! CPU time of the host's other processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -7,21 +7,22 @@ use anyhow::{Context, Result};
 
 use super::stat::{ProcessStat, seconds};
 
-/// The parent of the kernel's threads, which work for everybody.
+/// Parent of the kernel's threads, which work for all processes.
 const KTHREADD: u32 = 2;
 
-/// CPU time so far, in seconds, of all processes of this host but this one, what it has started, and
-/// the kernel's threads. Between two readings it grows by what other work took: also by what has begun
-/// and ended meanwhile, if somebody waited for that. Unlike the host's busy time without ours it
-/// can be told where the kernel works for us in its own time. The resolution is one tick (10 ms) a
-/// process.
+/// Returns the CPU time so far, in seconds, of all processes except this one, its descendants, and
+/// the kernel's threads.
+///
+/// The difference of two readings is the time of other work. It includes processes that started and
+/// ended in between, if their parents waited for them. The host's busy time minus ours would also
+/// count kernel threads that work for us. The resolution is one tick (10 ms) per process.
 ///
 /// # Errors
-/// If `/proc` cannot be listed.
+/// `/proc` cannot be listed.
 pub fn others_time_s() -> Result<f64> {
     let entries = fs::read_dir("/proc").context("cannot list processes")?.flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // One may end between the listing and the reading.
+    // A process may end between listing and reading.
     let all = ids.filter_map(|pid| Some((pid, ProcessStat::of(pid)?))).collect();
     Ok(seconds(others_ticks(std::process::id(), &all)))
 }
@@ -32,8 +33,8 @@ fn others_ticks(me: u32, all: &HashMap<u32, ProcessStat>) -> u64 {
     others.map(|(_, stat)| stat.own + stat.waited).sum()
 }
 
-/// Whether a process is, or has above it, one of these. Ids that were read one after the other may
-/// have been given anew meanwhile: none is followed twice.
+/// Returns whether a process or one of its ancestors matches. The ids were read one after the
+/// other, so some may have been reused meanwhile. The search visits no id twice.
 fn descends(mut pid: u32, from: impl Fn(u32) -> bool, all: &HashMap<u32, ProcessStat>) -> bool {
     let mut seen = HashSet::new();
     while seen.insert(pid) {
@@ -65,7 +66,7 @@ mod tests {
             (12, process(11, 16_000, 0)),
             (13, process(12, 32_000, 0)),
             (14, process(10, 100, 0)),
-            // Parents that have ended, and ids that lead in a circle.
+            // A parent that has ended, and ids that form a circle.
             (15, process(99, 200, 0)),
             (16, process(17, 400, 0)),
             (17, process(16, 0, 0)),
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn work_of_somebody_elses_is_seen() {
-        // Its parent ends at once, so it is nobody's here.
+        // The parent ends at once, so the process is no descendant of this one.
         let script = "while :; do :; done >/dev/null 2>&1 & echo $!";
         let output = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
         let pid: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();

@@ -1,25 +1,26 @@
-//! What `/proc/PID/stat` says of a process (proc_pid_stat(5)).
+//! Parser of `/proc/PID/stat` (proc_pid_stat(5)).
 
 use std::fs;
 
-/// One process, as far as the lab is interested. Times are in clock ticks.
+/// Process, with the fields that the lab needs. Times are in clock ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProcessStat {
-    /// Its parent's id.
+    /// Id of the parent.
     pub(super) parent: u32,
-    /// What it used itself, in user and system mode.
+    /// Time of the process itself, in user and system mode.
     pub(super) own: u64,
-    /// The same of its children that have ended and been waited for, with theirs.
+    /// Time of its children that have ended and been waited for, with their own such children.
     pub(super) waited: u64,
 }
 
 impl ProcessStat {
-    /// `None` if there is no such process.
+    /// Reads a process. Returns `None` if it does not exist.
     pub(super) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The second field, the name, may hold anything but ends at the last parenthesis.
+    /// Parses the line. The second field, the name, may contain any characters and ends at the last
+    /// parenthesis.
     pub(super) fn parse(stat: &str) -> Option<Self> {
         let (_, rest) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -32,7 +33,7 @@ impl ProcessStat {
     }
 }
 
-/// Ticks in seconds.
+/// Converts ticks to seconds.
 pub(super) fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }

@@ -1,9 +1,9 @@
-//! The frame, on figures that are known.
+//! Tests of the framework with known figures.
 
 use super::*;
 use crate::progress::Silent;
 
-/// Two systems whose figures are known; the second's depend on the round.
+/// Two systems with known figures. Those of the second depend on the round.
 struct Known;
 
 struct Ready {

@@ -1,4 +1,4 @@
-//! Which media, loads and systems meet, and what was promised of them.
+//! Combinations of media, loads and systems, and their bars.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::blk::medium::Medium;
 use crate::experiment::{Bound, CellPlan, Comparison, Options};
 use crate::fio::Load;
 
-/// Ours over `qemu-storage-daemon` at depth 32.
+/// Least rate over `qemu-storage-daemon` at depth 32.
 const BAR: f64 = 1.2;
-/// Or ours over a server that only answers.
+/// Alternative bar: least rate over the reply-only server.
 const NEAR: f64 = 0.95;
 
 const DAEMON: System = System::Daemon { other: false };
@@ -25,11 +25,11 @@ pub(super) struct CellSpec {
     pub(super) medium: Medium,
     pub(super) load: Load,
     pub(super) systems: Vec<(String, System)>,
-    /// Peers stand in the places of our systems: nothing is promised.
+    /// True for a control run, in which peers take the place of our systems. It has no bars.
     control: bool,
 }
 
-/// The cells of a run.
+/// Returns the cells of a run.
 pub(super) fn plan_cells(options: &Options) -> Vec<CellSpec> {
     let mut loads = vec![READ, WRITE];
     if !options.quick {
@@ -47,14 +47,14 @@ pub(super) fn plan_cells(options: &Options) -> Vec<CellSpec> {
     cells
 }
 
-/// How long a sample takes.
+/// Returns the duration of a sample.
 pub(super) fn window(options: &Options) -> Duration {
     Duration::from_millis(options.window_ms.unwrap_or(400))
 }
 
 fn cell(medium: Medium, load: Load) -> CellSpec {
     let mut systems = vec![System::Ringway, DAEMON];
-    // What it reads from null differs, not what it writes there.
+    // The null medium differs for reads, not for writes.
     let differs = medium != Medium::Null || !load.writes();
     if differs && load.depth > 1 {
         systems.push(DAEMON_OTHER);
@@ -68,7 +68,7 @@ fn cell(medium: Medium, load: Load) -> CellSpec {
 }
 
 impl CellSpec {
-    /// For example `null-randread-4k-d32`.
+    /// Returns the id, for example `null-randread-4k-d32`.
     fn id(&self) -> String {
         let medium = self.medium.id();
         let Load { mode, bytes, depth } = self.load;
@@ -91,7 +91,7 @@ impl CellSpec {
         CellPlan { id: self.id(), title: self.title(), systems }
     }
 
-    /// Puts peers into the places of our systems, under names that say so.
+    /// Replaces our systems with peers, whose names say so.
     fn make_control(&mut self) {
         self.control = true;
         for (name, system) in &mut self.systems {
@@ -103,10 +103,10 @@ impl CellSpec {
     }
 }
 
-/// What is compared in a cell: ours with `qemu-storage-daemon`, and what was promised.
+/// Returns the comparison of a cell: ours with `qemu-storage-daemon`, and the bar.
 ///
-/// The promise is about depth 32: at least 1.2x the better kind of `qemu-storage-daemon`, or within
-/// 5% of a server that only answers.
+/// The bar applies at depth 32: at least 1.2 over the better kind of `qemu-storage-daemon`, or
+/// within 5% of the reply-only server.
 pub(super) fn comparison(spec: &CellSpec) -> Comparison {
     let ours = spec.systems.first().map(|(name, _)| name.clone()).unwrap_or_default();
     let peers = spec.systems.iter().skip(1);

@@ -1,9 +1,9 @@
-//! `nbd-export`: one disk over NBD, ours and others' servers, by fio's nbd engine.
+//! `nbd-export`: one disk over NBD, from our server and other servers, with fio's nbd engine.
 //!
 //! Client and server have a CPU each. fio's engine is one thread on libnbd, with some six system
-//! calls a request: it is often the slower of the two. So every cell has one more system, a server
-//! of our own that answers every request at once and does nothing else ([`reply_only`]): what fio
-//! gets from it is what fio can get.
+//! calls per request, and is often slower than the server. So every cell also has a reply-only
+//! server of ours, which replies at once without work ([`reply_only`]). Its rate is the limit of
+//! fio.
 
 mod cells;
 pub mod reply_only;
@@ -21,7 +21,7 @@ use crate::experiment::{Experiment, Options, Plan, Prepared, Sample};
 use crate::host::{QSD, Tool, versions};
 use cells::{CellSpec, comparison, plan_cells, window};
 
-/// The last one writes memory disks before they are read.
+/// The last tool fills memory disks before they are read.
 const TOOLS: [Tool; 4] = [
     ("fio", "fio", "fio"),
     QSD,
@@ -29,7 +29,7 @@ const TOOLS: [Tool; 4] = [
     ("nbdcopy", "nbdcopy", "libnbd-bin"),
 ];
 
-/// The experiment.
+/// The `nbd-export` experiment.
 #[derive(Debug)]
 pub struct NbdExport;
 

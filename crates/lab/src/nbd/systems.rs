@@ -1,4 +1,4 @@
-//! The servers: how each is started, and what it is called.
+//! NBD servers: how to start them, and their names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,23 +16,23 @@ use crate::fio::{self, Load, To};
 use crate::host::HostTime;
 use crate::in_process::InProcessServer;
 
-/// One server.
+/// NBD server of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
-    /// `ringway-io` with a disk that is exported.
+    /// `ringway-io` with an exported disk.
     Ringway,
-    /// `qemu-storage-daemon`, which can do it in two ways.
+    /// `qemu-storage-daemon` in one of two modes.
     Daemon {
-        /// `read-zeroes=on` instead of off, or `aio=io_uring` instead of threads.
+        /// True for `read-zeroes=on` instead of off, or `aio=io_uring` instead of threads.
         other: bool,
     },
     /// `nbdkit` with its null or memory plugin.
     Nbdkit,
-    /// The client's own limit.
+    /// Reply-only server, the limit of the client itself.
     ReplyOnly,
 }
 
-/// A server that runs.
+/// Running server.
 enum Server {
     Ringway(RingwayIo, PathBuf),
     Backend(Backend),
@@ -40,7 +40,7 @@ enum Server {
 }
 
 impl System {
-    /// The name in tables.
+    /// Returns the name for tables.
     pub(super) fn name(self, medium: Medium) -> &'static str {
         match (self, medium) {
             (Self::Ringway, _) => "ringway-io",
@@ -54,7 +54,7 @@ impl System {
         }
     }
 
-    /// Starts the server on its CPU, measures it, ends it.
+    /// Starts the server on its CPU, measures it, and ends it.
     pub(super) fn measure(
         self,
         medium: Medium,
@@ -66,7 +66,7 @@ impl System {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let start = || self.start(medium, images, dir.path(), placement.backend);
         let server = cpu::started_on(placement.backend, start)?;
-        // A file has its bytes already.
+        // A file needs no fill, because its image has data.
         if medium == Medium::Memory && matches!(self, Self::Ringway | Self::Nbdkit) {
             fill(&images.tmpfs, server.socket())?;
         }
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// CPU time that it has used, in seconds.
+    /// Returns the server's CPU time in seconds.
     fn time_s(&self) -> Result<f64> {
         match self {
             Self::Ringway(io, _) => {
@@ -127,7 +127,7 @@ impl Server {
     fn finish(self) -> Result<()> {
         match self {
             Self::Thread(thread) => thread.finish(),
-            // Killed when dropped.
+            // The process is killed on drop.
             Self::Ringway(..) | Self::Backend(_) => Ok(()),
         }
     }
@@ -153,7 +153,7 @@ fn ringway(medium: Medium, images: &Images, dir: &Path) -> Result<Server> {
 fn daemon(medium: Medium, images: &Images, other: bool) -> Result<Server> {
     let zeroes = if other { "on" } else { "off" };
     let aio = if other { "io_uring" } else { "threads" };
-    // A comma in a value is written twice.
+    // QEMU's option syntax doubles commas in values.
     let file = |path: &Path| {
         let path = path.display().to_string().replace(',', ",,");
         format!("driver=file,node-name=n0,filename={path},aio={aio}")
@@ -191,7 +191,7 @@ fn nbdkit(medium: Medium) -> Result<Server> {
     Ok(Server::Backend(backend))
 }
 
-/// Writes a whole disk once, so that its memory is there before anything is measured.
+/// Writes a whole disk once, so that its memory is allocated before a measurement.
 fn fill(image: &Path, socket: &Path) -> Result<()> {
     let mut command = Command::new(find_tool("nbdcopy", "libnbd-bin")?);
     command.arg(image).arg(format!("nbd+unix:///d?socket={}", socket.display()));

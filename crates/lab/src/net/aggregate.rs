@@ -1,7 +1,7 @@
 //! `net-aggregate`: 1 to 20 pairs of NICs at once.
 //!
-//! What the documents measured: with more machines the sum of what they send must grow or stay, never
-//! fall. Here a frame must cost as much with twenty pairs as with one.
+//! As more guests send, the total must grow or stay constant, never fall. This experiment checks
+//! that a frame costs as much with twenty pairs as with one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use crate::experiment::{
     Sample, SeriesPlan, Side,
 };
 
-/// Pairs of NICs at once; the last one has the most.
+/// Pairs of NICs at once, in ascending order.
 const PAIRS: [u8; 5] = [1, 2, 5, 10, MOST];
 const MOST: u8 = 20;
-/// Frames on their way between each pair.
+/// Frames in flight between each pair.
 const DEPTH: u16 = 32;
-/// CPU time of a frame with twenty pairs over that with one that has as many buffers.
+/// Most CPU time of a frame with twenty pairs, over that with one pair that has as many buffers.
 const BAR: f64 = 1.1;
 const COST: &str = "backend_cpu_us_per_request";
-/// Id of a cell, and bytes of its frames.
+/// Id of a cell, and size of its frames in bytes.
 const CASES: [(&str, usize); 2] = [("pairs-1500", FULL), ("pairs-64k", BYTES)];
 const OURS: System = System::Ringway(Poll::Auto);
 
-/// The experiment.
+/// The `net-aggregate` experiment.
 #[derive(Debug)]
 pub struct NetAggregate;
 
-/// Who is served at once.
+/// Pairs of NICs that the switch serves at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Row {
-    /// So many pairs of NICs, with as many buffers as frames on their way.
+    /// This number of pairs, with as many buffers as frames in flight.
     Pairs(u8),
-    /// One pair, with all the buffers of twenty.
+    /// One pair with all the buffers of twenty.
     Wide,
 }
 
@@ -74,9 +74,10 @@ impl Row {
     }
 }
 
-/// Twenty pairs beside one. The buffers of one lie in the CPU's own cache and those of twenty do not, for
-/// which no switch can make up: what is promised is told beside as many buffers, and for frames of one
-/// segment, since the large ones of twenty pairs are in no cache at all.
+/// Compares twenty pairs with one. The buffers of one pair fit in the CPU's own cache, those of
+/// twenty do not, and no switch can compensate. So the bar compares with one pair that has as many
+/// buffers. It applies to frames of one segment, because the large frames of twenty pairs fit in no
+/// cache.
 fn comparisons(cell: &str, control: bool) -> [Comparison; 2] {
     [Row::Wide, Row::Pairs(1)].map(|peer| Comparison {
         cell: cell.to_owned(),

@@ -1,7 +1,7 @@
 //! `net-balance`: eight large flows on four receive queues, over many draws of their ports.
 //!
-//! By the hash alone eight flows are on two queues each in one of 26 draws only; the documents saw that
-//! as a dip at five queues. The balancer moves flows from a queue that has more than its part.
+//! The hash alone places eight flows evenly, two on each queue, in only one of 26 draws. The
+//! balancer moves flows from a queue that has more than its share.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ use crate::experiment::{
 
 const FLOWS: usize = 8;
 const QUEUES: u16 = 4;
-/// Draws of each turn.
+/// Draws per sample.
 const DRAWS: u64 = 10;
-/// How long flows go before it is counted where they are: many looks of the balancer, which looks ten
-/// times a second.
+/// Run time of the flows before the count. The balancer checks ten times a second, so it runs many
+/// times.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// Frames on their way: four of each flow.
+/// Frames in flight: four per flow.
 const DEPTH: u16 = 32;
-/// Most loaded queue over the mean of all, in the worst draw.
+/// Most load of a queue over the mean of all queues, in the worst draw.
 const BAR: f64 = 1.25;
 const WORST: &str = "imbalance_worst";
 const SYSTEMS: [&str; 2] = ["ringway-net", "(hash alone, calculated)"];
 const CELL: &str = "elephants";
 
-/// The experiment.
+/// The `net-balance` experiment.
 #[derive(Debug)]
 pub struct NetBalance;
 
@@ -100,7 +100,7 @@ struct Ready {
     placement: Placement,
     draws: u64,
     measure: Duration,
-    /// Draws that each system had: both have the same.
+    /// Number of draws of each system so far. Both systems get the same draws.
     drawn: [u64; 2],
 }
 
@@ -125,7 +125,7 @@ impl Prepared for Ready {
 }
 
 impl Ready {
-    /// Frames of each queue of a receiver behind our switch.
+    /// Returns the frames on each queue of a receiver behind our switch.
     fn served(&self, ports: &[u16]) -> Result<Vec<u64>> {
         let running = OURS.start(2, QUEUES, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
@@ -139,18 +139,18 @@ impl Ready {
     }
 }
 
-/// Source ports of a draw. No three of them share a bucket, which is what is moved: nothing that moves
-/// buckets could make those even. That is so in 1 of 300 draws.
+/// Returns the source ports of a draw. At most two of them share a bucket, because the balancer
+/// moves whole buckets and cannot balance three flows in one. This excludes 1 of 300 draws.
 fn ports(draw: u64) -> Vec<u16> {
     let mut state = draw.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 20_161;
     let mut ports = Vec::new();
     let mut buckets = Vec::new();
     while ports.len() < FLOWS {
-        // Marsaglia's xorshift, of 64 bits.
+        // Marsaglia's 64-bit xorshift.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        // What Linux takes for connections.
+        // Linux's range of ephemeral ports.
         let port = 32_768 + u16::try_from(state % 28_232).unwrap_or(0);
         let bucket = bucket(port);
         let alike = buckets.iter().filter(|one| **one == bucket).count();
@@ -170,7 +170,7 @@ fn bucket(port: u16) -> usize {
     hash.map_or(0, |hash| Bucket::of(hash).index())
 }
 
-/// Flows of each queue by the hash, with the buckets in turn over the queues.
+/// Returns the flows on each queue by the hash alone, with buckets assigned to queues round robin.
 fn by_hash(ports: &[u16]) -> Vec<u64> {
     let mut counts = vec![0; QUEUES.into()];
     for port in ports {
@@ -179,7 +179,7 @@ fn by_hash(ports: &[u16]) -> Vec<u64> {
     counts
 }
 
-/// The most over the mean.
+/// Returns the maximum over the mean.
 fn imbalance(counts: &[u64]) -> f64 {
     let most = counts.iter().max().copied().unwrap_or(0) as f64;
     let all = counts.iter().sum::<u64>() as f64;

@@ -1,4 +1,4 @@
-//! Real guests: TCP between two of User-Mode Linux or of QEMU, or a guest and the host, by iperf3.
+//! TCP with iperf3 between two guests of User-Mode Linux or QEMU, or between a guest and the host.
 
 mod end;
 pub(super) mod turns;
@@ -14,38 +14,40 @@ use crate::experiment::Sample;
 use crate::host::HostTime;
 pub(super) use end::{End, host_listens};
 
-/// Metric: Gb for each CPU second of everything that ran on the host.
+/// Metric: Gb per CPU second of the whole host.
 pub(super) const PER_BUSY: &str = "gbit_per_busy_s";
-/// Far beyond any boot.
+/// Deadline far beyond the time of any boot.
 const DEADLINE: Duration = Duration::from_secs(180);
-/// What iperf3 is told, as in the documents: socket buffers and the length of a write.
+/// iperf3 options: size of the socket buffers and length of a write.
 const BUFFERS: &str = "-w 256k -l 256k";
-/// Where the first server listens, which only shows that the way is there. Each run has one of its
-/// own behind it: a server that has just ended a run resets whoever connects before it listens again.
+/// Port of the first server, which only shows that the path works. Each run has its own server on a
+/// following port. A server that has just finished a run resets new connections until it listens
+/// again.
 const PORT: usize = 5201;
-/// How TCP minds congestion on either side: hosts have other ways set than guests. Every kernel has it.
+/// TCP congestion control on both sides, because the defaults of hosts and guests differ. Every
+/// kernel has this one.
 const CONGESTION: &str = "reno";
-/// Addresses of the end that listens and of the one that connects.
+/// Addresses of the listening and of the connecting end.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
 
-/// What is streamed.
+/// TCP streams of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Streams {
-    /// Streams at once.
+    /// Concurrent streams.
     pub(super) count: u16,
-    /// From the end that listens to the other one.
+    /// True if the listening end sends to the connecting end.
     pub(super) back: bool,
-    /// How often.
+    /// Number of runs.
     pub(super) repeats: usize,
-    /// How long each time.
+    /// Duration of each run.
     pub(super) window: Duration,
-    /// So many pairs of queues take turns with one, from run to run.
+    /// Queue pairs that alternate with one pair, from run to run. `None` for no alternation.
     pub(super) turns: Option<u16>,
 }
 
 impl Streams {
-    /// Boots the end that connects, and lets it stream. `backend_s` gives the CPU seconds that the
-    /// switch used so far, if it is a process.
+    /// Boots the connecting end and runs the streams. `backend_s` returns the CPU seconds of the
+    /// switch, if it is a process.
     pub(super) fn measure(
         self,
         end: &End,
@@ -62,7 +64,7 @@ impl Streams {
             cpu += time()? - before;
             wall_s += start.elapsed().as_secs_f64();
             busy_s += HostTime::now()?.busy_s - host.busy_s;
-            // One that was listed and has left nobody its time makes this less.
+            // The sum falls if a process ends and no parent waits for it.
             others_s += (others_time_s()? - others).max(0.0);
         }
         let outcome = guest.finish_script(DEADLINE)?;
@@ -78,7 +80,7 @@ impl Streams {
         if let Some(ratio) = self.turns.and_then(|_| turns::all_over_one(&runs)) {
             sample.insert(turns::ALL_OVER_ONE.to_owned(), ratio);
         }
-        // The kernel's part is the guests', too: it moves what they send.
+        // The kernel's time counts as the guests', because the kernel moves their data.
         sample.insert("guests_cpus".to_owned(), (busy_s - cpu - others_s).max(0.0) / wall_s);
         sample.insert("other_cpus".to_owned(), others_s / wall_s);
         Ok(sample)
@@ -105,16 +107,16 @@ impl Streams {
     }
 }
 
-/// What came of one run.
+/// Result of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Run {
     gbit_per_s: f64,
     bytes: f64,
-    /// Segments that TCP sent again.
+    /// Segments that TCP retransmitted.
     resent: f64,
 }
 
-/// What a guest's output says of its run of this number.
+/// Parses the result of a run from the guest's output.
 fn run_of(output: &str, number: usize) -> Result<Run> {
     let between = || {
         let (_, rest) = output.split_once(&format!("lab-begin-{number}\n"))?;
@@ -134,12 +136,12 @@ fn run_of(output: &str, number: usize) -> Result<Run> {
     })
 }
 
-/// What all of them brought.
+/// Returns the data of all runs in Gb.
 fn gbit(runs: &[Run]) -> f64 {
     runs.iter().map(|run| run.bytes * 8.0 / 1e9).sum()
 }
 
-/// Mean and standard deviation.
+/// Returns mean and standard deviation.
 fn summary(runs: &[Run]) -> Sample {
     let count = runs.len().max(1) as f64;
     let mean = runs.iter().map(|run| run.gbit_per_s).sum::<f64>() / count;

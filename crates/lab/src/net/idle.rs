@@ -1,4 +1,4 @@
-//! NICs whose rings are started, and which do nothing.
+//! Idle NICs with started rings.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use crate::cpu::{self, Placement};
 use crate::experiment::{Comparison, Figure, Sample, Side};
 use crate::host::HostTime;
 
-/// CPU of a process that has nothing to do, in percent of one core.
+/// Most CPU time of an idle process, in percent of one core.
 const CPU_PERCENT: f64 = 0.0;
-/// Its sleeps that ended, in ten seconds.
+/// Most sleeps of an idle process in ten seconds.
 const SWITCHES: f64 = 0.0;
-/// How long a process that was just used may take to come to rest, and another to see that it does not
-/// need its CPU any more: free CPUs are averages over 400 ms.
+/// Pause before a measurement. A process that was just used becomes idle, and the other one notices
+/// that the CPU is free. Free CPUs are averages over 400 ms.
 const REST: Duration = Duration::from_millis(500);
-/// Buffers of each NIC.
+/// Receive buffers of each NIC.
 const BUFFERS: u16 = 64;
-/// Modern devices, and event indices: what any guest has.
+/// Features of any guest: modern devices, event indices, mergeable buffers.
 const FEATURES: u64 = 1 << 15 | 1 << 29 | 1 << 32;
 
-/// So many NICs.
+/// Number of NICs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Idle(usize);
 
@@ -39,7 +39,8 @@ impl Idle {
         format!("{} idle NICs, nothing else", self.0)
     }
 
-    /// Peers have two: what they cost does not depend on the number.
+    /// Returns the systems. Peers only have two NICs, because their cost does not depend on the
+    /// number.
     pub(super) fn systems(self) -> Vec<System> {
         let ours = System::Ringway(Poll::Auto);
         if self.0 > 2 {
@@ -49,7 +50,7 @@ impl Idle {
         vec![ours, System::Testpmd, busy, sleeps]
     }
 
-    /// Watches a switch with such NICs for so long.
+    /// Measures a switch with these NICs for the length of the window.
     pub(super) fn measure(
         self,
         system: System,
@@ -89,7 +90,7 @@ impl Idle {
     }
 }
 
-/// Every system by itself; ours has its bars.
+/// Shows every system by itself. Ours has bars.
 pub(super) fn comparisons(
     cell: &str,
     systems: &[(String, System)],
@@ -99,7 +100,7 @@ pub(super) fn comparisons(
         cell: cell.to_owned(),
         ours: name.to_owned(),
         metric: Some(metric.to_owned()),
-        // One round that wakes up is one too many.
+        // A single round with a wakeup misses the bar.
         figure: if bar.is_some() { Figure::Worst } else { Figure::Alone },
         side: Side::AtMost,
         bar,

@@ -1,4 +1,4 @@
-//! `net-latency`: one request and its answer at a time, by how the switch waits for frames.
+//! `net-latency`: one request and its reply at a time, for each polling mode of the switch.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,16 @@ const SYSTEMS: [System; 6] = [
     System::Ovs { sleeps: false },
     System::Ovs { sleeps: true },
 ];
-/// Place of our default among them.
+/// Index of our default mode.
 const AUTO: usize = 1;
-/// Id of a cell, how its ends wait, and bytes of its frames.
+/// Id of a cell, the wait mode of its ends, and the size of its frames in bytes.
 const CASES: [(&str, Waits, usize); 3] = [
     ("asleep-64", Waits::Asleep, 64),
     ("looking-64", Waits::Looking, 64),
     ("looking-1500", Waits::Looking, FULL),
 ];
 
-/// The experiment.
+/// The `net-latency` experiment.
 #[derive(Debug)]
 pub struct NetLatency;
 
@@ -40,7 +40,7 @@ fn title(waits: Waits, bytes: usize) -> String {
     format!("a frame of {bytes} bytes there and one back, {waits}")
 }
 
-/// Our default beside every other way to wait: below 1 it is the faster one.
+/// Compares our default with every other mode. Below 1, the default is faster.
 fn comparisons(cell: &str, control: bool) -> Vec<Comparison> {
     let names: Vec<_> =
         System::named(&SYSTEMS, control).into_iter().map(|(name, _)| name).collect();

@@ -1,9 +1,9 @@
-//! Frames between NICs, through our switch and others'.
+//! Frames between NICs, through our switch and peers.
 //!
-//! Clients are DPDK's virtio-user ([`pps`]), User-Mode Linux guests ([`queues`]) and a raw one of our
-//! own where neither will do ([`tso`], [`aggregate`], [`latency`], [`balance`]). Switch and client have
-//! a CPU each, unless the experiment says otherwise. Every sample starts its switch fresh and ends it,
-//! so nothing that polls is left over.
+//! Clients are DPDK's virtio-user ([`pps`]), User-Mode Linux guests ([`queues`]), and the lab's raw
+//! client where neither fits ([`tso`], [`aggregate`], [`latency`], [`balance`]). Switch and client
+//! have a CPU each, unless the experiment says otherwise. Every sample starts a fresh switch and
+//! ends it, so no polling thread disturbs the next sample.
 
 pub mod aggregate;
 pub mod balance;

@@ -1,4 +1,4 @@
-//! Open vSwitch with DPDK, in directories of its own: a learning switch between vhost-user sockets.
+//! Open vSwitch with DPDK in separate directories: a learning switch between vhost-user sockets.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,44 +11,44 @@ use testkit::testpmd::allow_huge_pages;
 
 use crate::cpu::Placement;
 
-/// What has the datapath of DPDK; alternatives may choose another one for the plain name.
+/// Program with the DPDK datapath. The plain name may be an alternative without it.
 const SWITCH: &str = "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "usr/share/openvswitch/vswitch.ovsschema";
 const DATABASE: &str = "usr/sbin/ovsdb-server";
 const DATABASE_TOOL: &str = "usr/bin/ovsdb-tool";
 const CONFIGURE: &str = "usr/bin/ovs-vsctl";
 const CONTROL: &str = "usr/bin/ovs-appctl";
-/// Its bridge, which the host sees as a device while it runs.
+/// Name of the bridge, which the host sees as a device while the switch runs.
 const BRIDGE: &str = "rwlab-ovs0";
-/// How long it waits for others, in seconds.
+/// Timeout of Open vSwitch's tools in seconds.
 const PATIENCE_S: &str = "--timeout=20";
 /// Memory in MiB.
 const MEMORY_MIB: u64 = 512;
-/// Longest sleep in microseconds of a thread that finds nothing to do.
+/// Longest sleep in microseconds of an idle polling thread.
 const SLEEP_US: u32 = 500;
 
-/// A running Open vSwitch.
+/// Running Open vSwitch.
 pub(super) struct Ovs {
     switch: Process,
     _database: Process,
     place: Place,
 }
 
-/// Where its programs are, and where it runs.
+/// Directories of its programs and of its run.
 struct Place {
     root: PathBuf,
     dir: PathBuf,
 }
 
-/// Its version; fails where it is not there and cannot be had.
+/// Returns the version. Fails if Open vSwitch is missing and cannot be installed.
 pub(super) fn version() -> Result<String> {
     let output = run(Command::new(peers::open_vswitch()?.join(SWITCH)).arg("--version"))?;
     Ok(output.lines().collect::<Vec<_>>().join(", "))
 }
 
 impl Ovs {
-    /// Starts one in `dir` that polls on the backend's CPU, all the time or with sleeps, and has a port
-    /// at each of so many sockets.
+    /// Starts Open vSwitch in `dir`, with a port for each socket. Its thread polls on the backend's
+    /// CPU, with or without sleeps.
     pub(super) fn start(
         dir: &Path,
         ports: usize,
@@ -114,7 +114,7 @@ impl Ovs {
         Ok(())
     }
 
-    /// Fails where a port that was configured is not there: what was wrong is told nowhere else.
+    /// Fails if a configured port does not exist. Open vSwitch reports the reason nowhere else.
     fn check(&self, port: usize) -> Result<()> {
         if self.socket(port).exists() {
             return Ok(());
@@ -124,12 +124,12 @@ impl Ovs {
         bail!("port {name} has no socket; Open vSwitch says: {}", said.trim_end());
     }
 
-    /// The socket of a port.
+    /// Returns the socket of a port.
     pub(super) fn socket(&self, port: usize) -> PathBuf {
         self.place.dir.join(name(port))
     }
 
-    /// The process whose CPU time counts.
+    /// Returns the id of the process whose CPU time counts.
     pub(super) fn id(&self) -> u32 {
         self.switch.id()
     }
@@ -137,7 +137,7 @@ impl Ovs {
 
 impl Drop for Ovs {
     fn drop(&mut self) {
-        // An end in order takes its devices off the host; otherwise they go with the next one.
+        // A clean exit removes its devices from the host. Otherwise the next run removes them.
         let mut command = self.place.command(CONTROL);
         command.arg("-t").arg(self.place.control()).args([PATIENCE_S, "exit", "--cleanup"]);
         if run(&mut command).is_err() {
@@ -148,7 +148,7 @@ impl Drop for Ovs {
 }
 
 impl Place {
-    /// One of its programs, which finds nothing of another one that is installed.
+    /// Returns a command of one of its programs, isolated from any other installation.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.root.join(program));
         let data = self.root.join("usr/share/openvswitch");
@@ -160,12 +160,12 @@ impl Place {
         command
     }
 
-    /// Where it takes commands.
+    /// Returns the path of the control socket.
     fn control(&self) -> PathBuf {
         self.dir.join("ctl")
     }
 
-    /// Returns what is printed, when the switch has done it.
+    /// Runs a configuration command and waits until the switch has applied it. Returns its output.
     fn configure(&self, words: &[&str]) -> Result<String> {
         let database = format!("--db=unix:{}/db.sock", self.dir.display());
         run(self.command(CONFIGURE).args([&database, PATIENCE_S]).args(words))
@@ -180,7 +180,7 @@ fn process(command: &mut Command) -> Result<Process> {
     Ok(Process::start(command.stdout(Stdio::null()))?)
 }
 
-/// What a command prints.
+/// Runs a command and returns its output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     if output.status.success() {

@@ -1,9 +1,10 @@
-//! Between a front-end that takes what it is offered and a backend that offers what it does not serve.
+//! Relay between a front-end that accepts every offered feature and a backend that offers more than
+//! it serves.
 //!
-//! User-Mode Linux accepts every feature that it knows. DPDK's vhost offers a control queue and leaves
-//! it unanswered, so such a guest would wait for it for ever; and the guest's packed rings do not agree
-//! with DPDK's. A relay passes messages and their descriptors on, and takes those features out of the
-//! offer. Frames do not go through it: both sides share memory and eventfds.
+//! User-Mode Linux accepts every feature that it knows. DPDK's vhost offers a control queue but
+//! never answers on it, so such a guest would wait forever. Besides, the guest's packed rings are
+//! incompatible with DPDK's. The relay forwards messages and descriptors and removes these features
+//! from the offer. Frames bypass the relay, because both sides share memory and eventfds.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -19,12 +20,13 @@ use testkit::raw::wire::{Message, Request, flags};
 
 use crate::in_process::InProcessServer;
 
-/// What is taken out: all that needs the control queue, and packed rings with what belongs to them.
+/// Removed features: all that need the control queue, and packed rings with their dependent
+/// features.
 const WITHHELD: u64 = 0x7f << 17 | 1 << 34 | 1 << 35;
-/// How often a relay between two that are silent looks whether it is still wanted.
+/// Interval at which an idle relay checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Listens at `socket` for one front-end of the backend at `backend`; its thread is on `cpu`.
+/// Listens at `socket` for one front-end of the backend at `backend`. The thread runs on `cpu`.
 pub(super) fn start(socket: PathBuf, backend: PathBuf, cpu: usize) -> Result<InProcessServer> {
     InProcessServer::start("relay", socket, cpu, move |listener, stop| {
         serve(listener, &backend, stop)
@@ -49,7 +51,7 @@ fn serve(listener: &UnixListener, backend: &Path, stop: &AtomicBool) -> Result<(
     Ok(())
 }
 
-/// Passes one message on.
+/// Forwards one message.
 fn pass(from: &mut Connection, to: &mut Connection) -> testkit::Result<()> {
     let message = from.recv("a message")?;
     let offer = message.request == Request::GET_FEATURES && message.flags & flags::REPLY != 0;

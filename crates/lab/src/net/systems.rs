@@ -1,4 +1,4 @@
-//! The switches of the network experiments: how each is started, and what it is called.
+//! Switches of the network experiments: how to start them, and their names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,29 +13,29 @@ use crate::blk::systems::Poll;
 use crate::cpu::{self, Placement};
 use crate::host::version_of;
 
-/// MiB of a testpmd.
+/// Memory of a testpmd in MiB.
 const MEMORY_MIB: u64 = 512;
-/// Buffers of a testpmd: more than all rings hold.
+/// Buffers of a testpmd, more than all rings hold.
 const BUFFERS: u32 = 32_768;
 
-/// One switch.
+/// Switch of a network experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
     /// `ringway-net`.
     Ringway(Poll),
-    /// testpmd: what comes from one socket goes to another, whatever it is. It spins.
+    /// testpmd, which forwards all frames from one socket to another. It spins.
     Testpmd,
-    /// The same that takes frames of TCP which are to be cut.
+    /// testpmd that accepts TCP frames for segmentation.
     TestpmdWhole,
     /// Open vSwitch with DPDK, as a learning switch.
     Ovs {
-        /// Its thread sleeps when it finds nothing.
+        /// True if its idle thread sleeps.
         sleeps: bool,
     },
 }
 
 impl System {
-    /// The name in tables.
+    /// Returns the name for tables.
     pub(super) fn name(self) -> String {
         match self {
             Self::Ringway(poll) => format!("ringway-net --poll {}", poll.word()),
@@ -46,12 +46,12 @@ impl System {
         }
     }
 
-    /// True if it is ours.
+    /// Returns whether the switch is ours.
     pub(super) fn is_ours(self) -> bool {
         matches!(self, Self::Ringway(_))
     }
 
-    /// Names of systems, and what each is: in a control run peers stand in the places of ours.
+    /// Returns the systems by name. In a control run, peers take the place of ours.
     pub(super) fn named(systems: &[Self], control: bool) -> Vec<(String, Self)> {
         let named = |system: &Self| {
             if control && system.is_ours() {
@@ -64,10 +64,10 @@ impl System {
         systems.iter().map(named).collect()
     }
 
-    /// Version of what it is.
+    /// Returns the version of the switch.
     ///
     /// # Errors
-    /// What is missing, with the next step.
+    /// A program is missing. The error names the remedy.
     pub(super) fn version(self) -> Result<(String, String)> {
         Ok(match self {
             Self::Ringway(_) => {
@@ -78,27 +78,27 @@ impl System {
         })
     }
 
-    /// Starts it on the backend's CPU with so many ports, each of so many pairs of queues. Ours has one
-    /// reactor.
+    /// Starts the switch on the backend's CPU with this number of ports and queue pairs per port.
+    /// Ours has one reactor.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The switch does not start.
     pub(super) fn start(self, ports: usize, pairs: u16, at: Placement) -> Result<Running> {
         self.run(ports, pairs, at, Some(at.backend))
     }
 
-    /// Starts it where it likes to be, if it does not insist on a CPU.
+    /// Starts the switch without CPU affinity, unless it requires a CPU.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The switch does not start.
     pub(super) fn start_anywhere(self, ports: usize, pairs: u16, at: Placement) -> Result<Running> {
         self.run(ports, pairs, at, None)
     }
 
-    /// Starts ours with a port and the host at a device of this name, on the backend's CPU.
+    /// Starts ours with one port and an uplink to a TAP device of this name, on the backend's CPU.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The switch does not start.
     pub(super) fn uplink(poll: Poll, device: &str, at: Placement) -> Result<Running> {
         let dir = tempfile::Builder::new().prefix("rwlab-").tempdir()?;
         let sockets = [socket(dir.path(), 0)];
@@ -122,7 +122,7 @@ impl System {
     }
 }
 
-/// Versions of several.
+/// Returns the versions of several switches.
 pub(super) fn versions(
     systems: &[System],
     control: bool,
@@ -131,7 +131,7 @@ pub(super) fn versions(
     used.into_iter().map(|(_, system)| system.version()).collect()
 }
 
-/// DPDK tells it on the way to its own usage.
+/// DPDK prints its version before its usage.
 fn dpdk_version() -> Result<String> {
     let mut command = Command::new(find_tool("dpdk-testpmd", "dpdk-dev")?);
     let words = ["-v", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--", "--help"];
@@ -142,7 +142,7 @@ fn dpdk_version() -> Result<String> {
     Ok(version.map_or_else(|| "unknown".to_owned(), |(version, _)| version.to_owned()))
 }
 
-/// A switch that runs. Dropping it ends it.
+/// Running switch. Dropping it ends it.
 pub(super) struct Running {
     process: Kind,
     dir: TempDir,
@@ -155,7 +155,7 @@ enum Kind {
 }
 
 impl Running {
-    /// The socket of a port.
+    /// Returns the socket of a port.
     pub(super) fn socket(&self, port: usize) -> PathBuf {
         match &self.process {
             Kind::Ovs(ovs) => ovs.socket(port),
@@ -163,7 +163,7 @@ impl Running {
         }
     }
 
-    /// The process whose CPU time counts.
+    /// Returns the id of the process whose CPU time counts.
     pub(super) fn id(&self) -> u32 {
         match &self.process {
             Kind::Ringway(ringway) => ringway.process.id(),
@@ -172,10 +172,10 @@ impl Running {
         }
     }
 
-    /// CPU time that it has used, in seconds.
+    /// Returns the switch's CPU time in seconds.
     ///
     /// # Errors
-    /// If it has ended.
+    /// The switch has ended.
     pub(super) fn time_s(&self) -> Result<f64> {
         cpu::process_time_s(self.id())
     }
@@ -200,7 +200,7 @@ fn ringway(
     cpu::started_on(cpu, || Ok(RingwayNet::start(&sockets, &options)?))
 }
 
-/// Its ports are pairs that speak to each other: the first to the second, and so on.
+/// Starts testpmd. Its ports form pairs: the first forwards to the second, and so on.
 fn testpmd(dir: &Path, ports: usize, pairs: u16, whole: bool, cpu: usize) -> Result<Testpmd> {
     allow_huge_pages(2 * MEMORY_MIB + 512)?;
     let mut environment: Vec<String> =

@@ -1,7 +1,8 @@
-//! The kernel as the peer: a frame goes into one TAP device, through a bridge, and comes out of another.
+//! The kernel as the peer: a frame enters one TAP device, passes a bridge, and leaves another TAP
+//! device.
 //!
-//! What a switch in user space does for two guests takes two system calls of whoever stands behind both
-//! devices: their time is what counts.
+//! A switch in user space replaces two system calls of the processes behind both devices. Their
+//! time is measured.
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -18,7 +19,8 @@ use crate::blk::client::Window;
 use crate::cpu;
 use crate::host::HostTime;
 
-/// A bridge between two devices of this host, up and with nobody else. Dropping it removes all.
+/// Bridge between two devices of this host, up and without other ports. Dropping it removes all
+/// three.
 #[derive(Debug)]
 pub(super) struct Bridge {
     name: String,
@@ -35,28 +37,29 @@ pub(super) fn ip(words: &str) -> Result<()> {
     bail!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim_end());
 }
 
-/// Lets a device speak, but not of its own accord.
+/// Sets a device up, without automatic addresses.
 pub(super) fn up(device: &str) -> Result<()> {
     ip(&format!("link set dev {device} addrgenmode none"))?;
     ip(&format!("link set dev {device} up"))
 }
 
-/// A name that no other run on this host has: of 15 bytes at most.
+/// Returns a device name that no other run on this host uses, of at most 15 bytes.
 pub(super) fn name(kind: &str, number: usize) -> String {
     format!("rwl{kind}{number}-{}", std::process::id() % 1_000_000)
 }
 
 impl Bridge {
-    /// Makes the bridge; the devices are for the caller to make and to [`Bridge::join`].
+    /// Creates the bridge. The caller creates the devices and calls [`Bridge::join`].
     pub(super) fn create() -> Result<Self> {
         let bridge = Self { name: name("b", 0), taps: [0, 1].map(|number| name("t", number)) };
-        // Addresses are never forgotten: there is no traffic but ours, and nothing waits at the start.
+        // Without a forward delay, frames pass from the start. Without multicast snooping, the
+        // bridge carries only the frames of the experiment.
         ip(&format!("link add {} type bridge forward_delay 0 mcast_snooping 0", bridge.name))?;
         up(&bridge.name)?;
         Ok(bridge)
     }
 
-    /// Puts both devices, which are there, into the bridge.
+    /// Adds both existing devices to the bridge.
     pub(super) fn join(&self) -> Result<()> {
         for tap in &self.taps {
             ip(&format!("link set dev {tap} master {}", self.name))?;
@@ -65,7 +68,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Makes both devices, for others to open with so many queues, and puts them into the bridge.
+    /// Creates both devices with this number of queues, for other processes to open, and adds them
+    /// to the bridge.
     pub(super) fn with_devices(queues: u16) -> Result<Self> {
         let bridge = Self::create()?;
         let several = if queues > 1 { " multi_queue" } else { "" };
@@ -79,19 +83,20 @@ impl Bridge {
 
 impl Drop for Bridge {
     fn drop(&mut self) {
-        // What was never made cannot be removed; devices without a descriptor are gone already.
+        // Ignores devices that do not exist. A device without an open descriptor may already be
+        // gone.
         for device in self.taps.iter().chain([&self.name]) {
             let _ = ip(&format!("link del {device}"));
         }
     }
 }
 
-/// A device that is up and has an address of the host's. Dropping it removes it.
+/// TAP device that is up and has an address of the host. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Device(pub(super) String);
 
 impl Device {
-    /// Makes it, for others to open.
+    /// Creates the device, for another process to open.
     pub(super) fn with_address(address: &str) -> Result<Self> {
         let device = Self(name("h", 0));
         ip(&format!("tuntap add dev {} mode tap vnet_hdr", device.0))?;
@@ -103,24 +108,24 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // What was never made cannot be removed.
+        // Ignores a device that does not exist.
         let _ = ip(&format!("link del {}", self.0));
     }
 }
 
-/// What a run was.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ran {
     pub(super) frames: u64,
     pub(super) seconds: f64,
     /// CPU time of both system calls and of the loop around them, in seconds.
     pub(super) cpu_s: f64,
-    /// CPU time of all others, in seconds.
+    /// CPU time of other processes, in seconds.
     pub(super) other_s: f64,
 }
 
-/// Writes so many frames of `bytes` bytes into one device and reads them from the other, over and over,
-/// on one CPU. Each has a buffer of its own, on either side.
+/// Writes `at_once` frames of `bytes` bytes into one device and reads them from the other,
+/// repeatedly, on one CPU. Each frame has its own buffer on either side.
 pub(super) fn run(bytes: usize, at_once: usize, cpu: usize, window: Window) -> Result<Ran> {
     let bridge = Bridge::create()?;
     let open = |name: &String| Tap::open(name, 1, TapOrigin::New);
@@ -152,11 +157,11 @@ struct Loop {
     got: Vec<Vec<u8>>,
 }
 
-/// How long a frame may take: past it, it is lost.
+/// Longest time for a frame. After it, the frame counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Loop {
-    /// Tells the bridge where both ends are, and reads what else is there.
+    /// Sends a frame each way, so that the bridge learns both addresses. Also reads other frames.
     fn settle(&mut self, back: Vec<u8>) -> Result<()> {
         write(&self.to, &back)?;
         self.read_one(0)?;
@@ -164,10 +169,10 @@ impl Loop {
         self.read_one(0)
     }
 
-    /// Reads into a buffer; waits for the frame if it is not there yet.
+    /// Reads a frame into a buffer, and waits for the frame if necessary.
     fn read_one(&mut self, at: usize) -> Result<()> {
         let until = Instant::now() + PATIENCE;
-        // The way back goes to the other end.
+        // The first frame goes the other way, so both devices are read.
         loop {
             for end in [&self.to, &self.from] {
                 match rustix::io::read(end, &mut self.got[at][..]) {
@@ -180,7 +185,7 @@ impl Loop {
         }
     }
 
-    /// Goes around for so long; how many frames arrived.
+    /// Runs the loop for this time. Returns the number of frames that arrived.
     fn go(&mut self, how_long: Duration) -> Result<u64> {
         let until = Instant::now() + how_long;
         let mut frames = 0;

@@ -1,8 +1,8 @@
-//! `net-tso`: segments of 64 KiB from NIC to NIC, to the host and from it.
+//! `net-tso`: 64 KiB frames from NIC to NIC, to the host and from the host.
 //!
-//! The client is a raw one of our own: testpmd sends no frame that is to be cut. As many frames are on
-//! their way on every side, from buffers of the same size: a few, which a CPU's own cache holds, or so many
-//! that it does not.
+//! The client is the lab's raw client, because testpmd sends no frames that need segmentation. Each
+//! side has the same number of frames in flight, from buffers of the same size. A few fit in a
+//! CPU's own cache, and many do not.
 
 use std::time::Duration;
 
@@ -17,36 +17,36 @@ use crate::blk::systems::Poll;
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 
-/// Frames on their way: with all buffers within 2 MiB on either side of the switch, and beyond.
+/// Frames in flight: with all buffers within 2 MiB on either side of the switch, and beyond.
 pub(super) const DEPTHS: [u16; 2] = [4, 32];
-/// Bytes of a large frame: the data of 44 segments and the headers, just below 64 KiB.
+/// Size of a large frame in bytes: the data of 44 segments and the headers, just below 64 KiB.
 pub(super) const BYTES: usize = 54 + 44 * 1448;
-/// Ours over the kernel's, by CPU time.
+/// Least ratio of ours over the kernel, by CPU time.
 const BAR: f64 = 1.5;
-/// Metric: Gb for each CPU second of the switch.
+/// Metric: Gb per CPU second of the switch.
 pub(super) const PER_CPU: &str = "gbit_per_cpu_s";
-/// What comes from the host over what goes there.
+/// Least rate from the host over the rate to the host.
 const BACK: f64 = 0.6;
 const RATE: &str = "gbit_per_s";
 
-/// The experiment.
+/// The `net-tso` experiment.
 #[derive(Debug)]
 pub struct NetTso;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// From NIC to NIC, so many frames on their way.
+    /// From NIC to NIC through a switch, with this number of frames in flight.
     Switch(System, u16),
-    /// The kernel's, with so many frames at once.
+    /// Through the kernel, with this number of frames at once.
     Kernel(u16),
-    /// From a NIC to the host at ours, or back.
+    /// From a NIC to the host through ours, or back.
     Host(Poll, bool),
 }
 
-/// From NIC to NIC with few and many frames on their way, and between a NIC and the host.
+/// Cells: NIC to NIC with few and many frames in flight, and between a NIC and the host.
 const CELLS: [&str; 3] = ["vif-64k-4", "vif-64k-32", "uplink-64k"];
 
-/// Frames on their way; none is said of the host's end, which the kernel queues for.
+/// Returns the frames in flight. The host's end has no limit, because the kernel queues for it.
 fn depth(cell: &str) -> u16 {
     if cell == CELLS[0] { DEPTHS[0] } else { DEPTHS[1] }
 }
@@ -56,8 +56,8 @@ fn title(cell: &str) -> String {
     format!("frames of {BYTES} bytes {who}, {} on their way", depth(cell))
 }
 
-/// The kernel with as many frames at once as others have, and where those are few, also with one after
-/// the other.
+/// Returns the kernel systems with as many frames at once as the others. If these are few, also
+/// with one frame at a time.
 fn kernel(depth: u16) -> Vec<(String, Path)> {
     let of =
         |at_once| (format!("kernel TAP, bridge, TAP, {at_once} at once"), Path::Kernel(at_once));
@@ -116,7 +116,7 @@ impl Experiment for NetTso {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let (placement, control) = (Placement::choose()?, options.control);
-        // Nothing stands in for our uplink.
+        // No peer replaces our uplink.
         let cells = CELLS.into_iter().filter(|cell| !(control && *cell == CELLS[2]));
         let chosen = |cell: &&str| options.only.as_ref().is_none_or(|o| cell.contains(o.as_str()));
         let cells: Vec<_> = cells.filter(chosen).collect();
@@ -164,7 +164,7 @@ fn notes(placement: Placement) -> Vec<String> {
 
 struct Ready {
     plan: Plan,
-    /// Of each cell.
+    /// Systems by cell.
     systems: Vec<Vec<(String, Path)>>,
     placement: Placement,
     window: Window,
@@ -217,7 +217,7 @@ impl Ready {
     }
 }
 
-/// What our client saw of frames of so many bytes.
+/// Returns the client's figures for frames of this size.
 pub(super) fn sample_of(ran: &Ran, bytes: usize) -> Sample {
     let mut sample = sample(ran.all(), bytes, (ran.seconds, ran.backend_s, ran.other_s));
     sample.insert("lost_frames".to_owned(), ran.lost as f64);

@@ -1,20 +1,20 @@
 //! Scales and their ticks: pure functions of numbers.
 
-/// A scale from values to a part of an axis.
+/// Mapping from values to positions on an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scale {
     log: bool,
     low: f64,
     high: f64,
-    /// Where lines and numbers go.
+    /// Values with grid lines and numbers.
     pub(super) ticks: Vec<f64>,
 }
 
-/// Ticks of a linear scale at most, the one at 0 not counted.
+/// Most ticks of a linear scale, without the one at 0.
 const TICKS_MAX: f64 = 5.0;
 
 impl Scale {
-    /// A scale that holds all values; a linear one begins at 0.
+    /// Returns a scale that contains all values. A linear scale starts at 0.
     pub(super) fn holding(values: &[f64], log: bool) -> Self {
         let usable = values.iter().copied().filter(|v| v.is_finite() && (!log || *v > 0.0));
         let (low, high) = usable
@@ -30,14 +30,15 @@ impl Scale {
         Self { log: false, low: 0.0, high: count * step, ticks }
     }
 
-    /// From a 1, 2 or 5 to a 1, 2 or 5; with a tick at each of them on a short scale.
+    /// Returns a logarithmic scale whose ends are 1, 2 or 5 times a power of ten. A short scale has
+    /// a tick at each of these.
     fn logarithmic(low: f64, high: f64) -> Self {
         let decades = high.log10().floor() - low.log10().floor();
         let steps: &[f64] = if decades <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let (from, to) = (low.log10().floor() as i32, high.log10().floor() as i32 + 1);
         let all = (from..=to).flat_map(|e| steps.iter().map(move |s| s * 10f64.powi(e)));
         let all: Vec<f64> = all.collect();
-        // A little room for rounding at both ends.
+        // The factors leave a margin for rounding at both ends.
         let low = all.iter().copied().filter(|t| *t <= low * 1.000_001).fold(all[0], f64::max);
         let above = all.iter().copied().filter(|t| *t >= high * 0.999_999);
         let high = above.fold(f64::INFINITY, f64::min).min(10f64.powi(to));
@@ -46,7 +47,7 @@ impl Scale {
         Self { log: true, low, high, ticks: ticks.collect() }
     }
 
-    /// Where a value lies, from 0 to 1.
+    /// Returns the position of a value, from 0 to 1.
     pub(super) fn part(&self, value: f64) -> f64 {
         let part = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -57,14 +58,14 @@ impl Scale {
     }
 }
 
-/// The least 1, 2 or 5 times a power of ten that is not below `value`.
+/// Returns the least 1, 2 or 5 times a power of ten that is not below `value`.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
     steps.into_iter().find(|step| *step >= value * 0.999_999).unwrap_or(value)
 }
 
-/// A number as short as it can be read: `0.05`, `12.5`, `350k`, `2M`.
+/// Formats a number as short as possible: `0.05`, `12.5`, `350k`, `2M`.
 pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),

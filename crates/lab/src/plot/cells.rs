@@ -1,4 +1,4 @@
-//! Every cell of a run: a row for each system.
+//! Plot of every cell of a run, with a row for each system.
 
 use super::axis::{Scale, short};
 use super::svg::{Anchor, Sheet, width_of};
@@ -9,16 +9,16 @@ use crate::stats::Summary;
 const WIDTH: f64 = 900.0;
 const MARGIN: f64 = 16.0;
 const ROW: f64 = 22.0;
-/// Title of a cell, and its axis with the unit under it.
+/// Height of a cell's title, and of its axis with the unit below.
 const HEAD: f64 = 26.0;
 const FOOT: f64 = 48.0;
-/// Room at the right for the median's number.
+/// Width at the right for the median's number.
 const NUMBER: f64 = 70.0;
 const NAME_SIZE: f64 = 12.0;
-/// Names longer than this are cut.
+/// Length at which names are cut.
 const NAME_LETTERS_MAX: usize = 52;
 
-/// Draws all cells of a run below each other, each with a scale of its own.
+/// Draws all cells of a run below each other, each with its own scale.
 #[must_use]
 pub fn cells(results: &Results) -> String {
     let drawn: Vec<(&Cell, String)> =
@@ -44,8 +44,8 @@ pub fn cells(results: &Results) -> String {
     sheet.finish()
 }
 
-/// What is drawn of a cell: what its first promise or comparison is about, else the run's metric, else
-/// whatever its systems have.
+/// Returns the metric to draw: that of the cell's first bar or comparison, else the run's metric,
+/// else any that its systems have.
 fn metric(results: &Results, cell: &Cell) -> String {
     let mut judged: Vec<_> = results.compared.iter().filter(|c| c.cell == cell.id).collect();
     judged.sort_by_key(|c| c.bar.is_none());

@@ -7,15 +7,16 @@ use crate::results::Cell;
 use crate::stats::Summary;
 
 const PANEL: (f64, f64) = (340.0, 270.0);
-/// Inside a panel: left for numbers and unit, top for the title, right, bottom for steps and unit.
+/// Margins of a panel: left for numbers and unit, top for the title, right, bottom for steps and
+/// unit.
 const INSETS: (f64, f64, f64, f64) = (64.0, 30.0, 14.0, 52.0);
 const MARGIN: f64 = 12.0;
 const LEGEND_ROW: f64 = 20.0;
 const SIZE: f64 = 12.0;
-/// Points of different series at one step stand beside each other, this far apart in all.
+/// Total horizontal spread of the points of different series at one step.
 const ABREAST: f64 = 22.0;
 
-/// Draws a picture that an experiment planned.
+/// Draws a plot that an experiment planned.
 #[must_use]
 pub fn lines(plan: &PlotPlan, cells: &[Cell]) -> String {
     let columns = plan.columns.clamp(1, plan.panels.len().max(1));
@@ -39,7 +40,7 @@ pub fn lines(plan: &PlotPlan, cells: &[Cell]) -> String {
     sheet.finish()
 }
 
-/// Every series once, in order.
+/// Returns the name of every series once, in order.
 fn names(plan: &PlotPlan) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for series in plan.panels.iter().flat_map(|panel| &panel.series) {
@@ -50,7 +51,7 @@ fn names(plan: &PlotPlan) -> Vec<&str> {
     names
 }
 
-/// Places in the legend, in as many rows as it takes, and its height.
+/// Returns the positions in the legend, in as many rows as needed, and its height.
 fn legend(names: &[&str], width: f64) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut y) = (MARGIN, 50.0);
     let mut places = Vec::new();
@@ -65,7 +66,7 @@ fn legend(names: &[&str], width: f64) -> (Vec<(f64, f64)>, f64) {
     (places, y - 50.0 + LEGEND_ROW + 4.0)
 }
 
-/// A panel with what was measured.
+/// Panel with its measured values.
 struct Drawn<'a> {
     plan: &'a PanelPlan,
     points: Vec<(&'a str, Vec<(usize, Summary)>)>,
@@ -180,7 +181,7 @@ mod tests {
         for text in ["A title", "requests a second", "think time, us", "auto &amp; co", ">1000<"] {
             assert!(svg.contains(text), "{text} in {svg}");
         }
-        // Two panels with two points each, one without any, and a mark in the legend.
+        // Two panels with two points each, one panel without points, and a mark in the legend.
         assert_eq!(svg.matches("<circle").count(), 5);
         assert_eq!(svg.matches("stroke-opacity").count(), 4);
         assert_eq!(svg.matches("p50 latency, us").count(), 1);

@@ -1,9 +1,9 @@
-//! Pictures of results, as SVG.
+//! Plots of results, as SVG.
 //!
-//! [`cells()`] draws every cell of a run: one row a system, a dot for every round, the spread as a bar,
-//! the median as a mark. [`lines()`] draws what an experiment plans: panels that share their series,
-//! medians over steps of something (think times, reactors), the spread as a bar at each point.
-//! Files are complete as they stand: no script, no font, no link.
+//! [`cells()`] draws every cell of a run: a row per system, a dot per round, the spread as a bar,
+//! the median as a mark. [`lines()`] draws the plots of an experiment: panels that share their
+//! series, and medians over steps (think times, reactors). Each point shows its spread as a bar.
+//! The files are self-contained: no script, no font, no link.
 
 mod axis;
 mod cells;
@@ -15,57 +15,57 @@ use serde::{Deserialize, Serialize};
 pub use cells::cells;
 pub use lines::lines;
 
-/// One picture of several panels.
+/// Plot of several panels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlotPlan {
     /// Part of the file's name.
     pub name: String,
-    /// What a reader calls it.
+    /// Title for the reader.
     pub title: String,
-    /// Panels beside each other.
+    /// Number of panels per row.
     pub columns: usize,
-    /// The panels, row by row.
+    /// Panels, row by row.
     pub panels: Vec<PanelPlan>,
 }
 
-/// One pair of axes.
+/// Panel with one pair of axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PanelPlan {
-    /// Above it.
+    /// Title above the panel.
     pub title: String,
-    /// What the steps are steps of, with the unit.
+    /// Quantity of the steps, with its unit.
     pub x: String,
-    /// The steps.
+    /// Labels of the steps.
     pub steps: Vec<String>,
-    /// What is drawn over them.
+    /// Metric over the steps.
     pub metric: String,
-    /// A logarithmic scale; without it the scale begins at 0.
+    /// True for a logarithmic scale. A linear scale starts at 0.
     pub log: bool,
-    /// One line each; a series of the same name looks the same in every panel.
+    /// Lines of the panel. A series of the same name looks the same in every panel.
     pub series: Vec<SeriesPlan>,
 }
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeriesPlan {
-    /// What a reader calls it.
+    /// Name for the reader.
     pub name: String,
-    /// Its points; those that were not measured are left out.
+    /// Points of the line. Points without a measurement are left out.
     pub points: Vec<PointPlan>,
 }
 
-/// Where one point comes from.
+/// Source of one point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointPlan {
-    /// The step's place among the steps.
+    /// Index of the step.
     pub step: usize,
-    /// The cell's id.
+    /// Id of the cell.
     pub cell: String,
-    /// The system.
+    /// Name of the system.
     pub system: String,
 }
 
-/// Colours that can be told apart by most, also those who see fewer of them (Okabe and Ito).
+/// Colours that most readers can distinguish, including colour-blind ones (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f"];
 
@@ -73,7 +73,7 @@ fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
-/// A metric as a reader knows it, with its unit.
+/// Returns a metric's label with its unit.
 fn label(metric: &str) -> &str {
     match metric {
         "iops" => "requests a second",

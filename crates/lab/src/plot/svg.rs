@@ -1,15 +1,15 @@
-//! Shapes and words on a white sheet.
+//! SVG shapes and text on a white sheet.
 
 use std::fmt::{Display, Write};
 
-/// A picture under construction. Writing to a String cannot fail, so results of `write!` are dropped.
+/// Plot under construction. Writing to a String cannot fail, so results of `write!` are dropped.
 pub(super) struct Sheet {
     body: String,
     width: f64,
     height: f64,
 }
 
-/// How words lie about their point.
+/// Alignment of text at its point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -17,15 +17,15 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Width of a letter as a part of its size, on average and on the safe side.
+/// Width of a letter relative to the font size, a safe average.
 const LETTER: f64 = 0.58;
 
-/// Room that words need.
+/// Returns the width of a text.
 pub(super) fn width_of(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
-/// What the words of XML may not hold.
+/// Escapes the characters that XML text may not contain.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -46,7 +46,7 @@ impl Sheet {
         ));
     }
 
-    /// A bar with rounded ends that lets what lies under it shine through.
+    /// Draws a translucent bar with rounded ends.
     pub(super) fn band(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64) {
         let ((x1, y1), (x2, y2)) = (from, to);
         self.put(format_args!(
@@ -68,7 +68,7 @@ impl Sheet {
         ));
     }
 
-    /// One of several marks, so that colour is not all that tells them apart.
+    /// Draws one of several marks, so that colour is not the only distinction.
     pub(super) fn mark(&mut self, (x, y): (f64, f64), kind: usize, colour: &str) {
         let corners: &[(f64, f64)] = match kind % 4 {
             0 => return self.dot((x, y), 4.0, colour, 1.0),
@@ -89,7 +89,7 @@ impl Sheet {
         self.words((x, y), text, size, Anchor::Start, r#" font-weight="bold""#);
     }
 
-    /// Words that are read from below.
+    /// Draws text that reads upwards.
     pub(super) fn upright(&mut self, (x, y): (f64, f64), text: &str, size: f64) {
         let turned = format!(r#" transform="rotate(-90 {x:.1} {y:.1})""#);
         self.words((x, y), text, size, Anchor::Middle, &turned);
@@ -107,7 +107,7 @@ impl Sheet {
         ));
     }
 
-    /// The file.
+    /// Returns the complete file.
     pub(super) fn finish(self) -> String {
         let Self { body, width, height } = self;
         format!(

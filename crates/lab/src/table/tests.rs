@@ -1,4 +1,4 @@
-//! Lines of a report.
+//! Tests of report lines.
 
 use super::*;
 use crate::stats::Summary;

@@ -1,8 +1,9 @@
-//! The toolstack: how long operations take, and how many it bears, seen by a client of its API.
+//! Toolstack experiments: the duration of operations and the supported load, as seen by an API
+//! client.
 //!
-//! `ringwayd` runs with a simulated host, but in [`responsive`] and where a cell says QEMU, so that what is
-//! measured is the toolstack and not the storage or a guest: those take what is programmed. Machines
-//! are made over the API.
+//! `ringwayd` runs with a simulated host, except in [`responsive`] and in cells that name QEMU.
+//! Simulated storage and guests take the programmed time, so only the toolstack is measured. The
+//! VMs are created through the API.
 
 pub mod api_scale;
 mod raw;
@@ -16,27 +17,27 @@ use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 use xenapi::client::Client;
 
-/// More than any operation takes here.
+/// Deadline above the duration of any operation here.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A daemon with somebody who calls it.
+/// Daemon with an API client.
 struct Host {
     daemon: Ringwayd,
     client: Client,
 }
 
 impl Host {
-    /// One of this daemon.
+    /// Connects to this daemon.
     fn start(daemon: Ringwayd) -> Result<Self> {
         let client = daemon.client()?;
         Ok(Self { daemon, client })
     }
 
-    /// One whose simulated host follows these rules.
+    /// Starts a daemon whose simulated host follows these rules.
     fn simulated(rules: &str) -> Result<Self> {
         let mut daemon = Ringwayd::simulator(&[])?;
         if !rules.is_empty() {
-            // What is written while it is away holds when it serves.
+            // Rules that are written while the daemon is stopped apply from its start.
             daemon.stop()?;
             daemon.set_rules(rules)?;
             daemon.start_again()?;
@@ -44,7 +45,7 @@ impl Host {
         Self::start(daemon)
     }
 
-    /// The same with a daemon that has just begun.
+    /// Restarts the daemon.
     fn again(self) -> Result<Self> {
         let Self { mut daemon, .. } = self;
         daemon.stop()?;
@@ -52,7 +53,7 @@ impl Host {
         Self::start(daemon)
     }
 
-    /// How long a call takes for all of these machines at once.
+    /// Returns the duration of concurrent calls of a method for all these VMs.
     fn takes(&mut self, method: &str, machines: &[&str]) -> Result<Duration> {
         let began = Instant::now();
         let begun =
@@ -88,7 +89,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Of values of which there is one.
+/// Returns a percentile of the values, or 0 without values.
 fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));

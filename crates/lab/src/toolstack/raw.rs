@@ -1,4 +1,4 @@
-//! One call as bytes: what a client's library hides is read from the answer's head.
+//! Single raw call, which reads from the response header what client libraries hide.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long an answer may take.
+/// Deadline of a response.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How a call is written.
+/// Encoding of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dialect {
     Json,
     Xml,
 }
 
-/// What is known of an answer.
+/// Facts about a response.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Answer {
-    /// What the server says that the call has taken, in milliseconds.
+    /// Duration of the call as reported by the server, in milliseconds.
     pub(super) server_ms: f64,
-    /// Length of its body, in bytes.
+    /// Length of the body in bytes.
     pub(super) bytes: usize,
 }
 
-/// Calls a method that takes the session alone.
+/// Calls a method whose only parameter is the session.
 pub(super) fn call(
     socket: &Path,
     dialect: Dialect,

@@ -1,8 +1,9 @@
-//! `responsive`: how long `xe vm-list` takes while guests want all CPUs, with the slices and without.
+//! `responsive`: duration of `xe vm-list` while guests demand all CPUs, with and without the
+//! slices.
 //!
-//! Real guests compute on more CPUs than the host has. The calls are made from a shell: from one in the
-//! control slice, as who comes in by sshd has it, and from one outside of all slices, where `xe` joins
-//! control by itself when it has begun.
+//! Real guests compute on more CPUs than the host has. The calls come from two shells. One is in
+//! the control slice, like a login through sshd. The other is outside all slices, where `xe` moves
+//! itself to the control slice when it starts.
 
 mod caller;
 mod ends;
@@ -25,36 +26,37 @@ use crate::experiment::{
 };
 use crate::host::versions;
 
-/// Calls of a sample, and with `--quick`.
+/// Calls per sample, and with `--quick`.
 const CALLS: usize = 500;
 const CALLS_QUICK: usize = 60;
-/// Guests that end in a turn, the others still busy: two in each way.
+/// Guests that end in a sample while the others stay busy: two for each way to end.
 const ENDED: usize = 2 * ENDS.len();
-/// Guests at most; on a host with many CPUs each has several.
+/// Most guests. On a host with many CPUs, each guest has several.
 const GUESTS_MOST: usize = 16;
-/// CPUs that guests have for each of the host's, and with `--quick`.
+/// Guest CPUs per host CPU, and with `--quick`.
 const TIMES: usize = 8;
 const TIMES_QUICK: usize = 2;
 
-/// Of one `xe vm-list` beside busy guests, in milliseconds.
+/// Bar for p99 of `xe vm-list` beside busy guests, in milliseconds.
 const P99_MS: f64 = 50.0;
-/// The slowest of all.
+/// Bar for the slowest call, in milliseconds.
 const MAX_MS: f64 = 250.0;
-/// From the end of a machine's guest to a record and a message that say so, in milliseconds.
+/// Bar for the time from the end of a guest to the record and the message that report it, in
+/// milliseconds.
 const END_MS: f64 = 1000.0;
-/// How many times slower it is without the slices.
+/// Least ratio of the time without the slices over the time with them.
 const TIMES_SLOWER: f64 = 5.0;
-/// On a host without anything else to do, in milliseconds.
+/// Bar on an otherwise idle host, in milliseconds.
 const IDLE_MS: f64 = 15.0;
 
-/// The systems, in their order in each cell.
+/// Names of the systems, in the order of each cell.
 const SYSTEMS: [&str; 2] = ["with the slices", "without"];
 
-/// The experiment.
+/// The `responsive` experiment.
 #[derive(Debug)]
 pub struct Responsive;
 
-/// What the guests do.
+/// Activity of the guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guests {
     Busy,
@@ -79,7 +81,7 @@ impl Guests {
             bar: Some(bar),
             ..Comparison::default()
         };
-        // Of all rounds: a median of them would hide the slow ones.
+        // The maximum of all rounds counts, because a median would hide the slow rounds.
         let never_over =
             |metric: &str, bar| Comparison { figure: Figure::Worst, ..at_most(metric, bar) };
         let slower = |metric: &str, bar| Comparison {
@@ -114,7 +116,7 @@ fn cells(options: &Options) -> Vec<Guests> {
     [Guests::Busy, Guests::Halted].into_iter().filter(wanted).collect()
 }
 
-/// How many guests there are, and CPUs of each.
+/// Returns the number of guests and the CPUs of each.
 fn guests(cpus: usize, times: usize) -> (usize, usize) {
     let wanted = cpus.max(1) * times;
     let guests = wanted.min(GUESTS_MOST);
@@ -178,7 +180,7 @@ impl Experiment for Responsive {
     }
 }
 
-/// Where the guest's kernel is.
+/// Writes a configuration with the path of the guest's kernel.
 fn config() -> Result<NamedTempFile> {
     let guest = testkit::guest::artifacts()?;
     let folder = guest.kernel.parent().context("the guest's kernel lies nowhere")?;
@@ -191,7 +193,7 @@ struct Ready {
     plan: Plan,
     cells: Vec<Guests>,
     calls: usize,
-    /// How many there are, and CPUs of each.
+    /// Number of guests, and CPUs of each.
     guests: (usize, usize),
     window: Option<Duration>,
     config: NamedTempFile,
@@ -233,7 +235,7 @@ impl Prepared for Ready {
     }
 }
 
-/// The longest of all ends and of those of each kind.
+/// Returns the longest notification latency of all ends, and of each kind of end.
 fn told(ends: &[NotifyLatency]) -> Sample {
     let mut longest = Sample::new();
     let mut note = |name: String, ms: f64| {

@@ -42,7 +42,7 @@ fn an_interrupted_run_says_by_what() {
         run.args(["--window-ms", "50", "--out"]).arg(folder.path());
         let mut run = run.spawn().unwrap();
         let mut said = BufReader::new(run.stderr.take().unwrap());
-        // It is at work when it tells of its first turn.
+        // The first progress line shows that the run has started.
         let mut line = Vec::new();
         said.read_until(b'\n', &mut line).unwrap();
         kill_process(Pid::from_child(&run), signal).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `lab`, one program.
+//! Tests of `lab` in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod codes;

@@ -1,7 +1,7 @@
-//! Short bursts of load, one after the other, by the calling thread.
+//! Short bursts of load on the calling thread.
 //!
-//! For a comparison of neighbours: nobody is started, woken or waited for between two bursts, and all
-//! that was sent has come back when one ends.
+//! For a comparison of neighbours: between two bursts, no thread starts, wakes or waits. All
+//! requests of a burst complete before it ends.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::offsets::Offsets;
 use super::{ClientQueue, Load, PATIENCE, Window};
 use testkit::driver::Queue;
 
-/// Turns of the loop between two looks at the clock: some microseconds.
+/// Turns of the loop between two readings of the clock: some microseconds.
 const TURNS: u32 = 64;
 
-/// A client of one queue that polls.
+/// Polling client of one queue.
 pub(in crate::blk) struct Burst {
     queue: Queue,
     load: Load,
@@ -23,7 +23,7 @@ pub(in crate::blk) struct Burst {
     errors: u64,
 }
 
-/// What one burst did.
+/// Result of one burst.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::blk) struct BurstResult {
     pub(in crate::blk) requests: u64,
@@ -39,10 +39,10 @@ impl Burst {
         Self { queue, load, offsets, freed: (0..load.depth).collect(), errors: 0 }
     }
 
-    /// Sends requests for as long as the window says; the last of them have ended too.
+    /// Sends requests for the length of the window, then waits until all have completed.
     ///
     /// # Errors
-    /// If the backend fails a request or stops answering.
+    /// The backend fails a request or stops responding.
     pub(in crate::blk) fn run(&mut self, window: Window) -> Result<BurstResult> {
         self.offer()?;
         self.until(window.warm)?;
@@ -54,7 +54,8 @@ impl Burst {
         Ok(BurstResult { requests, kicks, seconds })
     }
 
-    /// Keeps requests in flight until one has ended and that time is over; gives how many ended.
+    /// Keeps requests in flight until the time is over and at least one has completed. Returns the
+    /// number of completed requests.
     fn until(&mut self, time: Duration) -> Result<u64> {
         let (begin, mut requests) = (Instant::now(), 0);
         while requests == 0 || begin.elapsed() < time {
@@ -89,7 +90,7 @@ impl Burst {
         })
     }
 
-    /// Uses every freed slot again, then kicks once.
+    /// Submits a request in every freed slot, then kicks once.
     #[inline]
     fn offer(&mut self) -> Result<()> {
         for slot in self.freed.drain(..) {

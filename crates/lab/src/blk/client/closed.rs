@@ -1,4 +1,4 @@
-//! The closed loop: a request follows when one has ended.
+//! Closed loop: each completed request is followed by another.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::offsets::Offsets;
 use super::tally::{Mark, Tally, histogram, record};
 use super::{Load, Wait, phase};
 
-/// Runs until told to stop, then waits for what is in flight.
+/// Runs until told to stop, then drains the requests in flight.
 pub(super) fn run(
     queue: Queue,
     load: Load,
@@ -39,7 +39,7 @@ struct Client {
     offsets: Offsets,
     freed: Vec<u16>,
     errors: u64,
-    /// The slot whose latency is being taken, and since when.
+    /// Slot of the request whose latency is measured, and its start.
     sampled: Option<(u16, Instant)>,
     latency_ns: Histogram<u64>,
 }
@@ -50,7 +50,7 @@ impl Client {
         let (mut requests, mut turns) = (0u64, 0u64);
         let mut since = Mark::now(&self.queue)?;
         let mut until_sample = self.load.sample_every;
-        // On a busy host the first request may be all that the window sees.
+        // On a busy host, the first request may be the only one in the window.
         self.submit_freed(true)?;
         loop {
             let done = self.reap();
@@ -61,7 +61,7 @@ impl Client {
             requests += u64::from(done);
             let phase = state.load(Ordering::Relaxed);
             if phase != phase::WARM && !counting {
-                // On a busy host the window may be over before we see that it began.
+                // On a busy host, the window may have ended before the client sees its start.
                 counting = true;
                 (requests, turns) = (0, 0);
                 self.latency_ns.reset();
@@ -86,7 +86,7 @@ impl Client {
         Ok((Tally { requests, turns, errors: self.errors, ..tally }, self.queue))
     }
 
-    /// Spins for the think time, once nothing is in flight.
+    /// Spins for the think time if no request is in flight.
     fn ponder(&self) {
         if self.freed.len() < usize::from(self.load.depth) {
             return;
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Takes completions; gives how many.
+    /// Collects completions and returns their number.
     #[inline]
     fn reap(&mut self) -> u32 {
         let Self { queue, freed, errors, sampled, latency_ns, .. } = self;
@@ -110,7 +110,7 @@ impl Client {
         })
     }
 
-    /// Uses every freed slot again, then kicks once.
+    /// Submits a request in every freed slot, then kicks once.
     #[inline]
     fn submit_freed(&mut self, sample: bool) -> Result<()> {
         if sample && self.sampled.is_none() {

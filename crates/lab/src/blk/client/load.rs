@@ -1,61 +1,61 @@
-//! What a client is to do.
+//! Load of a client.
 
 use std::time::Duration;
 
 use testkit::driver::Options;
 
-/// Where requests go.
+/// Order of the requests' addresses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pattern {
-    /// Anywhere on the disk, in multiples of the request's size.
+    /// Random addresses on the disk, in multiples of the request size.
     #[default]
     Random,
-    /// One after the other, over and over.
+    /// Sequential addresses, repeated from the start.
     Sequential,
 }
 
-/// How the client waits for completions.
+/// Client's way to wait for completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Asleep on the call eventfd.
+    /// Sleep on the call eventfd.
     Sleep,
-    /// Looking at the used ring all the time; it asks for no calls.
+    /// Poll the used ring and disable calls.
     #[default]
     Poll,
 }
 
-/// When the next request comes.
+/// Time of the next request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Arrivals {
-    /// When one has ended.
+    /// When another request has completed.
     #[default]
     Next,
-    /// So long after all have ended; the client spins for exactly that time.
+    /// This time after all requests have completed. The client spins for exactly that time.
     Think(Duration),
-    /// At random moments, so many a second on average, with exponential gaps from a seeded
-    /// generator. A request for which no slot is free waits, and its wait counts.
+    /// At random, with this average number per second and exponential gaps from a seeded generator.
+    /// A request without a free slot waits, and the wait counts.
     Poisson(u32),
 }
 
-/// What the client does.
+/// Load of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Where requests go.
+    /// Order of the addresses.
     pub pattern: Pattern,
-    /// Bytes of one read.
+    /// Size of one read in bytes.
     pub bytes: usize,
-    /// Requests in flight; at most, in an open loop.
+    /// Requests in flight. In an open loop, the most requests in flight.
     pub depth: u16,
-    /// How it waits.
+    /// Client's way to wait.
     pub wait: Wait,
-    /// One latency is taken every so many turns of the loop; of every request in an open loop.
+    /// Turns of the loop per measured latency. An open loop measures every request.
     pub sample_every: u32,
-    /// When requests come.
+    /// Time of the next request.
     pub arrivals: Arrivals,
 }
 
 impl Default for Load {
-    /// 4 KiB random reads at depth 1, one after the other, by a client that polls.
+    /// Returns 4 KiB random reads at depth 1, without pauses, by a polling client.
     fn default() -> Self {
         Self {
             pattern: Pattern::Random,
@@ -69,27 +69,27 @@ impl Default for Load {
 }
 
 impl Load {
-    /// What a driver must have for it.
+    /// Returns the driver options for this load.
     #[must_use]
     pub fn driver(&self) -> Options {
         let default = Options::default();
-        // Three descriptors a request.
+        // A request takes three descriptors.
         let queue_size = (3 * self.depth).next_power_of_two().max(default.queue_size);
         Options { slots: self.depth, slot_bytes: self.bytes, queue_size, ..default }
     }
 }
 
-/// How long a sample takes.
+/// Duration of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Load before the figures count.
+    /// Load time before the measurement.
     pub warm: Duration,
-    /// Figures count.
+    /// Time of the measurement.
     pub measure: Duration,
 }
 
 impl Window {
-    /// A quarter of what counts goes before it.
+    /// Returns a window whose warm-up takes a quarter of the measurement.
     #[must_use]
     pub fn of(measure: Duration) -> Self {
         Self { warm: measure / 4, measure }

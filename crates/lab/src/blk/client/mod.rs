@@ -1,11 +1,11 @@
-//! The neutral client: as little as possible between the `virtio-driver` crate and the figures.
+//! Neutral client, with little code between the `virtio-driver` crate and the figures.
 //!
-//! One thread a queue. In a closed loop ([`Arrivals::Next`], [`Arrivals::Think`]) it keeps `depth`
-//! requests in flight: its loop allocates nothing, submits all freed slots before it kicks once, and
-//! reads the clock for one request in [`Load::sample_every`] only. In an open loop
-//! ([`Arrivals::Poisson`]) requests come when their time has come, whatever the backend does, and
-//! latencies count from then. The window is opened and closed by another thread through an atomic,
-//! which the loop loads once per turn.
+//! Each queue has a thread. In a closed loop ([`Arrivals::Next`], [`Arrivals::Think`]) it keeps
+//! `depth` requests in flight. This loop allocates nothing, submits all freed slots before it kicks
+//! once, and reads the clock for one request in [`Load::sample_every`]. In an open loop
+//! ([`Arrivals::Poisson`]), requests are due at fixed times, independent of the backend. Latencies
+//! count from then. Another thread opens and closes the window through an atomic, which the loop
+//! loads once per turn.
 
 pub(super) mod burst;
 mod closed;
@@ -30,18 +30,18 @@ use crate::host::HostTime;
 pub use load::{Arrivals, Load, Pattern, Wait, Window};
 use tally::{Tally, to_sample};
 
-/// One queue that a client uses. It can be used again after a sample.
+/// Queue for a client, reusable after a sample.
 pub struct ClientQueue {
-    /// The queue.
+    /// Driver's queue.
     pub queue: Queue,
-    /// Bytes of its disk.
+    /// Size of the disk in bytes.
     pub disk_bytes: u64,
-    /// CPU of the client; any of this process's without one.
+    /// CPU of the client. `None` means any CPU of this process.
     pub cpu: Option<usize>,
 }
 
-/// How long a backend may take to finish what is in flight, and a client to connect: past it they
-/// hang. No figure depends on it.
+/// Longest time for a backend to finish its requests, and for a client to connect. After it they
+/// count as hung. No figure depends on it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Phases of a client, in order.
@@ -52,10 +52,10 @@ mod phase {
     pub(super) const ABANDON: u8 = 3;
 }
 
-/// Connects to a backend, or says after a while that it does not answer.
+/// Connects to a backend. Fails if the backend does not respond for 60 s.
 ///
 /// # Errors
-/// If the backend refuses the client or does not answer.
+/// The backend refuses the client or does not respond.
 pub fn connect(socket: &Path, options: Options) -> Result<Driver> {
     let (send, connected) = channel();
     let path = socket.to_owned();
@@ -75,7 +75,7 @@ pub fn connect(socket: &Path, options: Options) -> Result<Driver> {
 /// Connects to every queue of a disk for one load.
 ///
 /// # Errors
-/// As [`connect`]; a disk that is too small for the load.
+/// Those of [`connect`], or the disk is too small for the load.
 pub fn seats(
     socket: &Path,
     load: Load,
@@ -89,10 +89,11 @@ pub fn seats(
     Ok(driver.queues.into_iter().map(|queue| ClientQueue { queue, disk_bytes, cpu }).collect())
 }
 
-/// Measures one backend once, by one client. `backend_time` gives the CPU seconds it used so far.
+/// Measures one backend once with one client. `backend_time` returns the CPU seconds that the
+/// backend has used.
 ///
 /// # Errors
-/// If the backend refuses the client, fails a request, or stops answering.
+/// The backend refuses the client, fails a request, or stops responding.
 pub fn measure(
     socket: &Path,
     load: Load,
@@ -104,11 +105,11 @@ pub fn measure(
     measure_all(client_queues, load, window, backend_time).map(|(sample, _)| sample)
 }
 
-/// Measures once by several clients at the same time; gives the sum of what they did, and their
-/// seats.
+/// Measures once with several concurrent clients. Returns the sum of their figures, and their
+/// queues.
 ///
 /// # Errors
-/// If the backend fails a request or stops answering.
+/// The backend fails a request or stops responding.
 pub fn measure_all(
     client_queues: Vec<ClientQueue>,
     load: Load,
@@ -133,7 +134,7 @@ pub fn measure_all(
     Ok((sample, client_queues))
 }
 
-/// Clients that run.
+/// Running clients.
 struct Clients {
     state: Arc<AtomicU8>,
     wakers: Vec<Waker>,
@@ -157,7 +158,7 @@ impl Clients {
         Ok(Self { state, wakers, done })
     }
 
-    /// Lets the clients run; they report early only if they failed.
+    /// Waits while the clients run. A client that reports during this time has failed.
     fn wait_phase(&self, how_long: Duration) -> Result<()> {
         match self.done.recv_timeout(how_long) {
             Err(RecvTimeoutError::Timeout) => Ok(()),
@@ -166,7 +167,7 @@ impl Clients {
         }
     }
 
-    /// Collects the tallies; clients that still wait for their backend are woken and told to give up.
+    /// Collects the tallies. Wakes clients that still wait for their backend, and makes them fail.
     fn finish(&self) -> Result<Vec<(Tally, ClientQueue)>> {
         let mut all = Vec::new();
         let until = Instant::now() + PATIENCE;
@@ -185,7 +186,7 @@ impl Clients {
     }
 }
 
-/// A client's thread.
+/// Runs a client on its own thread.
 fn run(
     client_queue: ClientQueue,
     number: usize,
@@ -206,16 +207,16 @@ fn run(
     Ok((tally, ClientQueue { queue, disk_bytes, cpu }))
 }
 
-/// The addresses of a load's requests, in bytes, over and over.
+/// Returns a function that yields the load's addresses in bytes, endlessly.
 pub(super) fn addresses(load: Load, disk_bytes: u64) -> impl FnMut() -> u64 {
     let mut offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, 0);
     move || offsets.next()
 }
 
-/// Writes a whole disk once, so that its memory is there before anything is measured.
+/// Writes a whole disk once, so that its memory is allocated before a measurement.
 ///
 /// # Errors
-/// If the backend fails a write or does not answer.
+/// The backend fails a write or does not respond.
 pub fn fill(socket: &Path) -> Result<()> {
     let options = Options { slots: 8, slot_bytes: 128 << 10, ..Options::default() };
     let driver = connect(socket, options.clone())?;

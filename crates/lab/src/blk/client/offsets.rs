@@ -1,4 +1,4 @@
-//! Where on the disk requests go.
+//! Addresses of requests.
 
 use super::{Load, Pattern};
 
@@ -10,7 +10,7 @@ pub(super) struct Offsets {
 }
 
 impl Offsets {
-    /// Each of several clients has a sequence of its own.
+    /// Creates the sequence of a client. Several clients have different sequences.
     pub(super) fn new(load: Load, blocks: u64, client: usize) -> Self {
         let state = match load.pattern {
             Pattern::Random => 0x9e37_79b9_7f4a_7c15u64.rotate_left(client as u32 % 64),
@@ -28,7 +28,8 @@ impl Offsets {
                 block
             }
             Pattern::Random => {
-                // Xorshift; the high half of the product maps it onto the blocks without a division.
+                // Xorshift; the high half of the product maps it onto the blocks without a
+                // division.
                 self.state ^= self.state << 13;
                 self.state ^= self.state >> 7;
                 self.state ^= self.state << 17;

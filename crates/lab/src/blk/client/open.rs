@@ -1,4 +1,4 @@
-//! The open loop: a request comes when its time has come.
+//! Open loop: each request is sent at its due time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::offsets::Offsets;
 use super::tally::{Mark, Tally, histogram, record};
 use super::{Load, phase};
 
-/// A request that is sent so long after its time is counted as late: slots were taken, or the client
-/// was held up.
+/// Delay after its due time from which a request counts as late. Either no slot was free, or the
+/// client was delayed.
 const LATE: Duration = Duration::from_micros(10);
 
-/// Moments with exponential gaps, the same sequence in every sample.
+/// Times with exponential gaps, the same sequence in every sample.
 struct Moments {
     next: Instant,
     mean_s: f64,
@@ -44,7 +44,7 @@ impl Moments {
     }
 }
 
-/// Runs until told to stop, then waits for what is in flight. The client polls.
+/// Runs until told to stop, then drains the requests in flight. The client polls.
 pub(super) fn run(
     mut queue: Queue,
     load: Load,
@@ -55,7 +55,7 @@ pub(super) fn run(
     let depth = usize::from(load.depth);
     let mut freed: Vec<u16> = (0..load.depth).collect();
     let mut moments = Moments::new(per_second);
-    // When the request in each slot should have been sent, and whether it was well after that.
+    // Due time of the request in each slot, and whether it was sent late.
     let mut due = vec![(moments.next, false); depth];
     let mut latency_ns = histogram()?;
     let (mut requests, mut turns, mut errors, mut late) = (0u64, 0u64, 0u64, 0u64);
@@ -121,7 +121,8 @@ mod tests {
         let gaps: Vec<f64> = (0..20_000).map(|_| moments.gap().as_secs_f64() * 1e3).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
-        // Of such gaps 1 - 1/e are shorter than the mean, and 1/e^3 longer than three.
+        // Of exponential gaps, 1 - 1/e are shorter than the mean, and 1/e^3 are longer than three
+        // times the mean.
         let part = |longer: f64| {
             gaps.iter().filter(|gap| **gap > longer).count() as f64 / gaps.len() as f64
         };

@@ -1,4 +1,4 @@
-//! What clients count, and what becomes of it.
+//! Counters of clients, and the figures computed from them.
 
 use std::time::Instant;
 
@@ -10,38 +10,38 @@ use super::{Load, Wait};
 use crate::cpu;
 use crate::experiment::Sample;
 
-/// Latencies above this are counted as this, in nanoseconds.
+/// Largest recorded latency in nanoseconds. Longer ones count as this value.
 const LATENCY_NS_MAX: u64 = 10_000_000_000;
 
-/// What a client counted inside the window.
+/// Counters of a client inside the window.
 pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) errors: u64,
     pub(super) turns: u64,
     pub(super) kicks: u64,
     pub(super) calls: u64,
-    /// Times that the client fell asleep.
+    /// Number of times that the client slept.
     pub(super) sleeps: u64,
     pub(super) wall_s: f64,
     pub(super) cpu_s: f64,
     pub(super) latency_ns: Histogram<u64>,
-    /// Requests that were sent well after their time; in an open loop.
+    /// Requests that were sent late, in an open loop. `None` in a closed loop.
     pub(super) late: Option<u64>,
 }
 
-/// A histogram of latencies in nanoseconds.
+/// Returns a histogram of latencies in nanoseconds.
 pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("cannot create a histogram")
 }
 
-/// Counts the time since then.
+/// Records the time since `since`.
 #[inline]
 pub(crate) fn record(latency_ns: &mut Histogram<u64>, since: Instant) {
     let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
     latency_ns.saturating_record(ns.max(1));
 }
 
-/// Counters at a moment.
+/// Counters at a point in time.
 pub(super) struct Mark {
     at: Instant,
     cpu_s: f64,
@@ -57,7 +57,7 @@ impl Mark {
         Ok(Self { at: Instant::now(), cpu_s, kicks, calls, sleeps })
     }
 
-    /// What came since; requests, turns and latencies are for the caller to fill in.
+    /// Returns the counters since the mark. The caller fills in requests, turns and errors.
     pub(super) fn tally(&self, queue: &Queue, latency_ns: &Histogram<u64>) -> Result<Tally> {
         let (at, end) = (Instant::now(), Self::now(queue)?);
         Ok(Tally {
@@ -75,7 +75,7 @@ impl Mark {
     }
 }
 
-/// The sum of what clients did.
+/// Returns the combined figures of several clients.
 pub(super) fn to_sample(tallies: &[Tally], load: Load, backend_cpus: f64) -> Result<Sample> {
     let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum::<u64>() as f64;
     let (requests, errors) = (sum(|t| t.requests), sum(|t| t.errors));

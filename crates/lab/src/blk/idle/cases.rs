@@ -1,34 +1,36 @@
-//! What is looked at, and what was promised of it.
+//! Cases of the experiment and their bars.
 
 use crate::blk::fleet::BackendKind;
 use crate::experiment::{Comparison, Figure, Side};
 
-/// A busy disk beside idle ones, over the same alone.
+/// Least rate of a busy disk beside idle ones, over the same disk alone.
 const BAR: f64 = 0.95;
-/// CPU of a process that has nothing to do, in percent of one core.
+/// Most CPU time of an idle process, in percent of one core.
 const CPU_PERCENT: f64 = 0.5;
-/// Its sleeps that ended, in ten seconds: less than one a second is no period.
+/// Most sleeps of an idle process in ten seconds. Fewer than one a second means that no timer runs
+/// periodically.
 const SWITCHES: f64 = 9.0;
 pub(super) const IDLE_DISKS: usize = 100;
-/// Queues of each idle disk: beside a busy one, and where all are idle.
+/// Queues of each idle disk: beside a busy disk, and if all disks are idle.
 pub(super) const QUEUES_BESIDE: u16 = 32;
 const QUEUES_IDLE: u16 = 4;
-/// What `ringway-io` counts with: of a queue, of a disk, and beside all disks with the busy one.
+/// Open files that `ringway-io` needs: per queue, per disk, and for the rest of the process
+/// including the busy disk.
 const FILES_PER_QUEUE: u64 = 3;
 const FILES_PER_DISK: u64 = 60;
 const FILES_BESIDE: u64 = 400;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
-    /// The busy disk's client has so many requests in flight.
+    /// A busy disk, whose client has this number of requests in flight.
     Busy(u16),
-    /// Nobody does anything.
+    /// Only idle disks.
     Idle,
 }
 
 pub(super) const CASES: [Case; 3] = [Case::Busy(1), Case::Busy(32), Case::Idle];
 
-/// A process and how many idle disks it has: what is kept running for the whole run.
+/// Key of a process that runs for the whole run: program, number of idle disks, queues per disk.
 pub(super) type Key = (BackendKind, usize, u16);
 
 impl Case {
@@ -39,7 +41,7 @@ impl Case {
         }
     }
 
-    /// As many idle disks as so many open files are enough for.
+    /// Returns how many idle disks this number of open files allows, at most [`IDLE_DISKS`].
     pub(super) fn disks(self, files: u64) -> usize {
         let queues = if self == Self::Idle { QUEUES_IDLE } else { QUEUES_BESIDE };
         let fit = files.saturating_sub(FILES_BESIDE)
@@ -57,7 +59,7 @@ impl Case {
         }
     }
 
-    /// The systems, with what each is.
+    /// Returns the systems by name, with the key of their process.
     pub(super) fn systems(self, disks: usize, control: bool) -> Vec<(String, Key)> {
         let ours = if control { "qsd in the place of ringway-io" } else { "ringway-io" };
         let backend_kind = if control { BackendKind::Daemon } else { BackendKind::Ringway };

@@ -1,7 +1,7 @@
-//! `idle-queues`: what queues cost that do nothing.
+//! `idle-queues`: cost of idle queues.
 //!
-//! A busy disk alone and beside a hundred idle ones; and a process that has nothing but idle ones. An
-//! idle queue is one that a front-end has started and used once.
+//! Measures a busy disk alone and beside a hundred idle ones, and a process that has only idle
+//! disks. An idle queue is one that a front-end has started and used once.
 
 mod cases;
 
@@ -20,13 +20,13 @@ use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::{HostTime, QSD, versions};
 
-/// Open files that two such processes and the front-ends of both need, with room to spare.
+/// Open files for two such processes and the front-ends of both, with a margin.
 const OPEN_FILES: u64 = 65_536;
-/// How long a process that was just used may take to come to rest, and another to see that it does not
-/// need its CPU any more: free CPUs are averages over 400 ms.
+/// Pause before a measurement. A process that was just used becomes idle, and the other one notices
+/// that the CPU is free. Free CPUs are averages over 400 ms.
 const REST: Duration = Duration::from_millis(500);
 
-/// The experiment.
+/// The `idle-queues` experiment.
 #[derive(Debug)]
 pub struct IdleQueues;
 
@@ -88,9 +88,9 @@ impl Experiment for IdleQueues {
     }
 }
 
-/// A process with the front-ends of its idle disks; its first disk is the busy one.
+/// Process with the front-ends of its idle disks. Its first disk is the busy one.
 struct IdleFleet {
-    /// Before the process: they say goodbye.
+    /// Dropped before the process, so that the front-ends disconnect first.
     _guests: Vec<Guest>,
     fleet: Fleet,
 }
@@ -109,8 +109,8 @@ impl IdleFleet {
     }
 }
 
-/// A front-end that starts every queue and uses it once. It keeps its connection and its memory, and
-/// no descriptor of its queues: the other side has its own, and does not hear of it.
+/// Returns a front-end that has started every queue and used it once. It keeps its connection and
+/// memory, but closes its eventfds. The backend has its own copies and does not notice.
 fn used_once(fleet: &Fleet, disk: usize, queues: u16) -> Result<Guest> {
     let setup = Setup { queues, queue_size: 16, memory_bytes: 1 << 20, ..Setup::default() };
     let mut guest = Guest::start(&fleet.socket(disk), &setup)?;
@@ -160,7 +160,7 @@ impl Prepared for Ready {
     }
 }
 
-/// Watches a process that does nothing.
+/// Measures an idle process.
 fn idle(fleet: &Fleet, window: Duration) -> Result<Sample> {
     let reactors = fleet.reactors()?;
     std::thread::sleep(REST);

@@ -1,17 +1,17 @@
-//! Answers to requests that are in memory: pure functions of bytes.
+//! Replies to requests in memory: pure functions of bytes.
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes given to the socket at a time, about.
+/// Approximate number of bytes per send.
 pub(super) const OUT_BYTES: usize = 1 << 20;
-/// Longest read or write that is answered.
+/// Largest supported read or write in bytes.
 pub(super) const DATA_MAX: usize = 1 << 20;
 
 pub(super) const REQUEST_BYTES: usize = 28;
 const SIMPLE_BYTES: usize = 16;
 pub(super) const STRUCTURED_BYTES: usize = 28;
 
-/// How reads are answered.
+/// Kind of reply to reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
     Simple,
@@ -19,15 +19,15 @@ pub(super) enum Reads {
     Holes,
 }
 
-/// How much was taken from the input and put into the output.
+/// Bytes consumed from the input and written to the output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answered {
     pub(super) taken: usize,
     pub(super) given: usize,
 }
 
-/// Answers the whole requests in `input`, as many as one send takes. The data of a read is
-/// whatever `output` has there.
+/// Replies to the complete requests in `input`, up to one send. The data of a read is the current
+/// content of `output`.
 pub(super) fn answer(input: &[u8], output: &mut [u8], kind: Reads) -> Result<Answered> {
     let mut done = Answered::default();
     while done.given < OUT_BYTES {
@@ -40,7 +40,7 @@ pub(super) fn answer(input: &[u8], output: &mut [u8], kind: Reads) -> Result<Ans
             break;
         }
         done.taken += taken;
-        // DISC has no answer.
+        // DISC has no reply.
         if request[7] == 2 {
             continue;
         }

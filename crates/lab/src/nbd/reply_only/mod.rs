@@ -1,11 +1,12 @@
-//! What a client can get at all: a server that answers every request and does nothing else.
+//! Reply-only server, which shows the limit of a client: it replies to every request without work.
 //!
-//! One thread of this process looks at the socket all the time, so no client ever has to wake it;
-//! takes whatever requests are there with one system call; and answers them from memory that has
-//! the data in place, with one more. It agrees to structured replies, as every server here does:
-//! the client reads those in more pieces than simple ones, and that is the client's own cost.
+//! One thread of this process polls the socket all the time, so the client never has to wake it. It
+//! receives all waiting requests with one system call. It replies with one more, from memory that
+//! already holds the data. It negotiates structured replies, as every server in this experiment
+//! does. The client reads these in more pieces than simple replies, which is the client's own cost.
 //!
-//! It is no NBD server: it serves clients that behave, checks no range, stores nothing.
+//! The server implements only a part of NBD: it requires a well-behaved client, checks no range
+//! and stores nothing.
 
 mod answer;
 
@@ -21,19 +22,19 @@ use answer::{
     Answered, DATA_MAX, OUT_BYTES, REQUEST_BYTES, Reads, STRUCTURED_BYTES, answer, u32_at,
 };
 
-/// Bytes taken from the socket at a time.
+/// Bytes per receive.
 const IN_BYTES: usize = 1 << 20;
-/// Longest option of a handshake.
+/// Longest option of a handshake, in bytes.
 const OPTION_MAX: usize = 4096;
 
-/// Listens in `dir`; the thread runs on `cpu` and offers `bytes`. With `holes` it answers reads with
-/// holes, as a disk does that stores nothing, if the client understands that.
+/// Creates a listener in `dir`. The thread runs on `cpu` and exports `bytes` bytes. With `holes`,
+/// reads return holes, as from a disk that stores nothing, if the client supports that.
 ///
 /// # Errors
-/// If there is no socket or thread to be had.
+/// The socket or the thread cannot be created.
 pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<InProcessServer> {
     InProcessServer::start("reply-only", dir.join("reply-only.sock"), cpu, move |listener, stop| {
-        // fio connects once to ask for the size, and once more.
+        // fio connects twice: first to query the size, then for the load.
         loop {
             let (stream, _) = listener.accept().context("nobody came")?;
             if stop.load(Ordering::Relaxed) {
@@ -51,7 +52,7 @@ struct Session {
 }
 
 impl Session {
-    /// Serves one client until it leaves.
+    /// Serves one client until it disconnects.
     fn serve(mut self, bytes: u64, stop: &AtomicBool) -> Result<()> {
         if !self.shake_hands(bytes)? {
             return Ok(());
@@ -88,7 +89,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends all; false: the client has gone, or we are told to end.
+    /// Sends all bytes. Returns false if the client has disconnected or `stop` is set.
     fn send(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<bool> {
         while !bytes.is_empty() && !stop.load(Ordering::Relaxed) {
             match self.stream.write(bytes) {
@@ -101,7 +102,8 @@ impl Session {
         Ok(bytes.is_empty())
     }
 
-    /// The newstyle handshake; false: the client left without a choice.
+    /// Runs the newstyle handshake. Returns false if the client disconnected without choosing an
+    /// export.
     fn shake_hands(&mut self, bytes: u64) -> Result<bool> {
         const STRUCTURED: u32 = 8;
         const GO: u32 = 7;
@@ -123,7 +125,7 @@ impl Session {
                     self.option_reply(option, 1, &[])?;
                 }
                 GO => {
-                    // Size; flags, flush, FUA, several connections.
+                    // Size and flags: flush, FUA, several connections.
                     let flags = (1u16 | 1 << 2 | 1 << 3 | 1 << 8).to_be_bytes();
                     let info = [&[0, 0][..], &bytes.to_be_bytes(), &flags].concat();
                     self.option_reply(option, 3, &info)?;

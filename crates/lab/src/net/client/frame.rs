@@ -1,34 +1,34 @@
-//! Frames with the header of virtio-net before them.
+//! Frames with a virtio-net header.
 
-/// Bytes of that header (virtio 1.2, 5.1.6).
+/// Size of the virtio-net header in bytes (virtio 1.2, 5.1.6).
 pub(super) const HEADER_BYTES: usize = 12;
-/// Where TCP begins in a frame, and where its data does.
+/// Offsets of the TCP header and of its data in a frame.
 const TCP_AT: u16 = 34;
 const DATA_AT: u16 = 54;
-/// Data of a segment on a link of 1500 bytes, with the time stamps that all have.
+/// Data bytes of a segment with an MTU of 1500 and TCP timestamps.
 const SEGMENT: u16 = 1448;
-/// The most that IP can tell of its length, with the header of Ethernet before it.
+/// Largest frame: the longest IP packet with an Ethernet header.
 pub(in crate::net) const LARGEST: usize = 14 + 65_535;
-/// The same of what has one segment.
+/// Largest frame of one segment.
 pub(in crate::net) const FULL: usize = 1514;
 
 fn mac(station: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, station]
 }
 
-/// A frame that only tells where its sender is.
+/// Returns a frame that only announces the sender's address.
 pub(super) fn announcement(station: u8) -> Vec<u8> {
     let mut out = vec![0; HEADER_BYTES];
     out.extend([0xff; 6]);
     out.extend(mac(station));
-    // A local experiment (IEEE 802, 9.2.3), as long as a frame must be.
+    // EtherType of a local experiment (IEEE 802, 9.2.3). The frame is padded to the minimum length.
     out.extend([0x88, 0xb5]);
     out.resize(HEADER_BYTES + 60, 0);
     out
 }
 
-/// A frame of so many bytes of a TCP flow between two stations, of which `port` is the sender's. One
-/// that is longer than a segment is to be cut by whoever cannot take it whole.
+/// Returns a frame of `bytes` bytes of a TCP flow between two stations, with source port `port`. A
+/// frame longer than a segment requests segmentation, for receivers that cannot take it whole.
 pub(in crate::net) fn tcp(from: u8, to: u8, port: u16, bytes: usize) -> Vec<u8> {
     let bytes = bytes.clamp(usize::from(DATA_AT), LARGEST);
     let mut out = header(bytes);
@@ -44,18 +44,18 @@ pub(in crate::net) fn tcp(from: u8, to: u8, port: u16, bytes: usize) -> Vec<u8> 
     out.extend(&ip);
     out.extend(port.to_be_bytes());
     out.extend(5201u16.to_be_bytes());
-    // Numbers, length of the header, ACK, window; the part of a checksum that is there counts as one
-    // where nobody looks at data.
+    // Sequence numbers, header length, ACK, window. The checksum is partial, which counts as valid,
+    // because no receiver here checks the data.
     out.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     out.resize(HEADER_BYTES + bytes, 0x5a);
     out
 }
 
-/// All zero asks for nothing.
+/// Returns a virtio-net header. All zeroes request no offload.
 fn header(bytes: usize) -> Vec<u8> {
     let mut out = vec![0; HEADER_BYTES];
     if bytes > FULL {
-        // NEEDS_CSUM, GSO_TCPV4, then the length of headers and that of a segment's data.
+        // NEEDS_CSUM, GSO_TCPV4, then the length of the headers and of a segment's data.
         out[..2].copy_from_slice(&[1, 1]);
         out[2..4].copy_from_slice(&DATA_AT.to_le_bytes());
         out[4..6].copy_from_slice(&SEGMENT.to_le_bytes());
@@ -65,7 +65,7 @@ fn header(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The Internet's (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();

@@ -1,4 +1,4 @@
-//! Frames on their way between a NIC and the host: the far end is another device of the same bridge.
+//! Frames in flight between a NIC and the host. The far end is another device on the same bridge.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,12 +14,12 @@ use super::nic::{Nic, QUEUE_SIZE, Spec, with_header};
 /// Stations of the NIC and of the host.
 const STATIONS: [u8; 2] = [1, 2];
 
-/// A way between a NIC and the host, to it or from it.
+/// Path between a NIC and the host, in one direction.
 pub(in crate::net) struct HostLane {
     nic: Nic,
     far: Arc<OwnedFd>,
     back: bool,
-    /// What the host sends, and where it reads: as many buffers as frames on their way.
+    /// Frames that the host sends, and its read buffers: as many as frames in flight.
     buffers: Vec<Vec<u8>>,
     next: usize,
     bytes: u32,
@@ -28,8 +28,8 @@ pub(in crate::net) struct HostLane {
 }
 
 impl HostLane {
-    /// Connects the NIC. The host is behind the device `far`, which is up; frames of `bytes` bytes go
-    /// to it, or come `back` from it.
+    /// Connects the NIC. The host is behind the device `far`, which is up. Frames of `bytes` bytes
+    /// go to it, or come `back` from it.
     pub(in crate::net) fn connect(
         socket: &Path,
         far: Arc<OwnedFd>,
@@ -50,13 +50,13 @@ impl HostLane {
         Ok(Self { nic, far, back, buffers, next: 0, bytes, sent: 0, arrived: [0] })
     }
 
-    /// The next of the host's buffers.
+    /// Returns the next of the host's buffers.
     fn buffer(&mut self) -> &mut Vec<u8> {
         self.next = (self.next + 1) % self.buffers.len();
         &mut self.buffers[self.next]
     }
 
-    /// Reads what has come to the host.
+    /// Reads all frames that have arrived at the host.
     fn read(&mut self) -> Result<()> {
         let far = Arc::clone(&self.far);
         loop {
@@ -100,7 +100,7 @@ impl FramePath for HostLane {
     }
 }
 
-/// Gives a frame to a device.
+/// Writes a frame to a device.
 pub(in crate::net) fn write(end: &OwnedFd, frame: &[u8]) -> Result<()> {
     let wrote = rustix::io::write(end, frame).context("cannot write to a TAP device")?;
     ensure!(wrote == frame.len(), "a TAP device took {wrote} bytes of {}", frame.len());

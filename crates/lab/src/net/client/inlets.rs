@@ -1,22 +1,23 @@
-//! The receive queues of a NIC.
+//! Receive queues of a NIC.
 
 use anyhow::Result;
 
 use super::ring::Ring;
 
-/// All queues are looked at once in so many looks, else those on which something came in that time: what a
-/// look costs is then the same however many queues a NIC has, as it is for a driver that is called.
+/// Polls between two polls of all queues. In between, only queues with recent frames are polled. So
+/// a poll costs the same for any number of queues, as for a driver that receives calls.
 const QUIET: u32 = 256;
 
-/// A receive queue.
+/// Receive queue.
 struct Inlet {
     ring: Ring,
-    /// Something came since all were looked at.
+    /// True if a frame has arrived since the last poll of all queues.
     is_busy: bool,
 }
 
 impl Inlet {
-    /// Takes all that has come, and posts its buffers again; how many frames of one length it were.
+    /// Takes all received frames and posts their buffers again. Returns the number of frames with
+    /// this length.
     #[inline]
     fn count(&mut self, bytes: u32) -> Result<u64> {
         let mut frames = 0;
@@ -30,12 +31,13 @@ impl Inlet {
     }
 }
 
-/// The receive queues of a NIC, one of each pair.
+/// Receive queues of a NIC, one of each pair.
 pub(super) struct Inlets {
     all: Vec<Inlet>,
-    /// Looks until all of them are looked at.
+    /// Polls left until all queues are polled.
     looks_left: u32,
-    /// Those that are looked at: all that are busy, or were when any was; at first all.
+    /// Indices of the queues to poll: those that were busy at the last poll of all queues. If none
+    /// was busy, the previous ones stay. At first, all queues.
     busy: Vec<usize>,
 }
 
@@ -46,8 +48,8 @@ impl Inlets {
         Self { all, looks_left: QUIET, busy }
     }
 
-    /// Takes all that has come, and posts its buffers again. Frames of one length are added to what was
-    /// counted of each queue before.
+    /// Takes all received frames and posts their buffers again. Adds the frames of this length to
+    /// the counts by queue.
     #[inline]
     pub(super) fn count_all(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
         if self.looks_left == 0 {
@@ -62,7 +64,7 @@ impl Inlets {
         Ok(())
     }
 
-    /// The same, with a look at those that are quiet, too.
+    /// Polls all queues, also the quiet ones, and chooses the busy ones anew.
     #[inline(never)]
     fn count_each(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
         self.looks_left = QUIET;
@@ -79,12 +81,12 @@ impl Inlets {
         Ok(())
     }
 
-    /// The queue on which frames without a flow come.
+    /// Returns the queue that receives frames without a flow.
     pub(super) fn first(&self) -> Option<&Ring> {
         self.all.first().map(|inlet| &inlet.ring)
     }
 
-    /// The same, to be changed.
+    /// Returns the same queue, mutable.
     pub(super) fn first_mut(&mut self) -> Option<&mut Ring> {
         self.all.first_mut().map(|inlet| &mut inlet.ring)
     }

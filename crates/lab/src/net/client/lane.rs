@@ -1,4 +1,4 @@
-//! Frames on their way from one NIC to another.
+//! Frames in flight from one NIC to another.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use crate::blk::client::Window;
 use crate::cpu;
 use crate::host::HostTime;
 
-/// Turns between two looks at the clock.
+/// Turns between two readings of the clock.
 const TURNS: u32 = 64;
-/// Without a frame for so long, those that were on their way are lost.
+/// Time without a frame after which the frames in flight count as lost.
 const STALL: Duration = Duration::from_secs(5);
 
-/// A way of frames, from one end to another.
+/// Path of frames from one end to another.
 pub(in crate::net) trait FramePath {
-    /// Takes what came, and sends as much again if that is wanted.
+    /// Takes the frames that arrived. If `send` is set, sends as many new ones.
     fn turn(&mut self, send: bool) -> Result<()>;
 
-    /// Frames that were sent.
+    /// Returns the number of sent frames.
     fn sent(&self) -> u64;
 
-    /// Frames that have arrived, by queue.
+    /// Returns the number of frames that have arrived, by queue.
     fn arrived(&self) -> &[u64];
 
-    /// Frames that were sent and have not arrived.
+    /// Returns the number of frames in flight.
     fn away(&self) -> u64 {
         self.sent() - self.arrived().iter().sum::<u64>()
     }
@@ -35,51 +35,52 @@ pub(in crate::net) trait FramePath {
 /// Queues and buffers of a lane's ends.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::net) struct Shape {
-    /// Frames on their way at most.
+    /// Most frames in flight.
     depth: u16,
-    /// Buffers of each queue, which are used in turn.
+    /// Buffers of each queue, used in turn.
     buffers: u16,
-    /// Pairs of queues of the sender, and of the receiver.
+    /// Queue pairs of the sender and of the receiver.
     pairs: [u16; 2],
-    /// Descriptors of each queue of the sender, and of the receiver.
+    /// Queue sizes of the sender and of the receiver.
     sizes: [u16; 2],
 }
 
 impl Shape {
-    /// With as many buffers as frames on their way.
+    /// Returns a shape with as many buffers as frames in flight.
     pub(in crate::net) fn new(depth: u16, pairs: [u16; 2]) -> Self {
         Self { depth, buffers: depth, pairs, sizes: [QUEUE_SIZE; 2] }
     }
 
-    /// The receiver's queues are full of buffers, as drivers keep them: each buffer that it posts tells of
-    /// one that it has taken.
+    /// Shrinks the receiver's queues so that its buffers fill them, as drivers do. Each buffer that
+    /// the receiver posts then shows that it has taken a frame.
     pub(in crate::net) fn full(self) -> Self {
         Self { sizes: [self.sizes[0], self.buffers.next_power_of_two()], ..self }
     }
 
-    /// As many frames on their way, in turn from and to so many buffers of each queue, which lie in caches
-    /// as those of more lanes would.
+    /// Uses `buffers` buffers of each queue in turn, with the same number of frames in flight. The
+    /// buffers then occupy caches as those of several lanes would.
     pub(in crate::net) fn over(self, buffers: u16) -> Self {
-        // The sender announces itself by one more.
+        // The sender's announcement needs one more descriptor.
         Self { buffers, sizes: [(buffers + 1).next_power_of_two(); 2], ..self }
     }
 }
 
-/// A way from one NIC to another.
+/// Path from one NIC to another.
 pub(in crate::net) struct Lane {
     from: Nic,
     to: Nic,
     depth: u64,
-    /// Bytes that the device writes for each frame: others are somebody else's.
+    /// Bytes that the device writes for each frame. Frames of other lengths do not belong to the
+    /// lane.
     bytes: u32,
     sent: u64,
-    /// By queue.
+    /// Received frames by queue.
     received: Vec<u64>,
 }
 
 impl Lane {
-    /// Connects both ends, each with so many pairs of queues: frames, all of the same length, go from
-    /// the first queue of one to a station at the other.
+    /// Connects both ends. Frames of equal length go from the first queue of one NIC to a station
+    /// at the other.
     pub(in crate::net) fn connect(
         sockets: [&Path; 2],
         stations: [u8; 2],
@@ -123,31 +124,32 @@ impl FramePath for Lane {
     }
 }
 
-/// What a run was.
+/// Result of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::net) struct Ran {
-    /// Frames that arrived while it counted, by lane and queue.
+    /// Frames that arrived during the measurement, by lane and queue.
     pub(in crate::net) frames: Vec<Vec<u64>>,
-    /// How long it counted, in seconds.
+    /// Duration of the measurement, in seconds.
     pub(in crate::net) seconds: f64,
-    /// CPU time of the backend meanwhile, in seconds.
+    /// CPU time of the backend during the measurement, in seconds.
     pub(in crate::net) backend_s: f64,
     /// CPU time of the client, in seconds.
     pub(in crate::net) client_s: f64,
-    /// CPU time of all others, in seconds.
+    /// CPU time of other processes, in seconds.
     pub(in crate::net) other_s: f64,
     /// Frames that never arrived.
     pub(in crate::net) lost: u64,
 }
 
 impl Ran {
-    /// Frames of all lanes.
+    /// Returns the frames of all lanes.
     pub(in crate::net) fn all(&self) -> u64 {
         self.frames.iter().flatten().sum()
     }
 }
 
-/// Runs lanes on one CPU for a window. `backend_s` gives the CPU seconds that the backend used so far.
+/// Runs lanes on one CPU for a window. `backend_s` returns the CPU seconds that the backend has
+/// used.
 pub(in crate::net) fn run<W: FramePath>(
     lanes: &mut [W],
     client_cpu: usize,
@@ -180,7 +182,7 @@ fn run_here<W: FramePath>(
     Ok(Ran { frames, seconds, backend_s: cpu, client_s: mine, other_s, lost })
 }
 
-/// Lets all lanes run for a while: on a busy host until one frame has arrived.
+/// Runs all lanes for this time, and on a busy host until at least one frame has arrived.
 fn spin(lanes: &mut [impl FramePath], how_long: Duration) -> Result<()> {
     let until = Instant::now() + how_long;
     let first = all(lanes);
@@ -200,12 +202,12 @@ fn spin(lanes: &mut [impl FramePath], how_long: Duration) -> Result<()> {
     }
 }
 
-/// Frames that have arrived on all.
+/// Returns the frames that have arrived on all lanes.
 fn all(lanes: &[impl FramePath]) -> u64 {
     lanes.iter().flat_map(FramePath::arrived).sum()
 }
 
-/// Waits for what is on its way; gives how many frames never came.
+/// Waits for the frames in flight. Returns the number of frames that never arrived.
 fn drain<W: FramePath>(lanes: &mut [W]) -> Result<u64> {
     let missing = |lanes: &[W]| lanes.iter().map(FramePath::away).sum::<u64>();
     let until = Instant::now() + STALL;

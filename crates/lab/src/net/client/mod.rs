@@ -1,9 +1,9 @@
-//! A raw client: frames that go from one NIC to another in a closed loop, as many on their way as there
-//! are buffers, and no more. It does what DPDK's testpmd cannot: frames of 64 KiB that are to be cut,
-//! few of them on their way, several receive queues of which each is counted, one request at a time.
+//! Raw client: frames go from one NIC to another in a closed loop, with as many in flight as there
+//! are buffers. It covers what DPDK's testpmd cannot do: 64 KiB frames that need segmentation, few
+//! frames in flight, counts for each of several receive queues, and one request at a time.
 //!
-//! All NICs of a client are served by one thread, which looks at their rings all the time and touches no
-//! data: what moves a frame is the switch alone.
+//! One thread serves all NICs of a client. It polls their rings all the time and touches no data,
+//! so only the switch moves frames.
 
 mod frame;
 mod host;

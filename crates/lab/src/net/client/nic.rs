@@ -1,4 +1,4 @@
-//! A NIC whose driver is this program.
+//! NIC whose driver is this program.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,51 +15,51 @@ use super::frame::{self, HEADER_BYTES};
 use super::inlets::Inlets;
 use super::ring::Ring;
 
-/// Descriptors of each queue, if not said otherwise.
+/// Default queue size in descriptors.
 pub(in crate::net) const QUEUE_SIZE: u16 = 256;
-/// Buffers begin on pages, as those of guests do.
+/// Alignment of buffers: pages, as in guests.
 const PAGE: u64 = 4096;
-/// How long a switch may take for one frame: past it, it hangs.
+/// Longest time for one frame. After it, the switch counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a driver takes where it is offered (virtio 1.2, 5.1.3 and 6): checksums, segmentation of TCP
-/// both ways, mergeable buffers, event indices; with several pairs also the control queue, which
-/// nobody here uses.
+/// Features that the driver accepts (virtio 1.2, 5.1.3 and 6): checksums, TCP segmentation both
+/// ways, mergeable buffers, event indices. With several pairs also the control queue, which this
+/// client does not use.
 const FEATURES: u64 =
     1 | 1 << 1 | 1 << 7 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 15 | 1 << 28 | 1 << 29 | 1 << 32;
 const MULTIQUEUE: u64 = 1 << 17 | 1 << 22;
 
-/// What a NIC is to be.
+/// Parameters of a NIC.
 #[derive(Debug, Clone)]
 pub(in crate::net) struct Spec {
     /// Number of its station.
     pub(in crate::net) station: u8,
-    /// Pairs of queues.
+    /// Queue pairs.
     pub(in crate::net) pairs: u16,
-    /// Buffers that it holds for each direction, in each queue.
+    /// Buffers of each queue, in each direction.
     pub(in crate::net) depth: u16,
-    /// Descriptors of each queue: one more than buffers where it sends, which is for its announcement.
+    /// Queue size in descriptors. A sending NIC needs one more than buffers, for its announcement.
     pub(in crate::net) queue_size: u16,
-    /// Bytes of the longest frame that it takes.
+    /// Length in bytes of the longest frame that it receives.
     pub(in crate::net) receive_bytes: u32,
-    /// What it has to send, headers and all: buffer `i` holds frame `i` modulo their number.
+    /// Frames to send, with headers. Buffer `i` holds frame `i` modulo their number.
     pub(in crate::net) frames: Vec<Vec<u8>>,
 }
 
-/// A NIC that runs. Dropping it says goodbye.
+/// Running NIC. Dropping it disconnects.
 pub(in crate::net) struct Nic {
-    /// One of each pair.
+    /// Receive queues of all pairs.
     receive: Inlets,
-    /// Of the first pair.
+    /// Transmit queue of the first pair.
     send: Ring,
-    /// Buffers that may be sent, next one first.
+    /// Heads of buffers that may be sent, in order.
     free: VecDeque<u16>,
-    /// The rings of other pairs, and the connection.
+    /// Rings of the other pairs, and the connection.
     _guest: Guest,
 }
 
 impl Nic {
-    /// Connects, posts all buffers, and tells the switch where its station is.
+    /// Connects, posts all buffers, and announces the station to the switch.
     pub(in crate::net) fn connect(socket: &Path, spec: &Spec) -> Result<Self> {
         let guest = start(socket, spec)
             .with_context(|| format!("{}: no NIC can be had", socket.display()))?;
@@ -88,7 +88,8 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Sends the frame behind all others, and waits until it was taken.
+    /// Sends the announcement, whose head follows all others, and waits until the switch has taken
+    /// it.
     fn announce(&mut self, head: u16) -> Result<()> {
         self.send.offer(head)?;
         self.send.publish()?;
@@ -100,13 +101,13 @@ impl Nic {
         Ok(())
     }
 
-    /// Sends one frame of those that it has.
+    /// Sends one of its frames.
     pub(in crate::net) fn send_one(&mut self) -> Result<()> {
         ensure!(self.send_many(1)? == 1, "the switch keeps all frames");
         Ok(())
     }
 
-    /// Takes back what was sent, and sends so many frames if there are as many; how many it were.
+    /// Reclaims sent buffers, then sends up to `most` frames. Returns the number of frames sent.
     #[inline]
     pub(super) fn send_many(&mut self, most: u64) -> Result<u64> {
         while let Some((head, _)) = self.send.take()? {
@@ -123,8 +124,8 @@ impl Nic {
         Ok(sent)
     }
 
-    /// Takes all that has come, and posts its buffers again; how many frames of one length it were on
-    /// the first queue.
+    /// Takes all received frames and posts their buffers again. Returns the number of frames with
+    /// this length on the first queue.
     #[inline]
     pub(super) fn count(&mut self, bytes: u32) -> Result<u64> {
         let mut frames = [0];
@@ -132,13 +133,14 @@ impl Nic {
         Ok(frames[0])
     }
 
-    /// The same of every queue, added to what was counted before.
+    /// Does the same for every queue, and adds the frames to the counts.
     #[inline]
     pub(super) fn count_all(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
         self.receive.count_all(bytes, frames)
     }
 
-    /// Takes the next frame of one length, if there is one; others are put back as they are.
+    /// Takes the next frame with this length, if there is one. Discards other frames and posts
+    /// their buffers again.
     pub(in crate::net) fn receive_one(&mut self, bytes: u32) -> Result<bool> {
         let Some(ring) = self.receive.first_mut() else { return Ok(false) };
         while let Some((head, len)) = ring.take()? {
@@ -151,7 +153,7 @@ impl Nic {
         Ok(false)
     }
 
-    /// The queue on which frames without a flow come.
+    /// Returns the queue that receives frames without a flow.
     pub(super) fn first(&self) -> Option<&Ring> {
         self.receive.first()
     }
@@ -168,7 +170,7 @@ fn start(socket: &Path, spec: &Spec) -> Result<Guest> {
         queues: 2 * spec.pairs,
         queue_size: spec.queue_size,
         features,
-        // What the present QEMU and DPDK take.
+        // Protocol features that current QEMU and DPDK accept.
         protocol: protocol::MQ | protocol::REPLY_ACK,
         memory_bytes: each * u64::from(spec.depth) + rings + 16 * PAGE,
         ..Setup::default()
@@ -176,13 +178,13 @@ fn start(socket: &Path, spec: &Spec) -> Result<Guest> {
     Ok(Guest::start(socket, &setup)?)
 }
 
-/// Gives every queue its buffers, one in each chain; how many chains can be sent, behind which is one
-/// that announces the station.
+/// Places buffers in every queue, one per chain. Returns the number of chains with frames. The
+/// following chain holds the announcement.
 fn lay_out(mut guest: Guest, spec: &Spec) -> Result<(Guest, u16)> {
     for pair in 0..usize::from(spec.pairs) {
         for head in 0..spec.depth {
             let at = guest.memory.alloc(spec.receive_bytes.into(), PAGE)?;
-            // Memory that nobody has touched is none yet.
+            // Writes the memory, because untouched memory is not allocated yet.
             guest.memory.write(at, &vec![0; spec.receive_bytes as usize])?;
             let desc = Desc::writable(at, spec.receive_bytes);
             guest.queues[2 * pair].ring.set_desc(&guest.memory, head, desc)?;
@@ -200,7 +202,7 @@ fn lay_out(mut guest: Guest, spec: &Spec) -> Result<(Guest, u16)> {
     Ok((guest, sent))
 }
 
-/// Bytes that a device writes for a frame of so many.
+/// Returns the bytes that a device writes for a frame of this size.
 pub(in crate::net) fn with_header(frame_bytes: usize) -> u32 {
     u32::try_from(HEADER_BYTES + frame_bytes).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! One request at a time: a frame goes there, and one comes back.
+//! One request at a time: a frame goes out, and one comes back.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use testkit::raw::guest::wait_readable;
 use super::nic::Nic;
 use crate::blk::client::tally::{histogram, record};
 
-/// How long an answer may take: past it, it is lost.
+/// Longest time for a reply. After it, the reply counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How both ends wait for a frame.
+/// Wait mode of both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::net) enum Waits {
-    /// Asleep until they are called, as guests do.
+    /// Asleep until a call, as guests do.
     Asleep,
-    /// By looking all the time, as DPDK does.
+    /// By polling all the time, as DPDK does.
     Looking,
 }
 
@@ -47,7 +47,8 @@ impl Nic {
     }
 }
 
-/// Asks and answers for so long; how long each took, there and back, in nanoseconds.
+/// Exchanges requests and replies for the length of the window. Returns the round trips in
+/// nanoseconds.
 pub(in crate::net) fn ping(
     ends: [&mut Nic; 2],
     bytes: u32,

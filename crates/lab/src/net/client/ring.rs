@@ -1,4 +1,4 @@
-//! The driver's side of a split ring, used through a mapping of the memory that is shared.
+//! Driver side of a split ring, through a mapping of the shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use testkit::raw::guest::{Queue, drain};
 use vm_memory::{MmapRegion, VolatileMemory};
 
-/// One queue of a NIC that runs.
+/// Queue of a running NIC.
 pub(super) struct Ring {
     memory: Rc<MmapRegion>,
     size: u16,
@@ -23,7 +23,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Takes a queue over that a front-end has started; guest addresses count from `base`.
+    /// Adopts a queue that a front-end has started. `base` is the guest address at which the memory
+    /// starts.
     pub(super) fn new(memory: &Rc<MmapRegion>, base: u64, queue: Queue) -> Result<Self> {
         let offset = |at: u64| usize::try_from(at - base).context("a ring outside of the memory");
         let ring = Self {
@@ -46,7 +47,7 @@ impl Ring {
         Ok(self.memory.get_atomic_ref(at)?)
     }
 
-    /// Makes a chain available with the next [`Ring::publish`].
+    /// Adds a chain, which the next [`Ring::publish`] makes available.
     #[inline]
     pub(super) fn offer(&mut self, head: u16) -> Result<()> {
         let slot = usize::from(self.next_avail % self.size);
@@ -55,7 +56,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Publishes what was offered, and kicks if the device asks for that (virtio 1.2, 2.7.10).
+    /// Publishes the added chains, and kicks if the device needs it (virtio 1.2, 2.7.10).
     #[inline]
     pub(super) fn publish(&mut self) -> Result<()> {
         let (old, new) = (self.published, self.next_avail);
@@ -72,7 +73,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The next chain that came back: its head, and the bytes that were written to it.
+    /// Returns the next used chain: its head, and the number of bytes written to it.
     #[inline]
     pub(super) fn take(&mut self) -> Result<Option<(u16, u32)>> {
         if self.word(self.used + 2)?.load(Ordering::Acquire) == self.next_used {
@@ -87,21 +88,21 @@ impl Ring {
         Ok(Some((head, len)))
     }
 
-    /// Whether the device is to call when the next chain comes back; else it is looked for.
+    /// Sets whether the device calls for the next used chain. Without calls, the driver polls.
     pub(super) fn want_calls(&self, wanted: bool) -> Result<()> {
-        // An index that is passed already is not passed again before the counter has wrapped.
+        // The index was already passed, so the counter must wrap before the device passes it again.
         let event = if wanted { self.next_used } else { self.next_used.wrapping_sub(1) };
         self.word(self.avail + 4 + 2 * usize::from(self.size))?.store(event, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Ok(())
     }
 
-    /// What becomes readable when the device calls.
+    /// Returns the call eventfd.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Takes note of a call.
+    /// Clears the call eventfd.
     pub(super) fn called(&self) -> Result<()> {
         drain(&self.call)?;
         Ok(())

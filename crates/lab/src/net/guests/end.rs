@@ -1,4 +1,4 @@
-//! The ends between which TCP streams.
+//! Ends of TCP streams.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
@@ -11,34 +11,34 @@ use testkit::process::{Process, find_tool};
 
 use super::{ADDRESSES, PORT, Streams, turns};
 
-/// CPUs of a guest of QEMU: as many as its NIC has pairs at most, since its driver uses no more pairs
-/// than there are CPUs.
+/// CPUs of a QEMU guest, as many as its NIC has queue pairs at most. Its driver uses no more pairs
+/// than CPUs.
 const CPUS: u32 = 8;
 
 fn mac(station: usize) -> String {
     format!("02:00:00:00:00:{station:02x}")
 }
 
-/// Has a guest use so many pairs of queues of its NIC at a vhost-user socket.
+/// Returns a command that makes a guest use this number of queue pairs at a vhost-user socket.
 pub(super) fn use_pairs(pairs: impl Display) -> String {
     format!("ethtool -L eth0 combined {pairs}")
 }
 
-/// A guest and its NIC.
+/// Guest with its NIC.
 #[derive(Debug, Clone)]
 pub(in crate::net) struct End {
     kind: Kind,
     machine: Machine,
-    /// What the guest does to have a NIC, and what it calls it.
+    /// Commands in the guest that set up the NIC, and the name of the NIC.
     setup: String,
     nic: &'static str,
 }
 
 impl End {
-    /// One at a vhost-user socket, which uses so many pairs of queues.
+    /// Returns a User-Mode Linux guest at a vhost-user socket, with this number of queue pairs.
     pub(in crate::net) fn vhost_user(socket: &Path, pairs: u16) -> Self {
         let more = if pairs > 1 {
-            // It has one CPU, so its driver begins with one.
+            // The guest has one CPU, so its driver starts with one pair.
             format!("\n{} || exit 4", use_pairs(pairs))
         } else {
             String::new()
@@ -47,32 +47,33 @@ impl End {
         Self { kind: Kind::Uml, machine, setup: format!("{UML_NIC}{more}"), nic: "eth0" }
     }
 
-    /// One of QEMU at a vhost-user socket, which uses all pairs of its NIC. Stations have numbers.
+    /// Returns a QEMU guest at a vhost-user socket, which uses all pairs of its NIC. `station`
+    /// determines the MAC address.
     pub(in crate::net) fn emulated(socket: &Path, station: usize, pairs: u16) -> Self {
         Self::of_qemu(Machine::with_pci_nic(socket, pairs, &mac(station)))
     }
 
-    /// One of QEMU at a TAP device of the host's, which uses all its queues.
+    /// Returns a QEMU guest at a TAP device of the host, which uses all its queues.
     pub(in crate::net) fn emulated_tap(device: &str, station: usize, pairs: u16) -> Self {
         Self::of_qemu(Machine::with_tap_nic(device, pairs, &mac(station)))
     }
 
     fn of_qemu(machine: Machine) -> Self {
-        // The same machine whatever its NIC has.
+        // The guest is the same for any number of pairs.
         let machine = Machine { cpus: CPUS, ..machine };
-        // It asks for an address of its own accord, which nobody gives.
+        // The guest starts a DHCP client, but there is no DHCP server.
         let setup = "pkill udhcpc\nip link set eth0 up".to_owned();
         Self { kind: Kind::Qemu, machine, setup, nic: "eth0" }
     }
 
-    /// One at a TAP device of the host's.
+    /// Returns a User-Mode Linux guest at a TAP device of the host.
     pub(in crate::net) fn tap(device: &str) -> Self {
         let append = format!("vec0:transport=tap,ifname={device},depth=128,gro=1");
         let machine = Machine { append, ..Machine::default() };
         Self { kind: Kind::Uml, machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
     }
 
-    /// On this CPU of the host, with all that belongs to it.
+    /// Pins all threads of the guest to this CPU of the host.
     pub(in crate::net) fn on(mut self, cpu: usize) -> Self {
         self.machine.cpu = Some(cpu);
         self
@@ -84,7 +85,7 @@ impl End {
         Ok(Guest::start(*kind, machine, &script)?)
     }
 
-    /// Boots it as the end that listens.
+    /// Boots the guest as the listening end.
     pub(in crate::net) fn listen(&self, streams: Streams) -> Result<Guest> {
         let runs = streams.repeats;
         let beside = streams.turns.map_or_else(String::new, |_| turns::take_orders());
@@ -105,13 +106,13 @@ impl End {
     }
 }
 
-/// iperf3 on the host as the end that listens, for so many runs.
+/// Starts iperf3 on the host as the listening end, with a server for each run.
 pub(in crate::net) fn host_listens(runs: usize) -> Result<Vec<Process>> {
-    // The one of the first port last: who reaches it finds the others.
+    // The server of the first port starts last. A client that reaches it also finds the others.
     (PORT..=PORT + runs).rev().map(server).collect()
 }
 
-/// A server on the host, which listens.
+/// Starts a server on the host and waits until it listens.
 fn server(port: usize) -> Result<Process> {
     let mut command = Command::new(find_tool("iperf3", "iperf3")?);
     command.args(["-s", "--forceflush", "-B", ADDRESSES[0], "-p"]).arg(port.to_string());
@@ -122,7 +123,7 @@ fn server(port: usize) -> Result<Process> {
     if !listens {
         return Err(server.error("ended before it listened").into());
     }
-    // What it says later is read, so that it can say it.
+    // Reads its further output, so that the server does not block.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(server)
 }

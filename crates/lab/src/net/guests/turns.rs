@@ -1,31 +1,31 @@
-//! Guests that use all pairs of queues of their NICs in one run and one pair in the next: what is compared
-//! then is of one boot, and two boots differ by more than pairs cost.
+//! Guests that alternate between all queue pairs and one pair from run to run. This compares runs
+//! of one boot, because two boots differ by more than the pairs cost.
 
 use super::end::use_pairs;
 use super::{ADDRESSES, Run, Streams};
 
-/// Metric: Gb/s over all pairs, over those of the runs between with one.
+/// Metric: Gb/s with all pairs, over Gb/s of the runs with one pair.
 pub(in crate::net) const ALL_OVER_ONE: &str = "all_over_one";
-/// Runs of a boot.
+/// Runs per boot.
 pub(in crate::net) const RUNS: usize = 12;
-/// Where the end that listens is told how many pairs to use.
+/// Port on which the listening end receives the number of pairs to use.
 const ORDERS: usize = 5300;
 
 impl Streams {
-    /// The same over so many pairs of queues and over one, by turns.
+    /// Alternates between this number of queue pairs and one pair.
     pub(in crate::net) fn by_turns(self, pairs: u16) -> Self {
         Self { repeats: RUNS, turns: Some(pairs), ..self }
     }
 }
 
-/// What the end that listens does beside that: it uses as many pairs as it is told, and then says so.
+/// Returns the listening end's commands that set the requested number of pairs and confirm it.
 pub(super) fn take_orders() -> String {
     let switch = use_pairs("$pairs");
     format!("busybox nc -ll -p {ORDERS} -e sh -c 'read -r pairs && {switch} && echo done' &")
 }
 
-/// What the end that connects does before run `$repeat`: the first one begins as guests are set up, and
-/// shows that the other end is there.
+/// Returns the connecting end's commands before run `$repeat`. The first run uses the initial setup
+/// and shows that the other end is up.
 pub(super) fn before_run(pairs: u16) -> String {
     let (switch, server) = (use_pairs("$pairs"), ADDRESSES[0]);
     format!(
@@ -38,7 +38,7 @@ pub(super) fn before_run(pairs: u16) -> String {
     )
 }
 
-/// What all pairs brought over what one did; `None`: there are not runs of both.
+/// Returns Gb/s with all pairs over Gb/s with one. Returns `None` if the runs are not paired.
 pub(super) fn all_over_one(runs: &[Run]) -> Option<f64> {
     let sum = |first: usize| runs.iter().skip(first).step_by(2).map(|run| run.gbit_per_s).sum();
     let (all, one): (f64, f64) = (sum(0), sum(1));

@@ -1,4 +1,4 @@
-//! The closed loop: a switch and its client, measured in slices in which the CPUs are theirs alone.
+//! Closed loop of a switch and its client, measured in slices with undisturbed CPUs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,26 +15,26 @@ use crate::host::HostTime;
 use crate::net::systems::Running;
 use crate::slices::{Slice, least_disturbed};
 
-/// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
+/// Queue size in descriptors, and the number of times that each NIC first sends 32 frames.
 pub(super) const QUEUE_SIZE: u16 = 1024;
 const FIRST: u16 = 30;
-/// How long the first frames have to arrive.
+/// Time for the first frames to arrive.
 const PROBE: Duration = Duration::from_millis(50);
-/// MiB of the client.
+/// Memory of the client in MiB.
 const CLIENT_MIB: u32 = 512;
-/// What is counted, over CPU time, and its rate.
+/// Metrics: frames per CPU second of the switch, and frames per second.
 pub(super) const PER_CPU: &str = "frames_per_cpu_s";
 pub(super) const RATE: &str = "frames_per_s";
 
-/// A switch, and a client that sends back what it receives.
+/// Switch, and a client that sends back what it receives.
 pub(super) struct ClosedLoop {
     switch: Running,
     client: Testpmd,
-    /// Of a frame.
+    /// Size of a frame in bytes.
     bytes: u16,
 }
 
-/// What was used up to a moment, in seconds.
+/// CPU times up to a point in time, in seconds.
 struct Times {
     at: Instant,
     switch_s: f64,
@@ -43,7 +43,7 @@ struct Times {
 }
 
 impl ClosedLoop {
-    /// Starts the client with frames of so many bytes.
+    /// Starts the client with frames of this size.
     pub(super) fn start(switch: Running, bytes: u16, at: Placement) -> Result<Self> {
         let sockets: Vec<PathBuf> = (0..2).map(|port| switch.socket(port)).collect();
         let nics = Nics {
@@ -62,7 +62,8 @@ impl ClosedLoop {
         Ok(Self { switch, client, bytes })
     }
 
-    /// The mean of the least disturbed slices, each of `window`. Undisturbed ones are waited for, so long at most.
+    /// Returns the mean of the least disturbed slices, each of length `window`. Waits at most
+    /// `patience` for undisturbed slices.
     pub(super) fn measure(
         mut self,
         window: Duration,
@@ -87,7 +88,7 @@ impl ClosedLoop {
         Ok(sample)
     }
 
-    /// Both stand still while `look` looks at their CPUs, and go on whatever comes of it.
+    /// Stops switch and client while `look` samples their CPUs, then continues both in any case.
     fn stopped<T>(&self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let seen = self.signal(Signal::STOP).and_then(|()| look());
         self.signal(Signal::CONT)?;
@@ -102,7 +103,8 @@ impl ClosedLoop {
         Ok(())
     }
 
-    /// For when both stand still: the system tells the time of a thread that runs by the tick.
+    /// Reads the CPU times. Both processes must be stopped, because the kernel reports the time of
+    /// a running thread only in ticks.
     fn times(&self) -> Result<Times> {
         Ok(Times {
             at: Instant::now(),
@@ -112,7 +114,7 @@ impl ClosedLoop {
         })
     }
 
-    /// What arrives at both NICs of the client.
+    /// Measures the frames that arrive at both NICs of the client.
     fn slice(&mut self, window: Duration) -> Result<Sample> {
         std::thread::sleep(window / 4);
         let client = &mut self.client;
@@ -121,13 +123,13 @@ impl ClosedLoop {
         let after = loop {
             std::thread::sleep(window);
             let after = counts(client)?;
-            // On a busy host the client may not have had its CPU meanwhile.
+            // On a busy host, the client may have had no CPU time meanwhile.
             let some = sum(&after, |c| c.received) > sum(&before, |c| c.received);
             if some || start.elapsed() > PROCESS_DEADLINE {
                 break after;
             }
         };
-        // By its own clock: it answers when its CPU has time for that.
+        // This rate uses the client's own clock, because the client answers with a delay.
         let rate = after.iter().map(|counts| counts.received_per_s).sum::<u64>() as f64;
         let frames = sum(&after, |c| c.received) - sum(&before, |c| c.received);
         ensure!(frames > 0 && rate > 0.0, "no frame arrives");
@@ -135,7 +137,7 @@ impl ClosedLoop {
         let metrics = [
             ("requests", frames as f64),
             ("lost_frames", failed as f64),
-            // The same for all, or the loop has lost some.
+            // The value is the same in all slices, unless the loop has lost frames.
             ("under_way", sum(&after, |c| c.sent) as f64 - sum(&after, |c| c.received) as f64),
             (RATE, rate),
             ("gbit_per_s", rate * f64::from(self.bytes) * 8.0 / 1e9),
@@ -145,7 +147,7 @@ impl ClosedLoop {
 }
 
 impl Times {
-    /// Adds who has used what since `start` to a sample of that time.
+    /// Adds the CPUs used since `start` to a sample of that time.
     fn since(&self, start: &Self, sample: &mut Sample) {
         let seconds = (self.at - start.at).as_secs_f64();
         let [switch, client, busy] =
@@ -162,8 +164,8 @@ impl Times {
     }
 }
 
-/// Sends a few frames until some have arrived at both ends: a switch may take a while to see that a
-/// front-end is there, and has lost by then what that sent first.
+/// Sends frames until some have arrived at both ends. A switch may need time to notice a front-end
+/// and loses frames that arrive earlier.
 fn wait_for_ports(client: &mut Testpmd) -> Result<()> {
     let until = Instant::now() + PROCESS_DEADLINE;
     loop {

@@ -1,7 +1,7 @@
-//! `net-pps`: small and full frames from one NIC to another and back, and NICs that do nothing.
+//! `net-pps`: small and full frames from one NIC to another and back, and idle NICs.
 //!
-//! The clients are two NICs of DPDK's virtio-user in one testpmd, which sends what it receives: a closed
-//! loop of as many frames as both sent first.
+//! The clients are two NICs of DPDK's virtio-user in one testpmd, which sends what it receives. The
+//! closed loop contains the frames that both sent first.
 
 mod closed;
 
@@ -27,27 +27,28 @@ const SYSTEMS: [System; 5] = [
     System::Ovs { sleeps: false },
     System::Ovs { sleeps: true },
 ];
-/// Bytes of a frame, without its checksum.
+/// Size of a frame in bytes, without its checksum.
 const SIZES: [u16; 2] = [64, 1500];
-/// Of what a peer delivers, at least.
+/// Least share of a peer's frame rate.
 const DELIVERED: f64 = 0.9;
-/// How long a slice is: shorter than neighbours stay away.
+/// Length of a slice in milliseconds. It is shorter than the typical pause of neighbours on the
+/// host.
 const SLICE_MS: u64 = 60;
-/// How long a start waits for slices in which the host leaves the CPUs alone.
+/// Longest wait of a start for slices with undisturbed CPUs.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// MiB that all of DPDK's processes of a turn need together.
+/// Memory in MiB that all DPDK processes of a sample need together.
 const ALL_MIB: u64 = 2048;
 
-/// The experiment.
+/// The `net-pps` experiment.
 #[derive(Debug)]
 pub struct NetPps;
 
-/// One cell.
+/// Cell of the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Case {
-    /// Frames of so many bytes.
+    /// Frames of this size in bytes.
     Frames(u16),
-    /// NICs that do nothing.
+    /// Idle NICs.
     Idle(Idle),
 }
 
@@ -93,8 +94,8 @@ impl Case {
     }
 }
 
-/// Ours, with its default, beside each peer: frames per CPU second, at no less than most of its rate.
-/// testpmd looks at no frame, so at 64 bytes nothing was promised about it.
+/// Compares our default with each peer: frames per CPU second, and at least most of its frame rate.
+/// testpmd inspects no frame, so there is no bar against it at 64 bytes.
 fn of_frames(
     cell: &str,
     bytes: u16,
@@ -119,7 +120,7 @@ fn of_frames(
         let bar = promised.then_some(DELIVERED);
         [per_cpu, Comparison { metric: Some(RATE.to_owned()), bar, ..comparison }]
     };
-    // The other way in which ours polls is shown for itself.
+    // Our other polling mode is shown without a comparison.
     peers.iter().filter(|(_, system)| !system.is_ours()).flat_map(of).collect()
 }
 
@@ -150,7 +151,7 @@ impl Experiment for NetPps {
         };
         let options = options.clone();
         let pages = reserve_huge_pages(ALL_MIB)?;
-        // Idle ones do not ask for it, and it takes seconds.
+        // Idle cases do not need the CPU speed, whose search takes seconds.
         let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
         let cpu_pair_speed =
             asked.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
@@ -187,10 +188,10 @@ struct Ready {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    /// Of those CPUs, for frames.
+    /// Speed of the two CPUs, for frames.
     cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
-    /// For all that run, one after the other.
+    /// Huge pages for all processes, which run one after the other.
     _pages: ReservedHugePages,
 }
 

@@ -1,4 +1,4 @@
-//! What was promised of the matrix.
+//! Bars of the matrix.
 
 use super::cases::{Case, ENDS, PEERS, StreamEnds};
 use super::path::{OURS, StreamPath};
@@ -7,9 +7,9 @@ use crate::net::guests::PER_BUSY;
 use crate::net::guests::turns::ALL_OVER_ONE;
 use crate::net::tso::PER_CPU;
 
-/// One stream: with eight pairs over the same with one.
+/// Least rate of one stream with eight pairs, over the same with one.
 const ONE_STREAM: f64 = 0.95;
-/// CPU time of ours over testpmd's.
+/// Most CPU time of ours, over testpmd.
 const BACKEND: f64 = 0.5;
 
 impl Case {
@@ -65,8 +65,8 @@ impl Case {
         let [testpmd, ..] = PEERS.map(|peer| StreamPath::Switch(peer, 1));
         let each =
             PEERS.map(|peer| StreamPath::Switch(peer, 1)).map(|peer| match self.stream_ends {
-                // A switch that spins drives guests to one CPU, where they wake each other at once: what
-                // that brings is their place's doing.
+                // A spinning switch drives both guests to one CPU, where their wakeups are cheap.
+                // That effect comes from the placement, so there is no bar.
                 StreamEnds::Free => shown(one, peer),
                 _ => whole(one, peer),
             });
@@ -76,8 +76,8 @@ impl Case {
                 side: Side::AtMost,
                 ..of(one, testpmd, BACKEND)
             },
-            // One that spins has no more of its CPU there than the guest on it leaves: what counts is what
-            // it does with that.
+            // A spinning switch gets only the CPU time that the guest on its CPU leaves. So the bar
+            // applies to Gb per CPU second.
             _ => Comparison { metric: Some(PER_CPU.to_owned()), ..of(one, testpmd, 1.0 / BACKEND) },
         };
         let mut all = Vec::from(each);
@@ -85,14 +85,14 @@ impl Case {
         all.extend(self.beside_the_kernel(whole(one, StreamPath::Bridge)));
         if self.streams == 1 {
             all.extend(self.pairs(about(eight, one, ONE_STREAM)));
-            // How much of it comes with pairs that are there and not used, at either end.
+            // Shows which part of the cost comes from unused pairs, at either end.
             all.push(shown(StreamPath::OneOf(8), one));
         }
         all
     }
 
-    /// What is judged of pairs that one stream does not need, where this is the comparison of boots with
-    /// them and without.
+    /// Returns the bars of pairs that one stream does not need. `boots` compares boots with and
+    /// without these pairs.
     fn pairs(self, boots: Comparison) -> Vec<Comparison> {
         if !self.has_places() {
             return vec![boots];
@@ -108,7 +108,7 @@ impl Case {
         vec![Comparison { bar: None, ..boots }, turns]
     }
 
-    /// What is judged of ours beside the kernel's bridge, where this is the comparison of Gb/s.
+    /// Returns the bars against the kernel's bridge. `gbit` compares Gb/s.
     fn beside_the_kernel(self, gbit: Comparison) -> Vec<Comparison> {
         if !self.has_places() {
             return vec![gbit];
@@ -142,7 +142,7 @@ mod tests {
         for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
             assert_eq!(bars(id), [0.95]);
         }
-        // What pairs cost has no excuse where the switch is all that is measured, or within a boot.
+        // The cost of pairs has a strict bar where only the switch is measured, or within one boot.
         let strict = cases.iter().filter(|case| {
             let all = case.comparisons(&Options::default());
             all.iter().any(|c| c.bar == Some(ONE_STREAM) && !c.spread_excuses)

@@ -1,4 +1,4 @@
-//! The matrix: who meets over how many pairs.
+//! Matrix of ends and queue pairs.
 
 use super::path::{OURS, StreamPath};
 use crate::experiment::Options;
@@ -7,28 +7,28 @@ use crate::net::systems::System;
 use crate::net::tso;
 
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
-/// In a quick run.
+/// Numbers of a quick run.
 pub(super) const ENDS: [u16; 2] = [1, 8];
-/// Switches in processes of their own; the CPU time of the first is judged.
+/// Switches in other processes. The bar on CPU time applies to the first.
 pub(super) const PEERS: [System; 3] =
     [System::TestpmdWhole, System::Ovs { sleeps: false }, System::Ovs { sleeps: true }];
 
-/// Who meets.
+/// Ends of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamEnds {
-    /// Two guests of User-Mode Linux, with a CPU each.
+    /// Two User-Mode Linux guests with a CPU each.
     Guests,
-    /// Two of them on whatever CPU the host puts them.
+    /// Two User-Mode Linux guests without CPU affinity.
     Free,
-    /// One of them and the host.
+    /// A User-Mode Linux guest and the host.
     Host,
-    /// Two guests of QEMU.
+    /// Two QEMU guests.
     Emulated,
-    /// Two NICs of the lab's own client, with frames of so many bytes.
+    /// Two NICs of the lab's raw client, with frames of this size in bytes.
     Nics(usize),
 }
 
-/// What streams: so many at once.
+/// Ends, and the number of concurrent streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) stream_ends: StreamEnds,
@@ -41,12 +41,12 @@ impl Case {
         let of = |stream_ends| {
             streams.iter().map(move |streams| Self { stream_ends, streams: *streams })
         };
-        // What pairs cost a stream is seen with one.
+        // One stream shows what pairs cost.
         let one = [StreamEnds::Nics(FULL), StreamEnds::Nics(tso::BYTES)];
         let one = one.map(|stream_ends| Self { stream_ends, streams: 1 });
         let ends = |stream_ends| ENDS.map(|streams| Self { stream_ends, streams });
         let wanted = |case: &Self| {
-            // Nothing stands in for our uplink, or for pairs.
+            // No peer replaces our uplink or our queue pairs.
             (case.is_switched() || !options.control)
                 && options.only.as_ref().is_none_or(|only| case.id().contains(only))
         };
@@ -65,22 +65,22 @@ impl Case {
         }
     }
 
-    /// Guests of User-Mode Linux meet at each of the switches.
+    /// Returns whether User-Mode Linux guests meet at each of the switches.
     fn is_switched(self) -> bool {
         matches!(self.stream_ends, StreamEnds::Guests | StreamEnds::Free)
     }
 
-    /// Each guest has a CPU that it keeps.
+    /// Returns whether each guest is pinned to a CPU.
     pub(super) fn has_places(self) -> bool {
         self.stream_ends == StreamEnds::Guests
     }
 
-    /// There are no guests.
+    /// Returns whether there are no guests.
     pub(super) fn is_bare(self) -> bool {
         matches!(self.stream_ends, StreamEnds::Nics(_))
     }
 
-    /// Its guests are those of QEMU.
+    /// Returns whether the guests run under QEMU.
     pub(super) fn is_emulated(self) -> bool {
         self.stream_ends == StreamEnds::Emulated
     }

@@ -1,9 +1,9 @@
-//! `net-queues`: TCP streams over pairs of queues, between two guests and between a guest and the host.
+//! `net-queues`: TCP streams over queue pairs, between two guests and between a guest and the host.
 //!
-//! The documents' matrix: 1, 2, 4 and 8 streams over as many pairs. A guest of User-Mode Linux has one
-//! CPU, so what this shows here is what pairs cost, and that streams are spread; not how it scales. What
-//! pairs cost one stream is also seen without that guest's own part: between NICs of the lab's client,
-//! and between guests of QEMU.
+//! The matrix has 1, 2, 4 and 8 streams over as many pairs. A User-Mode Linux guest has one CPU. So
+//! the matrix shows what pairs cost and that streams are distributed, not how they scale. The cost
+//! of pairs for one stream is also measured without that guest's part: between NICs of the raw
+//! client, and between QEMU guests.
 
 mod bars;
 mod cases;
@@ -36,14 +36,14 @@ use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
 use crate::slices::{Slice, least_disturbed, of_starts};
 
-/// Times that each is measured in a boot of its guests.
+/// Runs per boot of the guests.
 const REPEATS: usize = 4;
-/// How long a slice between NICs is.
+/// Length of a slice between NICs, in milliseconds.
 const SLICE_MS: u64 = 100;
-/// How long a start of those waits for slices in which the host leaves the CPUs alone.
+/// Longest wait of a start between NICs for slices with undisturbed CPUs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The experiment.
+/// The `net-queues` experiment.
 #[derive(Debug)]
 pub struct NetQueues;
 
@@ -83,7 +83,7 @@ impl Experiment for NetQueues {
             plots: vec![plot(&cases, options)],
             ..Plan::default()
         };
-        // NICs without guests are all that keeps to two CPUs.
+        // Only NICs without guests use exactly two CPUs.
         let pace = cases.iter().any(|case| case.is_bare());
         let cpu_pair_speed =
             pace.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
@@ -95,7 +95,7 @@ struct Ready {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    /// Of those CPUs, for NICs without guests.
+    /// Speed of the two CPUs, for NICs without guests.
     cpu_pair_speed: Option<CpuPairSpeed>,
     options: Options,
 }
@@ -156,7 +156,7 @@ impl Prepared for Ready {
 }
 
 impl Ready {
-    /// One flow between NICs of the lab's client, which has one CPU, and the switch the other.
+    /// Measures one flow between NICs of the raw client. Client and switch have a CPU each.
     fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
         let cpu_pair_speed =
             self.cpu_pair_speed.as_mut().context("nobody has looked at the CPUs")?;

@@ -1,4 +1,4 @@
-//! What a reader of the matrix must know, and where its guests are.
+//! Notes for the reader of the matrix, and the placement of its guests.
 
 use anyhow::{Context, Result};
 
@@ -8,7 +8,8 @@ use crate::net::guests::turns;
 use crate::slices::{SLICES, STARTS};
 use crate::wakeup_cost::wake_us;
 
-/// CPUs of two guests that have one each: the last ones, which are not the backend's if there are three.
+/// Returns the CPUs of two guests with one CPU each. These are the last ones, which differ from the
+/// backend's CPU if there are three.
 pub(super) fn places() -> Result<[usize; 2]> {
     let allowed = cpu::allowed()?;
     let last = allowed.last().copied().context("this thread has no CPU")?;

@@ -1,30 +1,30 @@
-//! Who meets by what, over how many pairs.
+//! Ends, medium and queue pairs of a stream.
 
 use crate::blk::systems::Poll;
 use crate::net::systems::System;
 
 pub(super) const OURS: System = System::Ringway(Poll::Auto);
 
-/// Between whom, by what, over how many pairs.
+/// Path of a stream: its ends, the medium, and the queue pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamPath {
     /// Two guests at a switch.
     Switch(System, u16),
-    /// Two guests at ours, whose NICs have so many pairs and use the first.
+    /// Two guests at ours. Their NICs have this number of pairs and use the first.
     OneOf(u16),
-    /// The same, which use all and the first by turns.
+    /// Two guests at ours that alternate between all pairs and the first.
     Turns(u16),
-    /// Two guests of QEMU at ours, with as many CPUs each as there are pairs at most.
+    /// Two QEMU guests at ours, with as many CPUs each as there are pairs at most.
     Emulated(u16),
-    /// Two NICs of the lab's own client at ours, with frames of so many bytes.
+    /// Two NICs of the raw client at ours, with frames of this size in bytes.
     Nics(u16, usize),
     /// Two guests at a bridge of the kernel.
     Bridge,
-    /// Two guests of QEMU at a bridge of the kernel, by TAP devices with so many queues.
+    /// Two QEMU guests at a bridge of the kernel, through TAP devices with this number of queues.
     EmulatedBridge(u16),
-    /// A guest and the host at ours; from the host, or to it.
+    /// A guest and the host at ours. True if the host sends.
     Host(u16, bool),
-    /// A guest at a TAP device of the host's; from the host, or to it.
+    /// A guest at a TAP device of the host. True if the host sends.
     Tap(bool),
 }
 

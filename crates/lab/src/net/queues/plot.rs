@@ -1,10 +1,10 @@
-//! How the matrix is drawn.
+//! Plot of the matrix.
 
 use super::cases::{Case, StreamEnds};
 use super::path::StreamPath;
 use crate::experiment::{Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 
-/// As in the documents: streams on x, a line for each number of pairs.
+/// Plots streams on x, with a line for each number of pairs.
 pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
     let panel = |stream_ends: StreamEnds, metric: &str| {
         let here = cases.iter().filter(|case| case.stream_ends == stream_ends);

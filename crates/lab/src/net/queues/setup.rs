@@ -1,4 +1,4 @@
-//! Switches with guests at them, measured.
+//! Measures switches with guests.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::net::relay;
 use crate::net::systems::System;
 use crate::net::tap;
 
-/// Guests of QEMU, which take all pairs.
+/// Measures QEMU guests, which use all pairs.
 pub(super) fn emulated(pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
     let running = OURS.start_anywhere(2, pairs, at)?;
     let [server, client] = [0, 1].map(|n| End::emulated(&running.socket(n), n, pairs));
@@ -22,7 +22,8 @@ pub(super) fn emulated(pairs: u16, streams: Streams, at: Placement) -> Result<Sa
     streams.measure(&client, Some(&|| running.time_s()))
 }
 
-/// NICs have `pairs`, of which guests use `used`; `put` gives guests their places.
+/// Measures a switch with two guests. NICs have `pairs` pairs, of which guests use `used`. `put`
+/// assigns CPUs to guests.
 pub(super) fn switch(
     system: System,
     [pairs, used]: [u16; 2],
@@ -38,7 +39,7 @@ pub(super) fn switch(
     streams.measure(&client, Some(&|| running.time_s()))
 }
 
-/// Where a guest connects to a port of a switch, by a relay if it is not ours.
+/// Returns the socket of a port for a guest, through a relay if the switch is not ours.
 fn front(
     system: System,
     socket: PathBuf,
@@ -52,7 +53,7 @@ fn front(
     Ok((front, Some(relay)))
 }
 
-/// The host is at our switch by a TAP device.
+/// Measures a guest and the host, which is at our switch through a TAP device.
 pub(super) fn host(pairs: u16, streams: Streams) -> Result<Sample> {
     let dir = tempfile::Builder::new().prefix("rwlab-").tempdir()?;
     let (socket, device) = (dir.path().join("a"), tap::name("u", 0));
@@ -60,7 +61,7 @@ pub(super) fn host(pairs: u16, streams: Streams) -> Result<Sample> {
     let pairs_word = pairs.to_string();
     let switch = RingwayNet::start(&sockets, &["--queues", &pairs_word, "--tap", &device])?;
     tap::up(&device)?;
-    // The device of the turn before may be there still, with its address.
+    // The device of the previous sample may still exist with its address.
     tap::ip(&format!("addr replace {}/24 dev {device}", guests::ADDRESSES[0]))?;
     let _servers = guests::host_listens(streams.repeats)?;
     let time = || cpu::process_time_s(switch.process.id());

@@ -1,21 +1,22 @@
-//! What `api-scale` measures, and what is promised of it.
+//! Cases of `api-scale` and their bars.
 
 use crate::experiment::{Comparison, Figure, Options, Side};
 
-/// Machines of the cells.
+/// Numbers of VMs in the cells.
 const MACHINES: [usize; 2] = [100, 1000];
-/// Disks of each machine.
+/// Disks of each VM.
 pub(super) const DISKS: u8 = 15;
-/// Server's time of `VM.get_all_records`, in milliseconds: the 99th percentile.
+/// Bar for the server's time of `VM.get_all_records`, in milliseconds: the 99th percentile.
 const RECORDS_MS: f64 = 50.0;
-/// From a change to the client that waits for it, in milliseconds: the 99th percentile.
+/// Bar for the time from a change to the client that waits for it, in milliseconds: the 99th
+/// percentile.
 const WAKE_MS: f64 = 10.0;
-/// What the last tenth of a pool takes to make over what the first takes.
+/// Most time to create the last tenth of the VMs, over the time for the first tenth.
 const SLOWING: f64 = 3.0;
-/// Twenty shutdowns over one.
+/// Most time for twenty shutdowns, over the time for one.
 const SHUTDOWNS: f64 = 2.0;
 
-/// What is measured of a pool.
+/// Measured property of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Records,
@@ -57,14 +58,14 @@ impl What {
         all.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// What is promised of a thousand machines; of fewer it is only told.
+    /// Returns the comparisons. Bars apply to a thousand VMs. Fewer VMs are only shown.
     pub(super) fn comparisons(self, machines: usize) -> Vec<Comparison> {
         let bar = |bar| (machines == MACHINES[1]).then_some(bar);
         let of = |ours: &str, metric: &str| Comparison {
             cell: self.cell(machines),
             ours: ours.to_owned(),
             metric: Some(metric.to_owned()),
-            // A median of rounds would hide a slow one.
+            // A median of the rounds would hide a slow one.
             figure: Figure::Worst,
             side: Side::AtMost,
             ..Comparison::default()

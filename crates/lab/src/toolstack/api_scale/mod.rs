@@ -1,4 +1,4 @@
-//! `api-scale`: a pool of a thousand machines with fifteen disks each, as its clients see it.
+//! `api-scale`: a pool of a thousand VMs with fifteen disks each, as its clients see it.
 
 mod cases;
 mod pool;
@@ -13,7 +13,7 @@ use crate::host::versions;
 use cases::{What, cells};
 use pool::{AT_ONCE, CALLS, CHANGES, Pool};
 
-/// The experiment.
+/// The `api-scale` experiment.
 #[derive(Debug)]
 pub struct ApiScale;
 

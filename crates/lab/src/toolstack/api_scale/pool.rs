@@ -1,4 +1,4 @@
-//! A pool of imagined machines, and what its clients do.
+//! Pool of simulated VMs, and the activity of its clients.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -15,30 +15,30 @@ use crate::experiment::Sample;
 use crate::toolstack::raw::{self, Dialect};
 use crate::toolstack::{Host, ms, percentile};
 
-/// Machines that are shut down at once.
+/// VMs that are shut down concurrently.
 pub(super) const AT_ONCE: usize = 20;
-/// Whoever makes machines does so at the same time as others.
+/// Clients that create VMs concurrently.
 const MAKERS: usize = 8;
-/// How long a guest takes to shut down: most of an ordinary shutdown.
+/// Rules for the simulated host: a guest takes 1 s to shut down, most of an ordinary shutdown.
 const RULES: &str = "[[rule]]\ncalls = [\"guest\"]\nafter-ms = 1000\n";
 /// Calls of one kind in a sample.
 pub(super) const CALLS: usize = 20;
-/// Changes that are waited for in a sample.
+/// Changes in a sample that a client waits for.
 pub(super) const CHANGES: usize = 100;
-/// More than an event takes to come.
+/// Deadline above the time of any event.
 const EVENT: Duration = Duration::from_secs(30);
 
-/// A pool of a size.
+/// Pool with a number of VMs.
 pub(super) struct Pool {
     host: Host,
-    /// Machines that run.
+    /// References of the running VMs.
     running: Vec<String>,
-    /// Disks that were made in a second.
+    /// Disks created per second.
     provisioned: f64,
-    /// How much longer the last tenth of the machines took to make than the first.
+    /// Time to create the last tenth of the VMs, over the time for the first tenth.
     slowing: f64,
-    /// Server's time of the first call of all for the records, in each dialect. A turn that is
-    /// measured again because the host was busy finds them written out.
+    /// Server's time of the very first call for the records, by encoding. A repeated sample would
+    /// find the records already serialized.
     first: BTreeMap<Dialect, f64>,
 }
 
@@ -68,7 +68,7 @@ impl Pool {
     pub(super) fn records(&mut self, dialect: Dialect) -> Result<Sample> {
         let socket = self.host.daemon.socket();
         let session = self.host.client.session().context("nobody is logged in")?.to_owned();
-        // One record has changed: the first call finds it so, and writes it out anew.
+        // The first call finds one changed record and serializes it again.
         let machine = self.running.first().context("no machine runs")?;
         touch(&mut self.host.client, machine, 0)?;
         let call = || raw::call(&socket, dialect, ("VM.get_all_records", &session));
@@ -87,7 +87,7 @@ impl Pool {
         .into())
     }
 
-    /// One client changes a machine, another waits for that.
+    /// Measures the time from a change by one client until another client receives it.
     pub(super) fn wake(&mut self) -> Result<Sample> {
         let machine = self.running.first().context("no machine runs")?.clone();
         let mut waits = self.host.daemon.client()?;
@@ -108,7 +108,8 @@ impl Pool {
         let mut took = Vec::new();
         for change in 0..CHANGES {
             ask.send(())?;
-            // Most of the time somebody waits already; that it does is not to be seen from here.
+            // Gives the waiting client time to send its call. The lab cannot observe that the call
+            // waits.
             thread::sleep(Duration::from_millis(2));
             let began = Instant::now();
             touch(&mut self.host.client, &machine, change)?;
@@ -139,7 +140,7 @@ impl Pool {
     }
 }
 
-/// Machines with these numbers, each with when it was made.
+/// Creates VMs with these numbers. Returns each with its creation time.
 fn make(
     mut client: Client,
     numbers: impl Iterator<Item = usize>,
@@ -151,7 +152,8 @@ fn make(
     made.collect()
 }
 
-/// What the last tenth of all took over what the first tenth took, of when each was made, in order.
+/// Returns the time for the last tenth over the time for the first tenth. `made` has the creation
+/// times in order.
 fn slowing(began: Instant, made: &[Instant]) -> f64 {
     let tenth = (made.len() / 10).max(1);
     let at = |count: usize| count.checked_sub(1).and_then(|last| made.get(last)).copied();

@@ -1,4 +1,4 @@
-//! A shell from which `xe` is called.
+//! Shell that calls `xe`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -11,23 +11,23 @@ use testkit::process::{Process, find_tool};
 use testkit::raw::guest::wait_readable;
 use testkit::ringwayd::{Ringwayd, Slices};
 
-/// From the end of a call to the start of the next: without it the calls themselves want most of a
-/// CPU, and guests do not saturate the host.
+/// Pause between two calls. Without it, the calls alone would use most of a CPU, and guests would
+/// not saturate the host.
 pub(super) const GAP: Duration = Duration::from_millis(20);
-/// Longest wait for a call: hundreds of times what is to be shown.
+/// Longest wait for a call, hundreds of times the expected result.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Fewer calls say nothing, however short a turn is to be.
+/// Least number of calls in a sample, however short. Fewer calls are not meaningful.
 const LEAST: usize = 5;
-/// Where those are who have come in by sshd.
+/// Cgroup of users who log in through sshd.
 const INSIDE: &str = "control/clients";
-/// Calls for each line that it reads, and says when that began and ended, in seconds.
+/// Script that runs a call for each input line and prints its start and end in seconds.
 const LOOP: &str = "while read -r; do
     from=$EPOCHREALTIME
     \"$@\" </dev/null >/dev/null || exit 1
     echo \"$from $EPOCHREALTIME\"
 done";
 
-/// A shell. It ends with this.
+/// Running shell, which ends on drop.
 pub(super) struct Caller {
     shell: Process,
     orders: ChildStdin,
@@ -35,7 +35,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// One in the control slice of these slices, or in none.
+    /// Starts a shell in the control slice of these slices. `None` means no slice.
     pub(super) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
         let xe = daemon.xe(&["vm-list"])?;
         let mut command = Command::new(find_tool("bash", "bash")?);
@@ -46,7 +46,7 @@ impl Caller {
                 None => command.env_remove(name),
             };
         }
-        // The point in its numbers is the locale's.
+        // The locale determines the decimal separator of its numbers.
         command.env("LC_ALL", "C").stdout(Stdio::piped());
         let mut shell = Process::start_typed(&mut command)?;
         if let Some(slices) = slices {
@@ -57,9 +57,9 @@ impl Caller {
         Ok(Self { shell, orders, answers: BufReader::new(answers) })
     }
 
-    /// Calls so often, or until the window is over: how long each took, in milliseconds.
+    /// Calls `most` times, or until the window is over. Returns each duration in milliseconds.
     pub(super) fn calls(&mut self, most: usize, window: Option<Duration>) -> Result<Vec<f64>> {
-        // What is read for the first time is not what is measured.
+        // The first call also reads files into memory, so it does not count.
         self.call()?;
         let (mut took, from) = (Vec::with_capacity(most), Instant::now());
         while took.len() < most {
@@ -92,7 +92,7 @@ impl Caller {
 fn took_ms(answer: &str) -> Option<f64> {
     let (from, to) = answer.trim_end().split_once(' ')?;
     let took_ms = (to.parse::<f64>().ok()? - from.parse::<f64>().ok()?) * 1e3;
-    // Somebody has set the clock.
+    // The difference is negative if the clock was set meanwhile.
     (took_ms >= 0.0).then_some(took_ms)
 }
 

@@ -1,4 +1,4 @@
-//! How long it takes until somebody is told that a machine has ended, beside others that compute.
+//! Time until a client receives the end of a VM, while other guests compute.
 
 use std::time::{Duration, Instant};
 
@@ -9,34 +9,34 @@ use xenapi::client::Record;
 
 use super::host::{Host, runs};
 
-/// Longest wait for the news that a machine has ended, and for a guest to do what it is told.
+/// Longest wait for the report of an end, and for a guest to follow a command.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Whose changes are waited for.
+/// Classes whose events the client receives.
 const CLASSES: &[&str] = &["vm", "message"];
 
-/// How a machine ends.
+/// Way in which a VM ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its emulator is killed.
+    /// Its QEMU is killed.
     Killed,
-    /// Its guest's kernel panics.
+    /// The guest's kernel panics.
     Panic,
-    /// Its guest powers off.
+    /// The guest powers off.
     PowerOff,
-    /// Its guest reboots, which is an end for this machine.
+    /// The guest reboots, which ends this VM by its configuration.
     Reboot,
 }
 
-/// All, in turn.
+/// All ways to end, in turn.
 pub(super) const ENDS: [End; 4] = [End::Killed, End::Panic, End::PowerOff, End::Reboot];
 
-/// How long it took until a client was told, in milliseconds.
+/// Time until a client receives the report of an end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NotifyLatency {
     pub(super) end: End,
-    /// That the machine is halted.
+    /// Time until the record says halted, in milliseconds.
     pub(super) halted_ms: f64,
-    /// Why, by a message.
+    /// Time until the message with the reason, in milliseconds.
     pub(super) message_ms: f64,
 }
 
@@ -50,7 +50,7 @@ impl End {
         }
     }
 
-    /// The name of the message.
+    /// Returns the name of the message.
     fn message(self) -> &'static str {
         match self {
             Self::Killed | Self::Panic => "VM_CRASHED",
@@ -59,9 +59,9 @@ impl End {
         }
     }
 
-    /// Makes it happen. From when: before the kill of the emulator, else when the last word of the
-    /// guest's kernel has been read. What a guest does before that is its own, and takes long beside
-    /// others that compute.
+    /// Triggers the end and returns its time. For a kill, this is the time before the kill.
+    /// Otherwise it is when the last line of the guest's kernel arrives. Earlier work is the
+    /// guest's own and takes long beside busy guests.
     fn begin(self, daemon: &Ringwayd, uuid: &str, shell: Shell) -> Result<Instant> {
         match self {
             Self::Killed => return kill_emulator(daemon, uuid),
@@ -86,10 +86,10 @@ fn kill_emulator(daemon: &Ringwayd, uuid: &str) -> Result<Instant> {
     Ok(from)
 }
 
-/// Ends so many machines, one after the other, and not the last one.
+/// Ends up to `most` VMs, one after the other, but never the last one.
 ///
 /// # Errors
-/// A guest does not do what it is told, or nobody is told of its end.
+/// A guest does not follow a command, or the client receives no report of an end.
 pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<NotifyLatency>> {
     let mut client = host.daemon.client()?;
     let mut token = client.events(CLASSES, "", Duration::ZERO)?.token;

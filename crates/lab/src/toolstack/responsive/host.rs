@@ -1,4 +1,4 @@
-//! A daemon with guests that want all CPUs.
+//! Daemon with guests that demand all CPUs.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use testkit::ringwayd::{Ringwayd, Shell};
 
 use crate::cpu::process_time_s;
 
-/// What each guest does.
+/// Command that each guest runs.
 const COMPUTE: &str = "for n in $(seq $(nproc)); do (while :; do :; done) & done";
-/// Longest wait for all guests' shells: they boot beside each other, without KVM on few CPUs.
+/// Longest wait for the shells of all guests. They boot concurrently, without KVM, on few CPUs.
 const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// A daemon with its machines. All of them end with it.
+/// Daemon with its VMs. Dropping it ends all of them.
 pub(super) struct Host {
     pub(super) daemon: Ringwayd,
     pub(super) machines: Vec<String>,
@@ -32,12 +32,12 @@ impl Host {
             let name = format!("new-name-label=m{number}");
             let uuid = daemon.xe_prints(&["vm-install", "template=Ringway test guest", &name])?;
             let of = format!("uuid={uuid}");
-            // One that has ended stays so.
+            // A VM that has ended stays halted.
             for after in ["shutdown", "reboot", "crash"] {
                 let stays = format!("actions-after-{after}=destroy");
                 daemon.xe_prints(&["vm-param-set", &of, &stays])?;
             }
-            // The most comes first: there are never more at the start than at most.
+            // The maximum comes first, because the value at startup must not exceed it.
             for (key, value) in [("VCPUs-max", each), ("VCPUs-at-startup", each)] {
                 daemon.xe_prints(&["vm-param-set", &of, &format!("{key}={value}")])?;
             }
@@ -47,7 +47,8 @@ impl Host {
         Ok(Self { daemon, machines })
     }
 
-    /// Starts all guests; returns when they compute. A shell of each, in the order of the machines.
+    /// Starts all guests and waits until they compute. Returns a shell of each, in the order of the
+    /// VMs.
     pub(super) fn make_busy(&self) -> Result<Vec<Shell>> {
         for uuid in &self.machines {
             self.daemon.xe_prints(&["vm-start", &format!("uuid={uuid}")])?;
@@ -63,7 +64,7 @@ impl Host {
         Ok(shells)
     }
 
-    /// CPU time of all guests so far, in seconds.
+    /// Returns the CPU time of all guests so far, in seconds.
     pub(super) fn guests_s(&self) -> f64 {
         let started = self.daemon.started().into_iter();
         let guests = started.filter(|(_, words)| runs(words));
@@ -71,7 +72,7 @@ impl Host {
     }
 }
 
-/// Whether this is the command line of a guest's emulator.
+/// Returns whether this is the command line of a guest's QEMU.
 pub(super) fn runs(words: &str) -> bool {
     words.split(' ').any(|word| word == "-kernel")
 }

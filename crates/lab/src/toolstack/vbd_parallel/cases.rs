@@ -1,25 +1,25 @@
-//! What `vbd-parallel` compares.
+//! Cases of `vbd-parallel` and their comparisons.
 
 use std::time::Duration;
 
 use crate::experiment::{Comparison, Figure, Options, Side};
 
-/// Machines have so many disks.
+/// Numbers of disks of a VM.
 pub(super) const COUNTS: [u8; 8] = [1, 2, 5, 10, 20, 50, 100, 255];
-/// Disks up to which one step at a time is waited for.
+/// Most disks with which one step at a time is measured.
 const SERIAL_MOST: u8 = 10;
-/// One disk in so many is slow, in cells that have slow ones.
+/// One disk in this number is slow, in cells that have slow ones.
 const SLOW_EVERY: usize = 10;
-/// Disks of a chunk, where somebody works in chunks.
+/// Disks per chunk, for the calculation of chunked work.
 const CHUNK: usize = 10;
-/// Ten slow disks over one, and 255 over what they need at ten at once.
+/// Most time of ten slow disks over one, and of 255 disks over their time at ten at once.
 const BAR: f64 = 1.3;
-/// Memory that a step costs while it runs beside others, in MiB: what XenServer is said to need.
+/// Most memory of a step that runs beside others, in MiB. This is the reported need of XenServer.
 const STEP_MIB: f64 = 15.0;
-/// Steps at once when their memory is measured; of real storage, which takes no more calls than 32.
+/// Concurrent steps in the memory cells. Real storage accepts no more than 32 calls.
 const STEPS: u8 = 255;
 const REAL_STEPS: u8 = 30;
-/// How long attach and detach take.
+/// Duration of attach and detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Delay {
     pub(super) id: &'static str,
@@ -46,20 +46,20 @@ impl Delay {
         }
     }
 
-    /// Of each disk.
+    /// Returns the delay of each disk.
     pub(super) fn of(self, disks: u8) -> Vec<Duration> {
         let of = |n| if usize::from(n) % SLOW_EVERY == 0 { self.slow_ms } else { self.usual_ms };
         (0..disks).map(|n| Duration::from_millis(of(n))).collect()
     }
 
-    /// Least time with ten at once.
+    /// Returns the least time with ten at once.
     pub(super) fn bound(self, disks: u8) -> Duration {
         let all = self.of(disks);
         let longest = all.iter().max().copied().unwrap_or_default();
         longest.max(all.iter().sum::<Duration>() / 10)
     }
 
-    /// Least time in chunks of ten.
+    /// Returns the least time in chunks of ten.
     pub(super) fn chunks(self, disks: u8) -> Duration {
         self.of(disks).chunks(CHUNK).filter_map(|chunk| chunk.iter().max()).sum()
     }
@@ -73,16 +73,17 @@ impl Delay {
     }
 }
 
-/// What is started.
+/// System of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
-    /// A machine with so many disks.
+    /// VM with this number of disks.
     Disks(u8),
-    /// The same, one step at a time.
+    /// VM with this number of disks, one step at a time.
     Serial(u8),
-    /// So many machines of ten disks at once, with so many steps on the host at once.
+    /// This number of VMs with ten disks each at once, with this limit of concurrent steps on the
+    /// host.
     Machines(u8, u16),
-    /// The memory that so many steps take which run beside each other.
+    /// Memory of this number of concurrent steps.
     Memory(u8),
 }
 
@@ -99,12 +100,12 @@ impl System {
     }
 }
 
-/// What runs the machines.
+/// Hypervisor of the VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Runs {
-    /// Nothing: making a domain and giving it a disk take no time.
+    /// Simulator, in which creating a domain and attaching a disk to it take no time.
     Simulator,
-    /// QEMU, on images in directories; the guest is its firmware, which finds nothing to boot.
+    /// QEMU with images in directories. The guest is its firmware, which finds nothing to boot.
     Qemu,
 }
 
@@ -126,7 +127,7 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
         .chain(serial.map(|n| System::Serial(*n)))
         .collect();
     let of = |delay: Delay| {
-        // 255 disks of half a second each show nothing that the mixed ones do not.
+        // The mixed cells already cover 255 disks, so this cell leaves them out.
         let fits = |one: &System| delay.id != "500" || !matches!(one, System::Disks(51..));
         let systems = systems.iter().copied().filter(fits).collect();
         Case { id: delay.cell(), title: delay.title(), runs: Runs::Simulator, delay, systems }
@@ -194,8 +195,8 @@ pub(super) fn comparisons(case: &Case) -> Vec<Comparison> {
         "attach-mixed" | "qemu-mixed" => ["start_over_bound", "stop_over_bound"]
             .map(|metric| alone(System::Disks(255), metric, BAR))
             .into(),
-        // Sixteen at once are two turns for twenty disks. So are twenty at the start, when nobody
-        // knows yet whether the SRs answer and four places are kept from them.
+        // Sixteen steps at once serve twenty disks in two batches. So do twenty at the start, while
+        // four permits are withheld from SRs that have not answered yet.
         "two-machines" => [(16, None), (20, None), (24, Some(BAR))]
             .into_iter()
             .flat_map(|(most, bar)| over(System::Machines(2, most), System::Machines(1, 16), bar))

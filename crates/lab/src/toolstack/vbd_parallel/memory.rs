@@ -1,4 +1,4 @@
-//! The memory that steps take which run beside each other.
+//! Memory of concurrent steps.
 
 use std::fs;
 use std::thread;
@@ -12,21 +12,21 @@ use super::{LIMITS, machine, start};
 use crate::experiment::Sample;
 use crate::toolstack::{DEADLINE, params};
 
-/// How often it is looked at.
+/// Interval of the memory samples.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a daemon and its datapaths take more while all disks of a machine are being attached at
-/// once: a daemon of its own, that has not kept any memory for so many.
+/// Measures the additional memory of a daemon and its datapaths while all disks of a VM attach
+/// concurrently. Uses a fresh daemon, whose allocator holds no free memory.
 pub(super) fn memory(case: &Case, steps: u8) -> Result<Sample> {
     let Case { runs, delay, .. } = *case;
     let mut host = start(runs)?;
     let [first, all] = [("first", 1), ("all", steps)];
     let first = machine(&mut host, runs, delay, first)?;
     let all = machine(&mut host, runs, delay, all)?;
-    // What making them has taken and given back would hide what steps take.
+    // Memory that the creation of the VMs used and freed would hide the memory of the steps.
     let mut host = host.again()?;
     host.limit(&LIMITS.map(|limit| (limit, u16::from(steps))))?;
-    // What any start brings into memory is no step's.
+    // Memory that any first start allocates does not count for the steps.
     host.takes("VM.start", &[&first])?;
     host.takes("VM.hard_shutdown", &[&first])?;
     let before = own_mib(&host.daemon)?;
@@ -45,25 +45,25 @@ pub(super) fn memory(case: &Case, steps: u8) -> Result<Sample> {
     })?;
     ended?;
     let took = began.elapsed();
-    // Ten at once would need more than twice that.
+    // With ten at once, the start would take more than twice this time.
     ensure!(took < 10 * Duration::from_millis(delay.usual_ms), "steps waited for others: {took:?}");
     let step = (most - before) / f64::from(steps);
     Ok([("mib_per_step".to_owned(), step), ("resident_mib".to_owned(), most)].into())
 }
 
-/// Memory of a daemon and its datapaths that is not the guests', in MiB.
+/// Returns the memory of a daemon and its datapaths in MiB, without guest memory.
 fn own_mib(daemon: &Ringwayd) -> Result<f64> {
     let started = daemon.started().into_iter();
     let datapaths = started.filter(|(_, words)| words.contains("ringway-io "));
     let mut sum = process_mib(daemon.process.id())?;
     for (pid, _) in datapaths {
-        // One that ends meanwhile has none.
+        // A process that ends meanwhile counts as 0.
         sum += process_mib(pid).unwrap_or_default();
     }
     Ok(sum)
 }
 
-/// Memory of a process, what it shares with others left out, in MiB.
+/// Returns the memory of a process in MiB, without memory that it shares with others.
 fn process_mib(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

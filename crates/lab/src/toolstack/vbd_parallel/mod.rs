@@ -1,11 +1,11 @@
-//! `vbd-parallel`: start and shutdown of machines with few disks and with many.
+//! `vbd-parallel`: start and shutdown of VMs with few and many disks.
 //!
-//! Each machine has an SR of its own, whose attach and detach take what the cell says. The same
-//! machine is started with the usual limits and, as a peer, with one step at a time. What chunks of
-//! ten would need, each of which waits for its slowest disk, is calculated: nobody here works so.
+//! Each VM has its own SR, whose attach and detach take the time that the cell says. The same VM
+//! starts with the usual limits and, as a peer, with one step at a time. The time for chunks of
+//! ten, each of which waits for its slowest disk, is only calculated.
 //!
-//! Two cells have machines of QEMU, whose disks are images behind `ringway-io`: what they take more is
-//! what QEMU and the datapath need for a disk.
+//! Two cells run VMs under QEMU, whose disks are images behind `ringway-io`. Their additional time
+//! is what QEMU and the datapath need for a disk.
 
 mod cases;
 mod memory;
@@ -27,10 +27,10 @@ use crate::host::versions;
 use cases::{COUNTS, Case, DELAYS, Delay, Runs, System, cases, comparisons};
 use memory::memory;
 
-/// Keys of the host's `other_config` that limit the steps of the host, a machine and an SR.
+/// Keys of the host's `other_config` that limit the steps of the host, a VM and an SR.
 const LIMITS: [&str; 3] = ["worker-pool-size", "worker-pool-size-machine", "worker-pool-size-sr"];
 
-/// The experiment.
+/// The `vbd-parallel` experiment.
 #[derive(Debug)]
 pub struct VbdParallel;
 
@@ -102,13 +102,13 @@ impl Experiment for VbdParallel {
 struct Ready {
     plan: Plan,
     cases: Vec<Case>,
-    /// Started with the first sample of their kind.
+    /// Hosts by hypervisor, started with their first sample.
     hosts: BTreeMap<Runs, Host>,
-    /// By what runs them, delay, disks and number.
+    /// VMs by hypervisor, delay, disks and number.
     machines: BTreeMap<(Runs, &'static str, u8, u8), String>,
 }
 
-/// Makes a machine whose disks are on an SR of its own.
+/// Creates a VM whose disks are on its own SR.
 fn machine(host: &mut Host, runs: Runs, delay: Delay, (name, disks): (&str, u8)) -> Result<String> {
     let place = host.daemon.dir().join(name).display().to_string();
     let mut config: Vec<_> = delay.config().into();
@@ -125,7 +125,7 @@ fn machine(host: &mut Host, runs: Runs, delay: Delay, (name, disks): (&str, u8))
     Ok(fleet::machine(&mut host.client, name, (disks, Some(&sr)))?)
 }
 
-/// A host whose machines are run so.
+/// Starts a host with this hypervisor.
 fn start(runs: Runs) -> Result<Host> {
     match runs {
         Runs::Simulator => Host::simulated(""),
@@ -134,7 +134,7 @@ fn start(runs: Runs) -> Result<Host> {
 }
 
 impl Ready {
-    /// Machines of this kind, made when they are first asked for.
+    /// Returns VMs of this kind. Creates them on first use.
     fn machines(&mut self, case: &Case, disks: u8, count: u8) -> Result<Vec<String>> {
         let Case { runs, delay, .. } = *case;
         let mut all = Vec::new();
@@ -150,7 +150,7 @@ impl Ready {
         Ok(all)
     }
 
-    /// The host whose machines are run so.
+    /// Returns the host with this hypervisor.
     fn host(&mut self, runs: Runs) -> Result<&mut Host> {
         Ok(match self.hosts.entry(runs) {
             Entry::Occupied(started) => started.into_mut(),
@@ -158,7 +158,7 @@ impl Ready {
         })
     }
 
-    /// A start and a shutdown, with limits instead of the usual ones.
+    /// Starts and shuts down the VMs with these limits in place of the usual ones.
     fn turn(&mut self, runs: Runs, machines: &[String], limits: &[(&str, u16)]) -> Result<Sample> {
         let host = self.host(runs)?;
         host.limit(limits)?;

@@ -1,4 +1,4 @@
-//! What a run of one disk shows.
+//! Results of `blk-baseline`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,9 +33,10 @@ fn check(results: &Results) {
                 assert!(get("requests") >= 1.0 && get("errors") == 0.0, "{sample:?}");
                 assert!(get("iops") > 0.0, "{sample:?}");
                 let sleeps = cell.id.ends_with("sleep");
-                // fio and a copy know no calls.
+                // fio and memcpy report no call notifications.
                 let Some(calls) = sample.get("calls_per_request") else { continue };
-                // A polling client takes no calls; one that sleeps cannot do without for long.
+                // A polling client receives no calls. A sleeping client needs them to make
+                // progress.
                 let calls = calls * get("requests");
                 let enough =
                     if sleeps { calls >= 1.0 || get("requests") < 100.0 } else { calls == 0.0 };

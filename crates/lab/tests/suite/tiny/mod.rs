@@ -1,4 +1,4 @@
-//! Tiny experiments: that figures are there and consistent, never how high they are.
+//! Tiny experiments. The tests check that figures exist and are consistent, never their values.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ use lab::experiment::{Experiment, Options};
 use lab::progress::{Progress, Silent};
 use lab::results::{Results, Written};
 
-/// Runs an experiment. One at a time: each wants the CPUs for itself.
+/// Runs an experiment. Only one runs at a time, because each needs the CPUs for itself.
 fn run(
     experiment: &dyn Experiment,
     options: &Options,
@@ -46,7 +46,7 @@ fn tiny(control: bool) -> Options {
     }
 }
 
-/// What a run shows of each cell and of each bar.
+/// Checks that the report shows each cell and each bar.
 fn drawn(results: &Results, pictures: usize) {
     let dir = tempfile::tempdir().unwrap();
     let Written { plots, .. } = results.write(dir.path()).unwrap();

@@ -25,7 +25,7 @@ fn measured(experiment: &dyn Experiment, only: &str, window_ms: u64) -> Results 
     run(experiment, &options, &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
 }
 
-/// The systems of the first cell, each with this metric.
+/// Returns the systems of the first cell and checks that each has this metric.
 fn systems(results: &Results, metric: &str) -> Vec<String> {
     let all = results.cells[0].systems.iter();
     all.map(|series| {

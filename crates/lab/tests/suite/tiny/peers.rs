@@ -1,12 +1,12 @@
-//! Backends that somebody else has started.
+//! Backends that the user has started.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lab::blk::baseline::BlkBaseline;
 use lab::blk::hung_disk::HungDisk;
-use lab::blk::peer::PeerArgument;
 use lab::experiment::Options;
+use lab::peer::PeerArgument;
 use lab::progress::Silent;
 use testkit::driver::{self, Driver};
 use testkit::process::{Backend, StorageDaemon, Target};
@@ -34,7 +34,7 @@ fn a_peer_that_somebody_else_has_started_takes_part() {
         assert!(series.median("iops") > 0.0 && series.median("backend_cpus") > 0.0, "{series:?}");
         assert!(results.run.notes.iter().any(|note| note.starts_with(name)));
     }
-    // Nobody is left stopped, and both still serve.
+    // No backend stays stopped, and both still serve.
     for backend in [&ours, &theirs] {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", backend.process.id())).unwrap();
         assert!(!stat.contains(") T "), "{stat}");

@@ -1,4 +1,4 @@
-//! Who looks, thinks and shares a CPU.
+//! Polling modes, think times and a shared CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ fn a_client_that_thinks_is_no_faster_than_its_thoughts() {
     let results = polled("null-think-200");
     assert_eq!(results.cells[0].systems.len(), 6);
     for sample in results.cells[0].systems.iter().flat_map(|series| &series.samples) {
-        // Between two requests lies a thought; before the first one there may be none.
+        // The client thinks between two requests, but not necessarily before the first one.
         let seconds = sample["requests"] / sample["iops"];
         assert!((sample["requests"] - 1.0) * 200e-6 <= seconds, "{sample:?}");
         assert!(sample["p50_us"] > 0.0, "{sample:?}");

@@ -1,9 +1,9 @@
-//! The table of promises in `docs/measuring.md` against the bars in the code.
+//! Compares the table of promises in `docs/measuring.md` with the bars in the code.
 
 use lab::experiment::{Comparison, Experiment, Options, Side};
 use lab::experiments;
 
-/// One line of the table.
+/// Line of the table.
 #[derive(Debug)]
 struct Line {
     experiment: String,
@@ -12,7 +12,8 @@ struct Line {
     bar: f64,
 }
 
-/// `| what | at least 3.5 | `ringway lab run NAME --only CELL` |`; `None` of lines about other things.
+/// Parses a line `| what | at least 3.5 | `ringway lab run NAME --only CELL` |`. Returns `None` for
+/// other lines.
 fn line(text: &str) -> Option<Line> {
     let cells: Vec<&str> = text.trim_matches('|').split('|').map(str::trim).collect();
     let [_, bar, command] = cells.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! The toolstack's experiments, over a real daemon with an imagined host.
+//! Experiments with the toolstack: a real daemon with a simulated host.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,8 +18,8 @@ fn only(cell: &str) -> Options {
     Options { only: Some(cell.to_owned()), rounds: Some(1), ..tiny(false) }
 }
 
-/// Ten slow disks are waited for beside each other. How near to the time of one that comes is for
-/// the lab, on a host that does nothing else.
+/// The daemon attaches ten slow disks concurrently. Only the lab, on an otherwise idle host,
+/// measures how near the time is to that of one disk.
 #[test]
 fn disks_of_a_machine_are_attached_beside_each_other() {
     let stop = Arc::new(AtomicBool::new(false));
@@ -34,7 +34,7 @@ fn disks_of_a_machine_are_attached_beside_each_other() {
     drawn(&results, 2);
 }
 
-/// The storage of 255 disks, every tenth slow, is never idle.
+/// The storage of 255 disks, every tenth of them slow, is never idle.
 #[test]
 fn many_disks_take_a_tenth_of_their_sum() {
     let stop = Arc::new(AtomicBool::new(false));
@@ -48,7 +48,7 @@ fn many_disks_take_a_tenth_of_their_sum() {
     }
 }
 
-/// A real machine is started on the same terms: ten of its disks are waited for beside each other.
+/// A VM of QEMU also attaches ten of its disks concurrently.
 #[test]
 fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
     let stop = Arc::new(AtomicBool::new(false));
@@ -68,7 +68,7 @@ fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
     }
 }
 
-/// Full counts, which take long.
+/// Returns whether to run full counts, which take long.
 fn is_soak() -> bool {
     rounds(0, 1) == 1
 }
@@ -102,8 +102,8 @@ fn a_pool_of_machines_is_measured_in_every_way() {
     assert!(many >= 1000.0 && many < 10.0 * one, "{many} ms, one takes {one} ms");
 }
 
-/// The promise is of a host for this alone; what holds anywhere is that guests do not keep `xe` from
-/// being answered.
+/// The bar holds only for an otherwise idle host. This test checks that guests on all CPUs do not
+/// prevent answers to `xe`.
 #[test]
 fn calls_are_answered_while_guests_want_all_cpus() {
     let Some(daemon) = Ringwayd::with_slices(&["--hypervisor", "simulator"]).unwrap() else {
@@ -126,7 +126,8 @@ fn calls_are_answered_while_guests_want_all_cpus() {
     }
     let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
     assert_eq!(bars, [50.0, 250.0, 50.0, 250.0, 1000.0, 1000.0, 5.0, 5.0]);
-    // As many ways to end as guests but one: two for each CPU, and in full more than enough.
+    // The number of ways to end is the number of guests less one: two guests per CPU. A full run
+    // has enough guests for all ways.
     let ways = ["end_killed_ms", "end_panic_ms", "end_poweroff_ms", "end_reboot_ms"];
     let cpus = available_parallelism().unwrap().get();
     let seen = if is_soak() { ways.len() } else { (2 * cpus - 1).min(ways.len()) };

@@ -1,8 +1,8 @@
-//! Backends that somebody else has started.
+//! Backends that the user has started.
 //!
-//! One connection is kept for the whole run, because some backends end with their first. Between its
-//! turns such a process is stopped (SIGSTOP): one that spins would take its CPU from whoever is
-//! measured there.
+//! The lab keeps one connection for the whole run, because some backends exit when their first
+//! client disconnects. Between its samples, SIGSTOP stops the process, because a spinning process
+//! would take its CPU from the measured system.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,24 +13,24 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::driver::Options;
 
-use super::client::{self, ClientQueue, Load, Window};
+use crate::blk::client::{self, ClientQueue, Load, Window};
 use crate::cpu;
 use crate::experiment::Sample;
 
-/// What a load may ask of a peer: its driver is set up once for all.
+/// Largest queue depth for a peer, because its driver is set up once for all loads.
 const SLOTS: u16 = 64;
 const SLOT_BYTES: usize = 128 << 10;
-/// Descriptors: three for each request.
+/// Queue size in descriptors: three for each request.
 const QUEUE_SIZE: u16 = 256;
 
-/// A backend as it is named on the command line.
+/// Peer as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerArgument {
-    /// What a reader calls it.
+    /// Name for the reader.
     pub name: String,
-    /// Its vhost-user socket.
+    /// Path of its vhost-user socket.
     pub socket: PathBuf,
-    /// The process whose CPU time counts.
+    /// Id of the process whose CPU time counts.
     pub pid: u32,
 }
 
@@ -49,14 +49,14 @@ impl FromStr for PeerArgument {
     }
 }
 
-/// A peer that takes part.
+/// Connected peer.
 pub struct Peer {
     name: String,
     pid: u32,
     process: Pid,
-    /// Out only if a sample failed.
+    /// `None` only after a failed sample.
     client_queue: Option<ClientQueue>,
-    /// CPUs that its threads may use, as the kernel lists them.
+    /// CPUs that its threads may use, in the kernel's list format.
     cpus: String,
 }
 
@@ -67,10 +67,11 @@ impl std::fmt::Debug for Peer {
 }
 
 impl Peer {
-    /// Connects to a peer and stops it until its turn.
+    /// Connects to a peer and stops it until its first sample.
     ///
     /// # Errors
-    /// A socket or a process that is not there or do not belong together, with what to do.
+    /// The socket or the process does not exist, or the process does not listen on the socket. The
+    /// error names the remedy.
     pub fn join(argument: &PeerArgument) -> Result<Self> {
         let PeerArgument { name, socket, pid } = argument;
         let process = i32::try_from(*pid).ok().and_then(Pid::from_raw);
@@ -95,13 +96,13 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What a reader of its figures must know.
+    /// Returns the note for the reader of its figures.
     #[must_use]
     pub fn note(&self) -> String {
         format!(
@@ -117,10 +118,10 @@ impl Peer {
             .with_context(|| format!("--peer {name}: cannot stop or continue process {pid}"))
     }
 
-    /// Its turn.
+    /// Continues the peer, measures it, and stops it again.
     ///
     /// # Errors
-    /// If it fails a request, or has ended.
+    /// The peer fails a request, or has ended.
     pub fn measure(&mut self, load: Load, window: Window, client_cpu: usize) -> Result<Sample> {
         let (name, pid) = (self.name.clone(), self.pid);
         ensure!(load.depth <= SLOTS && load.bytes <= SLOT_BYTES, "{name}: too large a load");
@@ -141,12 +142,12 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Gone is as good.
+        // Ignores the error if the process has ended.
         let _ = self.signal(Signal::CONT);
     }
 }
 
-/// That the socket is one, and that the process has it.
+/// Checks that the path is a socket on which the process listens.
 fn check(name: &str, socket: &Path, pid: u32) -> Result<()> {
     let shown = socket.display();
     let metadata = fs::metadata(socket);
@@ -168,12 +169,13 @@ fn check(name: &str, socket: &Path, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Inodes of the sockets that are bound to a path, as the process sees them.
+/// Returns the inodes of the sockets bound to a path, as the process sees it.
 fn listening(socket: &Path, metadata: &fs::Metadata, pid: u32) -> Vec<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
     let is_it = |bound: &str| {
         let bound = Path::new(bound);
-        // A relative path is one of the process's folder, and its root may be another one.
+        // A relative path starts at the process's working directory, and the process may have
+        // another root.
         let seen = if bound.is_absolute() {
             PathBuf::from(format!("/proc/{pid}/root{}", bound.display()))
         } else {
