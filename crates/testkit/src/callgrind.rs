@@ -1,8 +1,8 @@
-//! What each of many requests or frames calls: counted under callgrind.
+//! Function calls per request or frame, counted under callgrind.
 //!
-//! A test program starts itself under valgrind, with a short and with a long load. What each of them calls,
-//! the long run calls more often. Without optimisation, as tests are built, an atomic read-modify-write and
-//! a lock are calls like all others.
+//! A test program starts itself under valgrind, with a short and with a long load. The long run
+//! calls the functions of a request more often. Tests are built without optimization, so atomic
+//! read-modify-writes and locks are calls like all others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,21 +11,22 @@ use std::process::{Command, Stdio};
 use crate::error::{Error, Result};
 use crate::process::find_tool;
 
-/// The variable by which the load is told what to do.
+/// Environment variable that carries the load.
 const LOAD: &str = "RINGWAY_TEST_LOAD";
 
-/// Functions, and how often each was called.
+/// Number of calls of each function.
 pub type Calls = BTreeMap<String, u64>;
 
-/// What the load is to do, in the process that is to do it: it is a test that is ignored, and elsewhere it
-/// does nothing.
+/// Returns the load of this process. `None` outside of callgrind, where the ignored test does
+/// nothing.
 pub fn load() -> Option<Vec<String>> {
     std::env::var(LOAD).ok().map(|words| words.split(' ').map(String::from).collect())
 }
 
-/// What the longer of two loads calls more often than the shorter, with how many more calls.
+/// Returns the functions that the longer load calls more often than the shorter, with the
+/// differences.
 ///
-/// `test` is the path of the ignored test in this program that takes [`load`].
+/// `test` is the path of the ignored test in this program that calls [`load`].
 ///
 /// # Errors
 /// [`Error::Missing`] without valgrind; another one if a load fails or its counts cannot be read.
@@ -38,7 +39,7 @@ pub fn grown(test: &str, short: &str, long: &str) -> Result<Calls> {
     Ok(grown)
 }
 
-/// Memory of the heap, or a lock.
+/// Returns whether a function allocates or frees heap memory, or takes a lock.
 pub fn is_dear(name: &str) -> bool {
     const HEAP: [&str; 5] = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
     const LOCKS: [&str; 6] =
@@ -46,7 +47,7 @@ pub fn is_dear(name: &str) -> bool {
     HEAP.contains(&name) || LOCKS.iter().any(|lock| name.contains(lock))
 }
 
-/// The same, or a write to what others may write.
+/// Returns whether a function is as in [`is_dear`], or atomically changes shared memory.
 pub fn is_shared(name: &str) -> bool {
     const ATOMIC: &str = "sync::atomic";
     const CHANGES: [&str; 7] =
@@ -55,7 +56,7 @@ pub fn is_shared(name: &str) -> bool {
     is_dear(name) || name.contains(ATOMIC) && changes()
 }
 
-/// How often each function was called in a run of this program's test.
+/// Counts the calls of each function in a run of this program's test.
 fn calls(test: &str, load: &str) -> Result<Calls> {
     let io = |what: &str| {
         let what = format!("cannot {what} the load `{load}` under valgrind");
@@ -64,7 +65,8 @@ fn calls(test: &str, load: &str) -> Result<Calls> {
     let dir = tempfile::tempdir().map_err(io("make a directory for"))?;
     let out = dir.path().join("out");
     let status = Command::new(find_tool("valgrind", "valgrind")?)
-        // One thread runs at a time: without turns one that is busy keeps the others waiting for minutes.
+        // Valgrind runs one thread at a time. Unfair scheduling lets a busy thread delay the others
+        // for minutes.
         .args(["--tool=callgrind", "--fair-sched=yes", "--quiet"])
         .args(["--compress-strings=no", "--compress-pos=no"])
         .arg(format!("--callgrind-out-file={}", out.display()))
@@ -83,7 +85,7 @@ fn calls(test: &str, load: &str) -> Result<Calls> {
     read(&out).map_err(io("read the calls of"))
 }
 
-/// Lines of interest: `cfn=NAME`, then `calls=COUNT ...`.
+/// Reads the lines `cfn=NAME` and the `calls=COUNT ...` after each.
 fn read(out: &Path) -> std::io::Result<Calls> {
     Ok(parse(&std::fs::read_to_string(out)?))
 }

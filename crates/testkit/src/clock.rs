@@ -1,7 +1,7 @@
-//! A wall clock that a test sets, for what it starts and for all that starts in turn.
+//! A wall clock that a test sets, for the processes that it starts and for their children.
 //!
-//! `libfaketime` answers whoever asks for the time of day. The monotonic clock goes on as it is, as
-//! when an administrator or NTP sets a host's time.
+//! `libfaketime` returns the time of day to these processes. It does not change the monotonic
+//! clock. So they see what an administrator or NTP causes by setting a host's time.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,15 +11,15 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// Where Debian keeps libraries, and what this one is there for programs with several threads.
+/// Debian's directory of libraries, and the library below it for programs with several threads.
 const LIBRARIES: &str = "/usr/lib";
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// Where processes share memory, and what the library calls that which each process has there.
+/// Directory of shared memory, and prefixes of the files that the library creates for each process.
 const SHARED: &str = "/dev/shm";
 const LEFT: [&str; 2] = ["faketime_shm_", "sem.faketime_sem_"];
 
-/// The time of day of some processes.
+/// Time of day of some processes.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
@@ -27,7 +27,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// One that is right.
+    /// Creates a clock that shows the right time.
     ///
     /// # Errors
     /// [`Error::Missing`] if `libfaketime` is not installed.
@@ -42,24 +42,24 @@ impl WallClock {
         Ok(clock)
     }
 
-    /// Sets it to so many seconds after the right time, or before it.
+    /// Sets the clock to `seconds` after the right time, or before it if negative.
     ///
     /// # Errors
     /// [`Error::Io`] if its file cannot be written.
     pub fn set(&self, seconds: i64) -> Result<()> {
-        // It is read at any moment: the new one is there at once.
+        // Processes read the file at any moment, so replace it as a whole.
         let (path, new) = (self.path(), self.dir.path().join("new"));
         let written = fs::write(&new, format!("{seconds:+}")).and_then(|()| fs::rename(&new, path));
         written.map_err(|e| Error::io("cannot set a clock", e))
     }
 
-    /// What the environment of a process says that has this clock.
+    /// Returns the environment variables that give a process this clock.
     #[must_use]
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let fixed = [
             ("LD_PRELOAD", self.library.as_os_str().to_owned()),
             ("FAKETIME_TIMESTAMP_FILE", self.path().into_os_string()),
-            // It is asked each time, and only for the time of day.
+            // The library reads the file each time, and changes the time of day only.
             ("FAKETIME_NO_CACHE", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
             ("NO_FAKE_STAT", "1".into()),
@@ -72,8 +72,7 @@ impl WallClock {
     }
 }
 
-/// What the library leaves of processes that were killed, in memory that all share, it does not
-/// remove.
+/// Removes the shared memory that the library leaves of killed processes.
 impl Drop for WallClock {
     fn drop(&mut self) {
         let entries = fs::read_dir(SHARED).into_iter().flatten().flatten();
@@ -86,7 +85,7 @@ impl Drop for WallClock {
     }
 }
 
-/// The process for which the library has made this file.
+/// Returns the process for which the library has created this file.
 fn owner(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let pid = LEFT.iter().find_map(|prefix| name.strip_prefix(prefix))?;

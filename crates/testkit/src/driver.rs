@@ -1,17 +1,16 @@
-//! A front-end and driver that others wrote: the `virtio-driver` crate, as libblkio uses it.
+//! An independent front-end and driver: the `virtio-driver` crate, used as in libblkio.
 //!
 //! # Model
-//! [`Driver::connect`] gives [`Queue`]s; a queue submits, kicks, and hands out completions with the
-//! number that was given at submission. A client either sleeps on the call eventfd
-//! ([`Queue::sleep`], with calls wanted) or polls the used ring. Buffers are slots of equal size in a
-//! memfd: the device writes there, [`Queue::buffer`] and [`Queue::fill`] read and write it through
-//! the file.
+//! [`Driver::connect`] returns [`Queue`]s. A queue submits, kicks, and returns completions with the
+//! number given at submission. A client either sleeps on the call eventfd ([`Queue::sleep`], with
+//! calls requested) or polls the used ring. Buffers are slots of equal size in a memfd. The device
+//! writes there; [`Queue::buffer`] and [`Queue::fill`] read and write them through the file.
 //!
 //! # Invariants
-//! The crate wants `&mut [u8]` buffers and takes their address as the guest address. We give it
-//! slices of an address range that nobody stores to (`shadow`), and register the memfd at that range.
-//! So the device and we never touch the same mapping and no code here is unsafe.
-//! A queue keeps the transport, whose mapping holds its rings, alive.
+//! The crate requires `&mut [u8]` buffers and uses their addresses as guest addresses. This module
+//! passes slices of an address range to which nothing stores (`shadow`), and registers the memfd at
+//! that range. So the device and the test never touch the same mapping, and this code needs no
+//! `unsafe`. A queue keeps the transport alive, whose mapping contains its rings.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,21 +31,21 @@ use crate::raw::guest::wait_readable;
 
 type Transport = VhostUser<VirtioBlkConfig, VirtioBlkReqBuf>;
 
-/// Alignment of the buffers' guest addresses.
+/// Alignment of the buffers' guest addresses, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// What to ask for.
+/// Parameters of a connection.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Descriptors per queue; a request takes three (indirect tables are not used by the crate).
+    /// Descriptors per queue. A request takes three: the crate does not use indirect tables.
     pub queue_size: u16,
-    /// Buffers per queue, which is also the depth that makes sense.
+    /// Buffers per queue, which limit the useful queue depth.
     pub slots: u16,
     /// Bytes of one buffer, a multiple of 512.
     pub slot_bytes: usize,
-    /// Accept EVENT_IDX where offered.
+    /// Accept EVENT_IDX if offered.
     pub event_idx: bool,
 }
 
@@ -56,26 +55,26 @@ impl Default for Options {
     }
 }
 
-/// What the disk says of itself.
+/// Properties of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
     /// Negotiated virtio features.
     pub features: u64,
     /// Size in bytes.
     pub bytes: u64,
-    /// Block size in bytes, 512 if the disk does not say.
+    /// Block size in bytes, 512 if the disk does not report one.
     pub block_bytes: u32,
-    /// Queues that the disk has.
+    /// Number of queues that the disk has.
     pub queues: u16,
-    /// No writes.
+    /// True if the disk refuses writes.
     pub read_only: bool,
 }
 
 /// A connected front-end.
 pub struct Driver {
-    /// The disk.
+    /// Properties of the disk.
     pub disk: Disk,
-    /// The queues; take them out to use them from several threads.
+    /// Started queues. Move them out to use them from several threads.
     pub queues: Vec<Queue>,
 }
 
@@ -113,10 +112,10 @@ impl Driver {
         Ok(Self { disk, queues: queues.collect() })
     }
 
-    /// The first queue, for a client with one.
+    /// Returns the first queue, for a client with one.
     ///
     /// # Errors
-    /// [`Error::Full`] if it was taken or none was asked for.
+    /// [`Error::Full`] if it was taken, or if no queue was requested.
     pub fn into_queue(mut self) -> Result<Queue> {
         let none = || Error::Full { what: "a queue".into() };
         if self.queues.is_empty() { Err(none()) } else { Ok(self.queues.swap_remove(0)) }
@@ -154,7 +153,7 @@ fn describe(transport: &Transport) -> Result<Disk> {
     })
 }
 
-/// One queue's buffers: a memfd, and the address range at which the backend knows it.
+/// Buffers of one queue: a memfd, and the address range at which the backend knows it.
 struct Arena {
     file: File,
     shadow: Vec<u8>,
@@ -170,7 +169,7 @@ impl Arena {
         let fd = memfd_create("testkit-buffers", MemfdFlags::CLOEXEC)
             .map_err(|e| Error::io("cannot create a memfd", e))?;
         let file = File::from(fd);
-        // Written once, so that no page is allocated while something is measured.
+        // Written once, so that no page is allocated during a measurement.
         file.write_all_at(&vec![0; bytes], 0)
             .map_err(|e| Error::io(format!("cannot get {bytes} bytes of shared memory"), e))?;
         let shadow = vec![0; bytes + PAGE_BYTES];
@@ -182,7 +181,7 @@ impl Arena {
         Ok(Self { file, shadow, start, slots, slot_bytes })
     }
 
-    /// The token slice of a slot's first `len` bytes.
+    /// Returns the slice that stands for a slot's first `len` bytes.
     fn slice(&mut self, slot: u16, len: usize) -> Result<&mut [u8]> {
         let start = self.start + usize::from(slot) * self.slot_bytes;
         let full = || Error::Full { what: format!("{len} bytes in slot {slot}") };
@@ -203,20 +202,20 @@ pub struct Queue {
     kick: Box<dyn QueueNotifier>,
     call: Arc<EventFd>,
     arena: Arena,
-    /// Kicks sent.
+    /// Number of kicks sent.
     pub kicks: u64,
-    /// Calls received, as the eventfd counted them.
+    /// Number of calls received, as the eventfd counted them.
     pub calls: u64,
-    /// The rings lie in its mapping, so it goes last.
+    /// Transport, whose mapping contains the rings, so it is dropped last.
     transport: Arc<Mutex<Transport>>,
 }
 
-/// Wakes a queue's sleeping client from another thread.
+/// Handle that wakes a queue's sleeping client from another thread.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Wakes the client as a call would; it finds nothing new.
+    /// Wakes the client like a call. The client finds no new completion.
     ///
     /// # Errors
     /// [`Error::Io`] if the eventfd fails.
@@ -226,7 +225,8 @@ impl Waker {
 }
 
 impl Queue {
-    /// Submits a read of `len` bytes at byte `offset` into a slot; completes with the slot's number.
+    /// Submits a read of `len` bytes at byte `offset` into a slot. Completes with the slot's
+    /// number.
     ///
     /// # Errors
     /// [`Error::Full`] for a bad slot, [`Error::Io`] if the ring is full.
@@ -283,7 +283,7 @@ impl Queue {
         self.kick.notify().map_err(|e| Error::io("cannot kick", e))
     }
 
-    /// Hands every completion that is there to `each` as (number, 0 or negative errno); gives how
+    /// Passes all available completions to `each` as (number, 0 or negative errno). Returns how
     /// many.
     #[inline]
     pub fn completions(&mut self, mut each: impl FnMut(u16, i32)) -> u32 {
@@ -295,21 +295,21 @@ impl Queue {
         count
     }
 
-    /// True if a completion is there.
+    /// Returns whether a completion is available.
     #[inline]
     pub fn has_completion(&mut self) -> bool {
         self.rings.completions().has_next()
     }
 
-    /// Says whether we want calls: true for a client that sleeps.
+    /// Requests or suppresses calls. A client that sleeps must request them.
     pub fn want_calls(&mut self, wanted: bool) {
         self.rings.set_used_notif_enabled(wanted);
     }
 
-    /// Sleeps until a call comes, however long that takes; a [`Waker`] ends it too.
+    /// Sleeps until a call or a [`Waker`] wakes it, without a deadline.
     ///
-    /// Waits and reads in two steps, because a backend may have made the eventfd non-blocking, which
-    /// then holds for both ends.
+    /// Waits and reads in two steps, because a backend may have made the eventfd non-blocking. That
+    /// setting applies to both ends.
     ///
     /// # Errors
     /// [`Error::Io`] if the eventfd fails.
@@ -332,7 +332,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sleeps until a call comes or the deadline passes; false past the deadline.
+    /// Sleeps until a call comes or the deadline passes. Returns false past the deadline.
     ///
     /// # Errors
     /// [`Error::Io`] if the eventfd fails.
@@ -343,7 +343,7 @@ impl Queue {
         self.take_calls().map(|()| true)
     }
 
-    /// Kicks and sleeps until one completion is there; for tests. Wants calls from then on.
+    /// Kicks and sleeps until one completion is available; for tests. Requests calls from then on.
     ///
     /// # Errors
     /// [`Error::Timeout`] if nothing completes in 10 s.
@@ -362,13 +362,13 @@ impl Queue {
         }
     }
 
-    /// A handle that wakes [`Queue::sleep`].
+    /// Returns a handle that wakes [`Queue::sleep`].
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.call))
     }
 
-    /// The first `len` bytes of a slot as the device left them.
+    /// Returns the first `len` bytes of a slot as the device left them.
     ///
     /// # Errors
     /// [`Error::Io`] past the end of the buffers.
@@ -379,7 +379,7 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Puts bytes into a slot.
+    /// Writes bytes into a slot.
     ///
     /// # Errors
     /// [`Error::Full`] if they do not fit.

@@ -1,54 +1,54 @@
-//! What can go wrong on the guest's side of a test.
+//! Errors on the guest's side of a test.
 
 use std::io;
 
 /// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a front-end or of a started process. Each names the cause, and the next step where
-/// there is one.
+/// An error of a front-end or of a started process. Each names its cause, and the remedy if there
+/// is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed; `what` says what it was meant to do.
+    /// A system call failed.
     #[error("{what}")]
     Io {
-        /// The action and its object.
+        /// Failed action and its object.
         what: String,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
     /// Nothing happened before the deadline.
     #[error("waited {after_ms} ms in vain for {what}")]
     Timeout {
-        /// What was waited for.
+        /// Event that the test waited for.
         what: String,
-        /// How long, in milliseconds.
+        /// Length of the wait, in milliseconds.
         after_ms: u128,
     },
     /// The backend closed the connection.
     #[error("the backend closed the connection during {what}; see its log for the reason")]
     Closed {
-        /// What we were doing.
+        /// Action of the test at that time.
         what: String,
     },
-    /// The backend answered a message with a refusal (REPLY_ACK, value not 0).
+    /// The backend refused a message (REPLY_ACK, value not 0).
     #[error("the backend refused {request} with code {code}")]
     Refused {
         /// Name of the message.
         request: String,
-        /// The value of the acknowledgement.
+        /// Value of the acknowledgement.
         code: u64,
     },
-    /// The backend's answer is not what the protocol says.
+    /// The backend's reply violates the protocol.
     #[error("bad answer to {request}: {what}")]
     Reply {
         /// Name of the message.
         request: String,
-        /// What is wrong with the answer.
+        /// Problem with the reply.
         what: String,
     },
-    /// An access of the test itself lies outside the shared memory.
+    /// The test itself accessed memory outside the shared memory.
     #[error("guest range {addr:#x}+{len:#x} is outside the shared memory")]
     Outside {
         /// Guest address.
@@ -59,7 +59,7 @@ pub enum Error {
     /// Shared memory, descriptors or buffers are used up.
     #[error("no room left for {what}; ask for more in the set-up")]
     Full {
-        /// What did not fit.
+        /// Object that did not fit.
         what: String,
     },
     /// A program is not installed or not built.
@@ -67,31 +67,31 @@ pub enum Error {
     Missing {
         /// Name of the program.
         program: String,
-        /// What to do about it.
+        /// Remedy.
         next: String,
     },
-    /// The host cannot give what a test needs, and nobody has said that this is known.
+    /// The host cannot provide what a test needs, and no variable allows the test to be left out.
     #[error("{why}; on a host without it {variable}=1 leaves this out")]
     Absent {
-        /// What is not there.
+        /// Reason, with what the host lacks.
         why: String,
-        /// The variable that says that it is known.
+        /// Environment variable that allows the test to be left out.
         variable: &'static str,
     },
-    /// A started program ended, or would not end.
+    /// A started program ended, or did not end.
     #[error("{program} {what}; it wrote: {stderr}")]
     Process {
         /// Name of the program.
         program: String,
-        /// What happened to it.
+        /// Event, such as its exit status.
         what: String,
-        /// The end of its standard error.
+        /// End of its standard error.
         stderr: String,
     },
 }
 
 impl Error {
-    /// The other side is gone, or not there yet.
+    /// Returns whether the other side has disconnected, or does not listen yet.
     #[must_use]
     pub fn is_hang_up(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
@@ -104,7 +104,7 @@ impl Error {
         }
     }
 
-    /// Wraps a system error with what was attempted.
+    /// Wraps a system error with the failed action.
     pub fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }
     }

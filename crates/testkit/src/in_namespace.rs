@@ -1,5 +1,5 @@
-//! Tests in namespaces of their own, in which nothing of this host is changed: the test's program is
-//! started again there, with that test alone. Needs root.
+//! Tests in namespaces of their own, which do not change this host. The test's program is started
+//! again there, with that test alone. Needs root.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,21 +9,22 @@ use tempfile::TempDir;
 use crate::error::{Error, Result};
 use crate::process::find_tool;
 
-/// A directory of the test's own, told to its program when that is started again.
+/// Environment variable with the test's own directory, set for the program that is started again.
 const INSIDE: &str = "RINGWAY_TEST_INSIDE";
-/// What libtest says of a run of one test that was carried out.
+/// Output of libtest after one test that ran and passed.
 const PASSED: &str = "1 passed";
-/// Mounts a small file system of the size `$1` at `$2`, then becomes the rest.
+/// Script that mounts a small file system of size `$1` at `$2`, then executes the remaining words.
 const ROOM: &str = r#"mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@""#;
-/// Shows the network devices that are there, then becomes the rest.
+/// Script that mounts sysfs for the namespace's devices, then executes the remaining words.
 const NETWORK: &str = r#"mount -t sysfs none /sys && exec "$@""#;
 
-/// Runs the inside of the test of this name with the directory of a file system of so many MiB, which
-/// is soon full. Returns what the program in there has said.
+/// Runs `inside` of the test `test` (its path with the crate, by `module_path!`) with the directory
+/// of a file system of `mib` MiB, which is full soon. Returns the output of the program in the
+/// namespace.
 ///
 /// # Errors
-/// [`Error::Missing`] for a tool; [`Error::Io`] with what was said if the inside has failed, or if
-/// there is no test of this name.
+/// [`Error::Missing`] for a tool; [`Error::Io`] with the output if `inside` has failed, or if there
+/// is no test of this name.
 pub fn in_little_room(test: &str, mib: u32, inside: impl FnOnce(&Path)) -> Result<String> {
     if let Some(dir) = std::env::var_os(INSIDE) {
         inside(Path::new(&dir));
@@ -35,8 +36,8 @@ pub fn in_little_room(test: &str, mib: u32, inside: impl FnOnce(&Path)) -> Resul
     again(command, test, dir.path())
 }
 
-/// Runs the inside of the test of this name on a network without any device but the one that speaks
-/// to itself, which is down. Returns what the program in there has said.
+/// Runs `inside` of the test `test` in a network namespace whose only device is the loopback
+/// device, which is down. Returns the output of the program in the namespace.
 ///
 /// # Errors
 /// As [`in_little_room`].
@@ -53,15 +54,18 @@ fn directory() -> Result<TempDir> {
     tempfile::tempdir().map_err(|error| Error::io("cannot make a directory", error))
 }
 
-/// A command that runs `script` in namespaces of these kinds.
+/// Returns a command that runs `script` in namespaces of these kinds.
 fn unshare(kinds: &[&str], script: &str) -> Result<Command> {
     let mut command = Command::new(find_tool("unshare", "util-linux")?);
     command.args(kinds).args(["sh", "-c", script, "sh"]);
     Ok(command)
 }
 
-/// Runs a test again at the end of this command.
+/// Runs a test again, as the last words of this command.
 fn again(mut command: Command, test: &str, dir: &Path) -> Result<String> {
+    // Test programs know their tests without the name of the crate, which `module_path!` begins
+    // with.
+    let test = test.split_once("::").map_or(test, |(_, path)| path);
     let program = std::env::current_exe().map_err(|e| Error::io("cannot find this program", e))?;
     command.arg(program).args(["--exact", test, "--nocapture"]).env(INSIDE, dir);
     let output = command.output().map_err(|error| Error::io("cannot run unshare", error))?;
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     fn name(test: &str) -> String {
-        format!("inside::tests::{test}")
+        format!("{}::{test}", module_path!())
     }
 
     #[test]
@@ -98,7 +102,7 @@ mod tests {
         in_own_network(&name("a_network_of_its_own_has_no_devices_of_this_host"), || {
             let devices = std::fs::read_dir("/sys/class/net").unwrap();
             let devices = devices.map(|device| device.unwrap().file_name());
-            // The kernel makes some of tunnels for every network.
+            // The kernel creates some tunnel devices in every network namespace.
             let real = |name: &std::ffi::OsStr| name == "eth0" || name == "lo";
             let devices: Vec<_> = devices.filter(|name| real(name)).collect();
             assert_eq!(devices, ["lo"]);

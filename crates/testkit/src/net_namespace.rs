@@ -1,18 +1,18 @@
-//! Other network namespaces than the one that a test is in, and cables to them. Needs root.
+//! Network namespaces besides the test's own, and cables to them. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)] // A step that fails is a failed test.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Another network namespace, whose only device speaks to itself: a process that is in it.
+/// A network namespace with a loopback device, held by a process in it.
 #[derive(Debug)]
 pub struct NetNamespace(Child);
 
 impl NetNamespace {
-    /// A new one. It goes when it is dropped.
+    /// Creates a network namespace, which is removed on drop.
     ///
     /// # Panics
-    /// Nobody may make one: root is needed.
+    /// The process may not create one: it needs root.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it starts a process")]
     pub fn new() -> Self {
@@ -25,25 +25,25 @@ impl NetNamespace {
         Self(child)
     }
 
-    /// Words that run this line there.
+    /// Returns the command that runs this line in the namespace.
     #[must_use]
     pub fn words(&self, line: &str) -> Vec<String> {
         let enter = format!("nsenter --target {} --net {line}", self.0.id());
         enter.split(' ').map(str::to_owned).collect()
     }
 
-    /// Runs a line there; what it printed.
+    /// Runs a line in the namespace and returns its standard output.
     ///
     /// # Panics
-    /// It fails.
+    /// The command fails.
     pub fn sh(&self, line: &str) -> String {
         run(&self.words(line))
     }
 
-    /// A cable from this namespace, `near`, to that one, `far`.
+    /// Creates a cable (a veth pair) from the test's namespace, `near`, to this one, `far`.
     ///
     /// # Panics
-    /// Devices cannot be made.
+    /// The devices cannot be created.
     pub fn cable(&self, near: &str, far: &str) {
         let here = |line: &str| run(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         let id = self.0.id();
@@ -55,7 +55,7 @@ impl NetNamespace {
 
 impl Drop for NetNamespace {
     fn drop(&mut self) {
-        // It has ended already, at worst.
+        // Fails only if the process has already ended.
         let _gone = self.0.kill();
         let _waited = self.0.wait();
     }

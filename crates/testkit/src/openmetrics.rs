@@ -1,4 +1,4 @@
-//! A reader of OpenMetrics text that accepts nothing that the specification does not.
+//! A strict reader of OpenMetrics text, which accepts only what the specification allows.
 #![allow(clippy::unwrap_used, clippy::panic)] // A page that is none is a failed test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,24 +7,24 @@ use std::io::{Read, Write};
 /// One sample: name, labels in order of their names, value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// With its suffix.
+    /// Name with its suffix.
     pub name: String,
-    /// Values by names.
+    /// Label values by name.
     pub labels: BTreeMap<String, String>,
-    /// A finite number.
+    /// Value, a finite number.
     pub value: f64,
 }
 
-/// All samples of one name.
+/// All samples of one family.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
-    /// Its type.
+    /// Metric type.
     pub kind: String,
-    /// With what its name ends.
+    /// Unit, with which the name ends.
     pub unit: Option<String>,
-    /// What it says of itself.
+    /// Help text.
     pub help: Option<String>,
-    /// In their order.
+    /// Samples in order of the page.
     pub samples: Vec<Sample>,
 }
 
@@ -39,7 +39,7 @@ fn is_name(text: &str) -> bool {
 /// Reads a page.
 ///
 /// # Errors
-/// Which line is wrong, and why.
+/// The first invalid line, and the reason.
 pub fn read(text: &str) -> Result<Page, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it does not end in # EOF")?;
     let mut page = Page::new();
@@ -119,7 +119,7 @@ fn sample(line: &str) -> Result<Sample, String> {
     Ok(Sample { name: name.into(), labels, value })
 }
 
-/// A label's value and what follows its closing quote.
+/// Returns a label's value and the text after its closing quote.
 fn quoted(text: &str) -> Result<(String, &str), String> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -181,7 +181,7 @@ fn check(name: &str, family: &Family) -> Result<(), String> {
 /// Buckets, sum and count of one histogram.
 type Series = (Vec<(f64, f64)>, Option<f64>, Option<f64>);
 
-/// Bounds rise, counts do not fall, and the last is the whole.
+/// Checks histograms: bounds rise, counts do not fall, and the last bucket equals the count.
 fn histograms(family: &Family) -> Result<(), String> {
     let mut all: BTreeMap<_, Series> = BTreeMap::new();
     for sample in &family.samples {
@@ -209,7 +209,7 @@ fn histograms(family: &Family) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends `request` and returns the head and the body of the answer.
+/// Sends `request` and returns head and body of the response.
 pub fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
     stream.write_all(request.as_bytes()).unwrap();
     answer(stream)
@@ -222,19 +222,19 @@ fn answer(mut stream: impl Read) -> (String, String) {
     (head.into(), body.into())
 }
 
-/// What a scraper gets that asks here.
+/// Scrapes a page like a Prometheus server.
 pub fn scrape(stream: impl Read + Write) -> Page {
     let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     page(ask(stream, head))
 }
 
-/// The answer to one that has asked.
+/// Reads the response to a scrape that was already sent.
 pub fn hear(stream: impl Read) -> Page {
     page(answer(stream))
 }
 
 fn page((head, body): (String, String)) -> Page {
-    // Names of headers are the same in small letters.
+    // Names of headers are not case sensitive.
     let head = head.to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
@@ -242,7 +242,7 @@ fn page((head, body): (String, String)) -> Page {
     read(&body).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// The one sample of a family with these labels.
+/// Returns the value of a family's only sample with these labels.
 pub fn value(page: &Page, family: &str, suffix: &str, labels: &[(&str, &str)]) -> f64 {
     let name = format!("{family}{suffix}");
     let fits = |one: &&Sample| {

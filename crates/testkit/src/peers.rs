@@ -1,4 +1,4 @@
-//! Programs that ours are measured against, where they are not simply installed.
+//! Programs that Ringway is compared with, if they are not simply installed.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::process::Command;
 
 use crate::error::{Error, Result};
 
-/// What is there when all is.
+/// File that marks a complete directory.
 const COMPLETE: &str = "complete";
 
-/// The directory below which Open vSwitch lies as its packages have it: `RINGWAY_OVS_DIR`, else
-/// `.cache/ovs` of this repository. If it is not there, `scripts/ovs.sh` unpacks it, which takes a
-/// lock: several may ask at once.
+/// Returns the directory below which Open vSwitch lies as in its packages: `RINGWAY_OVS_DIR`, else
+/// `.cache/ovs` of this repository. If it does not exist, runs `scripts/ovs.sh`, which unpacks it.
+/// The script takes a lock, so several tests may call this at once.
 ///
 /// # Errors
-/// [`Error::Process`] with what the script said if it fails, [`Error::Io`] if there is none.
+/// [`Error::Process`] with the script's output if it fails, [`Error::Io`] if there is no script.
 pub fn open_vswitch() -> Result<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let dir = env::var_os("RINGWAY_OVS_DIR").filter(|dir| !dir.is_empty());
@@ -25,7 +25,7 @@ pub fn open_vswitch() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Runs a script that makes what is to be in a directory.
+/// Runs a script that fills a directory.
 pub(crate) fn made(script: &Path, dir: &Path) -> Result<()> {
     let output = Command::new(script).arg(dir).output();
     let output = output.map_err(|e| Error::io(format!("cannot run {}", script.display()), e))?;

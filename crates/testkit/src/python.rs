@@ -1,4 +1,4 @@
-//! Clients of the API that are not ours: Python packages in an environment of their own.
+//! Independent clients of the API: Python packages in an environment of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::{Error, Result};
 use crate::process::find_tool;
 
-/// The bindings that XenServer's own scripts and Ansible's modules use.
+/// Python bindings that XenServer's own scripts and Ansible's modules use.
 pub const XENAPI: &str = "XenAPI==26.21.1";
 
-/// An interpreter with this package, `name==version`, made on first use and kept in `.cache` of
-/// this repository. Several tests may ask at once.
+/// Returns an interpreter with this package, `name==version`. Creates it on first use and stores it
+/// in `.cache` of this repository. Several tests may call this at once.
 ///
 /// # Errors
-/// [`Error::Missing`] without Python, [`Error::Process`] with what `pip` said.
+/// [`Error::Missing`] without Python, [`Error::Process`] with the output of `pip`.
 pub fn with(package: &str) -> Result<PathBuf> {
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
     let dir = cache.join(format!("venv-{}", package.replace("==", "-")));
@@ -25,7 +25,7 @@ pub fn with(package: &str) -> Result<PathBuf> {
     let lock = fs::File::create(dir.with_extension("lock"));
     let lock = lock.map_err(|e| Error::io("cannot create a lock in .cache", e))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|e| Error::io("cannot lock .cache", e))?;
-    // The last thing that is made: an installation that was cut off is made again.
+    // The marker is created last, so an interrupted installation is repeated.
     let whole = dir.join("whole");
     if !whole.exists() {
         let _ = fs::remove_dir_all(&dir);

@@ -1,19 +1,19 @@
-//! What a host may lack. A test whose environment is missing fails; it is left out only where somebody
-//! has said that this is known.
+//! Requirements that some hosts do not meet. Without them a test fails, unless an environment
+//! variable says that the lack is known. Then the test is left out.
 
 use crate::error::{Error, Result};
 
-/// What a test needs of its host and some hosts cannot give.
+/// A requirement of a test that some hosts cannot meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRequirement {
     /// A block device that can be made to stall: the blkio controller of control groups, version 1.
     Stalling,
-    /// Control groups of the CPU controller, and leave to make some.
+    /// Control groups with the CPU controller, and the right to create them.
     Groups,
 }
 
 impl HostRequirement {
-    /// Set to 1 this variable of the environment says that the host's lack is known.
+    /// Returns the environment variable that, set to 1, says that the lack is known.
     #[must_use]
     pub fn variable(self) -> &'static str {
         match self {
@@ -22,11 +22,11 @@ impl HostRequirement {
         }
     }
 
-    /// The host has it not, which was tried: `why`. Returns if what needs it may be left out, and says so
-    /// on standard error.
+    /// Handles a requirement that the host does not meet, for the reason `why`. If the variable
+    /// allows it, returns and reports on standard error that the test is left out.
     ///
     /// # Errors
-    /// [`Error::Absent`]: nobody has said that it may be.
+    /// [`Error::Absent`]: the variable is not set to 1.
     pub fn leave_out(self, why: &str) -> Result<()> {
         let variable = self.variable();
         if std::env::var_os(variable).is_some_and(|value| value == "1") {

@@ -1,7 +1,7 @@
-//! Kicks, calls and system calls per request, counted: independent of how fast the host is.
+//! Counts of kicks, calls and system calls per request, which do not depend on the host's speed.
 //!
-//! A batch of 32 reads becomes available by one store of the index, so that a backend sees none of it
-//! or all. It is asleep before (`--poll off`), so a kick is due for each batch.
+//! A batch of 32 reads becomes available by one store of the index, so a backend sees none or all
+//! of it. The backend sleeps before (`--poll off`), so each batch needs a kick.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,11 +25,11 @@ const DEPTH: usize = 32;
 const BATCHES: u64 = 50;
 const DISK_BYTES: u64 = 1 << 20;
 
-/// System calls of a reactor for one batch at most: the call, and the wait that the next kick ends; twice
-/// that where a kick arrives after its batch was found.
+/// Most system calls of a reactor for one batch: the call, and the wait that the next kick ends.
+/// The limit is twice that, for kicks that arrive after their batch was found.
 const SYSCALLS_PER_BATCH_MAX: u64 = 4;
 
-/// System calls for starting and stopping a queue at most.
+/// Most system calls for starting and stopping a queue.
 const SYSCALLS_BESIDES_MAX: u64 = 20;
 
 /// A running `ringway-io` with one reactor.
@@ -80,7 +80,7 @@ impl Io {
     }
 }
 
-/// What a run of batches took.
+/// Counts of all batches of a run.
 #[derive(Debug)]
 struct Counts {
     kicks: u64,
@@ -88,7 +88,8 @@ struct Counts {
     syscalls: u64,
 }
 
-/// Runs all batches, asleep until the call of each; `features` decide who suppresses what.
+/// Runs all batches and sleeps until the call of each. `features` select how both sides suppress
+/// notifications.
 fn count(backend: Value, features: u64) -> Counts {
     let mut io = Io::start();
     let socket = io.attach(backend);
@@ -96,12 +97,12 @@ fn count(backend: Value, features: u64) -> Counts {
     for _ in 0..BATCHES {
         batch(&mut guest);
     }
-    // A stopped queue's counters are final; while it runs they lag behind its calls.
+    // Counters lag behind while the queue runs, and are final after it stops.
     guest.stop_queue(0).unwrap();
     let (stats, queue) = (io.stats(), &guest.queues[0]);
     let disk = &stats.disks[0];
     assert_eq!(disk.requests.read, BATCHES * DEPTH as u64);
-    // A batch that is found before its kick is read leaves that to be read with the next.
+    // If the reactor finds a batch before its kick, it reads that kick with the next one.
     assert!(disk.kicks <= queue.kicks, "{} kicks received, {} sent", disk.kicks, queue.kicks);
     assert_eq!(disk.calls, queue.calls, "calls as the backend counts them");
     Counts { kicks: queue.kicks, calls: queue.calls, syscalls: stats.reactors[0].syscalls }

@@ -1,5 +1,5 @@
-//! Starts one guest of each kind, names them, and holds them until its standard input ends: the
-//! process that `guest_orphan` kills.
+//! Starts one guest of each kind, prints them, and holds them until its standard input ends.
+//! `guest_orphan` kills this process.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use testkit::guest::{Guest, Kind, Machine};
 const DEADLINE: Duration = Duration::from_secs(180);
 
 fn main() -> testkit::Result<()> {
-    // Started by a thread that ends before them: their parent is the process, not the thread.
+    // The starting thread ends before the guests: their parent is the process, not the thread.
     for kind in [Kind::Uml, Kind::Qemu] {
         let start = move || Guest::start(kind, &Machine::default(), "echo up; sleep 1000");
         let mut guest = match std::thread::spawn(start).join() {

@@ -1,4 +1,4 @@
-//! CPUs that are busy, few, or gone.
+//! CPUs that are busy, few, or offline.
 
 mod offline;
 mod quota;
@@ -14,20 +14,20 @@ use crate::error::{Error, Result};
 pub use offline::Offline;
 pub use quota::Quota;
 
-/// Nice value of a session that is deferred: a tenth of the weight of others. With less than that
-/// each time that one of its threads wakes up it waits for tens of milliseconds.
+/// Nice value of a deferred session, a tenth of the weight of others. With a lower weight, each
+/// wake-up of one of its threads waits for tens of milliseconds.
 const DEFERRED: &str = "10";
 
-/// Numbers of the CPUs that the calling thread may use, and those that it starts.
+/// Returns the CPUs on which the calling thread, and threads that it starts, may run.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The system call failed.
 pub fn mine() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).map_err(|error| Error::io("cannot read my CPUs", error))?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The calling thread may use these CPUs only, and those that it starts from now on.
+/// Restricts the calling thread, and those that it starts from now on, to these CPUs.
 ///
 /// # Errors
 /// None of them is online.
@@ -35,7 +35,7 @@ pub fn keep_to(cpus: &[usize]) -> Result<()> {
     set(None, cpus)
 }
 
-/// A process may use these CPUs only, with all its threads and those that they start.
+/// Restricts a process to these CPUs, with all its threads and those that they start.
 ///
 /// # Errors
 /// None of them is online, or there is no such process.
@@ -53,14 +53,15 @@ pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Other sessions' threads get nine tenths of a CPU that they share with those of this process's
-/// session, where the kernel divides CPUs by sessions (sched(7), "The autogroup feature"); where it
-/// does not, nothing changes, and threads share it evenly. It divides nothing for those whose session
-/// is still the one of the system's first process.
+/// Defers a process's session: on a shared CPU, threads of other sessions get nine tenths.
+///
+/// This works where the kernel divides CPUs by sessions (sched(7), "The autogroup feature").
+/// Elsewhere nothing changes, and threads share CPUs evenly. The kernel does not divide CPUs for
+/// processes that are still in the session of the system's first process.
 ///
 /// # Errors
-/// Only the administrator may; there is no such process; or it is of the caller's own session, which
-/// would stay deferred when the test is over, with whoever runs it.
+/// The caller is not the administrator; there is no such process; or it is in the caller's own
+/// session, which would stay deferred after the test.
 pub fn defer(process: u32) -> Result<()> {
     use std::io::ErrorKind::{InvalidInput, NotFound};
     let cannot = |source| Error::io(format!("cannot defer the session of {process}"), source);
@@ -76,15 +77,15 @@ pub fn defer(process: u32) -> Result<()> {
     }
 }
 
-/// The session of a process, by its leader; 0 is every session whose leader is outside of this PID
-/// namespace, as whoever started a container is, for which `getsid` of rustix has no value.
+/// Returns the session of a process, by its leader. It is 0 if the leader is outside of this PID
+/// namespace, as in a container. `getsid` of rustix has no value for that.
 fn session(process: u32) -> std::io::Result<i32> {
     let stat = std::fs::read(format!("/proc/{process}/stat"))?;
     session_of(&stat).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// Of what proc_pid_stat(5) says: the name in parentheses may hold anything; then state, ppid, pgrp,
-/// session.
+/// Parses the session from proc_pid_stat(5). The name in parentheses may contain anything; then
+/// follow state, ppid, pgrp and session.
 fn session_of(stat: &[u8]) -> Option<i32> {
     let stat = String::from_utf8_lossy(stat);
     let (_, fields) = stat.rsplit_once(')')?;
@@ -98,7 +99,7 @@ fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
         .map_err(|error| Error::io(format!("cannot keep a thread to CPUs {cpus:?}"), error))
 }
 
-/// Threads that compute and never stop, until this is dropped.
+/// Threads that compute without a break until this is dropped.
 #[derive(Debug)]
 pub struct Hogs {
     stop: Arc<AtomicBool>,
@@ -106,10 +107,10 @@ pub struct Hogs {
 }
 
 impl Hogs {
-    /// `each` of them on each of these CPUs.
+    /// Starts `each` threads on each of these CPUs.
     ///
     /// # Errors
-    /// One of those is not online.
+    /// One of the CPUs is not online.
     pub fn start(cpus: &[usize], each: usize) -> Result<Self> {
         let stop = Arc::<AtomicBool>::default();
         let mut hogs = Self { stop, threads: Vec::new() };
@@ -118,7 +119,7 @@ impl Hogs {
             let (stop, say) = (Arc::clone(&hogs.stop), say.clone());
             hogs.threads.push(std::thread::spawn(move || {
                 let kept = keep_to(&[cpu]);
-                // A receiver that is gone has heard of another's error.
+                // If the receiver is gone, it has received another thread's error.
                 let _ = say.send(kept);
                 drop(say);
                 while !stop.load(Ordering::Relaxed) {
@@ -135,7 +136,7 @@ impl Drop for Hogs {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It cannot panic.
+            // These threads cannot panic.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,11 @@
-//! A CPU that is taken away.
+//! CPUs that are taken offline.
 
 use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::storage::Guard;
 
-/// Takes it (`$1`), waits, gives it back.
+/// Script that takes the CPU (`$1`) offline, waits, and brings it back.
 const GUARD: &str = r#"
 trap '' INT TERM
 echo 0 >"$1" || exit 1
@@ -21,10 +21,10 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Takes CPU `number`.
+    /// Takes CPU `number` offline.
     ///
     /// # Errors
-    /// It cannot be taken here. The first one seldom can.
+    /// The CPU cannot be taken offline here. CPU 0 seldom can.
     pub fn take(number: usize) -> Result<Self> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{number}/online"));
         let (guard, _) = Guard::start(GUARD, &[&file], "cannot take a CPU offline")?;

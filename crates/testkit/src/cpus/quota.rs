@@ -1,4 +1,4 @@
-//! A control group with a CPU quota.
+//! Control groups with a CPU quota.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use crate::error::{Error, Result};
 use crate::requirements::HostRequirement;
 use crate::storage::Guard;
 
-/// Where the CPU controller may be: of version 1, alone or with its neighbour, and of version 2.
+/// Possible roots of the CPU controller: version 1, alone or with cpuacct, and version 2.
 const ROOTS: [(&str, &str); 3] = [
     ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"),
     ("/sys/fs/cgroup/cpu,cpuacct", "cpu.cfs_quota_us"),
     ("/sys/fs/cgroup", "cpu.max"),
 ];
 const PERIOD_US: u64 = 100_000;
-/// Makes the group and proves that it can have a quota (`$2`), waits, puts its processes back where
-/// groups of this kind begin, and removes it.
+/// Script that creates the group and checks that it can have a quota (`$2`). It waits, moves the
+/// processes back to the controller's root, and removes the group.
 const GUARD: &str = r#"
 mkdir "$1" || exit 1
 [ -w "$1/$2" ] || { rmdir "$1"; echo "$1 has no $2" >&2; exit 1; }
@@ -27,8 +27,8 @@ while read -r pid; do echo "$pid" >"$1/../cgroup.procs"; done <"$1/cgroup.procs"
 rmdir "$1"
 "#;
 
-/// A control group of a test's own, which is gone when this is dropped. Drop it before the processes
-/// in it: one that is about to end keeps it.
+/// A control group of a test's own, removed on drop. Drop it before the processes in it: a process
+/// that is about to end keeps the group alive.
 #[derive(Debug)]
 pub struct Quota {
     _guard: Guard,
@@ -38,14 +38,14 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A group without a quota. `None`: nobody can make one here, which was tried, and
+    /// Creates a group without a quota. Returns `None` if this process cannot create one, and
     /// `RINGWAY_NO_CGROUPS=1` says that this is known.
     ///
     /// # Errors
-    /// No temporary directory, or no group.
+    /// There is no temporary directory, or no group can be created.
     pub fn new() -> Result<Option<Self>> {
         let dir = tempfile::tempdir().map_err(|e| Error::io("cannot make a directory", e))?;
-        // As unique as the directory.
+        // The name is as unique as the directory.
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
         let name = format!("ringway-{}", name.trim_start_matches('.'));
         let mut why = "no CPU controller is mounted in /sys/fs/cgroup".to_owned();
@@ -65,7 +65,7 @@ impl Quota {
         HostRequirement::Groups.leave_out(&why).map(|()| None)
     }
 
-    /// Puts a process there, with all its threads and those that they start.
+    /// Moves a process into the group, with all its threads and those that they start.
     ///
     /// # Errors
     /// There is no such process.
@@ -74,17 +74,17 @@ impl Quota {
             .map_err(|error| Error::io(format!("cannot enclose process {process}"), error))
     }
 
-    /// All of them together may use so much of a CPU, in percent; `None`: as much as they like.
+    /// Limits the group to `percent` of a CPU in total. `None`: no limit.
     ///
     /// # Errors
-    /// The kernel does not take it.
+    /// The kernel refuses the value.
     pub fn set(&self, percent: Option<u64>) -> Result<()> {
         let quota = percent.map(|percent| percent * PERIOD_US / 100);
         let text = match (self.file, quota) {
             ("cpu.max", None) => "max".into(),
             (_, None) => "-1".into(),
             ("cpu.max", Some(quota)) => format!("{quota} {PERIOD_US}"),
-            // The period is that of PERIOD_US unless somebody changes it.
+            // The period stays PERIOD_US, the kernel's default.
             (_, Some(quota)) => quota.to_string(),
         };
         std::fs::write(self.group.join(self.file), text)

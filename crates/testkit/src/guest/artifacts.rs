@@ -1,4 +1,4 @@
-//! The QEMU guest's kernel and initramfs: found, or built.
+//! Kernel and initramfs of the QEMU guest: found, or built.
 
 use std::env;
 use std::fs;
@@ -10,15 +10,15 @@ use crate::peers::made;
 /// Files that QEMU boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifacts {
-    /// The kernel.
+    /// Path of the kernel.
     pub kernel: PathBuf,
-    /// The initramfs.
+    /// Path of the initramfs.
     pub initramfs: PathBuf,
 }
 
-/// Finds the guest in `RINGWAY_GUEST_DIR`, else in `.cache/guest` of this repository; if it is not
-/// there, builds it with `guest/build.sh`, which takes a lock: several may ask at once. A guest that
-/// exists is taken as it is; `make guest` brings it up to date.
+/// Finds the guest in `RINGWAY_GUEST_DIR`, else in `.cache/guest` of this repository. If it does
+/// not exist, builds it with `guest/build.sh`, which takes a lock, so several tests may call this
+/// at once. An existing guest is used as it is; `make guest` updates it.
 ///
 /// # Errors
 /// [`Error::Process`] with the builder's message if it fails.
@@ -36,8 +36,8 @@ pub fn artifacts() -> Result<Artifacts> {
     })
 }
 
-/// The builder may put a new guest in place at any time: resolving the link to the present one first
-/// makes kernel and initramfs belong together.
+/// Finds kernel and initramfs in a directory. Resolves the link to the current guest first, so that
+/// both belong together: the builder may install a new guest at any time.
 fn find(dir: &Path) -> Option<Artifacts> {
     let dir = fs::canonicalize(dir.join("current")).unwrap_or_else(|_| dir.to_owned());
     let found = Artifacts { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };

@@ -1,4 +1,4 @@
-//! A guest's console: read to the end by a thread, so that the guest never waits for us.
+//! A guest's console. A thread reads it to the end, so that the guest never waits for the test.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -7,24 +7,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Console bytes kept at most. Beyond, the older half goes: the end says how the script fared.
+/// Most console bytes stored. Beyond, the older half is dropped: the end has the script's result.
 const KEPT_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the console that go into an error.
+/// Most bytes of the console in an error.
 const TAIL_BYTES: usize = 4096;
 
 const READY: &str = "ringway-guest: ready\n";
 const EXIT: &str = "ringway-guest: exit ";
 
-/// How a script ended.
+/// Result of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Exit code; 127 if the guest did not get the script, 143 if it was powered off meanwhile.
+    /// Exit code; 127 if the guest did not receive the script, 143 if it was powered off meanwhile.
     pub code: i32,
-    /// What the script printed. Messages of the kernel, which share the console, may be among it.
+    /// Output of the script. It may contain kernel messages, which share the console.
     pub output: String,
 }
 
-/// How a wait for text ended.
+/// Result of a wait for text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     Yes,
@@ -35,12 +35,12 @@ pub(crate) enum Seen {
 #[derive(Debug, Default)]
 struct State {
     text: Vec<u8>,
-    /// Start of what the next wait looks at.
+    /// Position at which the next wait starts.
     next: usize,
     closed: bool,
 }
 
-/// The reading end of a console.
+/// Reading end of a console.
 #[derive(Debug)]
 pub(crate) struct Console {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -63,14 +63,14 @@ impl Console {
         String::from_utf8_lossy(&lock(&self.shared.0).text).into_owned()
     }
 
-    /// The end of the console.
+    /// Returns the end of the console.
     pub(crate) fn tail(&self) -> String {
         let state = lock(&self.shared.0);
         let from = state.text.len().saturating_sub(TAIL_BYTES);
         String::from_utf8_lossy(state.text.get(from..).unwrap_or_default()).into_owned()
     }
 
-    /// Passes over what has not been waited for.
+    /// Skips the text that no wait has consumed.
     pub(crate) fn skip(&self) {
         let mut state = lock(&self.shared.0);
         state.next = state.text.len();
@@ -93,7 +93,8 @@ impl Console {
         }
     }
 
-    /// Waits until the guest's side is closed, so that all it printed is here; false if it is not.
+    /// Waits until the guest's side is closed, so that all output is here. Returns false if it is
+    /// still open at the deadline.
     pub(crate) fn wait_closed(&self, deadline: Duration) -> bool {
         self.wait(deadline, |state| state.closed).closed
     }
@@ -108,10 +109,10 @@ impl Console {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until the guest has said what the script did.
+    /// Waits until the guest has printed the result of the script.
     ///
     /// # Errors
-    /// Its side is closed, or it is late.
+    /// The guest's side is closed, or the deadline has passed.
     pub(crate) fn wait_outcome(&self, deadline: Duration) -> Result<Outcome, Seen> {
         let mut outcome = None;
         let state = self.wait(deadline, |state| {
@@ -122,18 +123,18 @@ impl Console {
         outcome.ok_or(missing)
     }
 
-    /// What the script did, if the guest said so.
+    /// Returns the result of the script, if the guest has printed it.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         parse(&self.text())
     }
 }
 
 impl Drop for Console {
-    /// Gives the line back: the thread that reads would hold it until the guest says something, and
-    /// an emulator takes one at a time.
+    /// Closes the line. Otherwise the reading thread would hold it until the guest prints
+    /// something, and an emulator accepts one connection at a time.
     fn drop(&mut self) {
         if let Some(line) = &self.input {
-            // Fails only where the other side has closed.
+            // Fails only if the other side has closed.
             let _ = line.shutdown(Shutdown::Both);
         }
     }
@@ -164,16 +165,16 @@ fn copy_all(mut from: impl Read, shared: &(Mutex<State>, Condvar)) {
     }
 }
 
-/// A panic elsewhere cannot leave this state half changed.
+/// Locks the state. A panic in another thread cannot leave it half changed.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds the script's output and exit code. The exit message does not begin a line if the output
-/// did not end in a newline.
+/// Finds the script's output and exit code. The exit message may follow output in the same line, if
+/// that output did not end in a newline.
 fn parse(console: &str) -> Option<Outcome> {
     let (before, after) = console.rsplit_once(EXIT)?;
-    // The whole line: it may still be on its way.
+    // Require the whole line: its rest may still arrive.
     let (code, _) = after.split_once('\n')?;
     let code = code.trim().parse().ok()?;
     let output = before.split_once(READY).map_or("", |(_, output)| output);

@@ -1,8 +1,8 @@
-//! What a guest is made of.
+//! Hardware of a guest.
 
 use std::path::{Path, PathBuf};
 
-/// The two kinds of guest.
+/// Kind of guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Debian's cloud kernel in QEMU, emulated.
@@ -14,39 +14,39 @@ pub enum Kind {
 /// A disk that a backend serves on a vhost-user socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VhostDisk {
-    /// The backend's socket. It must accept already.
+    /// Path of the backend's socket, which must accept connections already.
     pub socket: PathBuf,
-    /// Queues to use. User-Mode Linux has one CPU and takes one.
+    /// Number of queues. User-Mode Linux has one CPU and uses one.
     pub queues: u16,
 }
 
 /// A disk that QEMU itself serves from a raw file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Serial by which the script finds it; 20 bytes at most.
+    /// Serial by which the script finds the disk, at most 20 bytes.
     pub serial: String,
     /// Refuse writes.
     pub read_only: bool,
 }
 
-/// What a guest is made of.
+/// Hardware of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Disks of backends under test, in this order.
+    /// Disks of backends under test, in order.
     pub disks: Vec<VhostDisk>,
     /// Plain disks; QEMU only.
     pub images: Vec<Image>,
     /// Memory, in MiB.
     pub memory_mib: u32,
-    /// CPUs; User-Mode Linux always has one.
+    /// Number of CPUs. User-Mode Linux always has one.
     pub cpus: u32,
-    /// CPU of the host on which all of it runs; User-Mode Linux only.
+    /// CPU of the host on which the whole guest runs; User-Mode Linux only.
     pub cpu: Option<usize>,
-    /// More kernel parameters.
+    /// Additional kernel parameters.
     pub append: String,
-    /// More arguments for QEMU; QEMU only.
+    /// Additional arguments for QEMU; QEMU only.
     pub args: Vec<String>,
 }
 
@@ -65,23 +65,24 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A machine with one vhost-user disk of one queue.
+    /// Creates a machine with one vhost-user disk of one queue.
     #[must_use]
     pub fn with_disk(socket: &Path) -> Self {
         let disks = vec![VhostDisk { socket: socket.to_owned(), queues: 1 }];
         Self { disks, ..Self::default() }
     }
 
-    /// A machine of User-Mode Linux with a NIC at a backend's socket; [`UML_NIC`] starts it.
+    /// Creates a machine for User-Mode Linux with a NIC at a backend's socket. The script
+    /// [`UML_NIC`] starts the NIC.
     #[must_use]
     pub fn with_nic(socket: &Path) -> Self {
         let append = format!("virtio_uml.device={}:{VIRTIO_NET}", socket.display());
         Self { append, ..Self::default() }
     }
 
-    /// A machine of QEMU with a NIC `eth0` of so many pairs of queues at a backend's socket, and as
-    /// many CPUs. Its interrupts are not messages: to mask one of those for a vhost-user NIC, QEMU 7.2
-    /// needs KVM, and without it ends.
+    /// Creates a machine for QEMU with a NIC `eth0` at a backend's socket, with `pairs` pairs of
+    /// queues and as many CPUs. The NIC does not use MSI-X. To mask an MSI-X interrupt of a
+    /// vhost-user NIC, QEMU 7.2 needs KVM; without KVM it exits.
     #[must_use]
     pub fn with_pci_nic(socket: &Path, pairs: u16, mac: &str) -> Self {
         let chardev = format!("socket,id=nic,path={}", socket.display());
@@ -89,8 +90,8 @@ impl Machine {
         Self::with_netdev(&["-chardev", &chardev, "-netdev", &netdev], pairs, mac)
     }
 
-    /// The same for QEMU at a TAP device of the host's, which takes several queues if there are
-    /// several pairs. QEMU itself serves it.
+    /// Creates the same machine with a TAP device of the host, which QEMU itself serves. With
+    /// several pairs the device must support several queues.
     #[must_use]
     pub fn with_tap_nic(device: &str, pairs: u16, mac: &str) -> Self {
         let netdev =
@@ -106,10 +107,10 @@ impl Machine {
     }
 }
 
-/// What virtio calls a NIC.
+/// Virtio device type of a NIC.
 const VIRTIO_NET: u8 = 1;
 
-/// What the script of a User-Mode Linux guest does before it has the NIC `eth0`.
+/// Script lines with which a User-Mode Linux guest starts its NIC `eth0`.
 pub const UML_NIC: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
     for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
         busybox insmod $modules/$module.ko || exit 3

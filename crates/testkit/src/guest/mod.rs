@@ -1,17 +1,17 @@
-//! Real guests behind one small interface: start, run this script, read its result, stop.
+//! Real guests behind one small interface: start one, run a script, read its result, stop it.
 //!
 //! # Words
-//! - **Kind**: [`Kind::Qemu`] is Debian's kernel and our initramfs under emulation, about 6 s to
-//!   boot; [`Kind::Uml`] is User-Mode Linux on the host's file system, read-only, about 2 s to boot
-//!   and near native speed.
-//! - **Machine**: what the guest has: disks on vhost-user sockets, memory, CPUs.
-//! - **Script**: shell text that both kinds run once booted, as root, in an empty directory.
-//!   `disk SERIAL` in it prints the device node of a disk. `guest/README.md` has the rest.
+//! - **Kind**: [`Kind::Qemu`] is Debian's kernel and Ringway's initramfs under emulation, which
+//!   takes about 6 s to boot. [`Kind::Uml`] is User-Mode Linux on the host's file system,
+//!   read-only. It takes about 2 s to boot and runs at near native speed.
+//! - **Machine**: the guest's hardware: disks on vhost-user sockets, memory, CPUs.
+//! - **Script**: shell text that both kinds run once booted, as root, in an empty directory. `disk
+//!   SERIAL` in it prints the device node of a disk. `guest/README.md` has the rest.
 //!
 //! # Model
-//! One boot runs one script: [`Guest::start`] returns while the guest boots, [`Guest::finish`] waits
-//! for its end and gives the script's exit code and output. In between, a test may wait for text on
-//! the console, send QMP commands, or kill the guest.
+//! One boot runs one script. [`Guest::start`] returns while the guest boots. [`Guest::finish`]
+//! waits for its end and returns the script's exit code and output. In between, a test may wait for
+//! text on the console, send QMP commands, or kill the guest.
 //!
 //! ```no_run
 //! # use std::{path::Path, time::Duration};
@@ -25,15 +25,15 @@
 //! ```
 //!
 //! # Errors
-//! [`crate::Error`]; those about a running guest carry the end of its console. A script that fails
-//! is an [`Outcome`], not an error.
+//! [`crate::Error`]. Errors about a running guest contain the end of its console. A script that
+//! fails is an [`Outcome`], not an error.
 //!
 //! # Invariants
-//! A guest does not outlive its [`Guest`], nor the test process, even if that is killed. Its sockets
-//! and files are in a temporary directory that goes with it.
+//! A guest does not outlive its [`Guest`], nor the test process, even if that is killed. Its
+//! sockets and files are in a temporary directory that is removed with it.
 //!
 //! # How to test
-//! `tests/guest_*.rs` boot both kinds, also against a backend that is not ours.
+//! `tests/guests/guest_*.rs` boot both kinds, also against an independent backend.
 
 mod artifacts;
 pub(crate) mod console;
@@ -73,7 +73,7 @@ pub struct Guest {
     dir: TempDir,
 }
 
-/// QEMU's side of the monitor connects at start; the greeting waits until it is asked for.
+/// QEMU's monitor. It connects at start; its greeting stays unread until a test needs the monitor.
 #[derive(Debug)]
 enum Monitor {
     Waiting(UnixListener),
@@ -81,11 +81,11 @@ enum Monitor {
 }
 
 impl Guest {
-    /// Starts a guest that will run `script`; returns while it boots.
+    /// Starts a guest that will run `script`. Returns while it boots.
     ///
     /// # Errors
-    /// [`Error::Missing`] if a program is not installed or the machine has what this kind of guest
-    /// cannot have, [`Error::Process`] if the guest ends at once or its kernel cannot be built.
+    /// [`Error::Missing`] if a program is not installed, or if this kind of guest does not support
+    /// the machine. [`Error::Process`] if the guest ends at once or its kernel cannot be built.
     pub fn start(kind: Kind, machine: &Machine, script: &str) -> Result<Self> {
         match kind {
             Kind::Qemu => qemu::start(machine, Some(script)),
@@ -101,25 +101,25 @@ impl Guest {
         qemu::start(machine, None)
     }
 
-    /// Process id of QEMU, or of the parent of User-Mode Linux's processes.
+    /// Returns the process id of QEMU, or of the parent of User-Mode Linux's processes.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The directory of this guest's sockets and files.
+    /// Returns the directory of this guest's sockets and files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Everything on the console so far.
+    /// Returns all console output so far.
     #[must_use]
     pub fn console(&self) -> String {
         self.console.text()
     }
 
-    /// Waits until `text` is on the console, after what an earlier call found.
+    /// Waits until `text` appears on the console, after the text that an earlier call found.
     ///
     /// # Errors
     /// [`Error::Process`] if the guest ends without it, or the deadline passes.
@@ -134,7 +134,7 @@ impl Guest {
         }
     }
 
-    /// Lets later waits look only at what the guest prints from now on.
+    /// Skips the console output so far. Later waits check only new output.
     pub fn skip(&mut self) {
         self.console.skip();
     }
@@ -152,10 +152,10 @@ impl Guest {
             .map_err(|e| Error::io("cannot type on the guest's console", e))
     }
 
-    /// QEMU's monitor, ready for commands.
+    /// Returns QEMU's monitor, ready for commands.
     ///
     /// # Errors
-    /// [`Error::Process`] if QEMU does not answer, [`Error::Missing`] for User-Mode Linux.
+    /// [`Error::Process`] if QEMU does not reply, [`Error::Missing`] for User-Mode Linux.
     pub fn qmp(&mut self) -> Result<&mut Qmp> {
         let qmp = match self.monitor.take() {
             None => return Err(qemu_only("a monitor")),
@@ -170,7 +170,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the guest to power off; gives what its script did.
+    /// Waits for the guest to power off and returns the result of its script.
     ///
     /// # Errors
     /// [`Error::Process`] if it does not end before the deadline (it is killed), or ends without
@@ -191,12 +191,12 @@ impl Guest {
         }
     }
 
-    /// Waits for the end of its script alone, and kills the guest then: one of User-Mode Linux may hang when
-    /// it powers off, which is no matter of who measures.
+    /// Waits only for the end of the script, and then kills the guest. A guest of User-Mode Linux
+    /// may hang when it powers off, which does not matter for a measurement.
     ///
     /// # Errors
-    /// [`Error::Process`] if the script does not end before the deadline, or the guest ends without having
-    /// run it.
+    /// [`Error::Process`] if the script does not end before the deadline, or the guest ends without
+    /// having run it.
     pub fn finish_script(mut self, deadline: Duration) -> Result<Outcome> {
         let outcome = self.console.wait_outcome(deadline);
         self.stop()?;
@@ -208,8 +208,8 @@ impl Guest {
         })
     }
 
-    /// Kills the guest as with `kill -9` and waits until all its processes are gone. Gives what the
-    /// console held.
+    /// Kills the guest with SIGKILL and waits until all its processes are gone. Returns the console
+    /// output.
     ///
     /// # Errors
     /// [`Error::Process`] if it survives.
@@ -221,13 +221,13 @@ impl Guest {
 
     fn stop(&mut self) -> Result<()> {
         if self.kind == Kind::Uml && uml::kill(&self.process) {
-            // Its parent ends with it, having reaped it; only then is nothing left.
+            // The parent ends after it has reaped the guest. Only then no process remains.
             return self.process.wait(PROCESS_DEADLINE).map(drop);
         }
         self.process.kill().map(drop)
     }
 
-    /// An error with the guest's last words.
+    /// Returns an error with the end of the guest's output.
     fn error(&mut self, what: &str) -> Error {
         let console = self.console.tail();
         let stderr = self.process.stderr();
@@ -242,12 +242,12 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // A guest that cannot be killed is reported where a test asks for it, not here.
+        // Errors are ignored: a test that checks the end of a guest calls `kill`.
         let _ = self.stop();
     }
 }
 
-/// Waits for the process to connect to a socket of ours.
+/// Waits until the process connects to a socket of the test.
 fn accept(listener: &UnixListener, process: &mut Process) -> Result<UnixStream> {
     match wait_readable(&[listener.as_fd(), process.ended().as_fd()], PROCESS_DEADLINE)? {
         Some(0) => listener

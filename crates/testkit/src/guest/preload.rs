@@ -1,4 +1,4 @@
-//! What is preloaded into User-Mode Linux, so that it runs as a guest of today's hosts.
+//! Library that is preloaded into User-Mode Linux, so that it runs on current hosts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::process::find_tool;
 const IDLE: &str = include_str!("../../../../guest/uml-idle.c");
 const REGISTERS: &str = include_str!("../../../../guest/uml-registers.c");
 
-/// Compiles it in `dir`. Needs a C compiler.
+/// Compiles the library in `dir`. Needs a C compiler.
 pub(super) fn build(dir: &Path) -> Result<PathBuf> {
     let mut sources = vec![("idle.c", IDLE)];
     if has_more_registers() {
@@ -41,7 +41,7 @@ fn run(mut compile: Command) -> Result<()> {
     })
 }
 
-/// This CPU's state is larger than Linux 6.1 can restore as User-Mode Linux: it has AMX.
+/// Returns whether the CPU has AMX. Its state is then larger than User-Mode Linux 6.1 can restore.
 fn has_more_registers() -> bool {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut flags = info.lines().filter(|line| line.starts_with("flags"));
@@ -52,7 +52,7 @@ fn has_more_registers() -> bool {
 mod tests {
     use super::*;
 
-    /// Goes to sleep as User-Mode Linux does; says how often an alarm had to wake it.
+    /// Program that sleeps like User-Mode Linux, and prints how often an alarm had to wake it.
     const SLEEPER: &str = r#"
         #define _GNU_SOURCE
         #include <errno.h>
@@ -108,7 +108,7 @@ mod tests {
         }
     "#;
 
-    /// The same program, alone, shows that it is not in vain.
+    /// Without the library the same program shows that the library is necessary.
     #[test]
     fn a_signal_that_comes_before_the_sleep_ends_it() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Starts QEMU on the test guest.
+//! Starts QEMU with the test guest.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -10,12 +10,12 @@ use super::{accept, artifacts, spawner, temporary_dir};
 use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
 
-/// Serial of the disk that holds the script.
+/// Serial of the disk with the script.
 pub(crate) const SCRIPT_SERIAL: &str = "ringway-script";
-/// Disks are whole sectors; the rest of the last one is NUL bytes.
+/// Bytes of a sector. Disks are whole sectors; NUL bytes fill the last one.
 const SECTOR_BYTES: usize = 512;
 
-/// Starts a guest; without a script it gives a shell.
+/// Starts a guest. Without a script it runs a shell.
 pub(super) fn start(machine: &Machine, script: Option<&str>) -> Result<Guest> {
     let dir = temporary_dir()?;
     let console = listen(&dir.path().join("console.sock"))?;
@@ -43,7 +43,7 @@ pub(super) fn start(machine: &Machine, script: Option<&str>) -> Result<Guest> {
     })
 }
 
-/// QEMU connects to us, not we to it: so there is no moment to guess.
+/// Listens on a socket to which QEMU connects. So the test need not guess when QEMU is ready.
 fn listen(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path)
         .map_err(|e| Error::io(format!("cannot listen on {}", path.display()), e))
@@ -56,7 +56,7 @@ fn write_script(dir: &Path, script: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A script as the content of a disk.
+/// Returns a script as the content of a disk.
 pub(crate) fn whole_sectors(script: &str) -> Vec<u8> {
     let mut bytes = script.as_bytes().to_vec();
     bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES), 0);
@@ -70,8 +70,8 @@ fn arguments(
     boot: &Artifacts,
     has_script: bool,
 ) -> Vec<String> {
-    // The kernel looks whether timer interrupts come in ten of its milliseconds, and panics if they do
-    // not. Those are real ones, and on a busy host QEMU's turn to raise them comes later.
+    // The kernel checks that timer interrupts arrive within ten of its milliseconds, and panics if
+    // not. These are real milliseconds, and on a busy host QEMU raises the interrupts later.
     let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();
     if has_script {
         append += &format!(" ringway.script={SCRIPT_SERIAL}");
@@ -82,8 +82,8 @@ fn arguments(
     let socket = |name: &str| format!("socket,id={name},path={}", value(&dir.join(name)));
     let fixed = [
         ["-machine", "q35,memory-backend=memory"],
-        // Before version 8.1, CPUs that translate at once may leave a kernel at a breakpoint that it has
-        // taken away, for ever.
+        // Before version 8.1, CPUs that translate concurrently may leave a kernel for ever at a
+        // breakpoint that it has removed.
         ["-accel", "tcg,thread=single"],
         ["-m", &format!("{}M", machine.memory_mib)],
         ["-smp", &machine.cpus.to_string()],
@@ -111,7 +111,7 @@ fn arguments(
 
 fn vhost_disk(at: usize, disk: &VhostDisk) -> [String; 4] {
     let device = format!("vhost-user-blk-pci,chardev=vhost{at},num-queues={}", disk.queues);
-    // A backend that went away is looked for every second, the least that QEMU takes.
+    // QEMU reconnects to a lost backend every second, the shortest interval that it accepts.
     let chardev = format!("socket,id=vhost{at},path={},reconnect=1", value(&disk.socket));
     ["-chardev".to_owned(), chardev, "-device".to_owned(), device]
 }
@@ -126,7 +126,7 @@ fn plain_disk(at: usize, image: &Image) -> [String; 4] {
     ["-blockdev".to_owned(), node, "-device".to_owned(), device]
 }
 
-/// A path as a value of QEMU's options, where a comma is written twice.
+/// Escapes a path as a value of QEMU's options, where a comma is written twice.
 fn value(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
-/// An open monitor. One command at a time; events that come meanwhile are kept.
+/// An open monitor. It runs one command at a time and stores events that arrive meanwhile.
 #[derive(Debug)]
 pub struct Qmp {
     stream: BufReader<UnixStream>,
@@ -19,7 +19,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects to a monitor that nobody else has. `deadline` is for each answer.
+    /// Connects to a monitor that has no other client. `deadline` applies to each reply.
     ///
     /// # Errors
     /// As [`execute`](Self::execute).
@@ -29,7 +29,7 @@ impl Qmp {
         Self::new(stream, deadline)
     }
 
-    /// Reads the greeting and enters command mode. `deadline` is for each later answer as well.
+    /// Reads the greeting and enters command mode. `deadline` applies to each later reply too.
     pub(super) fn new(stream: UnixStream, deadline: Duration) -> Result<Self> {
         let mut qmp = Self { stream: BufReader::new(stream), events: VecDeque::new(), deadline };
         let greeting = qmp.read("the greeting", Instant::now() + deadline)?;
@@ -40,11 +40,11 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Runs a command; gives its `return` value.
+    /// Runs a command and returns its `return` value.
     ///
     /// # Errors
     /// [`Error::Reply`] if QEMU refuses it, with QEMU's reason; [`Error::Timeout`] or
-    /// [`Error::Io`] if it does not answer.
+    /// [`Error::Io`] if it does not reply.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         let io = |e| Error::io(format!("cannot send {command} to QEMU"), e);
@@ -65,7 +65,7 @@ impl Qmp {
         }
     }
 
-    /// Waits for an event of this name; gives it. Events of other names that came before are dropped.
+    /// Waits for an event of this name and returns it. Drops earlier events of other names.
     ///
     /// # Errors
     /// [`Error::Timeout`] past the deadline, [`Error::Io`] if QEMU has ended.
@@ -109,7 +109,7 @@ fn unexpected(request: &str, answer: &Value) -> Error {
 mod tests {
     use super::*;
 
-    /// A monitor that has already said what it will say.
+    /// Creates a monitor that has already sent all its lines.
     fn scripted(lines: &str) -> (Qmp, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let start = "{\"QMP\":{}}\n{\"return\":{}}\n";

@@ -1,8 +1,8 @@
 //! A thread that lives as long as the test process and starts the guests.
 //!
-//! Guests ask the kernel to be killed when their parent dies (`setpriv --pdeathsig`), and the kernel
-//! takes the *thread* that started them for the parent. A test's own thread may end before the guest
-//! is meant to.
+//! Guests ask the kernel to kill them when their parent dies (`setpriv --pdeathsig`). The kernel
+//! takes the *thread* that started them for the parent. A test's own thread may end before its
+//! guest.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -15,11 +15,11 @@ type Job = Box<dyn FnOnce() + Send>;
 
 static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
 
-/// Runs `start` on the lasting thread and gives its result.
+/// Runs `start` on the spawner thread and returns its result.
 pub(crate) fn start(start: impl FnOnce() -> Result<Process> + Send + 'static) -> Result<Process> {
     let (answer, answered) = channel();
     let job: Job = Box::new(move || {
-        // Nobody waits for the answer only if the caller's thread is gone, and the process with it.
+        // Fails only if the caller's thread is gone, and the process with it.
         let _ = answer.send(start());
     });
     let jobs = JOBS.get_or_init(|| {

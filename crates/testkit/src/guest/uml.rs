@@ -1,8 +1,9 @@
 //! Starts User-Mode Linux.
 //!
-//! It runs in a process namespace of its own: it is a family of processes, some of which survive the
-//! death of the first, but none survives the namespace. A shell is the namespace's first process,
-//! because User-Mode Linux ends a panic by aborting, which the first process cannot.
+//! It runs in its own process namespace. User-Mode Linux is a family of processes. Some of them
+//! survive the death of the first, but none survives the namespace. A shell is the namespace's
+//! first process: User-Mode Linux ends a panic by aborting, which the first process of a namespace
+//! cannot.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,7 @@ use crate::process::{Process, find_tool};
 
 const INIT: &str = include_str!("../../../../guest/uml-init");
 const DISK: &str = include_str!("../../../../guest/root/usr/bin/disk");
-/// What virtio calls a disk.
+/// Virtio device type of a disk.
 const VIRTIO_BLOCK: u8 = 2;
 
 pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
@@ -82,9 +83,9 @@ fn arguments(machine: &Machine, dir: &Path) -> Vec<String> {
     args
 }
 
-/// Kills the first process of the namespace, hence all. False if there is none any more.
+/// Kills the first process of the namespace, and so all of them. Returns false if it has ended.
 ///
-/// The kernel must do it before the parent dies: only the parent reaps it.
+/// Call this before the parent dies: only the parent reaps the process.
 pub(super) fn kill(unshare: &Process) -> bool {
     let id = unshare.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));

@@ -1,4 +1,4 @@
-//! A machine of libvirt with the test guest's console.
+//! A libvirt domain with the test guest's console.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -14,12 +14,13 @@ use crate::guest::{Outcome, SCRIPT_SERIAL, whole_sectors};
 use crate::process::PROCESS_DEADLINE;
 use crate::raw::guest::wait_readable;
 
-/// Kernel parameters that make the test guest run the script. It uses one of its CPUs: libvirt has no
-/// word for QEMU's `thread=single`, without which several may hang a boot. Disks count them all.
+/// Kernel parameters that make the test guest run the script. It uses one of its CPUs, because
+/// several may hang a boot without QEMU's `thread=single`, which libvirt cannot set. Disks count
+/// all CPUs.
 pub const APPEND: &str =
     "console=ttyS0 quiet panic=-1 no_timer_check maxcpus=1 ringway.script=ringway-script";
 
-/// A started machine. Dropped, it is destroyed.
+/// A started domain. Drop destroys it.
 #[derive(Debug)]
 pub struct Domain<'a> {
     libvirt: &'a Libvirt,
@@ -28,8 +29,8 @@ pub struct Domain<'a> {
 }
 
 impl Libvirt {
-    /// Defines and starts the machine `name` of `xml`, which boots the test guest with [`APPEND`];
-    /// it gets a disk with `script` and a console to the test. Returns while it boots.
+    /// Defines and starts the domain `name` of `xml`, which boots the test guest with [`APPEND`].
+    /// Adds a disk with `script` and a console to the test. Returns while it boots.
     ///
     /// # Errors
     /// [`Error::Reply`] with libvirt's reason.
@@ -46,7 +47,7 @@ impl Libvirt {
              <source mode='connect' path='{}'/><target port='0'/></serial></devices>",
             socket.display()
         );
-        // The machine's own console goes to a terminal; the test reads a socket.
+        // The domain's own console would go to a terminal; the test reads a socket.
         let (before, rest) = xml.split_once("<console").ok_or_else(|| foreign("<console"))?;
         let (_, after) = rest.split_once("</console>").ok_or_else(|| foreign("</console>"))?;
         self.define(&format!("{before}{after}").replace("</devices>", &serial))?;
@@ -62,7 +63,7 @@ impl Libvirt {
 }
 
 impl Domain<'_> {
-    /// Waits until `text` is on the console, after what an earlier call found.
+    /// Waits until `text` appears on the console, after the text that an earlier call found.
     ///
     /// # Errors
     /// [`Error::Process`] if the guest ends without it, or the deadline passes.
@@ -77,7 +78,7 @@ impl Domain<'_> {
         }
     }
 
-    /// Lets later waits look only at what the guest prints from now on.
+    /// Skips the console output so far. Later waits check only new output.
     pub fn skip(&mut self) {
         self.console.skip();
     }
@@ -92,13 +93,13 @@ impl Domain<'_> {
         input.write_all(text.as_bytes()).map_err(at)
     }
 
-    /// Everything on the console so far.
+    /// Returns all console output so far.
     #[must_use]
     pub fn console(&self) -> String {
         self.console.text()
     }
 
-    /// Waits for the machine to end; gives what its script did.
+    /// Waits for the domain to end and returns the result of its script.
     ///
     /// # Errors
     /// [`Error::Process`] if it does not end before the deadline, or ends without having run the
@@ -122,7 +123,7 @@ impl Domain<'_> {
 
 impl Drop for Domain<'_> {
     fn drop(&mut self) {
-        // It may have ended by itself; and what remains ends with the daemon.
+        // The domain may have ended by itself. If not, it ends with the daemon.
         let _ = self.libvirt.virsh(&["destroy", &self.name]);
     }
 }

@@ -1,10 +1,10 @@
-//! Debian's libvirtd in a world of its own, driven by `virsh`.
+//! Debian's libvirtd, isolated from the host's, driven by `virsh`.
 //!
 //! [`Libvirt`] is a daemon with its own configuration, state and sockets, in mount and process
-//! namespaces that end with it: nothing of the host's libvirt is seen or touched, and no machine
-//! outlives the test. QEMU runs as the user that Debian gives it (`libvirt-qemu`), so what the
-//! documentation says about permissions is tested too. A [`Domain`] is a machine with the test
-//! guest's console, as [`crate::guest::Guest`] is for QEMU alone.
+//! namespaces that end with it. It does not see or touch the host's libvirt, and no domain outlives
+//! the test. QEMU runs as the user that Debian gives it (`libvirt-qemu`), so the tests cover the
+//! permissions in the documentation too. A [`Domain`] has the test guest's console, like
+//! [`crate::guest::Guest`] for QEMU alone.
 //!
 //! Needs root, for the namespaces and to change users.
 
@@ -26,13 +26,13 @@ use crate::guest::spawner;
 use crate::process::{PROCESS_DEADLINE, Process, find_tool};
 use crate::raw::guest::wait_readable;
 
-/// libvirtd's settings: no question of who calls, errors on its standard error.
+/// Settings of libvirtd: no authentication, errors on standard error.
 const LIBVIRTD_CONF: &str = "auth_unix_rw = \"none\"\nlog_outputs = \"3:stderr\"\n";
-/// Those of its QEMU driver: output to files instead of virtlogd, no control groups, whose place
-/// the test's host decides, and no second mount namespace.
+/// Settings of libvirtd's QEMU driver: output to files instead of virtlogd, no second mount
+/// namespace, and no control groups, because they depend on the test's host.
 const QEMU_CONF: &str = "stdio_handler = \"file\"\ncgroup_controllers = [ ]\nnamespaces = [ ]\n";
-/// Puts our folders in the place of the host's. The shell stays, since the first process of a
-/// namespace has to take over and reap the machines that libvirtd lets go.
+/// Script that mounts the test's folders over the host's. The shell stays, because the first
+/// process of a namespace must reap the QEMU processes that libvirtd detaches.
 const WORLD: &str = r#"set -e
 mkdir -p /run/libvirt
 mount --bind "$1/etc" /etc/libvirt
@@ -43,7 +43,7 @@ mount --bind "$1/run" /run/libvirt
 libvirtd --pid-file "$1/run/libvirtd.pid" &
 wait"#;
 
-/// A running libvirtd. Dropped, it and all its machines are gone.
+/// A running libvirtd. Drop ends it and all its domains.
 #[derive(Debug)]
 pub struct Libvirt {
     process: Process,
@@ -51,10 +51,11 @@ pub struct Libvirt {
 }
 
 impl Libvirt {
-    /// Starts a daemon; returns when it takes calls.
+    /// Starts a daemon. Returns when it accepts calls.
     ///
     /// # Errors
-    /// [`Error::Missing`] without root or a program, [`Error::Process`] if it does not get ready.
+    /// [`Error::Missing`] without root or a program, [`Error::Process`] if it does not become
+    /// ready.
     pub fn start() -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let next = "run the test as root: it makes namespaces".to_owned();
@@ -80,13 +81,13 @@ impl Libvirt {
         }
     }
 
-    /// A folder that QEMU can reach, for whatever the test needs.
+    /// Returns a folder that QEMU can access, for files of the test.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Runs `virsh` with these arguments; gives what it printed.
+    /// Runs `virsh` with these arguments and returns its output.
     ///
     /// # Errors
     /// [`Error::Reply`] with its message if it fails.
@@ -111,7 +112,7 @@ impl Libvirt {
             .map_err(|e| Error::io("cannot start virsh", e))
     }
 
-    /// Defines a machine by XML.
+    /// Defines a domain by XML.
     ///
     /// # Errors
     /// [`Error::Reply`] with libvirt's reason.
@@ -120,7 +121,7 @@ impl Libvirt {
         self.virsh(&["define", "--validate", &file]).map(drop)
     }
 
-    /// Writes a file that both virsh and QEMU can read; gives its path.
+    /// Writes a file that both virsh and QEMU can read. Returns its path.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -130,24 +131,24 @@ impl Libvirt {
         Ok(path.display().to_string())
     }
 
-    /// What libvirtd complained of.
+    /// Returns the errors that libvirtd logged.
     pub fn log(&mut self) -> String {
         self.process.stderr()
     }
 }
 
-/// The reason in virsh's words: what follows its last `error:`, which may have several lines.
+/// Returns virsh's reason: the text after its last `error:`, which may have several lines.
 fn message(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     text.rsplit("error: ").next().unwrap_or_default().trim().to_owned()
 }
 
-/// The daemon's folders.
+/// Creates the daemon's folders.
 fn world() -> Result<TempDir> {
     let at = |e| Error::io("cannot make libvirtd's folders", e);
     let dir = tempfile::Builder::new()
         .prefix("ringway-libvirt-")
-        // QEMU runs as another user and goes through here.
+        // QEMU runs as another user and must traverse this folder.
         .permissions(Permissions::from_mode(0o755))
         .tempdir()
         .map_err(at)?;

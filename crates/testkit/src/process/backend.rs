@@ -13,12 +13,12 @@ use super::{PROCESS_DEADLINE, Process, find_binary, find_tool};
 use crate::error::{Error, Result};
 use crate::raw::guest::wait_readable;
 
-/// What a disk is made of.
+/// Storage of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// Nothing: reads give no particular bytes, writes are lost. Size in bytes.
+    /// No storage: reads return arbitrary bytes, writes are lost. Size in bytes.
     Null(u64),
-    /// Memory of the backend. Size in bytes. `qemu-storage-daemon` has no such thing.
+    /// Memory of the backend. Size in bytes. `qemu-storage-daemon` does not support it.
     Memory(u64),
     /// A file.
     File(PathBuf),
@@ -27,20 +27,20 @@ pub enum Target {
 /// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
 #[derive(Debug, Clone)]
 pub struct StorageDaemon {
-    /// The disk; [`Target::Memory`] is refused.
+    /// Storage of the disk; [`Target::Memory`] is refused.
     pub target: Target,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
     /// Refuse writes.
     pub read_only: bool,
-    /// O_DIRECT for files.
+    /// Use O_DIRECT for files.
     pub direct: bool,
-    /// `poll-max-ns` of its iothread; `None` leaves its default.
+    /// `poll-max-ns` of its iothread. `None`: the program's default.
     pub poll_max_ns: Option<u64>,
 }
 
 impl StorageDaemon {
-    /// One queue, writable, direct, default polling.
+    /// Creates options for one queue, writable, direct, with default polling.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self { target, queues: 1, read_only: false, direct: true, poll_max_ns: None }
@@ -54,7 +54,7 @@ impl StorageDaemon {
             )),
             Target::File(path) => {
                 let direct = if self.direct { "on" } else { "off" };
-                // A comma in a value is written twice.
+                // A comma in the value of an option is written twice.
                 let path = path.display().to_string().replace(',', ",,");
                 Ok(format!(
                     "driver=file,node-name=n0,filename={path},aio=io_uring,cache.direct={direct},\
@@ -69,10 +69,10 @@ impl StorageDaemon {
     }
 }
 
-/// A running backend, its socket in a directory of its own.
+/// A running backend, with its socket in a directory of its own.
 #[derive(Debug)]
 pub struct Backend {
-    /// The process. It is killed before the directory goes.
+    /// Process of the backend. It is killed before the directory is removed.
     pub process: Process,
     socket: PathBuf,
     options: Vec<OsString>,
@@ -80,8 +80,8 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts `ringway-blk` with the given options besides `--socket-path` and `--ready-fd`; returns
-    /// when its socket accepts.
+    /// Starts `ringway-blk` with the given options besides `--socket-path` and `--ready-fd`.
+    /// Returns when its socket accepts.
     ///
     /// # Errors
     /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
@@ -92,7 +92,7 @@ impl Backend {
         Ok(Self { process, socket, options, dir })
     }
 
-    /// Starts `ringway-blk` again as it was, on the same socket, when the former one has ended.
+    /// Starts `ringway-blk` again with the same options and socket, after the former one has ended.
     ///
     /// # Errors
     /// As [`Backend::ringway_blk`].
@@ -101,7 +101,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Starts `qemu-storage-daemon`; returns when its socket accepts.
+    /// Starts `qemu-storage-daemon`. Returns when its socket accepts.
     ///
     /// # Errors
     /// [`Error::Missing`] if it is not installed, [`Error::Process`] with its message if it ends.
@@ -128,8 +128,8 @@ impl Backend {
         })
     }
 
-    /// Starts any program that writes a pid file when it listens; `command` is given the paths of
-    /// its socket and of that file.
+    /// Starts any program that writes a pid file when it listens. `command` receives the paths of
+    /// the socket and of that file.
     ///
     /// # Errors
     /// [`Error::Process`] with its message if it ends.
@@ -144,13 +144,13 @@ impl Backend {
         Ok(Self { process, socket, options: Vec::new(), dir })
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The backend's own directory, for whatever the test wants to put beside the socket.
+    /// Returns the backend's own directory, for files of the test.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -173,7 +173,8 @@ fn socket_dir() -> Result<(TempDir, PathBuf)> {
     Ok((dir, socket))
 }
 
-/// Our own programs write to `--ready-fd` when they accept; an end of file means that they ended.
+/// Waits for the byte that Ringway's programs write to `--ready-fd` when they accept. At the end of
+/// the file, the program has ended.
 pub(super) fn wait_ready_byte(process: &mut Process) -> Result<()> {
     let Some(stdout) = process.child().stdout.take() else {
         return Err(process.error("was started without a pipe to report on"));
@@ -190,7 +191,7 @@ pub(super) fn wait_ready_byte(process: &mut Process) -> Result<()> {
     }
 }
 
-/// Watches a directory for files that are written.
+/// Watch of a directory for files that are written.
 struct Watch(std::os::fd::OwnedFd);
 
 impl Watch {
@@ -204,7 +205,7 @@ impl Watch {
         watch().map(Self).map_err(|e| Error::io(format!("cannot watch {}", dir.display()), e))
     }
 
-    /// `qemu-storage-daemon` and `nbdkit` write their pid file once they listen.
+    /// Waits for a pid file, which `qemu-storage-daemon` and `nbdkit` write once they listen.
     fn wait_written(&self, file: &Path, process: &mut Process) -> Result<()> {
         let until = Instant::now() + PROCESS_DEADLINE;
         loop {
@@ -214,7 +215,7 @@ impl Watch {
             let left = until.saturating_duration_since(Instant::now());
             match wait_readable(&[self.0.as_fd(), process.ended().as_fd()], left)? {
                 Some(0) => {
-                    // What happened is seen in the file; the events themselves do not matter.
+                    // The file shows what happened; the events themselves do not matter.
                     let _ = rustix::io::read(&self.0, &mut [0; 4096]);
                 }
                 Some(_) => {

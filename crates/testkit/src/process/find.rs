@@ -1,11 +1,11 @@
-//! Where programs are.
+//! Paths of programs.
 
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 
-/// Finds one of our own binaries: in the directory of the running executable, in the directory above
-/// if that one is cargo's `deps`, else in `PATH`.
+/// Finds one of Ringway's own binaries. Searches the directory of the running executable, the
+/// directory above if that one is cargo's `deps`, then `PATH`.
 ///
 /// # Errors
 /// [`Error::Missing`] with the command that builds it.
@@ -30,7 +30,7 @@ pub fn find_binary(name: &str) -> Result<PathBuf> {
 /// Finds a program of the system in `PATH`.
 ///
 /// # Errors
-/// [`Error::Missing`] with the Debian package that has it.
+/// [`Error::Missing`] with the Debian package that contains it.
 pub fn find_tool(name: &str, package: &str) -> Result<PathBuf> {
     in_path(name).ok_or_else(|| Error::Missing {
         program: name.to_owned(),

@@ -1,4 +1,4 @@
-//! A `ringway-io` under test, called by the `ringway` command as its users do.
+//! A `ringway-io` under test. The `ringway` command calls it, as for users.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,19 +7,19 @@ use super::backend::wait_ready_byte;
 use super::{Process, find_binary};
 use crate::error::{Error, Result};
 
-/// A running `ringway-io`; its control socket and those of its disks are in a folder of the
-/// caller's.
+/// A running `ringway-io`. Its control socket and the sockets of its disks are in a folder of the
+/// caller.
 #[derive(Debug)]
 pub struct RingwayIo {
-    /// The process that was started; its child serves.
+    /// Started process, the keeper. Its child, the worker, serves.
     pub process: Process,
     control: PathBuf,
     dir: PathBuf,
 }
 
 impl RingwayIo {
-    /// Starts one with the given options besides `--control` and `--ready-fd`; returns when it
-    /// takes calls. A worker that dies is replaced at once, however often.
+    /// Starts `ringway-io` with the given options besides `--control` and `--ready-fd`. Returns
+    /// when it accepts calls. The keeper replaces a worker that dies at once, however often.
     ///
     /// # Errors
     /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
@@ -33,19 +33,19 @@ impl RingwayIo {
         Ok(Self { process, control, dir: dir.to_owned() })
     }
 
-    /// The folder of its sockets.
+    /// Returns the folder of its sockets.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The socket of disk `id`.
+    /// Returns the path of the socket of disk `id`.
     #[must_use]
     pub fn socket(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.sock"))
     }
 
-    /// Runs `ringway` with `--control` after the first word; gives what it printed.
+    /// Runs `ringway` with `--control` after the first word. Returns its output.
     ///
     /// # Errors
     /// [`Error::Reply`] with its message if it fails, or warns.
@@ -61,7 +61,7 @@ impl RingwayIo {
         Err(Error::Reply { request: words.join(" "), what: stderr.into_owned() })
     }
 
-    /// Attaches a raw image as disk `id` on [`RingwayIo::socket`]; `more` are further parameters.
+    /// Attaches a raw image as disk `id` on [`RingwayIo::socket`]. `more` are further parameters.
     ///
     /// # Errors
     /// As [`RingwayIo::ringway`].
@@ -72,10 +72,10 @@ impl RingwayIo {
         self.ringway(&[&words[..], more].concat()).map(drop)
     }
 
-    /// Kills the worker as with `kill -9`; returns when its successor is there.
+    /// Kills the worker with SIGKILL. Returns when its successor has started.
     ///
     /// # Errors
-    /// [`Error::Process`] if none comes.
+    /// [`Error::Process`] if there is no successor before the deadline.
     pub fn kill_worker(&mut self) -> Result<()> {
         let Some(worker) = self.process.worker()? else {
             return Err(self.process.error("has no worker"));

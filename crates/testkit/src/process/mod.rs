@@ -1,8 +1,8 @@
-//! Backends as child processes: found, started, ready by an event, gone when dropped.
+//! Backends as child processes: found, started, ready by an event, killed on drop.
 //!
-//! [`Process`] is any child with its standard error kept for error messages. [`Backend`] is one that
-//! serves a vhost-user socket: [`Backend::ringway_blk`] and [`Backend::storage_daemon`].
-//! A dropped process is killed by its id and reaped, and its children are killed with it.
+//! [`Process`] is any child. It stores the child's standard error for error messages. [`Backend`]
+//! serves a vhost-user socket: [`Backend::ringway_blk`] and [`Backend::storage_daemon`]. A dropped
+//! process is killed by its id and reaped, and its children are killed with it.
 
 mod backend;
 mod find;
@@ -29,14 +29,14 @@ pub use net::RingwayNet;
 pub use port::Port;
 pub use program::{copy_program, write_script};
 
-/// How long a backend may take to get ready or to end. Generous: a loaded machine must not fail a
-/// test.
+/// Deadline for a backend to become ready or to end. It is long, so that no test fails on a loaded
+/// machine.
 pub const PROCESS_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Waits for something of another process that it announces by no event.
+/// Polls until another process has reached a state that no event reports.
 ///
 /// # Panics
-/// If it has not come after [`PROCESS_DEADLINE`].
+/// The state is not reached within [`PROCESS_DEADLINE`].
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PROCESS_DEADLINE;
     while !is_so() {
@@ -45,7 +45,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes of standard error that go into an error message at most.
+/// Most bytes of standard error in an error message.
 const STDERR_BYTES_MAX: u64 = 4096;
 
 /// A child process.
@@ -58,8 +58,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command: standard input empty, standard error kept, standard output as the command
-    /// says.
+    /// Starts a command. Its standard input is empty, its standard error is stored, and its
+    /// standard output goes where the command says.
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be started.
@@ -67,7 +67,7 @@ impl Process {
         Self::spawn(command.stdin(Stdio::null()))
     }
 
-    /// The same with a pipe for its standard input, which [`Process::child`] has.
+    /// Starts a command with a pipe as standard input, which [`Process::child`] contains.
     ///
     /// # Errors
     /// As [`Process::start`].
@@ -87,30 +87,30 @@ impl Process {
         Ok(Self { program, child, pidfd, stderr })
     }
 
-    /// Process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The child itself, for its pipes.
+    /// Returns the child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// A descriptor that becomes readable when the process ends.
+    /// Returns a descriptor that becomes readable when the process ends.
     #[must_use]
     pub fn ended(&self) -> &OwnedFd {
         &self.pidfd
     }
 
-    /// The end of what the process wrote to its standard error.
+    /// Returns the end of the process's standard error.
     pub fn stderr(&mut self) -> String {
         let mut text = Vec::new();
         let read = self.stderr.seek(SeekFrom::End(0)).and_then(|end| {
             self.stderr.seek(SeekFrom::Start(end.saturating_sub(STDERR_BYTES_MAX)))?;
             let n = self.stderr.read_to_end(&mut text)?;
-            // The child shares this file position: leave it at the end.
+            // The child shares this file position, so leave it at the end.
             self.stderr.seek(SeekFrom::End(0))?;
             Ok(n)
         });
@@ -120,7 +120,7 @@ impl Process {
         }
     }
 
-    /// An error about this process, with its last words.
+    /// Returns an error about this process, with the end of its standard error.
     pub fn error(&mut self, what: impl Into<String>) -> Error {
         let stderr = match self.stderr() {
             text if text.is_empty() => "nothing".to_owned(),
@@ -138,7 +138,7 @@ impl Process {
             .map_err(|e| Error::io(format!("cannot signal {}", self.program), e))
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the process.
     ///
     /// # Errors
     /// [`Error::Process`] if it does not end before the deadline.
@@ -150,7 +150,7 @@ impl Process {
         self.child.wait().map_err(|e| Error::io(format!("cannot wait for {program}"), e))
     }
 
-    /// SIGTERM, then waits for a clean end.
+    /// Sends SIGTERM and waits for the end of the process.
     ///
     /// # Errors
     /// [`Error::Process`] if it does not end in time.
@@ -159,34 +159,34 @@ impl Process {
         self.wait(PROCESS_DEADLINE)
     }
 
-    /// SIGKILL, then waits.
+    /// Sends SIGKILL and waits for the end of the process.
     ///
     /// # Errors
-    /// [`Error::Process`] if even that does not end it in time.
+    /// [`Error::Process`] if it does not end in time.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::KILL)?;
         self.wait(PROCESS_DEADLINE)
     }
 
-    /// The worker that it has started, by a descriptor that stays right when the number is used
-    /// again; `None` between the death of one and the start of the next.
+    /// Returns the worker that the process has started, by a descriptor that stays valid when the
+    /// process id is used again. `None` between the death of a worker and the start of the next.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system cannot tell.
+    /// [`Error::Io`] if a system call fails.
     pub fn worker(&self) -> Result<Option<Worker>> {
         let children = children(self.id()).map_err(|e| Error::io("cannot list children", e))?;
         Ok(children.into_iter().next())
     }
 
-    /// Process id of its worker, see [`Process::worker`].
+    /// Returns the process id of its worker, see [`Process::worker`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the system cannot tell.
+    /// [`Error::Io`] if a system call fails.
     pub fn worker_pid(&self) -> Result<Option<u32>> {
         Ok(self.worker()?.map(|worker| worker.pid))
     }
 
-    /// Waits until it has a worker that is not `old`.
+    /// Waits until the process has a worker other than `old`.
     ///
     /// # Errors
     /// [`Error::Process`] if there is none before the deadline.
@@ -198,16 +198,16 @@ impl Process {
                 _ if std::time::Instant::now() > until => {
                     return Err(self.error("started no other worker"));
                 }
-                // Nobody is told of another's children.
+                // No event reports the children of another process.
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     }
 
-    /// False once the process has ended.
+    /// Returns whether the process has not ended.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system cannot tell.
+    /// [`Error::Io`] if a system call fails.
     pub fn is_running(&self) -> Result<bool> {
         Ok(wait_readable(&[self.pidfd.as_fd()], Duration::ZERO)?.is_none())
     }
@@ -215,8 +215,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Stopped, it starts no other child while they are looked for. All of this fails only if
-        // it has ended and was reaped, which is what we want.
+        // A stopped process starts no other child while this searches for its children. All calls
+        // fail only if the process has ended and was reaped, which is the goal.
         let _ = self.signal(Signal::STOP);
         let children = children(self.id()).unwrap_or_default();
         let _ = self.child.kill();
@@ -227,7 +227,7 @@ impl Drop for Process {
     }
 }
 
-/// A child of a process that we have started.
+/// A child of a process that the test has started.
 #[derive(Debug)]
 pub struct Worker {
     pid: u32,
@@ -235,13 +235,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.pid
     }
 
-    /// A descriptor that becomes readable when the process ends.
+    /// Returns a descriptor that becomes readable when the process ends.
     #[must_use]
     pub fn ended(&self) -> &OwnedFd {
         &self.pidfd
@@ -256,10 +256,10 @@ impl Worker {
         pidfd_send_signal(&self.pidfd, signal).map_err(|e| Error::io(at(), e))
     }
 
-    /// SIGKILL, then waits for its end.
+    /// Sends SIGKILL and waits for the end of the process.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system cannot tell.
+    /// [`Error::Io`] if a system call fails.
     pub fn kill(&self) -> Result<()> {
         match self.signal(Signal::KILL) {
             Ok(()) => wait_readable(&[self.pidfd.as_fd()], PROCESS_DEADLINE).map(drop),
@@ -268,14 +268,14 @@ impl Worker {
     }
 }
 
-/// Those whom a process has started and who are there now.
+/// Returns the current children of a process.
 pub(crate) fn children(pid: u32) -> std::io::Result<Vec<Worker>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let listed = std::fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
         for number in listed.split_ascii_whitespace() {
             let Ok(pid) = number.parse::<i32>() else { continue };
-            // One that has ended meanwhile is no child any more.
+            // A process that has ended meanwhile is no longer a child.
             let opened = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
             if let Some(Ok(pidfd)) = opened {
                 found.push(Worker { pid: pid.unsigned_abs(), pidfd });

@@ -10,17 +10,17 @@ use crate::error::Result;
 /// A running `ringway-net`.
 #[derive(Debug)]
 pub struct RingwayNet {
-    /// The process.
+    /// Process of `ringway-net`.
     pub process: Process,
 }
 
 impl RingwayNet {
-    /// Starts one with a port at each of these sockets, and the given options besides; returns when
-    /// they can be connected to.
+    /// Starts `ringway-net` with a port at each of these sockets, and the given options besides.
+    /// Returns when the sockets accept connections.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`] if it is not built, [`crate::Error::Process`] with its message if it
-    /// ends.
+    /// [`crate::Error::Missing`] if it is not built, [`crate::Error::Process`] with its message if
+    /// it ends.
     pub fn start(sockets: &[PathBuf], options: &[&str]) -> Result<Self> {
         let mut command = Command::new(find_binary("ringway-net")?);
         for socket in sockets {

@@ -1,4 +1,4 @@
-//! A port that stays the test's own.
+//! TCP ports that are reserved for a test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -8,8 +8,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 use crate::error::{Error, Result};
 
-/// A TCP port of the loopback interface that nobody is given while this lives. The process under
-/// test can listen on it at any time, since nobody listens here.
+/// A TCP port of the loopback interface that the kernel gives to no other process while this lives.
+/// The process under test can listen on it at any time, because the test does not.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -17,16 +17,16 @@ pub struct Port {
 }
 
 impl Port {
-    /// One that is free.
+    /// Reserves a free port.
     ///
     /// # Errors
-    /// There is none.
+    /// No port is free.
     pub fn hold() -> Result<Self> {
         let (number, held) = held().map_err(|error| Error::io("cannot hold a port", error))?;
         Ok(Self { number, _held: held })
     }
 
-    /// Its number.
+    /// Returns the port number.
     pub fn number(&self) -> u16 {
         self.number
     }

@@ -1,17 +1,17 @@
-//! Programs that a test writes.
+//! Programs that a test writes to disk.
 //!
-//! Another process writes them: this one forks in other tests meanwhile, and the kernel executes no
-//! file that a fork still holds open for writing.
+//! Another process writes them. The test process forks in other tests meanwhile, and the kernel
+//! executes no file that a forked process still has open for writing.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::error::{Error, Result};
 
-/// Writes a program at `path` that is a shell script.
+/// Writes a shell script as a program at `path`.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$2" && chmod 755 "$2""#;
     run(Command::new("sh").args(["-c", write, "sh", text]).arg(path))
@@ -20,7 +20,7 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 /// Copies a program.
 ///
 /// # Errors
-/// It cannot be copied.
+/// The file cannot be copied.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg(from).arg(to))
 }

@@ -5,7 +5,7 @@
 pub struct BlkConfig {
     /// Size in sectors of 512 bytes.
     pub capacity_sectors: u64,
-    /// Data segments of one request at most.
+    /// Most data segments of one request.
     pub seg_max: u32,
     /// Block size in bytes.
     pub blk_size: u32,
@@ -13,29 +13,29 @@ pub struct BlkConfig {
     pub physical_block_exp: u8,
     /// Smallest efficient request, in blocks.
     pub min_io_blocks: u16,
-    /// Best request, in blocks.
+    /// Optimal request size, in blocks.
     pub opt_io_blocks: u32,
-    /// Queues.
+    /// Number of queues.
     pub num_queues: u16,
-    /// Sectors of one discard range at most.
+    /// Most sectors of one discard range.
     pub max_discard_sectors: u32,
-    /// Ranges of one discard at most.
+    /// Most ranges of one discard.
     pub max_discard_seg: u32,
     /// Alignment of discards, in sectors.
     pub discard_sector_alignment: u32,
-    /// Sectors of one write-zeroes range at most.
+    /// Most sectors of one write-zeroes range.
     pub max_write_zeroes_sectors: u32,
-    /// Ranges of one write-zeroes at most.
+    /// Most ranges of one write-zeroes.
     pub max_write_zeroes_seg: u32,
-    /// Write-zeroes may unmap.
+    /// True if write-zeroes may unmap.
     pub write_zeroes_may_unmap: bool,
 }
 
 impl BlkConfig {
-    /// Bytes of the structure as every front-end asks for it.
+    /// Bytes of the structure as every front-end requests it.
     pub const BYTES: u32 = 60;
 
-    /// Parses little-endian fields; what is missing at the end reads as zero.
+    /// Parses little-endian fields. Fields missing at the end read as zero.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);

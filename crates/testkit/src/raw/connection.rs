@@ -1,4 +1,4 @@
-//! The socket: bytes and descriptors in, bytes and descriptors out, every wait with a deadline.
+//! Socket of a front-end: bytes and descriptors in both directions, every wait with a deadline.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -15,31 +15,30 @@ use rustix::net::{
 use super::wire::{HEADER_BYTES, Message, Request, flags};
 use crate::error::{Error, Result};
 
-/// How long an answer may take unless the test says otherwise. Generous: a loaded machine must not
-/// fail a test.
+/// Default deadline for a reply. It is long, so that no test fails on a loaded machine.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Descriptors in one message at most: the kernel's limit is higher, the protocol needs 8.
+/// Most descriptors in one message. The kernel's limit is higher; the protocol needs 8.
 const FDS_MAX: usize = 32;
 
-/// The largest answer that is read; the protocol's answers are far smaller.
+/// Largest reply that is read, in bytes. The protocol's replies are far smaller.
 const ANSWER_BYTES_MAX: u32 = 64 * 1024;
 
 /// A message that the backend sent.
 #[derive(Debug)]
 pub struct BackendReply {
-    /// Request number that it answers, or its own on the backend channel.
+    /// Number of the request to which this is the reply, or of a request on the backend channel.
     pub request: Request,
     /// Flags field.
     pub flags: u32,
     /// Payload.
     pub payload: Vec<u8>,
-    /// Descriptors that came along.
+    /// Descriptors received with the message.
     pub fds: Vec<OwnedFd>,
 }
 
 impl BackendReply {
-    /// The payload as one 64-bit value.
+    /// Returns the payload as one 64-bit value.
     ///
     /// # Errors
     /// [`Error::Reply`] if the payload has another size.
@@ -53,7 +52,7 @@ impl BackendReply {
         }
     }
 
-    /// True if the reply flag is set.
+    /// Returns whether the reply flag is set.
     #[must_use]
     pub fn is_reply(&self) -> bool {
         self.flags & flags::REPLY != 0
@@ -71,14 +70,14 @@ impl Connection {
     /// Connects to a listening backend.
     ///
     /// # Errors
-    /// [`Error::Io`] if nobody listens there.
+    /// [`Error::Io`] if no process listens there.
     pub fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path)
             .map_err(|e| Error::io(format!("cannot connect to {}", path.display()), e))?;
         Self::from_stream(stream)
     }
 
-    /// Takes a socket that is already connected.
+    /// Wraps a socket that is already connected.
     ///
     /// # Errors
     /// [`Error::Io`] if no deadline can be set on it.
@@ -88,7 +87,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Changes how long an answer may take.
+    /// Changes the deadline for replies.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses (a zero duration).
@@ -100,18 +99,19 @@ impl Connection {
             .map_err(|e| Error::io("cannot set the socket's deadline", e))
     }
 
-    /// Sends a message as it is.
+    /// Sends a message unchanged.
     ///
     /// # Errors
-    /// [`Error::Io`] if the socket does not take it.
+    /// [`Error::Io`] if the socket does not accept it.
     pub fn send(&mut self, message: &Message<'_>) -> Result<()> {
         self.send_bytes(&message.encode(), &message.fds)
     }
 
-    /// Sends any bytes with any descriptors; the descriptors go with the first byte.
+    /// Sends any bytes with any descriptors, which go with the first byte.
     ///
     /// # Errors
-    /// [`Error::Io`] if the socket does not take them, [`Error::Full`] for more than 32 descriptors.
+    /// [`Error::Io`] if the socket does not accept them, [`Error::Full`] for more than 32
+    /// descriptors.
     pub fn send_bytes(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -187,7 +187,7 @@ impl Connection {
         Error::Timeout { what: what.to_owned(), after_ms: self.deadline.as_millis() }
     }
 
-    /// Waits until the backend closes the connection; answers that arrive before are thrown away.
+    /// Waits until the backend closes the connection. Discards replies that arrive before.
     ///
     /// # Errors
     /// [`Error::Timeout`] if it stays open.
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Ends our sending side: the backend reads an end of file, we can still receive.
+    /// Shuts down the sending side. The backend reads an end of file; the test can still receive.
     ///
     /// # Errors
     /// [`Error::Io`] if the socket is no longer connected.

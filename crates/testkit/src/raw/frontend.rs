@@ -1,4 +1,4 @@
-//! The protocol's messages as methods. Each sends what it is told, right or wrong.
+//! Messages of the protocol as methods. Each method sends its arguments unchecked, right or wrong.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -8,25 +8,25 @@ use super::memory::{Region, SharedMemory};
 use super::wire::{Message, Request, VRING_NO_FD, feature, protocol};
 use crate::error::{Error, Result};
 
-/// What was offered and what was taken.
+/// Offered and acknowledged features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Virtio features of the backend.
+    /// Virtio features that the backend offers.
     pub offered: u64,
-    /// Virtio features in force.
+    /// Acknowledged virtio features.
     pub features: u64,
-    /// Protocol features of the backend.
+    /// Protocol features that the backend offers.
     pub protocol_offered: u64,
-    /// Protocol features in force.
+    /// Acknowledged protocol features.
     pub protocol: u64,
 }
 
-/// The ring addresses of SET_VRING_ADDR, in user addresses.
+/// Ring addresses of SET_VRING_ADDR, in user addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VringAddr {
-    /// Queue.
+    /// Queue index.
     pub index: u32,
-    /// 1 = log writes to the used ring.
+    /// Flags; 1 = log writes to the used ring.
     pub flags: u32,
     /// Descriptor table.
     pub desc: u64,
@@ -38,51 +38,51 @@ pub struct VringAddr {
     pub log: u64,
 }
 
-/// An in-flight region, as messages describe it and its front-end keeps it.
+/// An in-flight region, as messages describe it and the front-end stores it.
 #[derive(Debug)]
 pub struct InflightArea {
-    /// The file.
+    /// File of the region.
     pub fd: OwnedFd,
     /// Bytes of the region.
     pub mmap_size: u64,
-    /// Its first byte in the file.
+    /// Offset of the region in the file, in bytes.
     pub mmap_offset: u64,
-    /// Queues that it is for.
+    /// Number of queues in the region.
     pub queues: u16,
-    /// Descriptors of each.
+    /// Descriptors of each queue.
     pub queue_size: u16,
 }
 
-/// The payload of both in-flight messages, with the padding that QEMU's compiler adds.
+/// Returns the payload of both in-flight messages, with the padding that QEMU's compiler adds.
 fn inflight_payload(size: u64, offset: u64, queues: u16, queue_size: u16) -> Vec<u8> {
     let mut bytes = [size, offset].map(u64::to_ne_bytes).concat();
     bytes.extend([queues, queue_size, 0, 0].map(u16::to_ne_bytes).concat());
     bytes
 }
 
-/// The front-end end of a vhost-user socket.
+/// Front-end side of a vhost-user socket.
 #[derive(Debug)]
 pub struct Frontend {
-    /// The socket, for whatever has no method here.
+    /// Connection, for messages without a method here.
     pub connection: Connection,
-    /// True asks for an acknowledgement of every message that has no answer of its own, and checks
-    /// it. [`Frontend::negotiate`] sets it when REPLY_ACK is in force.
+    /// True to request and check an acknowledgement of every message without a reply of its own.
+    /// [`Frontend::negotiate`] sets it if REPLY_ACK was acknowledged.
     pub acks: bool,
 }
 
 impl Frontend {
-    /// Connects; sends nothing yet.
+    /// Connects. Sends nothing yet.
     ///
     /// # Errors
-    /// [`Error::Io`] if nobody listens.
+    /// [`Error::Io`] if no process listens.
     pub fn connect(path: &Path) -> Result<Self> {
         Ok(Self { connection: Connection::connect(path)?, acks: false })
     }
 
-    /// Sends a message and waits for its answer.
+    /// Sends a message and waits for its reply.
     ///
     /// # Errors
-    /// As [`Connection::recv`], and [`Error::Reply`] if something else is answered.
+    /// As [`Connection::recv`], and [`Error::Reply`] if another request is replied to.
     pub fn ask(&mut self, message: &Message<'_>) -> Result<BackendReply> {
         self.connection.send(message)?;
         let backend_reply = self.connection.recv(&message.request.name())?;
@@ -94,7 +94,7 @@ impl Frontend {
         Err(Error::Reply { request: message.request.name(), what })
     }
 
-    /// Sends a message that has no answer; with [`Frontend::acks`] its acknowledgement is checked.
+    /// Sends a message that has no reply. With [`Frontend::acks`] checks its acknowledgement.
     ///
     /// # Errors
     /// [`Error::Refused`] if the backend acknowledges with another value than 0.
@@ -124,7 +124,7 @@ impl Frontend {
         self.tell(Message::new(request).u64(value))
     }
 
-    /// GET_FEATURES as a barrier: every earlier message has been handled when it returns.
+    /// Sends GET_FEATURES as a barrier: when this returns, all earlier messages are handled.
     ///
     /// # Errors
     /// As [`Frontend::ask`].
@@ -132,7 +132,8 @@ impl Frontend {
         self.get_u64(Request::GET_FEATURES).map(drop)
     }
 
-    /// Owner, features and protocol features, in QEMU's order; takes what is offered and wanted.
+    /// Sends owner, features and protocol features, in QEMU's order. Acknowledges the requested
+    /// features that are offered.
     ///
     /// # Errors
     /// As [`Frontend::ask`] and [`Frontend::tell`].
@@ -152,7 +153,7 @@ impl Frontend {
         Ok(Negotiated { offered, features: taken, protocol_offered, protocol })
     }
 
-    /// SET_MEM_TABLE with the memory's regions, one descriptor each.
+    /// Sends SET_MEM_TABLE with the memory's regions, one descriptor each.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -164,7 +165,7 @@ impl Frontend {
         self.tell(Message { fds, ..message })
     }
 
-    /// ADD_MEM_REG for each of the memory's regions.
+    /// Sends ADD_MEM_REG for each of the memory's regions.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -175,7 +176,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// ADD_MEM_REG for one region.
+    /// Sends ADD_MEM_REG for one region.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -184,7 +185,7 @@ impl Frontend {
         self.tell(message.fd(fd))
     }
 
-    /// REM_MEM_REG for one region.
+    /// Sends REM_MEM_REG for one region.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -192,10 +193,10 @@ impl Frontend {
         self.tell(Message::new(Request::REM_MEM_REG).u64(0).bytes(&region.encode()))
     }
 
-    /// GET_INFLIGHT_FD: asks for a fresh region.
+    /// Sends GET_INFLIGHT_FD, which requests a fresh region.
     ///
     /// # Errors
-    /// [`Error::Reply`] if there is none, or it is not for these queues.
+    /// [`Error::Reply`] if there is none, or it is for other queues.
     pub fn get_inflight(&mut self, queues: u16, queue_size: u16) -> Result<InflightArea> {
         let request = Request::GET_INFLIGHT_FD;
         let payload = inflight_payload(0, 0, queues, queue_size);
@@ -217,7 +218,7 @@ impl Frontend {
         }
     }
 
-    /// SET_INFLIGHT_FD.
+    /// Sends SET_INFLIGHT_FD.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -227,7 +228,7 @@ impl Frontend {
         self.tell(Message::new(Request::SET_INFLIGHT_FD).bytes(&payload).fd(fd.as_fd()))
     }
 
-    /// SET_VRING_NUM, SET_VRING_BASE or SET_VRING_ENABLE: an index and a number.
+    /// Sends SET_VRING_NUM, SET_VRING_BASE or SET_VRING_ENABLE: an index and a number.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -235,7 +236,7 @@ impl Frontend {
         self.tell(Message::new(request).u32(index).u32(num))
     }
 
-    /// SET_VRING_ADDR.
+    /// Sends SET_VRING_ADDR.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -244,7 +245,8 @@ impl Frontend {
         self.tell(message.u64(addr.desc).u64(addr.used).u64(addr.avail).u64(addr.log))
     }
 
-    /// SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR; without a descriptor the "none" bit is set.
+    /// Sends SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR. Without a descriptor sets the "none"
+    /// bit.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -260,7 +262,7 @@ impl Frontend {
         self.tell(message)
     }
 
-    /// GET_VRING_BASE: stops the ring and tells its next available index.
+    /// Sends GET_VRING_BASE, which stops the ring. Returns its next available index.
     ///
     /// # Errors
     /// As [`Frontend::ask`].
@@ -270,10 +272,11 @@ impl Frontend {
         Ok(u32::from_ne_bytes([both[4], both[5], both[6], both[7]]))
     }
 
-    /// GET_CONFIG of `len` bytes from the start; an empty answer (the protocol's "no") is an error.
+    /// Sends GET_CONFIG of `len` bytes from the start. An empty reply (the protocol's "no") is an
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Reply`] if another size is answered.
+    /// [`Error::Reply`] if the reply has another size.
     pub fn get_config(&mut self, len: u32) -> Result<Vec<u8>> {
         let message = Message::new(Request::GET_CONFIG).u32(0).u32(len).u32(0);
         let backend_reply = self.ask(&message.bytes(&vec![0; len as usize]))?;
@@ -284,7 +287,7 @@ impl Frontend {
         Ok(backend_reply.payload[12..].to_vec())
     }
 
-    /// SET_CONFIG at an offset.
+    /// Sends SET_CONFIG at an offset.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -294,7 +297,7 @@ impl Frontend {
     }
 }
 
-/// A SET_MEM_TABLE message with any count and regions, without descriptors.
+/// Returns a SET_MEM_TABLE message with any count and regions, without descriptors.
 #[must_use]
 pub fn mem_table(count: u32, regions: &[Region]) -> Message<'static> {
     let empty = Message::new(Request::SET_MEM_TABLE).u32(count).u32(0);

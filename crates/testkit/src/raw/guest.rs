@@ -1,4 +1,4 @@
-//! A guest in a few lines: connect, negotiate, share memory, start queues, run requests.
+//! A simple guest: connects, negotiates, shares memory, starts queues, runs requests.
 
 mod requests;
 
@@ -17,29 +17,29 @@ use super::ring::{SplitRing, Used};
 use super::wire::{Request, feature, protocol};
 use crate::error::{Error, Result};
 
-/// How the memory is described to the backend.
+/// Messages that describe the memory to the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBy {
-    /// One SET_MEM_TABLE, as QEMU and User-Mode Linux do.
+    /// A single SET_MEM_TABLE, as from QEMU and User-Mode Linux.
     Table,
     /// ADD_MEM_REG for each region.
     Slots,
 }
 
-/// What the guest looks like. Change what the test needs, keep the rest of the default.
+/// Parameters of a guest. Change the fields that the test needs, and keep the other defaults.
 #[derive(Debug)]
 pub struct Setup {
-    /// Queues to start.
+    /// Number of queues to start.
     pub queues: u16,
     /// Descriptors of each queue.
     pub queue_size: u16,
-    /// Virtio features to accept where offered.
+    /// Virtio features to accept if offered.
     pub features: u64,
-    /// Protocol features to accept where offered.
+    /// Protocol features to accept if offered.
     pub protocol: u64,
-    /// How memory is announced.
+    /// Messages that describe the memory.
     pub memory_by: MemoryBy,
-    /// Shared memory in bytes.
+    /// Size of the shared memory in bytes.
     pub memory_bytes: u64,
 }
 
@@ -59,43 +59,43 @@ impl Default for Setup {
 /// A started queue.
 #[derive(Debug)]
 pub struct Queue {
-    /// The ring.
+    /// Ring of the queue.
     pub ring: SplitRing,
-    /// Tells the backend of new requests.
+    /// Eventfd that notifies the backend of new requests.
     pub kick: OwnedFd,
-    /// Tells us of completions.
+    /// Eventfd with which the backend notifies of completions.
     pub call: OwnedFd,
-    /// Tells us that the backend gave the queue up.
+    /// Eventfd with which the backend reports that the queue has failed.
     pub err: OwnedFd,
-    /// Kicks that we sent.
+    /// Number of kicks sent.
     pub kicks: u64,
-    /// Calls that we received, as the eventfd counted them.
+    /// Number of calls received, as the eventfd counted them.
     pub calls: u64,
 }
 
-/// What a wait ended with.
+/// Event that ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEvent {
-    /// A used element.
+    /// The backend published a used element.
     Used(Used),
     /// The backend signalled the queue's error descriptor.
     QueueError,
     /// The backend closed the connection.
     Closed,
-    /// Nothing until the deadline.
+    /// Nothing happened until the deadline.
     Silent,
 }
 
 /// A connected front-end with memory and queues.
 #[derive(Debug)]
 pub struct Guest {
-    /// The protocol's side.
+    /// Connection to the backend.
     pub frontend: Frontend,
-    /// What is in force.
+    /// Negotiated features.
     pub negotiated: Negotiated,
-    /// The shared memory.
+    /// Memory shared with the backend.
     pub memory: SharedMemory,
-    /// The queues.
+    /// Started queues.
     pub queues: Vec<Queue>,
 }
 
@@ -103,16 +103,16 @@ impl Guest {
     /// Connects and starts the queues.
     ///
     /// # Errors
-    /// Whatever the first failing step gives.
+    /// The error of the first step that fails.
     pub fn start(path: &Path, setup: &Setup) -> Result<Self> {
         let memory = SharedMemory::new(setup.memory_bytes)?;
         Self::start_with(Frontend::connect(path)?, memory, setup)
     }
 
-    /// The same on a given connection and memory.
+    /// Starts the queues on a given connection and memory.
     ///
     /// # Errors
-    /// Whatever the first failing step gives.
+    /// The error of the first step that fails.
     pub fn start_with(mut frontend: Frontend, memory: SharedMemory, setup: &Setup) -> Result<Self> {
         let negotiated = frontend.negotiate(setup.features, setup.protocol)?;
         match setup.memory_by {
@@ -135,7 +135,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Hands a queue to the backend, from available index `base`, and enables it.
+    /// Starts a queue in the backend at available index `base`, and enables it.
     ///
     /// # Errors
     /// As [`Frontend::tell`].
@@ -162,7 +162,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Stops a queue; gives the available index at which the backend would go on.
+    /// Stops a queue. Returns the available index at which the backend would continue.
     ///
     /// # Errors
     /// As [`Frontend::get_vring_base`].
@@ -182,7 +182,7 @@ impl Guest {
         self.frontend.get_config(BlkConfig::BYTES).map(|bytes| BlkConfig::parse(&bytes))
     }
 
-    /// Kicks, needed or not.
+    /// Kicks, whether or not the backend wants it.
     ///
     /// # Errors
     /// [`Error::Io`] if the eventfd fails.
@@ -194,7 +194,7 @@ impl Guest {
             .map_err(|e| Error::io("cannot kick", e))
     }
 
-    /// Waits for the next used element of a queue, asleep on call, error and socket.
+    /// Waits for the next used element of a queue. Sleeps on call, error and socket.
     ///
     /// # Errors
     /// [`Error::Io`] if a descriptor fails.
@@ -222,17 +222,17 @@ fn index_u32(queue: usize) -> u32 {
     u32::try_from(queue).unwrap_or(u32::MAX)
 }
 
-/// A new non-blocking eventfd.
+/// Creates a non-blocking eventfd.
 ///
 /// # Errors
-/// [`Error::Io`] if the system has none.
+/// [`Error::Io`] if the system call fails.
 pub fn event_fd() -> Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|e| Error::io("cannot create an eventfd", e))
 }
 
-/// Sleeps until one of the descriptors is readable or hung up; gives the first such, `None` past
-/// the deadline.
+/// Sleeps until one of the descriptors is readable or hung up. Returns the index of the first one,
+/// or `None` past the deadline.
 ///
 /// # Errors
 /// [`Error::Io`] if the wait fails.
@@ -252,7 +252,7 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], deadline: Duration) -> Result<Optio
     }
 }
 
-/// Reads an eventfd's count; 0 if it was not signalled.
+/// Reads an eventfd's count. Returns 0 if it was not signalled.
 ///
 /// # Errors
 /// [`Error::Io`] if the descriptor fails.

@@ -1,7 +1,7 @@
-//! The catalogue of bad messages and descriptors that a front-end can send.
+//! Catalogue of bad messages and descriptors that a front-end can send.
 //!
-//! Each entry goes over a fresh connection. A backend may refuse it (by acknowledgement where asked
-//! for) or close this connection; it must not die, and must serve the next front-end.
+//! Each entry goes over a fresh connection. A backend may refuse it (by an acknowledgement if one
+//! was requested) or close this connection. It must not die, and must serve the next front-end.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,24 +11,24 @@ use super::memory::{FILE_BASE, GUEST_BASE, Region, SharedMemory, USER_BASE};
 use super::wire::{HEADER_BYTES, Message, Request, flags, protocol};
 use crate::error::{Error, Result};
 
-/// One bad thing to send.
+/// A hostile message, or sequence of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hostile {
-    /// Nothing: connect and leave.
+    /// No message: connect and disconnect.
     Nothing,
-    /// Half a header, then the end.
+    /// Half a header, then a disconnect.
     HalfHeader,
-    /// A header that claims 8 bytes, with 3 of them, then the end.
+    /// A header that claims 8 bytes, with 3 of them, then a disconnect.
     HalfPayload,
     /// A header that claims 4 GiB less one.
     HugeSize,
     /// Version 2.
     WrongVersion,
-    /// A payload where none belongs.
+    /// A payload on a request that has none.
     UnexpectedPayload,
     /// A payload that is too short for its request.
     ShortPayload,
-    /// A request number that nobody defined, acknowledgement wanted.
+    /// A request number that is not defined, with an acknowledgement requested.
     UnknownRequest,
     /// Features that were not offered.
     UnofferedFeatures,
@@ -46,11 +46,11 @@ pub enum Hostile {
     RegionWraps,
     /// A region of length zero.
     EmptyRegion,
-    /// A region whose file offset is not on a page.
+    /// A region whose file offset is not a multiple of the page size.
     UnalignedOffset,
     /// A region backed by a pipe.
     PipeAsMemory,
-    /// More regions than a backend can want.
+    /// More regions than any backend accepts.
     TooManyRegions,
     /// A queue index past all queues.
     QueueOutOfRange,
@@ -68,9 +68,9 @@ pub enum Hostile {
     FileAsKick,
     /// A kick message without descriptor and without the "none" bit.
     KickWithoutFd,
-    /// Four descriptors where one belongs.
+    /// Four descriptors instead of one.
     TooManyFds,
-    /// Descriptors on a message that takes none.
+    /// Descriptors on a message that carries none.
     StrayFds,
     /// ENABLE of a queue that was never set up.
     EnableUnset,
@@ -82,12 +82,12 @@ pub enum Hostile {
     ConfigHuge,
     /// SET_CONFIG of the read-only capacity.
     ConfigWrite,
-    /// An acknowledgement that nobody asked for.
+    /// An acknowledgement that the backend did not request.
     StrayReply,
 }
 
 impl Hostile {
-    /// Every entry.
+    /// All entries.
     pub const ALL: [Self; 35] = {
         use Hostile::*;
         [
@@ -129,11 +129,11 @@ impl Hostile {
         ]
     };
 
-    /// Sends the entry, then asks for the features, and tells how the backend took it. What needs a
-    /// negotiated session negotiates first.
+    /// Sends the entry, then requests the features, and returns the backend's reaction. Negotiates
+    /// first if the entry needs a negotiated session.
     ///
     /// # Errors
-    /// Only what goes wrong on our side, and a backend that neither answers nor closes.
+    /// A failure on the test's side, or a backend that neither replies nor closes.
     pub fn send(self, frontend: &mut Frontend) -> Result<HostileOutcome> {
         if !self.breaks_framing() {
             frontend.negotiate(u64::MAX, protocol::ALL_KNOWN)?;
@@ -157,8 +157,8 @@ impl Hostile {
         }
     }
 
-    /// It is no message, so that the backend cannot know where the next one begins. These come before
-    /// anything is negotiated.
+    /// Returns whether the entry is no message, so that the backend cannot find the next message.
+    /// These entries come before any negotiation.
     pub fn breaks_framing(self) -> bool {
         use Hostile::*;
         matches!(self, Nothing | HalfHeader | HalfPayload | HugeSize | WrongVersion | StrayReply)
@@ -291,14 +291,14 @@ impl Hostile {
     }
 }
 
-/// How a backend took a hostile message.
+/// Reaction of a backend to a hostile message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostileOutcome {
-    /// It was ignored or accepted; the session goes on.
+    /// The backend ignored or accepted it; the session continues.
     Swallowed,
-    /// It was refused; the session goes on.
+    /// The backend refused it; the session continues.
     Refused,
-    /// The connection was closed.
+    /// The backend closed the connection.
     Closed,
 }
 

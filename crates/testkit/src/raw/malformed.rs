@@ -1,8 +1,8 @@
-//! The catalogue of broken requests and rings that a guest can make.
+//! Catalogue of broken requests and rings that a guest can make.
 //!
-//! Each entry lays itself out in a guest's memory, and says what a backend may answer. The rule: a
-//! request whose header and status byte can be found fails with a status; anything else may end the
-//! queue, but is never a success, and no other queue or session notices.
+//! Each entry writes itself into a guest's memory, and defines what a backend may do. If header and
+//! status byte can be found, the request must fail with a status. Anything else may end the queue,
+//! but must never succeed. No other queue or session may notice.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -24,20 +24,20 @@ use super::request::{HEADER_BYTES, Placed, Request, kind, status};
 use super::ring::{DESC_INDIRECT, DESC_NEXT, Desc, SplitRing, link};
 use crate::error::Result;
 
-/// Descriptors of an overlong chain. Linux makes chains longer than the queue, so backends allow that,
-/// up to 1024 descriptors; more than these nobody needs.
+/// Descriptors of an overlong chain. Linux makes chains longer than the queue, so backends allow up
+/// to 1024 descriptors. No driver needs as many as these.
 pub const OVERLONG: usize = 1100;
 
-/// One way to be wrong.
+/// A malformed request or ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// The data descriptor's next is itself.
+    /// The data descriptor links to itself.
     SelfLoop,
-    /// The last descriptor leads back to the first.
+    /// The last descriptor links to the first.
     LongLoop,
     /// An indirect table whose descriptors loop.
     IndirectLoop,
-    /// A chain of [`OVERLONG`] descriptors, by an indirect table.
+    /// A chain of [`OVERLONG`] descriptors, in an indirect table.
     OverlongIndirect,
     /// Data past the end of all memory.
     DataOutside,
@@ -57,13 +57,13 @@ pub enum Malformed {
     HugeLength,
     /// Eight bytes of header.
     ShortHeader,
-    /// Header in a buffer that the device shall write.
+    /// Header in a buffer that the device is to write.
     WritableHeader,
-    /// No descriptor at all that the device may write.
+    /// No descriptor that the device may write.
     NoStatus,
     /// A status byte that the device may only read.
     ReadOnlyStatus,
-    /// Only a status byte.
+    /// No header, only a status byte.
     NoHeader,
     /// A readable descriptor after a writable one.
     ReadableAfterWritable,
@@ -79,7 +79,7 @@ pub enum Malformed {
     SectorWrap,
     /// Data of 513 bytes.
     UnevenData,
-    /// A request type that nobody defined.
+    /// A request type that is not defined.
     UnknownType,
     /// GET_ID with a buffer of 4 bytes.
     ShortId,
@@ -95,7 +95,7 @@ pub enum Malformed {
     WriteZeroesPastEnd,
     /// WRITE_ZEROES with reserved flags.
     WriteZeroesFlags,
-    /// The available ring names a head past the table.
+    /// The available ring contains a head past the table.
     HeadOutOfRange,
     /// A descriptor's next is past the table.
     NextOutOfRange,
@@ -105,7 +105,7 @@ pub enum Malformed {
     IndexBack,
     /// An indirect descriptor inside an indirect table.
     IndirectNested,
-    /// A descriptor that is indirect and goes on.
+    /// An indirect descriptor with a next flag.
     IndirectWithNext,
     /// An indirect table of 24 bytes.
     IndirectUneven,
@@ -113,33 +113,33 @@ pub enum Malformed {
     IndirectEmpty,
     /// An indirect table outside memory.
     IndirectOutside,
-    /// An indirect table whose first descriptor leads outside of it.
+    /// An indirect table whose first descriptor links outside of it.
     IndirectNextOutside,
 }
 
-/// What a backend may do.
+/// Allowed reactions of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// The request completes with one of these statuses.
     Status(&'static [u8]),
-    /// Anything but success: an error status, a used element without status, a signalled queue
-    /// error, a closed connection, or silence.
+    /// The request does not succeed. Allowed are an error status, a used element without status, a
+    /// signalled queue error, a closed connection, and silence.
     NoSuccess,
-    /// Wrong, but harmless: success is allowed too.
+    /// The entry is wrong but harmless. Success is allowed too.
     Survives,
 }
 
-/// What a backend did.
+/// Reaction of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// How the wait ended.
+    /// Event that ended the wait.
     pub event: WaitEvent,
-    /// The status byte, if the device wrote it.
+    /// Status byte, if the device wrote it.
     pub status: Option<u8>,
 }
 
 impl Expect {
-    /// True if the outcome is allowed.
+    /// Returns whether the outcome is allowed.
     #[must_use]
     pub fn accepts(&self, outcome: &Outcome) -> bool {
         match self {
@@ -158,7 +158,7 @@ const FAILED_OR_UNSUPPORTED: Expect = Expect::Status(&[status::IOERR, status::UN
 const UNSUPPORTED: Expect = Expect::Status(&[status::UNSUPP]);
 
 impl Malformed {
-    /// Every entry.
+    /// All entries.
     pub const ALL: [Self; 42] = {
         use Malformed::*;
         [
@@ -207,7 +207,7 @@ impl Malformed {
         ]
     };
 
-    /// What a backend may answer.
+    /// Returns the allowed reactions of a backend.
     #[must_use]
     pub fn expect(self) -> Expect {
         use Malformed::*;
@@ -221,11 +221,11 @@ impl Malformed {
         }
     }
 
-    /// Lays the entry out on a queue, kicks, and waits at most `deadline` for an end. An idle,
-    /// well-working queue is expected.
+    /// Writes the entry to a queue, kicks, and waits at most `deadline` for a reaction. The queue
+    /// must be idle and work well.
     ///
     /// # Errors
-    /// Only what goes wrong on our side; the backend's reaction is the [`Outcome`].
+    /// A failure on the test's side. The backend's reaction is the [`Outcome`].
     pub fn inflict(self, guest: &mut Guest, queue: usize, deadline: Duration) -> Result<Outcome> {
         let sectors = match guest.config() {
             Ok(config) => config.capacity_sectors,
@@ -239,7 +239,7 @@ impl Malformed {
         Ok(Outcome { event, status: (byte != status::UNTOUCHED).then_some(byte) })
     }
 
-    /// The request that is then bent; for the last group it is wrong by itself.
+    /// Returns the request to be malformed. For the last group the request itself is wrong.
     fn request(self, sectors: u64) -> Request {
         use Malformed::*;
         match self {
@@ -263,7 +263,7 @@ impl Malformed {
         }
     }
 
-    /// Puts the bent request on the ring and publishes it.
+    /// Puts the malformed request on the ring and publishes it.
     fn lay_out(self, guest: &mut Guest, queue: usize, placed: &Placed) -> Result<()> {
         use Malformed::*;
         let memory = &mut guest.memory;
@@ -294,7 +294,8 @@ impl Malformed {
         }
     }
 
-    /// Descriptors of a direct chain, not linked yet; `outside` is an address that nobody has.
+    /// Returns the descriptors of a direct chain, not linked yet. `outside` is an address outside
+    /// of all memory.
     fn bend(self, placed: &Placed, outside: u64) -> Vec<Desc> {
         use Malformed::*;
         let mut descs = placed.descs();
@@ -318,7 +319,7 @@ impl Malformed {
         descs
     }
 
-    /// The chain on the ring for the entries about indirect tables.
+    /// Builds the chain on the ring for the entries about indirect tables.
     fn indirect(
         self,
         memory: &mut super::memory::SharedMemory,

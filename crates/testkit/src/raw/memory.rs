@@ -1,8 +1,8 @@
-//! Memory that a test shares with the backend: a memfd, used by plain reads and writes.
+//! Memory that a test shares with the backend: a memfd, accessed by plain reads and writes.
 //!
-//! Nothing is mapped on our side, so no test needs `unsafe`: the kernel keeps `pread`/`pwrite` on a
-//! memfd and the backend's mapping coherent. Guest, user and file addresses of the default region
-//! all differ, so that a backend that confuses them is found out.
+//! The test maps nothing, so it needs no `unsafe`. The kernel keeps `pread`/`pwrite` on a memfd
+//! coherent with the backend's mapping. Guest, user and file addresses of the default region all
+//! differ, so that a test detects a backend that confuses them.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// Guest address of the default region.
 pub const GUEST_BASE: u64 = 0x10_0000;
-/// User address of the default region: what SET_VRING_ADDR speaks in.
+/// User address of the default region, the address space of SET_VRING_ADDR.
 pub const USER_BASE: u64 = 0x7f00_0000_0000;
 /// Offset of the default region in the memfd.
 pub const FILE_BASE: u64 = 0x1000;
@@ -28,12 +28,12 @@ pub struct Region {
     pub size: u64,
     /// Address in the front-end's address space.
     pub user_addr: u64,
-    /// Where the region starts in the file.
+    /// Offset of the region in the file.
     pub mmap_offset: u64,
 }
 
 impl Region {
-    /// The region's 32 bytes in a message.
+    /// Returns the region's 32 bytes in a message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         [self.guest_addr, self.size, self.user_addr, self.mmap_offset]
@@ -42,14 +42,14 @@ impl Region {
             .collect()
     }
 
-    /// First guest address past the region.
+    /// Returns the first guest address past the region.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.guest_addr.saturating_add(self.size)
     }
 }
 
-/// Guest memory: a memfd and the regions in it. Allocation only grows; a test is short.
+/// Guest memory: a memfd and the regions in it. Allocations only grow, because a test is short.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: File,
@@ -58,7 +58,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// One region of `size` bytes at [`GUEST_BASE`].
+    /// Creates one region of `size` bytes at [`GUEST_BASE`].
     ///
     /// # Errors
     /// [`Error::Io`] if the system has no memory for it.
@@ -67,7 +67,8 @@ impl SharedMemory {
         Self::with_regions(vec![Region { guest_addr, size, user_addr, mmap_offset }])
     }
 
-    /// Any regions, also overlapping or absurd ones; the file reaches to the end of the last.
+    /// Creates any regions, also overlapping or impossible ones. The file ends with the last of
+    /// them.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be that large.
@@ -81,19 +82,19 @@ impl SharedMemory {
         Ok(Self { file, regions, used_bytes })
     }
 
-    /// The regions.
+    /// Returns the regions.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// First guest address past all regions: a good "outside".
+    /// Returns the first guest address past all regions, which is outside of memory.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.regions.iter().map(Region::end).max().unwrap_or(0)
     }
 
-    /// Takes `len` bytes from the first region; they are zero unless released memory is used again.
+    /// Allocates `len` bytes in the first region. They are zero unless they were released before.
     ///
     /// # Errors
     /// [`Error::Full`] if they do not fit.
@@ -101,7 +102,7 @@ impl SharedMemory {
         self.alloc_in(0, len, align)
     }
 
-    /// Takes `len` bytes from a region; `align` is a power of two.
+    /// Allocates `len` bytes in a region; `align` is a power of two.
     ///
     /// # Errors
     /// [`Error::Full`] if they do not fit or there is no such region.
@@ -115,24 +116,24 @@ impl SharedMemory {
         Ok(start)
     }
 
-    /// How much of the first region is taken; see [`SharedMemory::release`].
+    /// Returns the number of bytes allocated in the first region; see [`SharedMemory::release`].
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.used_bytes.first().copied().unwrap_or(0)
     }
 
-    /// Gives back what was taken from the first region since `mark`, zeroes it not: a caller that
-    /// wants zeroes writes them. Nothing of it may still be in use by the backend.
+    /// Releases the bytes of the first region allocated since `mark`, without zeroing them. The
+    /// backend must not use them any more.
     pub fn release(&mut self, mark: u64) {
         if let Some(used) = self.used_bytes.first_mut() {
             *used = mark.min(*used);
         }
     }
 
-    /// The user address of a guest address.
+    /// Returns the user address of a guest address.
     ///
     /// # Errors
-    /// [`Error::Outside`] if no region has it.
+    /// [`Error::Outside`] if no region contains it.
     pub fn user_addr(&self, guest_addr: u64) -> Result<u64> {
         let region = self.region_of(guest_addr, 1)?;
         Ok(region.user_addr + (guest_addr - region.guest_addr))
@@ -182,7 +183,7 @@ impl SharedMemory {
         Ok(bytes)
     }
 
-    /// Cuts the file under the backend's mapping, as a hostile front-end would.
+    /// Truncates the file under the backend's mapping, like a hostile front-end.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses.
@@ -190,7 +191,7 @@ impl SharedMemory {
         self.file.set_len(len).map_err(|e| Error::io("cannot truncate shared memory", e))
     }
 
-    /// The file as it can be passed or inspected.
+    /// Returns the file, to pass or inspect it.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file

@@ -1,19 +1,19 @@
-//! A front-end that does exactly what a test says, right or wrong.
+//! A front-end that sends exactly what a test says, right or wrong.
 //!
 //! # Layers
 //! - [`wire`]: numbers, and [`wire::Message`] whose parts may contradict each other.
 //! - [`connection`]: a socket with deadlines, descriptors in both directions.
 //! - [`frontend`]: the protocol's messages as methods.
 //! - [`memory`], [`ring`], [`request`], [`config`]: shared memory, split rings and virtio-blk.
-//! - [`nic`]: frames, as a virtio-net driver sends and gets them.
-//! - [`guest`]: all of it together, for tests that need a working guest first.
-//! - [`malformed`]: the catalogue of broken requests and rings, each with what a backend may do.
+//! - [`nic`]: frames, as a virtio-net driver sends and receives them.
+//! - [`guest`]: all of these together, for tests that need a working guest first.
+//! - [`malformed`]: the catalogue of broken requests and rings, with the allowed reactions.
 //! - [`hostile`]: the same for messages.
 //!
 //! # Model
-//! The memory is a memfd that only the backend maps. We use it with plain reads and writes, so there
-//! is no unsafe code and no race with our own mapping. Guest addresses, user addresses and file
-//! offsets differ.
+//! The memory is a memfd that only the backend maps. The test uses plain reads and writes on the
+//! file, so it has no unsafe code and no race with a mapping of its own. Guest addresses, user
+//! addresses and file offsets differ.
 //!
 //! # Example
 //! ```no_run

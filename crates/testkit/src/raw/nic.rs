@@ -1,5 +1,5 @@
-//! Frames over the queues of a [`Guest`]: of a pair, the even queue receives and the odd one sends.
-//! Behind all pairs there may be a control queue.
+//! Frames over the queues of a [`Guest`]. The even queue of a pair receives and the odd one sends.
+//! A control queue may follow all pairs.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::error::{Error, Result};
 
 /// Bytes of the virtio-net header (virtio 1.2, 5.1.6).
 pub const NET_HEADER_BYTES: usize = 12;
-/// A header that asks for nothing.
+/// Header without any offload request.
 pub const PLAIN: [u8; NET_HEADER_BYTES] = [0; NET_HEADER_BYTES];
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its virtio-net header.
+    /// Virtio-net header.
     pub header: [u8; NET_HEADER_BYTES],
-    /// Its bytes.
+    /// Bytes of the frame.
     pub bytes: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ fn bad(what: String) -> Error {
 }
 
 impl Guest {
-    /// Offers buffers to receive into, all at once.
+    /// Posts receive buffers, all at once.
     ///
     /// # Errors
     /// [`Error::Full`] if memory or ring are used up.
@@ -39,11 +39,11 @@ impl Guest {
             heads.push(ring.add_chain(&self.memory, &[Desc::writable(at, bytes)])?);
         }
         ring.publish_all(&self.memory, &heads)?;
-        // Frames may wait for them.
+        // Frames may wait for buffers.
         self.kick(2 * pair)
     }
 
-    /// Makes a frame available to be sent, header and all, and kicks.
+    /// Makes a frame with its header available for sending, and kicks.
     ///
     /// # Errors
     /// [`Error::Full`] if memory or ring are used up.
@@ -63,10 +63,10 @@ impl Guest {
         self.kick(2 * pair + 1)
     }
 
-    /// Sends a frame, and waits until its buffer is given back.
+    /// Sends a frame, and waits until its buffer is completed.
     ///
     /// # Errors
-    /// As [`Guest::offer_frame`], and [`Error::Reply`] if it is not given back in 10 s.
+    /// As [`Guest::offer_frame`], and [`Error::Reply`] if it is not completed in 10 s.
     pub fn send_frame(
         &mut self,
         pair: usize,
@@ -80,10 +80,10 @@ impl Guest {
         }
     }
 
-    /// Waits for a frame until the deadline; `None`: none came.
+    /// Waits for a frame until the deadline. Returns `None` if none arrives.
     ///
     /// # Errors
-    /// [`Error::Reply`] if the backend gave up, or what it wrote is no frame.
+    /// [`Error::Reply`] if the backend failed, or if it wrote no valid frame.
     pub fn receive_frame(&mut self, pair: usize, deadline: Duration) -> Result<Option<Frame>> {
         let used = match self.wait(2 * pair, deadline)? {
             WaitEvent::Used(used) => used,
@@ -93,7 +93,7 @@ impl Guest {
         let mut bytes = self.buffer_of(2 * pair, used)?;
         let short = |bytes: &[u8]| bad(format!("{} bytes are no frame", bytes.len()));
         let header: [u8; NET_HEADER_BYTES] = *bytes.first_chunk().ok_or_else(|| short(&bytes))?;
-        // All buffers of a frame are shown at once.
+        // The backend publishes all buffers of a frame at once.
         let buffers = u16::from_le_bytes([header[10], header[11]]);
         for _ in 1..buffers {
             let next = self.queues[2 * pair].ring.pop_used(&self.memory)?;
@@ -103,7 +103,7 @@ impl Guest {
         Ok(Some(Frame { header, bytes: bytes.split_off(NET_HEADER_BYTES) }))
     }
 
-    /// As [`Guest::receive_frame`], for a frame in one buffer, which is offered again.
+    /// Receives a frame like [`Guest::receive_frame`], in one buffer, and posts that buffer again.
     ///
     /// # Errors
     /// As [`Guest::receive_frame`].
@@ -121,8 +121,7 @@ impl Guest {
         Ok(Some(frame))
     }
 
-    /// Sends a frame from memory that is free again afterwards, and waits until its buffer is given
-    /// back.
+    /// Sends a frame, waits until its buffer is completed, and releases its memory.
     ///
     /// # Errors
     /// As [`Guest::send_frame`].
@@ -133,11 +132,11 @@ impl Guest {
         Ok(())
     }
 
-    /// Gives a command to queue `control`, as Linux does, and waits for the answer.
+    /// Sends a command to queue `control` like Linux, and waits for the reply.
     ///
     /// # Errors
-    /// [`Error::Full`] if memory or ring are used up, [`Error::Reply`] if it is not answered by
-    /// one byte in 10 s.
+    /// [`Error::Full`] if memory or ring are used up, [`Error::Reply`] if there is no reply of one
+    /// byte in 10 s.
     pub fn command(&mut self, control: usize, command: &[u8]) -> Result<u8> {
         let at = self.memory.alloc(command.len() as u64 + 1, 16)?;
         self.memory.write(at, command)?;
@@ -160,7 +159,7 @@ impl Guest {
         }
     }
 
-    /// What was written to a buffer.
+    /// Returns the bytes that the backend wrote to a buffer.
     fn buffer_of(&self, queue: usize, used: Used) -> Result<Vec<u8>> {
         let desc = self.queues[queue].ring.desc + DESC_BYTES * u64::from(used.id);
         let at = u64::from_le_bytes(self.memory.read_array(desc)?);

@@ -22,13 +22,13 @@ pub mod kind {
 
 /// Status bytes.
 pub mod status {
-    /// Done.
+    /// Success.
     pub const OK: u8 = 0;
-    /// Failed.
+    /// Failure.
     pub const IOERR: u8 = 1;
     /// Not supported.
     pub const UNSUPP: u8 = 2;
-    /// What we put there before: the device has not written a status.
+    /// Value that the test writes before: the device has not written a status.
     pub const UNTOUCHED: u8 = 0xaa;
 }
 
@@ -51,37 +51,37 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads `len` bytes.
+    /// Creates a read of `len` bytes.
     #[must_use]
     pub fn read(sector: u64, len: u32) -> Self {
         Self { kind: kind::IN, sector, out: Vec::new(), input: vec![len] }
     }
 
-    /// Reads into several buffers.
+    /// Creates a read into several buffers.
     #[must_use]
     pub fn read_parts(sector: u64, lens: &[u32]) -> Self {
         Self { kind: kind::IN, sector, out: Vec::new(), input: lens.to_vec() }
     }
 
-    /// Writes bytes.
+    /// Creates a write of bytes.
     #[must_use]
     pub fn write(sector: u64, bytes: &[u8]) -> Self {
         Self { kind: kind::OUT, sector, out: bytes.to_vec(), input: Vec::new() }
     }
 
-    /// Flushes.
+    /// Creates a flush.
     #[must_use]
     pub fn flush() -> Self {
         Self { kind: kind::FLUSH, sector: 0, out: Vec::new(), input: Vec::new() }
     }
 
-    /// Reads the serial.
+    /// Creates a read of the serial.
     #[must_use]
     pub fn get_id() -> Self {
         Self { kind: kind::GET_ID, sector: 0, out: Vec::new(), input: vec![20] }
     }
 
-    /// DISCARD or WRITE_ZEROES of one range; `flags` 1 is "unmap".
+    /// Creates a DISCARD or WRITE_ZEROES of one range; `flags` 1 means "unmap".
     #[must_use]
     pub fn range(kind: u32, sector: u64, sectors: u32, flags: u32) -> Self {
         let mut out = sector.to_le_bytes().to_vec();
@@ -90,13 +90,13 @@ impl Request {
         Self { kind, sector: 0, out, input: Vec::new() }
     }
 
-    /// A request of any type without data.
+    /// Creates a request of any type without data.
     #[must_use]
     pub fn bare(kind: u32) -> Self {
         Self { kind, ..Self::flush() }
     }
 
-    /// Puts header, data and status into memory.
+    /// Writes header, data and status into memory.
     ///
     /// # Errors
     /// [`crate::Error::Full`] if they do not fit.
@@ -115,7 +115,7 @@ impl Request {
         Ok(Placed { header, out: (out, out_len), input, status })
     }
 
-    /// The header's 16 bytes.
+    /// Returns the header's 16 bytes.
     #[must_use]
     pub fn header(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -128,18 +128,18 @@ impl Request {
 /// A request in memory: guest addresses and lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// Header.
+    /// Address of the header.
     pub header: u64,
-    /// Data that the device reads.
+    /// Address and length of the data that the device reads.
     pub out: (u64, u32),
-    /// Buffers that the device writes.
+    /// Addresses and lengths of the buffers that the device writes.
     pub input: Vec<(u64, u32)>,
-    /// Status byte.
+    /// Address of the status byte.
     pub status: u64,
 }
 
 impl Placed {
-    /// The well-formed chain.
+    /// Returns the descriptors of the well-formed chain.
     #[must_use]
     pub fn descs(&self) -> Vec<Desc> {
         let mut descs = vec![Desc::readable(self.header, HEADER_BYTES)];
@@ -151,7 +151,7 @@ impl Placed {
         descs
     }
 
-    /// The status byte as it is now.
+    /// Returns the current status byte.
     ///
     /// # Errors
     /// As [`SharedMemory::read`].
@@ -159,7 +159,7 @@ impl Placed {
         memory.read_array::<1>(self.status).map(|[byte]| byte)
     }
 
-    /// The bytes that the device wrote, all buffers together.
+    /// Returns the bytes that the device wrote, all buffers together.
     ///
     /// # Errors
     /// As [`SharedMemory::read`].

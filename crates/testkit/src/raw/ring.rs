@@ -1,19 +1,19 @@
-//! A split ring laid out by hand: descriptors, available ring, used ring.
+//! A split ring built by hand: descriptors, available ring, used ring.
 //!
 //! The addresses are guest addresses in a [`SharedMemory`]. Well-formed use is
-//! [`SplitRing::add_chain`], [`SplitRing::publish`], [`SplitRing::pop_used`]; everything else lets a
-//! test write any field at any time. Ring fields are little-endian (virtio 1.2, 2.7).
+//! [`SplitRing::add_chain`], [`SplitRing::publish`], [`SplitRing::pop_used`]. The other methods let
+//! a test write any field at any time. Ring fields are little-endian (virtio 1.2, 2.7).
 
 use std::sync::atomic::{Ordering, fence};
 
 use super::memory::SharedMemory;
 use crate::error::{Error, Result};
 
-/// The chain goes on at `next`.
+/// Flag: the chain continues at `next`.
 pub const DESC_NEXT: u16 = 1;
-/// The device writes this buffer.
+/// Flag: the device writes this buffer.
 pub const DESC_WRITE: u16 = 2;
-/// The buffer is a table of descriptors.
+/// Flag: the buffer is a table of descriptors.
 pub const DESC_INDIRECT: u16 = 4;
 
 /// Bytes of one descriptor.
@@ -26,26 +26,26 @@ pub struct Desc {
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
-    /// `DESC_*`.
+    /// Flags `DESC_*`.
     pub flags: u16,
     /// Index of the next descriptor.
     pub next: u16,
 }
 
 impl Desc {
-    /// A buffer that the device reads.
+    /// Creates a descriptor for a buffer that the device reads.
     #[must_use]
     pub fn readable(addr: u64, len: u32) -> Self {
         Self { addr, len, flags: 0, next: 0 }
     }
 
-    /// A buffer that the device writes.
+    /// Creates a descriptor for a buffer that the device writes.
     #[must_use]
     pub fn writable(addr: u64, len: u32) -> Self {
         Self { addr, len, flags: DESC_WRITE, next: 0 }
     }
 
-    /// The descriptor's 16 bytes.
+    /// Returns the descriptor's 16 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -57,7 +57,7 @@ impl Desc {
     }
 }
 
-/// Descriptors linked in order from index `first`, NEXT set on all but the last.
+/// Links descriptors in order from index `first`. Sets NEXT on all but the last.
 #[must_use]
 pub fn link(descs: &[Desc], first: u16) -> Vec<Desc> {
     let last = descs.len().saturating_sub(1);
@@ -75,7 +75,7 @@ pub fn link(descs: &[Desc], first: u16) -> Vec<Desc> {
 pub struct Used {
     /// Head of the chain.
     pub id: u32,
-    /// Bytes that the device says it wrote.
+    /// Number of bytes that the device reports as written.
     pub len: u32,
 }
 
@@ -90,15 +90,15 @@ pub struct SplitRing {
     pub avail: u64,
     /// Guest address of the used ring.
     pub used: u64,
-    /// The available index as we last published it.
+    /// Available index as last published.
     pub avail_idx: u16,
-    /// The used index up to which elements were popped.
+    /// Used index up to which elements were popped.
     pub used_seen: u16,
     next_free: u16,
 }
 
 impl SplitRing {
-    /// Takes room for a ring of `size` descriptors.
+    /// Allocates a ring of `size` descriptors.
     ///
     /// # Errors
     /// [`Error::Full`] if the memory is too small.
@@ -118,8 +118,8 @@ impl SplitRing {
         memory.write(self.desc + DESC_BYTES * u64::from(index), &desc.encode())
     }
 
-    /// Reserves `count` consecutive descriptors, in a circle: a test keeps less than the ring's size
-    /// in flight. Gives the first.
+    /// Reserves `count` consecutive descriptors and returns the first. Starts again at 0 after the
+    /// last descriptor, so a test must keep fewer in flight than the ring has.
     ///
     /// # Errors
     /// [`Error::Full`] for more than the ring has.
@@ -137,7 +137,7 @@ impl SplitRing {
         Ok(first)
     }
 
-    /// Writes a linked chain; gives its head. It is not available yet.
+    /// Writes a linked chain and returns its head. The chain is not available yet.
     ///
     /// # Errors
     /// [`Error::Full`] for more descriptors than the ring has.
@@ -149,7 +149,7 @@ impl SplitRing {
         Ok(first)
     }
 
-    /// Writes a table of descriptors elsewhere; gives the one that points to it.
+    /// Writes an indirect table of descriptors. Returns the descriptor that points to it.
     ///
     /// # Errors
     /// [`Error::Full`] if the memory is too small.
@@ -169,8 +169,8 @@ impl SplitRing {
         self.publish_all(memory, &[head])
     }
 
-    /// Puts heads into the available ring and publishes them all by one index: the device sees none
-    /// or all.
+    /// Puts heads into the available ring and publishes them all by one index. The device sees
+    /// either none or all of them.
     ///
     /// # Errors
     /// As [`SharedMemory::write`].
@@ -196,7 +196,7 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Sets the available ring's flags; 1 asks for no calls (without EVENT_IDX).
+    /// Sets the available ring's flags; 1 suppresses calls (without EVENT_IDX).
     ///
     /// # Errors
     /// As [`SharedMemory::write`].
@@ -204,7 +204,7 @@ impl SplitRing {
         memory.write(self.avail, &flags.to_le_bytes())
     }
 
-    /// Sets `used_event`: the used index whose passing we want to be called for (EVENT_IDX).
+    /// Sets `used_event`: requests a call when the used index passes `idx` (EVENT_IDX).
     ///
     /// # Errors
     /// As [`SharedMemory::write`].
@@ -214,7 +214,7 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Reads `avail_event`: the available index whose passing the device wants a kick for.
+    /// Reads `avail_event`: the device wants a kick when the available index passes it.
     ///
     /// # Errors
     /// As [`SharedMemory::read`].
@@ -223,7 +223,7 @@ impl SplitRing {
         memory.read_array(self.used + 4 + 8 * u64::from(self.size)).map(u16::from_le_bytes)
     }
 
-    /// Reads the used ring's flags; 1 says that no kick is needed (without EVENT_IDX).
+    /// Reads the used ring's flags; 1 means that no kick is needed (without EVENT_IDX).
     ///
     /// # Errors
     /// As [`SharedMemory::read`].
@@ -241,7 +241,7 @@ impl SplitRing {
         idx
     }
 
-    /// The next used element, if there is one.
+    /// Pops the next used element, if there is one.
     ///
     /// # Errors
     /// As [`SharedMemory::read`].
@@ -269,7 +269,7 @@ mod tests {
         let descs = [Desc::readable(1, 16), Desc::writable(2, 512), Desc::writable(3, 1)];
         assert_eq!(ring.add_chain(&memory, &descs).unwrap(), 0);
         assert_eq!(ring.add_chain(&memory, &descs).unwrap(), 3);
-        // Two descriptors are left at the end, so the third chain starts again at 0.
+        // Two descriptors remain at the end, so the third chain starts again at 0.
         assert_eq!(ring.add_chain(&memory, &descs).unwrap(), 0);
         let linked = link(&descs, 5);
         assert_eq!((linked[0].next, linked[1].next), (6, 7));

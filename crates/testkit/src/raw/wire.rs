@@ -1,7 +1,7 @@
-//! Numbers and layout of vhost-user messages, as QEMU's `vhost-user.rst` gives them.
+//! Numbers and layout of vhost-user messages, as in QEMU's `vhost-user.rst`.
 //!
-//! Everything is in the machine's byte order, as the protocol says. A [`Message`] may be as wrong
-//! as the test wants: its size field, flags, payload and descriptors are independent.
+//! All fields are in the machine's byte order, as the protocol says. A [`Message`] may be wrong in
+//! any way: its size field, flags, payload and descriptors are independent.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,7 +15,7 @@ macro_rules! requests {
             $(#[doc = concat!("Request ", stringify!($number), " of the protocol.")]
             pub const $name: Self = Self($number);)+
 
-            /// Name in the specification, or `request N`.
+            /// Returns the name in the specification, or `request N`.
             #[must_use]
             pub fn name(self) -> String {
                 match self.0 {
@@ -51,9 +51,9 @@ pub mod flags {
     pub const VERSION: u32 = 0x1;
     /// Mask of the version bits.
     pub const VERSION_MASK: u32 = 0x3;
-    /// The message answers another.
+    /// The message is a reply.
     pub const REPLY: u32 = 0x4;
-    /// The sender wants an acknowledgement (REPLY_ACK negotiated).
+    /// The sender requests an acknowledgement (REPLY_ACK negotiated).
     pub const NEED_REPLY: u32 = 0x8;
 }
 
@@ -65,15 +65,15 @@ pub mod feature {
     pub const BLK_RO: u64 = 1 << 5;
     /// Block size is in the configuration.
     pub const BLK_BLK_SIZE: u64 = 1 << 6;
-    /// FLUSH exists.
+    /// The device supports FLUSH.
     pub const BLK_FLUSH: u64 = 1 << 9;
     /// Topology is in the configuration.
     pub const BLK_TOPOLOGY: u64 = 1 << 10;
     /// Several queues.
     pub const BLK_MQ: u64 = 1 << 12;
-    /// DISCARD exists.
+    /// The device supports DISCARD.
     pub const BLK_DISCARD: u64 = 1 << 13;
-    /// WRITE_ZEROES exists.
+    /// The device supports WRITE_ZEROES.
     pub const BLK_WRITE_ZEROES: u64 = 1 << 14;
     /// Dirty logging (live migration).
     pub const LOG_ALL: u64 = 1 << 26;
@@ -95,7 +95,7 @@ pub mod protocol {
     pub const MQ: u64 = 1 << 0;
     /// Dirty log by shared memory.
     pub const LOG_SHMFD: u64 = 1 << 1;
-    /// Acknowledgements on demand.
+    /// Acknowledgements on request.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// Backend channel.
     pub const BACKEND_REQ: u64 = 1 << 5;
@@ -107,7 +107,7 @@ pub mod protocol {
     pub const RESET_DEVICE: u64 = 1 << 13;
     /// ADD_MEM_REG and REM_MEM_REG.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    /// Every bit that this front-end can use.
+    /// All bits that this front-end can use.
     pub const ALL_KNOWN: u64 =
         MQ | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 }
@@ -118,14 +118,14 @@ pub const VRING_NO_FD: u64 = 1 << 8;
 /// Bytes in a message header.
 pub const HEADER_BYTES: usize = 12;
 
-/// One message to send. Descriptors are borrowed; they are passed with the first byte.
+/// A message to send. It borrows its descriptors, which go with the first byte.
 #[derive(Debug, Clone)]
 pub struct Message<'fd> {
     /// Request number.
     pub request: Request,
     /// Flags field; version 1 by default.
     pub flags: u32,
-    /// Size field if it shall differ from the payload's length.
+    /// Size field, if it is to differ from the payload's length.
     pub claimed_size: Option<u32>,
     /// Payload.
     pub payload: Vec<u8>,
@@ -134,7 +134,7 @@ pub struct Message<'fd> {
 }
 
 impl<'fd> Message<'fd> {
-    /// An empty message of version 1.
+    /// Creates an empty message of version 1.
     #[must_use]
     pub fn new(request: Request) -> Self {
         let (payload, fds) = (Vec::new(), Vec::new());
@@ -153,21 +153,21 @@ impl<'fd> Message<'fd> {
         self.bytes(&value.to_ne_bytes())
     }
 
-    /// Appends bytes as they are.
+    /// Appends bytes unchanged.
     #[must_use]
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         self.payload.extend_from_slice(bytes);
         self
     }
 
-    /// Passes a descriptor along.
+    /// Adds a descriptor.
     #[must_use]
     pub fn fd(mut self, fd: BorrowedFd<'fd>) -> Self {
         self.fds.push(fd);
         self
     }
 
-    /// Asks for an acknowledgement.
+    /// Requests an acknowledgement.
     #[must_use]
     pub fn need_reply(mut self) -> Self {
         self.flags |= flags::NEED_REPLY;
@@ -181,14 +181,14 @@ impl<'fd> Message<'fd> {
         self
     }
 
-    /// Lies about the payload's size.
+    /// Sets a size field that differs from the payload's length.
     #[must_use]
     pub fn claim_size(mut self, bytes: u32) -> Self {
         self.claimed_size = Some(bytes);
         self
     }
 
-    /// Header and payload as they go over the socket.
+    /// Returns the bytes of header and payload.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let honest = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! What the disk must hold.
+//! Expected content of the disk.
 
 use crate::error::{Error, Result};
 use crate::raw::request::SECTOR_BYTES;
@@ -12,29 +12,29 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 /// Stamp of zeroes.
 pub(super) const ZERO: u64 = 0;
 
-/// What one block must hold.
+/// Expected content of one block.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     /// Stamp of its sectors.
     stamp: u64,
-    /// It was discarded since: each sector may be zero instead.
+    /// True if the block was discarded since: each sector may be zero instead.
     discarded: bool,
-    /// Requests that are out: so many readers, or -1 for one that changes it.
+    /// Requests in flight: the number of readers, or -1 for a request that changes the block.
     users: i32,
 }
 
-/// What a request is about to do to its blocks.
+/// Effect of a request on its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing.
+    /// No change.
     Read,
-    /// They get this stamp.
+    /// The blocks receive this stamp.
     Stamp(u64),
-    /// They keep their content or lose it.
+    /// The blocks keep their content or become zero.
     Discard,
 }
 
-/// What the disk must hold.
+/// Expected content of the disk.
 #[derive(Debug)]
 pub(super) struct Content {
     blocks: Vec<Block>,
@@ -59,7 +59,7 @@ impl Range {
 }
 
 impl Content {
-    /// A disk of zeroes.
+    /// Creates the content of a disk of zeroes.
     pub(super) fn zeroes(sectors: u64) -> Self {
         let block = Block { stamp: ZERO, discarded: false, users: 0 };
         Self { blocks: vec![block; (sectors / BLOCK_SECTORS) as usize], stamps: ZERO }
@@ -69,7 +69,7 @@ impl Content {
         self.blocks.len() as u64
     }
 
-    /// A stamp that no write has.
+    /// Returns a stamp that no other write has.
     pub(super) fn stamp(&mut self) -> u64 {
         self.stamps += 1;
         self.stamps
@@ -80,7 +80,7 @@ impl Content {
         &mut self.blocks[first..first + range.count as usize]
     }
 
-    /// Takes the blocks for a request; false if others are in the way.
+    /// Claims the blocks for a request. Returns false if they conflict with requests in flight.
     pub(super) fn claim(&mut self, range: Range, effect: Effect) -> bool {
         let blocks = self.of(range);
         match effect {
@@ -96,7 +96,7 @@ impl Content {
         }
     }
 
-    /// The request has completed.
+    /// Releases the blocks of a completed request and applies its effect.
     pub(super) fn settle(&mut self, range: Range, effect: Effect) {
         for block in self.of(range) {
             match effect {
@@ -107,7 +107,7 @@ impl Content {
         }
     }
 
-    /// Compares what was read.
+    /// Compares read data with the expected content.
     pub(super) fn compare(&self, range: Range, data: &[u8]) -> Result<()> {
         let mut expected = vec![0; SECTOR];
         for (sector, found) in (range.sector()..).zip(data.chunks(SECTOR)) {
@@ -122,7 +122,7 @@ impl Content {
     }
 }
 
-/// The bytes of a write.
+/// Returns the bytes of a write.
 pub(super) fn fill(range: Range, stamp: u64) -> Vec<u8> {
     let mut data = vec![0; range.bytes() as usize];
     for (sector, place) in (range.sector()..).zip(data.chunks_mut(SECTOR)) {

@@ -1,13 +1,13 @@
-//! What the guest asks for.
+//! Random requests of the guest.
 
 use super::content::{Content, Effect, Range, ZERO, fill};
 use super::{Random, Shape};
 use crate::raw::request::{Request, kind};
 
-/// Draws at most so many times for blocks that nobody is in the way of.
+/// Most draws for blocks that do not conflict with requests in flight.
 const TRIES: usize = 8;
 
-/// A request and what it means.
+/// A request and its effect.
 #[derive(Debug)]
 pub(super) struct PlannedRequest {
     pub(super) request: Request,
@@ -15,7 +15,7 @@ pub(super) struct PlannedRequest {
     pub(super) effect: Effect,
 }
 
-/// The next request; a flush if everything else is in the way of others.
+/// Draws the next request. Returns a flush if all draws conflict with requests in flight.
 pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) -> PlannedRequest {
     for _ in 0..TRIES {
         let range = draw_range(random, content, shape);
@@ -47,7 +47,7 @@ pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) ->
     PlannedRequest { request: Request::flush(), range, effect: Effect::Read }
 }
 
-/// Reads blocks.
+/// Creates a read of blocks.
 pub(super) fn read(range: Range) -> PlannedRequest {
     let request = Request::read(range.sector(), range.bytes());
     PlannedRequest { request, range, effect: Effect::Read }

@@ -1,32 +1,32 @@
-//! A front-end that outlives its backend, and holds it to every promise.
+//! A front-end that outlives its backend, and checks all its promises.
 //!
 //! # Words
 //! - **Outage**: from the end of one backend's connection to the first completion by the next.
-//! - **Stamp**: what a write leaves in each of its sectors: the sector's number and a number that
-//!   no other write has.
+//! - **Stamp**: content that a write leaves in each of its sectors: the sector's number and a
+//!   number that no other write has.
 //!
 //! # Model
 //! One thread plays a guest with several queues under mixed load: reads, writes, flushes, discards
-//! and zeroes of a few blocks each, drawn from a seed. Memory, rings and in-flight region stay
-//! over a reconnect; a ring is started again as QEMU does it, at its used index. The guest goes on
-//! offering requests while nobody serves, as a driver that knows nothing would.
+//! and zeroes of a few blocks each, drawn from a seed. Memory, rings and in-flight region stay over
+//! a reconnect. As with QEMU, a ring starts again at its used index. The guest continues to offer
+//! requests while no backend serves, like a driver that does not notice.
 //!
-//! It is as strict as a driver that sleeps: it looks for completions only when it was called, and
-//! kicks only when asked to, so that a lost call or kick is a hang, and a hang is an error
+//! The guest is as strict as a driver that sleeps. It polls for completions only after a call, and
+//! kicks only if the backend wants it. So a lost call or kick is a hang, and a hang is an error
 //! ([`Error::Timeout`]).
 //!
-//! Each completion must be of a request that is out, once, with status and length as they must be,
-//! and what was read must be what was written last. Requests that change something never overlap
-//! others that are out, so what a read must find is known exactly, whatever was executed twice.
+//! Each completion must belong to a request in flight, arrive once, and have the right status and
+//! length. Reads must return what was written last. Requests that change blocks never overlap other
+//! requests in flight. So the expected data is known exactly, even if requests were executed twice.
 //! After a discard a sector may have its former content or zeroes.
 //!
 //! # Example
 //! ```no_run
 //! use std::time::{Duration, Instant};
-//! use testkit::lasting::{End, Lasting, Shape};
+//! use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 //! # fn restart() {}
 //! # fn main() -> testkit::Result<()> {
-//! let mut guest = Lasting::connect("/run/disk.sock".as_ref(), Shape::default())?;
+//! let mut guest = ReconnectingGuest::connect("/run/disk.sock".as_ref(), Shape::default())?;
 //! while guest.run(Instant::now() + Duration::from_secs(1))? == End::Closed {
 //!     restart();
 //!     guest.reconnect()?;
@@ -59,26 +59,26 @@ use crate::raw::{Frontend, Negotiated, SharedMemory, VringAddr};
 use content::Content;
 use queue::LastingQueue;
 
-/// How long a request may take, with a backend connected, before it counts as lost. Generous: a
-/// loaded machine must not fail a test.
+/// Time after which a request counts as lost, with a backend connected. It is long, so that no test
+/// fails on a loaded machine.
 pub const LOST_AFTER: Duration = Duration::from_secs(30);
 
-/// What the guest looks like and does.
+/// Parameters of the guest and its load.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Descriptors of each.
+    /// Descriptors of each queue.
     pub queue_size: u16,
-    /// Requests out on each queue, at most [`Self::queue_size`].
+    /// Requests in flight on each queue, at most [`Self::queue_size`].
     pub depth: u16,
     /// Most blocks of [`BLOCK_BYTES`] that a request covers.
     pub blocks_max: u32,
     /// Negotiate EVENT_IDX if it is offered.
     pub event_idx: bool,
-    /// Only reads and writes, for a disk that loses what is discarded in its own way.
+    /// Send only reads and writes, for a disk that discards in another way.
     pub plain: bool,
-    /// What the load is drawn from.
+    /// Seed of the load.
     pub seed: u64,
 }
 
@@ -96,22 +96,22 @@ impl Default for Shape {
     }
 }
 
-/// What was seen so far.
+/// Counts so far.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Requests that completed.
+    /// Number of completed requests.
     pub completed: u64,
-    /// Of these, reads whose content was compared.
+    /// Number of reads among these whose content was compared.
     pub compared: u64,
-    /// Requests that were out when a connection ended.
+    /// Number of requests that were in flight when a connection ended.
     pub survived: u64,
-    /// For each queue, from the end of a connection to the first completion by a later one.
+    /// Times from the end of a connection to the first completion by a later one, per queue.
     pub outages: Vec<Duration>,
-    /// For each queue, from the beginning of a reconnect to its first completion by it.
+    /// Times from the beginning of a reconnect to its first completion, per queue.
     pub pauses: Vec<Duration>,
 }
 
-/// The guest.
+/// A guest that reconnects to its backend.
 #[derive(Debug)]
 pub struct ReconnectingGuest {
     shape: Shape,
@@ -127,11 +127,11 @@ pub struct ReconnectingGuest {
 }
 
 impl ReconnectingGuest {
-    /// Connects to a backend whose disk reads zeroes, asks for an in-flight region and starts all
-    /// queues.
+    /// Connects to a backend whose disk reads as zeroes, requests an in-flight region and starts
+    /// all queues.
     ///
     /// # Errors
-    /// Whatever the first failing step gives; [`Error::Reply`] if no in-flight region is offered.
+    /// The error of the first step that fails; [`Error::Reply`] if no in-flight region is offered.
     pub fn connect(path: &Path, shape: Shape) -> Result<Self> {
         let (mut frontend, negotiated) = greet(path, &shape)?;
         let config = frontend.get_config(crate::raw::config::BlkConfig::BYTES)?;
@@ -156,10 +156,10 @@ impl ReconnectingGuest {
         Ok(guest)
     }
 
-    /// Connects anew, brings memory and region, and starts each ring at its used index.
+    /// Connects again, sends memory and region, and starts each ring at its used index.
     ///
     /// # Errors
-    /// Whatever the first failing step gives.
+    /// The error of the first step that fails.
     pub fn reconnect(&mut self) -> Result<()> {
         self.queues.iter_mut().for_each(|queue| queue.pause = Some(Instant::now()));
         let (frontend, negotiated) = greet(&self.path, &self.shape)?;
@@ -170,17 +170,18 @@ impl ReconnectingGuest {
         self.start(frontend, None)
     }
 
-    /// In QEMU's order: region, memory, rings. Rings begin at `bases`, or else at their used index.
+    /// Sends region, memory and rings, in QEMU's order. Rings begin at `bases`, or else at their
+    /// used index.
     fn start(&mut self, mut frontend: Frontend, bases: Option<&[u16]>) -> Result<()> {
         frontend.set_inflight(&self.inflight)?;
         frontend.set_mem_table(&self.memory)?;
         for (index, queue) in (0u32..).zip(&mut self.queues) {
             let ring = &queue.ring;
-            // Where the backend stood is what it has completed; the rest is in the region.
+            // The used index is the backend's position. The region has the requests in flight.
             let used = ring.used_idx(&self.memory)?;
             let base = bases.and_then(|bases| bases.get(index as usize)).copied().unwrap_or(used);
             queue.resumed = used;
-            // What is left to be collected of the former one does not shorten the pause.
+            // Uncollected completions of the former backend do not shorten the pause.
             queue.called = queue.called.map(|_| Instant::now());
             frontend.set_vring(Request::SET_VRING_NUM, index, ring.size.into())?;
             frontend.set_vring(Request::SET_VRING_BASE, index, base.into())?;
@@ -206,30 +207,30 @@ impl ReconnectingGuest {
         Ok(())
     }
 
-    /// What was seen so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Requests that are out.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.queues.iter().map(LastingQueue::outstanding).sum()
     }
 
-    /// Where requests in flight are recorded, as a front-end sees it.
+    /// Returns the in-flight region, as a front-end sees it.
     #[must_use]
     pub fn inflight(&self) -> &InflightArea {
         &self.inflight
     }
 
-    /// The connection, to do something else with it.
+    /// Returns the connection, to send other messages over it.
     pub fn frontend(&mut self) -> Option<&mut Frontend> {
         self.frontend.as_mut()
     }
 
-    /// A connection is there, as far as we know.
+    /// Returns whether there is a connection, as far as the guest knows.
     #[must_use]
     pub fn connected(&self) -> bool {
         self.frontend.is_some()

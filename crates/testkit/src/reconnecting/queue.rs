@@ -1,4 +1,4 @@
-//! One queue of the guest: its ring, and a fixed place for each request that may be out.
+//! A queue of the guest: its ring, and a fixed slot for each request that may be in flight.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -12,25 +12,25 @@ use crate::raw::guest::event_fd;
 use crate::raw::request::{HEADER_BYTES, Request, kind, status};
 use crate::raw::ring::{DESC_INDIRECT, Desc, SplitRing, Used, link};
 
-/// Where a slot's parts lie.
+/// Offsets of the parts of a slot, in bytes.
 const STATUS_AT: u64 = 16;
 const TABLE_AT: u64 = 64;
 const SEGMENT_AT: u64 = 128;
 const DATA_AT: u64 = BLOCK_BYTES;
-/// What lies in a buffer before a read fills it.
+/// Content of a buffer before a read fills it.
 const POISON: u8 = 0xa5;
 
-/// A request that is out.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct InFlightRequest {
     pub(super) range: Range,
     pub(super) effect: Effect,
-    /// Bytes that the device must write, status included.
+    /// Number of bytes that the device must write, including the status.
     written: u32,
     kind: u32,
 }
 
-/// A place for one request.
+/// Memory and descriptors for one request.
 #[derive(Debug)]
 struct Slot {
     /// First descriptor, and the only one if the chain is indirect.
@@ -40,18 +40,18 @@ struct Slot {
     in_flight_request: Option<InFlightRequest>,
 }
 
-/// One queue.
+/// Queue of a reconnecting guest.
 #[derive(Debug)]
 pub(super) struct LastingQueue {
     pub(super) ring: SplitRing,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
     pub(super) err: OwnedFd,
-    /// When it was called for what is to be collected.
+    /// Time of the call for completions that are not collected yet.
     pub(super) called: Option<Instant>,
-    /// Used index at which the present backend began.
+    /// Used index at which the current backend began.
     pub(super) resumed: u16,
-    /// Since when nobody has completed anything, and since when the present backend has not.
+    /// Start of the time without a completion by any backend, and by the current one.
     pub(super) outage: Option<Instant>,
     pub(super) pause: Option<Instant>,
     slots: Vec<Slot>,
@@ -66,7 +66,7 @@ fn stride(shape: &Shape) -> u64 {
     DATA_AT + u64::from(shape.blocks_max) * BLOCK_BYTES
 }
 
-/// Memory that a queue takes at most.
+/// Returns the most bytes of memory that a queue needs.
 pub(super) fn bytes(shape: &Shape) -> u64 {
     let ring = 26 * u64::from(shape.queue_size) + 3 * BLOCK_BYTES;
     ring + u64::from(shape.depth) * stride(shape)
@@ -76,7 +76,7 @@ impl LastingQueue {
     pub(super) fn new(memory: &mut SharedMemory, shape: &Shape) -> Result<Self> {
         let ring = SplitRing::new(memory, shape.queue_size)?;
         let depth = shape.depth.min(shape.queue_size);
-        // As many plain chains of three descriptors as fit beside the others, at most half.
+        // As many direct chains of three descriptors as fit beside the indirect ones, at most half.
         let plain = ((shape.queue_size - depth) / 2).min(depth / 2);
         let mut slots = Vec::new();
         let mut by_head = vec![None; shape.queue_size.into()];
@@ -110,12 +110,12 @@ impl LastingQueue {
         self.slots.len() - self.free.len()
     }
 
-    /// Another request can be put out.
+    /// Returns whether there is a free slot.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Lays a request out; [`Self::publish`] shows it to the device.
+    /// Writes a request to a slot. [`Self::publish`] publishes it.
     pub(super) fn put(
         &mut self,
         memory: &SharedMemory,
@@ -146,7 +146,7 @@ impl LastingQueue {
         Ok(())
     }
 
-    /// Shows the device what was put, and kicks if it wants that.
+    /// Publishes all requests that were put, and kicks if the device wants it.
     pub(super) fn publish(&mut self, memory: &SharedMemory, event_idx: bool) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());
@@ -168,7 +168,7 @@ impl LastingQueue {
         Ok(())
     }
 
-    /// The request that a used element completes, and what was read by it.
+    /// Returns the request that a used element completes, and the data that it read.
     pub(super) fn take(
         &mut self,
         memory: &SharedMemory,
@@ -198,7 +198,7 @@ impl LastingQueue {
     }
 }
 
-/// Writes header, status and data; gives the descriptor of the data, if there is any.
+/// Writes header, status and data. Returns the descriptor of the data, if there is any.
 fn place(memory: &SharedMemory, base: u64, request: &Request) -> Result<Option<Desc>> {
     let mut head = [0; SEGMENT_AT as usize];
     head[..16].copy_from_slice(&request.header());

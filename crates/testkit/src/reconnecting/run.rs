@@ -1,4 +1,4 @@
-//! The guest at work.
+//! Main loop of the guest: offering, waiting and collecting.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use crate::error::{Error, Result};
 use crate::raw::guest::drain;
 use crate::raw::wire::feature;
 
-/// Completions that are taken of one queue before the others have their turn.
+/// Most completions collected from one queue before the other queues.
 const COLLECT_MAX: u64 = 16;
 
-/// Why the guest stopped working.
+/// Reason why the guest stopped working.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was time.
+    /// The time was over.
     Time,
     /// The backend closed the connection, or died.
     Closed,
-    /// Nothing is out.
+    /// No request is in flight.
     Drained,
 }
 
@@ -36,7 +36,7 @@ impl ReconnectingGuest {
         self.work(Some(until), true)
     }
 
-    /// Waits for what is out; offers nothing more.
+    /// Waits for all requests in flight. Offers no more.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -44,7 +44,7 @@ impl ReconnectingGuest {
         self.work(None, false)
     }
 
-    /// Offers as many requests as there is room for, be anybody there or not.
+    /// Offers requests until all slots are in use, with or without a backend.
     ///
     /// # Errors
     /// [`Error::Full`] if the shape contradicts itself.
@@ -60,7 +60,7 @@ impl ReconnectingGuest {
         Ok(())
     }
 
-    /// Waits for what is out, then reads the whole disk and compares it.
+    /// Waits for all requests in flight, then reads the whole disk and compares it.
     ///
     /// # Errors
     /// As [`Self::run`]; [`Error::Closed`] if the connection ends meanwhile.
@@ -88,8 +88,8 @@ impl ReconnectingGuest {
         }
     }
 
-    /// Fills every queue and returns at the very moment when something is completed, or at
-    /// `until`: whoever kills the backend then finds it in the midst of its stores.
+    /// Fills every queue and returns at the moment when a request completes, or at `until`. If the
+    /// caller then kills the backend, it dies among its stores.
     ///
     /// # Errors
     /// As [`Self::offer`].
@@ -105,7 +105,7 @@ impl ReconnectingGuest {
         Ok(())
     }
 
-    /// Leaves the backend; what is out stays out.
+    /// Disconnects from the backend. Requests in flight stay in flight.
     pub fn hang_up(&mut self) {
         if self.frontend.take().is_some() {
             self.tally.survived += self.outstanding() as u64;
@@ -158,8 +158,8 @@ impl ReconnectingGuest {
         }
     }
 
-    /// Sleeps until a queue is called, broken, or the connection ends; does not sleep while a
-    /// queue that was called has more.
+    /// Sleeps until a queue is called or broken, or the connection ends. Does not sleep while a
+    /// called queue has more completions.
     fn wait(&mut self, time: Duration) -> Result<Woken> {
         let Some(frontend) = &self.frontend else { return Ok(Woken::Closed) };
         let calls = self.queues.iter().map(|queue| queue.call.as_fd());
@@ -190,8 +190,7 @@ impl ReconnectingGuest {
         })
     }
 
-    /// Takes some of what was completed on a queue that was called; asks to be called for the
-    /// next when that was all.
+    /// Collects some completions of a called queue. Requests the next call after the last of them.
     fn collect(&mut self, index: usize) -> Result<u64> {
         let (event_idx, mut count) = (self.event_idx(), 0);
         let Some(queue) = self.queues.get_mut(index) else { return Ok(0) };
@@ -217,7 +216,7 @@ impl ReconnectingGuest {
             }
         }
         self.tally.completed += count;
-        // What the former backend has completed does not end the pause.
+        // Completions by the former backend do not end the pause.
         if queue.ring.used_seen.wrapping_sub(queue.resumed).cast_signed() > 0 {
             let since = |began: Instant| called.saturating_duration_since(began);
             self.tally.outages.extend(queue.outage.take().map(since));
@@ -227,7 +226,7 @@ impl ReconnectingGuest {
     }
 }
 
-/// What a wait ended with.
+/// Event that ended a wait.
 enum Woken {
     Called,
     Broken(usize),

@@ -1,11 +1,11 @@
-//! The machine of the guest is stopped and continued.
+//! Stop and continue of the guest's machine.
 
 use super::ReconnectingGuest;
 use crate::error::{Error, Result};
 use crate::raw::Frontend;
 use crate::raw::wire::Request;
 
-/// A machine that does not run: its front-end stays connected, its rings are stopped.
+/// A stopped machine: its front-end stays connected, its rings are stopped.
 #[derive(Debug)]
 pub struct Stopped {
     frontend: Frontend,
@@ -13,11 +13,11 @@ pub struct Stopped {
 }
 
 impl ReconnectingGuest {
-    /// As QEMU's `stop`: disables every ring, then asks where each would go on. What is out stays
-    /// out.
+    /// Stops the machine like QEMU's `stop`: disables every ring, then reads the base of each.
+    /// Requests in flight stay in flight.
     ///
     /// # Errors
-    /// [`Error::Closed`] without a connection, or when it ends instead of an answer.
+    /// [`Error::Closed`] without a connection, or if it ends before the reply.
     pub fn stop(&mut self) -> Result<Stopped> {
         let closed = || Error::Closed { what: "the stop of the machine".into() };
         let mut frontend = self.frontend.take().ok_or_else(closed)?;
@@ -36,10 +36,11 @@ impl ReconnectingGuest {
         Ok(Stopped { frontend, bases })
     }
 
-    /// As QEMU's `cont`: brings the region and the rings again, from where they were stopped.
+    /// Continues the machine like QEMU's `cont`: sends the region and the rings again, which
+    /// continue where they stopped.
     ///
     /// # Errors
-    /// Whatever the first failing step gives.
+    /// The error of the first step that fails.
     pub fn cont(&mut self, stopped: Stopped) -> Result<()> {
         let Stopped { frontend, bases } = stopped;
         self.start(frontend, Some(&bases))

@@ -1,4 +1,4 @@
-//! Machines to try a daemon with, made over its API.
+//! VMs for tests of a daemon, created over its API.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use xenapi::Value;
 use xenapi::client::{Client, ClientError};
 
-/// The template of machines without anything.
+/// Template of VMs without devices.
 const TEMPLATE: &str = "Other install media";
-/// Size of each disk, in bytes. Nothing is ever written to most of them.
+/// Size of each disk, in bytes. Most of them are never written.
 const DISK_BYTES: u64 = 1 << 20;
-/// More than any of these calls takes on a busy host.
+/// Deadline of each call, longer than any takes on a busy host.
 const CALL_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A storage repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sr {
-    /// Its reference.
+    /// Reference of the SR.
     pub reference: String,
-    /// Its UUID.
+    /// UUID of the SR.
     pub uuid: String,
 }
 
 impl Sr {
-    /// Makes one of this type, with this `device_config`.
+    /// Creates an SR of this type, with this `device_config`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -51,8 +51,8 @@ impl Sr {
     }
 }
 
-/// Makes a halted machine with so many disks on this SR, or on the pool's default one; its
-/// reference.
+/// Creates a halted VM with this number of disks on this SR, or on the pool's default SR. Returns
+/// its reference.
 ///
 /// # Errors
 /// [`ClientError`].

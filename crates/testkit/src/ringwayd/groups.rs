@@ -1,17 +1,17 @@
-//! Whether this host lets anybody make control groups, found out without the daemon's own code.
+//! Check whether this host allows control groups, independent of the daemon's own code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::Builder;
 
-/// Whether a group with a share of the CPUs can be made at a root of them, which is tried.
+/// Tries to create a group with a CPU share at each root. Returns whether one works.
 pub(super) fn can_be_made() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     roots(&mounts).iter().any(|(root, share)| is_made(root, share))
 }
 
-/// Where groups with the CPU controller may be, and the file of a group that holds its share.
+/// Returns the mounted roots with the CPU controller, and the name of the share file of a group.
 fn roots(mounts: &str) -> Vec<(PathBuf, &'static str)> {
     let of = |line: &str| {
         let mut words = line.split(' ').skip(1);
@@ -30,7 +30,7 @@ fn roots(mounts: &str) -> Vec<(PathBuf, &'static str)> {
 fn is_made(root: &Path, share: &str) -> bool {
     let Ok(group) = Builder::new().prefix("rw-").tempdir_in(root) else { return false };
     let has_share = group.path().join(share).exists();
-    // A group goes by itself only, its files cannot be removed.
+    // A group is removed as a whole; its files cannot be removed.
     fs::remove_dir(group.keep()).is_ok() && has_share
 }
 

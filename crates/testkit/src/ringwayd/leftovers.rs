@@ -1,4 +1,4 @@
-//! What belongs to one test's daemon, told by its directory.
+//! Processes, files and devices of one test's daemon, identified by its directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,31 +13,31 @@ use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Worker, children};
 use crate::raw::guest::wait_readable;
 
-/// What the folder of a datapath has while it serves nothing, by the beginnings of names.
+/// Prefixes of the files in the folder of a `ringway-io` that serves nothing.
 const OF_DATAPATH: [&str; 5] = ["control.sock", "disks", "log", NICS, "owner.json"];
-/// Where it keeps which NICs it was told to serve.
+/// Folder that lists the NICs of a `ringway-io`.
 const NICS: &str = "nics";
-/// What names of uplinks begin with.
+/// Prefix of the names of uplinks.
 const UPLINK: &str = "rwu";
 
-/// What children have in their command line that outlive a daemon: themselves or whoever becomes one. So
-/// has a child that is still the daemon's image.
+/// Words in the command lines of children that outlive a daemon. A child that still runs the
+/// daemon's image has them too.
 const OUTLIVE: [&str; 2] = ["qemu", "ringway-io"];
 
-/// A process that names the directory in its command line.
+/// A process with the directory in its command line.
 pub(super) struct LeftoverProcess {
     pub(super) pid: u32,
     pub(super) words: String,
     pidfd: OwnedFd,
 }
 
-/// Those that are there now, the dead ones that nobody has waited for left out.
+/// Returns these processes, without zombies.
 pub(super) fn processes(dir: &Path) -> Vec<LeftoverProcess> {
     let name = dir.display().to_string();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {
-        // First the descriptor, then the look: the number may belong to another by then.
+        // Open the descriptor first: otherwise the id might belong to another process by then.
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words = String::from_utf8_lossy(&words).replace('\0', " ");
@@ -47,7 +47,7 @@ pub(super) fn processes(dir: &Path) -> Vec<LeftoverProcess> {
     .collect()
 }
 
-/// Children of a daemon that end with it, with their command lines.
+/// Returns the children of a daemon that end with it, with their command lines.
 pub(super) fn helpers(daemon: u32) -> Result<Vec<(Worker, String)>> {
     let found = children(daemon).map_err(|e| Error::io("cannot find the daemon's children", e))?;
     let with_words = found.into_iter().map(|one| {
@@ -59,9 +59,9 @@ pub(super) fn helpers(daemon: u32) -> Result<Vec<(Worker, String)>> {
     Ok(with_words.filter(|(_, words)| is_helper(words)).collect())
 }
 
-/// Ends them all, and removes the host's ends of networks.
+/// Kills all these processes, and removes the network devices.
 pub(super) fn end(dir: &Path) {
-    // One that is ended may have started another just before.
+    // A process may have started another just before it was killed, so repeat.
     while let leftover_process = processes(dir)
         && !leftover_process.is_empty()
     {
@@ -71,12 +71,12 @@ pub(super) fn end(dir: &Path) {
         }
     }
     for name in network_devices(dir) {
-        // That it is not there is what should be.
+        // If the device does not exist, the goal is reached.
         let _gone = Command::new("ip").args(["link", "del", "dev", &name]).output();
     }
 }
 
-/// Bridges and TAP devices whose alias names the directory, as the daemon marks them.
+/// Returns bridges and TAP devices with the directory in their alias, which the daemon sets.
 fn network_devices(dir: &Path) -> Vec<String> {
     let ours = dir.display().to_string();
     let is = |device: &PathBuf| {
@@ -87,7 +87,7 @@ fn network_devices(dir: &Path) -> Vec<String> {
     devices.filter_map(|device| Some(device.file_name()?.to_str()?.to_owned())).collect()
 }
 
-/// What is there of machines and of their disks, one line each.
+/// Returns everything that belongs to VMs and their disks, one line each.
 pub(super) fn of_machines(dir: &Path) -> Vec<String> {
     let run = dir.join("run");
     let mut left = of_processes(dir);
@@ -96,7 +96,7 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
         for path in entries(&folder) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if OF_DATAPATH.iter().any(|known| name.starts_with(known)) {
-                // Disks or NICs that it was told to serve.
+                // Disks or NICs that the `ringway-io` serves.
                 let what = if name == NICS { "nic" } else { "disk" };
                 left.extend(entries(&path).iter().map(|path| shown(what, path)));
             } else {
@@ -110,7 +110,7 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
     left
 }
 
-/// Emulators, each keeper and each worker of a datapath that has one already, and workers without a
+/// Returns emulators, surplus keepers and workers of one control socket, and workers without a
 /// keeper.
 fn of_processes(dir: &Path) -> Vec<String> {
     let (mut left, mut keepers, mut workers) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
@@ -136,12 +136,12 @@ fn shown(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
-/// What is in a directory; nothing if it is none.
+/// Returns the entries of a directory, or none if it does not exist.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Images below this directory that somebody holds locked.
+/// Returns the locked images below this directory.
 fn locked(storage: &Path) -> Vec<PathBuf> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let inode = |line: &str| {
@@ -164,11 +164,11 @@ mod tests {
 
     #[test]
     fn helpers_are_those_that_are_to_end_with_their_daemon() {
-        // The second one stands, as far as its words tell a datapath.
+        // The second child is stopped, and its command line contains `ringway-io`.
         let script = "sleep 1000 & sh -c 'kill -STOP $$' ringway-io & wait";
         let daemon = Process::start(Command::new("sh").args(["-c", script])).unwrap();
         let end = Instant::now() + PROCESS_DEADLINE;
-        // Until each has become what it is to be.
+        // Wait until both children have executed their programs.
         let seen = loop {
             let seen = helpers(daemon.id()).unwrap();
             let words: Vec<_> = seen.iter().map(|(_, words)| words.trim_end()).collect();

@@ -1,4 +1,4 @@
-//! A `ringwayd` under test, in a directory of its own, with whoever calls it.
+//! A `ringwayd` under test, in a directory of its own, with its clients.
 
 pub mod fleet;
 mod groups;
@@ -25,13 +25,13 @@ pub use shell::Shell;
 pub use slices::Slices;
 use start::{Setup, socket_of};
 
-/// What the simulator does with calls, in the daemon's directory.
+/// File with the simulator's rules, in the daemon's directory.
 const RULES: &str = "state/simulator/rules.toml";
 
 /// A running daemon.
 #[derive(Debug)]
 pub struct Ringwayd {
-    /// The process. It is killed before the directory goes.
+    /// Process of the daemon. It is killed before the directory is removed.
     pub process: Process,
     setup: Setup,
     told: String,
@@ -39,8 +39,8 @@ pub struct Ringwayd {
 }
 
 impl Ringwayd {
-    /// Starts one on the simulator, with these options besides those that say where everything is;
-    /// returns when it serves.
+    /// Starts a daemon on the simulator, with these options besides the paths. Returns when it
+    /// serves.
     ///
     /// # Errors
     /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
@@ -49,11 +49,13 @@ impl Ringwayd {
         Self::start(&options)
     }
 
-    /// Starts one with these options and control groups of its own; returns when it serves. `None`: this
-    /// host lets nobody make groups, which was tried, and `RINGWAY_NO_CGROUPS=1` says that this is known.
+    /// Starts a daemon with these options and control groups of its own. Returns when it serves.
+    /// Returns `None` if this process cannot create groups, and `RINGWAY_NO_CGROUPS=1` says that
+    /// this is known.
     ///
     /// # Errors
-    /// As [`simulator`](Self::simulator); also if it has none though others can make some.
+    /// As [`simulator`](Self::simulator); also if the daemon has no groups on a host that allows
+    /// them.
     pub fn with_slices(options: &[&str]) -> Result<Option<Self>> {
         let mut daemon = Self::start(&[options, &["--slices", "auto"]].concat())?;
         if daemon.slices().is_some() {
@@ -67,8 +69,8 @@ impl Ringwayd {
         HostRequirement::Groups.leave_out(daemon.process.stderr().trim()).map(|()| None)
     }
 
-    /// Starts one with these options besides those that say where everything is; returns when it
-    /// serves. It has no control groups unless the options say so.
+    /// Starts a daemon with these options besides the paths. Returns when it serves. It has no
+    /// control groups unless the options request them.
     ///
     /// # Errors
     /// As [`simulator`](Self::simulator).
@@ -76,7 +78,7 @@ impl Ringwayd {
         Self::begin(Setup::new(options))
     }
 
-    /// [Starts](Self::start) one that has this clock, and so has all that it starts.
+    /// [Starts](Self::start) a daemon that uses this clock, as do all processes that it starts.
     ///
     /// # Errors
     /// As [`simulator`](Self::simulator).
@@ -85,14 +87,14 @@ impl Ringwayd {
     }
 
     fn begin(setup: Setup) -> Result<Self> {
-        // Paths of sockets are short: everything is below a short name.
+        // Socket paths must be short, so the directory has a short name.
         let dir = tempfile::Builder::new().prefix("rw-").tempdir();
         let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
         let (process, told) = setup.start(dir.path())?;
         Ok(Self { process, setup, told, dir })
     }
 
-    /// Starts it again as it was, on the same state, when the former one has ended.
+    /// Starts the daemon again with the same options and state, after the former one has ended.
     ///
     /// # Errors
     /// As [`simulator`](Self::simulator).
@@ -101,20 +103,20 @@ impl Ringwayd {
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM to the daemon and waits for its end.
     ///
     /// # Errors
-    /// [`Error::Process`] with its message if it does not, or not with 0.
+    /// [`Error::Process`] with its message if it does not end, or not with status 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.process.terminate()?;
         if status.success() { Ok(()) } else { Err(self.process.error(format!("ended ({status})"))) }
     }
 
-    /// Kills it, and waits until all have ended that it had started for itself: machines and whoever serves
-    /// disks and networks outlive it, nobody else does. How many those were.
+    /// Kills the daemon, and waits for the end of its helper processes. VMs and every `ringway-io`
+    /// outlive it, other children do not. Returns the number of helpers.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the command line of one that goes on.
+    /// [`Error::Timeout`] with the command line of a helper that does not end.
     pub fn kill(&mut self) -> Result<usize> {
         let helpers = leftovers::helpers(self.process.id())?;
         self.process.kill()?;
@@ -127,7 +129,7 @@ impl Ringwayd {
         Ok(helpers.len())
     }
 
-    /// Says what becomes of calls on the simulator, which notices it by itself.
+    /// Writes the simulator's rules for calls. The simulator detects the change by itself.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be written.
@@ -138,16 +140,16 @@ impl Ringwayd {
         written.map_err(|e| Error::io("cannot write the simulator's rules", e))
     }
 
-    /// What it said when it began to serve.
+    /// Returns the line that the daemon printed when it began to serve.
     #[must_use]
     pub fn told(&self) -> &str {
         &self.told
     }
 
-    /// Where it serves without TLS, as `http://127.0.0.1:1234`: another after each start.
+    /// Returns its URL without TLS, such as `http://127.0.0.1:1234`. It changes with each start.
     ///
     /// # Errors
-    /// [`Error::Process`] if it does not.
+    /// [`Error::Process`] if the daemon has no such listener.
     pub fn url(&mut self) -> Result<String> {
         let place = self.told.split_whitespace().find_map(|word| word.strip_suffix(",plain"));
         match place {
@@ -156,16 +158,16 @@ impl Ringwayd {
         }
     }
 
-    /// Where it serves with TLS, if it was told to: another after each start.
+    /// Returns its TLS address, if it has one. It changes with each start.
     #[must_use]
     pub fn tls(&self) -> Option<SocketAddr> {
         self.told.split_whitespace().find_map(|word| word.parse().ok())
     }
 
-    /// The password of root, which it has made at its first start.
+    /// Returns the password of root, which the daemon generated at its first start.
     ///
     /// # Errors
-    /// [`Error::Io`] if its file cannot be read, or says none.
+    /// [`Error::Io`] if the file cannot be read, or contains none.
     pub fn password(&self) -> Result<String> {
         let path = self.dir.path().join("state/password");
         let what = || format!("cannot read a password in {}", path.display());
@@ -174,40 +176,41 @@ impl Ringwayd {
         text.lines().nth(1).map(str::to_owned).ok_or_else(none)
     }
 
-    /// Command lines of processes that are there because of it, itself left out.
+    /// Returns the command lines of processes that belong to the daemon, without the daemon.
     #[must_use]
     pub fn processes(&self) -> Vec<String> {
         self.started().into_iter().map(|(_, words)| words).collect()
     }
 
-    /// What is there of machines and their disks, one line each: processes, directories, sockets,
-    /// locks of images. Nothing when all machines are halted.
+    /// Returns everything that belongs to VMs and their disks, one line each: processes,
+    /// directories, sockets, locks of images. Empty when all VMs are halted.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
         leftovers::of_machines(self.dir.path())
     }
 
-    /// The serial line of a machine with a test guest, by its UUID.
+    /// Opens the serial line of a VM with a test guest, by its UUID.
     ///
     /// # Errors
-    /// [`Error::Io`] if it does not run.
+    /// [`Error::Io`] if the VM does not run.
     pub fn shell(&self, machine: &str) -> Result<Shell> {
         Shell::open(&self.dir.path().join("run/vm").join(machine).join("console.sock"))
     }
 
-    /// Its socket.
+    /// Returns the path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         socket_of(self.dir.path())
     }
 
-    /// Its control groups, if it has made some.
+    /// Returns its control groups, if it has created some.
     #[must_use]
     pub fn slices(&self) -> Option<Slices> {
         Slices::of(&self.socket())
     }
 
-    /// Processes that are there because of it, by their command lines, itself left out.
+    /// Returns the ids and command lines of processes that belong to the daemon, without the
+    /// daemon.
     #[must_use]
     pub fn started(&self) -> Vec<(u32, String)> {
         let others = leftovers::processes(self.dir.path()).into_iter();
@@ -215,13 +218,13 @@ impl Ringwayd {
         others.map(|one| (one.pid, one.words)).collect()
     }
 
-    /// Its own directory.
+    /// Returns the daemon's own directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Somebody who has logged in at its socket.
+    /// Returns a client that has logged in at its socket.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -231,7 +234,7 @@ impl Ringwayd {
         Ok(client)
     }
 
-    /// `xe` with these words, for this daemon, at a home of its own.
+    /// Returns a command that runs `xe` with these words for this daemon, with a home of its own.
     ///
     /// # Errors
     /// [`Error::Missing`] if it is not built.
@@ -248,10 +251,10 @@ impl Ringwayd {
         Ok(command)
     }
 
-    /// What `xe` prints with these words, without the last line's end.
+    /// Runs `xe` with these words. Returns its output, without the end of the last line.
     ///
     /// # Errors
-    /// [`Error::Io`] with what it says if it fails.
+    /// [`Error::Io`] with its message if it fails.
     pub fn xe_prints(&self, words: &[&str]) -> Result<String> {
         let output = self.xe_output(words)?;
         if !output.status.success() {
@@ -263,7 +266,7 @@ impl Ringwayd {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_owned())
     }
 
-    /// What `xe` does with these words.
+    /// Runs `xe` with these words. Returns its status and output.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Io`] if it cannot be started.
@@ -272,7 +275,7 @@ impl Ringwayd {
     }
 }
 
-/// What it has started outlives it, but not the test.
+/// Ends all processes that the daemon has started. They outlive the daemon, but not the test.
 impl Drop for Ringwayd {
     fn drop(&mut self) {
         let _has_ended_already = self.process.kill();

@@ -1,6 +1,6 @@
-//! The shell of a machine's test guest, on its serial line.
+//! Shell of a VM's test guest, on its serial line.
 //!
-//! The line is QEMU's and not the daemon's: it goes on when a daemon is killed.
+//! The line belongs to QEMU and not to the daemon, so it continues when the daemon is killed.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::guest::console::{Console, Seen};
 
-/// What the guest's shell says when it takes a line. What is typed before that may get lost.
+/// Prompt of the guest's shell. Text that is typed before it may be lost.
 const PROMPT: &str = " # ";
-/// What it says before it switches itself off.
+/// Last line that the guest prints before it powers off.
 const LAST_WORDS: &str = "ringway-guest: exit";
-/// How long a guest may say nothing before it is asked: it may have said it before we listened.
+/// Silence after which the test sends a newline: the guest may have printed the prompt earlier.
 const ASK_AFTER: Duration = Duration::from_secs(15);
-/// What comes before and behind the output of a command, with its number. The shell works a part of
-/// it out, so that the echo of a line is not it.
+/// Marks before and after the output of a command, with its number. The shell computes a part of
+/// each mark, so that the echo of a typed line does not match.
 const BEGIN: &str = "ringway-begin-2";
 const END: &str = "ringway-end-2";
-/// What says them.
+/// Shell functions that print the marks.
 const SAY: [&str; 2] =
     ["b() { echo ringway-begin-$((1+1)) $1; }", "e() { echo ringway-end-$((1+1)) $1 $?; }"];
 
-/// A number for a command: a guest that was asked twice answers twice.
+/// Returns a number for a command, because a guest that was asked twice replies twice.
 fn number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A shell.
+/// Shell of a test guest.
 #[derive(Debug)]
 pub struct Shell {
     console: Console,
 }
 
 impl Shell {
-    /// Connects to a machine's serial line, which takes one at a time.
+    /// Connects to a VM's serial line, which accepts one connection at a time.
     ///
     /// # Errors
     /// [`Error::Io`] if there is none.
@@ -49,7 +49,7 @@ impl Shell {
         Ok(Self { console: Console::new(from, Some(line)) })
     }
 
-    /// Waits until it takes commands.
+    /// Waits until the shell accepts commands.
     ///
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Closed`] if the guest ends instead.
@@ -79,7 +79,7 @@ impl Shell {
         }
     }
 
-    /// Runs a command: what it has printed, if it ends with 0.
+    /// Runs a command. Returns its output if it ends with 0.
     ///
     /// # Errors
     /// [`Error::Process`] if it fails, else as [`ready`](Self::ready).
@@ -89,7 +89,7 @@ impl Shell {
         let number = number();
         let (begin, end) = (format!("{BEGIN} {number}\n"), format!("{END} {number} "));
         self.type_line(&format!("b {number}; {command}; e {number}"))?;
-        // The code is behind the mark, in the same line.
+        // The exit code follows the mark, in the same line.
         for mark in [&*end, "\n"] {
             match self.console.wait_for(mark, deadline) {
                 Seen::Yes => {}
@@ -108,7 +108,7 @@ impl Shell {
         Err(Error::Process { program, what, stderr: output.to_owned() })
     }
 
-    /// Runs what the guest does not come back from, and waits for its last words.
+    /// Runs a command that ends the guest, and waits for the guest's last line.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).
@@ -116,7 +116,8 @@ impl Shell {
         self.last_by(command, LAST_WORDS, deadline)
     }
 
-    /// The same, where these are the last words: those of the kernel, say, which are the very last.
+    /// Runs a command that ends the guest, and waits for this text, such as the kernel's last
+    /// message.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).

@@ -1,4 +1,4 @@
-//! The control groups of one test's daemon, read as an administrator reads them.
+//! Control groups of one test's daemon, read as an administrator reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::process::PROCESS_DEADLINE;
 
-/// Pause before a group is tried to be removed again, in which the kernel takes out who has ended.
+/// Pause before the next attempt to remove a group, while the kernel removes processes that ended.
 const LEAVE_PAUSE: Duration = Duration::from_millis(10);
-/// The three of them.
+/// Names of the three slices.
 const ALL: [&str; 3] = ["control", "datapath", "guests"];
 
-/// The slices of a daemon. Groups are named below them: `guests/UUID`.
+/// Slices of a daemon. Groups are named below them: `guests/UUID`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slices {
     base: PathBuf,
@@ -21,37 +21,37 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Those that clients of this socket may join; `None`: there are none.
+    /// Returns the slices that clients of this socket may join. `None`: there are none.
     pub(super) fn of(socket: &Path) -> Option<Self> {
         let mut link = socket.as_os_str().to_owned();
         link.push(".control");
         let entrance = fs::read_link(link).ok()?;
-        // BASE/NAME-control/clients/FILE
+        // The link leads to BASE/NAME-control/clients/FILE.
         let control = entrance.parent()?.parent()?;
         let name = control.file_name()?.to_str()?.strip_suffix("-control")?;
         Some(Self { base: control.parent()?.to_owned(), name: name.to_owned() })
     }
 
-    /// Where a slice or a group in it is.
+    /// Returns the path of a slice or of a group in it.
     #[must_use]
     pub fn path(&self, group: &str) -> PathBuf {
         self.base.join(format!("{}-{group}", self.name))
     }
 
-    /// The group above all, whose processes are in no slice.
+    /// Returns the path of the group above the slices. Its processes are in no slice.
     #[must_use]
     pub fn outside(&self) -> &Path {
         &self.base
     }
 
-    /// Processes in a group; none if there is no such group.
+    /// Returns the processes in a group, or none if there is no such group.
     #[must_use]
     pub fn members(&self, group: &str) -> BTreeSet<u32> {
         let text = fs::read_to_string(self.path(group).join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Groups in a slice, with who is in each.
+    /// Returns the groups in a slice, with the processes in each.
     #[must_use]
     pub fn leaves(&self, slice: &str) -> BTreeMap<String, BTreeSet<u32>> {
         let entries = fs::read_dir(self.path(slice)).into_iter().flatten().flatten();
@@ -60,7 +60,7 @@ impl Slices {
         names.map(|name| (name.clone(), self.members(&format!("{slice}/{name}")))).collect()
     }
 
-    /// Weights of control, datapath and guests, as version 2 counts them.
+    /// Returns the weights of control, datapath and guests, in units of cgroup version 2.
     #[must_use]
     pub fn weights(&self) -> [Option<u32>; 3] {
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
@@ -72,7 +72,7 @@ impl Slices {
         })
     }
 
-    /// Changes the weight of a slice, as version 2 counts it, behind the daemon's back.
+    /// Changes the weight of a slice without the daemon, in units of cgroup version 2.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses.
@@ -86,7 +86,7 @@ impl Slices {
         set.map_err(|e| Error::io(format!("cannot write {}", file.display()), e))
     }
 
-    /// Puts a process into a group, which is made if it is not there.
+    /// Moves a process into a group. Creates the group if it does not exist.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses.
@@ -97,7 +97,7 @@ impl Slices {
         put.map_err(|e| Error::io(format!("cannot put {pid} into {}", folder.display()), e))
     }
 
-    /// Takes a process out of all slices.
+    /// Moves a process out of all slices.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses.
@@ -106,19 +106,19 @@ impl Slices {
         taken.map_err(|e| Error::io(format!("cannot take {pid} out of its slice"), e))
     }
 
-    /// Whether anything of them is there.
+    /// Returns whether any of the slices exists.
     #[must_use]
     pub fn are_there(&self) -> bool {
         ALL.iter().any(|slice| self.path(slice).exists())
     }
 
-    /// Removes them, when the kernel has taken out everybody who has ended.
+    /// Removes the slices, after the kernel has removed all processes that ended.
     pub(super) fn remove(&self) {
         let began = Instant::now();
         while self.are_there() && began.elapsed() < PROCESS_DEADLINE {
             for slice in ALL {
                 for name in self.leaves(slice).keys() {
-                    // Somebody may be just ending.
+                    // Fails while a process in the group is ending.
                     let _busy = fs::remove_dir(self.path(&format!("{slice}/{name}")));
                 }
                 let _busy = fs::remove_dir(self.path(slice));

@@ -1,4 +1,4 @@
-//! How a daemon is started, the same way each time.
+//! Start of a daemon, the same way each time.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Process, find_binary};
 use crate::raw::guest::wait_readable;
 
-/// Longest line by which a daemon tells that it serves, in bytes.
+/// Longest line with which a daemon reports that it serves, in bytes.
 const READY_BYTES_MAX: usize = 4096;
 
-/// What a daemon is started with, besides where everything is.
+/// Options of a daemon besides its paths.
 #[derive(Debug)]
 pub(super) struct Setup {
     options: Vec<OsString>,
@@ -31,7 +31,7 @@ impl Setup {
         Self { environment: clock.environment(), ..self }
     }
 
-    /// Starts a daemon in this directory; returns when it has told where it serves, with that.
+    /// Starts a daemon in this directory. Returns when it serves, with the line that it printed.
     pub(super) fn start(&self, dir: &Path) -> Result<(Process, String)> {
         let mut command = Command::new(find_binary("ringwayd")?);
         command
@@ -60,12 +60,12 @@ impl Setup {
     }
 }
 
-/// Where a daemon in this directory has its socket.
+/// Returns the path of the socket of a daemon in this directory.
 pub(super) fn socket_of(dir: &Path) -> PathBuf {
     dir.join("s")
 }
 
-/// The one line that a daemon prints when it serves.
+/// Reads the line that a daemon prints when it serves.
 fn ready(process: &mut Process) -> Result<String> {
     let Some(mut stdout) = process.child().stdout.take() else {
         return Err(process.error("was started without a pipe to report on"));

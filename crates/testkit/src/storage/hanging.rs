@@ -1,9 +1,9 @@
 //! A file system that hangs.
 //!
-//! A small ext4 on a loop device, frozen (`fsfreeze`): whatever writes to it, or waits for what it
-//! has written, sleeps in the kernel until the thaw, and no signal ends that sleep. A loop device
-//! over a file there hangs as a block device does: its requests are with the kernel, and no thread
-//! of the user sleeps for them.
+//! It is a small ext4 on a loop device, frozen with `fsfreeze`. A process that writes to it, or
+//! waits for its writes, sleeps in the kernel until the thaw, and no signal ends that sleep. A loop
+//! device over a file there hangs like a block device: its requests are in the kernel, and no user
+//! thread sleeps for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use super::{Guard, run};
 use crate::error::{Error, Result};
 
-/// Bytes of the file system.
+/// Size of the file system in bytes.
 const BYTES: u64 = 64 << 20;
-/// Mounts, tells, waits, cleans up. `$1`: image, `$2`: where to mount it.
+/// Script that mounts, reports, waits, and cleans up. `$1`: image, `$2`: mount point.
 const GUARD: &str = r#"
 set -e
 mkfs.ext4 -q -F "$1" && mount -o loop "$1" "$2"
@@ -33,17 +33,17 @@ umount "$2" 2>/dev/null || umount -l "$2"
 /// A file system whose writes can be made to hang. Needs root and loop devices.
 #[derive(Debug)]
 pub struct Hanging {
-    /// First: it thaws and unmounts before the rest goes.
+    /// Guard, dropped first: it thaws and unmounts before the other fields are dropped.
     _guard: Guard,
     place: PathBuf,
     _dir: TempDir,
 }
 
 impl Hanging {
-    /// Makes and mounts it.
+    /// Creates and mounts the file system.
     ///
     /// # Errors
-    /// No root, no loop devices, or no programs.
+    /// Root, loop devices or programs are missing.
     pub fn new() -> Result<Self> {
         let io = |what: &'static str| move |error| Error::io(what, error);
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
@@ -56,10 +56,10 @@ impl Hanging {
         Ok(Self { _guard: guard, place, _dir: dir })
     }
 
-    /// A file of `bytes` on it, written once so that nothing needs to be allocated later.
+    /// Creates a file of `bytes` on it, written once so that later writes allocate nothing.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The file does not fit.
     pub fn image(&self, name: &str, bytes: usize) -> Result<PathBuf> {
         let path = self.place.join(name);
         std::fs::write(&path, vec![0; bytes])
@@ -68,7 +68,7 @@ impl Hanging {
         Ok(path)
     }
 
-    /// A block device of `bytes` on it.
+    /// Creates a block device of `bytes` on it.
     ///
     /// # Errors
     /// No loop device is free.
@@ -78,23 +78,23 @@ impl Hanging {
         Ok(said.trim().into())
     }
 
-    /// From now on every write to it hangs. Returns when it does.
+    /// Makes every write to it hang. Returns when that is in force.
     ///
     /// # Errors
-    /// It cannot be frozen.
+    /// The file system cannot be frozen.
     pub fn hang(&self) -> Result<()> {
         run(Command::new("fsfreeze").arg("-f").arg(&self.place)).map(drop)
     }
 
-    /// Whatever hung goes on.
+    /// Lets all hanging requests continue.
     ///
     /// # Errors
-    /// It was not frozen.
+    /// The file system was not frozen.
     pub fn answer(&self) -> Result<()> {
         run(Command::new("fsfreeze").arg("-u").arg(&self.place)).map(drop)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn place(&self) -> &Path {
         &self.place
     }

@@ -1,11 +1,11 @@
-//! Storage that hangs when told to.
+//! Storage that hangs on command.
 //!
-//! - [`Hanging`], a file system: what writes to it sleeps in the kernel.
-//! - [`Stalling`], a block device: its requests, reads too, are with the kernel and stay there.
+//! - [`Hanging`], a file system: processes that write to it sleep in the kernel.
+//! - [`Stalling`], a block device: its requests, also reads, stay in the kernel.
 //!
-//! Either would outlive the test and everybody who touches it while it hangs. So a shell of its own
-//! lets it go on and takes it down when our end of its input is closed, which the kernel does for
-//! us however the test ends. [`cpus`](crate::cpus) are given back in the same way.
+//! Without cleanup both would outlive the test, together with every process that uses them. So a
+//! shell lets the storage continue and removes it when the test's end of its input closes. The
+//! kernel closes it however the test ends. [`cpus`](crate::cpus) are restored in the same way.
 
 mod hanging;
 mod stalling;
@@ -19,17 +19,17 @@ use crate::error::{Error, Result};
 pub use hanging::Hanging;
 pub use stalling::Stalling;
 
-/// The shell that takes storage down when this is dropped.
+/// Shell that removes the storage when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,
-    /// It cleans up when this is closed.
+    /// Input of the shell, which cleans up when this closes.
     hold: Option<ChildStdin>,
 }
 
 impl Guard {
     /// Runs `script` with `words` as its parameters. It prepares, prints one line, reads its input
-    /// to the end, and cleans up. Returns itself and that line.
+    /// to the end, and cleans up. Returns the guard and that line.
     pub(crate) fn start<S: AsRef<OsStr>>(
         script: &str,
         words: &[S],
@@ -56,7 +56,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.hold.take());
-        // It has seen the end of its input; nothing it does then waits for anything that hangs.
+        // The shell has read the end of its input. It does not wait for hanging storage any more.
         let _ = self.shell.wait();
     }
 }
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `work` while the storage hangs: it ends when `answer` was called, and not before.
+    /// Runs `work` while the storage hangs, and checks that it ends after `answer` and not before.
     fn hangs_until(work: impl FnOnce() + Send + 'static, answer: impl FnOnce()) {
         let (done, wait) = std::sync::mpsc::channel();
         let worker = std::thread::spawn(move || {
@@ -122,7 +122,7 @@ mod tests {
             (path.clone(), "/dev/null".to_owned()),
             ("/dev/zero".to_owned(), format!("{path} oflag=direct")),
         ] {
-            // What an earlier turn has read is not read again.
+            // Drop cached blocks, so that each turn reads from the device.
             run(Command::new("blockdev").arg("--flushbufs").arg(&device)).unwrap();
             stalling.hang().unwrap();
             let group = group.clone();

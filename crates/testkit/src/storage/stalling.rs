@@ -1,4 +1,4 @@
-//! A block device that keeps what it is asked.
+//! A block device that stalls its requests.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use super::Guard;
 use crate::error::{Error, Result};
 use crate::requirements::HostRequirement;
 
-/// The controller that makes it stall.
+/// Root of the controller that makes the device stall.
 const ROOT: &str = "/sys/fs/cgroup/blkio";
-/// Bytes a second while it stalls: no request ends in the life of a test.
+/// Bytes a second while it stalls: no request completes during a test.
 const STALLED: &str = "1";
-/// No limit, and whatever waited goes on.
+/// No limit: all waiting requests continue.
 const FREE: &str = "0";
-/// Prints the device, waits, cleans up. `$1`: image, `$2`: group.
+/// Script that prints the device, waits, and cleans up. `$1`: image, `$2`: group.
 const GUARD: &str = r#"
 set -e
 device=$(losetup --find --show "$1")
@@ -31,13 +31,13 @@ rmdir "$2"
 losetup -d "$device"
 "#;
 
-/// A loop device whose requests, reads and writes, can be made to hang for chosen processes. The
-/// block layer holds them: they are with the kernel, and no thread sleeps for those that are direct.
+/// A loop device whose requests, reads and writes, can hang for chosen processes. The block layer
+/// holds them in the kernel. No thread sleeps for direct requests.
 ///
 /// Needs root, loop devices and the blkio controller of control groups, version 1.
 #[derive(Debug)]
 pub struct Stalling {
-    /// First: it ends what hangs before the rest goes.
+    /// Guard, dropped first: it ends the stall before the other fields are dropped.
     _guard: Guard,
     device: PathBuf,
     number: String,
@@ -46,11 +46,11 @@ pub struct Stalling {
 }
 
 impl Stalling {
-    /// A device of `bytes`, each of them `fill`. `None`: this host has no block layer that could be
-    /// told to stall, and `RINGWAY_NO_BLKIO=1` says that this is known.
+    /// Creates a device of `bytes`, each of them `fill`. Returns `None` if this host has no block
+    /// layer that can stall, and `RINGWAY_NO_BLKIO=1` says that this is known.
     ///
     /// # Errors
-    /// No root, no loop device, or no controller.
+    /// Root, a loop device or the controller is missing.
     pub fn new(bytes: usize, fill: u8) -> Result<Option<Self>> {
         let limit = Path::new(ROOT).join("blkio.throttle.write_bps_device");
         if !limit.exists() {
@@ -63,7 +63,7 @@ impl Stalling {
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
         let image = dir.path().join("image");
         std::fs::write(&image, vec![fill; bytes]).map_err(io("cannot write an image"))?;
-        // As unique as the directory.
+        // The name is as unique as the directory.
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
         let group = Path::new(ROOT).join(format!("ringway-{}", name.trim_start_matches('.')));
         let needs = "a device that stalls needs root and loop devices";
@@ -75,19 +75,19 @@ impl Stalling {
         Ok(Some(Self { _guard: guard, device, number, group, _dir: dir }))
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     #[must_use]
     pub fn device(&self) -> &Path {
         &self.device
     }
 
-    /// The control group of those for whom it can hang.
+    /// Returns the control group of the processes for which it can hang.
     #[must_use]
     pub fn group(&self) -> &Path {
         &self.group
     }
 
-    /// From now on it can hang for process `pid` with all its threads, and for those that they
+    /// Adds process `pid` to those for which it can hang, with all its threads and those that they
     /// start.
     ///
     /// # Errors
@@ -97,18 +97,18 @@ impl Stalling {
             .map_err(|error| Error::io(format!("cannot enclose process {pid}"), error))
     }
 
-    /// From now on no request of the processes in its group ends.
+    /// Makes all further requests of the processes in its group hang.
     ///
     /// # Errors
-    /// The controller does not take it.
+    /// The controller refuses the limit.
     pub fn hang(&self) -> Result<()> {
         self.limit(STALLED)
     }
 
-    /// Whatever hung goes on.
+    /// Lets all hanging requests continue.
     ///
     /// # Errors
-    /// The controller does not take it.
+    /// The controller refuses the limit.
     pub fn answer(&self) -> Result<()> {
         self.limit(FREE)
     }

@@ -1,22 +1,22 @@
-//! What testpmd says of its ports.
+//! Counters of testpmd's ports.
 
 use crate::error::{Error, Result};
 
-/// What a port has sent and received.
+/// Frames that a port has sent and received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Frames received.
+    /// Number of frames received.
     pub received: u64,
-    /// Frames sent.
+    /// Number of frames sent.
     pub sent: u64,
-    /// Frames received a second since they were last asked for, by testpmd's own clock.
+    /// Frames received a second since the last query, by testpmd's own clock.
     pub received_per_s: u64,
-    /// Frames that were lost for want of memory, or broken.
+    /// Number of frames that were broken, or lost for lack of memory.
     pub failed: u64,
 }
 
 impl Counts {
-    /// From what `show port stats` prints.
+    /// Parses the output of `show port stats`.
     pub(super) fn parse(said: &str) -> Result<Self> {
         let field = |name: &str| {
             let (_, rest) = said.split_once(name)?;
@@ -38,7 +38,7 @@ impl Counts {
     }
 }
 
-/// From what `show port xstats` prints: frames of receive queue 0, 1, and so on.
+/// Parses the output of `show port xstats`: frames of receive queue 0, 1, and so on.
 pub(super) fn by_queue(said: &str) -> Vec<u64> {
     let of = |queue: usize| {
         let (_, rest) = said.split_once(&format!("rx_q{queue}_good_packets:"))?;

@@ -11,32 +11,33 @@ const LIMIT: &str = "/proc/sys/vm/nr_overcommit_hugepages";
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// Lets programs of this host take so many MiB in huge pages, where fewer are allowed. None is
-/// reserved: they are ordinary memory when nobody has them, so the limit stays raised. If memory is so full
-/// of files that they cannot be had, after a build for example, what is clean of those is dropped.
-/// Needs root.
+/// Raises the host's limit of huge pages to `mib` MiB, if it is lower. Needs root.
+///
+/// Reserves none: the pages are ordinary memory while no program uses them, so the limit stays
+/// raised. If page cache fills the memory, for example after a build, this drops its clean pages.
 ///
 /// # Errors
 /// [`Error::Io`] if the limit cannot be read or raised.
 pub fn allow(mib: u64) -> Result<()> {
     raise(mib)?;
     if !can_be_had(mib) {
-        // Others may have taken them all just now: whoever gets none says so.
+        // Other processes may have taken all pages just now. A program that gets none reports that.
         drop_caches()?;
     }
     Ok(())
 }
 
-/// Huge pages that are kept for whoever takes some, until this is dropped.
+/// Reserved huge pages, for programs of the test, until this is dropped.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Pages that were kept before.
+    /// Number of pages that were reserved before.
     former: u64,
 }
 
-/// Keeps so many MiB in huge pages, as hosts with DPDK do: programs that come one after the other get the
-/// same ones. Those that are made anew for each lie elsewhere each time, and its speed with them.
-/// Needs root.
+/// Reserves `mib` MiB in huge pages, as hosts with DPDK do. Needs root.
+///
+/// Programs that run one after the other then get the same pages. Fresh pages lie elsewhere each
+/// time, which changes a program's speed.
 ///
 /// # Errors
 /// [`Error::Io`] if the pool cannot be read or changed, or there is no memory for it.
@@ -51,7 +52,7 @@ pub fn reserve(mib: u64) -> Result<Reserved> {
             drop_caches()?;
         }
         fs::write(POOL, wanted.to_string()).map_err(|e| Error::io(at("raise"), e))?;
-        // The kernel makes as many as it can.
+        // The kernel provides as many pages as it can.
         if count(read()?) >= wanted {
             return Ok(reserved);
         }
@@ -62,12 +63,12 @@ pub fn reserve(mib: u64) -> Result<Reserved> {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // Those that are in use are given up by whoever has them.
+        // Pages in use are released by the programs that use them.
         let _ = fs::write(POOL, self.former.to_string());
     }
 }
 
-/// Whether there are so many MiB in huge pages: takes them for a moment.
+/// Returns whether `mib` MiB of huge pages are available. Takes them for a moment.
 fn can_be_had(mib: u64) -> bool {
     let name = "huge pages";
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)
@@ -85,19 +86,19 @@ fn raise(mib: u64) -> Result<()> {
     fs::write(LIMIT, wanted.to_string()).map_err(|e| Error::io(at("raise"), e))
 }
 
-/// What is clean of the page cache is dropped.
+/// Drops the clean pages of the page cache.
 fn drop_caches() -> Result<()> {
     fs::write(CACHES, "1").map_err(|e| Error::io(format!("cannot write {CACHES}"), e))
 }
 
-/// Huge pages of so many MiB.
+/// Returns the number of huge pages for `mib` MiB.
 fn pages(mib: u64) -> Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo");
     let meminfo = meminfo.map_err(|e| Error::io("cannot read /proc/meminfo", e))?;
     Ok((mib << 10).div_ceil(page_kib(&meminfo)))
 }
 
-/// Size of a huge page in KiB; that of x86 if nothing is said.
+/// Returns the size of a huge page in KiB. Without an entry, returns the size of x86.
 fn page_kib(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());

@@ -1,8 +1,8 @@
-//! DPDK's testpmd: NICs of its virtio-user, a front-end that we did not write, and whatever else it
-//! can be, by commands at its prompt.
+//! DPDK's testpmd, controlled by commands at its prompt. Its virtio-user NICs are an independent
+//! front-end.
 //!
-//! One thread serves all NICs of a testpmd: on a host with few CPUs a sender and a receiver that spin
-//! on one each would take turns and lose frames.
+//! One thread serves all NICs of a testpmd. On a host with few CPUs, a sender and a receiver that
+//! poll on a CPU each would alternate and lose frames.
 
 mod counts;
 mod huge_pages;
@@ -23,9 +23,9 @@ pub use huge_pages::{
 };
 pub use nics::{Memory, Nics};
 
-/// What it says when it takes the next command.
+/// Prompt for the next command.
 const PROMPT: &str = "testpmd> ";
-/// Until it is set up: it touches all of its memory.
+/// Deadline for the start: testpmd touches all of its memory.
 const SET_UP: Duration = Duration::from_secs(60);
 
 /// A running testpmd.
@@ -37,15 +37,15 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts one with these arguments for its environment and for itself, on one CPU of the host
-    /// or on all that this process may use; returns when it takes commands.
+    /// Starts a testpmd with these arguments for its environment and for itself. It runs on one CPU
+    /// of the host, or on all that this process may use. Returns when it accepts commands.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`] if it is not installed, [`crate::Error::Process`] with what it said
-    /// if it ends or does not get so far.
+    /// [`crate::Error::Missing`] if it is not installed, [`crate::Error::Process`] with its output
+    /// if it ends or does not become ready.
     pub fn start(cpu: Option<usize>, environment: &[String], own: &[String]) -> Result<Self> {
         let mut command = Command::new(find_tool("stdbuf", "coreutils")?);
-        // Else what it prints comes after the prompt that follows it.
+        // Without line buffering, its output would follow the next prompt.
         command.arg("--output=L").arg(find_tool("dpdk-testpmd", "dpdk-dev")?);
         let mine = cpu.map_or_else(cpus::mine, |cpu| Ok(vec![cpu]))?;
         let mine = mine.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -63,16 +63,16 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Carries out one command; gives what it printed.
+    /// Runs one command and returns its output.
     ///
     /// # Errors
-    /// [`crate::Error::Process`] if it has ended or does not come to an end of it.
+    /// [`crate::Error::Process`] if testpmd has ended, or the command does not end.
     pub fn command(&mut self, words: &str) -> Result<String> {
         let before = self.console.text().len();
         if let Err(error) = writeln!(self.input, "{words}") {
@@ -82,7 +82,7 @@ impl Testpmd {
         Ok(self.console.text().get(before..).unwrap_or_default().to_owned())
     }
 
-    /// What one of its ports has sent and received so far.
+    /// Returns the counters of one of its ports.
     ///
     /// # Errors
     /// As [`Testpmd::command`], and [`crate::Error::Reply`] if there is no such port.
@@ -91,7 +91,7 @@ impl Testpmd {
         Counts::parse(&said)
     }
 
-    /// Frames that each of the receive queues of a port has taken so far.
+    /// Returns the number of frames that each receive queue of a port has received so far.
     ///
     /// # Errors
     /// As [`Testpmd::command`].
@@ -100,10 +100,10 @@ impl Testpmd {
         Ok(counts::by_queue(&said))
     }
 
-    /// Ends it in good order.
+    /// Ends testpmd with its own command.
     ///
     /// # Errors
-    /// [`crate::Error::Process`] with what it said if it does not end well.
+    /// [`crate::Error::Process`] with its output if it does not end well.
     pub fn quit(mut self) -> Result<()> {
         if let Err(error) = writeln!(self.input, "quit") {
             return Err(self.process.error(format!("takes no commands: {error}")));
@@ -112,7 +112,7 @@ impl Testpmd {
         if status.success() { Ok(()) } else { Err(self.error(&format!("ended with {status}"))) }
     }
 
-    /// Kills it as with `kill -9`.
+    /// Kills testpmd with SIGKILL.
     ///
     /// # Errors
     /// [`crate::Error::Process`] if it survives.
@@ -128,7 +128,7 @@ impl Testpmd {
         }
     }
 
-    /// An error with its last words, of which the reason is the last.
+    /// Returns an error with the end of its output, which ends with the reason.
     fn error(&mut self, what: &str) -> crate::Error {
         let tail = self.console.tail();
         self.process.error(format!("{what}\n{tail}"))

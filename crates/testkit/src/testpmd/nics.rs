@@ -1,11 +1,11 @@
-//! NICs of virtio-user.
+//! Virtio-user NICs of testpmd.
 
 use std::path::PathBuf;
 
 use super::Testpmd;
 use crate::error::Result;
 
-/// What its memory is made of.
+/// Kind of testpmd's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// Huge pages; see [`super::allow_huge_pages`].
@@ -14,36 +14,37 @@ pub enum Memory {
     Small,
 }
 
-/// NICs of one testpmd, each on the vhost-user socket of a backend. The first speaks to the second,
-/// the third to the fourth, and so on: what one receives the other sends.
+/// NICs of one testpmd, each on the vhost-user socket of a backend. The first and the second
+/// forward to each other, then the third and the fourth, and so on: each NIC sends what the other
+/// receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nics {
-    /// The sockets.
+    /// Paths of the sockets.
     pub sockets: Vec<PathBuf>,
-    /// testpmd listens at them, and the backend connects.
+    /// True if testpmd listens and the backend connects.
     pub listen: bool,
-    /// Pairs of queues of each.
+    /// Number of queue pairs of each NIC.
     pub pairs: u16,
     /// Descriptors of each queue.
     pub queue_size: u16,
-    /// Mergeable receive buffers.
+    /// True to use mergeable receive buffers.
     pub mergeable: bool,
-    /// Its memory.
+    /// Kind of memory.
     pub memory: Memory,
-    /// Its memory in MiB.
+    /// Size of the memory in MiB.
     pub memory_mib: u32,
-    /// Buffers of its frames, of which all receive queues hold theirs.
+    /// Number of frame buffers, which all receive queues share.
     pub buffers: u32,
     /// Bytes of a frame.
     pub frame_bytes: u16,
-    /// Frames may be in several buffers, sent and received.
+    /// True if frames may span several buffers, sent and received.
     pub scattered: bool,
-    /// The CPU that it spins on.
+    /// CPU on which it polls.
     pub cpu: Option<usize>,
 }
 
 impl Default for Nics {
-    /// One pair of 256 descriptors, frames of 64 bytes, in ordinary memory.
+    /// Returns one pair of 256 descriptors, frames of 64 bytes, in ordinary memory.
     fn default() -> Self {
         Self {
             sockets: Vec::new(),
@@ -62,8 +63,8 @@ impl Default for Nics {
 }
 
 impl Nics {
-    /// Starts a testpmd with them, which sends nothing yet: `start tx_first N` lets it send N times
-    /// 32 frames on each queue, and then whatever comes back.
+    /// Starts a testpmd with these NICs, which sends nothing yet. With `start tx_first N` it sends
+    /// N times 32 frames on each queue, and then forwards the frames that return.
     ///
     /// # Errors
     /// As [`Testpmd::start`].
@@ -73,7 +74,7 @@ impl Nics {
 
     fn environment(&self) -> Vec<String> {
         let mut words = match self.memory {
-            // One file of each size: front-ends describe eight regions at most.
+            // One file of each page size: front-ends describe at most eight regions.
             Memory::Huge => vec!["--in-memory".to_owned(), "--single-file-segments".to_owned()],
             // Nothing is shared with other processes of DPDK.
             Memory::Small => vec!["--no-huge".to_owned(), "--no-shconf".to_owned()],
@@ -101,11 +102,11 @@ impl Nics {
             format!("--txd={queue_size}"),
             format!("--total-num-mbufs={buffers}"),
             format!("--txpkts={frame_bytes}"),
-            // Each frame is of another flow: addresses of UDP, and queues, differ.
+            // Each frame belongs to another flow: UDP addresses differ, and so do queues.
             "--txonly-multi-flow".to_owned(),
         ];
         if self.scattered {
-            // RTE_ETH_TX_OFFLOAD_MULTI_SEGS, RTE_ETH_RX_OFFLOAD_SCATTER.
+            // The flags are RTE_ETH_TX_OFFLOAD_MULTI_SEGS and RTE_ETH_RX_OFFLOAD_SCATTER.
             words.extend(["--tx-offloads=0x8000", "--rx-offloads=0x2000"].map(str::to_owned));
         }
         let peer = |number: usize| format!("--eth-peer={number},{}", mac(number ^ 1));

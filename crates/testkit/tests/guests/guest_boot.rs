@@ -1,4 +1,4 @@
-//! Both kinds of guest boot, run a script, give its result, and leave nothing.
+//! Both kinds of guest boot, run a script, return its result, and leave no process or file.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::guest::{Guest, Image, Kind, Machine};
 
-/// Far beyond any boot, also when several share two busy cores.
+/// Far longer than any boot, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// True if a process names this directory in its arguments. Zombies have none.
+/// Returns whether a process has this directory in its arguments. Zombies have none.
 fn in_use(dir: &Path) -> bool {
     let dir = dir.to_str().unwrap().as_bytes();
     let processes = fs::read_dir("/proc").unwrap();
@@ -20,7 +20,7 @@ fn in_use(dir: &Path) -> bool {
         .any(|line| line.windows(dir.len()).any(|part| part == dir))
 }
 
-/// Sees to it that a guest goes with all it had.
+/// Checks that a guest ends with all its processes and files.
 fn leaves_nothing<T>(guest: Guest, end: impl FnOnce(Guest) -> T) -> T {
     let dir = guest.dir().to_owned();
     assert!(dir.exists());
@@ -59,10 +59,10 @@ fn a_deadline_kills_a_guest_that_hangs(kind: Kind) {
 fn a_dropped_guest_is_gone(kind: Kind) {
     let mut guest = Guest::start(kind, &Machine::default(), "echo up; sleep 1000").unwrap();
     guest.wait_for("up\n", DEADLINE).unwrap();
-    // Not sooner: a process has no arguments for the moment in which it becomes another program.
+    // Check only now: while a process executes another program, it has no arguments for a moment.
     assert!(in_use(guest.dir()), "the check for leftovers is blind");
     leaves_nothing(guest, drop);
-    // One that has hardly begun as well.
+    // A guest that has hardly started is removed as well.
     leaves_nothing(Guest::start(kind, &Machine::default(), "sleep 1000").unwrap(), drop);
 }
 
@@ -141,7 +141,7 @@ fn uml_refuses_what_only_qemu_has() {
     assert!(error.contains("use a QEMU guest"), "{error}");
 }
 
-/// The console of a machine that powers off must not lose its last words.
+/// A machine that powers off must not lose the end of its console output.
 #[test]
 fn qemu_long_output_arrives_whole() {
     let guest = Guest::start(Kind::Qemu, &Machine::default(), "seq 20000").unwrap();
@@ -152,7 +152,7 @@ fn qemu_long_output_arrives_whole() {
 
 #[test]
 fn qemu_script_from_the_command_line() {
-    // echo from the command line; exit 4
+    // The script is: echo from the command line; exit 4
     let run = "ringway.run=ZWNobyBmcm9tIHRoZSBjb21tYW5kIGxpbmU7IGV4aXQgNA==";
     let machine = Machine { append: run.to_owned(), ..Machine::default() };
     let outcome = Guest::shell(&machine).unwrap().finish(DEADLINE).unwrap();

@@ -9,13 +9,13 @@ use std::time::Duration;
 use testkit::guest::{Guest, Kind, Machine, Outcome, VhostDisk};
 use testkit::process::{Backend, StorageDaemon, Target};
 
-/// Far beyond any boot and load, also when several share two busy cores.
+/// Far longer than any boot and load, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const DISK_BYTES: u64 = 16 << 20;
 
 /// A backend under test.
 struct Peer {
-    /// Serves an image on some queues.
+    /// Function that serves an image on some queues.
     start: fn(&Path, u16) -> Backend,
     /// Serial of its disk.
     serial: &'static str,
@@ -52,7 +52,7 @@ fn run(kind: Kind, backend: &Backend, queues: u16, script: &str) -> Outcome {
     Guest::start(kind, &machine, script).unwrap().finish(DEADLINE).unwrap()
 }
 
-/// fio on the whole disk with checksums, in random order.
+/// Returns a script that runs fio on the whole disk with checksums, in random order.
 fn fio(peer: &Peer, more: &str) -> String {
     format!(
         "fio --name=verify --filename=$(disk {}) --rw=randwrite --bs=4k --size={DISK_BYTES} \
@@ -87,7 +87,7 @@ fn flip_a_byte(file: &File, at: u64) {
     file.write_all_at(&[!byte[0]], at).unwrap();
 }
 
-/// What was synced before the crash is there after it, and the file system is sound.
+/// Data synced before the crash is there after it, and the file system is consistent.
 fn ext4_survives_a_killed_guest(peer: &Peer) {
     let image = image();
     let backend = (peer.start)(image.path(), 1);

@@ -7,12 +7,13 @@ use testkit::guest::{Guest, Kind, Machine, VhostDisk};
 use testkit::process::RingwayIo;
 use testkit::storage::Hanging;
 
-/// Far beyond any boot, also when several share two busy cores.
+/// Far longer than any boot, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const SMALL: u64 = 8 << 20;
 const LARGE: u64 = 20 << 20;
 
-/// Sizes in sectors. Says when both disks have their new size, and uses what is new of them.
+/// Guest script that reports when both disks have their new size, and uses the new part of them.
+/// Sizes are in sectors.
 const GROWTH: &str = r#"
 set -eu
 F=$(disk FILE); M=$(disk MEMORY)
@@ -49,7 +50,7 @@ fn a_guest_sees_its_disks_grow_without_a_reboot() {
     guest.wait_for("small enough\n", DEADLINE).unwrap();
     let size = format!("size={LARGE}");
     io.ringway(&["io", "disk.resize", "id=memory", &size]).unwrap();
-    // Other caps beside, and a disk that is held while it grows.
+    // The file disk grows while it is paused, and receives caps as well.
     io.ringway(&["io", "disk.pause", "id=file"]).unwrap();
     io.ringway(&["io", "disk.resize", "id=file", &size]).unwrap();
     io.ringway(&["io", "disk.caps", "id=file", "caps.bytes_per_second=1M"]).unwrap();
@@ -59,7 +60,7 @@ fn a_guest_sees_its_disks_grow_without_a_reboot() {
     assert_eq!(std::fs::metadata(&image).unwrap().len(), LARGE);
 }
 
-/// Writes without end, one after the other, and reads back each and the one before.
+/// Guest script that writes blocks without end, and reads back each and the one before.
 const WRITES: &str = r#"
 set -eu
 D=$(disk RINGWAY)
@@ -91,7 +92,7 @@ fn wait_until(io: &RingwayIo, shown: &str) {
     }
 }
 
-/// The guest writes, and finds what it has written.
+/// Waits until the guest has written and verified several blocks.
 fn goes_on(guest: &mut Guest) {
     for _ in 0..3 {
         guest.skip();
@@ -116,7 +117,7 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
     let mut guest = Guest::start(Kind::Qemu, &machine, WRITES).unwrap();
     guest.wait_for("wrote\n", DEADLINE).unwrap();
 
-    // A verb ends at its deadline; the front-end keeps its records, stays, and waits.
+    // A verb ends at its deadline. The front-end keeps its records, stays connected, and waits.
     hanging.hang().unwrap();
     wait_for_one_in_flight(&io);
     let error = io.ringway(&["io", "disk.pause", "id=d1"]).unwrap_err().to_string();
@@ -125,7 +126,7 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
     assert!(stats.contains("\"state\":\"stuck\""), "{stats}");
     let why = io.ringway(&["why", "d1"]).unwrap();
     assert!(why.contains("stuck") && why.contains(device.to_str().unwrap()), "{why}");
-    // The storage is back: what was in flight is submitted again, and the guest saw a pause.
+    // The storage works again. Requests in flight are submitted again, and the guest saw a pause.
     hanging.answer().unwrap();
     let waits = Instant::now();
     while io.ringway(&["io", "disk.resume", "id=d1"]).is_err() {
@@ -134,8 +135,8 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
     }
     goes_on(&mut guest);
 
-    // The machine is stopped while its storage hangs: QEMU waits for the ring, and is not kept. It
-    // goes on when both do, whichever is first.
+    // The VM stops while its storage hangs. QEMU waits for the ring, but not for ever. The VM
+    // continues when both the storage and QEMU continue, in either order.
     let nothing = serde_json::json!({});
     for storage_is_first in [true, false] {
         hanging.hang().unwrap();
@@ -149,7 +150,7 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
         }
         guest.qmp().unwrap().execute("cont", &nothing).unwrap();
         if !storage_is_first {
-            // Stopped again, which takes no time, since nothing of it is served.
+            // Stopping again takes no time, because no queue is served.
             stop(&mut guest);
             guest.qmp().unwrap().execute("cont", &nothing).unwrap();
             hanging.answer().unwrap();
@@ -157,12 +158,12 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
         goes_on(&mut guest);
     }
 
-    // Stopped once more, it ends.
+    // After another stop, QEMU quits.
     hanging.hang().unwrap();
     wait_for_one_in_flight(&io);
     stop(&mut guest);
     let began = Instant::now();
-    // The answer may be lost with the process.
+    // The reply may be lost with the process.
     let _ = guest.qmp().unwrap().execute("quit", &nothing);
     let ended = guest.finish(DEADLINE).unwrap_err().to_string();
     assert!(ended.contains("ended before"), "{ended}");

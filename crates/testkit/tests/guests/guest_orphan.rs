@@ -1,4 +1,4 @@
-//! Guests of a test process that is killed do not stay.
+//! Guests of a killed test process end too.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Backends that are killed and started again under a guest that writes and verifies: the guest
+//! Backends that are killed and started again under a guest that writes and verifies. The guest
 //! sees a pause, no error, and every byte as it wrote it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,17 +10,17 @@ use testkit::guest::{Guest, Kind, Machine, VhostDisk};
 use testkit::process::{Backend, RingwayIo, find_tool};
 use testkit::rounds;
 
-/// Far beyond any boot and pass of fio, also when several share two busy cores.
+/// Far longer than any boot and pass of fio, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const DISK_BYTES: u64 = 8 << 20;
-/// Pause after the restart that is promised: QEMU looks for its backend once a second. What a busy
-/// host adds is not the backend's.
+/// Longest promised pause after the restart: QEMU reconnects once a second. A busy host adds time
+/// that is not the backend's.
 const PAUSE_PROMISED: Duration = Duration::from_millis(2500);
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
-/// The guest writes the whole disk with checksums and reads it back, pass after pass; each pass has
-/// its own seed, so that what an earlier one left is told from what this one wrote. Beside that a
-/// read every tenth of a second tells when the disk answers. A line on the console ends both.
+/// Guest script that writes the whole disk with checksums and reads it back, pass after pass. Each
+/// pass has its own seed, so that data of an earlier pass is detected. A read every tenth of a
+/// second shows when the disk responds. A line on the console ends both.
 const SCRIPT: &str = r#"
 set -u
 D=$(disk RINGWAY)
@@ -50,17 +50,17 @@ fn script() -> String {
     SCRIPT.replace("@BYTES@", &DISK_BYTES.to_string())
 }
 
-/// A stretch of time that differs from round to round and from run to run.
+/// Returns a time that differs from round to round and from run to run.
 fn moment(round: usize) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     Duration::from_millis(RandomState::new().hash_one(round) % 1500)
 }
 
-/// What serves the disk.
+/// Program that serves the disk.
 enum Server {
-    /// One process, started again by the test as a service manager would.
+    /// A `ringway-blk`, which the test starts again as a service manager would.
     Blk(Backend),
-    /// A keeper, which replaces its worker.
+    /// A `ringway-io`, whose keeper replaces its worker.
     Io { io: RingwayIo, _dir: tempfile::TempDir },
 }
 
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Kills what serves, and lets it come back after `outage`.
+    /// Kills the serving process. It starts again: a `ringway-blk` after `outage`.
     fn die(&mut self, outage: Duration) {
         match self {
             Self::Blk(backend) => {
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Ends in order.
+    /// Ends the server with SIGTERM.
     fn end(&mut self) {
         let process = match self {
             Self::Blk(backend) => &mut backend.process,
@@ -108,7 +108,7 @@ impl Server {
     }
 }
 
-/// Kills the server `kills` times, each time leaving the guest alone for `outage`.
+/// Kills the server `kills` times. A `ringway-blk` is down for `outage` each time.
 fn guest_goes_on(start: fn(&Path) -> Server, kills: usize, outage: Duration) {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(DISK_BYTES).unwrap();
@@ -123,14 +123,14 @@ fn guest_goes_on(start: fn(&Path) -> Server, kills: usize, outage: Duration) {
         std::thread::sleep(moment(round));
         server.die(outage);
         let restarted = Instant::now();
-        // The first may have been on its way to the console when the backend died.
+        // Wait for two: the first may have been on its way to the console when the backend died.
         guest.skip();
         for _ in 0..2 {
             guest.wait_for("tick\n", DEADLINE).unwrap();
         }
         pauses.push(restarted.elapsed());
     }
-    // A pass that ended after the last kill, and with the next a whole one.
+    // Wait for a pass that ends after the last kill. The next one is then a whole pass.
     guest.skip();
     guest.wait_for("pass ", DEADLINE).unwrap();
     guest.type_in("stop\n").unwrap();
@@ -152,7 +152,7 @@ fn guest_goes_on(start: fn(&Path) -> Server, kills: usize, outage: Duration) {
     assert!(longest < PAUSE_MAX, "{pauses:?}");
 }
 
-/// The host's fio finds in the image what the guest's last pass wrote.
+/// Checks with the host's fio that the image contains the data of the guest's last pass.
 fn assert_contents(image: &Path, seed: &str) {
     let output = Command::new(find_tool("fio", "fio").unwrap())
         .args(["--name=pass", "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--verify_only"])

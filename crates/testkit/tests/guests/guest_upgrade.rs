@@ -1,5 +1,5 @@
-//! The program that serves is replaced under guests that write and verify: no error, every byte as
-//! it was written, and a pause that no guest takes for one.
+//! Upgrades of the serving program under guests that write and verify: no error, every byte as it
+//! was written, and pauses that guests do not notice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -8,16 +8,17 @@ use testkit::guest::{Guest, Kind, Machine, VhostDisk};
 use testkit::process::RingwayIo;
 use testkit::rounds;
 
-/// Far beyond any boot and pass of fio, also when several share two busy cores.
+/// Far longer than any boot and pass of fio, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const DISK_BYTES: u64 = 8 << 20;
-/// Longest request that is promised on a quiet machine. What others take of a busy one is not ours.
+/// Longest promised request, in milliseconds, on a quiet machine. Other load on a busy machine adds
+/// to it.
 const LONGEST_PROMISED_MS: f64 = 200.0;
 const LONGEST_MS: f64 = 10_000.0;
 
-/// The guest writes the whole disk with checksums and reads it back, pass after pass, and tells the
-/// longest request of each. A line on the console ends it; in User-Mode Linux, which has none to type
-/// on, so many passes.
+/// Guest script that writes the whole disk with checksums and reads it back, pass after pass, and
+/// prints the longest request of each. A line on the console ends it. User-Mode Linux has no input,
+/// so its script ends after a number of passes.
 const SCRIPT: &str = r#"
 set -u
 D=$(disk RINGWAY)
@@ -37,7 +38,7 @@ dmesg | grep -i -E 'I/O error|critical .* error|Buffer I/O|reset|timed out' && e
 echo "all passes good"
 "#;
 
-/// Milliseconds of each `longest N ns` in what a guest has said.
+/// Returns the milliseconds of each `longest N ns` in a guest's output.
 fn longest(output: &str) -> Vec<f64> {
     let words: Vec<_> = output.split_whitespace().collect();
     let said = words.windows(2).filter(|pair| pair.first() == Some(&"longest"));
@@ -65,7 +66,7 @@ fn guest_does_not_notice(kind: Kind, queues: u16, upgrades: usize) {
         let number: String =
             after.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
         paused.push(number.parse::<f64>().unwrap());
-        // Not two in one breath: requests are under way at each.
+        // Pause between upgrades, so that requests are in flight at each.
         std::thread::sleep(Duration::from_millis(100 + 37 * (round as u64 % 9)));
     }
     if kind == Kind::Qemu {
@@ -84,7 +85,7 @@ fn guest_does_not_notice(kind: Kind, queues: u16, upgrades: usize) {
     );
     let late = took.iter().filter(|ms| **ms > LONGEST_PROMISED_MS).count();
     println!("{late} of {} passes had one longer than {LONGEST_PROMISED_MS} ms", took.len());
-    // Soak has the machine for itself.
+    // Soak tests have the machine for themselves.
     let bound = if rounds(0, 1) == 1 { LONGEST_PROMISED_MS } else { LONGEST_MS };
     assert!(took.last().unwrap() < &bound);
     let ended = io.process.terminate().unwrap();

@@ -1,4 +1,4 @@
-//! The process that serves is killed under load, again and again, and the guest sees a pause.
+//! The serving process is killed under load, many times, and the guest sees only pauses.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::sync::{Mutex, PoisonError};
@@ -7,35 +7,36 @@ use std::time::{Duration, Instant};
 use crate::victims::{RingwayBlk, RingwayIo, Supervised, Victim};
 use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
-/// Longest life of a process, in microseconds: long enough for many batches, short enough for
-/// many lives.
+/// Longest life of a process, in microseconds: long enough for many batches, short enough for many
+/// lives.
 const LIFE_US_MAX: u64 = 12_000;
-/// One in so many lives ends while its front-end introduces itself, after so many microseconds.
+/// One in this number of lives ends during the front-end's handshake, after at most this number of
+/// microseconds.
 const YOUNG: u64 = 8;
 const YOUNG_US_MAX: u64 = 3_000;
-/// How soon a guest hears that its backend is dead.
+/// Deadline for a guest to detect that its backend is dead.
 const DEAD_AT: Duration = Duration::from_secs(20);
-/// The bar for what a guest sees of a death: at full counts, where nothing else runs, all but one
-/// pause in a hundred meet it.
+/// Limit of a guest's pauses at full counts, where nothing else runs: 99 % of the pauses must meet
+/// it.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What is taken for a pause with all CPUs taken by other tests: every other one, and all but one
-/// in a hundred.
+/// Limits of a guest's pauses while other tests use all CPUs: for half of the pauses, and for 99 %
+/// of them.
 const PAUSE_BUSY: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Deaths in all, divided among the shapes of load.
+/// Returns the number of deaths in all, divided among the shapes of load.
 fn deaths() -> usize {
     testkit::rounds(200, 10_000)
 }
 
-/// As many deaths as it takes, and nothing beside them.
+/// Returns whether this is `make soak`, with full counts and no other load.
 fn soak() -> bool {
     std::env::var_os("RINGWAY_SOAK").is_some()
 }
 
-/// The same in each run, but for `make soak`.
+/// Returns a seed. It is the same in each run, except for `make soak`.
 fn seed(number: u64) -> u64 {
     if !soak() {
         return number;
@@ -68,7 +69,7 @@ fn report(name: &str, guest: &ReconnectingGuest) {
     assert!(p99 < bar, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
-/// Works until `until`, with whoever serves.
+/// Runs the guest until `until`, with the process that serves.
 fn work(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, until: Instant) -> End {
     let end = guest.run(until);
     end.unwrap_or_else(|error| panic!("{error}; {}", victim.log()))
@@ -77,23 +78,23 @@ fn work(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, until: Instant) 
 fn connect(guest: &mut ReconnectingGuest, victim: &mut dyn Victim) {
     let until = Instant::now() + DEAD_AT;
     while let Err(error) = guest.reconnect() {
-        // It may have reached one that was about to die.
+        // The guest may have reached a process that was about to die.
         assert!(error.is_hang_up() && Instant::now() < until, "{error}; {}", victim.log());
     }
 }
 
-/// Works with one life of the process, to its end, and finds the next.
+/// Runs the guest over one life of the process, and connects to the next.
 fn one_life(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, random: &mut Random) {
     let life = Duration::from_micros(random.below(LIFE_US_MAX));
     while work(guest, victim, Instant::now() + life) == End::Closed {
         connect(guest, victim);
     }
     if random.below(2) == 0 {
-        // In the midst of what it does with completions.
+        // Kill the process while it handles completions.
         guest.run_to_completion(Instant::now() + life).unwrap();
     }
     victim.hunt().shoot();
-    // The guest does not know yet, and goes on.
+    // The guest does not know yet, and continues.
     assert_eq!(work(guest, victim, Instant::now() + DEAD_AT), End::Closed);
     guest.offer().unwrap();
     victim.revive();
@@ -113,13 +114,13 @@ fn one_life(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, random: &mut
     }
     hunter.wait();
     victim.revive();
-    // It may have got through, to this one or to the next: nobody serves two connections.
+    // The guest may be connected to the old or the new process. Each serves one connection only.
     guest.hang_up();
     connect(guest, victim);
 }
 
 fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Shape) {
-    // One at a time: each other's load is not what is measured.
+    // One test at a time, because the load of another would change the measurement.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{name}: seed {}", shape.seed);
     let mut random = Random::new(shape.seed);

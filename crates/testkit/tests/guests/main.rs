@@ -1,4 +1,4 @@
-//! Tests of `testkit` with real guests, one program.
+//! Tests of `testkit` with real guests, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod guest_boot;

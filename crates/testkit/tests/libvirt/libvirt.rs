@@ -1,6 +1,6 @@
-//! Machines of Debian's libvirt on disks of ours, driven by `virsh` with the XML that
-//! `ringway libvirt-xml` prints: boot, plug and unplug, resize, kill and restart the backend, shut
-//! down.
+//! Domains of Debian's libvirt on Ringway's disks, driven by `virsh` with the XML that
+//! `ringway libvirt-xml` prints: boot, plug and unplug, resize, kill and restart of the backend,
+//! shutdown.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -16,11 +16,11 @@ use testkit::process::{Process, RingwayIo};
 use testkit::raw::guest::wait_readable;
 use testkit::rounds;
 
-/// Far beyond any boot and pass of fio, also when several share two busy cores.
+/// Far longer than any boot and pass of fio, also when several guests share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const MIB: u64 = 1 << 20;
 
-/// Who may connect: libvirt's QEMU runs as a user of its own, in this group.
+/// Access to the socket: libvirt's QEMU runs as a user of its own, in this group.
 const ACCESS: [&str; 2] = ["socket_group=kvm", "socket_mode=660"];
 
 /// Attaches the image `id.raw` as disk `id` with serial `ID`.
@@ -35,9 +35,9 @@ fn fresh_image(io: &RingwayIo, id: &str, mebibytes: u64) {
     File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
 }
 
-/// The XML of a whole machine that boots the test guest.
+/// Returns the XML of a whole domain that boots the test guest.
 fn xml(io: &RingwayIo, name: &str, disks: &[&str]) -> String {
-    // Its QEMU is no root and may not enter each folder that a repository is in.
+    // Its QEMU does not run as root, and may not be able to enter the repository's folder.
     let guest = artifacts().unwrap();
     let [kernel, initrd] = [guest.kernel, guest.initramfs].map(|from| {
         let to = io.dir().join(from.file_name().unwrap());
@@ -55,17 +55,17 @@ fn wait(domain: &mut Domain<'_>, text: &str) {
     domain.wait_for(text, DEADLINE).unwrap();
 }
 
-/// Waits for what virsh is to show in the end.
+/// Polls until virsh shows an expected state.
 fn until(what: &str, mut there: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !there() {
         assert!(Instant::now() < end, "{what} did not come");
-        // virsh has no wait for it.
+        // virsh has no command that waits for this.
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// What a machine sees of disks that come, grow, go, and end with it.
+/// Disks are plugged, grow, are unplugged, and end with the domain.
 #[test]
 fn disks_are_plugged_resized_and_unplugged() {
     let libvirt = Libvirt::start().unwrap();
@@ -146,7 +146,7 @@ fn a_killed_backend_is_a_pause_for_a_machine_of_libvirt() {
     assert_eq!(outcome.code, 0, "{}", outcome.output);
 }
 
-/// libvirt has no deadline for a disk that is not there; the machine starts when it is.
+/// libvirt has no deadline for a missing disk. The domain starts when the disk exists.
 #[test]
 fn a_machine_that_is_started_before_its_disk_waits_for_it() {
     let libvirt = Libvirt::start().unwrap();
@@ -165,7 +165,7 @@ fn a_machine_that_is_started_before_its_disk_waits_for_it() {
     assert_eq!(libvirt.virsh(&["domstate", "early"]).unwrap().trim(), "running");
 }
 
-/// docs/libvirt.md: AppArmor's profile of a machine has its images, and not our sockets.
+/// AppArmor's profile of a domain contains its images, but not Ringway's sockets (docs/libvirt.md).
 #[test]
 fn libvirts_apparmor_helper_leaves_the_socket_out() {
     let libvirt = Libvirt::start().unwrap();
@@ -188,7 +188,7 @@ fn libvirts_apparmor_helper_leaves_the_socket_out() {
     assert!(!rules.contains("d1.sock"), "{rules}");
 }
 
-/// A boot sector that writes `text` to the serial line and halts.
+/// Returns a boot sector that writes `text` to the serial line and halts.
 fn boot_sector(text: &str) -> Vec<u8> {
     const CODE: [u8; 22] = [
         0x31, 0xc0, 0x8e, 0xd8, 0xfc, // segment 0, upwards
@@ -209,7 +209,7 @@ fn bootable(image: &Path, text: &str) {
     std::fs::write(image, content).unwrap();
 }
 
-/// Who has no libvirt gets arguments for QEMU: a shell takes them as they are printed.
+/// Without libvirt, the command prints arguments for QEMU, which a shell accepts unchanged.
 #[test]
 fn qemu_boots_with_the_arguments_that_are_printed() {
     let dir = tempfile::Builder::new().prefix("it's a, folder ").tempdir().unwrap();
@@ -239,7 +239,7 @@ fn qemu_boots_with_the_arguments_that_are_printed() {
     qemu.kill().unwrap();
 }
 
-/// The boot order is as asked for, and a path may hold what XML and QEMU's options quote.
+/// The boot order is as requested, and a path may contain characters that XML and QEMU quote.
 #[test]
 fn a_machine_boots_from_the_disk_that_shall_be_first() {
     let libvirt = Libvirt::start().unwrap();

@@ -1,21 +1,21 @@
-//! The tables of docs/why-not-qemu-block.md, row by row against libvirt: each XML is defined, each
-//! command run, and libvirt's answer compared with the document's. Prints what libvirt said.
+//! Tables of docs/why-not-qemu-block.md, row by row against libvirt. Each XML is defined, each
+//! command runs, and libvirt's reply is compared with the document's. Prints libvirt's replies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use testkit::libvirt::Libvirt;
 use testkit::process::Backend;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/why-not-qemu-block.md");
-/// How the document says that libvirt has nothing against it.
+/// Word of the document for XML that libvirt accepts.
 const TAKEN: &str = "taken";
 
-/// One row: what is tried, and what libvirt says.
+/// A row: XML or command, and libvirt's reply.
 struct Row {
     tried: String,
     said: String,
 }
 
-/// The rows of the table below `heading`.
+/// Returns the rows of the table below `heading`.
 fn rows(heading: &str) -> Vec<Row> {
     let text = std::fs::read_to_string(DOCUMENT).unwrap();
     let section = text.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
@@ -32,7 +32,7 @@ fn rows(heading: &str) -> Vec<Row> {
     rows
 }
 
-/// Collects what differs, so that one run tells everything.
+/// All differences, so that one run reports them together.
 #[derive(Default)]
 struct Verdict(Vec<String>);
 
@@ -40,7 +40,7 @@ impl Verdict {
     fn compare(&mut self, row: &Row, result: Result<(), String>) {
         let got = result.err().unwrap_or_else(|| TAKEN.to_owned());
         println!("{} -> {got}", row.tried);
-        // libvirt puts the kind of the error first.
+        // libvirt begins with the kind of the error.
         if got != row.said && !got.ends_with(&format!(": {}", row.said)) {
             self.0.push(format!("{}\n  document: {}\n  libvirt:  {got}", row.tried, row.said));
         }
@@ -63,7 +63,7 @@ fn domain(name: &str, memory: &str, disk: &str) -> String {
 
 const MEMORY: &str = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>";
 
-/// A machine with what the row says in the place where it belongs.
+/// Returns a domain with the row's XML in its place.
 fn with(xml: &str, socket: &str) -> String {
     let mut memory = MEMORY;
     let mut disk = "<disk type='vhostuser' device='disk'>".to_owned();
@@ -81,7 +81,7 @@ fn with(xml: &str, socket: &str) -> String {
     domain("vm1", memory, &format!("{disk}{driver}{source}{target}{more}</disk>"))
 }
 
-/// The reason alone.
+/// Returns the reason without its context.
 fn reason(error: testkit::Error) -> String {
     match error {
         testkit::Error::Reply { what, .. } => what,
@@ -109,12 +109,12 @@ fn commands_are_refused_in_these_words() {
     let mut options = vec!["--null", "1M"];
     options.extend(access);
     let backend = Backend::ringway_blk(&options).unwrap();
-    // Its folder is private: libvirt's QEMU gets a door of its own.
+    // The backend's folder is private, so let libvirt's QEMU traverse it.
     std::fs::set_permissions(backend.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();
     let xml = with("<boot order='1'/>", backend.socket().to_str().unwrap());
     libvirt.define(&xml).unwrap();
-    // No guest is needed for a refusal.
+    // A refusal needs no guest.
     libvirt.virsh(&["start", "vm1", "--paused"]).unwrap();
     let mut verdict = Verdict::default();
     for row in rows("Commands") {

@@ -1,4 +1,4 @@
-//! Tests of `testkit` under libvirt, one program.
+//! Tests of `testkit` under libvirt, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod libvirt;

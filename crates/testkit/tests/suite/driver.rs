@@ -33,7 +33,8 @@ fn reads_and_writes_reach_the_image(start: Start) {
     image.as_file().read_exact_at(&mut on_disk, 512).unwrap();
     assert_eq!(on_disk, [0xee; 1024]);
 
-    // Asleep before it looks, so the call must come. A backend that is awake wants no kick.
+    // The client sleeps before it polls, so the call must come. A backend that is awake wants no
+    // kick.
     let until = Instant::now() + DEADLINE;
     loop {
         queue.want_calls(true);
@@ -103,15 +104,15 @@ fn front_ends_come_and_go(start: Start) {
         let mut queue = driver.into_queue().unwrap();
         queue.read(512, 0, 512).unwrap();
         assert_eq!(queue.finish_one().unwrap(), (0, 0));
-        // Leaves with requests in flight.
+        // Disconnects with requests in flight.
         queue.read(0, 1, 4096).unwrap();
         queue.kick().unwrap();
     }
     assert!(backend.process.is_running().unwrap(), "a front-end took it along");
 }
 
-/// Not of the peer: `qemu-storage-daemon` 7.2 sometimes hangs on SIGTERM after a client that left with
-/// requests in flight.
+/// Not for `qemu-storage-daemon`: version 7.2 sometimes hangs on SIGTERM after a client that
+/// disconnected with requests in flight.
 fn sigterm_ends_it_cleanly_under_a_client(start: Start) {
     let image = numbered_image(IMAGE_BYTES);
     let mut backend = start(&Served { image: image.path(), queues: 1, read_only: false });

@@ -1,4 +1,4 @@
-//! In-flight regions that a front-end brings back other than it got them.
+//! In-flight regions that a front-end changes before it sends them again.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ fn backend(image: &tempfile::NamedTempFile) -> Backend {
     Backend::ringway_blk(&options).unwrap()
 }
 
-/// Kills a backend under load and starts it again; its guest has requests on record.
+/// Kills a backend under load and starts it again. Returns a guest with recorded requests.
 fn left_behind(backend: &mut Backend) -> ReconnectingGuest {
     let shape = Shape { depth: 100, ..Shape::default() };
     let mut guest = ReconnectingGuest::connect(backend.socket(), shape).unwrap();
@@ -43,7 +43,7 @@ fn left_behind(backend: &mut Backend) -> ReconnectingGuest {
     }
 }
 
-/// Heads on record. The layout is in the documentation of `virtq`.
+/// Counts the recorded heads. The documentation of `virtq` describes the layout.
 fn recorded(area: &InflightArea) -> usize {
     let bytes = read(&area.fd, area.mmap_size as usize);
     bytes[128..].chunks(16).filter(|entry| entry[8] == 1).count()
@@ -61,7 +61,7 @@ fn write(fd: &OwnedFd, at: usize, bytes: &[u8]) {
 
 type Scribble = fn(&mut [u8]);
 
-/// What is done to the region, and what the log says of it.
+/// Changes to the region, with the text in the log for each.
 const SCRIBBLES: [(&str, Scribble); 9] = [
     ("not made by this program", |bytes| bytes[..8].copy_from_slice(b"GARBAGE!")),
     ("layout version 7", |bytes| bytes[8] = 7),
@@ -131,7 +131,7 @@ fn a_region_that_is_scribbled_on_harms_nobody_who_serves() {
         assert_eq!(end.unwrap(), End::Time);
     });
     guest.finish().unwrap();
-    // Whoever comes next finds nonsense, and says so.
+    // The next process finds invalid records, and refuses them.
     backend.process.kill().unwrap();
     assert_eq!(guest.run(Instant::now() + SOON).unwrap(), End::Closed);
     backend.start_again().unwrap();
@@ -192,7 +192,7 @@ fn a_session_survives_a_region_that_it_refuses() {
         front.barrier().unwrap();
     }
     front.set_inflight(&good).unwrap();
-    // The next front-end is served as ever, region or not.
+    // The next front-end is served, with or without a region.
     drop(front);
     let mut guest = Guest::start(backend.socket(), &Setup::default()).unwrap();
     let done = guest.run(0, &testkit::raw::request::Request::read(0, 4096)).unwrap();

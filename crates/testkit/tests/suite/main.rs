@@ -1,4 +1,4 @@
-//! Tests of `testkit`, one program.
+//! Tests of `testkit`, in one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod common;

@@ -14,7 +14,7 @@ use testkit::raw::{Frontend, Guest, Malformed, Setup};
 
 const IMAGE_BYTES: u64 = 1 << 20;
 
-/// Long enough for a queue that will answer; a queue that was given up stays silent for as long.
+/// Long enough for a queue that will reply. A failed queue stays silent for as long.
 const VERDICT: Duration = Duration::from_millis(250);
 
 fn a_guest_reads_writes_and_flushes(start: Start) {
@@ -71,7 +71,7 @@ fn many_requests_may_end_in_any_order(start: Start) {
     let done = guest.finish_all(0, &pending).unwrap();
     let numbers: Vec<u64> = done.iter().map(|one| number(&one.data)).collect();
     assert_eq!(numbers, [7, 6, 5, 4, 3, 2, 1, 0], "each as asked");
-    // One that nobody waits for is an error, not passed over.
+    // A completion for which the caller does not wait is an error, and is not skipped.
     let known = guest.submit(0, &Request::read(0, 512)).unwrap();
     guest.kick(0).unwrap();
     let error = guest.finish_all(0, &pending[..1]).unwrap_err().to_string();
@@ -93,7 +93,7 @@ fn a_queue_stops_and_goes_on(start: Start) {
     assert_eq!(number(&guest.run(1, &Request::read(77, 512)).unwrap().data), 77);
 }
 
-/// Entries that `qemu-storage-daemon` 7.2 lets through: index jumps, and flags of indirect descriptors
+/// Entries that `qemu-storage-daemon` 7.2 accepts: index jumps, and flags of indirect descriptors
 /// that it ignores.
 const PEER_ACCEPTS: [Malformed; 4] = [
     Malformed::IndexJump,
@@ -102,7 +102,7 @@ const PEER_ACCEPTS: [Malformed; 4] = [
     Malformed::IndirectWithNext,
 ];
 
-/// Entries that end `qemu-storage-daemon` 7.2 as a process.
+/// Entries that make `qemu-storage-daemon` 7.2 crash.
 const PEER_DIES: [Hostile; 2] = [Hostile::RegionCountLies, Hostile::QueueOutOfRange];
 
 fn malformed_requests_never_succeed(start: Start, accepted: &[Malformed]) {

@@ -1,4 +1,4 @@
-//! Requests of a guest: made available, run, waited for.
+//! Requests of a guest: submitting, running, and waiting for them.
 
 use super::super::connection::ANSWER_DEADLINE;
 use super::super::request::{Placed, Request as BlkRequest};
@@ -6,28 +6,28 @@ use super::super::ring::Used;
 use super::{Guest, WaitEvent};
 use crate::error::{Error, Result};
 
-/// A request on its way.
+/// A submitted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     /// Head of its chain.
     pub head: u16,
-    /// Where it is.
+    /// Location of the request in memory.
     pub placed: Placed,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
     /// Status byte.
     pub status: u8,
-    /// Bytes that the backend says it wrote, the status byte included.
+    /// Number of bytes that the backend reports as written, including the status byte.
     pub written: u32,
-    /// What is in the buffers.
+    /// Contents of the buffers.
     pub data: Vec<u8>,
 }
 
 impl Guest {
-    /// Makes a well-formed request available; does not kick.
+    /// Makes a well-formed request available. Does not kick.
     ///
     /// # Errors
     /// [`Error::Full`] if memory or ring are used up.
@@ -36,7 +36,7 @@ impl Guest {
         Ok(all.swap_remove(0))
     }
 
-    /// Makes requests available all at once; does not kick.
+    /// Makes requests available all at once. Does not kick.
     ///
     /// # Errors
     /// [`Error::Full`] if memory or ring are used up.
@@ -57,7 +57,7 @@ impl Guest {
     ///
     /// # Errors
     /// [`Error::Timeout`] if it does not complete in 10 s, [`Error::Closed`] or [`Error::Reply`] if
-    /// the backend gives up.
+    /// the backend fails.
     pub fn run(&mut self, queue: usize, request: &BlkRequest) -> Result<Done> {
         let mark = self.memory.mark();
         let pending = self.submit(queue, request)?;
@@ -76,8 +76,8 @@ impl Guest {
         Ok(all.swap_remove(0))
     }
 
-    /// Waits for submitted requests, which must be the queue's next to complete, in any order: a
-    /// device promises none (virtio 1.2, 2.7.8). What became of each is in the order asked.
+    /// Waits for submitted requests, which must be the queue's next to complete, in any order:
+    /// virtio guarantees none (virtio 1.2, 2.7.8). Returns the results in the order of `pending`.
     ///
     /// # Errors
     /// As [`Guest::run`].

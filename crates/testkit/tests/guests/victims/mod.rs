@@ -1,4 +1,4 @@
-//! Processes that are killed, and come back.
+//! Serving processes that tests kill and that start again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,21 +12,22 @@ use serde_json::{Value, json};
 use testkit::process::{Backend, PROCESS_DEADLINE, Process, find_binary};
 use testkit::raw::guest::wait_readable;
 
-/// Small enough to be compared in no time, large enough for hundreds of requests side by side.
+/// Small enough for a fast comparison, large enough for hundreds of concurrent requests.
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Who serves, and dies of it.
+/// A server that is killed and starts again.
 pub(crate) trait Victim {
     fn socket(&self) -> &Path;
     /// Finds the process that serves now.
     fn hunt(&mut self) -> Hunter;
-    /// It has died, or is about to: after this the socket leads to another.
+    /// Starts the server again if no keeper does. The process has died or is about to; the
+    /// socket then leads to its successor.
     fn revive(&mut self);
-    /// Its last words.
+    /// Returns the end of its log.
     fn log(&mut self) -> String;
 }
 
-/// A shot at one process, from any thread.
+/// Handle that kills one process, from any thread.
 pub(crate) struct Hunter(OwnedFd);
 
 impl Hunter {
@@ -34,13 +35,13 @@ impl Hunter {
         pidfd_send_signal(&self.0, Signal::KILL).unwrap();
     }
 
-    /// Waits until it is dead.
+    /// Waits until the process is dead.
     pub(crate) fn wait(&self) {
         assert_eq!(wait_readable(&[self.0.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
     }
 }
 
-/// One process, which the test starts again.
+/// A `ringway-blk`, which the test starts again.
 pub(crate) struct RingwayBlk {
     backend: Backend,
     _image: tempfile::NamedTempFile,
@@ -118,7 +119,7 @@ fn next_worker(keeper: &mut Process, dead: &mut Option<u32>) -> Hunter {
     Hunter(worker.ended().try_clone().unwrap())
 }
 
-/// A worker, which its keeper starts again.
+/// A worker of `ringway-io`, which its keeper starts again.
 pub(crate) struct RingwayIo {
     keeper: Process,
     socket: PathBuf,

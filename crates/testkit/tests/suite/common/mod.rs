@@ -1,10 +1,10 @@
-//! Backends under test, behind one function type.
+//! Backends under test, each behind the same function type.
 
 use std::path::Path;
 
 use testkit::process::{Backend, StorageDaemon, Target};
 
-/// What a test wants served.
+/// Parameters of the disk that a test wants.
 pub(crate) struct Served<'a> {
     pub(crate) image: &'a Path,
     pub(crate) queues: u16,
@@ -24,7 +24,7 @@ pub(crate) fn storage_daemon(served: &Served<'_>) -> Backend {
 pub(crate) fn ringway_blk(served: &Served<'_>) -> Backend {
     let queues = served.queues.to_string();
     let mut options = vec!["--blk-file", served.image.to_str().unwrap(), "--num-queues", &queues];
-    // As the peer above: buffered, sectors of 512 bytes.
+    // Like the peer above: buffered, sectors of 512 bytes.
     options.extend(["--cache", "writeback", "--block-size", "512"]);
     if served.read_only {
         options.push("--read-only");
@@ -32,7 +32,7 @@ pub(crate) fn ringway_blk(served: &Served<'_>) -> Backend {
     Backend::ringway_blk(&options).unwrap()
 }
 
-/// A file of `bytes` in which every sector starts with its own number.
+/// Creates a file of `bytes` in which every sector starts with its own number.
 pub(crate) fn numbered_image(bytes: u64) -> tempfile::NamedTempFile {
     use std::io::Write;
     let mut image = tempfile::NamedTempFile::new().unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn numbered_image(bytes: u64) -> tempfile::NamedTempFile {
     image
 }
 
-/// The number in a sector of [`numbered_image`].
+/// Returns the number in a sector of [`numbered_image`].
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }

@@ -1,4 +1,4 @@
-//! The rules of the house: layers, unsafe code, licences, dependencies, lengths.
+//! Rules of the workspace: layers, unsafe code, licences, dependencies, lengths.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
-/// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
-/// may not be used.
+/// Crates of the workspace that each crate may use (docs/architecture.md). All others are
+/// forbidden.
 const LAYERS: [(&str, &[&str]); 19] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
@@ -45,14 +45,14 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("lab", &["model", "testkit", "xenapi", "net", "tap"]),
 ];
 
-/// Crates that may hold unsafe code; every other forbids it.
+/// Crates that may contain unsafe code. All others forbid it.
 const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
-/// No async runtime and no server in the data plane.
+/// Crates of the data plane, which must not use an async runtime or a server.
 const DATA_PLANE: [&str; 11] =
     ["memory", "virtq", "reactor", "disk", "blk", "net", "tap", "nic", "nbd", "vhost-user", "iod"];
 
-/// Licences that may come in with a dependency.
+/// Licences that a dependency may have.
 const LICENCES: [&str; 10] = [
     "MIT",
     "Apache-2.0",
@@ -66,7 +66,7 @@ const LICENCES: [&str; 10] = [
     "CC0-1.0",
 ];
 
-/// Lines that no source file passes: aim at 200.
+/// Most lines of a source file; the aim is 200.
 const FILE_LINES_MAX: usize = 800;
 
 fn root() -> PathBuf {
@@ -157,11 +157,12 @@ fn unsafe_code_is_where_it_may_be() {
     }
 }
 
-/// One `OR` of `AND`s, as registries write them.
+/// Checks a licence expression: `AND`s of `OR`s, as registries write them.
 fn permitted(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ").replace(['(', ')'], " ");
     let flat = expression.split_whitespace().collect::<Vec<_>>().join(" ");
-    // `(A OR B) AND C` reads as `A OR B AND C` here: every part must be permitted somewhere.
+    // Without parentheses `(A OR B) AND C` becomes `A OR B AND C`: each `AND` part must contain a
+    // permitted licence.
     flat.split(" AND ").all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
 }
 
@@ -223,7 +224,7 @@ fn files_are_short_and_belong_to_a_crate() {
     }
 }
 
-/// Some file in `dir`, or the file named like `dir` beside it, has `mod name;`.
+/// Returns whether a file in `dir`, or the file named like `dir` beside it, contains `mod name;`.
 fn declared(name: &str, dir: &Path) -> bool {
     let needle = format!("mod {name};");
     let mut candidates: Vec<_> = std::fs::read_dir(dir)
