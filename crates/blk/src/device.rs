@@ -165,12 +165,12 @@ impl BlkDevice {
     }
 
     /// Returns the unused tokens under the caps; debt is negative. Exact while no queue runs.
-    pub fn saved(&self) -> TokenBalance {
-        self.shared.throttle.saved(self.now())
+    pub fn token_balance(&self) -> TokenBalance {
+        self.shared.throttle.token_balance(self.now())
     }
 
     /// Sets the unused tokens or the debt under the caps. Call it before the first queue starts.
-    pub fn set_saved(&self, saved: TokenBalance) {
+    pub fn set_token_balance(&self, saved: TokenBalance) {
         self.shared.throttle.refill(saved, self.now());
     }
 

@@ -60,7 +60,7 @@ pub enum QuiesceOutcome {
     /// All requests have ended, and the driver has broken the ring.
     Broken(u16),
     /// The deadline passed; the queue serves again.
-    GoesOn(RunningQueue),
+    Resumed(RunningQueue),
 }
 
 /// A queue with I/O that the kernel has not ended. Dropping this value changes nothing: the queue
@@ -98,7 +98,7 @@ impl DrainingQueue {
         self.broken.load(Ordering::Acquire)
     }
 
-    fn quiet_end(&self, next_avail: u16) -> QuiesceOutcome {
+    fn quiesce_outcome(&self, next_avail: u16) -> QuiesceOutcome {
         if self.is_broken() {
             QuiesceOutcome::Broken(next_avail)
         } else {
@@ -106,7 +106,7 @@ impl DrainingQueue {
         }
     }
 
-    fn stop_end(&self, next_avail: u16) -> DrainOutcome {
+    fn drain_outcome(&self, next_avail: u16) -> DrainOutcome {
         if self.is_broken() {
             DrainOutcome::Broken(next_avail)
         } else {
@@ -122,7 +122,7 @@ impl DrainingQueue {
     pub fn wait_or_resume(self, deadline: Instant) -> Result<QuiesceOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
-            Ok(next_avail) => return Ok(self.quiet_end(next_avail)),
+            Ok(next_avail) => return Ok(self.quiesce_outcome(next_avail)),
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -132,10 +132,10 @@ impl DrainingQueue {
         })?;
         match goes_on {
             Some(()) => {
-                Ok(QuiesceOutcome::GoesOn(RunningQueue::running(self.reactor, id, self.index)))
+                Ok(QuiesceOutcome::Resumed(RunningQueue::running(self.reactor, id, self.index)))
             }
             // The queue ended meanwhile and has sent its answer.
-            None => Ok(self.quiet_end(self.answer.recv().map_err(|_| Stopped)?)),
+            None => Ok(self.quiesce_outcome(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 
@@ -155,7 +155,7 @@ impl DrainingQueue {
     pub fn wait_until(self, deadline: Instant) -> Result<DrainOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
-            Ok(next_avail) => return Ok(self.stop_end(next_avail)),
+            Ok(next_avail) => return Ok(self.drain_outcome(next_avail)),
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -174,7 +174,7 @@ impl DrainingQueue {
                 }))
             }
             // The queue ended meanwhile and has sent its answer.
-            None => Ok(self.stop_end(self.answer.recv().map_err(|_| Stopped)?)),
+            None => Ok(self.drain_outcome(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Parsed {
     /// A request that ends at once with the status `code`.
     Refused { code: u8, status: Byte },
     /// A chain without a status byte, which cannot be answered.
-    Mute,
+    NoStatusByte,
 }
 
 /// Geometry and features that parsing depends on.
@@ -44,7 +44,7 @@ impl Rules {
 
     /// Parses `chain` and takes the buffers that the request needs out of it.
     pub(crate) fn parse(&self, chain: &mut Chain) -> Parsed {
-        let Some(status) = chain.writable.take_last_byte() else { return Parsed::Mute };
+        let Some(status) = chain.writable.take_last_byte() else { return Parsed::NoStatusByte };
         let Some(header) = chain.readable.take_front::<HEADER>() else {
             return Parsed::Refused { code: S_IOERR, status };
         };

@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod path;
 
-use testkit::callgrind::{self, Calls, is_shared};
+use testkit::callgrind::{self, Calls, writes_shared};
 
 const SHORT: u64 = 512;
 const LONG: u64 = 2048;
@@ -26,7 +26,7 @@ fn load() {
 /// Returns the functions that requests call, and how often in [`MORE`] requests.
 fn grown(disk: &str, depth: u16, record: &str) -> Calls {
     let load = |requests| format!("{disk} {depth} {record} {requests}");
-    let mut grown = callgrind::grown("load", &load(SHORT), &load(LONG)).unwrap();
+    let mut grown = callgrind::extra_calls("load", &load(SHORT), &load(LONG)).unwrap();
     // Ignore rare calls: a table that grows, a rate that is measured again.
     grown.retain(|_, more| *more * 64 > MORE);
     grown
@@ -36,7 +36,7 @@ fn is_steady(disk: &str, depth: u16, record: &str) {
     let grown = grown(disk, depth, record);
     let submits = grown.iter().filter(|(name, _)| name.contains("submit"));
     assert!(submits.count() > 0, "requests were not seen: {grown:?}");
-    let shared: Vec<_> = grown.iter().filter(|(name, _)| is_shared(name)).collect();
+    let shared: Vec<_> = grown.iter().filter(|(name, _)| writes_shared(name)).collect();
     assert!(shared.is_empty(), "{disk}, depth {depth}, recording {record}: {shared:#?}");
 }
 

@@ -93,7 +93,7 @@ async fn serve(
             false
         }
         // A daemon without a working database would forget changes. A restart repairs this.
-        () = app.persistence.writer_died() => true,
+        () = app.persistence.wait_writer_died() => true,
     };
     if broke_off {
         tracing::error!("nobody stores changes any more: the end begins; machines go on");

@@ -29,13 +29,13 @@ struct State {
     /// Wakes the accepting thread.
     wake: StopSignal,
     /// True while no thread may accept; [`AcceptGate::resume`] clears it.
-    shut: bool,
+    paused: bool,
     /// True if no thread may accept ever again.
     stopped: bool,
     /// True while a thread accepts.
     taking: bool,
     /// Number of accepted connections that are not served yet.
-    visitors: usize,
+    connections: usize,
 }
 
 impl AcceptGate {
@@ -45,7 +45,7 @@ impl AcceptGate {
     /// The process cannot open more descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         let wake = StopSignal::new()?;
-        let state = State { wake, shut: false, stopped: false, taking: false, visitors: 0 };
+        let state = State { wake, paused: false, stopped: false, taking: false, connections: 0 };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -57,7 +57,7 @@ impl AcceptGate {
     /// Waits until a thread may accept connections. Only one thread may call it. Returns `None` if
     /// the gate is stopped.
     pub(crate) fn enter(&self) -> Option<AcceptPermit<'_>> {
-        let closed = |state: &mut State| state.shut && !state.stopped;
+        let closed = |state: &mut State| state.paused && !state.stopped;
         let waited = self.changed.wait_while(self.state(), closed);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         if state.stopped {
@@ -75,7 +75,7 @@ impl AcceptGate {
         // Create the next wake-up signal now, so that resuming cannot fail.
         let fresh = StopSignal::new()?;
         let mut state = self.state();
-        state.shut = true;
+        state.paused = true;
         std::mem::replace(&mut state.wake, fresh).stop();
         self.changed.notify_all();
         drop(self.changed.wait_while(state, |state| state.taking));
@@ -84,7 +84,7 @@ impl AcceptGate {
 
     /// Allows accepting again.
     pub(crate) fn resume(&self) {
-        self.state().shut = false;
+        self.state().paused = false;
         self.changed.notify_all();
     }
 
@@ -98,7 +98,7 @@ impl AcceptGate {
 
     /// Counts a connection until its guard is dropped.
     pub(crate) fn admit(self: &Arc<Self>) -> ConnectionGuard {
-        self.state().visitors += 1;
+        self.state().connections += 1;
         ConnectionGuard(Arc::clone(self))
     }
 
@@ -106,7 +106,7 @@ impl AcceptGate {
     /// `until`.
     pub(crate) fn served(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
-        let busy = |state: &mut State| state.taking || state.visitors > 0;
+        let busy = |state: &mut State| state.taking || state.connections > 0;
         drop(self.changed.wait_timeout_while(self.state(), left, busy));
     }
 }
@@ -127,10 +127,10 @@ impl AcceptPermit<'_> {
     /// Waits until fewer than `most` connections are being served. Returns false if the permit is
     /// revoked.
     pub(crate) fn has_room(&self, most: usize) -> bool {
-        let full = |state: &mut State| !state.shut && !state.stopped && state.visitors >= most;
+        let full = |state: &mut State| !state.paused && !state.stopped && state.connections >= most;
         let waited = self.gate.changed.wait_while(self.gate.state(), full);
         let state = waited.unwrap_or_else(PoisonError::into_inner);
-        !state.shut && !state.stopped
+        !state.paused && !state.stopped
     }
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct ConnectionGuard(Arc<AcceptGate>);
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.state().visitors -= 1;
+        self.0.state().connections -= 1;
         self.0.changed.notify_all();
     }
 }

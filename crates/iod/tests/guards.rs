@@ -17,7 +17,7 @@ use common::*;
 use model::diagnosis::{DiskFacts, judge};
 use model::report::{PollReason, PollStats};
 use serde_json::json;
-use testkit::cpus::{self, Hogs, Offline, Quota};
+use testkit::cpus::{self, BusyThreads, Offline, Quota};
 use testkit::driver::{Driver, Options};
 use testkit::process::eventually;
 use testkit::rounds;
@@ -59,7 +59,7 @@ impl Served {
         let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (asks, counts, socket) = (Arc::clone(&stop), Arc::clone(&done), io.socket("d"));
         let client = std::thread::spawn(move || {
-            cpus::keep_to(&client).unwrap();
+            cpus::pin_thread(&client).unwrap();
             let options = Options { slots: 1, ..Options::default() };
             let mut queue = Driver::connect(&socket, &options).unwrap().into_queue().unwrap();
             while !asks.load(Ordering::Relaxed) {
@@ -155,7 +155,7 @@ fn while_all_cpus_are_busy_it_is_not_polled() {
     let mut disk = Served::start(THRESHOLD, all.clone());
     for _ in 0..rounds(1, 5) {
         disk.is_polled();
-        let hogs = Hogs::start(&all, HOGS).unwrap();
+        let hogs = BusyThreads::start(&all, HOGS).unwrap();
         disk.is_refused(PollReason::NoFreeCpu, "no CPU is free: of one, 30% must be");
         drop(hogs);
     }
@@ -168,7 +168,7 @@ fn a_client_on_the_same_cpu_wants_it() {
     let _alone = alone();
     let all = cpus::mine().unwrap();
     let (here, elsewhere) = (all[0], all.last().copied().unwrap());
-    cpus::keep_to(&[here]).unwrap();
+    cpus::pin_thread(&[here]).unwrap();
     // A threshold of 0 disables the other guard, so any CPU load passes it.
     let mut disk = Served::start("0", vec![here]);
     disk.is_refused(PollReason::CpuWanted, "others want the CPU");
@@ -185,13 +185,13 @@ fn a_process_that_is_given_one_cpu_counts_that_one_only() {
     let all = cpus::mine().unwrap();
     let (one, other) = (all[0], all.last().copied().unwrap());
     assert_ne!(one, other, "this needs two CPUs");
-    cpus::keep_to(&[one]).unwrap();
+    cpus::pin_thread(&[one]).unwrap();
     let mut disk = Served::by(Io::apart, THRESHOLD, vec![other]);
     // The disk must first learn that polling pays, which takes long beside busy threads.
     disk.is_polled();
     // Otherwise half of the CPU would belong to its session, however many busy threads there are.
     cpus::defer(disk.worker()).unwrap();
-    let hogs = Hogs::start(&[one], HOGS).unwrap();
+    let hogs = BusyThreads::start(&[one], HOGS).unwrap();
     disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
     for _ in 0..rounds(1, 5) {
         // Change the CPUs while the disk is served.
@@ -247,7 +247,7 @@ fn a_cpu_that_goes_offline_and_comes_back_is_noticed() {
             cpus::confine(disk.worker(), &[goes]).unwrap();
         }
         let offline = Offline::take(goes).unwrap();
-        let hogs = Hogs::start(&[stays], HOGS).unwrap();
+        let hogs = BusyThreads::start(&[stays], HOGS).unwrap();
         disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
         drop(hogs);
         drop(offline);

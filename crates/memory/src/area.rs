@@ -98,16 +98,17 @@ mod tests {
         let thread_mapping = ThreadMapping::private(8192).unwrap();
         let mut list = Buffers::with_capacity(4);
         assert!(
-            list.append_area(&thread_mapping, 0, 100) && list.append_area(&thread_mapping, 100, 50)
+            list.append_mapping(&thread_mapping, 0, 100)
+                && list.append_mapping(&thread_mapping, 100, 50)
         );
         assert!(
-            list.append_area(&thread_mapping, 4096, 10)
-                && list.append_area(&thread_mapping, 4106, 0)
+            list.append_mapping(&thread_mapping, 4096, 10)
+                && list.append_mapping(&thread_mapping, 4106, 0)
         );
         assert_eq!((list.len(), list.iovecs().len()), (160, 2));
         assert!(
-            !list.append_area(&thread_mapping, 8190, 3)
-                && !list.append_area(&thread_mapping, usize::MAX, 2)
+            !list.append_mapping(&thread_mapping, 8190, 3)
+                && !list.append_mapping(&thread_mapping, usize::MAX, 2)
         );
         assert_eq!(list.write(&[7; 160]), 160);
         let mut out = [0; 10];
@@ -119,9 +120,9 @@ mod tests {
     fn a_piece_that_was_consumed_is_not_made_longer() {
         let thread_mapping = ThreadMapping::private(4096).unwrap();
         let mut list = Buffers::default();
-        assert!(list.append_area(&thread_mapping, 0, 4));
+        assert!(list.append_mapping(&thread_mapping, 0, 4));
         list.advance(4);
-        assert!(thread_mapping.write(4, b"next") && list.append_area(&thread_mapping, 4, 4));
+        assert!(thread_mapping.write(4, b"next") && list.append_mapping(&thread_mapping, 4, 4));
         let mut out = [0; 8];
         assert_eq!((list.len(), list.iovecs().len(), list.peek(&mut out)), (4, 1, 4));
         assert_eq!(&out[..4], b"next");
@@ -148,7 +149,7 @@ mod tests {
         let (thread_mapping, other) =
             (ThreadMapping::private(1).unwrap(), ThreadMapping::private(1).unwrap());
         let mut list = Buffers::with_capacity(2);
-        assert!(list.append_area(&thread_mapping, 0, 1));
-        let _ = list.append_area(&other, 0, 1);
+        assert!(list.append_mapping(&thread_mapping, 0, 1));
+        let _ = list.append_mapping(&other, 0, 1);
     }
 }

@@ -161,7 +161,7 @@ impl Buffers {
     /// # Panics
     /// The list already contains other memory. One list has one pin.
     #[must_use]
-    pub fn append_area(
+    pub fn append_mapping(
         &mut self,
         thread_mapping: &ThreadMapping,
         offset: usize,

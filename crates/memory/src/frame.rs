@@ -109,7 +109,7 @@ mod tests {
             assert!(theirs.write(0, &[7; 4096]));
             let (mut body, mut at) = (Buffers::default(), 0);
             for piece in &pieces {
-                assert!(body.append_area(&theirs, at, *piece));
+                assert!(body.append_mapping(&theirs, at, *piece));
                 at += piece + 1;
             }
             let want = [&[1; 12], &head[..], &vec![7; body.len()]].concat();

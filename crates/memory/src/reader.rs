@@ -52,7 +52,7 @@ mod tests {
 
     fn list(thread_mapping: &ThreadMapping, pieces: &[(usize, usize)]) -> Buffers {
         let mut list = Buffers::default();
-        assert!(pieces.iter().all(|(at, len)| list.append_area(thread_mapping, *at, *len)));
+        assert!(pieces.iter().all(|(at, len)| list.append_mapping(thread_mapping, *at, *len)));
         list
     }
 

@@ -81,7 +81,7 @@ impl View {
     /// of them, a header of N bytes and what follows it, for reading or for writing. Prefetches a
     /// header that [`View::write_frame`] compares before it writes for reading.
     #[inline]
-    pub fn fetch_piece<const N: usize>(
+    pub fn fetch_single<const N: usize>(
         &self,
         addr: u64,
         len: u32,

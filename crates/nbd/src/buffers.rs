@@ -17,15 +17,15 @@ pub(crate) const RECEIVE_BYTES: usize = 32 << 10;
 /// Space in bytes for headers and other replies without data in one send.
 pub(crate) const HEADER_BYTES: usize = 32 << 10;
 /// Total size of the request buffers in the connection's own area, in bytes.
-const ROOM_BYTES: usize = 4 << 20;
+const BUFFERS_BYTES: usize = 4 << 20;
 /// Largest request in bytes that gets its buffer in the connection's own area.
-const ROOM_MAX: usize = 1 << 20;
+const BUFFER_MAX: usize = 1 << 20;
 /// Largest alignment in bytes that direct I/O requires.
 const PAGE: usize = 4096;
 
 /// Upper bound of one connection's memory, in bytes.
 pub const MEMORY_MAX: usize =
-    RECEIVE_BYTES + HEADER_BYTES + ROOM_BYTES + MAX_REQUEST_BYTES as usize + 3 * PAGE;
+    RECEIVE_BYTES + HEADER_BYTES + BUFFERS_BYTES + MAX_REQUEST_BYTES as usize + 3 * PAGE;
 
 /// Buffer for the data of one request.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl RequestBuffer {
     /// Returns a list of `len` bytes of the data, starting at byte `from`.
     pub(crate) fn list(&self, mut list: Buffers, from: usize, len: usize) -> Option<Buffers> {
         list.clear();
-        list.append_area(&self.thread_mapping, self.data.checked_add(from)?, len).then_some(list)
+        list.append_mapping(&self.thread_mapping, self.data.checked_add(from)?, len).then_some(list)
     }
 
     /// Returns whether the buffer has a separate mapping. Such a buffer cannot share a list with
@@ -73,13 +73,13 @@ pub(crate) struct ConnectionBuffers {
 impl ConnectionBuffers {
     pub(crate) fn new() -> Result<Self, MemoryError> {
         let fixed = RECEIVE_BYTES + HEADER_BYTES;
-        let thread_mapping = ThreadMapping::private(fixed + ROOM_BYTES)?;
-        Ok(Self { thread_mapping, free: vec![(fixed / PAGE, ROOM_BYTES / PAGE)], own: false })
+        let thread_mapping = ThreadMapping::private(fixed + BUFFERS_BYTES)?;
+        Ok(Self { thread_mapping, free: vec![(fixed / PAGE, BUFFERS_BYTES / PAGE)], own: false })
     }
 
     /// Allocates a buffer for `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Result<RequestBuffer, BufferError> {
-        if len > ROOM_MAX {
+        if len > BUFFER_MAX {
             return self.take_own(len);
         }
         // The extra page precedes the data. Its end holds the header of the reply.

@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod steering;
 
-use testkit::callgrind::{self, is_shared};
+use testkit::callgrind::{self, writes_shared};
 
 const SHORT: u64 = 128;
 const LONG: u64 = 512;
@@ -25,13 +25,13 @@ fn load() {
 
 fn is_steady(kind: &str) {
     let load = |frames: u64| format!("{kind} {frames}");
-    let mut grown = callgrind::grown("load", &load(SHORT), &load(LONG)).unwrap();
+    let mut grown = callgrind::extra_calls("load", &load(SHORT), &load(LONG)).unwrap();
     // A call once in a while is not a call for each frame: a thread that waits for the load's
     // thread may be late.
     grown.retain(|_, more| *more * 64 > MORE);
     let decided = grown.iter().find(|(name, _)| name.contains("Switch>::decide"));
     assert!(decided.is_some_and(|(_, more)| *more >= MORE), "frames were not seen: {grown:?}");
-    let shared: Vec<_> = grown.iter().filter(|(name, _)| is_shared(name)).collect();
+    let shared: Vec<_> = grown.iter().filter(|(name, _)| writes_shared(name)).collect();
     assert!(shared.is_empty(), "{kind}: {shared:#?}");
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct ConsumptionCounter {
 
 impl ConsumptionCounter {
     /// Counts buffers that were added to the ring. Only for the queue's reactor.
-    pub(crate) fn gives(&self, buffers: u64) {
+    pub(crate) fn add_given(&self, buffers: u64) {
         // With one writer, no read-modify-write is needed. A hub on another reactor sees the value
         // when it sees that the frame was read from its link.
         self.given.store(self.given() + buffers, Ordering::Relaxed);
@@ -39,13 +39,13 @@ impl ConsumptionCounter {
     }
 
     /// Records that all waiting frames are in the ring or dropped. Only for the queue's reactor.
-    pub(crate) fn waits_no_more(&self) {
+    pub(crate) fn backlog_drained(&self) {
         self.waited.store(self.given(), Ordering::Release);
     }
 
     /// Records that the guest has consumed all but `untaken` buffers. Only for the queue's reactor.
     /// Returns true if the caller must poll again.
-    pub(crate) fn settles(&self, untaken: u64) -> bool {
+    pub(crate) fn update_consumed(&self, untaken: u64) -> bool {
         let given = self.given();
         self.taken.store(given.saturating_sub(untaken), Ordering::Release);
         let goes_on = untaken > 0 || self.waited.load(Ordering::Relaxed) == u64::MAX;
@@ -161,22 +161,22 @@ mod tests {
         let (consumption_counter, mut consumption_tracker) =
             (ConsumptionCounter::default(), ConsumptionTracker::default());
         // Two frames of three and four buffers, at positions 100 and 200 of the link; one arrived.
-        consumption_counter.gives(3);
+        consumption_counter.add_given(3);
         assert!(
             !consumption_tracker.is_done(200, 100, &consumption_counter)
                 && consumption_counter.is_asked()
         );
-        consumption_counter.gives(4);
-        assert!(consumption_counter.settles(4), "the second is to be taken");
+        consumption_counter.add_given(4);
+        assert!(consumption_counter.update_consumed(4), "the second is to be taken");
         assert!(consumption_tracker.is_done(100, 200, &consumption_counter));
         assert!(!consumption_tracker.is_done(200, 200, &consumption_counter));
-        assert!(consumption_counter.settles(1));
+        assert!(consumption_counter.update_consumed(1));
         assert!(!consumption_tracker.is_done(200, 200, &consumption_counter));
-        assert!(!consumption_counter.settles(0) && !consumption_counter.is_asked());
+        assert!(!consumption_counter.update_consumed(0) && !consumption_counter.is_asked());
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
         assert!(!consumption_counter.is_asked(), "nobody asks for what is known");
         // Frames of another hub in the same ring say nothing about this hub's frames.
-        consumption_counter.gives(5);
+        consumption_counter.add_given(5);
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
         assert!(!consumption_tracker.is_done(300, 200, &consumption_counter), "it is in the link");
     }
@@ -185,16 +185,16 @@ mod tests {
     fn a_frame_that_has_not_arrived_is_not_taken_with_those_that_have() {
         let (consumption_counter, mut consumption_tracker) =
             (ConsumptionCounter::default(), ConsumptionTracker::default());
-        consumption_counter.gives(1);
-        consumption_counter.settles(0);
+        consumption_counter.add_given(1);
+        consumption_counter.update_consumed(0);
         assert!(!consumption_tracker.is_done(200, 100, &consumption_counter));
         assert!(consumption_tracker.is_done(100, 100, &consumption_counter));
-        consumption_counter.gives(1);
+        consumption_counter.add_given(1);
         assert!(
             !consumption_tracker.is_done(200, 200, &consumption_counter),
             "in the ring, and not taken"
         );
-        consumption_counter.settles(0);
+        consumption_counter.update_consumed(0);
         assert!(consumption_tracker.is_done(200, 200, &consumption_counter));
     }
 
@@ -207,11 +207,11 @@ mod tests {
         let is_done = |consumption_tracker: &mut ConsumptionTracker, at: u64| {
             consumption_tracker.is_done(at, at, &consumption_counter)
         };
-        consumption_counter.gives(1);
+        consumption_counter.add_given(1);
         assert!(!is_done(&mut consumption_tracker, 1));
         for at in 2..1000 {
-            consumption_counter.gives(1);
-            consumption_counter.settles(1);
+            consumption_counter.add_given(1);
+            consumption_counter.update_consumed(1);
             consumption_tracker.goes(|| at, &consumption_counter);
             assert!(consumption_tracker.marks.len() <= MARKS_MAX);
         }
@@ -223,23 +223,23 @@ mod tests {
     #[test]
     fn what_waits_has_not_been_taken() {
         let consumption_counter = ConsumptionCounter::default();
-        consumption_counter.gives(2);
+        consumption_counter.add_given(2);
         consumption_counter.waits();
         // A waiting frame has the position of the frame before it.
         assert!(
-            consumption_counter.settles(0),
+            consumption_counter.update_consumed(0),
             "it is asked again: nothing in the ring is not all"
         );
         assert!(!consumption_counter.has_passed(2) && consumption_counter.is_asked());
-        consumption_counter.gives(3);
-        consumption_counter.waits_no_more();
-        consumption_counter.settles(3);
+        consumption_counter.add_given(3);
+        consumption_counter.backlog_drained();
+        consumption_counter.update_consumed(3);
         assert!(!consumption_counter.has_passed(2), "it is in the ring");
-        consumption_counter.settles(1);
+        consumption_counter.update_consumed(1);
         assert!(!consumption_counter.has_passed(2));
-        assert!(!consumption_counter.settles(0) && consumption_counter.has_passed(2));
-        consumption_counter.gives(1);
-        consumption_counter.settles(1);
+        assert!(!consumption_counter.update_consumed(0) && consumption_counter.has_passed(2));
+        consumption_counter.add_given(1);
+        consumption_counter.update_consumed(1);
         assert!(
             consumption_counter.has_passed(2)
                 && consumption_counter.has_passed(5)
@@ -250,11 +250,11 @@ mod tests {
     #[test]
     fn near_positions_are_those_of_the_ring() {
         let consumption_counter = ConsumptionCounter::default();
-        consumption_counter.gives(4);
+        consumption_counter.add_given(4);
         assert!(!consumption_counter.has_passed(4) && consumption_counter.is_asked());
-        consumption_counter.settles(1);
+        consumption_counter.update_consumed(1);
         assert!(consumption_counter.has_passed(3) && !consumption_counter.has_passed(4));
-        consumption_counter.settles(0);
+        consumption_counter.update_consumed(0);
         assert!(consumption_counter.has_passed(4));
     }
 }

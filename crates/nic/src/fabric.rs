@@ -98,8 +98,8 @@ impl Fabric {
             let (handle, event) = (one.handle.clone(), one.event.clone());
             let poll_control = Arc::<PollControl>::default();
             let shared = Arc::clone(&poll_control);
-            let node =
-                handle.call(move |context| settle(context, number, hub_links, event, shared))?;
+            let node = handle
+                .call(move |context| create_hub(context, number, hub_links, event, shared))?;
             nodes.push(HubHandle { handle, node, poll_control });
         }
         let (port_counters, term) = (Mutex::default(), AtomicU32::new(0));
@@ -141,7 +141,7 @@ impl Fabric {
                 let done = in_hub(context, node, |hub| {
                     hub.set_port(id, policy, shared_port_state, term).map(|()| hub.senders(id))
                 });
-                done.map(|senders| senders.map(|all| look_again(context, all)))
+                done.map(|senders| senders.map(|all| recheck_rate(context, all)))
             });
             done?.ok_or(Stopped)??;
         }
@@ -165,14 +165,14 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Stopped`] if a reactor has ended.
-    pub(crate) fn set_asked(
+    pub(crate) fn set_control_settings(
         &self,
         id: PortId,
         control_settings: Option<Arc<ControlSettings>>,
     ) -> Result<(), Stopped> {
         for hub_handle in &self.nodes {
             let control_settings = control_settings.clone();
-            hub_handle.with(move |hub| hub.set_asked(id, control_settings))?;
+            hub_handle.with(move |hub| hub.set_control_settings(id, control_settings))?;
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Fabric {
             let (control_settings, pending_ack) =
                 (Arc::clone(control_settings), Arc::clone(pending_ack));
             hub_handle.send(move |hub| {
-                hub.set_asked(id, Some(control_settings));
+                hub.set_control_settings(id, Some(control_settings));
                 drop(pending_ack);
             });
         }
@@ -308,7 +308,7 @@ pub(crate) fn in_hub<R>(
 }
 
 /// Makes transmit queues check their rate limit again, because it may have changed.
-fn look_again(context: &mut Context<'_>, senders: Vec<PollerId>) {
+fn recheck_rate(context: &mut Context<'_>, senders: Vec<PollerId>) {
     for id in senders {
         // The call makes the poller hot. A poller that has ended is gone.
         context.with_poller(id, |_: &mut Transmit, _| ());
@@ -333,7 +333,7 @@ fn links(all: &[HubWaker]) -> Result<Vec<HubLinks>, FabricError> {
 }
 
 /// Creates the hub of the calling reactor.
-fn settle(
+fn create_hub(
     context: &mut Context<'_>,
     number: usize,
     hub_links: HubLinks,

@@ -56,7 +56,7 @@ impl FrameBuffer {
         // The allocated area is large enough.
         let _fits = self.thread_mapping.write(at, &frame.header)
             && self.thread_mapping.write(head, frame.head)
-            && list.append_area(&self.thread_mapping, head + frame.head.len(), frame.body.len());
+            && list.append_mapping(&self.thread_mapping, head + frame.head.len(), frame.body.len());
         list.copy_from_buffers(frame.body);
         let stored_frame = StoredFrame { number, at, bytes };
         self.show(stored_frame, 0, list);
@@ -71,7 +71,7 @@ impl FrameBuffer {
         let StoredFrame { at, bytes, .. } = stored_frame;
         let skip = skip.min(bytes);
         list.clear();
-        let _fits = list.append_area(&self.thread_mapping, at + skip, bytes - skip);
+        let _fits = list.append_mapping(&self.thread_mapping, at + skip, bytes - skip);
     }
 
     /// Releases a frame; in any order.

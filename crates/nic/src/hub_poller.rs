@@ -35,12 +35,12 @@ impl HubPoller {
         while taken < BATCH {
             let Some(record) = link.next(body) else { break };
             match record {
-                LinkRecord::News(station_update) => hub.learn(station_update, now_ns),
+                LinkRecord::Station(station_update) => hub.learn(station_update, now_ns),
                 LinkRecord::Frame(to, header, since_ns) => {
                     hub.arrive(to, &EgressFrame { header, head: &[], body, since_ns });
                 }
             }
-            link.give_back();
+            link.release();
             taken += 1;
             // Checked here, so that each link gets at least one record per turn.
             if hub.is_spent() {
@@ -70,13 +70,13 @@ impl Poller for HubPoller {
     fn on_runnable(&mut self) {
         // All links share one sleep state.
         if let Some(link) = self.links.first() {
-            link.get_up();
+            link.cancel_sleep();
         }
     }
 
     fn arm(&mut self) -> bool {
         if let Some(link) = self.links.first() {
-            link.lie_down();
+            link.prepare_sleep();
         }
         let more = self.links.iter_mut().any(Reader::has_more);
         if more {

@@ -78,19 +78,19 @@ pub(crate) struct QueueCounts {
 
 impl QueueCounts {
     /// Records that the reactor of this number serves the pair from now on.
-    pub(crate) fn begins(&self, reactor: u32) {
+    pub(crate) fn start(&self, reactor: u32) {
         self.reactor.store(reactor, Ordering::Relaxed);
         self.served.store(true, Ordering::Relaxed);
     }
 
     /// Records that no reactor serves the pair any more.
-    pub(crate) fn ends(&self) {
+    pub(crate) fn stop(&self) {
         self.served.store(false, Ordering::Relaxed);
         self.held_since.store(0, Ordering::Relaxed);
     }
 
     /// Counts a frame of `bytes` bytes that the pair sent, with the reason if it was dropped.
-    pub(crate) fn sends(&self, bytes: usize, refused: Option<Reason>) {
+    pub(crate) fn count_sent(&self, bytes: usize, refused: Option<Reason>) {
         self.sent.count(bytes);
         if let Some(reason) = refused {
             self.sent.drops.count(reason);
@@ -98,7 +98,7 @@ impl QueueCounts {
     }
 
     /// Counts the outcome of a frame of `bytes` bytes for the pair.
-    pub(crate) fn gets(&self, bytes: usize, outcome: Result<(), Reason>) {
+    pub(crate) fn count_received(&self, bytes: usize, outcome: Result<(), Reason>) {
         match outcome {
             Ok(()) => self.got.count(bytes),
             Err(reason) => self.got.drops.count(reason),
@@ -117,7 +117,7 @@ impl QueueCounts {
     }
 
     /// Records that the rate limit throttles the pair at `now_ns`.
-    pub(crate) fn holds(&self, now_ns: u64) {
+    pub(crate) fn throttle(&self, now_ns: u64) {
         if self.held_since.load(Ordering::Relaxed) == 0 {
             add(&self.held, 1);
             self.held_since.store(now_ns.max(1), Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl QueueCounts {
     }
 
     /// Records that the rate limit admits the pair again at `now_ns`.
-    pub(crate) fn passes(&self, now_ns: u64) {
+    pub(crate) fn unthrottle(&self, now_ns: u64) {
         let since = self.held_since.load(Ordering::Relaxed);
         if since > 0 {
             add(&self.held_ns, now_ns.saturating_sub(since));
@@ -218,15 +218,15 @@ mod tests {
     #[test]
     fn what_is_counted_is_read() {
         let counts = QueueCounts::default();
-        counts.begins(3);
-        counts.sends(60, None);
-        counts.sends(1500, Some(Reason::FloodLimit));
-        counts.gets(64, Ok(()));
-        counts.gets(9000, Err(Reason::NoBuffer));
-        (1..4).for_each(|at| counts.holds(at * 100));
-        counts.passes(500);
-        counts.passes(900);
-        counts.holds(1000);
+        counts.start(3);
+        counts.count_sent(60, None);
+        counts.count_sent(1500, Some(Reason::FloodLimit));
+        counts.count_received(64, Ok(()));
+        counts.count_received(9000, Err(Reason::NoBuffer));
+        (1..4).for_each(|at| counts.throttle(at * 100));
+        counts.unthrottle(500);
+        counts.unthrottle(900);
+        counts.throttle(1000);
         let read = counts.read();
         assert_eq!((read.served, read.reactor), (true, 3));
         assert_eq!((read.sent.frames, read.sent.bytes, read.got.frames), (2, 1560, 1));
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(read.sent.drops(Reason::FloodLimit), 1);
         assert_eq!(read.got.drops(Reason::NoBuffer), 1);
         assert_eq!((read.held, read.held_ns, read.held_since_ns), (2, 400, Some(1000)));
-        counts.ends();
+        counts.stop();
         assert!(!counts.read().served && counts.read().held_since_ns.is_none());
     }
 }

@@ -98,7 +98,7 @@ impl InOrderRing {
     #[inline]
     pub(crate) fn push(&mut self, popped: Popped, written: u32) {
         match popped {
-            Popped::Piece(single_buffer) => self.queue.push_piece(single_buffer, written),
+            Popped::Piece(single_buffer) => self.queue.push_single(single_buffer, written),
             Popped::Chain(chain) => self.queue.push(chain, written),
         }
     }
@@ -141,7 +141,7 @@ impl InOrderRing {
     /// Replaces the call descriptor, and calls once: a call may have been lost in between.
     pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
         if let Some(former) = self.call.take() {
-            context.close_bell(former);
+            context.close_notifier(former);
         }
         self.call = call.map(|fd| context.open_notifier(fd));
         self.signal(context);

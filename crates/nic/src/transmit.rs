@@ -63,7 +63,7 @@ impl Transmit {
     }
 
     /// Abandons the popped frames that are not forwarded; returns their number.
-    fn let_go(&mut self) -> u16 {
+    fn abandon_popped(&mut self) -> u16 {
         let unsent = self.popped.len();
         self.popped.drain(..).for_each(Popped::abandon);
         self.body.clear();
@@ -92,7 +92,7 @@ impl Transmit {
         match popped {
             Popped::Piece(single_buffer) => {
                 let queue = &self.ring.queue;
-                let Some((header, prefix)) = queue.read_piece(single_buffer, first) else {
+                let Some((header, prefix)) = queue.read_single(single_buffer, first) else {
                     return self.refuse(hub);
                 };
                 let front = HEADER_BYTES + prefix.len();
@@ -130,10 +130,10 @@ impl Transmit {
             if let Err(at_ns) = hub.may_send(self.port_incarnation.port, bytes, now_ns) {
                 self.timer.set(at_ns, now_ns, context);
                 self.popped.push_front(popped);
-                self.counts.holds(now_ns);
+                self.counts.throttle(now_ns);
                 break;
             }
-            self.counts.passes(now_ns);
+            self.counts.unthrottle(now_ns);
             self.pass(&mut hub, &mut popped, &mut first, now_ns);
             self.ring.push(popped, 0);
             taken += 1;
@@ -157,13 +157,13 @@ impl Transmit {
     ) {
         let ingress_frame = IngressFrame { header, prefix, body, may: &self.port_incarnation.may };
         let refused = hub.forward(self.port_incarnation.port, &ingress_frame, now_ns);
-        self.counts.sends(counted(prefix.len() + body.len()), refused);
+        self.counts.count_sent(counted(prefix.len() + body.len()), refused);
     }
 
     /// Counts a frame without even a header.
     #[cold]
     fn refuse(&self, hub: &mut Hub) {
-        self.counts.sends(0, Some(Reason::ShortHeader));
+        self.counts.count_sent(0, Some(Reason::ShortHeader));
         hub.refuse(self.port_incarnation.port, Reason::ShortHeader);
     }
 }
@@ -172,14 +172,14 @@ impl ReactorQueue for Transmit {
     /// Stops the queue. Between turns, at most the popped and unforwarded frames are in flight.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
-        let unsent = self.let_go();
+        let unsent = self.abandon_popped();
         let next = self.ring.queue.next_avail().wrapping_sub(unsent);
         self.ring.queue.fail();
         next
     }
 
     fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
+        self.abandon_popped();
         self.ring.set_memory(table)
     }
 
@@ -230,6 +230,6 @@ impl Poller for Transmit {
 impl Drop for Transmit {
     /// Abandons the frames if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
-        self.let_go();
+        self.abandon_popped();
     }
 }

@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod frames;
 
-use testkit::callgrind::{self, Calls, is_shared};
+use testkit::callgrind::{self, Calls, writes_shared};
 
 /// Load that the other tests run under valgrind; not a test itself.
 #[test]
@@ -37,7 +37,7 @@ fn is_steady(kind: &str, frames: u64) -> Calls {
 fn grows(kind: &str, frames: u64) -> (Calls, Calls) {
     let more = 3 * frames;
     let load = |frames: u64| format!("{kind} {frames}");
-    let mut grown = callgrind::grown("load", &load(frames), &load(4 * frames)).unwrap();
+    let mut grown = callgrind::extra_calls("load", &load(frames), &load(4 * frames)).unwrap();
     // A call once in a while is not a call for each frame.
     grown.retain(|_, grown| *grown > 8 && *grown * 64 > more);
     let decided = grown.iter().find(|(name, _)| name.contains("Hub>::forward"));
@@ -45,7 +45,7 @@ fn grows(kind: &str, frames: u64) -> (Calls, Calls) {
     let is_seen = decided.is_some_and(|(_, grown)| *grown >= more / 2);
     assert!(is_seen, "frames were not seen: {grown:?}");
     let mut shared = grown.clone();
-    shared.retain(|name, _| is_shared(name));
+    shared.retain(|name, _| writes_shared(name));
     (grown, shared)
 }
 

@@ -169,8 +169,8 @@ impl Context<'_> {
     }
 
     /// Closes a notifier and cancels the signals that the peer has not read.
-    pub fn close_bell(&mut self, peer_notifier: PeerNotifier) {
-        self.core.close_bell(&peer_notifier.0);
+    pub fn close_notifier(&mut self, peer_notifier: PeerNotifier) {
+        self.core.close_notifier(&peer_notifier.0);
     }
 
     /// Submits all operations and signals that are queued so far. For use before a notification

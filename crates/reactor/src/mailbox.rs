@@ -18,7 +18,7 @@ pub struct Stopped;
 
 #[derive(Default)]
 struct Inbox {
-    letters: Vec<Task>,
+    tasks: Vec<Task>,
     closed: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Mailbox {
     pub(crate) counters: ReactorCounters,
     pub(crate) spin_request: Arc<SpinRequest>,
     /// Time at which the eventfd was last written; 0 once the reactor has read it.
-    rung: AtomicU64,
+    notified_at: AtomicU64,
 }
 
 impl Mailbox {
@@ -42,7 +42,7 @@ impl Mailbox {
         let (inbox, counters) = (Mutex::default(), ReactorCounters::default());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (spin_request, rung) = (Arc::default(), AtomicU64::new(0));
-        Ok(Self { number, inbox, bell: Arc::new(bell), counters, spin_request, rung })
+        Ok(Self { number, inbox, bell: Arc::new(bell), counters, spin_request, notified_at: rung })
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -55,19 +55,19 @@ impl Mailbox {
     }
 
     pub(crate) fn take(&self) -> Vec<Task> {
-        std::mem::take(&mut self.lock().letters)
+        std::mem::take(&mut self.lock().tasks)
     }
 
     /// Returns the time of the last write to the eventfd and resets it; 0 if there was none.
     pub(crate) fn rung_at(&self) -> u64 {
-        self.rung.swap(0, Ordering::Relaxed)
+        self.notified_at.swap(0, Ordering::Relaxed)
     }
 
     /// Rejects further tasks and drops the waiting ones, which reports the stop to their senders.
     pub(crate) fn close(&self) {
         let mut inbox = self.lock();
         inbox.closed = true;
-        let letters = std::mem::take(&mut inbox.letters);
+        let letters = std::mem::take(&mut inbox.tasks);
         drop(inbox);
         drop(letters);
     }
@@ -77,9 +77,9 @@ impl Mailbox {
         if inbox.closed {
             return Err(Stopped);
         }
-        inbox.letters.push(letter);
+        inbox.tasks.push(letter);
         drop(inbox);
-        self.rung.store(clock_ns(), Ordering::Relaxed);
+        self.notified_at.store(clock_ns(), Ordering::Relaxed);
         // EAGAIN: the counter is full, so the eventfd is signalled already.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         Ok(())

@@ -20,10 +20,10 @@ const CONFIRM_EVERY: u32 = 64;
 /// completion and are submitted with the other entries of the turn. So a signal costs no system
 /// call of its own.
 #[derive(Debug)]
-pub struct PeerNotifier(pub(crate) Rc<BellState>);
+pub struct PeerNotifier(pub(crate) Rc<NotifierState>);
 
 #[derive(Debug)]
-pub(crate) struct BellState {
+pub(crate) struct NotifierState {
     pub(crate) id: u32,
     pub(crate) file: File,
     sent: Cell<u32>,
@@ -42,7 +42,7 @@ pub(crate) enum Send {
     Confirmed,
 }
 
-impl BellState {
+impl NotifierState {
     pub(crate) fn new(id: u32, file: File) -> Self {
         Self {
             id,

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::File;
-use crate::notifier::{BellState, ONE, Send};
+use crate::notifier::{NotifierState, ONE, Send};
 use crate::op::InFlight;
 use crate::slab::Slab;
 
@@ -138,7 +138,7 @@ impl Ring {
     }
 
     /// Writes a signal to a peer's descriptor.
-    pub(crate) fn signal(&mut self, bell: &BellState, send: Send) {
+    pub(crate) fn signal(&mut self, bell: &NotifierState, send: Send) {
         let fd = types::Fd(bell.file.raw());
         let one = (&raw const ONE).cast();
         let entry = opcode::Write::new(fd, one, size_of::<u64>() as u32).offset(u64::MAX).build();
@@ -152,7 +152,7 @@ impl Ring {
 
     /// Cancels the signals that a peer has not read. Keeps the descriptor open until the kernel has
     /// read every entry that names it.
-    pub(crate) fn close_notifier(&mut self, bell: &BellState) {
+    pub(crate) fn close_notifier(&mut self, bell: &NotifierState) {
         for data in [Token::Bell(bell.id).pack(), SILENT_BELL | u64::from(bell.id)] {
             let all = types::CancelBuilder::user_data(data).all();
             let entry = opcode::AsyncCancel2::new(all).build();

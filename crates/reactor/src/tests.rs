@@ -308,8 +308,8 @@ fn sockets_send_and_receive_whole_lists() {
                     thread_mapping.write(0, &vec![3; piece])
                         && thread_mapping.write(2 * piece, &vec![4; piece])
                 );
-                assert!(list.append_area(&thread_mapping, 0, piece));
-                assert!(list.append_area(&thread_mapping, 2 * piece, piece));
+                assert!(list.append_mapping(&thread_mapping, 0, piece));
+                assert!(list.append_mapping(&thread_mapping, 2 * piece, piece));
                 let socket = File::new(fd);
                 let send = IoOp::Send { socket: socket.clone(), buffers: list };
                 context.submit(&recorder.port, send, 1);

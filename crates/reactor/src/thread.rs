@@ -101,8 +101,8 @@ fn run(mut core: Core) {
         for one in cqe.drain(..) {
             core.deliver(one);
         }
-        if core.letters {
-            core.letters = false;
+        if core.tasks {
+            core.tasks = false;
             core.woken_by_letter(slept);
             for letter in core.mailbox.take() {
                 letter(&mut core.context());

@@ -71,7 +71,7 @@ pub struct Queue {
     /// their poller.
     direct: bool,
     /// True if a notification may have reported an error besides frames.
-    doubts: bool,
+    maybe_error: bool,
     /// True if the device must be checked for an error: a notification brought no frames.
     looks: bool,
     /// True while the queue starts no reads.
@@ -108,7 +108,7 @@ impl Queue {
             asked: 0,
             ready: true,
             direct: false,
-            doubts: false,
+            maybe_error: false,
             looks: false,
             rests: false,
             failed: false,
@@ -119,7 +119,7 @@ impl Queue {
     /// notification.
     pub fn kicked(&mut self, error: bool) {
         // The next frames may belong to one notification, and an error to the other.
-        self.doubts |= error || self.ready;
+        self.maybe_error |= error || self.ready;
         self.ready = true;
     }
 
@@ -130,12 +130,12 @@ impl Queue {
     }
 
     /// Pauses or resumes reads. Reads in the kernel still complete.
-    pub fn set_resting(&mut self, rests: bool) {
+    pub fn set_paused(&mut self, rests: bool) {
         self.rests = rests;
     }
 
     /// Returns whether no read is in the kernel.
-    pub fn is_quiet(&self) -> bool {
+    pub fn has_no_reads(&self) -> bool {
         self.asked == 0
     }
 
@@ -213,7 +213,7 @@ impl Queue {
         // end: the device does not notify of the frames behind it.
         self.ready |= frames == ended || self.direct;
         if frames < ended && !self.direct {
-            self.looks = std::mem::take(&mut self.doubts) || frames == 0;
+            self.looks = std::mem::take(&mut self.maybe_error) || frames == 0;
         }
         failure.map_or(Ok(()), |error| self.fail(error))
     }
@@ -235,7 +235,7 @@ impl Queue {
                         Ok(true) => {}
                         Ok(false) => {
                             self.ready = false;
-                            self.looks = std::mem::take(&mut self.doubts) || read == 0;
+                            self.looks = std::mem::take(&mut self.maybe_error) || read == 0;
                             break;
                         }
                         Err(error) => return self.fail(error),
@@ -299,6 +299,6 @@ impl Queue {
 fn whole(thread_mapping: &ThreadMapping, mut buffers: Buffers, slot: u16) -> Frame {
     buffers.clear();
     // The mapping has space for every slot.
-    let _fits = buffers.append_area(thread_mapping, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
+    let _fits = buffers.append_mapping(thread_mapping, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
     Frame { buffers, slot }
 }

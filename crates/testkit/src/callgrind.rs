@@ -30,7 +30,7 @@ pub fn load() -> Option<Vec<String>> {
 ///
 /// # Errors
 /// [`Error::Missing`] without valgrind; another one if a load fails or its counts cannot be read.
-pub fn grown(test: &str, short: &str, long: &str) -> Result<Calls> {
+pub fn extra_calls(test: &str, short: &str, long: &str) -> Result<Calls> {
     let (before, mut grown) = (calls(test, short)?, calls(test, long)?);
     grown.retain(|name, count| {
         *count = count.saturating_sub(before.get(name).copied().unwrap_or_default());
@@ -40,7 +40,7 @@ pub fn grown(test: &str, short: &str, long: &str) -> Result<Calls> {
 }
 
 /// Returns whether a function allocates or frees heap memory, or takes a lock.
-pub fn is_dear(name: &str) -> bool {
+pub fn allocates_or_locks(name: &str) -> bool {
     const HEAP: [&str; 5] = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
     const LOCKS: [&str; 6] =
         ["::Mutex<", "::RwLock<", "::Condvar", "futex", "pthread_mutex", "pthread_rwlock"];
@@ -48,12 +48,12 @@ pub fn is_dear(name: &str) -> bool {
 }
 
 /// Returns whether a function is as in [`is_dear`], or atomically changes shared memory.
-pub fn is_shared(name: &str) -> bool {
+pub fn writes_shared(name: &str) -> bool {
     const ATOMIC: &str = "sync::atomic";
     const CHANGES: [&str; 7] =
         ["fetch_", "compare_exchange", "swap", "atomic_add", "atomic_sub", "atomic_and", "xchg"];
     let changes = || CHANGES.iter().any(|change| name.contains(change));
-    is_dear(name) || name.contains(ATOMIC) && changes()
+    allocates_or_locks(name) || name.contains(ATOMIC) && changes()
 }
 
 /// Counts the calls of each function in a run of this program's test.
@@ -116,15 +116,15 @@ mod tests {
     #[test]
     fn what_is_shared_is_known_by_name() {
         let dear = ["malloc", "<std::sync::poison::mutex::Mutex<T>>::lock"];
-        assert!(dear.iter().all(|name| is_dear(name) && is_shared(name)));
+        assert!(dear.iter().all(|name| allocates_or_locks(name) && writes_shared(name)));
         let writes = [
             "core::sync::atomic::AtomicU64::fetch_add",
             "core::sync::atomic::atomic_compare_exchange",
         ];
-        assert!(writes.iter().all(|name| !is_dear(name) && is_shared(name)));
+        assert!(writes.iter().all(|name| !allocates_or_locks(name) && writes_shared(name)));
         for name in ["core::mem::swap", "core::sync::atomic::AtomicU64::load", "ringway::free_list"]
         {
-            assert!(!is_shared(name), "{name}");
+            assert!(!writes_shared(name), "{name}");
         }
     }
 }

@@ -71,7 +71,7 @@ impl DetachedProcess {
     }
 
     /// Prepares this process and executes the program. Returns only on failure.
-    pub fn become_it(&self) -> io::Error {
+    pub fn exec(&self) -> io::Error {
         let Some((program, arguments)) = self.command.split_first() else {
             return io::Error::new(io::ErrorKind::InvalidInput, "no program to start");
         };
@@ -110,7 +110,7 @@ impl DetachedProcess {
 /// The caller prints the error to standard error, which the starting process reads, and exits.
 pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
     match DetachedProcess::parse(words) {
-        Some(detached_process) => detached_process.become_it(),
+        Some(detached_process) => detached_process.exec(),
         None => io::Error::new(io::ErrorKind::InvalidInput, "nothing that can be started is named"),
     }
 }

@@ -24,7 +24,7 @@ impl<T: Default> KeyedLocks<T> {
     }
 
     /// Returns the keys with a holder.
-    pub(crate) fn busy(&self) -> Vec<String> {
+    pub(crate) fn locked_keys(&self) -> Vec<String> {
         let all = self.lock();
         all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
     }
@@ -71,12 +71,12 @@ mod tests {
         assert_eq!((keyed_locks.at("a"), keyed_locks.at("b")), (1, 0));
         timeout(soon, keyed_locks.of("a")).await.unwrap_err();
         let other = timeout(soon, keyed_locks.of("b")).await.unwrap();
-        let mut busy = keyed_locks.busy();
+        let mut busy = keyed_locks.locked_keys();
         busy.sort();
         assert_eq!(busy, ["a", "b"]);
         drop(one);
         drop(timeout(soon, keyed_locks.of("a")).await.unwrap());
-        assert_eq!(keyed_locks.busy(), ["b"]);
+        assert_eq!(keyed_locks.locked_keys(), ["b"]);
         drop(other);
         drop(keyed_locks.of("c").await);
         assert_eq!(keyed_locks.lock().len(), 1, "those that nobody waits for are forgotten");

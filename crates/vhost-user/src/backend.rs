@@ -14,7 +14,7 @@ use crate::error::BackendError;
 pub enum StopCause {
     /// The front-end stops the ring (`GET_VRING_BASE`, `SET_VRING_ENABLE`). Requests that its
     /// in-flight region records continue when the ring starts again.
-    Asked,
+    Requested,
     /// Something that the ring depends on changes, perhaps the region itself; or the session ends.
     Change,
 }

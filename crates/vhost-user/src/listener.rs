@@ -147,7 +147,7 @@ impl Listener {
     }
 
     /// Closes the descriptors of this process. Leaves the files to the other owner of the parts.
-    pub fn leave(mut self) {
+    pub fn close_keep_files(mut self) {
         self.identity = None;
         self.lock.leave();
     }

@@ -34,7 +34,7 @@ pub struct Queue {
     called: bool,
     /// True if the driver places a request's answer beside the request. Disk drivers put the status
     /// byte beside the header (Linux, virtio-driver).
-    beside: bool,
+    status_beside_header: bool,
     /// One bit for each head: in flight, or with an in-flight log also pushed but not published.
     pub(crate) busy: Box<[u64]>,
     pub(crate) in_flight: u16,
@@ -105,7 +105,7 @@ impl Queue {
             published: next_used,
             first_call: true,
             called: false,
-            beside: true,
+            status_beside_header: true,
             busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
             in_flight: 0,
             resubmitted,
@@ -127,7 +127,7 @@ impl Queue {
     pub fn in_order(config: QueueConfig, memory: Arc<Table>) -> Result<Self, RingError> {
         let mut queue = Self::new(config, memory, None)?;
         (queue.next_avail, queue.avail_seen) = (queue.next_used, queue.next_used);
-        queue.beside = false;
+        queue.status_beside_header = false;
         queue.suppress();
         Ok(queue)
     }
@@ -284,7 +284,7 @@ impl Queue {
     #[inline]
     pub(crate) fn fetch(&self, at: u16) {
         let behind = self.avail_seen.wrapping_sub(at);
-        if !self.beside {
+        if !self.status_beside_header {
             // Many requests are popped at once, and the caller prefetches their buffers.
             if behind > DESCS_AHEAD {
                 self.table.fetch(self.rings.avail_entry(at.wrapping_add(DESCS_AHEAD)));
@@ -313,7 +313,7 @@ impl Queue {
             return Err(RingError::Busy { head });
         }
         let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
-        chain.fill(&self.view, &self.table, head, self.beside)?;
+        chain.fill(&self.view, &self.table, head, self.status_beside_header)?;
         *word |= bit;
         chain.mark_in_flight();
         self.in_flight += 1;

@@ -127,7 +127,7 @@ impl Queue {
         }
         let (word, bit) = (self.busy.get_mut(usize::from(head / 64))?, 1u64 << (head % 64));
         let writable = flags & DESC_WRITE != 0;
-        if *word & bit != 0 || !self.view.fetch_piece::<N>(addr, len, bytes, writable) {
+        if *word & bit != 0 || !self.view.fetch_single::<N>(addr, len, bytes, writable) {
             return None;
         }
         *word |= bit;
@@ -136,7 +136,7 @@ impl Queue {
 
     /// Completes a request of one descriptor, like [`Queue::push`].
     #[inline]
-    pub fn push_piece(&mut self, single_buffer: SingleBuffer, written: u32) {
+    pub fn push_single(&mut self, single_buffer: SingleBuffer, written: u32) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.failed {
             free(&mut self.busy, single_buffer.head);
@@ -149,7 +149,7 @@ impl Queue {
     /// [`memory::View::read_frame`]. Returns `None` if the buffer is shorter than the header, or is
     /// for the device to write.
     #[inline]
-    pub fn read_piece<'a, const N: usize>(
+    pub fn read_single<'a, const N: usize>(
         &self,
         single_buffer: &SingleBuffer,
         into: &'a mut [u8],
@@ -161,7 +161,7 @@ impl Queue {
     /// Copies a frame into a buffer of this queue, like [`memory::View::write_frame`]. Returns
     /// `None` if the frame does not fit, or if the buffer is for the device to read.
     #[inline]
-    pub fn write_piece<const N: usize>(
+    pub fn write_single<const N: usize>(
         &self,
         single_buffer: &SingleBuffer,
         header: &[u8; N],
@@ -184,7 +184,7 @@ impl Queue {
     pub fn fetch_more<const N: usize>(&self, popped: &Popped, bytes: usize) {
         match popped {
             Popped::Piece(single_buffer) => {
-                self.view.fetch_piece::<N>(
+                self.view.fetch_single::<N>(
                     single_buffer.addr,
                     single_buffer.len,
                     bytes,

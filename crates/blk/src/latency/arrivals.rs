@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Maximum number of arrivals stored. A ring has at most 1024 entries and a turn pops 64, so fewer
 /// polls than this see a request in the ring.
-const MARKS_MAX: usize = 32;
+const ARRIVALS_MAX: usize = 32;
 
 /// Requests that one poll of the ring saw for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +46,13 @@ impl ArrivalQueue {
         if self.waiting == 0 {
             self.first = arrival;
         } else {
-            self.look_beside(arrival);
+            self.push_later(arrival);
         }
         self.waiting = waiting;
     }
 
-    fn look_beside(&mut self, arrival: Arrival) {
-        let full = self.later.len() >= MARKS_MAX;
+    fn push_later(&mut self, arrival: Arrival) {
+        let full = self.later.len() >= ARRIVALS_MAX;
         match self.later.back_mut().filter(|_| full) {
             Some(last) => last.left += arrival.left,
             None => self.later.push_back(arrival),
@@ -141,7 +141,7 @@ mod tests {
         for at in 0..1000 {
             arrival_queue.look(at + 1, u64::from(at), 0);
         }
-        assert_eq!(arrival_queue.later.len(), MARKS_MAX);
+        assert_eq!(arrival_queue.later.len(), ARRIVALS_MAX);
         for _ in 0..1000 {
             assert!(pop(&mut arrival_queue).is_some());
         }

@@ -55,7 +55,7 @@ impl TurnBatch {
     }
 
     /// Sets the times of the requests popped from now on.
-    pub(crate) fn goes_on(&mut self, request_timestamps: RequestTimestamps) {
+    pub(crate) fn set_times(&mut self, request_timestamps: RequestTimestamps) {
         self.mixed = true;
         if self.group.request_timestamps != request_timestamps {
             if self.group.counts.iter().any(|count| count.pending + count.inline > 0) {
@@ -109,7 +109,7 @@ impl TurnBatch {
 
     /// Adds `counts` requests that share the times of this turn.
     #[inline]
-    pub(crate) fn joined_by(&mut self, counts: Counts) {
+    pub(crate) fn add_counts(&mut self, counts: Counts) {
         for (count, more) in self.group.counts.iter_mut().zip(counts) {
             count.inline += more;
         }
@@ -203,9 +203,9 @@ mod tests {
         batch.inline(Op::Read);
         batch.inline(Op::Read);
         batch.pending(Op::Write);
-        batch.goes_on(stamps(100, 150));
+        batch.set_times(stamps(100, 150));
         batch.inline(Op::Read);
-        batch.goes_on(RequestTimestamps { held: 5, ..stamps(140, 150) });
+        batch.set_times(RequestTimestamps { held: 5, ..stamps(140, 150) });
         batch.inline(Op::Read);
         batch.record(&stages, 170);
         assert_eq!(of(&stages, Stage::Queue, Op::Read), (4, 3 * 50 + 5));

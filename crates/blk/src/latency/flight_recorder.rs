@@ -196,7 +196,7 @@ impl FlightRecorder {
 
     /// Adds the duration of a turn that has ended.
     #[inline]
-    pub(crate) fn turn_took(&self, ns: u64) {
+    pub(crate) fn add_turn(&self, ns: u64) {
         let busy = self.busy_ns.load(Ordering::Relaxed).wrapping_add(ns);
         self.busy_ns.store(busy, Ordering::Relaxed);
         if ns > self.longest_turn_ns.load(Ordering::Relaxed) {
@@ -205,7 +205,7 @@ impl FlightRecorder {
     }
 
     /// Publishes the oldest request in flight.
-    pub(crate) fn oldest_is(
+    pub(crate) fn publish_oldest(
         &self,
         class: Class,
         offset: u64,
@@ -224,7 +224,7 @@ impl FlightRecorder {
         self.oldest.write([NOTHING; 5]);
     }
 
-    pub(crate) fn neighbour_was(&self, label: OwnerId, time_ns: u64, at_ns: u64) {
+    pub(crate) fn record_neighbour(&self, label: OwnerId, time_ns: u64, at_ns: u64) {
         let sum = self.neighbour_ns.load(Ordering::Relaxed).wrapping_add(time_ns);
         self.neighbour_ns.store(sum, Ordering::Relaxed);
         self.neighbour.write([label.into(), time_ns, at_ns]);
@@ -311,7 +311,7 @@ mod tests {
         recorder.in_ring_since_ns.store(5, Ordering::Relaxed);
         let oldest = recorder.oldest().unwrap();
         assert_eq!((oldest.stage, oldest.known_ns, oldest.request), (Stage::Queue, 5, None));
-        recorder.oldest_is(Class::Read, 8192, 4096, 3, InFlightStage::Device(4));
+        recorder.publish_oldest(Class::Read, 8192, 4096, 3, InFlightStage::Device(4));
         let oldest = recorder.oldest().unwrap();
         assert_eq!((oldest.stage, oldest.known_ns, oldest.entered_ns), (Stage::Device, 3, 4));
         assert_eq!(oldest.request, Some((Class::Read, 8192, 4096)));

@@ -16,7 +16,7 @@ const SHORT_NS: u64 = 20_000;
 /// Turns that are only counted after a timed one.
 const LEFT_OUT: u32 = 3;
 /// Number of empty polls after which counted turns are recorded, because readers wait for them.
-const IDLE_LOOKS: u32 = 64;
+const IDLE_POLLS: u32 = 64;
 
 /// Times that the requests of a turn spent in the queue, in the device and in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl TurnSampler {
     pub(crate) fn rests(&mut self, stages: &Stages) {
         if self.carries {
             self.idle += 1;
-            if self.idle >= IDLE_LOOKS {
+            if self.idle >= IDLE_POLLS {
                 self.put_down(stages);
             }
         }
@@ -178,7 +178,7 @@ mod tests {
         let (mut turn_sampler, stages) = (TurnSampler::default(), Stages::default());
         turn_sampler.timed(&stages, Some(QUICK));
         left_out(&mut turn_sampler);
-        for _ in 1..IDLE_LOOKS {
+        for _ in 1..IDLE_POLLS {
             turn_sampler.rests(&stages);
         }
         assert_eq!(of(&stages, Stage::Total, Op::Read).0, 0);

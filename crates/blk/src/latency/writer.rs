@@ -87,13 +87,13 @@ impl LatencyRecorder {
     }
 
     /// Records all counted turns, because the queue is about to sleep or to end.
-    pub(crate) fn puts_down(&mut self, stages: &Stages) {
+    pub(crate) fn flush_counts(&mut self, stages: &Stages) {
         self.turn_sampler.put_down(stages);
     }
 
     /// Returns whether this turn may be counted without its times.
     #[inline]
-    fn leaves_out(&self, turn_durations: &TurnDurations, in_flight: u16) -> bool {
+    fn may_skip(&self, turn_durations: &TurnDurations, in_flight: u16) -> bool {
         self.turn_sampler.may_leave_out(turn_durations)
             && self.batch.is_plain()
             && in_flight == 0
@@ -120,7 +120,7 @@ impl LatencyRecorder {
         let Some((label, time)) = context.longest_other(self.label) else { return };
         if time >= NEIGHBOUR_MIN_NS {
             self.slow.neighbour = Some((label, time, now));
-            recorder.neighbour_was(label, time, now);
+            recorder.record_neighbour(label, time, now);
         }
     }
 
@@ -171,7 +171,7 @@ impl LatencyRecorder {
         self.seen = true;
         let arrival = self.arrival_queue.pop_later();
         let arrival = arrival.unwrap_or_else(|| Arrival::at(now, self.held_by(now)));
-        self.batch.goes_on(self.stamps(arrival, now));
+        self.batch.set_times(self.stamps(arrival, now));
     }
 
     /// Notes that the popped request ended during submission.
@@ -272,7 +272,7 @@ impl LatencyRecorder {
     /// Returns the time at which the driver can see the completions of this turn, which is now; 0
     /// if there is nothing to record.
     #[inline]
-    pub(crate) fn shows(&self, context: &mut Context<'_>) -> u64 {
+    pub(crate) fn completion_time(&self, context: &mut Context<'_>) -> u64 {
         if self.on && self.began > 0 { context.now_again_ns() } else { 0 }
     }
 
@@ -290,7 +290,7 @@ impl LatencyRecorder {
             return;
         }
         let (stages, recorder) = stats;
-        recorder.turn_took(now.saturating_sub(self.began));
+        recorder.add_turn(now.saturating_sub(self.began));
         self.began = 0;
         let RequestTimestamps { known, popped, .. } = self.batch.stamps();
         let turn_durations = TurnDurations {
@@ -298,13 +298,13 @@ impl LatencyRecorder {
             device: now.saturating_sub(popped),
             total: now.saturating_sub(known),
         };
-        if self.leaves_out(&turn_durations, in_flight) {
+        if self.may_skip(&turn_durations, in_flight) {
             self.slow.forget();
             return self.turn_sampler.leave_out(&self.batch.take_plain());
         }
         let short = self.batch.is_plain() && turn_durations.is_short();
         let joined = self.turn_sampler.timed(stages, short.then_some(turn_durations));
-        self.batch.joined_by(joined);
+        self.batch.add_counts(joined);
         self.batch.record(stages, now);
         self.slow.turn_ends(stats, now);
         self.show_state(recorder, table, in_flight);
@@ -339,7 +339,7 @@ impl LatencyRecorder {
                 0 => InFlightStage::Cap(request_timestamps.popped),
                 admitted => InFlightStage::Device(admitted),
             };
-            recorder.oldest_is(*class, *offset, *bytes, request_timestamps.known, place);
+            recorder.publish_oldest(*class, *offset, *bytes, request_timestamps.known, place);
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct BlkQueue {
     faults: usize,
     stopping: bool,
     /// Whether a stop fails requests that wait for space, or leaves them in the in-flight region.
-    giving_up: bool,
+    failing_stalled: bool,
     stopped: Option<SyncSender<u16>>,
     /// Whether the front-end has an in-flight region.
     recorded: bool,
@@ -56,9 +56,9 @@ pub(crate) struct BlkQueue {
     /// in-flight region and are submitted again at the next start.
     left: Vec<Chain>,
     /// Whether the queue is abandoned: it reports no completions.
-    zombie: bool,
+    abandoned: bool,
     /// Whether the last statistics are written. A successor may write from then on.
-    silent: bool,
+    stats_closed: bool,
 }
 
 impl BlkQueue {
@@ -99,12 +99,12 @@ impl BlkQueue {
             moved: 0,
             faults,
             stopping: false,
-            giving_up: false,
+            failing_stalled: false,
             stopped: None,
             recorded,
             left: Vec::new(),
-            zombie: false,
-            silent: false,
+            abandoned: false,
+            stats_closed: false,
         };
         queue.take_over(context);
         Ok(queue)
@@ -130,7 +130,7 @@ impl BlkQueue {
 
     pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
         if let Some(former) = self.call.take() {
-            context.close_bell(former);
+            context.close_notifier(former);
         }
         self.call = call.map(|fd| context.open_notifier(fd));
         self.signal(context);
@@ -139,7 +139,7 @@ impl BlkQueue {
     /// Publishes completions to the guest, and calls it if it wants a call.
     fn publish(&mut self, context: &mut Context<'_>) {
         let wanted = self.queue.publish();
-        let now = self.latency_recorder.shows(context);
+        let now = self.latency_recorder.completion_time(context);
         if wanted {
             self.signal(context);
             // The guest wakes up while the rest of the turn runs.
@@ -237,7 +237,7 @@ impl Poller for BlkQueue {
     }
 
     fn arm(&mut self) -> bool {
-        self.latency_recorder.puts_down(&self.stats.stages);
+        self.latency_recorder.flush_counts(&self.stats.stages);
         // Kicks do not help while a request is held back or the queue stops: a completion or a
         // timer wakes it.
         self.held.is_none()

@@ -145,7 +145,7 @@ impl BlkQueue {
                 self.stats.error();
                 self.queue.push(chain, 1);
             }
-            Parsed::Mute => {
+            Parsed::NoStatusByte => {
                 self.stats.error();
                 self.queue.push(chain, 0);
             }
@@ -206,12 +206,12 @@ impl BlkQueue {
         buffers: Buffers,
     ) {
         let FinishedRequest { chain, status, class, bytes } = finished_request;
-        if self.zombie {
+        if self.abandoned {
             // Another request may use its memory by now. The ring has failed, so a push writes
             // nothing.
             return self.queue.push(chain, 0);
         }
-        if self.giving_up && self.recorded && outcome == Err(IoError::Full) {
+        if self.failing_stalled && self.recorded && outcome == Err(IoError::Full) {
             return self.left.push(chain);
         }
         match outcome {

@@ -11,7 +11,7 @@ impl BlkQueue {
     /// left, have ended.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
-        self.giving_up = true;
+        self.failing_stalled = true;
         self.stopped = answer;
         self.channel.fail_stalled(context);
     }
@@ -36,11 +36,11 @@ impl BlkQueue {
     /// Stops all access to the ring and the guest's eventfds. Returns the number of requests in
     /// flight and the available index behind them. The queue ends when the last of them ends.
     pub(crate) fn abandon_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
-        self.zombie = true;
+        self.abandoned = true;
         self.channel.abandon();
         self.queue.fail();
         for peer_notifier in [self.call.take(), self.err.take()].into_iter().flatten() {
-            context.close_bell(peer_notifier);
+            context.close_notifier(peer_notifier);
         }
         let waiting = self.held.take().or_else(|| self.throttled_request.take());
         if let Some(request) = waiting
@@ -59,8 +59,8 @@ impl BlkQueue {
 
     /// Writes the last statistics, once.
     pub(super) fn end_records(&mut self) {
-        if !std::mem::replace(&mut self.silent, true) {
-            self.latency_recorder.puts_down(&self.stats.stages);
+        if !std::mem::replace(&mut self.stats_closed, true) {
+            self.latency_recorder.flush_counts(&self.stats.stages);
             self.stats.recorder.ends();
         }
     }

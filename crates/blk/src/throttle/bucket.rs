@@ -82,7 +82,7 @@ impl RefillCurve {
     }
 
     /// Returns the number of whole unused tokens; debt is negative.
-    pub(crate) fn saved(&self, bucket: &Bucket, now: u64) -> i64 {
+    pub(crate) fn token_balance(&self, bucket: &Bucket, now: u64) -> i64 {
         let come = (self.come(now) / self.token()) as i128;
         let saved = (come - self.distance(bucket.next())).min(self.rate.capacity.into());
         i64::try_from(saved).unwrap_or(i64::MIN)

@@ -73,7 +73,7 @@ const BUCKETS: usize = 4;
 /// Unused tokens of each bucket, in requests and in sectors; debt is negative.
 pub type TokenBalance = [i64; BUCKETS];
 
-type Lines = [Option<RefillCurve>; BUCKETS];
+type RefillCurves = [Option<RefillCurve>; BUCKETS];
 
 /// Number of the first token in each bucket.
 type Ticket = [Option<u64>; BUCKETS];
@@ -81,7 +81,7 @@ type Ticket = [Option<u64>; BUCKETS];
 #[derive(Debug, Default)]
 struct Settings {
     caps: Caps,
-    lines: Lines,
+    lines: RefillCurves,
 }
 
 /// Throttle state that the queues of a disk share.
@@ -136,13 +136,13 @@ impl Throttle {
     }
 
     /// Returns unused tokens and debt at `now`; 0 where there is no cap.
-    pub(crate) fn saved(&self, now: u64) -> TokenBalance {
+    pub(crate) fn token_balance(&self, now: u64) -> TokenBalance {
         let settings = self.settings();
         let mut saved = TokenBalance::default();
         for ((saved, refill_curve), bucket) in
             saved.iter_mut().zip(&settings.lines).zip(&self.buckets)
         {
-            *saved = refill_curve.map_or(0, |refill_curve| refill_curve.saved(bucket, now));
+            *saved = refill_curve.map_or(0, |refill_curve| refill_curve.token_balance(bucket, now));
         }
         saved
     }
@@ -171,7 +171,7 @@ impl Throttle {
 pub(crate) struct QueueThrottle {
     epoch: u64,
     on: bool,
-    lines: Lines,
+    lines: RefillCurves,
 }
 
 impl QueueThrottle {

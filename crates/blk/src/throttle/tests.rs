@@ -228,7 +228,7 @@ fn what_is_saved_up_goes_along_and_a_crash_gains_nothing() {
     assert!((5000..=5110).contains(&burst), "{burst}");
     // Half of the burst is left, and the other process gets exactly that.
     let mut second = Guests::new(caps, 2);
-    second.throttle.refill(first.throttle.saved(first.now), 0);
+    second.throttle.refill(first.throttle.token_balance(first.now), 0);
     let rest = sum(&mut second, 20 * SECOND);
     // The rest of the burst, and twenty seconds.
     let left = 9010 - burst + 500;

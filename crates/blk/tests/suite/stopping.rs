@@ -116,7 +116,7 @@ fn a_quiet_end_that_takes_too_long_is_none() {
     let soon = || Instant::now() + Duration::from_millis(50);
     for _ in 0..3 {
         let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
-        let QuiesceOutcome::GoesOn(queue) = ending.wait_or_resume(soon()).unwrap() else {
+        let QuiesceOutcome::Resumed(queue) = ending.wait_or_resume(soon()).unwrap() else {
             panic!("they are written without room");
         };
         guest.queue = Some(queue);
@@ -133,7 +133,7 @@ fn a_quiet_end_that_takes_too_long_is_none() {
     guest.put(3, GET_ID, 0, (20, true));
     guest.publish();
     let ended = ending.wait_or_resume(soon()).unwrap();
-    let QuiesceOutcome::GoesOn(queue) = ended else { panic!("{ended:?}") };
+    let QuiesceOutcome::Resumed(queue) = ended else { panic!("{ended:?}") };
     guest.queue = Some(queue);
     assert_eq!((guest.used().0, guest.status(3)), (9, 0));
     full.make_room();

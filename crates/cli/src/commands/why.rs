@@ -90,7 +90,7 @@ impl Why {
         match self.format {
             Format::Json => {
                 let process = json!({
-                    "pid": now.pid, "uptime_seconds": now.uptime_seconds, "began": now.began,
+                    "pid": now.pid, "uptime_seconds": now.uptime_seconds, "start": now.start,
                 });
                 let told = json!({ "verdict": verdict, "disk": disk, "process": process });
                 serde_json::to_writer(&mut output, &told)?;
@@ -115,14 +115,14 @@ fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     if let Some(past) = &verdict.past {
         text += &format!("{past}\n");
     }
-    if let Some(how) = process.began.as_ref().and_then(|worker_start| worker_start.told()) {
+    if let Some(how) = process.start.as_ref().and_then(|worker_start| worker_start.summary()) {
         let up = duration(process.uptime_seconds);
         text += &format!("It has been served for {up} by process {}, {how}.\n", process.pid);
     }
     if let Some(oldest) = &disk.oldest {
         text += &format!("\nOldest request: {}\n", under_way(oldest));
     }
-    let (with_storage, in_rings) = (disk.in_flight, disk.in_rings);
+    let (with_storage, in_rings) = (disk.in_flight, disk.queued);
     text += &format!("\nNow {with_storage} with the storage, {in_rings} in the rings.");
     text += &match disk.stages.is_empty() {
         true => " No request has ended yet.\n".into(),
@@ -144,7 +144,9 @@ fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
 /// Returns the polling settings, with the cost and gain of polling.
 fn polled(polling: &PollStats) -> String {
     let PollStats { set, queues, refused } = *polling;
-    let QueuePolling { hits, misses, spun_seconds, saved_us, .. } = queues;
+    let QueuePolling {
+        hits, misses, poll_seconds: spun_seconds, saved_wakeup_us: saved_us, ..
+    } = queues;
     let saved = duration(saved_us / 1e6);
     let PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used } = refused;
     format!(
@@ -166,12 +168,12 @@ fn queues(all: &[QueueStats]) -> comfy_table::Table {
     for (index, polling) in all.iter().filter_map(|one| Some((one.index, one.polling?))) {
         table.add_row([
             index.to_string(),
-            if polling.armed { "yes" } else { "no" }.into(),
+            if polling.polling { "yes" } else { "no" }.into(),
             polling.reason.name().into(),
             polling.hits.to_string(),
             polling.misses.to_string(),
-            duration(polling.spun_seconds),
-            duration(polling.saved_us / 1e6),
+            duration(polling.poll_seconds),
+            duration(polling.saved_wakeup_us / 1e6),
         ]);
     }
     table
@@ -179,8 +181,8 @@ fn queues(all: &[QueueStats]) -> comfy_table::Table {
 
 /// Returns the start of the counts: a worker that took a disk over begins anew.
 fn since(process: &Stats) -> &'static str {
-    let first = |worker_start: &WorkerStart| worker_start.how == StartReason::Start;
-    if process.began.as_ref().is_none_or(first) {
+    let first = |worker_start: &WorkerStart| worker_start.reason == StartReason::Start;
+    if process.start.as_ref().is_none_or(first) {
         "Since attach"
     } else {
         "Since this process serves it"

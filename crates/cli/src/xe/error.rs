@@ -141,7 +141,7 @@ mod tests {
         }
         assert_eq!(format!("{:?}", XeError::Usage.code()), format!("{:?}", ExitCode::SUCCESS));
         let source = std::io::Error::other("no such file");
-        let error = ClientError::NotThere { at: "/s".into(), source };
+        let error = ClientError::Unreachable { at: "/s".into(), source };
         let text = XeError::Server(error).errors();
         assert_eq!(
             text,

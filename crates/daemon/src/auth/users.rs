@@ -28,7 +28,7 @@ pub enum AuthOutcome {
     /// Name or password is wrong.
     Wrong,
     /// Name and password are right, but the user has no role here.
-    Stranger,
+    NoRole,
 }
 
 /// Reason why no login is possible now.

@@ -74,7 +74,7 @@ pub type Random = fn() -> [u8; 16];
 
 /// Most requested changes that are not persisted yet. More than all calls that may run at once.
 /// This bounds the memory for rollbacks.
-const UNSETTLED_MAX: usize = 4_096;
+const UNCOMMITTED_MAX: usize = 4_096;
 
 /// Database of all records. Clones share the records.
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Db {
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let mut tables = self.writing();
-        if asked && tables.pending.unsettled() >= UNSETTLED_MAX {
+        if asked && tables.pending.unsettled() >= UNCOMMITTED_MAX {
             return Err(codes::too_many_pending_tasks());
         }
         let mut tx = Tx::begin(&mut tables, self.inner.random, asked);
@@ -172,7 +172,7 @@ impl Db {
 
     /// Returns the generation of the last change that must be persisted.
     pub(crate) fn last_persistent(&self) -> u64 {
-        self.reading().pending.kept
+        self.reading().pending.last_persistent
     }
 
     /// Takes all rows that changed since the last call, for the writer. With `all`, this includes

@@ -23,7 +23,7 @@ pub(super) struct PendingWrites {
     rows: Rows,
     /// Rows in which only volatile fields changed. They are persisted at a clean stop only.
     later: Rows,
-    unsettled: BTreeMap<u64, Rollback>,
+    uncommitted: BTreeMap<u64, Rollback>,
     /// Uncommitted changes that created an object. They are not published.
     hidden: BTreeSet<u64>,
     /// Uncommitted requested changes that do not free space.
@@ -32,16 +32,16 @@ pub(super) struct PendingWrites {
     pub(super) reserve_at: Option<u64>,
     generation: u64,
     /// Generation of the last change that must be persisted.
-    pub(super) kept: u64,
+    pub(super) last_persistent: u64,
 }
 
 impl PendingWrites {
     pub(super) fn unsettled(&self) -> usize {
-        self.unsettled.len()
+        self.uncommitted.len()
     }
 
     pub(super) fn is_unsettled(&self, generation: u64) -> bool {
-        self.unsettled.contains_key(&generation)
+        self.uncommitted.contains_key(&generation)
     }
 
     /// Returns the first generation that is not published.
@@ -71,14 +71,14 @@ impl PendingWrites {
         }
         self.hidden.clear();
         self.growing.clear();
-        std::mem::take(&mut self.unsettled).into_iter().collect()
+        std::mem::take(&mut self.uncommitted).into_iter().collect()
     }
 
     /// Marks all changes up to this generation as persisted. Returns whether this publishes more
     /// changes.
     pub(super) fn mark_committed(&mut self, generation: u64) -> bool {
         let later = generation.saturating_add(1);
-        self.unsettled = self.unsettled.split_off(&later);
+        self.uncommitted = self.uncommitted.split_off(&later);
         let hidden = self.hidden.split_off(&later);
         let told = hidden.len() < self.hidden.len();
         self.hidden = hidden;
@@ -112,7 +112,7 @@ pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Und
     }
     tables.pending.generation = generation;
     if kept {
-        tables.pending.kept = generation;
+        tables.pending.last_persistent = generation;
     }
     if asked && kept && makes {
         tables.pending.hidden.insert(generation);
@@ -125,7 +125,7 @@ pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Und
 
 /// Adds the rollback of an uncommitted requested change.
 pub(super) fn add_uncommitted(tables: &mut Tables, generation: u64, rollback: Rollback) {
-    tables.pending.unsettled.insert(generation, rollback);
+    tables.pending.uncommitted.insert(generation, rollback);
 }
 
 fn is_volatile(class: &str, at: usize) -> bool {

@@ -56,7 +56,7 @@ pub(super) fn read(contents: Contents) -> Result<StoredState, OpenError> {
         }
     }
     check(&objects, generation)?;
-    end_progress(&mut objects);
+    complete_progress(&mut objects);
     Ok(StoredState { objects, generation, ceiling: ceiling.max(generation), repeated })
 }
 
@@ -83,7 +83,7 @@ fn check(objects: &[Loaded], generation: u64) -> Result<(), OpenError> {
 }
 
 /// Marks the progress of all tasks as complete.
-fn end_progress(objects: &mut [Loaded]) {
+fn complete_progress(objects: &mut [Loaded]) {
     let place = xenapi::table::FieldIx::from(task::Field::progress);
     for object in objects.iter_mut().filter(|object| object.class.name == place.class()) {
         if let Some(progress) = object.fields.get_mut(place.at()) {

@@ -173,7 +173,7 @@ impl Persistence {
     pub fn close(&self) -> Result<(), CloseError> {
         // Volatile values do not survive a restart. Resetting them publishes that, so that clients
         // drop them. The reset cannot fail, because no field derives from them.
-        let _ = self.waiter.db.write_observed(forget_the_moment);
+        let _ = self.waiter.db.write_observed(reset_volatile);
         self.end(WriterStop::Clean)
     }
 
@@ -194,7 +194,7 @@ impl Persistence {
     }
 
     /// Waits until the writer thread has ended without a request.
-    pub async fn writer_died(&self) {
+    pub async fn wait_writer_died(&self) {
         let mut settled = self.waiter.settled.clone();
         while settled.changed().await.is_ok() {}
     }
@@ -227,7 +227,7 @@ impl Shared {
 
 /// Resets volatile fields. `allowed_operations` is derived, and the progress of a task stays
 /// because the task does not restart.
-fn forget_the_moment(tx: &mut Tx<'_>) -> Result<(), ApiError> {
+fn reset_volatile(tx: &mut Tx<'_>) -> Result<(), ApiError> {
     for class in xenapi::table::classes() {
         for (number, field) in class.numbers().filter(|(_, field)| field.volatile) {
             if matches!(field.name, "allowed_operations" | "progress") {

@@ -28,9 +28,9 @@ const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GuestPoll {
     /// Nothing: the agent answers, and all observed addresses are reported.
-    Nothing,
+    Complete,
     /// Some data is missing, and no event will announce it.
-    Something,
+    Incomplete,
     /// Everything: the VM is not recorded as running.
     Start,
 }
@@ -45,9 +45,9 @@ pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll 
     let noted = app.db.write_observed(|tx| record(tx, vm, &app.drivers.net, told.flatten(), now));
     // The VM may be destroyed meanwhile.
     match noted {
-        Ok(GuestPoll::Nothing) if is_silent => GuestPoll::Something,
+        Ok(GuestPoll::Complete) if is_silent => GuestPoll::Incomplete,
         Ok(guest_poll) => guest_poll,
-        Err(_) => GuestPoll::Nothing,
+        Err(_) => GuestPoll::Complete,
     }
 }
 
@@ -92,12 +92,12 @@ fn record(
         None if detected => {}
         None => {
             seen(tx, &metrics, &interfaces, now)?;
-            return Ok(GuestPoll::Nothing);
+            return Ok(GuestPoll::Complete);
         }
     }
     let networks = pairs(&tx.view(), &metrics, vm_guest_metrics::Field::networks)?;
     let all = interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed));
-    Ok(if all { GuestPoll::Nothing } else { GuestPoll::Something })
+    Ok(if all { GuestPoll::Complete } else { GuestPoll::Incomplete })
 }
 
 /// Returns whether the agent reports the latest observed IPv4 and IPv6 address of an interface.

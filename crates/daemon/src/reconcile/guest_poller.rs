@@ -45,8 +45,8 @@ impl GuestPoller {
         let mut waits = AGAIN_MS.into_iter();
         loop {
             let wait = match guest_metrics::update_guest_metrics(app, vm).await {
-                GuestPoll::Nothing => None,
-                GuestPoll::Something => waits.next(),
+                GuestPoll::Complete => None,
+                GuestPoll::Incomplete => waits.next(),
                 GuestPoll::Start if started(app, vm).await => continue,
                 GuestPoll::Start => None,
             };

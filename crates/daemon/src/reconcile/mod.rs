@@ -69,7 +69,7 @@ pub async fn begin(app: &Arc<AppState>, domain_info: &[DomainInfo], boot: &str) 
     storage.detach_all();
     let mut settled = JoinSet::new();
     let machines = app.db.read(machine_config::all);
-    strangers(app, &machines, domain_info);
+    report_unknown_domains(app, &machines, domain_info);
     // Read these before guest events, which also create pending ops.
     let start_record = app.db.read(|view| {
         machines.into_iter().filter_map(|vm| StartRecord::of(view, vm).ok()).collect::<Vec<_>>()
@@ -120,7 +120,7 @@ async fn agree(app: &Arc<AppState>, start_record: &StartRecord, same_boot: bool)
     }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
     match app.machines.domain(*vm) {
-        DomainState::There { domid, run: RunState::Ended(exit) } if alive => {
+        DomainState::Present { domid, run: RunState::Ended(exit) } if alive => {
             guest_exit::ended(app, *vm, domid, exit).await;
         }
         // After a host reboot, a missing domain is no guest exit. Without a domain number, an
@@ -138,7 +138,7 @@ pub(crate) async fn settle(app: &AppState, vm: VmId) {
 }
 
 async fn try_settle(app: &AppState, vm: VmId) -> Result<(), OpError> {
-    run_vm_op(app, &OpCaller::nobody(), &VmOpRequest::quiet(vm, MachineOp::Settle)).await
+    run_vm_op(app, &OpCaller::nobody(), &VmOpRequest::quiet(vm, MachineOp::Reconcile)).await
 }
 
 /// Reconciles a VM whose guest has released a device after its operation gave up. This updates the
@@ -157,7 +157,7 @@ async fn left(app: &AppState, vm: VmId) {
         }
         let is_busy = matches!(try_settle(app, vm).await, Err(OpError::Busy));
         let domain = app.machines.domain(vm);
-        if !is_busy && !matches!(domain, DomainState::There { run: RunState::Silent, .. }) {
+        if !is_busy && !matches!(domain, DomainState::Present { run: RunState::Unresponsive, .. }) {
             return;
         }
     }
@@ -165,7 +165,7 @@ async fn left(app: &AppState, vm: VmId) {
 
 /// Reports domains of unknown VMs and leaves them running. After a restore of old state, the user
 /// may still want these guests.
-fn strangers(app: &AppState, known: &[VmId], domain_info: &[DomainInfo]) {
+fn report_unknown_domains(app: &AppState, known: &[VmId], domain_info: &[DomainInfo]) {
     for stranger in domain_info.iter().filter(|one| !known.contains(&one.vm)) {
         let uuid = stranger.vm.to_string();
         let body = format!("A guest runs of a machine that is not recorded: {uuid}");

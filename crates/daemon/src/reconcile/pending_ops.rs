@@ -60,17 +60,21 @@ fn rest(pending_op: &PendingOp, seen: DomainState) -> Option<MachineOp> {
     let is_before = |domid: Domid| pending_op.domid == Some(domid);
     match (seen, clean) {
         // The guest of the new domain runs, but this was not recorded.
-        (DomainState::There { domid, run: RunState::Running }, _)
+        (DomainState::Present { domid, run: RunState::Running }, _)
             if reboots(pending_op.op) && !is_before(domid) =>
         {
             None
         }
-        (DomainState::There { run: RunState::Running, .. }, Some(clean)) => Some(clean),
-        (DomainState::There { domid, run: RunState::Silent }, Some(clean)) if is_before(domid) => {
+        (DomainState::Present { run: RunState::Running, .. }, Some(clean)) => Some(clean),
+        (DomainState::Present { domid, run: RunState::Unresponsive }, Some(clean))
+            if is_before(domid) =>
+        {
             Some(clean)
         }
         // A paused guest cannot be asked, and no forced end was requested.
-        (DomainState::There { domid, run: RunState::Paused }, Some(_)) if is_before(domid) => None,
+        (DomainState::Present { domid, run: RunState::Paused }, Some(_)) if is_before(domid) => {
+            None
+        }
         _ => Some(by_force),
     }
 }

@@ -42,7 +42,15 @@ impl<'a> Fields<'a> {
     fn asked(&self) -> VifSettings<'_> {
         let Self { algorithm, params, mode, closed, ipv4, ipv6, flood } = self;
         let flood = flood.as_deref();
-        VifSettings { algorithm, params, mode: *mode, closed: *closed, ipv4, ipv6, flood }
+        VifSettings {
+            algorithm,
+            params,
+            mode: *mode,
+            network_default_disabled: *closed,
+            ipv4,
+            ipv6,
+            flood,
+        }
     }
 }
 

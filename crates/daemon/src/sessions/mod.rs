@@ -194,7 +194,7 @@ impl Sessions {
                     tracing::info!("a login from {from:?} was refused");
                     codes::authentication_failed(name, "name or password is wrong")
                 }
-                Ok(AuthOutcome::Stranger) => {
+                Ok(AuthOutcome::NoRole) => {
                     tracing::info!("a login from {from:?} was refused: the user has no role");
                     codes::authorization_failed(name, "the user has no role here, or has expired")
                 }

@@ -13,7 +13,7 @@ use testkit::rounds;
 use tokio::sync::Notify;
 use toolstack::sim::{SimBehaviour, SimResult};
 
-use there::There;
+use there::HostState;
 use tried::Try;
 
 use super::simulated_host::*;
@@ -100,7 +100,7 @@ async fn at_the_end(sim_host: SimulatedHost, tries: &[Try]) {
     let sim_host = sim_host.again(BOOT).await;
     let quiet = sim_host.until(|sim_host| tries.iter().all(|one| one.is_quiet(sim_host)));
     tokio::time::timeout(PATIENCE, quiet).await.unwrap();
-    let there = There::of(&sim_host).await;
+    let there = HostState::of(&sim_host).await;
     assert_eq!(sim_host.messages(), Vec::<String>::new(), "no guest has ended by itself");
     there.assert_disks(&sim_host);
     tries.iter().for_each(|one| one.assert_goal(&sim_host));

@@ -34,7 +34,7 @@ pub(crate) struct FileChannel {
     image_info: ImageInfo,
     buffered: bool,
     on_full: OnFull,
-    giving_up: bool,
+    draining: bool,
     /// True once the outcome of requests does not matter any more.
     abandoned: bool,
     budget: u64,
@@ -67,7 +67,7 @@ impl FileChannel {
             image_info,
             buffered: !options.direct,
             on_full: options.on_full,
-            giving_up: false,
+            draining: false,
             abandoned: false,
             budget: INLINE_BUDGET,
             pool: BouncePool::default(),
@@ -188,13 +188,13 @@ impl FileChannel {
             StepOutcome::Again => self.start(context, file_request),
             StepOutcome::End(outcome) => self.finish(file_request, outcome),
             StepOutcome::Full => self.stall(context, file_request),
-            StepOutcome::OtherWay => self.other_way(context, file_request),
+            StepOutcome::Unsupported => self.next_method(context, file_request),
         }
     }
 
     /// Tries the next method after the file system rejected a fallocate, and remembers the
     /// rejection.
-    fn other_way(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
+    fn next_method(&mut self, context: &mut Context<'_>, mut file_request: FileRequest) {
         let zeroes = matches!(file_request.kind, RequestKind::WriteZeroes { .. });
         if matches!(file_request.io_method, IoMethod::Punch) {
             if !zeroes {
@@ -223,7 +223,7 @@ impl FileChannel {
     }
 
     fn stall(&mut self, context: &mut Context<'_>, file_request: FileRequest) {
-        if self.on_full == OnFull::Error || self.giving_up {
+        if self.on_full == OnFull::Error || self.draining {
             return self.finish(file_request, Err(IoError::Full));
         }
         if self.stalled.is_empty() {
@@ -288,7 +288,7 @@ impl Channel for FileChannel {
     }
 
     fn fail_stalled(&mut self, _: &mut Context<'_>) {
-        self.giving_up = true;
+        self.draining = true;
         for file_request in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.finish(file_request, Err(IoError::Full));

@@ -65,7 +65,7 @@ pub(crate) enum StepOutcome {
     /// The storage is full: start the same step again later.
     Full,
     /// The file system does not support this method.
-    OtherWay,
+    Unsupported,
 }
 
 impl FileRequest {
@@ -166,7 +166,7 @@ impl FileRequest {
             Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
                 if matches!(self.io_method, IoMethod::Punch | IoMethod::ZeroRange) =>
             {
-                StepOutcome::OtherWay
+                StepOutcome::Unsupported
             }
             other => StepOutcome::End(Err(IoError::Storage(other))),
         }
@@ -198,7 +198,10 @@ mod tests {
     #[test]
     fn a_way_that_is_not_supported_leads_to_another() {
         let zeroes = RequestKind::WriteZeroes { unmap: true, durable: false };
-        assert!(matches!(step(IoMethod::Punch, zeroes, Errno::OPNOTSUPP), StepOutcome::OtherWay));
+        assert!(matches!(
+            step(IoMethod::Punch, zeroes, Errno::OPNOTSUPP),
+            StepOutcome::Unsupported
+        ));
         assert!(matches!(step(IoMethod::Sync, zeroes, Errno::OPNOTSUPP), StepOutcome::End(Err(_))));
     }
 }

@@ -106,7 +106,7 @@ fn adopt(
     // The keeper that starts an upgrade must stay the same until it ends.
     disk_registry.refuse_while_upgrading()?;
     let (keeper_info, link) =
-        disk_registry.door().adopt(call_context.end).map_err(crate::error::failed)?;
+        disk_registry.keeper_client().adopt(call_context.end).map_err(crate::error::failed)?;
     let KeeperInfo { restarts, last_exit, .. } = keeper_info;
     let adopted = Adopted { pid: std::process::id(), restarts, last_exit };
     Ok((value(adopted)?, link))

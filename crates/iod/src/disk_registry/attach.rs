@@ -85,7 +85,7 @@ impl DiskRegistry {
             queues: spec.queues,
             served_disk: None,
             refused: None,
-            unheld: false,
+            is_record_outdated: false,
         };
         disks.by_id.insert(spec.id.clone(), entry);
         Ok(())

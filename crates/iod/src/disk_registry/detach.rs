@@ -59,7 +59,7 @@ impl DiskRegistry {
                     entry.phase = before;
                     // A late keeper may still have stored the change. The next verb preserves the
                     // disk again.
-                    entry.unheld = served_disk.is_some();
+                    entry.is_record_outdated = served_disk.is_some();
                 }
                 self.ended.notify_all();
                 return Err(failed(error));

@@ -75,7 +75,7 @@ struct DiskEntry {
     refused: Option<Arc<RefusedDisk>>,
     /// True if the preserved record is outdated: a verb changed the disk, but could not preserve
     /// the change.
-    unheld: bool,
+    is_record_outdated: bool,
 }
 
 impl DiskRegistry {
@@ -103,7 +103,7 @@ impl DiskRegistry {
     }
 
     /// Returns the client of the keeper.
-    pub(crate) fn door(&self) -> &KeeperClient {
+    pub(crate) fn keeper_client(&self) -> &KeeperClient {
         &self.keeper_client
     }
 
@@ -179,7 +179,7 @@ impl DiskRegistry {
         let adopted = self.keeper_client.adopted();
         stats.keeper =
             self.keeper_client.keeper().map(|keeper_info| stats::keeper(keeper_info, adopted));
-        stats.began = self.keeper_client.start_info();
+        stats.start = self.keeper_client.start_info();
         stats.poll_defaults = Some(defaults);
         Ok(stats)
     }

@@ -27,13 +27,13 @@ pub(super) struct Defaults {
     busy: bool,
     /// True if the keeper did not answer in time. It may have stored other settings than those in
     /// effect.
-    unheld: bool,
+    is_record_outdated: bool,
 }
 
 impl Defaults {
     /// Creates the defaults from the program's options and the preserved override.
     pub(super) fn found(started: PollSpec, keeper_client: &KeeperClient) -> Self {
-        Self { started, set: held(keeper_client), busy: false, unheld: false }
+        Self { started, set: held(keeper_client), busy: false, is_record_outdated: false }
     }
 
     /// Returns the settings that apply to disks.
@@ -51,7 +51,7 @@ impl Defaults {
     }
 
     pub(super) fn unheld(&self) -> bool {
-        self.unheld
+        self.is_record_outdated
     }
 }
 
@@ -89,8 +89,8 @@ impl DiskRegistry {
         let mut disks = self.disks();
         disks.poll.busy = false;
         match &held {
-            Ok(()) => disks.poll.unheld = false,
-            Err(PreserveError::Late { .. }) => disks.poll.unheld = true,
+            Ok(()) => disks.poll.is_record_outdated = false,
+            Err(PreserveError::Late { .. }) => disks.poll.is_record_outdated = true,
             // The keeper still stores the former settings.
             Err(_) => {}
         }

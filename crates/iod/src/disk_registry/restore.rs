@@ -81,10 +81,11 @@ impl DiskRegistry {
                 reason,
                 novel: false,
             }));
-            let entry = DiskEntry { phase, queues, served_disk: None, refused, unheld: false };
+            let entry =
+                DiskEntry { phase, queues, served_disk: None, refused, is_record_outdated: false };
             self.disks().by_id.insert(id.clone(), entry);
             let (disk_registry, twin) = (Arc::clone(self), preserved_disk.clone());
-            let work = move || disk_registry.bring_back_at_last(twin);
+            let work = move || disk_registry.restore_with_retries(twin);
             let thread = std::thread::Builder::new().name("restore".into()).spawn(work);
             if let Err(source) = thread {
                 let error = ServedDiskError::Os { action: "start a thread for this disk", source };
@@ -100,19 +101,20 @@ impl DiskRegistry {
         tracing::error!(disk = id, "its guest waits: {reason}");
         let refused = Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: true }));
         let phase = Phase::At(StableState::Refused);
-        let entry = DiskEntry { phase, queues, served_disk: None, refused, unheld: false };
+        let entry =
+            DiskEntry { phase, queues, served_disk: None, refused, is_record_outdated: false };
         self.disks().by_id.insert(id, entry);
     }
 
     /// Restores a disk. Retries errors that pass by themselves, so that an outage that killed the
     /// worker does not outlast its cause.
-    fn bring_back_at_last(&self, preserved_disk: PreservedDisk) {
+    fn restore_with_retries(&self, preserved_disk: PreservedDisk) {
         let id = preserved_disk.spec.id.clone();
         let mut next = Some(preserved_disk);
         let mut pause = FIRST_RETRY;
         while let Some(preserved_disk) = next.take() {
             let spec = preserved_disk.spec.clone();
-            let Err(error) = self.bring_back(preserved_disk, FencePatience::Endless) else {
+            let Err(error) = self.restore_disk(preserved_disk, FencePatience::Endless) else {
                 return;
             };
             tracing::error!(disk = id, "its guest waits: {}", error_chain(&error));
@@ -128,11 +130,11 @@ impl DiskRegistry {
     }
 
     /// Restores a refused disk once the cause of the refusal has passed.
-    pub(super) fn bring_back_later(self: &Arc<Self>, id: String) {
+    pub(super) fn schedule_restore(self: &Arc<Self>, id: String) {
         let (disk_registry, name) = (Arc::clone(self), id.clone());
         let work = move || {
             if let Some(preserved_disk) = disk_registry.once_more(&id, FIRST_RETRY) {
-                disk_registry.bring_back_at_last(preserved_disk);
+                disk_registry.restore_with_retries(preserved_disk);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
@@ -170,7 +172,7 @@ impl DiskRegistry {
 
     /// Retries a refused disk that must become active, because its image may be back. Returns
     /// `None` if the disk is not refused.
-    pub(super) fn try_again(&self, id: &str) -> Option<Result<DiskReply, RpcError>> {
+    pub(super) fn retry_refused(&self, id: &str) -> Option<Result<DiskReply, RpcError>> {
         let mut disks = self.disks();
         let entry = disks.by_id.get(id)?;
         let (refused, phase) = (entry.refused.clone()?, entry.phase);
@@ -199,7 +201,7 @@ impl DiskRegistry {
             }
         }
         drop(disks);
-        let brought = self.bring_back(preserved_disk, FencePatience::UntilDeadline);
+        let brought = self.restore_disk(preserved_disk, FencePatience::UntilDeadline);
         let brought = brought
             .and_then(|served_disk| served_disk.ok_or(ServedDiskError::Gone))
             .map_err(failed);
@@ -212,7 +214,7 @@ impl DiskRegistry {
     }
 
     /// Restores a disk, or completes its detach. Returns `None` if it is detached.
-    fn bring_back(
+    fn restore_disk(
         &self,
         preserved_disk: PreservedDisk,
         patience: FencePatience,

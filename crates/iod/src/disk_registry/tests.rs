@@ -66,13 +66,13 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
     ] {
         let listener = Listener::bind(&folder.path().join("s"), &Access::default()).unwrap();
         let sockets = vec![listener.parts().unwrap()];
-        listener.leave();
+        listener.close_keep_files();
         let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
         let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
         disk_registry.restore();
         let shown = disk_registry.stats(Some("d")).unwrap().disks.remove(0);
         let reason = shown.refused.unwrap();
-        assert!(shown.state == DiskState::Refused && shown.novel);
+        assert!(shown.state == DiskState::Refused && shown.unknown_format);
         assert!(reason.contains(why) && reason.contains("or detach"), "{reason}");
         // A disk with a partly understood record is not served by any verb.
         let error = disk_registry.activate("d").unwrap_err();

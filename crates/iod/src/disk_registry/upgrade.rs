@@ -52,7 +52,7 @@ impl DiskRegistry {
                 let message = format!("a verb is at work on disk {id:?}; try again when it ended");
                 return Err(RpcError { code: code::WRONG_STATE, message });
             }
-            if entry.unheld {
+            if entry.is_record_outdated {
                 let message = format!(
                     "the keeper does not know disk {id:?} as it is, and the new worker would \
                      not either; repeat the last verb on it, then try again"
@@ -104,7 +104,8 @@ impl DiskRegistry {
             let served_disk = Arc::clone(&incoming_disk.served_disk);
             let (phase, refused) = (Phase::At(rest(&preserved_disk)), None);
             let shown = Some(Arc::clone(&served_disk));
-            let entry = DiskEntry { phase, queues, served_disk: shown, refused, unheld: false };
+            let entry =
+                DiskEntry { phase, queues, served_disk: shown, refused, is_record_outdated: false };
             let mut disks = self.disks();
             served_disk.set_poll_defaults(disks.poll.spec());
             disks.by_id.insert(id, entry);
@@ -133,7 +134,7 @@ impl DiskRegistry {
                 (None, Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: false })));
         }
         if error.is_passing() {
-            self.bring_back_later(id);
+            self.schedule_restore(id);
         }
     }
 }

@@ -17,7 +17,7 @@ impl DiskRegistry {
     /// # Errors
     /// No such disk, another verb is running, or another program uses the image.
     pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
-        if let Some(outcome) = self.try_again(id) {
+        if let Some(outcome) = self.retry_refused(id) {
             return outcome;
         }
         self.verb(id, Verb::Activate, ServedDisk::activate_in_time)
@@ -101,7 +101,7 @@ impl DiskRegistry {
         let verb_decision = entry.phase.begin(verb).map_err(refusal)?;
         let served_disk = entry.served_disk.clone().ok_or_else(|| no_such_disk(id))?;
         // The verb is repeated because its effect could not be preserved. Only that is left to do.
-        let again = verb_decision == VerbDecision::Nothing && entry.unheld;
+        let again = verb_decision == VerbDecision::Nothing && entry.is_record_outdated;
         let phase = match (verb_decision, entry.phase) {
             (VerbDecision::Work(phase), _) => phase,
             (VerbDecision::Nothing, Phase::At(stable_state)) if again => {
@@ -123,7 +123,7 @@ impl DiskRegistry {
         let held = self.hold(&served_disk);
         let mut disks = self.disks();
         if let Some(entry) = disks.by_id.get_mut(id) {
-            entry.unheld = held.is_err();
+            entry.is_record_outdated = held.is_err();
         }
         // The phase follows what was done to the disk, whether or not the keeper knows.
         self.end(&mut disks, id, worked.is_ok());

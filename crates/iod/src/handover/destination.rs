@@ -11,7 +11,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, StopSignal, Woken};
 
 use super::protocol::{
-    DestinationMessage, HandoverError, SourceMessage, hear_record, receive_message, send_message,
+    DestinationMessage, HandoverError, SourceMessage, receive_message, receive_record, send_message,
 };
 use super::{CONFIRM_DEADLINE, DISK_FORMATS, NIC_FORMATS};
 use crate::keeper_client::{KeeperClient, PreservedDisk, PreservedDiskRecord, PreservedFds};
@@ -103,13 +103,25 @@ fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
         let (disk, nic) = (("disk", DISK_FORMATS), ("NIC", NIC_FORMATS));
         match record {
             SourceMessage::Disk { descriptors } => {
-                received_messages.disks.push(hear_record(way, deadline, disk, descriptors, fds)?);
+                received_messages.disks.push(receive_record(
+                    way,
+                    deadline,
+                    disk,
+                    descriptors,
+                    fds,
+                )?);
             }
             SourceMessage::Network { descriptors } => {
-                received_messages.networks.push(hear_record(way, deadline, nic, descriptors, fds)?);
+                received_messages.networks.push(receive_record(
+                    way,
+                    deadline,
+                    nic,
+                    descriptors,
+                    fds,
+                )?);
             }
             SourceMessage::Nic { descriptors } => {
-                received_messages.nics.push(hear_record(way, deadline, nic, descriptors, fds)?);
+                received_messages.nics.push(receive_record(way, deadline, nic, descriptors, fds)?);
             }
             SourceMessage::End { disks, nics } if (disks, nics) == received_messages.counts() => {
                 return Ok(received_messages);

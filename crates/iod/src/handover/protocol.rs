@@ -146,7 +146,7 @@ pub(super) fn receive_message<T: DeserializeOwned>(
 }
 
 /// Hands over a disk, NIC or network. `word` announces its record and the number of descriptors.
-pub(super) fn say_record(
+pub(super) fn send_record(
     way: &Link,
     deadline: Instant,
     word: &SourceMessage,
@@ -165,18 +165,18 @@ pub(super) fn say_record(
 }
 
 /// Hands over a disk. See [`say_record`].
-pub(super) fn say_disk(
+pub(super) fn send_disk(
     way: &Link,
     deadline: Instant,
     disk: &DiskHandoverState,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), HandoverError> {
-    say_record(way, deadline, &SourceMessage::Disk { descriptors: fds.len() }, disk, fds)
+    send_record(way, deadline, &SourceMessage::Disk { descriptors: fds.len() }, disk, fds)
 }
 
 /// Receives the record that was announced with `count` descriptors, and these descriptors. The
 /// record's format is checked before anything else in it.
-pub(super) fn hear_record<T: DeserializeOwned>(
+pub(super) fn receive_record<T: DeserializeOwned>(
     way: &Link,
     deadline: Instant,
     (what, formats): (&'static str, FormatRange),
@@ -276,12 +276,17 @@ mod tests {
             .collect();
         let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         std::thread::scope(|scope| {
-            scope.spawn(|| say_disk(&way, soon, &disk, &fds).unwrap());
+            scope.spawn(|| send_disk(&way, soon, &disk, &fds).unwrap());
             let (record, came) = receive_message(&other, Some(soon)).unwrap();
             let SourceMessage::Disk { descriptors: 200 } = record else { panic!("{record:?}") };
-            let (found, fds) =
-                hear_record::<DiskHandoverState>(&other, soon, ("disk", DISK_FORMATS), 200, came)
-                    .unwrap();
+            let (found, fds) = receive_record::<DiskHandoverState>(
+                &other,
+                soon,
+                ("disk", DISK_FORMATS),
+                200,
+                came,
+            )
+            .unwrap();
             assert_eq!(found.id, disk.id);
             let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size;
             assert!(fds.iter().map(size).eq(0..200));

@@ -9,8 +9,8 @@ use model::rpc::{RpcError, UpgradeReply, code};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT};
 
 use super::protocol::{
-    DestinationMessage, FormatRange, HandoverError, SourceMessage, receive_message, say_disk,
-    say_record, send_message,
+    DestinationMessage, FormatRange, HandoverError, SourceMessage, receive_message, send_disk,
+    send_message, send_record,
 };
 use super::{CONFIRM_DEADLINE, DISK_FORMATS, DRAIN_DEADLINE, NIC_FORMATS};
 use crate::control::ControlServer;
@@ -75,7 +75,7 @@ pub(crate) fn upgrade(
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, RpcError> {
     let served_disks = disk_registry.begin_upgrade()?;
-    let handed = may_be_given(&served_disks)
+    let handed = check_all_can_quiesce(&served_disks)
         .and_then(|()| hand_over(server, disk_registry, &served_disks, binary));
     match handed {
         Ok(reply) => {
@@ -93,7 +93,7 @@ pub(crate) fn upgrade(
     }
 }
 
-fn may_be_given(served_disks: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
+fn check_all_can_quiesce(served_disks: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
     served_disks.iter().try_for_each(|served_disk| {
         served_disk.check_can_quiesce().map_err(|source| {
             let id = served_disk.spec().id.clone();
@@ -109,33 +109,33 @@ fn hand_over(
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, HandoverAborted> {
     let (way, theirs) = Link::pair()?;
-    disk_registry.door().start_successor(binary, theirs.as_fd())?;
+    disk_registry.keeper_client().start_successor(binary, theirs.as_fd())?;
     drop(theirs);
-    let given = give(server, disk_registry, served_disks, &way);
+    let given = send_state(server, disk_registry, served_disks, &way);
     if given.is_err() {
         // The destination cannot receive `Go` any more, so it serves nothing even if it stays
         // alive.
         drop(way);
-        if let Err(error) = disk_registry.door().abandon() {
+        if let Err(error) = disk_registry.keeper_client().abandon() {
             tracing::error!("the new worker may still be there: {}", error_chain(&error));
         }
     }
     given
 }
 
-fn give(
+fn send_state(
     server: &ControlServer,
     disk_registry: &Arc<DiskRegistry>,
     served_disks: &[Arc<ServedDisk>],
     way: &Link,
 ) -> Result<UpgradeReply, HandoverAborted> {
-    let Destination { pid, version, formats } = greeted(way, disk_registry.nics().has_any())?;
+    let Destination { pid, version, formats } = receive_hello(way, disk_registry.nics().has_any())?;
     settle(served_disks, disk_registry);
     let began = Instant::now();
     let quiesced_devices =
         QuiescedDevices::begin(served_disks, disk_registry, began + DRAIN_DEADLINE);
-    let outcome = give_all(&quiesced_devices, disk_registry, way, formats).and_then(|()| {
-        disk_registry.door().yield_to_successor()?;
+    let outcome = send_all(&quiesced_devices, disk_registry, way, formats).and_then(|()| {
+        disk_registry.keeper_client().yield_to_successor()?;
         // The destination answers all callers that connect from here on.
         server.pause_accept()?;
         served_disks.iter().try_for_each(|served_disk| served_disk.shut_exports())?;
@@ -152,19 +152,19 @@ fn give(
     // thread in hung storage may keep this process from ending. Front-ends then still see the end
     // of the process that serves them. All else belongs to the destination and is left without a
     // destructor.
-    disk_registry.door().retire();
+    disk_registry.keeper_client().retire();
     for (served_disk, quiesced_disk) in quiesced_devices.disks {
         served_disk.close_handed_over(quiesced_disk.ok());
     }
     let nics = quiesced_devices.nics.len() as u64;
-    disk_registry.nics().part(quiesced_devices.nics);
+    disk_registry.nics().close_handed_over(quiesced_devices.nics);
     Ok(UpgradeReply { pid, version, disks: served_disks.len() as u64, nics, paused_ms })
 }
 
 /// Waits until all front-ends are between messages, while everything is served.
 fn settle(served_disks: &[Arc<ServedDisk>], disk_registry: &DiskRegistry) {
     let until = Instant::now() + GRACE;
-    disk_registry.nics().settle(until);
+    disk_registry.nics().wait_message_boundary(until);
     served_disks.iter().for_each(|served_disk| served_disk.wait_message_boundary(until));
 }
 
@@ -186,7 +186,7 @@ impl QuiescedDevices {
         if disks.iter().any(|(_, quiesced_disk)| quiesced_disk.is_err()) {
             return Self { disks, nics: QuiescedNics::default(), rested: Ok(()) };
         }
-        let (nics, rested) = disk_registry.nics().stand_still(deadline);
+        let (nics, rested) = disk_registry.nics().quiesce(deadline);
         Self { disks, nics, rested }
     }
 }
@@ -199,7 +199,7 @@ struct Destination {
     formats: DiskFormats,
 }
 
-fn greeted(way: &Link, has_nics: bool) -> Result<Destination, HandoverAborted> {
+fn receive_hello(way: &Link, has_nics: bool) -> Result<Destination, HandoverAborted> {
     let (hello, _) = receive_message(way, Some(Instant::now() + CONFIRM_DEADLINE))?;
     let DestinationMessage::Hello { pid, version, oldest, newest, disks, nics } = hello else {
         return Err(HandoverError::Odd(format!("{hello:?}")).into());
@@ -261,7 +261,7 @@ fn stand_still(served_disks: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQ
     stands.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn give_all(
+fn send_all(
     quiesced_devices: &QuiescedDevices,
     disk_registry: &DiskRegistry,
     way: &Link,
@@ -280,9 +280,9 @@ fn give_all(
         let written = served_disk.to_handover_state(quiesced_disk, formats);
         let id = served_disk.spec().id.clone();
         let (disk, fds) = written.map_err(|source| HandoverAborted::Disk { id, source })?;
-        say_disk(way, deadline, &disk, &fds)?;
+        send_disk(way, deadline, &disk, &fds)?;
     }
-    give_nics(&quiesced_devices.nics, disk_registry, way, formats.session, deadline)?;
+    send_nics(&quiesced_devices.nics, disk_registry, way, formats.session, deadline)?;
     let end = SourceMessage::End {
         disks: quiesced_devices.disks.len(),
         nics: quiesced_devices.nics.len(),
@@ -297,7 +297,7 @@ fn give_all(
     }
 }
 
-fn give_nics(
+fn send_nics(
     all: &QuiescedNics,
     disk_registry: &DiskRegistry,
     way: &Link,
@@ -308,18 +308,18 @@ fn give_nics(
     for (network, fds) in &written.networks {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let word = SourceMessage::Network { descriptors: fds.len() };
-        say_record(way, deadline, &word, network, &fds)?;
+        send_record(way, deadline, &word, network, &fds)?;
     }
     for (nic, fds) in &written.nics {
         let word = SourceMessage::Nic { descriptors: fds.len() };
-        say_record(way, deadline, &word, nic, fds)?;
+        send_record(way, deadline, &word, nic, fds)?;
     }
     Ok(())
 }
 
 /// Continues to serve as if nothing had happened.
 fn go_on(disk_registry: &Arc<DiskRegistry>, quiesced_devices: QuiescedDevices) {
-    disk_registry.nics().go_on(quiesced_devices.nics);
+    disk_registry.nics().unquiesce(quiesced_devices.nics);
     for (served_disk, quiesced_disk) in quiesced_devices.disks {
         let Ok(quiesced_disk) = quiesced_disk else { continue };
         let preserved_disk = served_disk.to_preserved();

@@ -148,7 +148,7 @@ mod tests {
             sockets: vec![listener.parts().unwrap()],
             ..PreservedEntry::default()
         };
-        listener.leave();
+        listener.close_keep_files();
         let (what, fds) = preserved_entry.written("disk/s");
         link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds).unwrap();
     }

@@ -152,7 +152,7 @@ impl Keeper {
     /// No worker can be started, or the kernel refuses to wait.
     pub fn run(mut self) -> anyhow::Result<ExitCode> {
         let outcome = self.keep();
-        self.end_heir();
+        self.end_successor();
         self.report_abandoned();
         self.store.clear();
         outcome
@@ -197,7 +197,7 @@ impl Keeper {
 
     /// Sleeps until an event occurs, and handles it.
     fn turn(&mut self) -> anyhow::Result<LoopControl> {
-        let WakeReasons { signalled, told, ended, heir } =
+        let WakeReasons { signalled, told, ended, successor: heir } =
             self.wait().context("cannot wait for the worker")?;
         if signalled && let LoopControl::End(code) = self.take_signals() {
             return Ok(LoopControl::End(code));
@@ -224,7 +224,7 @@ impl Keeper {
                 }
             }
         }
-        self.replace_undead();
+        self.replace_unkillable();
         self.watch();
         self.enforce_stop_deadline()?;
         if let Some(worker) = &mut self.worker

@@ -96,7 +96,7 @@ impl Keeper {
         Ok(())
     }
 
-    pub(super) fn name_heir(&mut self) -> Result<(), String> {
+    pub(super) fn name_successor(&mut self) -> Result<(), String> {
         let successor = self.successor.as_mut().filter(|successor| successor.abandoned.is_none());
         successor
             .map(|successor| successor.named = true)
@@ -117,7 +117,7 @@ impl Keeper {
     /// Handles events of the successor and of retired workers. Returns true if the successor is now
     /// the worker.
     pub(super) fn poll_successor(&mut self, (told, ended): (bool, bool)) -> bool {
-        let promoted = (told || ended) && self.hear_heir();
+        let promoted = (told || ended) && self.receive_from_successor();
         if ended && let Some(mut successor) = self.successor.take() {
             // The successor is a child of this process, so its status is known.
             let how = successor.worker.reap().map_or_else(|error| error.to_string(), words);
@@ -140,7 +140,7 @@ impl Keeper {
         promoted
     }
 
-    fn hear_heir(&mut self) -> bool {
+    fn receive_from_successor(&mut self) -> bool {
         let Some(successor) = &mut self.successor else { return false };
         match successor.worker.receive() {
             Ok(None) => {}
@@ -210,7 +210,7 @@ impl Keeper {
     /// Returns the successor in place of a dead worker, if it may serve already.
     pub(super) fn promote_successor(&mut self) -> Option<Worker> {
         if !self.successor.as_ref().is_some_and(|successor| successor.named) {
-            self.end_heir();
+            self.end_successor();
             return None;
         }
         self.promote();
@@ -218,7 +218,7 @@ impl Keeper {
     }
 
     /// Stops the successor, because everything must end.
-    pub(super) fn stop_heir(&mut self) {
+    pub(super) fn stop_successor(&mut self) {
         match &mut self.successor {
             Some(successor) if successor.named => {
                 successor.worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop))
@@ -229,7 +229,7 @@ impl Keeper {
     }
 
     /// Kills the successor without waiting for its end, because it may sleep in hung storage.
-    pub(super) fn end_heir(&mut self) {
+    pub(super) fn end_successor(&mut self) {
         if let Some(mut successor) = self.successor.take() {
             successor.worker.kill();
             self.retired.push(successor.worker);

@@ -49,7 +49,7 @@ impl Worker {
 
 impl Keeper {
     /// Replaces an unkillable worker.
-    pub(super) fn replace_undead(&mut self) {
+    pub(super) fn replace_unkillable(&mut self) {
         let now = Instant::now();
         if let Some(worker) = &mut self.worker {
             worker.look(now);

@@ -19,7 +19,7 @@ pub(super) struct WakeReasons {
     /// The worker has ended.
     pub(super) ended: bool,
     /// The same two reasons for the successor.
-    pub(super) heir: (bool, bool),
+    pub(super) successor: (bool, bool),
 }
 
 impl Keeper {
@@ -55,6 +55,6 @@ impl Keeper {
         let next = if self.worker.is_some() { 3 } else { 1 };
         let (told, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
         let heir = if heir.is_some() { (is(next + 1), is(next)) } else { (false, false) };
-        Ok(WakeReasons { signalled: is(0), told, ended, heir })
+        Ok(WakeReasons { signalled: is(0), told, ended, successor: heir })
     }
 }

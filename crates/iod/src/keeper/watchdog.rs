@@ -49,7 +49,7 @@ impl Keeper {
             }
             Some(worker) => {
                 worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop));
-                self.stop_heir();
+                self.stop_successor();
                 LoopControl::Poll
             }
             None => LoopControl::End(ExitCode::FAILURE),

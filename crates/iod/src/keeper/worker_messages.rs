@@ -54,7 +54,7 @@ impl Keeper {
                     self.say(done(seq, problem));
                 }
                 WorkerMessage::Yield { seq } => {
-                    let problem = self.name_heir().err();
+                    let problem = self.name_successor().err();
                     self.say(done(seq, problem));
                 }
                 WorkerMessage::Abandon { seq } => self.abandon(seq),

@@ -11,7 +11,7 @@ impl KeeperClient {
     }
 
     /// Returns the data of all entries whose keys begin with `prefix`, by the rest of the key.
-    pub(crate) fn held_under(&self, prefix: &str) -> Vec<(String, Value)> {
+    pub(crate) fn preserved_under(&self, prefix: &str) -> Vec<(String, Value)> {
         let state = self.state();
         let rest = state.holdings.iter().filter_map(|(key, preserved_entry)| {
             let rest = key.strip_prefix(prefix)?;

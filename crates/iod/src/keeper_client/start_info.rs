@@ -27,5 +27,5 @@ pub(super) fn start_info(keeper_info: &KeeperInfo, upgraded: bool) -> WorkerStar
         KeeperInfo { last_exit, .. } => (StartReason::Restart, last_exit.clone()),
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WorkerStart { how, unix_seconds: since.as_secs_f64(), after }
+    WorkerStart { reason: how, unix_seconds: since.as_secs_f64(), previous_exit: after }
 }

@@ -13,7 +13,7 @@ fn a_holding_arrives_whole_and_can_be_removed() {
     let path = folder.path().join("s");
     let listener = Listener::bind(&path, &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
-    listener.leave();
+    listener.close_keep_files();
     let data = serde_json::json!({"a": [1, 2]});
     let fds = vec![std::fs::File::open("/dev/null").unwrap().into()];
     let preserved_entry = PreservedEntry { sockets, data: data.clone(), fds, stop_ms: 5 };

@@ -48,7 +48,7 @@ pub(crate) struct Source {
 /// Formats the page.
 pub(crate) fn page(source: &Source) -> String {
     let mut page = Page::default();
-    let since = source.stats.began.as_ref().map(|worker_start| worker_start.unix_seconds);
+    let since = source.stats.start.as_ref().map(|worker_start| worker_start.unix_seconds);
     process(&mut page, &source.stats);
     reactors(&mut page, &source.stats.reactors, since);
     polling::reactors(&mut page, &source.stats.reactors, since);
@@ -67,10 +67,13 @@ pub(super) fn process(page: &mut Page, stats: &Stats) {
     let help = "Time since the start of the process that serves.";
     let name = "ringway_worker_uptime_seconds";
     page.family(name, MetricType::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
-    if let Some(WorkerStart { how, unix_seconds, after }) = &stats.began {
+    if let Some(WorkerStart { reason, unix_seconds, previous_exit }) = &stats.start {
         let help =
             "How the process that serves came to do so, and the end of one that it replaces.";
-        let labels = [("began", how.name()), ("after", after.as_deref().unwrap_or_default())];
+        let labels = [
+            ("start_reason", reason.name()),
+            ("previous_exit", previous_exit.as_deref().unwrap_or_default()),
+        ];
         page.family("ringway_worker", MetricType::Info, None, help).add(&labels, 1);
         let help = "When it began, since 1970; its counters begin there.";
         let name = "ringway_worker_start_time_seconds";
@@ -201,11 +204,11 @@ fn gauges(page: &mut Page, disks: &[DiskStats]) {
         ("ringway_disk_in_flight_requests", None, "Requests with the storage.", |disk| {
             disk.in_flight as f64
         }),
-        ("ringway_disk_ring_requests", None, "Requests that wait in its rings.", |disk| {
-            disk.in_rings as f64
+        ("ringway_disk_queued_requests", None, "Requests that wait in its rings.", |disk| {
+            disk.queued as f64
         }),
-        ("ringway_disk_capped_queues", None, "Queues that its cap holds back now.", |disk| {
-            disk.held_by_cap as f64
+        ("ringway_disk_throttled_queues", None, "Queues that its cap holds back now.", |disk| {
+            disk.throttled_queues as f64
         }),
         (
             "ringway_disk_oldest_request_seconds",

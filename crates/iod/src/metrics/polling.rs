@@ -7,10 +7,10 @@ use super::text::{MetricType, Page};
 /// Writes the polling cost of reactors.
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     let help = "Time for which it looked for work and found none.";
-    let name = "ringway_reactor_spun_seconds";
+    let name = "ringway_reactor_poll_busy_seconds";
     let mut family = page.family(name, MetricType::Counter, Some("seconds"), help);
     for (at, one) in all.iter().enumerate() {
-        family.count(&[("reactor", &at.to_string())], one.spun_seconds, since);
+        family.count(&[("reactor", &at.to_string())], one.poll_seconds, since);
     }
 }
 
@@ -30,23 +30,23 @@ struct Names {
 const DISKS: Names = Names {
     label: "disk",
     reason: "ringway_disk_poll_reason",
-    armed: "ringway_disk_poll_armed",
+    armed: "ringway_disk_poll_active",
     hits: "ringway_disk_poll_hits",
     misses: "ringway_disk_poll_misses",
-    spun: "ringway_disk_poll_spun_seconds",
+    spun: "ringway_disk_poll_busy_seconds",
     saved: "ringway_disk_poll_saved_seconds",
-    refused: "ringway_disk_poll_refused",
+    refused: "ringway_disk_poll_denied",
 };
 
 const NICS: Names = Names {
     label: "nic",
     reason: "ringway_nic_poll_reason",
-    armed: "ringway_nic_poll_armed",
+    armed: "ringway_nic_poll_active",
     hits: "ringway_nic_poll_hits",
     misses: "ringway_nic_poll_misses",
-    spun: "ringway_nic_poll_spun_seconds",
+    spun: "ringway_nic_poll_busy_seconds",
     saved: "ringway_nic_poll_saved_seconds",
-    refused: "ringway_nic_poll_refused",
+    refused: "ringway_nic_poll_denied",
 };
 
 /// Polling statistics of a disk or NIC, and the start of counting.
@@ -73,7 +73,7 @@ fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     let help = "Some queue of it looks for work when it has nothing to do.";
     let mut family = page.family(names.armed, MetricType::Gauge, None, help);
     for (id, polling, _) in all {
-        family.add(&[(names.label, id)], u8::from(polling.queues.armed));
+        family.add(&[(names.label, id)], u8::from(polling.queues.polling));
     }
     type Count = fn(&QueuePolling) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 4] = [
@@ -83,10 +83,10 @@ fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
             names.spun,
             Some("seconds"),
             "Time for which it was looked at while it had nothing to do.",
-            |one| one.spun_seconds,
+            |one| one.poll_seconds,
         ),
         (names.saved, Some("seconds"), "Time that waking up would have taken instead.", |one| {
-            one.saved_us / 1e6
+            one.saved_wakeup_us / 1e6
         }),
     ];
     for (name, unit, help, count) in families {

@@ -48,10 +48,10 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
             family.add(&[("nic", &port.id)], value(port));
         }
     }
-    ways(page, ports);
+    directions(page, ports);
     lost(page, ports);
     pairs(page, ports);
-    queue_ways(page, ports);
+    queue_directions(page, ports);
     sizes(page, ports);
     flows(page, ports);
     polling::nics(page, ports);
@@ -60,10 +60,10 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
 
 /// Returns both directions, as the NIC's guest sees them.
 fn both(port: &PortStats) -> [(&'static str, &DirectionStats); 2] {
-    [("sent", &port.sent), ("got", &port.got)]
+    [("tx", &port.tx), ("rx", &port.rx)]
 }
 
-fn ways(page: &mut Page, ports: &[PortStats]) {
+fn directions(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&DirectionStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_frames", None, "Frames; of those sent also what went nowhere.", |way| {
@@ -74,8 +74,8 @@ fn ways(page: &mut Page, ports: &[PortStats]) {
     for (name, unit, help, count) in families {
         let mut family = page.family(name, MetricType::Counter, unit, help);
         for port in ports {
-            for (way, counts) in both(port) {
-                let labels = [("nic", port.id.as_str()), ("way", way)];
+            for (direction, counts) in both(port) {
+                let labels = [("nic", port.id.as_str()), ("direction", direction)];
                 family.count(&labels, count(counts), port.counting_since_unix_seconds);
             }
         }
@@ -89,12 +89,13 @@ fn ways(page: &mut Page, ports: &[PortStats]) {
 
 fn lost(page: &mut Page, ports: &[PortStats]) {
     let help = "Frames that were lost, by reason: what it sent, or what was for it.";
-    let mut family = page.family("ringway_nic_lost_frames", MetricType::Counter, None, help);
+    let mut family = page.family("ringway_nic_dropped_frames", MetricType::Counter, None, help);
     for port in ports {
-        for (way, counts) in both(port) {
+        for (direction, counts) in both(port) {
             for (reason, count) in &counts.drops {
                 let reason = reason.as_str();
-                let labels = [("nic", port.id.as_str()), ("way", way), ("reason", reason)];
+                let labels =
+                    [("nic", port.id.as_str()), ("direction", direction), ("reason", reason)];
                 family.count(&labels, count, port.counting_since_unix_seconds);
             }
         }
@@ -104,18 +105,20 @@ fn lost(page: &mut Page, ports: &[PortStats]) {
 fn pairs(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&PairStats) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 3] = [
-        ("ringway_nic_queue_held", None, "Times that its cap held it.", |pair| pair.held as f64),
+        ("ringway_nic_queue_throttled", None, "Times that its cap held it.", |pair| {
+            pair.throttled as f64
+        }),
         (
-            "ringway_nic_queue_held_seconds",
+            "ringway_nic_queue_throttled_seconds",
             Some("seconds"),
             "Time for which its cap held it.",
-            |pair| pair.held_seconds,
+            |pair| pair.throttled_seconds,
         ),
         (
-            "ringway_nic_queue_waited_frames",
+            "ringway_nic_queue_backlogged_frames",
             None,
             "Frames that waited for buffers of its guest.",
-            |pair| pair.waited as f64,
+            |pair| pair.backlogged as f64,
         ),
     ];
     for (name, unit, help, count) in families {
@@ -130,7 +133,7 @@ fn pairs(page: &mut Page, ports: &[PortStats]) {
     }
 }
 
-fn queue_ways(page: &mut Page, ports: &[PortStats]) {
+fn queue_directions(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&DirectionStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_queue_frames", None, "Frames by the queue that sent or got them.", |way| {
@@ -140,15 +143,15 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
     ];
     for (name, unit, help, count) in families {
         let mut family = page.family(name, MetricType::Counter, unit, help);
-        each_way(ports, |port, labels, way| {
+        each_direction(ports, |port, labels, way| {
             family.count(labels, count(way), port.counting_since_unix_seconds);
         });
     }
     let help = "Frames that were lost, by queue and reason; what was lost on the way to the queue's \
                 reactor is counted by the NIC alone.";
-    let name = "ringway_nic_queue_lost_frames";
+    let name = "ringway_nic_queue_dropped_frames";
     let mut family = page.family(name, MetricType::Counter, None, help);
-    each_way(ports, |port, labels, way| {
+    each_direction(ports, |port, labels, way| {
         for (reason, count) in &way.drops {
             let labels = [labels, &[("reason", reason.as_str())]].concat();
             family.count(&labels, count, port.counting_since_unix_seconds);
@@ -157,12 +160,19 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
 }
 
 /// Calls `with` for both directions of each queue pair, with its labels.
-fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &DirectionStats)) {
+fn each_direction(
+    ports: &[PortStats],
+    mut with: impl FnMut(&PortStats, &Labels<'_>, &DirectionStats),
+) {
     for port in ports {
         for pair in &port.each_queue {
             let queue = pair.index.to_string();
-            for (way, counts) in [("sent", &pair.sent), ("got", &pair.got)] {
-                let labels = [("nic", port.id.as_str()), ("queue", queue.as_str()), ("way", way)];
+            for (direction, counts) in [("tx", &pair.tx), ("rx", &pair.rx)] {
+                let labels = [
+                    ("nic", port.id.as_str()),
+                    ("queue", queue.as_str()),
+                    ("direction", direction),
+                ];
                 with(port, &labels, counts);
             }
         }
@@ -173,7 +183,7 @@ fn sizes(page: &mut Page, ports: &[PortStats]) {
     let help = "Sizes of frames and unsplit segments, without virtio-net headers.";
     let name = "ringway_nic_frame_size_bytes";
     let mut family = page.family(name, MetricType::Histogram, Some("bytes"), help);
-    each_way(ports, |port, labels, way| {
+    each_direction(ports, |port, labels, way| {
         let mut below = 0;
         let buckets = way.sizes.iter().filter_map(|size| {
             below += size.frames;

@@ -25,7 +25,7 @@ pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, Preserved
     let socket = bind(address)?;
     let preserved_entry = held(&socket, address).context("cannot hold the socket of --metrics")?;
     if let Socket::Unix(listener) = socket {
-        listener.leave();
+        listener.close_keep_files();
     }
     Ok((METRICS, preserved_entry))
 }

@@ -39,7 +39,7 @@ impl Socket {
     /// Closes this descriptor and leaves the address to other processes that share the socket.
     pub(crate) fn leave(self) {
         if let Self::Unix(listener) = self {
-            listener.leave();
+            listener.close_keep_files();
         }
     }
 }

@@ -113,7 +113,7 @@ impl NicRegistry {
                 }
             }
         }
-        self.go_on(QuiescedNics(still));
+        self.unquiesce(QuiescedNics(still));
     }
 }
 

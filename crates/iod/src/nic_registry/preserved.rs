@@ -139,7 +139,7 @@ impl NicRegistry {
 
     /// Restores every preserved NIC, before callers are accepted.
     pub(crate) fn restore(&self) {
-        for (id, data) in self.keeper_client.held_under(NIC) {
+        for (id, data) in self.keeper_client.preserved_under(NIC) {
             if self.has(&id) {
                 // The NIC was taken over from a serving worker.
                 continue;
@@ -162,7 +162,7 @@ impl NicRegistry {
     pub(crate) fn restore_uplinks(&self) {
         let mut pause = FIRST_RETRY;
         loop {
-            let tried = self.keeper_client.held_under(UPLINK).into_iter();
+            let tried = self.keeper_client.preserved_under(UPLINK).into_iter();
             let left =
                 tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
             if left == 0 {

@@ -94,12 +94,12 @@ fn stats(NicEntry { spec, nic, refused, .. }: &NicEntry) -> NicStats {
 fn frames(counts: &PortCounts) -> FrameCounts {
     let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = *counts;
     FrameCounts {
-        sent_frames,
-        sent_bytes,
-        got_frames,
-        got_bytes,
-        refused_frames: reasons(|reason| counts.refused(reason)),
-        missed_frames: reasons(|reason| counts.missed(reason)),
+        tx_frames: sent_frames,
+        tx_bytes: sent_bytes,
+        rx_frames: got_frames,
+        rx_bytes: got_bytes,
+        tx_dropped: reasons(|reason| counts.refused(reason)),
+        rx_dropped: reasons(|reason| counts.missed(reason)),
     }
 }
 

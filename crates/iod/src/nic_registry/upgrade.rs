@@ -64,17 +64,17 @@ impl NicRegistry {
 
     /// Waits until no front-end is in the middle of a message, and disconnects those that still are
     /// at `until`.
-    pub(crate) fn settle(&self, until: Instant) {
+    pub(crate) fn wait_message_boundary(&self, until: Instant) {
         let nics: Vec<_> =
             self.state().by_id.values().filter_map(|entry| entry.nic.clone()).collect();
-        nics.iter().for_each(|nic| nic.settle(until));
+        nics.iter().for_each(|nic| nic.wait_message_boundary(until));
     }
 
     /// Quiesces all NICs and uplinks. [`Self::go_on`] undoes it, also after an error.
     ///
     /// # Errors
     /// An uplink's device does not complete its I/O by `deadline`, or a reactor has ended.
-    pub(crate) fn stand_still(&self, deadline: Instant) -> (QuiescedNics, Result<(), RpcError>) {
+    pub(crate) fn quiesce(&self, deadline: Instant) -> (QuiescedNics, Result<(), RpcError>) {
         let mut all = self.freeze();
         all.0.iter_mut().for_each(|one| one.quiesced_nic.drain_tx());
         let rested = self.uplinks(|uplink| uplink.begin_quiesce(deadline));
@@ -115,15 +115,15 @@ impl NicRegistry {
     }
 
     /// Unquiesces all NICs as if nothing had happened.
-    pub(crate) fn go_on(&self, still: QuiescedNics) {
+    pub(crate) fn unquiesce(&self, still: QuiescedNics) {
         self.each_uplink("is not in it", |uplink| uplink.attach());
         let start_barrier = Arc::new(StartBarrier::default());
         // The barrier opens only after the last NIC has started.
         let begun = start_barrier.expect();
         for QuiescedNicEntry { id, nic, quiesced_nic } in still.0 {
-            match nic.go_on(quiesced_nic, &start_barrier) {
+            match nic.unquiesce(quiesced_nic, &start_barrier) {
                 Ok(nic_session_thread) => self.state().serve(&id, nic, nic_session_thread),
-                Err(error) => self.give_up(&id, &nic, &error_chain(&error)),
+                Err(error) => self.mark_refused(&id, &nic, &error_chain(&error)),
             }
         }
         // The host sends last.
@@ -141,7 +141,7 @@ impl NicRegistry {
     }
 
     /// Marks a NIC refused that cannot continue. Its front-end waits in the backlog.
-    fn give_up(&self, id: &str, nic: &Arc<ServedNic>, reason: &str) {
+    fn mark_refused(&self, id: &str, nic: &Arc<ServedNic>, reason: &str) {
         let spec = self.state().by_id.get(id).map(|entry| entry.spec.clone());
         if let Some(spec) = spec {
             self.unplug(&spec, nic);
@@ -150,9 +150,9 @@ impl NicRegistry {
     }
 
     /// Closes the remaining connections, because another process serves the NICs.
-    pub(crate) fn part(&self, still: QuiescedNics) {
-        still.0.into_iter().for_each(|one| one.quiesced_nic.part());
-        self.networks().uplinks_mut().for_each(|(_, uplink)| uplink.part());
+    pub(crate) fn close_handed_over(&self, still: QuiescedNics) {
+        still.0.into_iter().for_each(|one| one.quiesced_nic.close_handed_over());
+        self.networks().uplinks_mut().for_each(|(_, uplink)| uplink.close_handed_over());
     }
 }
 

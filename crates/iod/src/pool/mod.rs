@@ -56,7 +56,7 @@ struct Placements {
 pub(crate) trait QueueMover: Send + Sync {
     /// Moves the queue of lease `from` to the lease `to`, if the queue exists and drains soon.
     /// Otherwise nothing changes. Returns whether it has moved.
-    fn move_lodger(&self, from: u64, to: ReactorLease) -> bool;
+    fn move_queue(&self, from: u64, to: ReactorLease) -> bool;
 }
 
 /// Queue placed on a reactor.
@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// Reserves a place on the least loaded reactor.
-    pub(crate) fn place_lodger(&self, placed_queue: PlacedQueue) -> ReactorLease {
+    pub(crate) fn place_queue(&self, placed_queue: PlacedQueue) -> ReactorLease {
         self.place_among(self.reactors.len(), placed_queue)
     }
 
@@ -218,7 +218,7 @@ impl Shared {
             (queue_mover, placements.loads.add_move_target(id, to))
         };
         let Some(twin) = twin else { return false };
-        let moved = queue_mover.move_lodger(id, self.at(to, twin));
+        let moved = queue_mover.move_queue(id, self.at(to, twin));
         let mut placements = lock(&self.placements);
         placements.loads.moved([id, twin]);
         placements.moves += u64::from(moved);

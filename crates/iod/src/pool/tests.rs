@@ -199,7 +199,7 @@ struct Movable {
 }
 
 impl QueueMover for Movable {
-    fn move_lodger(&self, from: u64, to: ReactorLease) -> bool {
+    fn move_queue(&self, from: u64, to: ReactorLease) -> bool {
         let mut reactor_lease = self.reactor_lease.lock().unwrap();
         assert_eq!(reactor_lease.as_ref().map(ReactorLease::id), Some(from));
         *reactor_lease = Some(to);
@@ -213,7 +213,7 @@ fn come(pool: &Pool) -> Vec<Arc<Movable>> {
     let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
     for (tenant, at) in tenants.iter().zip(0..) {
         let weak = Arc::downgrade(tenant);
-        let reactor_lease = pool.place_lodger(PlacedQueue {
+        let reactor_lease = pool.place_queue(PlacedQueue {
             label: 1,
             busy_ns: if at % 2 == 0 { Some(clock.clone()) } else { Some(Arc::new(|| 0)) },
             queue_mover: Some(weak),
@@ -245,7 +245,7 @@ fn what_is_busy_moves_when_something_comes_and_only_then() {
 fn what_comes_just_before_the_decision_is_measured_and_moves_too() {
     let pool = Pool::start(PoolSize::asked(2)).unwrap();
     let idle = PlacedQueue { label: 2, busy_ns: Some(Arc::new(|| 0)), queue_mover: None };
-    let _idle = pool.place_lodger(idle);
+    let _idle = pool.place_queue(idle);
     // All busy queues are on the second reactor, and no queue is placed after them.
     std::thread::sleep(Duration::from_millis(200));
     let _tenants = come(&pool);

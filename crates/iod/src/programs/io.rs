@@ -87,7 +87,7 @@ fn keep(
                 keeper.insert(key, preserved_entry);
             }
             let parts = listener.parts().context("cannot hold the control socket")?;
-            listener.leave();
+            listener.close_keep_files();
             keeper.insert(
                 CONTROL,
                 PreservedEntry { sockets: vec![parts], ..PreservedEntry::default() },
@@ -195,7 +195,7 @@ fn scrape(
         page.upgrade().map_or_else(String::new, |disk_registry| disk_registry.metrics())
     });
     let ours = Arc::downgrade(disk_registry);
-    let keeper_client = disk_registry.door().clone();
+    let keeper_client = disk_registry.keeper_client().clone();
     let serve = move || {
         let Some(address) = address else { return metrics::drop_preserved(&keeper_client) };
         if let Some(socket) =

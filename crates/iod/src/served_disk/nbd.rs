@@ -111,7 +111,7 @@ impl NbdExport {
         self.hang_up();
         self.join();
         if let Some(listener) = self.listener.take().and_then(Arc::into_inner) {
-            listener.leave();
+            listener.close_keep_files();
         }
     }
 
@@ -340,7 +340,7 @@ impl ServedDisk {
                     let started = self.start_export(spec, Arc::clone(&listener), deadline);
                     match Arc::into_inner(listener) {
                         // Clients wait in the socket's backlog.
-                        Some(listener) if waits => listener.leave(),
+                        Some(listener) if waits => listener.close_keep_files(),
                         _ => {}
                     }
                     started

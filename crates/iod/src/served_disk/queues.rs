@@ -41,7 +41,7 @@ pub(crate) struct StartedRings {
     /// Reference to these rings, for the threads that move one of them.
     me: Weak<NotifyMutex<StartedRings>>,
     /// Thread that tells a front-end about an unserved ring, while it runs.
-    teller: Option<JoinHandle<()>>,
+    report_thread: Option<JoinHandle<()>>,
 }
 
 /// Ring that its front-end has stopped.
@@ -66,7 +66,7 @@ impl StartedRings {
                 stuck: false,
                 slots: Vec::new(),
                 me: me.clone(),
-                teller: None,
+                report_thread: None,
             };
             NotifyMutex::new(queues, Self::look_again)
         })
@@ -132,7 +132,7 @@ impl StartedRings {
         for slot in &mut self.slots {
             let place = placed(&self.pool, &self.device, &self.me, slot.start.index);
             if let Err(error) = slot.serve(&self.device, place) {
-                slot.not_served(&error, &mut self.teller);
+                slot.not_served(&error, &mut self.report_thread);
             }
         }
     }
@@ -241,7 +241,7 @@ fn placed<'a>(
 ) -> impl FnOnce() -> ReactorLease + 'a {
     move || {
         let counted = Arc::clone(device);
-        pool.place_lodger(PlacedQueue {
+        pool.place_queue(PlacedQueue {
             label: device.label(),
             busy_ns: Some(Arc::new(move || counted.busy_ns(index))),
             queue_mover: Some(me.clone()),
@@ -250,9 +250,9 @@ fn placed<'a>(
 }
 
 impl QueueMover for NotifyMutex<StartedRings> {
-    fn move_lodger(&self, from: u64, to: ReactorLease) -> bool {
+    fn move_queue(&self, from: u64, to: ReactorLease) -> bool {
         let mut queues = self.lock();
-        let StartedRings { device, slots, teller, .. } = &mut *queues;
+        let StartedRings { device, slots, report_thread: teller, .. } = &mut *queues;
         let Some(slot) = slots.iter_mut().find(|slot| slot.is_in(from)) else { return false };
         slot.relocate(device, to).unwrap_or_else(|error| {
             slot.not_served(&error, teller);

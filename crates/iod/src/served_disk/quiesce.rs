@@ -238,7 +238,7 @@ impl ServedDisk {
             block_size: geometry.block_size,
             lost: image.is_some_and(|(_, lost)| lost),
             session,
-            saved: (formats.record > 1).then(|| self.device.saved()),
+            saved: (formats.record > 1).then(|| self.device.token_balance()),
         };
         Ok((written, fds))
     }
@@ -272,7 +272,7 @@ impl ServedDisk {
         }
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // An upgrade must not grant a new burst.
-        served_disk.device.set_saved(saved.unwrap_or_default());
+        served_disk.device.set_token_balance(saved.unwrap_or_default());
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         let fds = fds.collect();
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;

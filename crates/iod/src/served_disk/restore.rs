@@ -54,7 +54,7 @@ impl ServedDisk {
         check(preserved_disk, &opened)?;
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // The former balance is unknown. Assume none, so that a crash of a worker grants no burst.
-        served_disk.device.set_saved(TokenBalance::default());
+        served_disk.device.set_token_balance(TokenBalance::default());
         // Adopt the listener last, because dropping it would remove its files.
         *lock(&served_disk.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
@@ -70,7 +70,7 @@ impl ServedDisk {
         }
         self.release_exports_keep_files();
         if let Some(listener) = lock(&self.listener).take().and_then(Arc::into_inner) {
-            listener.leave();
+            listener.close_keep_files();
         }
     }
 }

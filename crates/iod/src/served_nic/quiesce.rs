@@ -53,7 +53,7 @@ pub(crate) struct QuiescedNic {
 impl ServedNic {
     /// Waits until the front-end is between messages. If it still is not at `until`, it is
     /// disconnected, because it must not delay the others. Everything is served meanwhile.
-    pub(crate) fn settle(&self, until: Instant) {
+    pub(crate) fn wait_message_boundary(&self, until: Instant) {
         let session = self.session().clone();
         if let Some(session) = session.filter(|session| !wait_message_boundary(session, until)) {
             self.send_away(&session);
@@ -81,7 +81,7 @@ impl ServedNic {
     ///
     /// # Errors
     /// The process cannot create more threads or descriptors.
-    pub(crate) fn go_on(
+    pub(crate) fn unquiesce(
         self: &Arc<Self>,
         quiesced_nic: QuiescedNic,
         start_barrier: &Arc<StartBarrier>,
@@ -160,10 +160,10 @@ impl QuiescedNic {
 
     /// Closes the rest of the front-end's connection, because another process serves the NIC.
     /// Leaves the socket's files.
-    pub(crate) fn part(self) {
+    pub(crate) fn close_handed_over(self) {
         drop(self.frozen);
         if let Some(listener) = Arc::into_inner(self.listener) {
-            listener.leave();
+            listener.close_keep_files();
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn refused(
         serial: spec.serial.clone(),
         recorded: spec.record,
         refused: Some(reason.clone()),
-        novel: *novel,
+        unknown_format: *novel,
         ..DiskStats::new(&spec.id, spec.backend.clone(), size_bytes)
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn process(
             syscalls: counters.syscalls(),
             wakeups: counters.wakeups(),
             turns: counters.turns(),
-            spun_seconds: counters.spun_ns() as f64 / 1e9,
+            poll_seconds: counters.spun_ns() as f64 / 1e9,
             serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
@@ -57,14 +57,14 @@ pub(crate) fn process(
         uptime_seconds: started.elapsed().as_secs_f64(),
         ports: Vec::new(),
         reactors: reactors.collect(),
-        reactors_why: Some(pool.size().to_string()),
+        reactors_reason: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
         disks: told.map(|served_disk| disk(served_disk, &names, detail)).collect(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
-        began: None,
+        start: None,
     }
 }
 
@@ -98,7 +98,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
             verb: stuck.verb.into(),
         }),
         refused: None,
-        novel: false,
+        unknown_format: false,
         fence: served_disk
             .fence_since()
             .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),
@@ -117,8 +117,8 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         locked: served_disk.is_active(),
         exports: served_disk.export_stats(),
         in_flight: sums.in_flight,
-        in_rings: sums.in_rings,
-        held_by_cap: sums.held_by_cap,
+        queued: sums.in_rings,
+        throttled_queues: sums.held_by_cap,
         reactors: sums.reactors,
         busy_seconds: sums.busy_seconds,
         neighbour_seconds: sums.neighbour_seconds,

@@ -34,12 +34,12 @@ pub(crate) fn refusals(state: &PollState) -> PollRefusals {
 pub(crate) fn waits(state: &PollState, served: bool) -> QueuePolling {
     QueuePolling {
         // A queue that is not served any more shows its last state.
-        armed: state.armed() && served,
+        polling: state.armed() && served,
         reason: reason(state.reason),
         hits: state.hits,
         misses: state.misses,
-        spun_seconds: state.spun_ns as f64 / 1e9,
-        saved_us: microseconds(state.saved_ns),
+        poll_seconds: state.spun_ns as f64 / 1e9,
+        saved_wakeup_us: microseconds(state.saved_ns),
     }
 }
 

@@ -49,7 +49,7 @@ fn none_is_lost(what: &str, switch: &Switch, nics: &Nics) {
     assert_eq!((a.failed, b.failed), (0, 0), "{what}");
     assert!(a.received > 0 && b.received > 0, "{what}");
     for port in switch.ports() {
-        assert_eq!((port.sent.lost(), port.got.lost()), (0, 0), "{what}: {port:?}");
+        assert_eq!((port.tx.lost(), port.rx.lost()), (0, 0), "{what}: {port:?}");
     }
     testpmd.quit().unwrap();
 }

@@ -57,7 +57,7 @@ done
 
 /// Returns the frames that each pair has carried, as its guest sees them: sent and received.
 fn carried(port: &PortStats) -> Vec<[u64; 2]> {
-    port.each_queue.iter().map(|pair: &PairStats| [pair.sent.frames, pair.got.frames]).collect()
+    port.each_queue.iter().map(|pair: &PairStats| [pair.tx.frames, pair.rx.frames]).collect()
 }
 
 fn port(switch: &Switch) -> PortStats {

@@ -60,7 +60,7 @@ fn a_guest_that_is_reset_under_load_is_reached_again() {
     assert_eq!(outcome.code, 0, "{}", outcome.output);
     assert!(outcome.output.contains("it is reached again"), "{}", outcome.output);
     let ports = switch.ports();
-    let got = &ports.iter().find(|port| port.id == "a").unwrap().got;
+    let got = &ports.iter().find(|port| port.id == "a").unwrap().rx;
     assert!(got.frames > 0 && got.lost() > 0, "nothing came while it was reset: {got:?}");
     streams.type_in("stop\n").unwrap();
     assert_eq!(streams.finish(DEADLINE).unwrap().code, 0);

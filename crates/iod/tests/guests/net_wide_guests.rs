@@ -177,7 +177,7 @@ fn busy_pairs(port: &PortStats) -> (usize, usize) {
     let busy = |of: fn(&model::report::PairStats) -> u64| {
         port.each_queue.iter().filter(|pair| of(pair) > 20).count()
     };
-    (busy(|pair| pair.sent.frames), busy(|pair| pair.got.frames))
+    (busy(|pair| pair.tx.frames), busy(|pair| pair.rx.frames))
 }
 
 /// Waits for the end of both guests. The client's last line ends the server.
@@ -236,7 +236,7 @@ fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, t
         let (before, after) = (at(before), at(after));
         [0, 1].map(|of| after[of] - before[of])
     };
-    for [frames, bytes] in [grown(from, |port| &port.sent), grown(to, |port| &port.got)] {
+    for [frames, bytes] in [grown(from, |port| &port.tx), grown(to, |port| &port.rx)] {
         assert!(
             bytes >= TURN_BYTES && bytes > frames * FRAME_BYTES,
             "{bytes} bytes from {from} to {to} in {frames} frames: not in large pieces"

@@ -165,7 +165,7 @@ fn connections_survive_a_killed_worker() {
         // it meanwhile.
         eventually("an answer comes again", || {
             let stats = io.caller().stats();
-            stats.ports.iter().any(|port| port.id == "a" && port.got.frames > 0)
+            stats.ports.iter().any(|port| port.id == "a" && port.rx.frames > 0)
         });
         gap = killed.elapsed();
     });

@@ -161,7 +161,7 @@ fn part(metrics: &Metrics) -> Parting {
     early.write_all(&GET[9..]).unwrap();
     assert_eq!(silent.stats().pid, former.id());
     let page = hear(early);
-    assert_eq!(value(&page, "ringway_worker", "_info", &[("began", "start")]), 1.0);
+    assert_eq!(value(&page, "ringway_worker", "_info", &[("start_reason", "start")]), 1.0);
     Parting { io, former, idle, answered: [known, silent] }
 }
 
@@ -192,7 +192,7 @@ fn the_former_worker_answers_and_takes_nobody(metrics: impl Fn() -> Metrics) {
     let pids: Vec<_> = (0..10).map(|_| io.caller().stats().pid).collect();
     assert!(!pids.contains(&former.id()), "{pids:?}");
     let page = scrape(metrics.connect());
-    assert_eq!(value(&page, "ringway_worker", "_info", &[("began", "upgrade")]), 1.0);
+    assert_eq!(value(&page, "ringway_worker", "_info", &[("start_reason", "upgrade")]), 1.0);
     drop(idle);
     ends_by_itself(&former);
     for mut stream in comers {

@@ -14,7 +14,7 @@ use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 
 fn began(io: &Io) -> WorkerStart {
-    io.caller().stats().began.unwrap()
+    io.caller().stats().start.unwrap()
 }
 
 /// Returns the worker that serves, also just after an upgrade.
@@ -43,18 +43,18 @@ fn upgrade(io: &Io) {
 fn how_a_worker_came_to_serve_is_told() {
     let mut io = Io::lasting(&[]);
     let started = began(&io);
-    assert_eq!((started.how, &started.after), (StartReason::Start, &None));
+    assert_eq!((started.reason, &started.previous_exit), (StartReason::Start, &None));
     upgrade(&io);
     let upgraded = began(&io);
-    assert_eq!((upgraded.how, &upgraded.after), (StartReason::Upgrade, &None));
+    assert_eq!((upgraded.reason, &upgraded.previous_exit), (StartReason::Upgrade, &None));
     kill(&mut io);
     let restarted = began(&io);
     let after = Some("was killed by SIGKILL".to_owned());
-    assert_eq!((restarted.how, &restarted.after), (StartReason::Restart, &after));
+    assert_eq!((restarted.reason, &restarted.previous_exit), (StartReason::Restart, &after));
     // An upgrade long after a restart is reported as an upgrade.
     upgrade(&io);
     let last = began(&io);
-    assert_eq!((last.how, &last.after), (StartReason::Upgrade, &None));
+    assert_eq!((last.reason, &last.previous_exit), (StartReason::Upgrade, &None));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let all = [&started, &upgraded, &restarted, &last].map(|one| one.unix_seconds);
     assert!(all.is_sorted() && all[3] <= now, "{all:?} {now}");
@@ -64,13 +64,13 @@ fn how_a_worker_came_to_serve_is_told() {
     io.process.kill().unwrap();
     let mut keeper = ready(IO, &["--control", io.socket("control").to_str().unwrap()]);
     let stats = io.caller().stats();
-    assert_eq!(stats.began.unwrap(), last);
+    assert_eq!(stats.start.unwrap(), last);
     assert!(stats.keeper.unwrap().adopted_seconds_ago.unwrap() >= 0.0);
     keeper.terminate().unwrap();
 }
 
 fn told(page: &Page, how: &str) -> f64 {
-    assert_eq!(value(page, "ringway_worker", "_info", &[("began", how)]), 1.0);
+    assert_eq!(value(page, "ringway_worker", "_info", &[("start_reason", how)]), 1.0);
     value(page, "ringway_disk_kicks", "_created", &[("disk", "d1")])
 }
 
@@ -88,7 +88,10 @@ fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) 
     assert!(taken());
     io.process.signal(Signal::CONT).unwrap();
     let page = scrape();
-    assert_eq!(value(&page, "ringway_worker", "_info", &[("after", "was killed by SIGKILL")]), 1.0);
+    assert_eq!(
+        value(&page, "ringway_worker", "_info", &[("previous_exit", "was killed by SIGKILL")]),
+        1.0
+    );
     eventually("the disk is back", || {
         io.caller().stats().disks.iter().any(|disk| disk.counting_since_unix_seconds.is_some())
     });

@@ -242,7 +242,7 @@ fn what_waits_for_its_turn_holds_up_no_verb() {
     let writes: Vec<_> = (0..40).map(|at| Request::write(at, &[at as u8 + 1; 512])).collect();
     let pending = guest.submit_all(0, &writes).unwrap();
     guest.kick(0).unwrap();
-    eventually("one waits", || caller.stats().disks[0].held_by_cap == 1);
+    eventually("one waits", || caller.stats().disks[0].throttled_queues == 1);
     // At one request per second they would take most of a minute.
     let began = Instant::now();
     assert_eq!(caller.disk("disk.pause", d1.clone()).state, DiskState::Paused);

@@ -143,7 +143,7 @@ fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
         let words = ["-c", &few.join(","), IO, "--control", control.to_str().unwrap()];
         let _io = ready("taskset", &[&words[..], &["--die-with-parent"]].concat());
         let stats = Caller::connect(&control).stats();
-        let (reactors, why) = (stats.reactors.len(), stats.reactors_why.unwrap());
+        let (reactors, why) = (stats.reactors.len(), stats.reactors_reason.unwrap());
         if count <= 4 {
             assert_eq!((reactors, why), (count, format!("{count}, one for each of {count} CPUs")));
         } else {
@@ -155,7 +155,7 @@ fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
     let io = Io::start_with(&["--reactors", "256"]);
     let stats = io.caller().stats();
     assert_eq!(
-        (stats.reactors.len(), stats.reactors_why.unwrap().as_str()),
+        (stats.reactors.len(), stats.reactors_reason.unwrap().as_str()),
         (256, "256, as --reactors says")
     );
     for many in ["0", "257", "-1", "many"] {

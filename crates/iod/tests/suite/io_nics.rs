@@ -61,24 +61,24 @@ fn the_life_of_nics_in_two_networks() {
     assert!(
         a_told.connected && a_told.queues == 2 && a_told.mac.to_string() == "02:00:00:00:00:01"
     );
-    assert_eq!((a_told.frames.sent_frames, b_told.frames.got_frames), (20, 20));
-    assert_eq!(c_told.frames.got_frames, 0);
+    assert_eq!((a_told.frames.tx_frames, b_told.frames.rx_frames), (20, 20));
+    assert_eq!(c_told.frames.rx_frames, 0);
     let ports: Vec<_> = stats.ports.iter().map(|one| (one.id.as_str(), one.pairs)).collect();
     assert_eq!(ports, [("a", 2), ("b", 1), ("c", 1)]);
     let one: model::report::Stats =
         serde_json::from_value(caller.call("stats", json!({"id": "b"})).unwrap()).unwrap();
     assert_eq!((one.nics.len(), one.disks.len(), one.networks.len()), (1, 0, 0));
     let [port] = &one.ports[..] else { panic!("{one:?}") };
-    assert_eq!((port.got.frames, port.sent.frames, port.pairs_started), (20, 20, 1));
+    assert_eq!((port.rx.frames, port.tx.frames, port.pairs_started), (20, 20, 1));
     let sizes =
-        |port: &PortStats| port.each_queue[0].got.sizes.iter().map(|size| size.frames).sum::<u64>();
+        |port: &PortStats| port.each_queue[0].rx.sizes.iter().map(|size| size.frames).sum::<u64>();
     assert_eq!((sizes(port), sizes(&stats.ports[1])), (20, 0), "sizes are told of one alone");
 
     caller.call("nic.detach", json!({"id": "b"})).unwrap();
     b.frontend.connection.wait_closed().unwrap();
     assert_eq!(caller.call("nic.detach", json!({"id": "b"})).unwrap_err().code, code::NO_SUCH_NIC);
     send(&mut a, &frame(2, 1, "anybody"));
-    assert_eq!(nic(&io, "a").frames.refused_frames.get("no-receiver"), Some(&1));
+    assert_eq!(nic(&io, "a").frames.tx_dropped.get("no-receiver"), Some(&1));
     // Disks are served beside NICs.
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -106,8 +106,8 @@ fn what_a_nic_may_not_it_does_not() {
     assert_eq!(tagged[12..16], [0x81, 0, 0, 5]);
     assert_eq!(tagged[16..], frame(0xff, 2, "in five")[12..]);
     let told = nic(&io, "locked").frames;
-    assert_eq!(told.refused_frames.values().sum::<u64>(), 2, "{told:?}");
-    assert!(told.refused_frames.contains_key("locked-mac"), "{told:?}");
+    assert_eq!(told.tx_dropped.values().sum::<u64>(), 2, "{told:?}");
+    assert!(told.tx_dropped.contains_key("locked-mac"), "{told:?}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn nics_come_and_go_under_load() {
         };
     }
     let told = nic(&io, "a");
-    assert!(told.connected && told.frames.sent_frames == 15 + 160, "{told:?}");
+    assert!(told.connected && told.frames.tx_frames == 15 + 160, "{told:?}");
     assert!(io.process.terminate().unwrap().success());
     assert_eq!(names(&io.folder), [""; 0]);
 }
@@ -279,7 +279,7 @@ fn limits_change_while_a_nic_is_served() {
     let loud = frame(0xff, 1, "to everybody");
     send(&mut a, &loud);
     assert_eq!(received(&mut b), loud);
-    let refused = |io: &Io| nic(io, "a").frames.refused_frames.values().sum::<u64>();
+    let refused = |io: &Io| nic(io, "a").frames.tx_dropped.values().sum::<u64>();
     let limit = |io: &Io, limits: Value| {
         io.caller().call("nic.limits", json!({"id": "a", "limits": limits}))
     };
@@ -295,7 +295,7 @@ fn limits_change_while_a_nic_is_served() {
         limit(&io, limits.clone()).unwrap();
         send(&mut a, &loud);
         assert_eq!(refused(&io), before + 1, "{limits}");
-        let reasons = nic(&io, "a").frames.refused_frames;
+        let reasons = nic(&io, "a").frames.tx_dropped;
         assert!(reasons.keys().any(|one| one.starts_with(reason)), "{reasons:?}");
     }
     // A disabled NIC receives nothing, and stays disabled in later workers.
@@ -375,7 +375,7 @@ fn a_storm_is_limited_and_stations_are_reached() {
         io.caller().call("nic.limits", limits).unwrap();
     };
     let refused = |io: &Io| {
-        let refused = nic(io, "a").frames.refused_frames;
+        let refused = nic(io, "a").frames.tx_dropped;
         refused.get("flood-limit").copied().unwrap_or_default()
     };
     limit(json!(1));

@@ -42,7 +42,7 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     // count.
     let mut caller = io.caller();
     let polling = |caller: &mut Caller| caller.stats().disks[0].polling.unwrap();
-    eventually("it looks", || polling(&mut caller).queues.armed);
+    eventually("it looks", || polling(&mut caller).queues.polling);
     guest.run(0, &Request::flush()).unwrap();
     let d1 = ("disk", "d1");
     let hits = |page: &Page| value(page, "ringway_disk_poll_hits", "_total", &[d1]);
@@ -67,13 +67,15 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     assert_eq!(value(&page, "ringway_disk_poll_misses", "_total", &[d1]), 0.0);
     for reason in ["too_long", "no_free_cpu", "cpu_wanted", "budget_used", "quota_used"] {
         let labels = [d1, ("reason", reason)];
-        assert_eq!(value(&page, "ringway_disk_poll_refused", "_total", &labels), 0.0);
+        assert_eq!(value(&page, "ringway_disk_poll_denied", "_total", &labels), 0.0);
     }
-    let armed = value(&page, "ringway_disk_poll_armed", "", &[d1]);
+    let armed = value(&page, "ringway_disk_poll_active", "", &[d1]);
     assert!(armed == 0.0 || armed == 1.0);
-    let spun = value(&page, "ringway_disk_poll_spun_seconds", "_total", &[d1]);
+    let spun = value(&page, "ringway_disk_poll_busy_seconds", "_total", &[d1]);
     assert!(spun >= 0.0);
-    assert!(value(&page, "ringway_reactor_spun_seconds", "_total", &[("reactor", "0")]) >= 0.0);
+    assert!(
+        value(&page, "ringway_reactor_poll_busy_seconds", "_total", &[("reactor", "0")]) >= 0.0
+    );
     let reason = |name| [d1, ("ringway_disk_poll_reason", name)];
     assert_eq!(value(&page, "ringway_disk_poll_reason", "", &reason("off")), 0.0);
     // The call returns the same, except for values that grow.
@@ -104,18 +106,18 @@ fn nics_are_told_with_their_queues() {
         let labels = [("nic", "b"), ("queue", "0")];
         value(&page, "ringway_nic_residence_seconds", "_count", &labels) == 3.0
     });
-    let (sent, got) = (("way", "sent"), ("way", "got"));
+    let (sent, got) = (("direction", "tx"), ("direction", "rx"));
     let (a, b, queue) = (("nic", "a"), ("nic", "b"), ("queue", "0"));
     let total = |name: &str, labels: &[(&str, &str)]| value(&page, name, "_total", labels);
     assert_eq!(total("ringway_nic_frames", &[a, sent]), 3.0);
     assert_eq!(total("ringway_nic_bytes", &[b, got]), 3.0 * 26.0);
     assert_eq!(total("ringway_nic_queue_frames", &[b, queue, got]), 3.0);
     assert_eq!(total("ringway_nic_queue_bytes", &[a, queue, sent]), 3.0 * 26.0);
-    assert_eq!(total("ringway_nic_queue_held", &[a, queue]), 0.0);
-    assert_eq!(total("ringway_nic_queue_waited_frames", &[a, queue]), 0.0);
+    assert_eq!(total("ringway_nic_queue_throttled", &[a, queue]), 0.0);
+    assert_eq!(total("ringway_nic_queue_backlogged_frames", &[a, queue]), 0.0);
     let lost = [b, sent, ("reason", "short-frame")];
-    assert_eq!(total("ringway_nic_lost_frames", &lost), 1.0);
-    assert_eq!(total("ringway_nic_queue_lost_frames", &[&lost[..], &[queue]].concat()), 1.0);
+    assert_eq!(total("ringway_nic_dropped_frames", &lost), 1.0);
+    assert_eq!(total("ringway_nic_queue_dropped_frames", &[&lost[..], &[queue]].concat()), 1.0);
     let sizes = [a, queue, sent];
     assert_eq!(value(&page, "ringway_nic_frame_size_bytes", "_count", &sizes), 3.0);
     assert_eq!(value(&page, "ringway_nic_frame_size_bytes", "_sum", &sizes), 78.0);
@@ -124,7 +126,7 @@ fn nics_are_told_with_their_queues() {
     assert_eq!(value(&page, "ringway_nic_queues_started", "", &[a]), 2.0);
     let off = ("ringway_nic_poll_reason", "off");
     assert_eq!(value(&page, "ringway_nic_poll_reason", "", &[b, off]), 1.0);
-    for name in ["hits", "misses", "spun_seconds", "saved_seconds"] {
+    for name in ["hits", "misses", "busy_seconds", "saved_seconds"] {
         assert_eq!(total(&format!("ringway_nic_poll_{name}"), &[b]), 0.0);
     }
 }

@@ -80,7 +80,7 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
     });
     let busy = caller.stats();
     let (sent, got) = (port(&busy, "a"), port(&busy, "b"));
-    assert_eq!((sent.sent.frames, got.got.frames), (32, 32));
+    assert_eq!((sent.tx.frames, got.rx.frames), (32, 32));
     assert!(got.each_queue[0].residence_seconds > 0.0);
     assert_eq!(sent.polling.unwrap().queues.reason, PollReason::Off);
     // On a busy host, frames may wait for reactors.
@@ -90,7 +90,7 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
     for number in 0..8 {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
     }
-    eventually("all of them are counted", || port(&caller.stats(), "b").each_queue[0].waiting == 8);
+    eventually("all of them are counted", || port(&caller.stats(), "b").each_queue[0].backlog == 8);
     let starved = caller.stats();
     assert_eq!(cause(&busy, &starved, "b"), NicCause::Buffers);
     b.post_buffers(0, 8, 2048).unwrap();
@@ -99,7 +99,7 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
     }
     eventually("none waits", || {
         let queue = port(&caller.stats(), "b").each_queue[0].clone();
-        (queue.waited, queue.waiting, queue.got.frames) == (8, 0, 40)
+        (queue.backlogged, queue.backlog, queue.rx.frames) == (8, 0, 40)
     });
     assert!(switch.process.terminate().unwrap().success());
     assert_eq!(names(&switch.folder), [""; 0], "sockets are left");
@@ -115,7 +115,7 @@ fn metrics_and_refusals() {
     let page = caller.call("metrics", json!({})).unwrap();
     let page = page["openmetrics"].as_str().unwrap();
     for part in [
-        "ringway_nic_frames_total{nic=\"a\",way=\"sent\"} 0",
+        "ringway_nic_frames_total{nic=\"a\",direction=\"tx\"} 0",
         "ringway_nic_connected{nic=\"b\"} 0",
         "# TYPE ringway_nic_residence_seconds histogram",
         "# EOF",

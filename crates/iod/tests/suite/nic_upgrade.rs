@@ -106,7 +106,7 @@ fn front_ends_under_load_lose_nothing_and_do_not_notice() {
     assert_eq!(c.receive_frame(0, BRIEFLY).unwrap(), None);
     let stats = io.caller().stats();
     assert!(stats.nics.iter().all(|nic| nic.connected), "{:?}", stats.nics);
-    let lost: u64 = stats.ports.iter().map(|port| port.sent.lost() + port.got.lost()).sum();
+    let lost: u64 = stats.ports.iter().map(|port| port.tx.lost() + port.rx.lost()).sum();
     assert_eq!((lost, stats.keeper.unwrap().restarts), (0, 0));
     // The new worker serves its sockets, also for later front-ends.
     drop(c);

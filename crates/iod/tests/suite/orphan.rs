@@ -56,7 +56,7 @@ fn is_as_told(io: &Io) -> bool {
 fn is_locked(io: &Io, nic: &mut Guest, refused: u64) {
     frames::send(nic, &frames::frame(0xff, 9, "of somebody else"));
     let told = io.caller().stats().nics.swap_remove(0).frames;
-    assert_eq!(told.refused_frames.get("locked-mac"), Some(&refused), "{told:?}");
+    assert_eq!(told.tx_dropped.get("locked-mac"), Some(&refused), "{told:?}");
 }
 
 #[test]

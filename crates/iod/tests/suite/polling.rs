@@ -134,13 +134,13 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         storm.goes_on();
         let always = json!({"id": "d", "poll": "always"});
         does(&mut caller, always, "it is always polled", |one| {
-            one.queues.armed && one.queues.reason == PollReason::Always
+            one.queues.polling && one.queues.reason == PollReason::Always
         });
         let before = polling(&mut caller, "d");
         eventually("looks are counted", || {
             let now = polling(&mut caller, "d");
             now.queues.hits > before.queues.hits
-                && now.queues.spun_seconds > before.queues.spun_seconds
+                && now.queues.poll_seconds > before.queues.poll_seconds
         });
         let off = json!({"id": "d", "poll": "off"});
         does(&mut caller, off, "it is not polled", |one| one.queues.reason == PollReason::Off);
@@ -149,7 +149,7 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         let before = polling(&mut caller, "d");
         storm.goes_on();
         let now = polling(&mut caller, "d");
-        assert!(!now.queues.armed, "{now:?}");
+        assert!(!now.queues.polling, "{now:?}");
         assert_eq!(
             (now.queues.hits, now.queues.misses),
             (before.queues.hits, before.queues.misses),
@@ -157,7 +157,7 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         );
         let zero = json!({"id": "d", "poll": "auto", "poll_max_us": 0, "poll_idle_threshold": 0});
         does(&mut caller, zero, "nothing may be spent", |one| {
-            !one.queues.armed && one.queues.reason == PollReason::TooLong
+            !one.queues.polling && one.queues.reason == PollReason::TooLong
         });
         let most = json!({"id": "d", "poll_max_us": 10_000});
         let before = polling(&mut caller, "d");
@@ -168,18 +168,18 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
     storm.goes_on();
     does(&mut caller, json!({"id": "d", "poll": "always"}), "each queue looks", |_| {
         let queues = queues(&mut io.caller());
-        let looks = |one: &QueuePolling| one.armed && one.reason == PollReason::Always;
+        let looks = |one: &QueuePolling| one.polling && one.reason == PollReason::Always;
         queues.len() == usize::from(QUEUES) && queues.iter().all(looks)
     });
     storm.end();
-    eventually("no queue looks", || queues(&mut caller).iter().all(|one| !one.armed));
+    eventually("no queue looks", || queues(&mut caller).iter().all(|one| !one.polling));
     let (queues, all) = (queues(&mut caller), disk(&mut caller, "d"));
     let polling = all.polling.unwrap();
     assert_eq!(queues.iter().map(|one| one.hits).sum::<u64>(), polling.queues.hits);
     assert_eq!(queues.iter().map(|one| one.misses).sum::<u64>(), polling.queues.misses);
-    assert!(queues.iter().all(|one| one.hits > 0 && one.spun_seconds > 0.0), "{queues:?}");
-    let saved: f64 = queues.iter().map(|one| one.saved_us).sum();
-    assert!((saved - polling.queues.saved_us).abs() < 1.0, "{queues:?} of {polling:?}");
+    assert!(queues.iter().all(|one| one.hits > 0 && one.poll_seconds > 0.0), "{queues:?}");
+    let saved: f64 = queues.iter().map(|one| one.saved_wakeup_us).sum();
+    assert!((saved - polling.queues.saved_wakeup_us).abs() < 1.0, "{queues:?} of {polling:?}");
     assert_eq!(all.errors, 0);
 }
 
@@ -190,7 +190,7 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
     caller.disk("disk.attach", io.spec("d", json!({"null": BYTES})));
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
-    let spun = |caller: &mut Caller| caller.stats().reactors[0].spun_seconds;
+    let spun = |caller: &mut Caller| caller.stats().reactors[0].poll_seconds;
     let turns = |caller: &mut Caller| caller.stats().reactors[0].turns;
     // No kick follows, so only the call can wake it.
     for _ in 0..rounds(5, 100) {
@@ -198,7 +198,7 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
         does(&mut caller, always, "it looks", |one| one.queues.reason == PollReason::Always);
         let before = spun(&mut caller);
         eventually("its reactor spins", || spun(&mut caller) > before);
-        does(&mut caller, json!({"id": "d", "poll": null}), "it sleeps", |one| !one.queues.armed);
+        does(&mut caller, json!({"id": "d", "poll": null}), "it sleeps", |one| !one.queues.polling);
         eventually("its reactor sleeps", || {
             let before = turns(&mut caller);
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -208,10 +208,10 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
     // An unused disk is not polled, whatever its last state was.
     let always = json!({"id": "d", "poll": "always"});
-    does(&mut caller, always, "it looks", |one| one.queues.armed);
+    does(&mut caller, always, "it looks", |one| one.queues.polling);
     drop(guest);
     eventually("nobody is there", || !disk(&mut caller, "d").connected);
-    eventually("nothing is looked at", || !polling(&mut caller, "d").queues.armed);
+    eventually("nothing is looked at", || !polling(&mut caller, "d").queues.polling);
     eventually("its reactor sleeps", || {
         let before = turns(&mut caller);
         std::thread::sleep(std::time::Duration::from_millis(5));

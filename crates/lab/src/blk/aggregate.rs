@@ -83,7 +83,7 @@ impl Experiment for StorageAggregate {
         }
         let measure = Duration::from_millis(options.window_ms.unwrap_or(400));
         let (control, window) = (options.control, Window::of(measure));
-        Ok(Box::new(Ready { plan, systems, images, control, window, _dir: dir }))
+        Ok(Box::new(PreparedExperiment { plan, systems, images, control, window, _dir: dir }))
     }
 }
 
@@ -170,7 +170,7 @@ fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     systems: Vec<(BackendKind, u16)>,
     images: Vec<PathBuf>,
@@ -179,7 +179,7 @@ struct Ready {
     _dir: TempDir,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -105,7 +105,7 @@ impl Experiment for HungDisk {
         };
         let scratch = options.scratch.clone().unwrap_or_else(|| "/var/tmp".into());
         let place = Place::start(placement, &scratch)?;
-        Ok(Box::new(Ready { plan, cases, placement, options: options.clone(), place }))
+        Ok(Box::new(PreparedExperiment { plan, cases, placement, options: options.clone(), place }))
     }
 }
 
@@ -174,7 +174,7 @@ impl Place {
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
@@ -182,7 +182,7 @@ struct Ready {
     place: Place,
 }
 
-impl Ready {
+impl PreparedExperiment {
     fn neighbour(&self, case: Case) -> Result<Sample> {
         let measure = Duration::from_millis(self.options.window_ms.unwrap_or(300));
         let window = Window { warm: measure / 4, measure };
@@ -199,7 +199,7 @@ impl Ready {
     }
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -80,7 +80,7 @@ impl Experiment for Scale {
         };
         let measure = Duration::from_millis(options.window_ms.unwrap_or(300));
         let (window, control) = (Window::of(measure), options.control);
-        Ok(Box::new(Ready { plan, queues, window, control }))
+        Ok(Box::new(PreparedExperiment { plan, queues, window, control }))
     }
 }
 
@@ -133,14 +133,14 @@ fn plot(control: bool) -> PlotPlan {
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     queues: Vec<u16>,
     window: Window,
     control: bool,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -104,11 +104,19 @@ impl Experiment for StatsCost {
             ..Plan::default()
         };
         let (control, window) = (options.control, Window { warm: measure / 5, measure });
-        Ok(Box::new(Ready { plan, cases, placement, window, control, turns: 0, serving: None }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cases,
+            placement,
+            window,
+            control,
+            turns: 0,
+            serving: None,
+        }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
@@ -119,7 +127,7 @@ struct Ready {
     serving: Option<Serving>,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

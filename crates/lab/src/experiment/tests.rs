@@ -6,7 +6,7 @@ use crate::progress::Silent;
 /// Two systems with known figures. Those of the second depend on the round.
 struct Known;
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     turns: Vec<(usize, usize)>,
 }
@@ -51,11 +51,11 @@ impl Experiment for Known {
             ],
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, turns: Vec::new() }))
+        Ok(Box::new(PreparedExperiment { plan, turns: Vec::new() }))
     }
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

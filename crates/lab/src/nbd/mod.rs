@@ -61,11 +61,17 @@ impl Experiment for NbdExport {
             notes: notes(placement, &scratch),
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cells, images, placement, options: options.clone() }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cells,
+            images,
+            placement,
+            options: options.clone(),
+        }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cells: Vec<CellSpec>,
     images: Images,
@@ -73,7 +79,7 @@ struct Ready {
     options: Options,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -134,7 +134,7 @@ impl Experiment for NetAggregate {
             ..Plan::default()
         };
         let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(500)));
-        Ok(Box::new(Ready { plan, cases, rows, system, placement, window }))
+        Ok(Box::new(PreparedExperiment { plan, cases, rows, system, placement, window }))
     }
 }
 
@@ -164,7 +164,7 @@ fn plot(cases: &[(&str, usize)], rows: &[Row]) -> PlotPlan {
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<(&'static str, usize)>,
     rows: Vec<Row>,
@@ -173,7 +173,7 @@ struct Ready {
     window: Window,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -89,13 +89,13 @@ impl Experiment for NetBalance {
         };
         let window_ms = options.window_ms.unwrap_or(300);
         let measure = Duration::from_millis(window_ms);
-        Ok(Box::new(Ready { plan, placement, draws, measure, drawn: [0; 2] }))
+        Ok(Box::new(PreparedExperiment { plan, placement, draws, measure, drawn: [0; 2] }))
     }
 }
 
 const OURS: System = System::Ringway(Poll::Auto);
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     placement: Placement,
     draws: u64,
@@ -104,7 +104,7 @@ struct Ready {
     drawn: [u64; 2],
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -124,7 +124,7 @@ impl Prepared for Ready {
     }
 }
 
-impl Ready {
+impl PreparedExperiment {
     /// Returns the frames on each queue of a receiver behind our switch.
     fn served(&self, ports: &[u16]) -> Result<Vec<u64>> {
         let running = OURS.start(2, QUEUES, self.placement)?;

@@ -90,11 +90,11 @@ impl Experiment for NetLatency {
             ..Plan::default()
         };
         let window = Duration::from_millis(options.window_ms.unwrap_or(500));
-        Ok(Box::new(Ready { plan, cases, systems, placement, window }))
+        Ok(Box::new(PreparedExperiment { plan, cases, systems, placement, window }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<(&'static str, Waits, usize)>,
     systems: Vec<(String, System)>,
@@ -102,7 +102,7 @@ struct Ready {
     window: Duration,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

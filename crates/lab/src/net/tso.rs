@@ -138,7 +138,7 @@ impl Experiment for NetTso {
             ..Plan::default()
         };
         let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(500)));
-        Ok(Box::new(Ready { plan, systems, placement, window }))
+        Ok(Box::new(PreparedExperiment { plan, systems, placement, window }))
     }
 }
 
@@ -162,7 +162,7 @@ fn notes(placement: Placement) -> Vec<String> {
     ]
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     /// Systems by cell.
     systems: Vec<Vec<(String, Path)>>,
@@ -170,7 +170,7 @@ struct Ready {
     window: Window,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -189,7 +189,7 @@ impl Prepared for Ready {
     }
 }
 
-impl Ready {
+impl PreparedExperiment {
     fn switch(&self, system: System, depth: u16) -> Result<Sample> {
         const { assert!(BYTES < LARGEST) };
         let running = system.start(2, 1, self.placement)?;

@@ -176,7 +176,14 @@ impl Experiment for Responsive {
             ..Plan::default()
         };
         let window = options.window_ms.map(Duration::from_millis);
-        Ok(Box::new(Ready { plan, cells, calls, guests: (count, each), window, config }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cells,
+            calls,
+            guests: (count, each),
+            window,
+            config,
+        }))
     }
 }
 
@@ -189,7 +196,7 @@ fn config() -> Result<NamedTempFile> {
     Ok(config)
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cells: Vec<Guests>,
     calls: usize,
@@ -199,7 +206,7 @@ struct Ready {
     config: NamedTempFile,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

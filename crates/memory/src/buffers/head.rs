@@ -46,7 +46,7 @@ mod tests {
             (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
         assert!(ours.write(10, b"head") && theirs.write(0, b"oldbody"));
         let mut list = Buffers::with_capacity(3);
-        assert!(list.append_area(&theirs, 0, 3) && list.append_area(&theirs, 2000, 2));
+        assert!(list.append_mapping(&theirs, 0, 3) && list.append_mapping(&theirs, 2000, 2));
         list.advance(3);
         let room = list.capacity();
         assert!(theirs.write(2000, b"xy") && list.put_head(&ours, 10, 4));
@@ -63,7 +63,7 @@ mod tests {
             (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
         assert!(ours.write(0, b"head") && theirs.write(0, b"oldbody"));
         let mut list = Buffers::with_capacity(2);
-        assert!(list.append_area(&theirs, 0, 7));
+        assert!(list.append_mapping(&theirs, 0, 7));
         list.advance(3);
         assert!(list.put_head(&ours, 0, 4) && !list.is_empty());
         // The list keeps the memory pinned without the mappings' own handles.

@@ -74,8 +74,8 @@ mod tests {
         let lines = |at: usize, len: usize, bytes: usize| -> Vec<usize> {
             let mut list = Buffers::default();
             assert!(
-                list.append_area(&thread_mapping, at, len)
-                    && list.append_area(&thread_mapping, 3000, 10)
+                list.append_mapping(&thread_mapping, at, len)
+                    && list.append_mapping(&thread_mapping, 3000, 10)
             );
             let start = list.iovecs()[0].iov_base as usize - at;
             let mut seen = vec![];

@@ -93,12 +93,12 @@ pub struct SlotUsage {
     /// Most steps that one fault domain ran at once.
     pub lane_high: u16,
     /// Fault domains in use.
-    pub lanes: BTreeMap<FaultDomain, LaneMarks>,
+    pub lanes: BTreeMap<FaultDomain, FaultDomainUsage>,
 }
 
 /// Current steps of one fault domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneMarks {
+pub struct FaultDomainUsage {
     /// Running steps, including stuck ones.
     pub running: u16,
     /// Stuck steps.
@@ -210,7 +210,7 @@ impl Admission {
     pub fn marks(&self) -> SlotUsage {
         let lane = |(fault_domain, queue): (&FaultDomain, &Queue)| {
             let Queue { running, stuck, waiting, .. } = *queue;
-            (*fault_domain, LaneMarks { running, stuck, waiting })
+            (*fault_domain, FaultDomainUsage { running, stuck, waiting })
         };
         SlotUsage {
             host: self.host,

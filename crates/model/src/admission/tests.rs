@@ -46,7 +46,7 @@ fn a_machine_has_ten_an_sr_twelve_and_the_host_sixteen() {
     assert_eq!((slot_usage.host, slot_usage.host_high), (16, 16));
     assert_eq!((slot_usage.machine_high, slot_usage.lane_high), (10, 12));
     let first = slot_usage.lanes[&FaultDomain::Sr(SrId(uuid(1)))];
-    assert_eq!(first, LaneMarks { running: 12, stuck: 0, waiting: 293 });
+    assert_eq!(first, FaultDomainUsage { running: 12, stuck: 0, waiting: 293 });
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub(super) fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     if done == 0.0 && held >= WAIT_MIN_SECONDS && held >= facts.seconds * SHARE_NAMED {
         return capped(facts, Some(held));
     }
-    if done == 0.0 && disk.in_flight == 0 && disk.in_rings == 0 {
+    if done == 0.0 && disk.in_flight == 0 && disk.queued == 0 {
         let sentence = format!("{} is idle: its guest asks for nothing.", disk.id);
         return DiskVerdict::new(Cause::Idle, sentence);
     }

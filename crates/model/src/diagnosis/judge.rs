@@ -35,7 +35,7 @@ fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
              process that has died, and ours must come after them."
         );
         let verdict = DiskVerdict::new(Cause::Fence, sentence).at(Stage::Device);
-        return Some(verdict.since(fence.since_seconds).next(look_at_storage(facts)));
+        return Some(verdict.since(fence.since_seconds).next(storage_remedy(facts)));
     }
     match disk.state {
         DiskState::Waiting => {
@@ -57,7 +57,7 @@ fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         DiskState::Refused => {
             let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
             let sentence = format!("{id} was not taken over after a restart: {why}.");
-            let step = if disk.novel {
+            let step = if disk.unknown_format {
                 // Activating the disk does not help: this version cannot read its state.
                 format!(
                     "go on with the version that wrote it: ringway io upgrade binary=PATH; or give \
@@ -93,7 +93,7 @@ fn hangs(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     }
     let verdict = match oldest.stage {
         Stage::Cap => flow::capped(facts, Some(oldest.age_seconds)),
-        Stage::Queue => not_looked_at(facts, oldest)?,
+        Stage::Queue => reactor_stuck(facts, oldest)?,
         _ => storage_hangs(facts, oldest),
     };
     Some(verdict.since(oldest.in_stage_seconds))
@@ -119,10 +119,10 @@ fn storage_hangs(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> DiskVerdict {
         disk.id,
         duration(oldest.in_stage_seconds),
     );
-    DiskVerdict::new(Cause::StorageHangs, sentence).at(Stage::Device).next(look_at_storage(facts))
+    DiskVerdict::new(Cause::StorageHangs, sentence).at(Stage::Device).next(storage_remedy(facts))
 }
 
-fn look_at_storage(facts: &DiskFacts<'_>) -> String {
+fn storage_remedy(facts: &DiskFacts<'_>) -> String {
     let place = match &facts.disk.backend {
         Backend::File(path) => path.display().to_string(),
         Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
@@ -144,11 +144,11 @@ fn stuck(facts: &DiskFacts<'_>) -> DiskVerdict {
         duration(seconds),
     );
     let verdict = DiskVerdict::new(Cause::Stuck, sentence).at(Stage::Device).since(seconds);
-    verdict.next(look_at_storage(facts))
+    verdict.next(storage_remedy(facts))
 }
 
 /// Returns a verdict if the request is in the ring and the reactor is stuck with another disk.
-fn not_looked_at(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVerdict> {
+fn reactor_stuck(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVerdict> {
     let id = &facts.disk.id;
     let other = facts.stuck_with().filter(|other| other != id)?;
     let sentence = format!(
@@ -165,8 +165,10 @@ fn not_looked_at(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVe
 fn restarted(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let (disk, process) = (facts.disk, facts.process);
     let uptime = process.uptime_seconds;
-    let after = match &process.began {
-        Some(WorkerStart { how: StartReason::Restart, after, .. }) => after.as_deref(),
+    let after = match &process.start {
+        Some(WorkerStart { reason: StartReason::Restart, previous_exit: after, .. }) => {
+            after.as_deref()
+        }
         // A former version reports no start reason. Resubmitted requests imply a dead process.
         None if disk.resubmitted > 0 => {
             process.keeper.as_ref().and_then(|k| k.last_exit.as_deref())
@@ -174,7 +176,7 @@ fn restarted(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         _ => return None,
     };
     // A disk attached since the restart has no former process.
-    let attached_since = disk.counting_since_unix_seconds.zip(process.began.as_ref()).is_some_and(
+    let attached_since = disk.counting_since_unix_seconds.zip(process.start.as_ref()).is_some_and(
         |(counting, worker_start)| counting - worker_start.unix_seconds > TAKEN_OVER_SECONDS,
     );
     if uptime > RESTARTED_SECONDS || (attached_since && disk.resubmitted == 0) {

@@ -66,7 +66,7 @@ fn pays(facts: &DiskFacts<'_>) -> String {
         facts.grown(move |disk: &DiskStats| disk.polling.as_ref().map_or(0.0, queues))
     };
     let (hits, misses) = (of(|one| one.hits as f64), of(|one| one.misses as f64));
-    let (spun, saved) = (of(|one| one.spun_seconds), of(|one| one.saved_us));
+    let (spun, saved) = (of(|one| one.poll_seconds), of(|one| one.saved_wakeup_us));
     if hits == 0.0 || facts.seconds == 0.0 {
         return "It is polled, which has paid.".into();
     }

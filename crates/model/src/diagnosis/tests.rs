@@ -52,8 +52,8 @@ impl Case {
             networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
-            began: None,
-            reactors_why: None,
+            start: None,
+            reactors_reason: None,
             queues_moved: 0,
         };
         let mut now = before.clone();
@@ -98,7 +98,7 @@ impl Case {
 
 fn began(how: StartReason) -> Option<WorkerStart> {
     let after = (how == StartReason::Restart).then(|| "was killed by SIGKILL".into());
-    Some(WorkerStart { how, unix_seconds: 1e9, after })
+    Some(WorkerStart { reason: how, unix_seconds: 1e9, previous_exit: after })
 }
 
 fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
@@ -220,7 +220,7 @@ fn states() -> Vec<Row> {
             Cause::Restarted,
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
                 case.now.uptime_seconds = 4.0;
-                case.now.began = began(StartReason::Restart);
+                case.now.start = began(StartReason::Restart);
             }),
             "taken over 4.0 s ago by a new process; its guest saw a pause",
         ),
@@ -228,9 +228,9 @@ fn states() -> Vec<Row> {
             Cause::Healthy,
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
                 case.now.uptime_seconds = 14.0;
-                case.now.began = began(StartReason::Restart);
+                case.now.start = began(StartReason::Restart);
                 let since =
-                    case.now.began.as_ref().map(|worker_start| worker_start.unix_seconds + 10.0);
+                    case.now.start.as_ref().map(|worker_start| worker_start.unix_seconds + 10.0);
                 case.disk().counting_since_unix_seconds = since;
             }),
             "",
@@ -329,7 +329,7 @@ fn what_is_advised_for_a_refused_disk_can_help() {
     let next = |novel| {
         let case = Case::idle().with(|case| {
             case.disk().state = DiskState::Refused;
-            case.disk().novel = novel;
+            case.disk().unknown_format = novel;
         });
         case.verdict().next.unwrap()
     };

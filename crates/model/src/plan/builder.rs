@@ -121,7 +121,7 @@ impl<'a> PlanBuilder<'a> {
     pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> TeardownSteps {
         let state = self.state;
         let mut teardown_steps = TeardownSteps { domain: after, ..TeardownSteps::default() };
-        if let DomainState::There { .. } = state.domain {
+        if let DomainState::Present { .. } = state.domain {
             let step = self.step(StepAction::DomainKill, after);
             teardown_steps.domain =
                 Some(self.add(Step { cancel: kill, then: gone(state), ..step }));

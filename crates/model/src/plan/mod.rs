@@ -82,7 +82,7 @@ pub enum MachineOp {
     /// Follow the machine's exit policy for this exit; see [`exits::next`].
     AfterExit(DomainExit),
     /// Make the observed state and the record agree. Never starts a guest.
-    Settle,
+    Reconcile,
 }
 
 /// A driver call.
@@ -264,6 +264,6 @@ pub fn plan(op: &MachineOp, state: &MachineState) -> Result<Plan, Refusal> {
                 ExitAction::Keep => reconcile::reconcile(state),
             })
         }
-        MachineOp::AfterExit(_) | MachineOp::Settle => Ok(reconcile::reconcile(state)),
+        MachineOp::AfterExit(_) | MachineOp::Reconcile => Ok(reconcile::reconcile(state)),
     }
 }

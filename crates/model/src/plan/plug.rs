@@ -144,10 +144,11 @@ fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {
 /// Checks that the machine has a guest that can plug and unplug devices.
 fn with_domain(state: &MachineState) -> Result<(), Refusal> {
     match state.domain {
-        DomainState::There {
-            run: RunState::Fresh | RunState::Running | RunState::Paused, ..
+        DomainState::Present {
+            run: RunState::Created | RunState::Running | RunState::Paused,
+            ..
         } => Ok(()),
-        DomainState::There { run: RunState::Ended(_) | RunState::Silent, .. } => {
+        DomainState::Present { run: RunState::Ended(_) | RunState::Unresponsive, .. } => {
             let stands = "the guest does not run; shut the machine down, by force if need be";
             Err(Refusal::NotAllowed(stands.into()))
         }

@@ -44,17 +44,19 @@ pub(super) fn reconcile(state: &MachineState) -> Plan {
 
 /// Returns the domain to keep, and the power state to record for it.
 fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
-    let DomainState::There { domid, run } = state.domain else { return None };
+    let DomainState::Present { domid, run } = state.domain else { return None };
     let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
     let power = match run {
         RunState::Running => PowerState::Running,
         RunState::Paused if alive => PowerState::Paused,
-        RunState::Fresh if state.power == PowerState::Paused => PowerState::Paused,
-        RunState::Silent if alive => state.power,
+        RunState::Created if state.power == PowerState::Paused => PowerState::Paused,
+        RunState::Unresponsive if alive => state.power,
         RunState::Ended(exit) if alive && exits::next(exit, &state.after) == ExitAction::Keep => {
             PowerState::Paused
         }
-        RunState::Fresh | RunState::Paused | RunState::Silent | RunState::Ended(_) => return None,
+        RunState::Created | RunState::Paused | RunState::Unresponsive | RunState::Ended(_) => {
+            return None;
+        }
     };
     Some((domid, power))
 }
@@ -63,7 +65,7 @@ fn keep(plan_builder: &mut PlanBuilder<'_>, domid: Domid, power: PowerState) {
     let state = plan_builder.state;
     let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
     // The devices of a domain that does not answer are unknown, so their records stay.
-    if matches!(state.domain, DomainState::There { run: RunState::Silent, .. }) {
+    if matches!(state.domain, DomainState::Present { run: RunState::Unresponsive, .. }) {
         plan_builder.record(truth.to_vec(), None);
         return;
     }

@@ -41,7 +41,7 @@ pub enum DomainState {
     /// No process, but the directory or control group of one.
     Remains,
     /// A process.
-    There {
+    Present {
         /// Number of the domain.
         domid: Domid,
         /// State of its process.
@@ -53,7 +53,7 @@ pub enum DomainState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// Created; its CPUs have not run yet.
-    Fresh,
+    Created,
     /// Its CPUs run.
     Running,
     /// Its CPUs are stopped and can run again.
@@ -61,7 +61,7 @@ pub enum RunState {
     /// Its guest has ended; the process still exists.
     Ended(DomainExit),
     /// The process does not answer.
-    Silent,
+    Unresponsive,
 }
 
 /// A disk or drive.

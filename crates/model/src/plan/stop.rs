@@ -31,7 +31,7 @@ pub(super) fn pause(state: &MachineState) -> Plan {
 /// that does not answer is not killed: it gets the request, and the operation fails if it does not
 /// end.
 pub(super) fn ask(plan_builder: &mut PlanBuilder<'_>, what: GuestRequest) -> Option<StepId> {
-    let DomainState::There { run: RunState::Running | RunState::Silent, .. } =
+    let DomainState::Present { run: RunState::Running | RunState::Unresponsive, .. } =
         plan_builder.state.domain
     else {
         return None;

@@ -121,7 +121,8 @@ pub struct DiskStats {
     /// Whether the disk is refused because a newer version preserved it in a format that this
     /// version does not know. An activate does not help.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub novel: bool,
+    #[serde(alias = "novel")]
+    pub unknown_format: bool,
     /// Wait until the kernel has finished the I/O of a dead process. Nothing is served meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
@@ -166,10 +167,12 @@ pub struct DiskStats {
     pub in_flight: u64,
     /// Number of requests that wait in the rings.
     #[serde(default)]
-    pub in_rings: u64,
+    #[serde(alias = "in_rings")]
+    pub queued: u64,
     /// Number of rings that the cap throttles now.
     #[serde(default)]
-    pub held_by_cap: u64,
+    #[serde(alias = "held_by_cap")]
+    pub throttled_queues: u64,
     /// Reactors that serve its queues, as numbered in `reactors` of the process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reactors: Vec<u32>,
@@ -212,7 +215,7 @@ impl DiskStats {
             caps: None,
             stuck: None,
             refused: None,
-            novel: false,
+            unknown_format: false,
             fence: None,
             counting_since_unix_seconds: None,
             requests: OpCounts::default(),
@@ -229,8 +232,8 @@ impl DiskStats {
             locked: false,
             exports: Vec::new(),
             in_flight: 0,
-            in_rings: 0,
-            held_by_cap: 0,
+            queued: 0,
+            throttled_queues: 0,
             reactors: Vec::new(),
             busy_seconds: 0.0,
             neighbour_seconds: 0.0,

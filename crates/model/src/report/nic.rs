@@ -48,19 +48,25 @@ pub struct NicStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameCounts {
     /// Frames sent, including those that the switch dropped.
-    pub sent_frames: u64,
+    #[serde(alias = "sent_frames")]
+    pub tx_frames: u64,
     /// Bytes of the frames sent.
-    pub sent_bytes: u64,
+    #[serde(alias = "sent_bytes")]
+    pub tx_bytes: u64,
     /// Frames received.
-    pub got_frames: u64,
+    #[serde(alias = "got_frames")]
+    pub rx_frames: u64,
     /// Bytes of the frames received.
-    pub got_bytes: u64,
+    #[serde(alias = "got_bytes")]
+    pub rx_bytes: u64,
     /// Sent frames that were dropped, by reason; only reasons that occurred.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub refused_frames: BTreeMap<String, u64>,
+    #[serde(alias = "refused_frames")]
+    pub tx_dropped: BTreeMap<String, u64>,
     /// Frames for this port that were dropped, by reason; only reasons that occurred.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub missed_frames: BTreeMap<String, u64>,
+    #[serde(alias = "missed_frames")]
+    pub rx_dropped: BTreeMap<String, u64>,
 }
 
 /// Report of a network.

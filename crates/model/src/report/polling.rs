@@ -100,7 +100,8 @@ pub struct PollStats {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePolling {
     /// Whether the queue polls while it is idle; of several queues, whether some do.
-    pub armed: bool,
+    #[serde(alias = "armed")]
+    pub polling: bool,
     /// Reason for that.
     pub reason: PollReason,
     /// Waits that ended during polling.
@@ -108,9 +109,11 @@ pub struct QueuePolling {
     /// Waits during which it polled and then slept.
     pub misses: u64,
     /// Time spent polling, in seconds.
-    pub spun_seconds: f64,
+    #[serde(alias = "spun_seconds")]
+    pub poll_seconds: f64,
     /// Wake-up time that all hits saved, in microseconds.
-    pub saved_us: f64,
+    #[serde(alias = "saved_us")]
+    pub saved_wakeup_us: f64,
 }
 
 #[cfg(test)]

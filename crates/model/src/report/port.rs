@@ -27,9 +27,11 @@ pub struct PortStats {
     /// Number of pairs whose receive queue is served now.
     pub pairs_started: u16,
     /// Frames sent.
-    pub sent: DirectionStats,
+    #[serde(alias = "sent")]
+    pub tx: DirectionStats,
     /// Frames received.
-    pub got: DirectionStats,
+    #[serde(alias = "got")]
+    pub rx: DirectionStats,
     /// Number of requested flow moves between its queues.
     pub moves: u64,
     /// Polling while it has nothing to send; absent for the host.
@@ -53,26 +55,33 @@ pub struct PairStats {
     /// Reactor that serves it, or served it last.
     pub reactor: u32,
     /// Frames that its guest sent through it.
-    pub sent: DirectionStats,
+    #[serde(alias = "sent")]
+    pub tx: DirectionStats,
     /// Frames that its guest received through it. Only the NIC counts frames that were lost on the
     /// way to its reactor.
-    pub got: DirectionStats,
+    #[serde(alias = "got")]
+    pub rx: DirectionStats,
     /// Time from popping a frame off its sender's ring to writing it into this ring.
     pub residence: Latency,
     /// Sum of these times, in seconds.
     pub residence_seconds: f64,
     /// Number of times that the cap throttled it.
-    pub held: u64,
+    #[serde(alias = "held")]
+    pub throttled: u64,
     /// Time that the cap throttled it, up to now, in seconds.
-    pub held_seconds: f64,
+    #[serde(alias = "held_seconds")]
+    pub throttled_seconds: f64,
     /// Whether the cap throttles it now.
-    pub held_now: bool,
+    #[serde(alias = "held_now")]
+    pub throttled_now: bool,
     /// Frames that went to the backlog because its guest had posted too few buffers.
     #[serde(default)]
-    pub waited: u64,
+    #[serde(alias = "waited")]
+    pub backlogged: u64,
     /// Frames in the backlog now.
     #[serde(default)]
-    pub waiting: u64,
+    #[serde(alias = "waiting")]
+    pub backlog: u64,
     /// Polling while its guest sends nothing.
     pub polling: QueuePolling,
 }

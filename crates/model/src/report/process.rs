@@ -21,7 +21,8 @@ pub struct Stats {
     pub reactors: Vec<ReactorStats>,
     /// Number of reactors and the reason for it; absent if a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reactors_why: Option<String>,
+    #[serde(alias = "reactors_why")]
+    pub reactors_reason: Option<String>,
     /// Number of queues moved to another reactor because theirs was busier.
     #[serde(default)]
     pub queues_moved: u64,
@@ -41,20 +42,23 @@ pub struct Stats {
     pub keeper: Option<KeeperStats>,
     /// Start of the worker; absent if a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub began: Option<WorkerStart>,
+    #[serde(alias = "began")]
+    pub start: Option<WorkerStart>,
 }
 
 /// Start of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStart {
     /// Reason for the start.
-    pub how: StartReason,
+    #[serde(alias = "how")]
+    pub reason: StartReason,
     /// Time of the start in seconds since 1970. Process counters begin there, a disk's at its
     /// attach.
     pub unix_seconds: f64,
     /// Exit of the previous worker, if this one replaces a dead one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
+    #[serde(alias = "after")]
+    pub previous_exit: Option<String>,
 }
 
 /// Reason why a worker was started.
@@ -71,8 +75,8 @@ pub enum StartReason {
 
 impl WorkerStart {
     /// Returns a short text; `None` if the program was started normally.
-    pub fn told(&self) -> Option<String> {
-        match (self.how, &self.after) {
+    pub fn summary(&self) -> Option<String> {
+        match (self.reason, &self.previous_exit) {
             (StartReason::Start, _) => None,
             (StartReason::Upgrade, _) => Some("by an upgrade".into()),
             (StartReason::Restart, None) => Some("in place of a worker that died".into()),
@@ -123,7 +127,8 @@ pub struct ReactorStats {
     pub turns: u64,
     /// Time that it polled without finding work, in seconds.
     #[serde(default)]
-    pub spun_seconds: f64,
+    #[serde(alias = "spun_seconds")]
+    pub poll_seconds: f64,
     /// Disk that it serves at this moment. If `turns` does not grow meanwhile, it is stuck there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,

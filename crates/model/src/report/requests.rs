@@ -125,9 +125,11 @@ pub struct QueueStats {
     /// Number of requests that the storage works on.
     pub in_flight: u32,
     /// Number of requests in the ring at the end of its last turn.
-    pub in_ring: u32,
+    #[serde(alias = "in_ring")]
+    pub queued: u32,
     /// Whether the cap throttles it now.
-    pub held_by_cap: bool,
+    #[serde(alias = "held_by_cap")]
+    pub throttled: bool,
     /// Total duration of its turns, in seconds.
     pub busy_seconds: f64,
     /// Duration of its longest turn, in microseconds.

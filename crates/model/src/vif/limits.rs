@@ -42,7 +42,7 @@ pub struct VifSettings<'a> {
     /// Address lock.
     pub mode: LockingMode,
     /// Whether the network's default is to disable interfaces.
-    pub closed: bool,
+    pub network_default_disabled: bool,
     /// IPv4 addresses that it may use when it is locked.
     pub ipv4: &'a [String],
     /// IPv6 addresses that it may use when it is locked.
@@ -61,7 +61,9 @@ pub fn limits(vif_settings: &VifSettings<'_>) -> NicLimits {
     let (ipv4, ipv6) = (addresses(vif_settings.ipv4), addresses(vif_settings.ipv6));
     match vif_settings.mode {
         LockingMode::Disabled => NicLimits { disabled: true, ..open },
-        LockingMode::NetworkDefault => NicLimits { disabled: vif_settings.closed, ..open },
+        LockingMode::NetworkDefault => {
+            NicLimits { disabled: vif_settings.network_default_disabled, ..open }
+        }
         LockingMode::Unlocked => open,
         LockingMode::Locked => NicLimits { locked: Some(Locked { ipv4, ipv6 }), ..open },
     }
@@ -168,7 +170,7 @@ mod tests {
             algorithm: "",
             params: &none,
             mode: LockingMode::Locked,
-            closed: false,
+            network_default_disabled: false,
             ipv4: &[],
             ipv6: &[],
             flood,
@@ -196,8 +198,15 @@ mod tests {
             let mode = LockingMode::parse(mode).unwrap();
             let (algorithm, params) = ("", &none);
             let flood = None;
-            let vif_settings =
-                VifSettings { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6, flood };
+            let vif_settings = VifSettings {
+                algorithm,
+                params,
+                mode,
+                network_default_disabled: closed,
+                ipv4: &v4,
+                ipv6: &v6,
+                flood,
+            };
             let limits = limits(&vif_settings);
             assert_eq!(
                 (limits.disabled, limits.locked.is_some()),

@@ -275,7 +275,7 @@ impl Connection {
             (self.input.start, self.input.end) = (0, held);
         }
         list.clear();
-        list.append_area(&self.connection_buffers.thread_mapping, held, RECEIVE_BYTES - held)
+        list.append_mapping(&self.connection_buffers.thread_mapping, held, RECEIVE_BYTES - held)
             .then_some(list)
     }
 }

@@ -98,7 +98,7 @@ impl Connection {
                 };
                 let at = request_buffer.data + before - header.len();
                 let fits = request_buffer.thread_mapping.write(at, header)
-                    && list.append_area(
+                    && list.append_mapping(
                         &request_buffer.thread_mapping,
                         at,
                         header.len() + len as usize,
@@ -113,7 +113,7 @@ impl Connection {
         let (thread_mapping, at) =
             (&self.connection_buffers.thread_mapping, RECEIVE_BYTES + *headers);
         let fits =
-            thread_mapping.write(at, bytes) && list.append_area(thread_mapping, at, bytes.len());
+            thread_mapping.write(at, bytes) && list.append_mapping(thread_mapping, at, bytes.len());
         debug_assert!(fits, "there is a place for headers");
         *headers += bytes.len();
     }

@@ -18,7 +18,7 @@ pub struct QueueLoads(Box<[Share]>);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Share {
-    told_ns: AtomicU64,
+    published_ns: AtomicU64,
     queues: [AtomicU64; QUEUES],
     moves: AtomicU64,
 }
@@ -27,7 +27,7 @@ impl QueueLoads {
     /// Creates the loads of `reactors` reactors, all zero.
     pub fn new(reactors: usize) -> Self {
         let share = || Share {
-            told_ns: AtomicU64::new(0),
+            published_ns: AtomicU64::new(0),
             queues: [const { AtomicU64::new(0) }; QUEUES],
             moves: AtomicU64::new(0),
         };
@@ -44,15 +44,16 @@ impl QueueLoads {
         // With one writer, no read-modify-write is needed.
         let all = share.moves.load(Ordering::Relaxed).wrapping_add(moves);
         share.moves.store(all, Ordering::Relaxed);
-        share.told_ns.store(now_ns, Ordering::Relaxed);
+        share.published_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// Returns the load by queue of all reactors but `number`. A load that is published at this
     /// moment may be read in part: all of these numbers are estimates.
     pub(super) fn others(&self, number: usize, now_ns: u64) -> [u64; QUEUES] {
         let mut sums = [0u64; QUEUES];
-        let fresh =
-            |share: &Share| now_ns.saturating_sub(share.told_ns.load(Ordering::Relaxed)) < STALE_NS;
+        let fresh = |share: &Share| {
+            now_ns.saturating_sub(share.published_ns.load(Ordering::Relaxed)) < STALE_NS
+        };
         let others = self.0.iter().enumerate().filter(|(at, _)| *at != number);
         for (_, share) in others.filter(|(_, share)| fresh(share)) {
             for (sum, more) in sums.iter_mut().zip(&share.queues) {

@@ -45,7 +45,7 @@ impl QueueSelector {
     }
 
     /// Returns whether there is more than one queue, so that positions are needed.
-    pub fn is_wide(&self) -> bool {
+    pub fn is_multi_queue(&self) -> bool {
         self.multi_queue.is_some()
     }
 

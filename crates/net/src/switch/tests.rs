@@ -235,7 +235,7 @@ fn a_locked_port_teaches_nothing_false() {
 fn what_one_learns_others_are_told() {
     let (mut one, mut other) = (switch(), switch());
     let said = one.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
-    assert!(said.learn_outcome.is_some_and(LearnOutcome::is_news));
+    assert!(said.learn_outcome.is_some_and(LearnOutcome::should_broadcast));
     assert_eq!(other.learn(PortId(0), said.vlan, mac(0), 0), LearnOutcome::New);
     assert_eq!(decide(&mut other, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
     assert_eq!(other.learn(PortId(99), 0, mac(0), 0), LearnOutcome::NoStation);

@@ -66,7 +66,7 @@ pub enum LearnOutcome {
 
 impl LearnOutcome {
     /// Returns whether other tables of the network should learn the station too.
-    pub fn is_news(self) -> bool {
+    pub fn should_broadcast(self) -> bool {
         matches!(self, Self::New | Self::Refreshed | Self::Moved(_))
     }
 }
@@ -234,7 +234,7 @@ impl MacTable {
     /// way stays until it ages.
     fn make_room(&mut self, port: PortId) {
         let port_entries = self.of(port);
-        let newcomer = u32::from(port_entries.learnt == 0 && !self.is_wide(port_entries));
+        let newcomer = u32::from(port_entries.learnt == 0 && !self.is_multi_queue(port_entries));
         let sharers = self.sharers + newcomer;
         if port_entries.learnt >= self.share(port_entries, sharers) {
             return;
@@ -255,10 +255,10 @@ impl MacTable {
     /// another has more.
     fn share(&self, port_entries: PortEntries, sharers: u32) -> u32 {
         let half = self.limits.entries / 2;
-        if self.is_wide(port_entries) { half } else { half / sharers.max(1) }
+        if self.is_multi_queue(port_entries) { half } else { half / sharers.max(1) }
     }
 
-    fn is_wide(&self, port_entries: PortEntries) -> bool {
+    fn is_multi_queue(&self, port_entries: PortEntries) -> bool {
         port_entries.most > self.limits.per_port
     }
 
@@ -283,7 +283,7 @@ impl MacTable {
         change(port_entries);
         let after = *port_entries;
         let shares = |port_entries: PortEntries| {
-            u32::from(port_entries.learnt > 0 && !self.is_wide(port_entries))
+            u32::from(port_entries.learnt > 0 && !self.is_multi_queue(port_entries))
         };
         self.sharers = self.sharers + shares(after) - shares(before);
     }

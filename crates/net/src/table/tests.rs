@@ -108,12 +108,12 @@ fn a_port_may_have_more_stations_than_others() {
 #[test]
 fn news_are_what_others_must_know() {
     let mut table = MacTable::new(small());
-    assert!(table.learn(0, mac(1), PortId(1), 0).is_news());
-    assert!(!table.learn(0, mac(1), PortId(1), REFRESH_NS - 1).is_news());
+    assert!(table.learn(0, mac(1), PortId(1), 0).should_broadcast());
+    assert!(!table.learn(0, mac(1), PortId(1), REFRESH_NS - 1).should_broadcast());
     assert_eq!(table.learn(0, mac(1), PortId(1), REFRESH_NS), LearnOutcome::Refreshed);
     assert!(
-        LearnOutcome::Refreshed.is_news()
-            && table.learn(0, mac(1), PortId(2), REFRESH_NS).is_news()
+        LearnOutcome::Refreshed.should_broadcast()
+            && table.learn(0, mac(1), PortId(2), REFRESH_NS).should_broadcast()
     );
 }
 
@@ -174,7 +174,7 @@ impl Naive {
                 LearnOutcome::Moved(std::mem::replace(at, port))
             }
         };
-        if answer.is_news() {
+        if answer.should_broadcast() {
             self.seen(key);
         }
         answer

@@ -57,7 +57,7 @@ impl ControlQueueState {
         control_settings: ControlSettings,
     ) -> Result<Arc<Self>, Stopped> {
         let fabric = Arc::clone(fabric);
-        fabric.set_asked(port, Some(Arc::new(control_settings.clone())))?;
+        fabric.set_control_settings(port, Some(Arc::new(control_settings.clone())))?;
         Ok(Arc::new(Self {
             fabric,
             port,
@@ -71,7 +71,7 @@ impl ControlQueueState {
     /// # Errors
     /// [`Stopped`] if a reactor has ended.
     pub fn close(&self) -> Result<(), Stopped> {
-        self.fabric.set_asked(self.port, None)
+        self.fabric.set_control_settings(self.port, None)
     }
 
     /// Returns all requested settings.

@@ -114,7 +114,7 @@ impl ControlQueue {
     }
 
     /// Abandons the unanswered command; returns the number of chains.
-    fn let_go(&mut self) -> u16 {
+    fn abandon_popped(&mut self) -> u16 {
         self.ticket += 1;
         self.held.take().map_or(0, |chain| {
             chain.abandon();
@@ -128,14 +128,14 @@ impl ReactorQueue for ControlQueue {
     /// more.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
-        let unanswered = self.let_go();
+        let unanswered = self.abandon_popped();
         let next = self.ring.queue.next_avail().wrapping_sub(unanswered);
         self.ring.queue.fail();
         next
     }
 
     fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
+        self.abandon_popped();
         self.ring.set_memory(table)
     }
 
@@ -175,6 +175,6 @@ impl Poller for ControlQueue {
 impl Drop for ControlQueue {
     /// Abandons the command if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
-        self.let_go();
+        self.abandon_popped();
     }
 }

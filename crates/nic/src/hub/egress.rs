@@ -57,12 +57,12 @@ impl Egress {
             let is_watched = self.watched.contains(&at);
             *sink_entry = Some(SinkEntry { frame_sink, is_touched: false, is_watched });
         }
-        QueueLocation::Here(at)
+        QueueLocation::Local(at)
     }
 
     /// Removes the frame sink at a location.
     pub(super) fn remove_sink(&mut self, queue_location: QueueLocation) {
-        if let QueueLocation::Here(at) = queue_location
+        if let QueueLocation::Local(at) = queue_location
             && let Some(sink_entry) = self.outlets.get_mut(at)
         {
             *sink_entry = None;
@@ -78,8 +78,8 @@ impl Egress {
         more: &mut usize,
     ) -> Result<(), Reason> {
         match queue_location {
-            QueueLocation::Nobody => Err(Reason::ReceiverClosed),
-            QueueLocation::Here(at) => {
+            QueueLocation::None => Err(Reason::ReceiverClosed),
+            QueueLocation::Local(at) => {
                 let sink_entry = self.outlets.get_mut(at).and_then(Option::as_mut);
                 let sink_entry = sink_entry.ok_or(Reason::ReceiverClosed)?;
                 if !std::mem::replace(&mut sink_entry.is_touched, true) {
@@ -87,7 +87,7 @@ impl Egress {
                 }
                 sink_entry.frame_sink.borrow_mut().deliver(frame, more)
             }
-            QueueLocation::There(number) => {
+            QueueLocation::Remote(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
                 let (link, _) = link.ok_or(Reason::ReceiverClosed)?;
                 link.put(to, frame).then_some(()).ok_or(Reason::ReactorBusy)

@@ -85,7 +85,7 @@ impl Hub {
         }
         let verdict = self.switch.decide(from, &frame, &header, now_ns);
         let vlan = verdict.vlan;
-        if verdict.learn_outcome.is_some_and(|learn_outcome| learn_outcome.is_news()) {
+        if verdict.learn_outcome.is_some_and(|learn_outcome| learn_outcome.should_broadcast()) {
             let term = port_state(&mut self.ports, from).map_or(0, |port_state| port_state.term);
             self.egress.broadcast_station(StationUpdate { port: from, term, vlan, mac: frame.src });
         }
@@ -200,7 +200,7 @@ impl Delivery<'_> {
         let mut more = 0;
         let given = self.egress.deliver(queue_location, address, egress_frame, &mut more);
         // A frame to another reactor is counted on arrival.
-        if given.is_err() || !matches!(queue_location, QueueLocation::There(_)) {
+        if given.is_err() || !matches!(queue_location, QueueLocation::Remote(_)) {
             self.port_state.got(bytes, given);
         }
         (given.is_ok(), self.turn_budget.spend(bytes + more * PIECE_BYTES))

@@ -159,14 +159,14 @@ impl Hub {
 
     /// Applies the settings that the driver of a port requested over its control queue; `None`
     /// without a control queue.
-    pub(crate) fn set_asked(
+    pub(crate) fn set_control_settings(
         &mut self,
         port: PortId,
         control_settings: Option<Arc<ControlSettings>>,
     ) {
         self.end_run();
         if let Some(port_state) = port_state(&mut self.ports, port) {
-            port_state.set_asked(control_settings);
+            port_state.set_control_settings(control_settings);
         }
     }
 
@@ -182,14 +182,14 @@ impl Hub {
 
     /// Opens a queue of a port that receives frames on reactor `number` from now on.
     pub(crate) fn open_there(&mut self, queue_announcement: QueueAnnouncement, number: usize) {
-        self.sit(queue_announcement, QueueLocation::There(number));
+        self.sit(queue_announcement, QueueLocation::Remote(number));
     }
 
     /// Closes a queue of a port: it receives no more frames.
     pub fn close(&mut self, port: PortId, queue: u16) {
         self.end_run();
         if let Some(port_state) = port_state(&mut self.ports, port) {
-            let queue_location = port_state.set_location(queue, QueueLocation::Nobody, None);
+            let queue_location = port_state.set_location(queue, QueueLocation::None, None);
             self.egress.remove_sink(queue_location);
         }
     }
@@ -240,7 +240,7 @@ impl Hub {
         let is_used = port_state.epoch == to.epoch() && port_state.uses(to.queue());
         let mut more = 0;
         let outcome = match port_state.seat(to.queue()) {
-            queue_location @ QueueLocation::Here(_) if is_used => {
+            queue_location @ QueueLocation::Local(_) if is_used => {
                 self.egress.deliver(queue_location, to, frame, &mut more)
             }
             _ => Err(Reason::ReceiverClosed),

@@ -16,11 +16,11 @@ use crate::counts::Counts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueLocation {
     /// The queue does not exist.
-    Nobody,
+    None,
     /// On this reactor: index among its frame sinks.
-    Here(usize),
+    Local(usize),
     /// On the reactor of this number.
-    There(usize),
+    Remote(usize),
 }
 
 /// Receive queue of a port.
@@ -34,7 +34,7 @@ struct QueueEntry {
 
 impl QueueEntry {
     fn empty() -> Self {
-        Self { queue_location: QueueLocation::Nobody, taken: None }
+        Self { queue_location: QueueLocation::None, taken: None }
     }
 }
 
@@ -115,7 +115,7 @@ impl PortState {
     }
 
     /// Sets the settings that the driver requested.
-    pub(super) fn set_asked(&mut self, control_settings: Option<Arc<ControlSettings>>) {
+    pub(super) fn set_control_settings(&mut self, control_settings: Option<Arc<ControlSettings>>) {
         self.control_settings = control_settings;
         self.respread();
     }
@@ -137,7 +137,7 @@ impl PortState {
     /// earlier ones wait in the former: the driver has requested that, or the queue is gone.
     fn respread(&mut self) {
         let taking = |(queue, queue_entry): &(u16, &QueueEntry)| {
-            queue_entry.queue_location != QueueLocation::Nobody && self.uses(*queue)
+            queue_entry.queue_location != QueueLocation::None && self.uses(*queue)
         };
         // There are at most QUEUES_MAX queues.
         let open = (0..).zip(&self.places).take_while(taking).count() as u8;
@@ -151,7 +151,7 @@ impl PortState {
     pub(super) fn seat(&self, queue: u16) -> QueueLocation {
         self.places
             .get(usize::from(queue))
-            .map_or(QueueLocation::Nobody, |queue_entry| queue_entry.queue_location)
+            .map_or(QueueLocation::None, |queue_entry| queue_entry.queue_location)
     }
 
     /// Returns the locations of all queues.
@@ -161,7 +161,7 @@ impl PortState {
 
     /// Returns whether the port has several queues, so that the flow selects the queue.
     pub(super) fn is_wide(&self) -> bool {
-        self.queue_selector.is_wide()
+        self.queue_selector.is_multi_queue()
     }
 
     /// Returns the queue for a frame. Carries out a waiting move of its bucket if that is possible
@@ -171,7 +171,7 @@ impl PortState {
         let is_taken = |queue: u8, position: u64| {
             let QueueEntry { queue_location: seat, taken } = places.get_mut(usize::from(queue))?;
             match (*seat, taken) {
-                (QueueLocation::There(to), Some((consumption_counter, consumption_tracker))) => {
+                (QueueLocation::Remote(to), Some((consumption_counter, consumption_tracker))) => {
                     Some(consumption_tracker.is_done(
                         position,
                         egress.arrived(to),
@@ -179,11 +179,11 @@ impl PortState {
                     ))
                 }
                 // Positions on the own reactor are those of the ring.
-                (QueueLocation::Here(_), Some((consumption_counter, _))) => {
+                (QueueLocation::Local(_), Some((consumption_counter, _))) => {
                     Some(consumption_counter.has_passed(position))
                 }
                 // The frame has not even reached its reactor, which reports no consumption.
-                (QueueLocation::There(to), None) if position > egress.arrived(to) => Some(false),
+                (QueueLocation::Remote(to), None) if position > egress.arrived(to) => Some(false),
                 _ => None,
             }
         };
@@ -209,11 +209,11 @@ impl PortState {
             return self.queue_selector.lost(hash, units, now_ns);
         };
         let position = match (queue_entry.queue_location, &mut queue_entry.taken) {
-            (QueueLocation::There(number), Some((consumption_counter, consumption_tracker))) => {
+            (QueueLocation::Remote(number), Some((consumption_counter, consumption_tracker))) => {
                 consumption_tracker.goes(|| egress.arrived(number), consumption_counter);
                 egress.written(number)
             }
-            (QueueLocation::There(number), None) => egress.written(number),
+            (QueueLocation::Remote(number), None) => egress.written(number),
             // At least 1, because 0 means that none was sent: a frame may wait for the first
             // buffers.
             (_, Some((consumption_counter, _))) => consumption_counter.given().max(1),

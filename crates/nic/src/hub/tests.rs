@@ -27,7 +27,7 @@ fn learns(hub: &mut Hub, term: u32, vlan: u16) -> bool {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     hub.learn(StationUpdate { port: PORT, term, vlan, mac }, NOW);
     // A second learning reports news only if nothing was learnt before.
-    !hub.switch.learn(PORT, vlan, mac, NOW).is_news()
+    !hub.switch.learn(PORT, vlan, mac, NOW).should_broadcast()
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) enum LinkRecord {
     /// Frame with its address, its header, and the time at which it was popped from its sender's
     /// ring. Its bytes are in the list passed to [`Reader::next`].
     Frame(LinkAddress, [u8; HEADER_BYTES], u64),
-    News(StationUpdate),
+    Station(StationUpdate),
 }
 
 const FRAME: u8 = 0;
@@ -212,7 +212,7 @@ impl Writer {
 
     /// Returns the end of the last record that the reader has released.
     pub(crate) fn arrived(&self) -> u64 {
-        sync::given_back(&*self.shared)
+        sync::released(&*self.shared)
     }
 
     /// Returns the position for a record with `bytes` bytes after its head.
@@ -222,7 +222,7 @@ impl Writer {
         let skip = if need > behind { behind } else { 0 };
         let end = self.at + (skip + need) as u64;
         if end - self.given_back > LINK_BYTES as u64 {
-            self.given_back = sync::given_back(&*self.shared);
+            self.given_back = sync::released(&*self.shared);
             if end - self.given_back > LINK_BYTES as u64 {
                 return None;
             }
@@ -281,18 +281,18 @@ impl Reader {
             if head.kind == NEWS {
                 let (at, mac) = (head.address, Mac(*head.more.first_chunk()?));
                 let (port, term, vlan) = (at.port(), at.epoch(), at.queue());
-                return Some(LinkRecord::News(StationUpdate { port, term, vlan, mac }));
+                return Some(LinkRecord::Station(StationUpdate { port, term, vlan, mac }));
             }
             frame.clear();
             return frame
-                .append_area(&self.thread_mapping, at + HEAD_BYTES, bytes)
+                .append_mapping(&self.thread_mapping, at + HEAD_BYTES, bytes)
                 .then_some(LinkRecord::Frame(head.address, head.more, head.since_ns));
         }
         None
     }
 
     /// Releases all records that were read.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn release(&mut self) {
         sync::release(&*self.shared, self.at);
     }
 
@@ -305,12 +305,12 @@ impl Reader {
     }
 
     /// Announces that the reader's thread will sleep, unless one of its links has more records.
-    pub(crate) fn lie_down(&self) {
+    pub(crate) fn prepare_sleep(&self) {
         sync::prepare_sleep(&*self.shared);
     }
 
     /// Announces that the reader's thread polls again.
-    pub(crate) fn get_up(&self) {
+    pub(crate) fn cancel_sleep(&self) {
         sync::cancel_sleep(&*self.shared);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn release(link_memory: &impl LinkMemory, position: u64) {
 }
 
 /// Returns the position up to which the writer may overwrite.
-pub(crate) fn given_back(link_memory: &impl LinkMemory) -> u64 {
+pub(crate) fn released(link_memory: &impl LinkMemory) -> u64 {
     link_memory.load(LinkWord::Read, Ordering::Acquire)
 }
 

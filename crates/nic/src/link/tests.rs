@@ -50,7 +50,7 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         }
         writer.show();
         while let Some(record) = reader.next(&mut out) {
-            if let LinkRecord::News(got) = record {
+            if let LinkRecord::Station(got) = record {
                 assert_eq!(got, news(got.vlan, got.vlan as u8));
             } else if let LinkRecord::Frame(to, header, since_ns) = record {
                 let (number, bytes) = sent.pop_front().unwrap();
@@ -62,7 +62,7 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
                 assert_eq!(ends[0], number as u8 ^ 0xff);
                 assert!(bytes == 0 || ends[20] == number as u8);
             }
-            reader.give_back();
+            reader.release();
         }
         assert!(sent.is_empty());
     }
@@ -80,9 +80,9 @@ fn nothing_is_seen_before_it_is_shown_and_sleepers_are_told() {
     assert!(!writer.show() && reader.has_more());
     assert!(matches!(reader.next(&mut out), Some(LinkRecord::Frame(..))));
     assert!(reader.next(&mut out).is_none());
-    reader.lie_down();
+    reader.prepare_sleep();
     assert!(!writer.show(), "nothing new");
     assert!(writer.put(address(1), &egress_frame) && writer.show());
-    reader.get_up();
+    reader.cancel_sleep();
     assert!(writer.put(address(1), &egress_frame) && !writer.show());
 }

@@ -90,7 +90,9 @@ impl Receive {
         let written = match &mut popped {
             Popped::Piece(single_buffer) => {
                 let queue = &self.ring.queue;
-                queue.write_piece(single_buffer, &frame.header, frame.head, frame.body).unwrap_or(0)
+                queue
+                    .write_single(single_buffer, &frame.header, frame.head, frame.body)
+                    .unwrap_or(0)
             }
             Popped::Chain(chain) => {
                 *more += chain.writable.iovecs().len().saturating_sub(1);
@@ -100,7 +102,7 @@ impl Receive {
         };
         // A frame has at most net::frame::FRAME_MAX bytes.
         self.ring.push(popped, written as u32);
-        self.consumption_counter.gives(1);
+        self.consumption_counter.add_given(1);
     }
 
     /// Copies a frame to as many buffers as it takes.
@@ -138,7 +140,7 @@ impl Receive {
             let written = spread(&mut front, &mut body, place);
             self.ring.push(popped, written as u32);
         }
-        self.consumption_counter.gives(buffers as u64);
+        self.consumption_counter.add_given(buffers as u64);
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl Receive {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let kicks = start.kick.is_some();
         let ring = InOrderRing::new(port_incarnation.port, start, fault, context)?;
-        counts.begins(context.reactor());
+        counts.start(context.reactor());
         let (mergeable, residence) = (port_incarnation.mergeable, ResidenceBatch::default());
         let (place, backlog) = (Buffers::with_capacity(1), Backlog::default());
         let poller = if kicks { context.poller() } else { None };
@@ -88,7 +88,7 @@ impl Receive {
     }
 
     /// Abandons the popped buffers that are not used; returns their number.
-    fn let_go(&mut self) -> u16 {
+    fn abandon_popped(&mut self) -> u16 {
         let unused = self.stock.len();
         self.stock.drain(..).for_each(Popped::abandon);
         self.place.clear();
@@ -114,7 +114,7 @@ impl Receive {
         frame: &EgressFrame<'_>,
         outcome: Result<(), Reason>,
     ) -> Result<(), Reason> {
-        self.counts.gets(frame.bytes(), outcome);
+        self.counts.count_received(frame.bytes(), outcome);
         if outcome.is_ok() {
             self.residence.add(frame.since_ns);
         }
@@ -148,7 +148,7 @@ impl Receive {
             self.counts.still_waits(backlog.len());
         }
         if frames > 0 && backlog.is_empty() {
-            self.consumption_counter.waits_no_more();
+            self.consumption_counter.backlog_drained();
         }
         self.backlog = backlog;
         frames > 0
@@ -157,10 +157,10 @@ impl Receive {
     /// Drops all waiting frames.
     fn forget(&mut self) {
         for _ in 0..std::mem::take(&mut self.backlog).len() {
-            self.counts.gets(0, Err(Reason::ReceiverClosed));
+            self.counts.count_received(0, Err(Reason::ReceiverClosed));
             self.lost.push(Reason::ReceiverClosed);
         }
-        self.consumption_counter.waits_no_more();
+        self.consumption_counter.backlog_drained();
         self.counts.still_waits(0);
     }
 
@@ -173,16 +173,16 @@ impl Receive {
     /// Stops the queue; returns the index at which a successor continues.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.show(context);
-        let unused = self.let_go();
+        let unused = self.abandon_popped();
         // A failed ring accepts nothing more.
         let next = self.ring.queue.next_avail().wrapping_sub(unused);
         self.ring.queue.fail();
-        self.counts.ends();
+        self.counts.stop();
         next
     }
 
     fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
+        self.abandon_popped();
         self.ring.set_memory(table)
     }
 }
@@ -190,7 +190,7 @@ impl Receive {
 impl Drop for Receive {
     /// Abandons the buffers if the reactor ends before the queue was stopped.
     fn drop(&mut self) {
-        self.let_go();
+        self.abandon_popped();
     }
 }
 
@@ -221,7 +221,7 @@ impl FrameSink for Receive {
     fn poll_consumption(&mut self) -> bool {
         let Self { consumption_counter, used_event_tracker, ring, .. } = self;
         consumption_counter.is_asked()
-            && consumption_counter.settles(
+            && consumption_counter.update_consumed(
                 ring.queue.unconsumed(consumption_counter.given(), used_event_tracker).into(),
             )
     }

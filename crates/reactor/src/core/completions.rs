@@ -19,7 +19,7 @@ impl Core {
     }
 
     fn confirm_bell(&mut self, id: u32) {
-        let Some((_, state)) = self.bells.get(&id) else { return };
+        let Some((_, state)) = self.notifiers.get(&id) else { return };
         if state.confirmed()
             && let Some(send) = state.next()
         {
@@ -68,7 +68,7 @@ impl Core {
         let error = cqe.result > 0 && cqe.result & i32::from(libc::POLLERR) != 0;
         self.counters().add_wakeup();
         match owner {
-            None => self.letters = true,
+            None => self.tasks = true,
             Some(id) => {
                 if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
                     poller.on_kick(error);

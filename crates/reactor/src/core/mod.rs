@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::context::{Context, Poller, PollerId};
 use crate::mailbox::Mailbox;
-use crate::notifier::{BellState, PeerNotifier};
+use crate::notifier::{NotifierState, PeerNotifier};
 use crate::op::{CompletionPort, OpCompletion};
 use crate::ring::Ring;
 use crate::slab::Slab;
@@ -49,15 +49,15 @@ struct Watch {
 /// State of a reactor, without its thread.
 pub(crate) struct Core {
     pub(crate) ring: Ring,
-    residents: Slab<PollerSlot>,
+    pollers: Slab<PollerSlot>,
     ports: Slab<PortSlot>,
     watches: Slab<Watch>,
     /// Notifiers by number, with their owner. Numbers are not reused soon, so a late completion of
     /// a closed notifier finds no entry.
-    bells: HashMap<u32, (PollerId, Rc<BellState>)>,
+    notifiers: HashMap<u32, (PollerId, Rc<NotifierState>)>,
     hot: Vec<PollerId>,
     generation: u32,
-    pub(crate) letters: bool,
+    pub(crate) tasks: bool,
     pub(crate) stopping: bool,
     pub(crate) clock: Clock,
     /// Time since which no turn has found work; 0 if the last turn found some.
@@ -72,13 +72,13 @@ impl Core {
         crate::cpus::register(&mailbox.spin_request);
         let mut core = Self {
             ring: Ring::new()?,
-            residents: Slab::default(),
+            pollers: Slab::default(),
             ports: Slab::default(),
             watches: Slab::default(),
-            bells: HashMap::new(),
+            notifiers: HashMap::new(),
             hot: Vec::new(),
             generation: 0,
-            letters: false,
+            tasks: false,
             stopping: false,
             clock: Clock::default(),
             idle_since: 0,
@@ -101,7 +101,7 @@ impl Core {
 
     /// Returns whether no poller is hot and no task waits, so that the thread may sleep.
     pub(crate) fn is_idle(&self) -> bool {
-        self.hot.is_empty() && !self.letters
+        self.hot.is_empty() && !self.tasks
     }
 
     /// Returns whether this turn polls at most one poller.
@@ -124,13 +124,13 @@ impl Core {
 
     pub(crate) fn open_bell(&mut self, owner: PollerId, file: File) -> PeerNotifier {
         let id = self.next_generation();
-        let state = Rc::new(BellState::new(id, file));
-        self.bells.insert(id, (owner, state.clone()));
+        let state = Rc::new(NotifierState::new(id, file));
+        self.notifiers.insert(id, (owner, state.clone()));
         PeerNotifier(state)
     }
 
-    pub(crate) fn close_bell(&mut self, bell: &BellState) {
-        if self.bells.remove(&bell.id).is_some() {
+    pub(crate) fn close_notifier(&mut self, bell: &NotifierState) {
+        if self.notifiers.remove(&bell.id).is_some() {
             self.ring.close_notifier(bell);
         }
     }
@@ -149,14 +149,14 @@ impl Core {
     }
 
     fn resident(&mut self, id: PollerId) -> Option<&mut PollerSlot> {
-        self.residents.get_mut(id.index).filter(|r| r.generation == id.generation)
+        self.pollers.get_mut(id.index).filter(|r| r.generation == id.generation)
     }
 
     pub(crate) fn remove_poller(&mut self, id: PollerId) {
         if self.resident(id).is_none() {
             return;
         }
-        let Some(poller_slot) = self.residents.remove(id.index) else { return };
+        let Some(poller_slot) = self.pollers.remove(id.index) else { return };
         if let Some(index) = poller_slot.watch {
             self.close_watch(index);
         }
@@ -165,12 +165,12 @@ impl Core {
                 self.ports.remove(index);
             }
         }
-        let bells = self.bells.values().filter(|(owner, _)| *owner == id);
+        let bells = self.notifiers.values().filter(|(owner, _)| *owner == id);
         let bells: Vec<_> = bells.map(|(_, state)| state.clone()).collect();
         for bell in bells {
-            self.close_bell(&bell);
+            self.close_notifier(&bell);
         }
-        self.counters().set_pollers(self.residents.len() as u64);
+        self.counters().set_pollers(self.pollers.len() as u64);
     }
 
     fn close_watch(&mut self, index: u32) {
@@ -182,8 +182,8 @@ impl Core {
 
     /// Drops all pollers and cancels all timers before the reactor ends.
     pub(crate) fn evict_all(&mut self) {
-        for index in self.residents.indices() {
-            if let Some(poller_slot) = self.residents.get(index) {
+        for index in self.pollers.indices() {
+            if let Some(poller_slot) = self.pollers.get(index) {
                 let id = PollerId { index, generation: poller_slot.generation };
                 self.remove_poller(id);
             }
@@ -201,7 +201,7 @@ impl Core {
         let generation = self.next_generation();
         let poller_slot =
             PollerSlot { poller: None, generation, hot: true, watch: None, wait_tracker: None };
-        PollerId { index: self.residents.insert(poller_slot), generation }
+        PollerId { index: self.pollers.insert(poller_slot), generation }
     }
 
     /// Stores a poller in its slot and makes it hot. From then on `kick` wakes it.
@@ -220,7 +220,7 @@ impl Core {
                 (Some(poller), watch, wait_tracker);
         }
         self.hot.push(id);
-        self.counters().set_pollers(self.residents.len() as u64);
+        self.counters().set_pollers(self.pollers.len() as u64);
     }
 
     /// Takes a poller out of its slot for a call.

@@ -48,7 +48,7 @@ impl Core {
             return (false, true);
         }
         // Borrowed field by field: all of them are needed at the same time.
-        let Self { residents, clock, guards, .. } = self;
+        let Self { pollers: residents, clock, guards, .. } = self;
         let poller_slot = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
         let Some(poller_slot) = poller_slot else { return (false, true) };
         let stays = match poll_outcome {
@@ -58,7 +58,7 @@ impl Core {
                     && let Some(poll_control) = poller.polling()
                 {
                     let found = if timed { began } else { clock.now() };
-                    wait_tracker.finds_work(poll_control, found, guards);
+                    wait_tracker.poll_found_work(poll_control, found, guards);
                 }
                 true
             }
@@ -124,5 +124,5 @@ fn keep_polling(
     else {
         return false;
     };
-    wait_tracker.finds_nothing(poll_control, poller.waits_for(), clock, guards)
+    wait_tracker.poll_idle(poll_control, poller.waits_for(), clock, guards)
 }

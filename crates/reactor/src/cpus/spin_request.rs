@@ -39,7 +39,7 @@ impl SpinRequest {
 
     /// Records that the reactor wants to spin, at `now` of [`crate::clock_ns`].
     #[inline]
-    pub(crate) fn wishes(&self, now: u64) {
+    pub(crate) fn request(&self, now: u64) {
         self.wished.store(now, Ordering::Relaxed);
         super::wanted();
     }

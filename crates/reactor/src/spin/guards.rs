@@ -49,7 +49,7 @@ impl SpinGuards {
     /// Returns whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
     #[inline]
     pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), SpinRefusal> {
-        self.spin_request.wishes(now);
+        self.spin_request.request(now);
         if self.spin_request.free_permille() < u32::from(idle_percent) * 10 {
             let by_quota = self.spin_request.is_by_quota();
             return Err(if by_quota { SpinRefusal::QuotaUsed } else { SpinRefusal::NoFreeCpu });

@@ -44,7 +44,7 @@ impl Bench {
 
     fn looks(&mut self, wait_target: WaitTarget) -> bool {
         self.clock.set(self.now);
-        self.wait_tracker.finds_nothing(
+        self.wait_tracker.poll_idle(
             &self.poll_control,
             wait_target,
             &mut self.clock,
@@ -62,7 +62,7 @@ impl Bench {
             self.now = (self.now + 500).min(end);
         }
         self.now = end;
-        self.wait_tracker.finds_work(&self.poll_control, self.now, &mut self.guards);
+        self.wait_tracker.poll_found_work(&self.poll_control, self.now, &mut self.guards);
         self.now += 2 * US;
         awake
     }
@@ -139,7 +139,7 @@ fn settings_hold_from_the_next_look_on() {
         bench.now += US;
     }
     assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
-    bench.wait_tracker.finds_work(&bench.poll_control, bench.now, &mut bench.guards);
+    bench.wait_tracker.poll_found_work(&bench.poll_control, bench.now, &mut bench.guards);
     assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 9_999 * US));
     // During a spin.
     assert!(bench.looks(WaitTarget::Driver));
@@ -214,7 +214,7 @@ fn a_clock_that_jumps_ends_a_spin_and_breaks_nothing() {
     bench.now += 1 << 60;
     assert!(!bench.looks(WaitTarget::Driver));
     bench.now = 5;
-    bench.wait_tracker.finds_work(&bench.poll_control, bench.now, &mut bench.guards);
+    bench.wait_tracker.poll_found_work(&bench.poll_control, bench.now, &mut bench.guards);
     bench.wait(WaitTarget::Driver, 5 * US);
     bench.now = u64::MAX - 10 * US;
     bench.wait(WaitTarget::Driver, 5 * US);

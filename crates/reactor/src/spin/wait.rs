@@ -100,7 +100,7 @@ impl WaitTracker {
     }
 
     /// Records a turn without work. Returns whether the poller is to be polled again at once.
-    pub(crate) fn finds_nothing(
+    pub(crate) fn poll_idle(
         &mut self,
         poll_control: &PollControl,
         wait_target: WaitTarget,
@@ -117,7 +117,7 @@ impl WaitTracker {
             return false;
         }
         match self.phase {
-            Phase::Working => self.begins(poll_control, wait_target, clock, guards),
+            Phase::Working => self.begin_wait(poll_control, wait_target, clock, guards),
             Phase::Sleeping { .. } => false,
             Phase::Begun { since, window } => {
                 // Only now: the time between the end of a batch and the first poll does not count
@@ -151,7 +151,7 @@ impl WaitTracker {
         }
     }
 
-    fn begins(
+    fn begin_wait(
         &mut self,
         poll_control: &PollControl,
         wait_target: WaitTarget,
@@ -166,7 +166,7 @@ impl WaitTracker {
         self.for_device = wait_target == WaitTarget::Device;
         let decided = match self.policy.mode {
             PollMode::Always => Ok((FOR_EVER, PollReason::Always)),
-            _ => self.decides(since, guards),
+            _ => self.decide(since, guards),
         };
         match decided {
             Ok((window, reason)) => {
@@ -184,7 +184,7 @@ impl WaitTracker {
     }
 
     /// Returns how long to spin and the reason, or the reason not to spin if that is known.
-    fn decides(
+    fn decide(
         &mut self,
         now: u64,
         guards: &mut SpinGuards,
@@ -216,7 +216,7 @@ impl WaitTracker {
     }
 
     /// Records that a turn found work at `now`, which ends the wait.
-    pub(crate) fn finds_work(
+    pub(crate) fn poll_found_work(
         &mut self,
         poll_control: &PollControl,
         now: u64,

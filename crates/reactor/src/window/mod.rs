@@ -158,7 +158,7 @@ impl PollWindow {
                 self.wait_histogram.add(wait.took_ns.saturating_sub(wait.woken_ns));
                 self.left = self.left.saturating_sub(1);
                 if self.left == 0 {
-                    self.wake_up();
+                    self.end_sleep();
                 }
             }
             WindowVerdict::Probing | WindowVerdict::Pays => {
@@ -182,19 +182,19 @@ impl PollWindow {
     }
 
     /// Begins another sleep and doubles the length of the next one.
-    fn rest_on(&mut self) {
+    fn sleep_again(&mut self) {
         self.rest(WindowVerdict::TooLong, self.sleeps);
         self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
     }
 
     /// Ends a sleep with a probe or another sleep.
-    fn wake_up(&mut self) {
+    fn end_sleep(&mut self) {
         let max = self.settings.max_ns;
         if self.passed < PATIENCE
             && self.wait_histogram.best(max, max / ENTER.1 * ENTER.0).is_none()
         {
             self.passed += 1;
-            self.rest_on();
+            self.sleep_again();
         } else {
             self.passed = 0;
             self.probe();
@@ -225,7 +225,7 @@ impl PollWindow {
                     self.sleeps = SLEEPS;
                 }
             }
-            None => self.rest_on(),
+            None => self.sleep_again(),
         }
     }
 }

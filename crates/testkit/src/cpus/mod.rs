@@ -31,7 +31,7 @@ pub fn mine() -> Result<Vec<usize>> {
 ///
 /// # Errors
 /// None of them is online.
-pub fn keep_to(cpus: &[usize]) -> Result<()> {
+pub fn pin_thread(cpus: &[usize]) -> Result<()> {
     set(None, cpus)
 }
 
@@ -101,12 +101,12 @@ fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
 
 /// Threads that compute without a break until this is dropped.
 #[derive(Debug)]
-pub struct Hogs {
+pub struct BusyThreads {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Hogs {
+impl BusyThreads {
     /// Starts `each` threads on each of these CPUs.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Hogs {
         for cpu in cpus.iter().copied().flat_map(|cpu| std::iter::repeat_n(cpu, each)) {
             let (stop, say) = (Arc::clone(&hogs.stop), say.clone());
             hogs.threads.push(std::thread::spawn(move || {
-                let kept = keep_to(&[cpu]);
+                let kept = pin_thread(&[cpu]);
                 // If the receiver is gone, it has received another thread's error.
                 let _ = say.send(kept);
                 drop(say);
@@ -132,7 +132,7 @@ impl Hogs {
     }
 }
 
-impl Drop for Hogs {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -171,7 +171,7 @@ mod tests {
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert!(confine(sleeper.id(), one).is_err(), "it is gone");
-        assert!(Hogs::start(&[CpuSet::MAX_CPU - 1], 1).is_err());
-        drop(Hogs::start(one, 2).unwrap());
+        assert!(BusyThreads::start(&[CpuSet::MAX_CPU - 1], 1).is_err());
+        drop(BusyThreads::start(one, 2).unwrap());
     }
 }

@@ -57,7 +57,7 @@ use crate::raw::frontend::InflightArea;
 use crate::raw::wire::{Request, feature, protocol};
 use crate::raw::{Frontend, Negotiated, SharedMemory, VringAddr};
 use content::Content;
-use queue::LastingQueue;
+use queue::GuestQueue;
 
 /// Time after which a request counts as lost, with a backend connected. It is long, so that no test
 /// fails on a loaded machine.
@@ -120,7 +120,7 @@ pub struct ReconnectingGuest {
     negotiated: Negotiated,
     memory: SharedMemory,
     inflight: InflightArea,
-    queues: Vec<LastingQueue>,
+    queues: Vec<GuestQueue>,
     content: Content,
     random: Random,
     tally: Tally,
@@ -139,7 +139,7 @@ impl ReconnectingGuest {
         let inflight = frontend.get_inflight(shape.queues, shape.queue_size)?;
         let bytes = u64::from(shape.queues) * queue::bytes(&shape);
         let mut memory = SharedMemory::new(bytes.next_multiple_of(BLOCK_BYTES))?;
-        let queues = (0..shape.queues).map(|_| LastingQueue::new(&mut memory, &shape));
+        let queues = (0..shape.queues).map(|_| GuestQueue::new(&mut memory, &shape));
         let mut guest = Self {
             queues: queues.collect::<Result<_>>()?,
             content: Content::zeroes(sectors),
@@ -216,7 +216,7 @@ impl ReconnectingGuest {
     /// Returns the number of requests in flight.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.queues.iter().map(LastingQueue::outstanding).sum()
+        self.queues.iter().map(GuestQueue::outstanding).sum()
     }
 
     /// Returns the in-flight region, as a front-end sees it.

@@ -42,7 +42,7 @@ struct Slot {
 
 /// Queue of a reconnecting guest.
 #[derive(Debug)]
-pub(super) struct LastingQueue {
+pub(super) struct GuestQueue {
     pub(super) ring: SplitRing,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
@@ -72,7 +72,7 @@ pub(super) fn bytes(shape: &Shape) -> u64 {
     ring + u64::from(shape.depth) * stride(shape)
 }
 
-impl LastingQueue {
+impl GuestQueue {
     pub(super) fn new(memory: &mut SharedMemory, shape: &Shape) -> Result<Self> {
         let ring = SplitRing::new(memory, shape.queue_size)?;
         let depth = shape.depth.min(shape.queue_size);

@@ -8,11 +8,11 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CancelLevel {
     /// Not cancelled.
-    GoOn,
+    None,
     /// No new step begins.
     Cancelled,
     /// Running steps are abandoned if they do not end soon.
-    Overtaken,
+    Preempted,
 }
 
 /// Cancellation token of an operation. Every clone can cancel it. A cancellation is final.
@@ -21,7 +21,7 @@ pub struct CancelToken(Arc<watch::Sender<CancelLevel>>);
 
 impl Default for CancelToken {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(CancelLevel::GoOn)))
+        Self(Arc::new(watch::Sender::new(CancelLevel::None)))
     }
 }
 
@@ -38,12 +38,12 @@ impl CancelToken {
 
     /// Preempts the operation for another that must not wait.
     pub(crate) fn preempt(&self) {
-        self.raise(CancelLevel::Overtaken);
+        self.raise(CancelLevel::Preempted);
     }
 
     /// Returns whether the operation is cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.level() > CancelLevel::GoOn
+        self.level() > CancelLevel::None
     }
 
     /// Waits until the operation is cancelled.
@@ -74,9 +74,9 @@ impl CancelLevel {
     /// Returns the next stronger level.
     pub(crate) fn stronger(self) -> Option<Self> {
         match self {
-            Self::GoOn => Some(Self::Cancelled),
-            Self::Cancelled => Some(Self::Overtaken),
-            Self::Overtaken => None,
+            Self::None => Some(Self::Cancelled),
+            Self::Cancelled => Some(Self::Preempted),
+            Self::Preempted => None,
         }
     }
 }

@@ -43,7 +43,7 @@ use crate::boxed_future::BoxFuture;
 
 /// Longest time that steps of a preempted plan may still run. On a healthy host a step takes less,
 /// so only hung steps are abandoned.
-pub const OVERTAKE_GRACE: Duration = Duration::from_secs(1);
+pub const PREEMPT_GRACE: Duration = Duration::from_secs(1);
 
 /// Runner for the steps of one plan.
 pub trait StepRunner: Send + Sync + 'static {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slots::{SlotGuard, Slots};
 use super::steps::{StepPhase, Steps, waits_for_guest};
-use super::{CancelLevel, CancelToken, Executor, OVERTAKE_GRACE, Progress, StepError, StepRunner};
+use super::{CancelLevel, CancelToken, Executor, PREEMPT_GRACE, Progress, StepError, StepRunner};
 
 /// Result of a plan.
 #[derive(Debug)]
@@ -59,18 +59,18 @@ impl Executor {
     ) -> PlanOutcome {
         let (tell, mut told) = unbounded_channel();
         let steps = Steps::new(plan);
-        let (slots, level) = (self.slots(), CancelLevel::GoOn);
+        let (slots, level) = (self.slots(), CancelLevel::None);
         let (failed, cut, done, give_up) = (None, false, 0.0, None);
         let committed = false;
         let mut plan_run =
             PlanRun { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
-        plan_run.goes_on();
+        plan_run.advance();
         while !plan_run.steps.are_over() {
             plan_run.next(&mut told, cancel).await;
             while let Ok(event) = told.try_recv() {
-                plan_run.happens(event);
+                plan_run.handle_event(event);
             }
-            plan_run.goes_on();
+            plan_run.advance();
         }
         PlanOutcome { failed: plan_run.failed, cut: plan_run.cut }
     }
@@ -96,13 +96,13 @@ impl PlanRun<'_> {
         // fixed.
         tokio::select! {
             biased;
-            Some(event) = told.recv() => self.happens(event),
+            Some(event) = told.recv() => self.handle_event(event),
             () = stronger => self.cancelled(cancel.level()),
             () = deadline => self.late(Instant::now()),
         }
     }
 
-    fn happens(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Begin { at, slot_guard } => self.begin(at, slot_guard),
             Event::Ended { at, outcome, slot_guard } => {
@@ -118,7 +118,7 @@ impl PlanRun<'_> {
     }
 
     /// Reports the results of ended steps, then makes the steps that waited for them ready.
-    fn goes_on(&mut self) {
+    fn advance(&mut self) {
         let ready = self.steps.begin();
         let effects = self.steps.take_effects();
         if !effects.is_empty() {
@@ -138,7 +138,7 @@ impl PlanRun<'_> {
             self.steps.set(*at, StepPhase::Ready { key, since: now, deadline });
         }
         if !ready.is_empty() {
-            self.slots.look();
+            self.slots.admit();
         }
     }
 
@@ -147,7 +147,7 @@ impl PlanRun<'_> {
     /// A plan with a failed step does not report it: another plan retries or reconciles the
     /// machine.
     fn commits(&mut self) {
-        let ends_well = self.failed.is_none() && self.level == CancelLevel::GoOn;
+        let ends_well = self.failed.is_none() && self.level == CancelLevel::None;
         let under_way = !self.steps.are_over() && !self.steps.can_be_cut();
         if ends_well && under_way && !self.committed {
             self.committed = true;
@@ -214,8 +214,8 @@ impl PlanRun<'_> {
 
     fn cancelled(&mut self, level: CancelLevel) {
         self.level = level;
-        if level == CancelLevel::Overtaken {
-            self.give_up = Some(Instant::now() + OVERTAKE_GRACE);
+        if level == CancelLevel::Preempted {
+            self.give_up = Some(Instant::now() + PREEMPT_GRACE);
         }
         let is_open = |step_phase: &StepPhase| {
             matches!(step_phase, StepPhase::Waits | StepPhase::Ready { .. })

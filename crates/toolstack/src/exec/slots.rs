@@ -75,7 +75,7 @@ impl Slots {
 
     pub(super) fn set(self: &Arc<Self>, limits: StepLimits) {
         self.lock().admission.set(limits);
-        self.look();
+        self.admit();
     }
 
     pub(super) fn marks(&self) -> SlotUsage {
@@ -104,7 +104,7 @@ impl Slots {
             inner.waiting.remove(&key);
             inner.admission.done(key, self.began.elapsed());
         }
-        self.look();
+        self.admit();
     }
 
     /// Returns since when the step's lane hangs, if it does.
@@ -114,7 +114,7 @@ impl Slots {
     }
 
     /// Starts all steps that may begin now.
-    pub(super) fn look(self: &Arc<Self>) {
+    pub(super) fn admit(self: &Arc<Self>) {
         let mut inner = self.lock();
         let begin = inner.admission.next(self.began.elapsed());
         let begin: Vec<_> =
@@ -154,7 +154,7 @@ pub(super) async fn alarm(slots: Weak<Slots>, bell: Arc<Notify>) {
         };
         tokio::select! {
             () = bell.notified() => {}
-            () = rings => if let Some(slots) = slots.upgrade() { slots.look() },
+            () = rings => if let Some(slots) = slots.upgrade() { slots.admit() },
         }
     }
 }

@@ -70,7 +70,7 @@ fn clean_shutdown(disks: u8, on: u8) -> Plan {
     let mut state = machine(disks, on);
     state.power = PowerState::Running;
     let run = model::plan::RunState::Running;
-    state.domain = DomainState::There { domid: Domid(3), run };
+    state.domain = DomainState::Present { domid: Domid(3), run };
     plan(&MachineOp::CleanShutdown, &state).unwrap()
 }
 
@@ -353,7 +353,7 @@ async fn what_is_overtaken_is_left_after_a_grace() {
     let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
     let plan_outcome = tokio::join!(run, overtaken).0;
     assert!(plan_outcome.cut);
-    assert_eq!(doer.began.elapsed(), secs(25) + OVERTAKE_GRACE);
+    assert_eq!(doer.began.elapsed(), secs(25) + PREEMPT_GRACE);
     sleep(secs(60)).await;
     // The attach call continued alone. The domain call, which may be dropped, did not.
     assert!(doer.ended.lock().unwrap().iter().any(is_attach));

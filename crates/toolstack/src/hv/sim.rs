@@ -137,7 +137,7 @@ impl Hypervisor for SimHv {
     fn run(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(self.command((CallKind::Run, vm), None, move |state| {
             let domain = alive(state, vm)?;
-            let begins = domain.run == Some(RunState::Fresh);
+            let begins = domain.run == Some(RunState::Created);
             let disks = domain.disks.clone();
             for (vbd, socket) in disks.iter().filter(|_| begins) {
                 if state.disk_at(*vbd, socket).is_none_or(|disk| !disk.active) {
@@ -150,7 +150,7 @@ impl Hypervisor for SimHv {
 
     fn pause(&self, vm: VmId) -> BoxFuture<'_, Result<(), HvError>> {
         Box::pin(self.command((CallKind::Pause, vm), None, move |state| match alive(state, vm)? {
-            Domain { run: Some(RunState::Fresh), .. } => Ok(()),
+            Domain { run: Some(RunState::Created), .. } => Ok(()),
             domain => runs(domain, RunState::Paused),
         }))
     }
@@ -161,7 +161,7 @@ impl Hypervisor for SimHv {
             let asked = |state: &mut State| {
                 let domain = alive(state, vm)?;
                 domid = Some(domain.domid);
-                if domain.run == Some(RunState::Fresh) { Err(not_begun()) } else { Ok(()) }
+                if domain.run == Some(RunState::Created) { Err(not_begun()) } else { Ok(()) }
             };
             self.command((CallKind::Ask, vm), None, asked).await?;
             let sim = Arc::clone(&self.0);

@@ -37,15 +37,15 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, Hv
     for (vm, machine_record) in &recorded {
         let machine = Machine::new(*vm);
         let domain = domain_info.iter().find(|one| one.vm == *vm).cloned();
-        machine.there().update_domain(domain);
+        machine.observed().update_domain(domain);
         // Separate statement: a lock in the condition would stay locked in the body.
-        let domain = machine.there().domain;
-        if let DomainState::There { run: RunState::Silent, .. } = domain {
+        let domain = machine.observed().domain;
+        if let DomainState::Present { run: RunState::Unresponsive, .. } = domain {
             as_recorded(&machine, machine_record);
         }
         volumes(&machines, &machine, machine_record, &served);
         ports(&machine, machine_record, switch.as_ref());
-        let nics = machine.there().nics.clone();
+        let nics = machine.observed().nics.clone();
         for vif in machine_record.vifs.iter().filter(|one| nics.contains(&one.vif)) {
             machines.watch(vif).await;
         }
@@ -54,7 +54,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, Hv
     }
     for one in domain_info.iter().filter(|one| !recorded.contains_key(&one.vm)) {
         let machine = Machine::new(one.vm);
-        machine.there().update_domain(Some(one.clone()));
+        machine.observed().update_domain(Some(one.clone()));
         keep(&machines, machine);
     }
     if let Some(stats) = &switch {
@@ -69,7 +69,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<DomainInfo>, Hv
 
 /// Uses the record for a silent domain, because its devices cannot be queried.
 fn as_recorded(machine: &Machine, machine_record: &MachineRecord) {
-    let mut observed = machine.there();
+    let mut observed = machine.observed();
     observed.plugged =
         machine_record.disks.iter().filter(|one| one.plugged).map(|one| one.vbd).collect();
     observed.nics =
@@ -123,7 +123,7 @@ async fn switch(machines: &Machines) -> Option<Option<Stats>> {
 
 /// Finds the NICs of a machine. If the switch does not answer, uses the record.
 fn ports(machine: &Machine, machine_record: &MachineRecord, switch: Option<&Option<Stats>>) {
-    let mut observed = machine.there();
+    let mut observed = machine.observed();
     for vif in &machine_record.vifs {
         let id = vif.vif.to_string();
         let nics = |stats: &Option<Stats>| {
@@ -144,15 +144,17 @@ fn volumes(
     machine_record: &MachineRecord,
     served: &Served,
 ) {
-    let mut observed = machine.there();
+    let mut observed = machine.observed();
     for disk in &machine_record.disks {
         let Some(source) = &disk.source else { continue };
         let plugged = observed.plugged.contains(&disk.vbd);
         let told = served.get(&source.sr).and_then(Option::as_ref);
         let stats = told.map(|disks| disks.get(&disk.vbd.to_string()));
         let Some((access, unsure)) = volume(disk, plugged, stats) else { continue };
-        let attached_volume =
-            AttachedVolume { unsure, ..AttachedVolume::new(disk, source.clone(), access) };
+        let attached_volume = AttachedVolume {
+            activation_unknown: unsure,
+            ..AttachedVolume::new(disk, source.clone(), access)
+        };
         observed.disks.insert(disk.vbd, attached_volume);
         machines.volumes.set(source.vdi, disk.vbd, VolumeState::Activated(access));
     }
@@ -178,14 +180,14 @@ fn volume(
 
 /// Reserves the memory of an existing domain.
 fn promise(machines: &Machines, machine: &Machine, machine_record: &MachineRecord) {
-    if let DomainState::There { .. } = machine.there().domain {
+    if let DomainState::Present { .. } = machine.observed().domain {
         let bytes = machine_record.spec.host_bytes(machine_record.disks.len());
         machines.memory.found(machine.vm, bytes);
     }
 }
 
 fn keep(machines: &Machines, machine: Machine) {
-    if !machine.there().is_empty() {
+    if !machine.observed().is_empty() {
         machines.lock().insert(machine.vm, Arc::new(machine));
     }
 }

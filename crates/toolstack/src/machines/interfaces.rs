@@ -37,7 +37,7 @@ impl MachineStepRunner {
         let drivers = &self.machines.drivers;
         let uplink = names::uplink(&self.machines.settings.run, bridge);
         let _turn = self.machines.networks.of(bridge).await;
-        self.machine.there().ports.insert(*vif, bridge.clone());
+        self.machine.observed().ports.insert(*vif, bridge.clone());
         drivers.net.create_bridge(bridge, *mtu).await?;
         drivers.net.create_tap(&uplink, bridge, *mtu).await?;
         // From here on, callers that change the limits apply them at the switch.
@@ -68,7 +68,7 @@ impl MachineStepRunner {
     async fn destroy_port(&self, vif: VifId) -> Result<(), StepError> {
         let net = &self.machines.drivers.net;
         net.unwatch(vif);
-        let bridge = self.machine.there().ports.get(&vif).cloned();
+        let bridge = self.machine.observed().ports.get(&vif).cloned();
         let Some(bridge) = bridge else { return Ok(()) };
         let _turn = self.machines.networks.of(&bridge).await;
         let switch = &self.machines.drivers.switch;
@@ -76,7 +76,7 @@ impl MachineStepRunner {
         if !has_network(switch.stats().await?.as_ref(), &bridge) {
             net.remove_tap(&names::uplink(&self.machines.settings.run, &bridge)).await?;
         }
-        self.machine.there().ports.remove(&vif);
+        self.machine.observed().ports.remove(&vif);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ pub(super) async fn tidy(
 ) {
     let drivers = &machines.drivers;
     // The interfaces of a silent domain are unknown.
-    let silent = domain_info.iter().any(|one| one.run == Some(RunState::Silent));
+    let silent = domain_info.iter().any(|one| one.run == Some(RunState::Unresponsive));
     let guests: BTreeSet<VifId> =
         domain_info.iter().flat_map(|one| one.nics.iter().copied()).collect();
     let (mut kept, mut left) = (BTreeSet::new(), Vec::new());

@@ -77,7 +77,7 @@ pub struct Machines {
     /// last one removes it.
     networks: KeyedLocks,
     /// Locks of the devices whose settings are applied, by the device's UUID.
-    tellers: KeyedLocks<Option<AppliedSettings>>,
+    settings_locks: KeyedLocks<Option<AppliedSettings>>,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
@@ -125,7 +125,7 @@ impl Machines {
             memory,
             volumes,
             networks,
-            tellers,
+            settings_locks: tellers,
             all,
             next_domid,
             next_carrier,
@@ -171,7 +171,7 @@ impl Machines {
     /// Returns the last observed state of a machine's domain.
     pub fn domain(&self, vm: VmId) -> DomainState {
         let machine = self.lock().get(&vm).cloned();
-        machine.map_or(DomainState::Absent, |machine| machine.there().domain)
+        machine.map_or(DomainState::Absent, |machine| machine.observed().domain)
     }
 
     /// Locks the settings of a device, by its UUID, until the guard is dropped.
@@ -182,12 +182,12 @@ impl Machines {
     /// The guard contains the last applied settings, which another caller may have applied during
     /// the wait. Host NICs are devices here too: the lock serializes their plugs and unplugs.
     pub async fn lock_settings(&self, device: &str) -> OwnedMutexGuard<Option<AppliedSettings>> {
-        self.tellers.of(device).await
+        self.settings_locks.of(device).await
     }
 
     /// Returns the number of holders and waiters of a device's settings lock.
     pub fn settings_waiters(&self, device: &str) -> usize {
-        self.tellers.at(device)
+        self.settings_locks.at(device)
     }
 
     /// Returns whether a machine uses the volume, or a call for it may still have an effect.
@@ -222,7 +222,7 @@ impl Machines {
     /// Returns the first volume that a machine has attached, or may have attached.
     pub fn held_volume(&self, vm: VmId) -> Option<VdiId> {
         let machine = self.lock().get(&vm).cloned()?;
-        let observed = machine.there();
+        let observed = machine.observed();
         observed.disks.values().next().map(|attached_volume| attached_volume.source.vdi)
     }
 
@@ -230,7 +230,7 @@ impl Machines {
     /// effect.
     pub fn is_there(&self, vm: VmId) -> bool {
         let machine = self.lock().get(&vm).cloned();
-        machine.is_some_and(|machine| !machine.there().is_empty())
+        machine.is_some_and(|machine| !machine.observed().is_empty())
     }
 
     /// Changes the limits. Running steps continue.
@@ -285,7 +285,7 @@ impl Machines {
             return false;
         }
         queue.owned = false;
-        if machine.there().is_empty() {
+        if machine.observed().is_empty() {
             all.remove(&machine.vm);
         }
         true

@@ -59,7 +59,7 @@ pub(super) struct AttachedVolume {
     /// Image file, for a drive.
     pub(super) file: Option<PathBuf>,
     /// True if the activation state is unknown: the last call for it has not succeeded.
-    pub(super) unsure: bool,
+    pub(super) activation_unknown: bool,
 }
 
 impl AttachedVolume {
@@ -70,7 +70,7 @@ impl AttachedVolume {
             userdevice: disk.userdevice,
             access,
             file: None,
-            unsure: false,
+            activation_unknown: false,
         }
     }
 }
@@ -89,7 +89,7 @@ impl Machine {
         Self { vm, queue: Mutex::default(), observed: Mutex::new(observed) }
     }
 
-    pub(super) fn there(&self) -> MutexGuard<'_, Observed> {
+    pub(super) fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,14 +112,14 @@ impl Observed {
     pub(super) fn update_domain(&mut self, domain_info: Option<DomainInfo>) {
         let remains = domain_info.is_some();
         let Some(DomainInfo { domid, run: Some(run), disks, nics, .. }) = domain_info else {
-            let died = self.died || matches!(self.domain, DomainState::There { .. });
+            let died = self.died || matches!(self.domain, DomainState::Present { .. });
             self.no_domain(if remains { DomainState::Remains } else { DomainState::Absent });
             self.died = died;
             return;
         };
         self.died = false;
-        self.domain = DomainState::There { domid, run };
-        if run != RunState::Silent {
+        self.domain = DomainState::Present { domid, run };
+        if run != RunState::Unresponsive {
             (self.plugged, self.nics) = (disks, nics);
         }
     }
@@ -129,10 +129,10 @@ impl Observed {
     pub(super) fn exit_is_handled_elsewhere(&self, machine_record: &MachineRecord) -> bool {
         let alive = matches!(machine_record.power, PowerState::Running | PowerState::Paused);
         let ended = match self.domain {
-            DomainState::There { run: RunState::Ended(exit), .. } => {
+            DomainState::Present { run: RunState::Ended(exit), .. } => {
                 next(exit, &machine_record.after) != ExitAction::Keep
             }
-            DomainState::There { .. } => false,
+            DomainState::Present { .. } => false,
             DomainState::Absent | DomainState::Remains => self.died,
         };
         machine_record.followed && alive && ended
@@ -140,8 +140,8 @@ impl Observed {
 
     /// Marks the domain as silent after the hypervisor did not answer.
     pub(super) fn mark_unknown(&mut self) {
-        if let DomainState::There { run, .. } = &mut self.domain {
-            *run = RunState::Silent;
+        if let DomainState::Present { run, .. } = &mut self.domain {
+            *run = RunState::Unresponsive;
         }
     }
 
@@ -153,7 +153,7 @@ impl Observed {
     }
 
     pub(super) fn runs(&mut self, to: RunState) {
-        if let DomainState::There { run, .. } = &mut self.domain {
+        if let DomainState::Present { run, .. } = &mut self.domain {
             *run = to;
         }
     }
@@ -190,7 +190,7 @@ impl Observed {
     /// to clarify it.
     pub(super) fn has_unserved(&self) -> bool {
         let unserved = |vbd: &VbdId| {
-            self.disks.get(vbd).is_some_and(|attached_volume| attached_volume.unsure)
+            self.disks.get(vbd).is_some_and(|attached_volume| attached_volume.activation_unknown)
                 && !self.is_left(*vbd)
         };
         self.plugged.iter().any(unserved)
@@ -268,10 +268,12 @@ impl Observed {
     /// activation is unknown counts as attached only, and is activated again.
     fn seen(&self, disk: DiskState, op: &MachineOp, volumes: &VolumeUsers) -> DiskState {
         let Some(Medium { vdi, .. }) = disk.medium else { return disk };
-        let unsure =
-            self.disks.get(&disk.vbd).is_some_and(|attached_volume| attached_volume.unsure);
+        let unsure = self
+            .disks
+            .get(&disk.vbd)
+            .is_some_and(|attached_volume| attached_volume.activation_unknown);
         let volume = match (volumes.state(vdi, disk.vbd), disk.plugged) {
-            (state, _) if *op != MachineOp::Settle => state,
+            (state, _) if *op != MachineOp::Reconcile => state,
             (_, true) if self.is_left(disk.vbd) => VolumeState::Activated(disk.access),
             (_, false) if self.is_left(disk.vbd) => VolumeState::Detached,
             (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),

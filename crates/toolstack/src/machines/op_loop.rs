@@ -39,7 +39,7 @@ pub(super) async fn run_op_loop(machines: Arc<Machines>, machine: Arc<Machine>) 
         match next {
             NextAction::Turn(queued_op) => {
                 answer(owed.take());
-                owed = take_turn(&machines, &machine, queued_op).await;
+                owed = run_queued_op(&machines, &machine, queued_op).await;
             }
             NextAction::Settle(cancel) => settle(&machines, &machine, cancel, &mut owed).await,
             NextAction::Nothing => {
@@ -60,7 +60,7 @@ fn answer(owed: Option<(ReplySender, Outcome)>) {
 }
 
 /// Executes one operation. Returns the answer if a reconciliation comes first.
-async fn take_turn(
+async fn run_queued_op(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
     queued_op: QueuedOp,
@@ -106,7 +106,7 @@ async fn settle(
     owed: &mut Option<(ReplySender, Outcome)>,
 ) {
     let unwatched: ProgressFn = Arc::new(|_| ());
-    let settled = execute_op(machines, machine, &MachineOp::Settle, (&unwatched, &cancel));
+    let settled = execute_op(machines, machine, &MachineOp::Reconcile, (&unwatched, &cancel));
     tokio::pin!(settled);
     let outcome = match timeout(ANSWER_GRACE, &mut settled).await {
         Ok(outcome) => outcome,
@@ -139,14 +139,15 @@ async fn execute_op(
     // whose disk is not served cannot react to requests.
     let strays = makes_domain(op) || matches!(op, MachineOp::VbdPlug(_) | MachineOp::Insert(_));
     let unserved = !makes_domain(op)
-        && !matches!(op, MachineOp::HardShutdown | MachineOp::Reset | MachineOp::Settle);
+        && !matches!(op, MachineOp::HardShutdown | MachineOp::Reset | MachineOp::Reconcile);
     let first = {
-        let observed = machine.there();
+        let observed = machine.observed();
         strays && observed.has_stale_volumes(&machine_record) || unserved && observed.has_unserved()
     };
     if first {
         let unwatched: ProgressFn = Arc::new(|_| ());
-        walk(machines, machine, (&MachineOp::Settle, &machine_record), (&unwatched, by.1)).await?;
+        walk(machines, machine, (&MachineOp::Reconcile, &machine_record), (&unwatched, by.1))
+            .await?;
     }
     walk(machines, machine, (op, &machine_record), by).await
 }
@@ -157,13 +158,13 @@ async fn walk(
     (op, machine_record): (&MachineOp, &MachineRecord),
     (progress, cancel): (&ProgressFn, &CancelToken),
 ) -> Outcome {
-    if *op == MachineOp::Settle && machine.there().exit_is_handled_elsewhere(machine_record) {
+    if *op == MachineOp::Reconcile && machine.observed().exit_is_handled_elsewhere(machine_record) {
         return Ok(());
     }
     let fresh = if makes_domain(op) { machines.fresh() } else { Domid(0) };
-    let state = machine.there().state((op, fresh), machine_record, &machines.volumes);
+    let state = machine.observed().state((op, fresh), machine_record, &machines.volumes);
     let plan = plan::plan(op, &state)?;
-    if let DomainState::There { .. } = state.domain {
+    if let DomainState::Present { .. } = state.domain {
         machines.memory.made(machine.vm);
     } else {
         machines.memory.release(machine.vm);
@@ -194,7 +195,7 @@ async fn walk(
 /// Queries the hypervisor.
 async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
     let domain_info = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
-    let mut observed = machine.there();
+    let mut observed = machine.observed();
     match domain_info {
         Ok(Ok(domain_info)) => observed.update_domain(domain_info),
         Ok(Err(error)) => {
@@ -208,9 +209,9 @@ async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
 /// Returns whether the machine has a running or paused domain. A silent one does not count: its end
 /// was reported, and the caller knows that it is this domain's.
 fn has_living_domain(machine: &Machine) -> bool {
-    let there = machine.there().domain;
-    let alive = |run| matches!(run, RunState::Fresh | RunState::Running | RunState::Paused);
-    matches!(there, DomainState::There { run, .. } if alive(run))
+    let there = machine.observed().domain;
+    let alive = |run| matches!(run, RunState::Created | RunState::Running | RunState::Paused);
+    matches!(there, DomainState::Present { run, .. } if alive(run))
 }
 
 fn makes_domain(op: &MachineOp) -> bool {

@@ -78,7 +78,7 @@ impl OpQueue {
         if self.unsettled && !by_force {
             self.unsettled = false;
             let cancel = CancelToken::new();
-            self.current = Some((MachineOp::Settle, cancel.clone()));
+            self.current = Some((MachineOp::Reconcile, cancel.clone()));
             return NextAction::Settle(cancel);
         }
         self.current = None;

@@ -24,7 +24,7 @@ pub(super) struct MachineStepRunner {
     pub(super) machine_record: MachineRecord,
     progress: ProgressFn,
     /// Slots whose step was abandoned before the storage was called.
-    given_up: Mutex<BTreeSet<VbdId>>,
+    abandoned_before_call: Mutex<BTreeSet<VbdId>>,
 }
 
 impl StepRunner for MachineStepRunner {
@@ -58,7 +58,7 @@ impl StepRunner for MachineStepRunner {
         else {
             return false;
         };
-        let mut observed = self.machine.there();
+        let mut observed = self.machine.observed();
         // A call that an earlier run abandoned may still run for the same slot, so match the run
         // id.
         if let Some(left) = observed.called.get_mut(&(self.id, vbd)) {
@@ -70,7 +70,7 @@ impl StepRunner for MachineStepRunner {
     }
 
     fn record_effects(&self, effects: &[Effect]) {
-        self.machine.there().apply_effects(effects);
+        self.machine.observed().apply_effects(effects);
         self.machines.records.record_effects(self.machine.vm, effects);
     }
 
@@ -87,12 +87,19 @@ impl MachineStepRunner {
         progress: ProgressFn,
     ) -> Self {
         let id = RunId(machines.next_carrier.fetch_add(1, Ordering::Relaxed));
-        Self { machines, machine, id, machine_record, progress, given_up: Mutex::default() }
+        Self {
+            machines,
+            machine,
+            id,
+            machine_record,
+            progress,
+            abandoned_before_call: Mutex::default(),
+        }
     }
 
     /// Locks the abandoned slots. Lock order: the observed state first, if both are locked.
     pub(super) fn given_up(&self) -> MutexGuard<'_, BTreeSet<VbdId>> {
-        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+        self.abandoned_before_call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn hv(&self) -> &dyn Hypervisor {
@@ -109,18 +116,19 @@ impl MachineStepRunner {
             }
             StepAction::DomainCreate(domid) => {
                 // Until the call succeeds, it is unknown whether a domain was created.
-                self.machine.there().domain = DomainState::There { domid, run: RunState::Silent };
+                self.machine.observed().domain =
+                    DomainState::Present { domid, run: RunState::Unresponsive };
                 hv.create(vm, domid, &self.machine_record.spec).await?;
                 self.machines.memory.made(vm);
-                self.machine.there().runs(RunState::Fresh);
+                self.machine.observed().runs(RunState::Created);
             }
             StepAction::DomainRun => {
                 hv.run(vm).await?;
-                self.machine.there().runs(RunState::Running);
+                self.machine.observed().runs(RunState::Running);
             }
             StepAction::DomainPause => {
                 hv.pause(vm).await?;
-                self.machine.there().runs(RunState::Paused);
+                self.machine.observed().runs(RunState::Paused);
             }
             StepAction::DomainAsk(what) => match hv.request_guest(vm, what).await {
                 // A domain that does not exist needs no request.
@@ -129,16 +137,16 @@ impl MachineStepRunner {
             },
             StepAction::DomainAwaitEnd => {
                 let exit = hv.wait_exit(vm).await?;
-                self.machine.there().runs(RunState::Ended(exit));
+                self.machine.observed().runs(RunState::Ended(exit));
             }
             StepAction::DomainKill => {
                 hv.kill(vm).await?;
                 self.machines.memory.release(vm);
-                self.machine.there().no_domain(DomainState::Remains);
+                self.machine.observed().no_domain(DomainState::Remains);
             }
             StepAction::DomainForget => {
                 hv.forget(vm).await?;
-                self.machine.there().no_domain(DomainState::Absent);
+                self.machine.observed().no_domain(DomainState::Absent);
             }
             // The other steps do not concern the domain, and a record needs no call.
             _ => {}
@@ -154,7 +162,7 @@ impl MachineStepRunner {
             StepAction::VbdInsert(vbd) => {
                 let held = self
                     .machine
-                    .there()
+                    .observed()
                     .disks
                     .get(&vbd)
                     .and_then(|attached_volume| attached_volume.file.clone());
@@ -169,8 +177,12 @@ impl MachineStepRunner {
 
     fn plug(&self, vbd: VbdId) -> Result<DiskPlug, StepError> {
         let DiskRecord { userdevice, boot_index, .. } = *self.record(vbd)?;
-        let held =
-            self.machine.there().disks.get(&vbd).map(|attached_volume| attached_volume.source.sr);
+        let held = self
+            .machine
+            .observed()
+            .disks
+            .get(&vbd)
+            .map(|attached_volume| attached_volume.source.sr);
         let sr = held.ok_or_else(|| missing("no volume is attached for disk", vbd))?;
         let socket = names::socket(&self.machines.settings.run, sr, vbd);
         Ok(DiskPlug { vbd, userdevice, socket, queues: self.queues(vbd)?, boot_index })

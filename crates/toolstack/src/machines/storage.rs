@@ -30,7 +30,7 @@ struct StorageCallGuard<'a>(&'a MachineStepRunner, VbdId);
 impl<'a> StorageCallGuard<'a> {
     /// Registers the call; `None` if the step is already abandoned.
     fn begin(by: &'a MachineStepRunner, vbd: VbdId) -> Option<Self> {
-        let mut observed = by.machine.there();
+        let mut observed = by.machine.observed();
         if by.given_up().contains(&vbd) {
             return None;
         }
@@ -41,7 +41,7 @@ impl<'a> StorageCallGuard<'a> {
 
 impl Drop for StorageCallGuard<'_> {
     fn drop(&mut self) {
-        let left = self.0.machine.there().called.remove(&(self.0.id, self.1));
+        let left = self.0.machine.observed().called.remove(&(self.0.id, self.1));
         if left == Some(true) {
             self.0.machines.call_ended(&self.0.machine);
         }
@@ -57,7 +57,10 @@ impl MachineStepRunner {
                 let source = record.source.clone();
                 let source = source.ok_or_else(|| missing("there is no volume in slot", vbd))?;
                 // An earlier daemon may have activated it.
-                AttachedVolume { unsure: true, ..AttachedVolume::new(record, source, access) }
+                AttachedVolume {
+                    activation_unknown: true,
+                    ..AttachedVolume::new(record, source, access)
+                }
             }
             _ => match self.held(vbd) {
                 Some(attached_volume) => attached_volume,
@@ -102,7 +105,7 @@ impl MachineStepRunner {
     }
 
     fn held(&self, vbd: VbdId) -> Option<AttachedVolume> {
-        self.machine.there().disks.get(&vbd).cloned()
+        self.machine.observed().disks.get(&vbd).cloned()
     }
 
     async fn attach(
@@ -115,7 +118,7 @@ impl MachineStepRunner {
         let VolumeRef { sr, vdi, .. } = source;
         let driver = self.driver(&source)?;
         let volumes = &self.machines.volumes;
-        self.machine.there().disks.insert(vbd, attached_volume);
+        self.machine.observed().disks.insert(vbd, attached_volume);
         volumes.set(vdi, vbd, VolumeState::Attached(access));
         let most = volumes.others(vdi, vbd).access().map_or(access, |others| others.max(access));
         let backend = match driver.attach_volume(sr, vdi, most).await {
@@ -131,7 +134,7 @@ impl MachineStepRunner {
             let Backend::File(file) = backend else {
                 return Err(missing("a drive takes images in files only, unlike volume", vdi));
             };
-            if let Some(attached_volume) = self.machine.there().disks.get_mut(&vbd) {
+            if let Some(attached_volume) = self.machine.observed().disks.get_mut(&vbd) {
                 attached_volume.file = Some(file);
             }
             return Ok(());
@@ -184,7 +187,7 @@ impl MachineStepRunner {
         let AttachedVolume { source, kind, .. } = attached_volume;
         let VolumeRef { sr, vdi, .. } = *source;
         let state = self.machines.volumes.state(vdi, vbd);
-        if attached_volume.unsure || matches!(state, VolumeState::Activated(_)) {
+        if attached_volume.activation_unknown || matches!(state, VolumeState::Activated(_)) {
             self.deactivate(vbd, attached_volume).await?;
         }
         if *kind != VbdKind::Cd {
@@ -198,13 +201,13 @@ impl MachineStepRunner {
     }
 
     fn unsure(&self, vbd: VbdId, unsure: bool) {
-        if let Some(attached_volume) = self.machine.there().disks.get_mut(&vbd) {
-            attached_volume.unsure = unsure;
+        if let Some(attached_volume) = self.machine.observed().disks.get_mut(&vbd) {
+            attached_volume.activation_unknown = unsure;
         }
     }
 
     fn let_go(&self, vdi: VdiId, vbd: VbdId) {
-        self.machine.there().disks.remove(&vbd);
+        self.machine.observed().disks.remove(&vbd);
         self.machines.volumes.set(vdi, vbd, VolumeState::Detached);
     }
 

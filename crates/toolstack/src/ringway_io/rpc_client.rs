@@ -36,14 +36,14 @@ pub(super) struct RpcCall<'a> {
     pub(super) until: Instant,
     /// True if the device stays locked until the answer, even if the caller stops waiting. So a
     /// late effect cannot undo a later call.
-    pub(super) lasts: bool,
+    pub(super) lock_until_answer: bool,
 }
 
 impl<'a> RpcCall<'a> {
     /// Creates a call that changes a disk or a NIC.
     pub(super) fn step(item: &'a str, method: &'static str, params: Value) -> Self {
         let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
-        Self { kind, method, params, item: Some(item), until, lasts: false }
+        Self { kind, method, params, item: Some(item), until, lock_until_answer: false }
     }
 }
 
@@ -115,7 +115,7 @@ impl<T: ServedDevice> RpcClient<T> {
             None => None,
         };
         let turn = turn.map(Arc::new);
-        let lasts = turn.clone().filter(|_| rpc_call.lasts);
+        let lasts = turn.clone().filter(|_| rpc_call.lock_until_answer);
         let answer =
             self.supervisor.pool.call(kind, (method, rpc_call.params.clone()), until, lasts).await;
         note(&mut self.supervisor.specs(), &answer);
@@ -150,7 +150,7 @@ impl<T: ServedDevice> RpcClient<T> {
                 specs.change(id, &change);
             }
         };
-        self.call(RpcCall { lasts: true, ..RpcCall::step(id, method, params) }, note)
+        self.call(RpcCall { lock_until_answer: true, ..RpcCall::step(id, method, params) }, note)
             .await
             .map(drop)
     }
@@ -162,7 +162,8 @@ impl<T: ServedDevice> RpcClient<T> {
         params: Value,
     ) -> Result<Value, DatapathError> {
         let (kind, until) = (Kind::Short, Instant::now() + Kind::Short.deadline());
-        let rpc_call = RpcCall { kind, method, params, item: None, until, lasts: false };
+        let rpc_call =
+            RpcCall { kind, method, params, item: None, until, lock_until_answer: false };
         self.call(rpc_call, |_, _| ()).await
     }
 }

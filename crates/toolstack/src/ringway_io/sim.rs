@@ -188,12 +188,12 @@ impl Datapath for SimPath {
                 polling: Some(PollStats {
                     set: disk.spec.polling().resolve(),
                     queues: QueuePolling {
-                        armed: false,
+                        polling: false,
                         reason: PollReason::Never,
                         hits: 0,
                         misses: 0,
-                        spun_seconds: 0.0,
-                        saved_us: 0.0,
+                        poll_seconds: 0.0,
+                        saved_wakeup_us: 0.0,
                     },
                     refused: PollRefusals::default(),
                 }),
@@ -309,13 +309,13 @@ fn stats() -> Stats {
         uptime_seconds: 0.0,
         ports: Vec::new(),
         reactors: Vec::new(),
-        reactors_why: None,
+        reactors_reason: None,
         queues_moved: 0,
         disks: Vec::new(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
-        began: None,
+        start: None,
     }
 }

@@ -117,8 +117,8 @@ mod tests {
             networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
-            began: None,
-            reactors_why: None,
+            start: None,
+            reactors_reason: None,
             queues_moved: 0,
         }
     }

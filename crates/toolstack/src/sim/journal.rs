@@ -211,7 +211,7 @@ pub(crate) mod run {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     const NAMES: [(&str, RunState); 7] = [
-        ("fresh", RunState::Fresh),
+        ("fresh", RunState::Created),
         ("running", RunState::Running),
         ("paused", RunState::Paused),
         ("powered-off", RunState::Ended(DomainExit::PoweredOff)),

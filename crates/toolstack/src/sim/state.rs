@@ -92,7 +92,7 @@ pub(crate) struct Port {
 impl Domain {
     pub(crate) fn new(domid: Domid, vcpus: u16) -> Self {
         let (disks, discs, nics) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { domid, vcpus, run: Some(RunState::Fresh), disks, discs, nics }
+        Self { domid, vcpus, run: Some(RunState::Created), disks, discs, nics }
     }
 
     pub(crate) fn found(&self, vm: VmId) -> DomainInfo {

@@ -24,7 +24,7 @@ pub(super) async fn comes_and_goes() {
     assert!(other.contains("domain 7"), "{other}");
 
     let domain_info = hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((domain_info.domid, domain_info.run), (DOMID, Some(RunState::Fresh)));
+    assert_eq!((domain_info.domid, domain_info.run), (DOMID, Some(RunState::Created)));
     tokio::net::UnixStream::connect(hv.console(machine()).unwrap()).await.unwrap();
     let still = hv.forget(machine()).await.unwrap_err().to_string();
     assert!(still.contains("kill it first"), "{still}");
@@ -52,7 +52,7 @@ pub(super) async fn found_again() {
     assert_eq!(domain_info.len(), 1);
     assert_eq!(
         (domain_info[0].vm, domain_info[0].domid, domain_info[0].run),
-        (machine(), DOMID, Some(RunState::Fresh))
+        (machine(), DOMID, Some(RunState::Created))
     );
     may_have_lost_devices(&mut events).await;
 
@@ -155,6 +155,6 @@ pub(super) async fn silent() {
     let world = World::new();
     world.hv.create(machine(), DOMID, &firmware(vec![])).await.unwrap();
     kill_process(world.pid().unwrap(), Signal::STOP).unwrap();
-    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(RunState::Silent));
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(RunState::Unresponsive));
     world.clear().await;
 }

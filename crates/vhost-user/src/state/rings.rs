@@ -42,14 +42,14 @@ impl State<'_> {
         if enable {
             self.start_if_ready(index)
         } else {
-            self.stop(index, StopCause::Asked);
+            self.stop(index, StopCause::Requested);
             Ok(())
         }
     }
 
     pub(super) fn get_base(&mut self, index: u32) -> Result<Answer, Refusal> {
         let at = self.checked(index)?;
-        self.stop(at, StopCause::Asked);
+        self.stop(at, StopCause::Requested);
         let ring = self.ring(at)?;
         // The ring stays stopped until the next kick descriptor arrives.
         ring.kick = Kick::Unset;

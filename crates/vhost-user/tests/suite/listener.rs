@@ -57,7 +57,7 @@ fn a_listener_goes_on_in_another_process() {
     let listener = bind(&path).unwrap();
     let held = listener.parts().unwrap();
     // Like a killed process: no destructor runs, and its descriptors close.
-    listener.leave();
+    listener.close_keep_files();
     let mut waiting = UnixStream::connect(&path).unwrap();
     assert!(matches!(bind(&path), Err(SocketError::Taken { .. })), "the lock is held");
     let successor = Listener::adopt(held).unwrap();

@@ -49,11 +49,11 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
                 queue.show(single_buffer, 1, &mut list);
                 assert_eq!(list.len() + 1, readable + writable, "all of it can be used");
                 let got = queue
-                    .read_piece::<1>(single_buffer, &mut [0; 9])
+                    .read_single::<1>(single_buffer, &mut [0; 9])
                     .map(|(_, prefix)| prefix.len());
                 assert_eq!(got, (readable > 0).then(|| (readable - 1).min(8)));
                 let (put, nothing) = (vec![1; writable.max(1) - 1], Buffers::default());
-                let done = queue.write_piece(single_buffer, &[1], &put, &nothing);
+                let done = queue.write_single(single_buffer, &[1], &put, &nothing);
                 assert_eq!(done, (writable > 0).then_some(writable));
             }
             held.push_back(popped);
@@ -67,7 +67,7 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
         }
         if idle || held.len() > hold {
             match held.pop_front() {
-                Some(Popped::Piece(single_buffer)) => queue.push_piece(single_buffer, 7),
+                Some(Popped::Piece(single_buffer)) => queue.push_single(single_buffer, 7),
                 Some(Popped::Chain(chain)) => queue.push(chain, 7),
                 None => {}
             }
@@ -128,15 +128,15 @@ fn one_descriptor_is_a_piece_and_all_else_is_a_chain() {
     };
     let mut list = Buffers::default();
     let mut first = [0; 5];
-    assert_eq!(queue.read_piece(&read, &mut first), Some((b"f", &b"rame"[..])));
+    assert_eq!(queue.read_single(&read, &mut first), Some((b"f", &b"rame"[..])));
     queue.show(&read, 5, &mut list);
     assert_eq!(list.len(), 95);
-    assert_eq!(queue.write_piece(&write, b"ot", b"her", &Buffers::default()), Some(5));
+    assert_eq!(queue.write_single(&write, b"ot", b"her", &Buffers::default()), Some(5));
     assert_eq!(driver.read(BUFFERS, 5), b"other");
-    assert_eq!(queue.read_piece::<1>(&write, &mut first), None, "it is not to be read");
-    assert_eq!(queue.write_piece(&read, b"x", b"", &list), None, "nor that to be written");
-    queue.push_piece(read, 0);
-    queue.push_piece(write, 5);
+    assert_eq!(queue.read_single::<1>(&write, &mut first), None, "it is not to be read");
+    assert_eq!(queue.write_single(&read, b"x", b"", &list), None, "nor that to be written");
+    queue.push_single(read, 0);
+    queue.push_single(write, 5);
     queue.push(chain, 0);
     assert_eq!(queue.in_flight(), 0);
     assert!(queue.publish());

@@ -15,7 +15,7 @@ pub enum ClientError {
     Api(#[from] ApiError),
     /// The client cannot connect.
     #[error("cannot reach the server at {at}: is ringwayd running there?")]
-    NotThere {
+    Unreachable {
         /// Address of the server.
         at: String,
         /// Cause.
@@ -99,7 +99,7 @@ pub enum ClientError {
     },
     /// The response is invalid.
     #[error("{at} answers {method} with what is no answer: {why}")]
-    Nonsense {
+    InvalidResponse {
         /// Address of the server.
         at: String,
         /// Called method.

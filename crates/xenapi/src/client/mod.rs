@@ -283,14 +283,14 @@ impl Client {
             http::HttpError::Refused(_, why) => ClientError::Refused { at, why },
             http::HttpError::Status(status) => ClientError::Http { at, status },
             http::HttpError::Malformed(why) => {
-                ClientError::Nonsense { at, method, why: why.to_owned() }
+                ClientError::InvalidResponse { at, method, why: why.to_owned() }
             }
         }
     }
 
     fn nonsense(&self, method: &str, why: &str) -> ClientError {
         let (at, method) = (self.address.to_string(), method.to_owned());
-        ClientError::Nonsense { at, method, why: why.to_owned() }
+        ClientError::InvalidResponse { at, method, why: why.to_owned() }
     }
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Link {
 impl Link {
     /// Connects. Fails at `until`.
     pub(super) fn open(address: &Address, until: Instant) -> Result<Self, ClientError> {
-        let not_there = |source| ClientError::NotThere { at: address.to_string(), source };
+        let not_there = |source| ClientError::Unreachable { at: address.to_string(), source };
         let (stream, newly_trusted) = match address {
             Address::Unix(path) => (Stream::Unix(unix(path, until).map_err(not_there)?), None),
             Address::Plain(host, port) => {

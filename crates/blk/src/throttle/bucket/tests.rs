@@ -86,20 +86,24 @@ fn extremes_neither_overflow_nor_wait_for_ever() {
 fn a_level_can_be_read_and_set() {
     let bucket = Bucket(u64::MAX.into());
     let refill_curve = RefillCurve::full(tokens(10, 100), 0, &bucket);
-    assert_eq!(refill_curve.saved(&bucket, 0), 100);
-    assert_eq!(refill_curve.saved(&bucket, 50 * SECOND), 100, "no more than fits");
+    assert_eq!(refill_curve.token_balance(&bucket, 0), 100);
+    assert_eq!(refill_curve.token_balance(&bucket, 50 * SECOND), 100, "no more than fits");
     bucket.take(&refill_curve, 0, 130);
-    assert_eq!(refill_curve.saved(&bucket, SECOND), -20);
+    assert_eq!(refill_curve.token_balance(&bucket, SECOND), -20);
     // Another bucket continues with this balance.
     let other = Bucket::default();
     let twin = RefillCurve::full(tokens(10, 100), 7, &other).refilled(-20, 7, &other);
-    assert_eq!(twin.saved(&other, 7), -20);
+    assert_eq!(twin.token_balance(&other, 7), -20);
     assert_eq!(twin.due(other.take(&twin, 7, 1)), 7 + 21 * SECOND / 10);
     // Extreme balances are limited to what fits.
-    assert_eq!(twin.refilled(i64::MAX, 7, &other).saved(&other, 7), 100);
+    assert_eq!(twin.refilled(i64::MAX, 7, &other).token_balance(&other, 7), 100);
     let owed = twin.refilled(i64::MIN, 7, &other);
-    assert_eq!(owed.saved(&other, 7), -(CAPACITY_MAX as i64));
-    assert_eq!(owed.bend(tokens(1 << 40, 5), 7).saved(&other, 7 + 4200 * SECOND), 5, "is paid");
+    assert_eq!(owed.token_balance(&other, 7), -(CAPACITY_MAX as i64));
+    assert_eq!(
+        owed.bend(tokens(1 << 40, 5), 7).token_balance(&other, 7 + 4200 * SECOND),
+        5,
+        "is paid"
+    );
 }
 
 /// Oracle: the same arithmetic with numbers that never wrap.
@@ -195,7 +199,7 @@ proptest! {
                 }
             }
             let saved = (oracle.come.div_euclid(oracle.token()) - oracle.next).min(oracle.rate.capacity.into());
-            prop_assert_eq!(i128::from(refill_curve.saved(&bucket, oracle.now)), saved);
+            prop_assert_eq!(i128::from(refill_curve.token_balance(&bucket, oracle.now)), saved);
             let now = i128::from(oracle.now);
             for (number, ours) in turns.iter().rev().take(8) {
                 let (due, ours) = (oracle.due(*number), i128::from(refill_curve.due(*ours)));

@@ -64,16 +64,16 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
         place: String::new(),
         nic: now.id.clone(),
         state: state(now),
-        sent: way(|port| &port.sent),
-        got: way(|port| &port.got),
-        lost: rate(&|port| (port.sent.lost() + port.got.lost()) as f64),
+        sent: way(|port| &port.tx),
+        got: way(|port| &port.rx),
+        lost: rate(&|port| (port.tx.lost() + port.rx.lost()) as f64),
         reason: reason(before, now),
         residence: if count > 0.0 { total / count } else { 0.0 },
         p99: slowest.fold(0.0, f64::max),
         queues: now.pairs_started,
         polled: now
             .polling
-            .map_or("-", |polling| polled(polling.queues.armed, polling.queues.reason)),
+            .map_or("-", |polling| polled(polling.queues.polling, polling.queues.reason)),
         flow: now.flows.first().map_or_else(
             || "-".into(),
             |flow| format!("{} > {} {:.0}%", flow.from, flow.to, flow.share * 100.0),
@@ -84,9 +84,9 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
 /// Returns the most frequent drop reason between the samples.
 fn reason(before: Option<&PortStats>, now: &PortStats) -> Option<(String, bool)> {
     let before = before?;
-    let names: BTreeSet<_> = now.sent.drops.keys().chain(now.got.drops.keys()).collect();
+    let names: BTreeSet<_> = now.tx.drops.keys().chain(now.rx.drops.keys()).collect();
     let of = |port: &PortStats, name: &str| {
-        port.sent.lost_for(name).saturating_add(port.got.lost_for(name))
+        port.tx.lost_for(name).saturating_add(port.rx.lost_for(name))
     };
     let grown =
         names.into_iter().map(|name| (of(now, name).saturating_sub(of(before, name)), name));
@@ -109,7 +109,7 @@ fn state(port: &PortStats) -> &'static str {
         PortStats { socket: None, .. } => "host",
         PortStats { connected: false, .. } => "no guest",
         PortStats { pairs_started: 0, .. } => "no driver",
-        _ if port.each_queue.iter().any(|pair| pair.held_now) => "capped",
+        _ if port.each_queue.iter().any(|pair| pair.throttled_now) => "capped",
         _ => "active",
     }
 }
@@ -193,7 +193,7 @@ mod tests {
             socket: Some("/a".into()),
             connected: true,
             pairs_started: 1,
-            sent: DirectionStats { frames, bytes: frames * 1250, ..DirectionStats::default() },
+            tx: DirectionStats { frames, bytes: frames * 1250, ..DirectionStats::default() },
             flows: vec![flow],
             ..PortStats::default()
         };
@@ -203,14 +203,14 @@ mod tests {
             uptime_seconds,
             ports: vec![port],
             reactors: Vec::new(),
-            reactors_why: None,
+            reactors_reason: None,
             queues_moved: 0,
             disks: Vec::new(),
             nics: Vec::new(),
             networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
-            began: None,
+            start: None,
         }
     }
 
@@ -229,11 +229,11 @@ mod tests {
     #[test]
     fn frames_are_lost_for_the_reason_of_most() {
         let (mut before, mut now) = (sample(10.0, 0), sample(12.0, 0));
-        before.ports[0].got.drops.insert("oversize".into(), 900);
-        now.ports[0].got.drops = [("oversize".into(), 900), ("no-buffer".into(), 6)].into();
+        before.ports[0].rx.drops.insert("oversize".into(), 900);
+        now.ports[0].rx.drops = [("oversize".into(), 900), ("no-buffer".into(), 6)].into();
         let shown = |now: &Stats| lost(&rows(Some(&before), now, "")[0]);
         assert_eq!(shown(&now), "3 no-buffer");
-        now.ports[0].sent.drops.insert("spoofed".into(), 20);
+        now.ports[0].tx.drops.insert("spoofed".into(), 20);
         assert_eq!(shown(&now), "13 mostly spoofed");
         assert_eq!(shown(&before), "0");
     }

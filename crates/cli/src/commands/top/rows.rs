@@ -65,7 +65,7 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
         latency: if count > 0.0 { total / count } else { 0.0 },
         p99: now.latency.p99_us / 1e6,
         longest: longest.filter(|_| total > 0.0),
-        in_flight: now.in_flight + now.in_rings,
+        in_flight: now.in_flight + now.queued,
         oldest: now.oldest.map_or(0.0, |oldest| oldest.age_seconds),
         cpu: rate(&|disk| disk.busy_seconds),
         polled: now.polling.map_or("-", polled),
@@ -82,7 +82,7 @@ fn state(disk: &DiskStats) -> &'static str {
         DiskState::Waiting => "full",
         DiskState::Refused => "refused",
         DiskState::Active if !disk.connected => "no guest",
-        DiskState::Active if disk.held_by_cap > 0 => "capped",
+        DiskState::Active if disk.throttled_queues > 0 => "capped",
         DiskState::Active => "active",
     }
 }
@@ -92,7 +92,9 @@ fn polled(polling: PollStats) -> &'static str {
     match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => "-",
         // Polling is permitted, but the disk is not served.
-        PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.queues.armed => "-",
+        PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.queues.polling => {
+            "-"
+        }
         PollReason::Pays => "pays",
         PollReason::Probing => "probing",
         PollReason::Always => "always",

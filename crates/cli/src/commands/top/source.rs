@@ -101,7 +101,7 @@ impl Source {
         let Some(before) = self.before.as_ref().filter(|before| before.pid == now.pid) else {
             return String::new();
         };
-        let sum = |stats: &Stats| stats.reactors.iter().map(|one| one.spun_seconds).sum::<f64>();
+        let sum = |stats: &Stats| stats.reactors.iter().map(|one| one.poll_seconds).sum::<f64>();
         let (spun, passed) = (sum(now) - sum(before), now.uptime_seconds - before.uptime_seconds);
         if spun <= 0.0 || passed <= 0.0 {
             return String::new();
@@ -116,7 +116,7 @@ impl Source {
             (Some(error), _) => format!("{control}: {error}"),
             (None, None) => format!("{control}: no sample yet"),
             (None, Some(now)) => {
-                let began = now.began.as_ref().and_then(|worker_start| worker_start.told());
+                let began = now.start.as_ref().and_then(|worker_start| worker_start.summary());
                 let began = began.map_or_else(String::new, |how| format!(" {how}"));
                 let restarts = match &now.keeper {
                     Some(keeper) if keeper.restarts > 0 => {

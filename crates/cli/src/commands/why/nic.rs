@@ -86,7 +86,7 @@ fn said(verdict: &NicVerdict) -> String {
 
 fn ways(port: &PortStats) -> comfy_table::Table {
     let mut table = table::new(&["way", "frames", "bytes", "lost"], 1);
-    for (name, way) in [("sent", &port.sent), ("got", &port.got)] {
+    for (name, way) in [("sent", &port.tx), ("got", &port.rx)] {
         table.add_row([name.into(), way.frames.to_string(), bytes(way.bytes), lost(way)]);
     }
     table
@@ -102,7 +102,7 @@ fn lost(way: &DirectionStats) -> String {
 fn sizes(port: &PortStats) -> comfy_table::Table {
     let mut sums = BTreeMap::<u64, [u64; 2]>::new();
     for pair in &port.each_queue {
-        for (at, way) in [&pair.sent, &pair.got].into_iter().enumerate() {
+        for (at, way) in [&pair.tx, &pair.rx].into_iter().enumerate() {
             for size in way.sizes.iter().filter(|size| size.frames > 0) {
                 let sum = sums.entry(size.up_to.unwrap_or(u64::MAX)).or_default();
                 sum[at] = sum[at].saturating_add(size.frames);
@@ -139,14 +139,14 @@ fn queues(port: &PortStats) -> comfy_table::Table {
         table.add_row([
             pair.index.to_string(),
             pair.reactor.to_string(),
-            pair.sent.frames.to_string(),
-            lost(&pair.sent),
-            pair.got.frames.to_string(),
-            lost(&pair.got),
-            pair.waited.to_string(),
+            pair.tx.frames.to_string(),
+            lost(&pair.tx),
+            pair.rx.frames.to_string(),
+            lost(&pair.rx),
+            pair.backlogged.to_string(),
             median,
             p99,
-            duration(pair.held_seconds),
+            duration(pair.throttled_seconds),
             pair.polling.reason.name().into(),
         ]);
     }
@@ -197,26 +197,26 @@ mod tests {
 
     fn pair(sent: DirectionStats, got: DirectionStats) -> PairStats {
         let polling = QueuePolling {
-            armed: false,
+            polling: false,
             reason: PollReason::Off,
             hits: 0,
             misses: 0,
-            spun_seconds: 0.0,
-            saved_us: 0.0,
+            poll_seconds: 0.0,
+            saved_wakeup_us: 0.0,
         };
         PairStats {
             index: 0,
             served: true,
             reactor: 0,
-            sent,
-            got,
+            tx: sent,
+            rx: got,
             residence: Latency::default(),
             residence_seconds: 0.0,
-            held: 0,
-            held_seconds: 0.0,
-            held_now: false,
-            waited: 0,
-            waiting: 0,
+            throttled: 0,
+            throttled_seconds: 0.0,
+            throttled_now: false,
+            backlogged: 0,
+            backlog: 0,
             polling,
         }
     }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_sentence_comes_first() {
         let mut port = PortStats { id: "a".into(), ..PortStats::default() };
-        port.got.drops.insert("no-buffer".into(), 4);
+        port.rx.drops.insert("no-buffer".into(), 4);
         let verdict = NicVerdict {
             cause: NicCause::Buffers,
             sentence: "a waits for its guest.".into(),

@@ -13,14 +13,20 @@ fn told_of(queues: u16) -> String {
             true => (true, PollReason::Pays),
             false => (false, PollReason::TooLong),
         };
-        let polling =
-            QueuePolling { armed, reason, hits: 7, misses: 1, spun_seconds: 2.0, saved_us: 90.0 };
+        let polling = QueuePolling {
+            polling: armed,
+            reason,
+            hits: 7,
+            misses: 1,
+            poll_seconds: 2.0,
+            saved_wakeup_us: 90.0,
+        };
         QueueStats {
             index,
             reactor: 0,
             in_flight: 0,
-            in_ring: 0,
-            held_by_cap: false,
+            queued: 0,
+            throttled: false,
             busy_seconds: 0.0,
             longest_turn_us: 0.0,
             neighbour_seconds: 0.0,
@@ -36,14 +42,14 @@ fn told_of(queues: u16) -> String {
         uptime_seconds: 1.0,
         ports: Vec::new(),
         reactors: Vec::new(),
-        reactors_why: None,
+        reactors_reason: None,
         queues_moved: 0,
         disks: vec![disk],
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
-        began: None,
+        start: None,
     };
     let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
     told(&verdict, &stats.disks[0], &stats)

@@ -118,7 +118,7 @@ impl Pam {
             Answer::Admitted(identity) => {
                 Ok(AuthOutcome::Admitted(identity.into_identity()?, None))
             }
-            Answer::Stranger => Ok(AuthOutcome::Stranger),
+            Answer::Stranger => Ok(AuthOutcome::NoRole),
             Answer::Wrong => Ok(AuthOutcome::Wrong),
             Answer::Failed(why) => Err(PamError::Failed(why)),
             Answer::Changed | Answer::Rejected(_) => Err(PamError::Silent),

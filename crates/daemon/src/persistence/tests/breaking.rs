@@ -34,7 +34,7 @@ fn who_stores_no_more_says_so() {
     let (db, persistence) = open(broken);
     let (_, generation) = machine(&db, "vm");
     assert_eq!(wait(persistence.wait_generation(generation)).unwrap_err().code, "INTERNAL_ERROR");
-    wait(persistence.writer_died());
+    wait(persistence.wait_writer_died());
     let ended = persistence.close().unwrap_err();
     assert!(matches!(ended, CloseError::BrokeOff), "{ended}");
     assert!(!memory.clone().load().unwrap().clean, "the next start knows");

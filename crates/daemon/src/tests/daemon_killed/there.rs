@@ -7,7 +7,7 @@ use xenapi::table::{sr, vdi};
 use super::*;
 
 /// Resources of the simulated host, and the volumes of its SRs.
-pub(super) struct There {
+pub(super) struct HostState {
     lines: Vec<String>,
     /// Domain number and run state, by UUID of the VM.
     pub(super) domains: BTreeMap<String, (i64, String)>,
@@ -15,7 +15,7 @@ pub(super) struct There {
     volumes: BTreeMap<String, u64>,
 }
 
-impl There {
+impl HostState {
     pub(super) async fn of(sim_host: &SimulatedHost) -> Self {
         let lines = sim_host.sim.leftovers();
         let domain = |line: &String| {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use testkit::reconnecting::Random;
 use xenapi::table::{vbd, vdi, vif, vm};
 
-use super::There;
+use super::HostState;
 use super::*;
 use crate::tests::interfaces::device;
 
@@ -193,7 +193,7 @@ impl Try {
     }
 
     /// Asserts that the host matches the records.
-    pub(super) fn assert_true(&self, sim_host: &SimulatedHost, there: &There) {
+    pub(super) fn assert_true(&self, sim_host: &SimulatedHost, there: &HostState) {
         let domain = there.domains.get(&sim_host.id(&self.machine).to_string());
         let run = match sim_host.power(&self.machine).as_str() {
             "Running" => Some("Some(Running)"),

@@ -36,7 +36,7 @@ fn an_attach_that_is_cut_off_before_its_socket_is_held_leaves_no_files() {
     first.detach("d").unwrap();
     let data = keeper.join().unwrap();
     // Files that exist when the worker dies in between.
-    Listener::bind(&socket, &Access::default()).unwrap().leave();
+    Listener::bind(&socket, &Access::default()).unwrap().close_keep_files();
     assert_eq!(folder.path().read_dir().unwrap().count(), 2);
     let held = PreservedEntry { data, ..PreservedEntry::default() };
     let (second, keeper) = table([("disk/d".to_owned(), held)].into());
@@ -72,7 +72,7 @@ fn the_end_of_a_detach_waits_behind_a_fence_on_one_thread() {
     former.disk.activate().unwrap();
     let listener = Listener::bind(&socket, &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
-    listener.leave();
+    listener.close_keep_files();
     let data = json!({"format": 1, "spec": spec, "active": true, "leaving": true});
     let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
     let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());

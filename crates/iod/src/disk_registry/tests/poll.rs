@@ -99,7 +99,7 @@ fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
 fn held_again(folder: &Path, record: Value) -> Value {
     let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
-    listener.leave();
+    listener.close_keep_files();
     let held = PreservedEntry { sockets, data: record, ..PreservedEntry::default() };
     let (disk_registry, keeper) = table([("disk/d".to_owned(), held)].into());
     disk_registry.restore();

@@ -81,7 +81,7 @@ fn what_the_keeper_does_not_hold_is_not_done() {
 fn held(spec: &NicSpec, data: Value) -> (String, PreservedEntry) {
     let listener = Listener::bind(&spec.socket, &Access::default()).unwrap();
     let sockets = vec![listener.parts().unwrap()];
-    listener.leave();
+    listener.close_keep_files();
     (format!("nic/{}", spec.id), PreservedEntry { sockets, data, ..PreservedEntry::default() })
 }
 

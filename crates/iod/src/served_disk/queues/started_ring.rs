@@ -91,7 +91,7 @@ impl StartedRing {
         let ended = draining_queue.wait_or_resume(Instant::now() + MOVE_WITHIN);
         let next_avail = match ended {
             Ok(QuiesceOutcome::Drained(next_avail)) => next_avail,
-            Ok(QuiesceOutcome::GoesOn(queue)) => {
+            Ok(QuiesceOutcome::Resumed(queue)) => {
                 self.running_ring = Some(RunningRing { queue, reactor_lease });
                 return Ok(false);
             }
@@ -155,7 +155,7 @@ impl StartedRing {
                 self.rests_broken(next_avail);
                 true
             }
-            Ok(QuiesceOutcome::GoesOn(queue)) => {
+            Ok(QuiesceOutcome::Resumed(queue)) => {
                 self.running_ring = Some(RunningRing { queue, reactor_lease });
                 false
             }

@@ -115,7 +115,7 @@ impl Uplink {
         let Some(served) = self.rest.take() else { return Ok(()) };
         for queue in &served.queues {
             queue
-                .with(|tap_reader: &mut TapReader, _| tap_reader.go_on())
+                .with(|tap_reader: &mut TapReader, _| tap_reader.unquiesce())
                 .map_err(FabricError::from)?;
         }
         tracing::info!(tap = self.name, queues = served.queues.len(), "the host is at a port");
@@ -129,7 +129,7 @@ impl Uplink {
     }
 
     /// Closes the rest of the device here, because another process uses it.
-    pub(crate) fn part(&mut self) {
+    pub(crate) fn close_handed_over(&mut self) {
         self.rest = None;
     }
 

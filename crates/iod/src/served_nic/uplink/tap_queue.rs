@@ -60,7 +60,7 @@ struct TapQueue {
 impl TapQueue {
     fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
         let mut queue = Queue::new(context, fd)?;
-        queue.set_resting(true);
+        queue.set_paused(true);
         Ok(Self {
             queue,
             frame_buffer: FrameBuffer::new(ROOM_BYTES)?,
@@ -135,17 +135,17 @@ pub(super) struct TapReader {
 
 impl TapReader {
     /// Reads frames of the host again.
-    pub(super) fn go_on(&mut self) {
-        self.tap_queue.borrow_mut().queue.set_resting(false);
+    pub(super) fn unquiesce(&mut self) {
+        self.tap_queue.borrow_mut().queue.set_paused(false);
     }
 
     /// Stops reading from the host, and forwards the frames that were read. Returns false while the
     /// kernel still has reads in flight.
     pub(super) fn rest(&mut self, context: &mut Context<'_>) -> bool {
-        self.tap_queue.borrow_mut().queue.set_resting(true);
+        self.tap_queue.borrow_mut().queue.set_paused(true);
         self.look(context);
         while self.bring(context) {}
-        self.tap_queue.borrow().queue.is_quiet()
+        self.tap_queue.borrow().queue.has_no_reads()
     }
 
     /// Writes pending frames to the host. Returns false while the kernel still has some of them.

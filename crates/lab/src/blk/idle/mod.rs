@@ -84,7 +84,15 @@ impl Experiment for IdleQueues {
         };
         let window_ms = options.window_ms;
         let crowds = BTreeMap::new();
-        Ok(Box::new(Ready { plan, cases, files, control, placement, window_ms, crowds }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cases,
+            files,
+            control,
+            placement,
+            window_ms,
+            crowds,
+        }))
     }
 }
 
@@ -122,7 +130,7 @@ fn used_once(fleet: &Fleet, disk: usize, queues: u16) -> Result<Guest> {
     Ok(guest)
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     files: u64,
@@ -132,7 +140,7 @@ struct Ready {
     crowds: BTreeMap<Key, IdleFleet>,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -155,7 +155,14 @@ impl Experiment for NetPps {
         let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
         let cpu_pair_speed =
             asked.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
-        Ok(Box::new(Ready { plan, cases, placement, cpu_pair_speed, options, _pages: pages }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cases,
+            placement,
+            cpu_pair_speed,
+            options,
+            _pages: pages,
+        }))
     }
 }
 
@@ -184,7 +191,7 @@ fn notes(placement: Placement) -> Vec<String> {
     ]
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
@@ -195,7 +202,7 @@ struct Ready {
     _pages: ReservedHugePages,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -87,11 +87,17 @@ impl Experiment for NetQueues {
         let pace = cases.iter().any(|case| case.is_bare());
         let cpu_pair_speed =
             pace.then(|| CpuPairSpeed::of([placement.backend, placement.client])).transpose()?;
-        Ok(Box::new(Ready { plan, cases, placement, cpu_pair_speed, options: options.clone() }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cases,
+            placement,
+            cpu_pair_speed,
+            options: options.clone(),
+        }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
@@ -100,7 +106,7 @@ struct Ready {
     options: Options,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -155,7 +161,7 @@ impl Prepared for Ready {
     }
 }
 
-impl Ready {
+impl PreparedExperiment {
     /// Measures one flow between NICs of the raw client. Client and switch have a CPU each.
     fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
         let cpu_pair_speed =

@@ -54,17 +54,17 @@ impl Experiment for ApiScale {
             ],
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cells, pools: BTreeMap::new() }))
+        Ok(Box::new(PreparedExperiment { plan, cells, pools: BTreeMap::new() }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cells: Vec<(usize, What)>,
     pools: BTreeMap<usize, Pool>,
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

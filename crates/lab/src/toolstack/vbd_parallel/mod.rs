@@ -95,11 +95,16 @@ impl Experiment for VbdParallel {
             plots: vec![plot()],
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cases, hosts: BTreeMap::new(), machines: BTreeMap::new() }))
+        Ok(Box::new(PreparedExperiment {
+            plan,
+            cases,
+            hosts: BTreeMap::new(),
+            machines: BTreeMap::new(),
+        }))
     }
 }
 
-struct Ready {
+struct PreparedExperiment {
     plan: Plan,
     cases: Vec<Case>,
     /// Hosts by hypervisor, started with their first sample.
@@ -133,7 +138,7 @@ fn start(runs: Runs) -> Result<Host> {
     }
 }
 
-impl Ready {
+impl PreparedExperiment {
     /// Returns VMs of this kind. Creates them on first use.
     fn machines(&mut self, case: &Case, disks: u8, count: u8) -> Result<Vec<String>> {
         let Case { runs, delay, .. } = *case;
@@ -187,7 +192,7 @@ impl Ready {
     }
 }
 
-impl Prepared for Ready {
+impl Prepared for PreparedExperiment {
     fn plan(&self) -> &Plan {
         &self.plan
     }

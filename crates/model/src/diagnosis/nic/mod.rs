@@ -126,11 +126,11 @@ impl<'a> NicFacts<'a> {
 }
 
 fn sent(nic: &PortStats) -> &DirectionStats {
-    &nic.sent
+    &nic.tx
 }
 
 fn got(nic: &PortStats) -> &DirectionStats {
-    &nic.got
+    &nic.rx
 }
 
 /// Returns a verdict if the NIC is not served at all.
@@ -176,7 +176,7 @@ fn not_there(facts: &NicFacts<'_>) -> Option<NicVerdict> {
 fn capped(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let nic = facts.nic;
     let queues = nic.each_queue.iter().filter(|queue| queue.served).count().max(1) as f64;
-    let held = facts.grown_in_queues(|queue| queue.held_seconds);
+    let held = facts.grown_in_queues(|queue| queue.throttled_seconds);
     let share = if facts.seconds > 0.0 { (held / facts.seconds / queues).min(1.0) } else { 0.0 };
     (share >= HELD_SHARE).then(|| {
         let sentence = format!(
@@ -214,9 +214,9 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
 
 /// Returns a verdict if frames for the NIC wait for its guest's buffers.
 fn starves(facts: &NicFacts<'_>) -> Option<NicVerdict> {
-    let waited = facts.grown_in_queues(|queue| queue.waited as f64);
-    let frames = facts.grown(|nic| nic.got.frames as f64);
-    let waiting = |nic: &PortStats| nic.each_queue.iter().map(|queue| queue.waiting).sum::<u64>();
+    let waited = facts.grown_in_queues(|queue| queue.backlogged as f64);
+    let frames = facts.grown(|nic| nic.rx.frames as f64);
+    let waiting = |nic: &PortStats| nic.each_queue.iter().map(|queue| queue.backlog).sum::<u64>();
     let still = facts.before.is_some_and(|before| waiting(before) > 0);
     let waiting = waiting(facts.nic);
     ((still && waiting > 0) || waited >= (frames * WAITED_SHARE).max(1.0)).then(|| {
@@ -293,8 +293,8 @@ fn uneven(facts: &NicFacts<'_>) -> Option<String> {
     };
     let served = facts.nic.each_queue.iter().filter(|queue| queue.served);
     let loads = served.map(|queue| {
-        let before = former(queue.index).map_or(0, |one| one.got.bytes);
-        (queue.index, queue.got.bytes.saturating_sub(before) as f64)
+        let before = former(queue.index).map_or(0, |one| one.rx.bytes);
+        (queue.index, queue.rx.bytes.saturating_sub(before) as f64)
     });
     let loads: Vec<_> = loads.collect();
     let all: f64 = loads.iter().map(|(_, load)| load).sum();
@@ -319,7 +319,7 @@ fn polled(facts: &NicFacts<'_>) -> Option<String> {
         "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was looked at, which \
          took {:.0}% of a CPU.",
         hits + misses,
-        of(|one| one.spun_seconds) / facts.seconds * 100.0,
+        of(|one| one.poll_seconds) / facts.seconds * 100.0,
     ))
 }
 

@@ -5,7 +5,14 @@ use crate::poll::EffectivePolling;
 use crate::report::{FrameCounts, Latency, PollRefusals, PollStats, QueuePolling};
 
 fn waits(reason: PollReason) -> QueuePolling {
-    QueuePolling { armed: false, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 }
+    QueuePolling {
+        polling: false,
+        reason,
+        hits: 0,
+        misses: 0,
+        poll_seconds: 0.0,
+        saved_wakeup_us: 0.0,
+    }
 }
 
 fn queue(index: u16) -> PairStats {
@@ -13,15 +20,15 @@ fn queue(index: u16) -> PairStats {
         index,
         served: true,
         reactor: 0,
-        sent: DirectionStats::default(),
-        got: DirectionStats::default(),
+        tx: DirectionStats::default(),
+        rx: DirectionStats::default(),
         residence: Latency::default(),
         residence_seconds: 0.0,
-        held: 0,
-        held_seconds: 0.0,
-        held_now: false,
-        waited: 0,
-        waiting: 0,
+        throttled: 0,
+        throttled_seconds: 0.0,
+        throttled_now: false,
+        backlogged: 0,
+        backlog: 0,
         polling: waits(PollReason::Off),
     }
 }
@@ -47,14 +54,14 @@ fn stats(nic: PortStats, uptime_seconds: f64) -> Stats {
         uptime_seconds,
         ports: vec![nic],
         reactors: Vec::new(),
-        reactors_why: None,
+        reactors_reason: None,
         queues_moved: 0,
         disks: Vec::new(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
-        began: None,
+        start: None,
     }
 }
 
@@ -73,7 +80,7 @@ fn lose(counts: &mut DirectionStats, reason: &str, lost: u64) {
 #[test]
 fn a_guest_that_takes_nothing_is_told_also_when_nothing_comes_any_more() {
     let mut stalled = idle();
-    (stalled.each_queue[0].waited, stalled.each_queue[0].waiting) = (5, 5);
+    (stalled.each_queue[0].backlogged, stalled.each_queue[0].backlog) = (5, 5);
     let (earlier, now) = (stats(stalled.clone(), 10.0), stats(stalled, 12.0));
     let verdict = judge_nic(&NicFacts::new(&earlier, &now, "a").unwrap());
     assert_eq!(verdict.cause, NicCause::Buffers);
@@ -87,33 +94,33 @@ fn every_cause_is_told() {
         (NicCause::Idle, "nothing to do", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
         (NicCause::NoDriver, "no queue yet", |nic| nic.pairs_started = 0),
-        (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].held_seconds = 1.0),
-        (NicCause::Buffers, "40 of 1040 frames", |nic| lose(&mut nic.got, "no-buffer", 40)),
+        (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].throttled_seconds = 1.0),
+        (NicCause::Buffers, "40 of 1040 frames", |nic| lose(&mut nic.rx, "no-buffer", 40)),
         (
             NicCause::Buffers,
             "30 of 100 frames for it found no buffers when they came, 7 wait",
             |nic| {
-                nic.got.frames = 100;
-                (nic.each_queue[1].waited, nic.each_queue[1].waiting) = (30, 7);
+                nic.rx.frames = 100;
+                (nic.each_queue[1].backlogged, nic.each_queue[1].backlog) = (30, 7);
                 // The busy reactor delays their frames.
                 (nic.each_queue[1].residence.count, nic.each_queue[1].residence_seconds) =
                     (93, 9.3);
             },
         ),
-        (NicCause::Reactor, "faster than", |nic| lose(&mut nic.got, "reactor-busy", 40)),
-        (NicCause::Lost, "(receiver-closed)", |nic| lose(&mut nic.got, "receiver-closed", 40)),
+        (NicCause::Reactor, "faster than", |nic| lose(&mut nic.rx, "reactor-busy", 40)),
+        (NicCause::Lost, "(receiver-closed)", |nic| lose(&mut nic.rx, "receiver-closed", 40)),
         (NicCause::Refused, "of which 40 for locked-mac", |nic| {
-            lose(&mut nic.sent, "locked-mac", 40);
+            lose(&mut nic.tx, "locked-mac", 40);
         }),
         (NicCause::Reactor, "take 5.0 ms", |nic| {
-            (nic.got.frames, nic.each_queue[1].residence.count) = (100, 100);
+            (nic.rx.frames, nic.each_queue[1].residence.count) = (100, 100);
             nic.each_queue[1].residence_seconds = 0.5;
         }),
         (NicCause::Healthy, "gets 50 (5 KiB); queue 1 gets 100% of it", |nic| {
-            (nic.got.frames, nic.got.bytes) = (100, 10_240);
-            nic.each_queue[1].got.bytes = 10_240;
+            (nic.rx.frames, nic.rx.bytes) = (100, 10_240);
+            nic.each_queue[1].rx.bytes = 10_240;
         }),
-        (NicCause::Healthy, "it sends 500 frames a second", |nic| lose(&mut nic.sent, "closed", 0)),
+        (NicCause::Healthy, "it sends 500 frames a second", |nic| lose(&mut nic.tx, "closed", 0)),
     ];
     for (cause, part, change) in cases {
         let verdict = told(change);
@@ -140,7 +147,7 @@ fn polling_is_told_with_its_reason() {
     let of = |reason, hits| {
         let verdict = told(|nic| {
             let polling = nic.polling.as_mut().unwrap();
-            polling.queues = QueuePolling { hits, spun_seconds: 0.5, ..waits(reason) };
+            polling.queues = QueuePolling { hits, poll_seconds: 0.5, ..waits(reason) };
         });
         verdict.polling.unwrap()
     };

@@ -5,12 +5,12 @@ use crate::poll::EffectivePolling;
 
 fn polled(reason: PollReason, hits: u64) -> PollStats {
     let queues = QueuePolling {
-        armed: true,
+        polling: true,
         reason,
         hits,
         misses: hits / 10,
-        spun_seconds: hits as f64 * 20e-6,
-        saved_us: hits as f64 * 15.0,
+        poll_seconds: hits as f64 * 20e-6,
+        saved_wakeup_us: hits as f64 * 15.0,
     };
     PollStats { set: EffectivePolling::default(), queues, refused: PollRefusals::default() }
 }

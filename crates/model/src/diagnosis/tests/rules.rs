@@ -7,7 +7,7 @@ fn an_upgrade_and_a_start_are_no_restart() {
     for how in [StartReason::Upgrade, StartReason::Start] {
         let case = Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
             case.now.uptime_seconds = 4.0;
-            case.now.began = began(how);
+            case.now.start = began(how);
             // The keeper remembers a restart of long ago.
             let keeper = KeeperStats { restarts: 3, ..KeeperStats::default() };
             case.now.keeper = Some(keeper);
@@ -15,14 +15,15 @@ fn an_upgrade_and_a_start_are_no_restart() {
         assert_eq!(case.verdict().cause, Cause::Healthy, "{how:?}");
     }
     let dead = Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
-        (case.now.uptime_seconds, case.now.began) = (4.0, began(StartReason::Restart));
+        (case.now.uptime_seconds, case.now.start) = (4.0, began(StartReason::Restart));
     });
     assert!(dead.verdict().next.unwrap().ends_with("it was killed by SIGKILL"));
 }
 
 #[test]
 fn a_cap_is_named_for_its_share_and_not_for_an_instant() {
-    let held = |count, means| Case::flow(count, means).with(|case| case.disk().held_by_cap = 1);
+    let held =
+        |count, means| Case::flow(count, means).with(|case| case.disk().throttled_queues = 1);
     assert_eq!(held(100, [5.0, 10.0, 100.0]).verdict().cause, Cause::Healthy);
     assert_eq!(held(100, [5.0, 9000.0, 100.0]).verdict().cause, Cause::Cap);
     // No request ended in the second: the oldest was held back for most of it, or came just now.

@@ -106,15 +106,15 @@ proptest! {
                 continue;
             }
             // A reconcile may fail as well; the next one continues from there.
-            let settle = super::plan(&MachineOp::Settle, &world.state()).unwrap();
+            let settle = super::plan(&MachineOp::Reconcile, &world.state()).unwrap();
             let mut left = chance % 8;
             world.run(&settle, &mut picks, &mut || {
                 left = left.wrapping_sub(1);
                 if left == 0 { Fate::Fails } else { Fate::Works }
             });
-            world.works(MachineOp::Settle, &mut picks);
+            world.works(MachineOp::Reconcile, &mut picks);
             world.assert_true();
-            let again = super::plan(&MachineOp::Settle, &world.state()).unwrap();
+            let again = super::plan(&MachineOp::Reconcile, &world.state()).unwrap();
             prop_assert!(again.steps().iter().all(|step| step.verb == StepAction::Record), "{again:?}");
         }
         if world.seen.power != PowerState::Halted {

@@ -75,7 +75,7 @@ fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
 /// Returns the same machine while it runs with all its devices.
 fn running(mut state: MachineState) -> MachineState {
     state.power = PowerState::Running;
-    state.domain = DomainState::There { domid: Domid(3), run: RunState::Running };
+    state.domain = DomainState::Present { domid: Domid(3), run: RunState::Running };
     for disk in state.disks.iter_mut().filter(|disk| disk.medium.is_some()) {
         disk.volume = VolumeState::Activated(disk.access);
         disk.plugged = true;
@@ -126,16 +126,16 @@ fn short(verb: &StepAction) -> (&'static str, u8) {
 
 /// Returns every state of a domain with every recorded power state.
 fn all_states() -> Vec<MachineState> {
-    let there = |run| DomainState::There { domid: Domid(3), run };
+    let there = |run| DomainState::Present { domid: Domid(3), run };
     let domains = [
         DomainState::Absent,
         DomainState::Remains,
         there(RunState::Running),
-        there(RunState::Fresh),
+        there(RunState::Created),
         there(RunState::Paused),
         there(RunState::Ended(DomainExit::PoweredOff)),
         there(RunState::Ended(DomainExit::Panicked)),
-        there(RunState::Silent),
+        there(RunState::Unresponsive),
     ];
     let full = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 2));
     let mut all = Vec::new();

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn what_settle_keeps_is_in_its_table() {
     for state in all_states() {
-        let plan = plan(&MachineOp::Settle, &state).unwrap();
+        let plan = plan(&MachineOp::Reconcile, &state).unwrap();
         let kills = plan.steps().iter().any(|step| step.verb == StepAction::DomainKill);
         let creates =
             plan.steps().iter().any(|step| matches!(step.verb, StepAction::DomainCreate(_)));
@@ -13,10 +13,10 @@ fn what_settle_keeps_is_in_its_table() {
         let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
         let kept = match state.domain {
             DomainState::Absent | DomainState::Remains => continue,
-            DomainState::There { run, .. } => match run {
+            DomainState::Present { run, .. } => match run {
                 RunState::Running => true,
-                RunState::Fresh => state.power == PowerState::Paused,
-                RunState::Paused | RunState::Silent => alive,
+                RunState::Created => state.power == PowerState::Paused,
+                RunState::Paused | RunState::Unresponsive => alive,
                 RunState::Ended(DomainExit::Panicked) => {
                     alive && state.after.crash == OnCrash::Preserve
                 }
@@ -30,7 +30,7 @@ fn what_settle_keeps_is_in_its_table() {
 #[test]
 fn nothing_that_hangs_keeps_the_record_wrong() {
     for state in all_states() {
-        let plan = plan(&MachineOp::Settle, &state).unwrap();
+        let plan = plan(&MachineOp::Reconcile, &state).unwrap();
         let power = |step: &&Step| step.then.iter().any(|one| matches!(one, Effect::Power(_)));
         let told: Vec<_> = plan.steps().iter().filter(power).collect();
         let [told] = told[..] else { panic!("{told:?}") };
@@ -44,11 +44,11 @@ fn nothing_that_hangs_keeps_the_record_wrong() {
 #[test]
 fn a_domain_that_does_not_answer_is_left_alone() {
     let mut state = running(machine(vec![disk(0, 1), cd(3, 2)], 1));
-    state.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
+    state.domain = DomainState::Present { domid: Domid(3), run: RunState::Unresponsive };
     // The domain does not answer, so its devices are unknown.
     state.disks.iter_mut().for_each(|disk| disk.plugged = false);
     state.vifs[0].plugged = false;
-    let settle = plan(&MachineOp::Settle, &state).unwrap();
+    let settle = plan(&MachineOp::Reconcile, &state).unwrap();
     assert_eq!(shown(&settle), [r#"0 ("record", 0) <- "#]);
     // The records of its devices stay. Otherwise its storage could be detached while in use.
     let devices = |one: &Effect| matches!(one, Effect::Plugged(..) | Effect::Vif(..));
@@ -66,7 +66,7 @@ fn the_end_of_a_halted_machines_domain_starts_nothing() {
             [DomainExit::Rebooted, DomainExit::Panicked, DomainExit::Asked(VmOp::HardReboot)]
         {
             let after = plan(&MachineOp::AfterExit(exit), &state).unwrap();
-            assert_eq!(after, plan(&MachineOp::Settle, &state).unwrap());
+            assert_eq!(after, plan(&MachineOp::Reconcile, &state).unwrap());
         }
     }
 }
@@ -76,7 +76,7 @@ fn a_reset_ends_whatever_is_there_in_every_state() {
     for state in all_states() {
         let plan = plan(&MachineOp::Reset, &state).unwrap();
         let has = |verb| plan.steps().iter().any(|step| step.verb == verb);
-        let there = matches!(state.domain, DomainState::There { .. });
+        let there = matches!(state.domain, DomainState::Present { .. });
         assert_eq!(has(StepAction::DomainKill), there, "{:?}", state.domain);
         assert_eq!(has(StepAction::DomainForget), state.domain != DomainState::Absent);
         let last = plan.steps().last().unwrap();

@@ -78,7 +78,7 @@ fn a_stop_takes_every_device_down_by_itself() {
 #[test]
 fn one_that_does_not_answer_is_asked_and_not_killed() {
     let mut state = running(machine(vec![disk(0, 1)], 1));
-    state.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
+    state.domain = DomainState::Present { domid: Domid(3), run: RunState::Unresponsive };
     for op in [MachineOp::CleanShutdown, MachineOp::CleanReboot] {
         let lines = lines(op, &state);
         let first = [r#"0 ("ask", 0) <- "#, r#"1 ("await", 0) <- 0"#, r#"2 ("kill", 0) <- 1"#];
@@ -170,7 +170,7 @@ fn what_has_no_meaning_is_refused() {
     without.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
     let halted = machine(vec![disk(0, 1)], 0);
     let mut dead = state.clone();
-    dead.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
+    dead.domain = DomainState::Present { domid: Domid(3), run: RunState::Unresponsive };
     let not_allowed = |refusal: &Refusal| matches!(refusal, Refusal::NotAllowed(_));
     let unplug = |n| MachineOp::VbdUnplug { vbd: vbd(n), force: false };
     for (op, state, expected) in [
@@ -238,7 +238,7 @@ fn every_plan_is_sound() {
         MachineOp::AfterExit(DomainExit::Killed),
         MachineOp::AfterExit(DomainExit::Asked(VmOp::CleanReboot)),
         MachineOp::Reset,
-        MachineOp::Settle,
+        MachineOp::Reconcile,
     ];
     let mut planned = 0;
     for state in all_states() {
@@ -261,7 +261,7 @@ fn every_plan_is_sound() {
                 assert_eq!(step.slots != Slots::None, slots, "{step:?}");
             }
             assert!(
-                plan.weight() > 0 || op == MachineOp::Settle || plan.steps().len() < 2,
+                plan.weight() > 0 || op == MachineOp::Reconcile || plan.steps().len() < 2,
                 "{op:?}"
             );
         }

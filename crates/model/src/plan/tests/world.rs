@@ -43,11 +43,11 @@ impl World {
     }
 
     pub(super) fn has_domain(&self) -> bool {
-        matches!(self.seen.domain, DomainState::There { .. })
+        matches!(self.seen.domain, DomainState::Present { .. })
     }
 
     pub(super) fn set_run(&mut self, to: RunState) {
-        let DomainState::There { run, .. } = &mut self.seen.domain else { panic!("no domain") };
+        let DomainState::Present { run, .. } = &mut self.seen.domain else { panic!("no domain") };
         *run = to;
     }
 
@@ -57,7 +57,7 @@ impl World {
             StepAction::DomainCreate(domid) => {
                 assert_eq!(self.seen.domain, DomainState::Absent);
                 assert!(self.memory);
-                self.seen.domain = DomainState::There { domid, run: RunState::Fresh };
+                self.seen.domain = DomainState::Present { domid, run: RunState::Created };
             }
             StepAction::DomainRun => {
                 for disk in self.seen.disks.iter().filter(|disk| disk.plugged) {
@@ -190,10 +190,10 @@ impl World {
 
     pub(super) fn assert_true(&self) {
         let expected = match self.seen.domain {
-            DomainState::There { run: RunState::Running, domid } => {
+            DomainState::Present { run: RunState::Running, domid } => {
                 (PowerState::Running, Some(domid))
             }
-            DomainState::There { run: RunState::Fresh | RunState::Paused, domid } => {
+            DomainState::Present { run: RunState::Created | RunState::Paused, domid } => {
                 (PowerState::Paused, Some(domid))
             }
             DomainState::Absent => (PowerState::Halted, None),

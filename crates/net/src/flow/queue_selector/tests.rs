@@ -166,7 +166,7 @@ fn one_queue_takes_everything() {
     let mut queue_selector = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
     for queues in [4, 1, 0] {
         queue_selector.set_queues(queues);
-        assert_eq!(queue_selector.is_wide(), queues > 1);
+        assert_eq!(queue_selector.is_multi_queue(), queues > 1);
     }
     queue_selector.sent(Some(7), 1, UNITS, 1);
     queue_selector.lost(None, UNITS, 1);

@@ -69,7 +69,7 @@ impl Model {
     fn write(&self) -> u64 {
         let mut at = 0;
         for value in 1..=SENT {
-            if at - given_back(self) < PLACES {
+            if at - released(self) < PLACES {
                 self.place(at).store(value, Ordering::Relaxed);
                 at += 1;
                 if publish(self, at) {

@@ -14,7 +14,7 @@ use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
 
 /// Removes the backends of a device. Missing backends are no error.
 pub(super) async fn remove(qmp: &Qmp, device: Device) {
-    let id = device.host_end();
+    let id = device.backend_id();
     let commands: &[&str] = match device {
         Device::Disk(_) => &["chardev-remove"],
         // `netdev_del` also removes the chardev, if the netdev has one.
@@ -32,17 +32,17 @@ pub(super) async fn remove(qmp: &Qmp, device: Device) {
 /// reconnect to the datapath once a second for ever.
 ///
 /// No plug may run meanwhile, because its backends exist before its device.
-pub(super) async fn remove_left(qmp: &Qmp) -> Result<(), QemuError> {
+pub(super) async fn remove_orphans(qmp: &Qmp) -> Result<(), QemuError> {
     let list = qmp.execute("query-chardev", Value::Null, FOREVER).await?;
     let names = list.as_array().into_iter().flatten();
     let names = names.filter_map(|one| one.get("label").and_then(Value::as_str));
-    let ends: BTreeSet<_> = names.filter_map(Device::of_host_end).collect();
+    let ends: BTreeSet<_> = names.filter_map(Device::parse_backend_id).collect();
     if ends.is_empty() {
         return Ok(());
     }
     let devices: BTreeSet<_> = Domain::devices_by(qmp, FOREVER).await?.into_iter().collect();
     for left in ends.difference(&devices) {
-        tracing::info!(id = left.host_end(), "its guest has let go of the device unseen");
+        tracing::info!(id = left.backend_id(), "its guest has let go of the device unseen");
         remove(qmp, *left).await;
     }
     Ok(())

@@ -124,7 +124,7 @@ fn start(
     let failed = |source| os("making", dir.path(), source);
     dir.make().map_err(failed)?;
     let record = DomainRecord::new(domid, spec.vcpus);
-    dir.keep(&record).map_err(failed)?;
+    dir.register(&record).map_err(failed)?;
     let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent());
     let detached_process =
         DetachedProcess { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
@@ -134,7 +134,7 @@ fn start(
     // The daemon must wait for its child. After the daemon's end, init does.
     tokio::spawn(reap(child));
     let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
-    Ok(qemu.domains.keep(held))
+    Ok(qemu.domains.register(held))
 }
 
 /// Spawns the process. The parent keeps no copy of the inherited descriptors.

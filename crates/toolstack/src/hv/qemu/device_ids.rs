@@ -43,12 +43,12 @@ impl Device {
 
     /// Returns the id of the device's backends: the chardev to its datapath, and the netdev of an
     /// interface.
-    pub(super) fn host_end(self) -> String {
+    pub(super) fn backend_id(self) -> String {
         format!("{HOST}{}", self.id())
     }
 
     /// Parses the id of a backend.
-    pub(super) fn of_host_end(name: &str) -> Option<Self> {
+    pub(super) fn parse_backend_id(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(HOST)?)
     }
 
@@ -73,9 +73,9 @@ mod tests {
             assert_eq!(Device::parse(&device.id()), Some(device));
             let path = format!("/machine/peripheral/{}", device.id());
             assert_eq!(Device::parse(&path), Some(device));
-            assert_eq!(Device::parse(&device.host_end()), None);
-            assert_eq!(Device::of_host_end(&device.host_end()), Some(device));
-            assert_eq!(Device::of_host_end(&device.id()), None);
+            assert_eq!(Device::parse(&device.backend_id()), None);
+            assert_eq!(Device::parse_backend_id(&device.backend_id()), Some(device));
+            assert_eq!(Device::parse_backend_id(&device.id()), None);
         }
         for other in ["br0", "agent", "disk-", "disk-x", ""] {
             assert_eq!(Device::parse(other), None, "{other}");

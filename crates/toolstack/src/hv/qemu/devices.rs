@@ -151,7 +151,7 @@ async fn deleted(qmp: &Qmp, events: &mut Receiver<Event>, device: Device) -> Res
 fn chardev(device: Device, socket: &Path) -> Value {
     let addr = json!({ "type": "unix", "data": { "path": socket.to_string_lossy() } });
     let data = json!({ "addr": addr, "server": false, "reconnect": RECONNECT_SECONDS });
-    json!({ "id": device.host_end(), "backend": { "type": "socket", "data": data } })
+    json!({ "id": device.backend_id(), "backend": { "type": "socket", "data": data } })
 }
 
 fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
@@ -159,14 +159,14 @@ fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
     let place = pci::disk(disk.userdevice).ok_or_else(|| no_place("disk", disk.userdevice))?;
     let queues = disk.queues.min(place.most_queues).min(vcpus).max(1);
     let mut arguments = placed("vhost-user-blk-pci", device, place.pci_slot, disk.boot_index);
-    arguments.insert("chardev".into(), device.host_end().into());
+    arguments.insert("chardev".into(), device.backend_id().into());
     arguments.insert("num-queues".into(), queues.into());
     arguments.extend(place.vectors.map(|vectors| ("vectors".to_owned(), vectors.into())));
     Ok(Value::Object(arguments))
 }
 
 fn netdev(device: Device, queues: u16) -> Value {
-    let end = device.host_end();
+    let end = device.backend_id();
     json!({ "type": "vhost-user", "id": end, "chardev": end, "queues": queues })
 }
 
@@ -176,7 +176,7 @@ fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     let device = Device::Nic(nic.vif);
     let pci_slot = pci::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
     let mut arguments = placed("virtio-net-pci", device, pci_slot, nic.boot_index);
-    arguments.insert("netdev".into(), device.host_end().into());
+    arguments.insert("netdev".into(), device.backend_id().into());
     arguments.insert("mac".into(), nic.mac.as_str().into());
     arguments.insert("mq".into(), (nic.queues > 1).into());
     // One vector for each queue, one for configuration changes and one for the control queue.

@@ -65,7 +65,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
             Err(error) => {
                 tracing::warn!(%vm, %error, "a machine cannot be looked at");
                 domain_info.push(DomainInfo {
-                    run: Some(RunState::Silent),
+                    run: Some(RunState::Unresponsive),
                     ..remains(&RunDir::of(run, vm), vm)
                 });
             }
@@ -103,7 +103,7 @@ async fn look(watched_domain: &WatchedDomain) -> DomainInfo {
         domain_info.run = None;
     } else if let Err(error) = looked {
         tracing::warn!(vm = %domain.vm, %error, "a machine's emulator does not answer");
-        domain_info.run = Some(RunState::Silent);
+        domain_info.run = Some(RunState::Unresponsive);
     }
     domain_info
 }
@@ -139,7 +139,7 @@ mod tests {
         let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
         let domain_info = all(&qemu).await.unwrap();
         let shown: Vec<_> = domain_info.iter().map(|one| (one.vm, one.run)).collect();
-        assert_eq!(shown, [(dark, Some(RunState::Silent)), (gone, None)]);
+        assert_eq!(shown, [(dark, Some(RunState::Unresponsive)), (gone, None)]);
         assert!(one(&qemu, dark).await.is_err(), "a call for it alone says what is wrong");
     }
 }

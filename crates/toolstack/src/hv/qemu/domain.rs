@@ -256,7 +256,7 @@ fn run_state(status: &str, is_reset: impl FnOnce() -> bool) -> RunState {
         "shutdown" => RunState::Ended(DomainExit::PoweredOff),
         // `internal-error`: the accelerator cannot emulate what the CPU did.
         "guest-panicked" | "internal-error" => RunState::Ended(DomainExit::Panicked),
-        "prelaunch" => RunState::Fresh,
+        "prelaunch" => RunState::Created,
         _ => RunState::Paused,
     }
 }
@@ -283,7 +283,7 @@ mod tests {
     fn states_of_qemu_are_states_of_a_machine() {
         let table = [
             ("running", RunState::Running),
-            ("prelaunch", RunState::Fresh),
+            ("prelaunch", RunState::Created),
             ("paused", RunState::Paused),
             ("io-error", RunState::Paused),
             ("shutdown", RunState::Ended(DomainExit::PoweredOff)),

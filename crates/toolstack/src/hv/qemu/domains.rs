@@ -54,11 +54,11 @@ impl Domains {
     }
 
     /// Registers a created domain and watches it.
-    pub(super) fn keep(&self, domain: Domain) -> Arc<WatchedDomain> {
-        self.hold(domain, true)
+    pub(super) fn register(&self, domain: Domain) -> Arc<WatchedDomain> {
+        self.watch_domain(domain, true)
     }
 
-    fn hold(&self, domain: Domain, new: bool) -> Arc<WatchedDomain> {
+    fn watch_domain(&self, domain: Domain, new: bool) -> Arc<WatchedDomain> {
         let (vm, domain) = (domain.vm, Arc::new(domain));
         let watching = watch::watch(Arc::clone(&domain), new, self.happened.clone());
         let _watching = AbortOnDrop(tokio::spawn(watching));
@@ -96,7 +96,7 @@ impl Domains {
         match discovery::adopt(&self.run, vm).await {
             Ok(found) => Ok(found.map(|domain| {
                 group::place(self.tree.as_ref(), &domain);
-                self.hold(domain, false)
+                self.watch_domain(domain, false)
             })),
             Err(error) => {
                 self.look_again(vm);
@@ -159,7 +159,7 @@ mod tests {
         let vm = VmId(Uuid::from_random([1; 16]));
         let dir = RunDir::of(run.path(), vm);
         dir.make().unwrap();
-        dir.keep(&DomainRecord::new(Domid(7), 1)).unwrap();
+        dir.register(&DomainRecord::new(Domid(7), 1)).unwrap();
         let qemu = QemuHypervisor::new(Settings::usual("/nonexistent".into(), run.path().into()));
         (run, qemu, dir, vm)
     }
@@ -177,7 +177,7 @@ mod tests {
     async fn one_that_ends_before_it_can_be_looked_at_is_told() {
         let (_run, qemu, dir, vm) = dark();
         let held = dir.lock().unwrap();
-        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Silent));
+        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Unresponsive));
         drop(held);
         is_told_killed(&qemu, vm).await;
         // There is no process to watch.
@@ -190,7 +190,7 @@ mod tests {
         let mut command = Command::new("sleep");
         let mut child = command.arg("1000").stderr(dir.lock().unwrap()).spawn().unwrap();
         drop(command);
-        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Silent));
+        assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Unresponsive));
         assert!(qemu.domains.known(vm).is_none());
         std::fs::write(dir.pid_file(), child.id().to_string()).unwrap();
         let seen = async {

@@ -31,7 +31,7 @@ pub(super) async fn once(domain: &Domain, what: GuestRequest) -> Result<(), HvEr
 
 async fn ask(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
     let qmp = domain.qmp_within(ANSWER_WITHIN).await?;
-    if domain.state_by(&qmp, ANSWER_WITHIN).await? == RunState::Fresh {
+    if domain.state_by(&qmp, ANSWER_WITHIN).await? == RunState::Created {
         return Err(not_begun());
     }
     if Domain::agent_listens_by(&qmp, ANSWER_WITHIN).await? {

@@ -125,8 +125,8 @@ impl QemuHypervisor {
                 let why = format!("its guest has ended ({exit:?}); it needs a new domain");
                 return Err(HvError::Refused { what: "letting the machine run".into(), why });
             }
-            RunState::Fresh => start_anew(domain).await?,
-            RunState::Paused | RunState::Silent => {}
+            RunState::Created => start_anew(domain).await?,
+            RunState::Paused | RunState::Unresponsive => {}
         }
         domain.execute("cont", Value::Null).await.map(drop)
     }

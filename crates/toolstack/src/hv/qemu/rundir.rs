@@ -125,7 +125,7 @@ impl RunDir {
         }
     }
 
-    pub(super) fn keep(&self, record: &DomainRecord) -> io::Result<()> {
+    pub(super) fn register(&self, record: &DomainRecord) -> io::Result<()> {
         // Replace the file atomically.
         let temporary = self.0.join("domain.json.tmp");
         let mut file = File::create(&temporary)?;
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(RunDir::list(run.path()).unwrap(), [VmId(Uuid::default())]);
         assert_eq!(dir.kept(), None);
         let record = DomainRecord::new(Domid(7), 2);
-        dir.keep(&record).unwrap();
+        dir.register(&record).unwrap();
         assert_eq!(dir.kept(), Some(record));
         fs::write(dir.record(), "{").unwrap();
         assert_eq!(dir.kept(), None);

@@ -37,7 +37,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
     loop {
         tokio::select! {
             () = domain.process.gone() => break,
-            () = one_link(&domain, is_new, &out) => domain.linked(QmpLink::Coming),
+            () = run_connection(&domain, is_new, &out) => domain.linked(QmpLink::Coming),
         }
         is_new = false;
         // An exiting process closes its connection first.
@@ -50,10 +50,10 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
 }
 
 /// Handles one connection from start to end.
-async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
+async fn run_connection(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
-    if !is_new && let Err(error) = backends::remove_left(&qmp).await {
+    if !is_new && let Err(error) = backends::remove_orphans(&qmp).await {
         tracing::debug!(vm = %domain.vm, %error, "what devices left behind stays");
     }
     domain.linked(QmpLink::Up(Arc::clone(&qmp)));
@@ -98,7 +98,7 @@ async fn follow(
             () = qmp.closed() => return,
         };
         match event {
-            Ok(event) => heed(domain, qmp, &event, out).await,
+            Ok(event) => handle_event(domain, qmp, &event, out).await,
             Err(RecvError::Lagged(_)) => {
                 catch_up(domain, qmp, out).await;
                 may_have_left(domain, out).await;
@@ -122,12 +122,12 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
 async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
         Ok(RunState::Ended(exit)) => domain.end(exit, out).await,
-        Ok(RunState::Running | RunState::Fresh | RunState::Paused | RunState::Silent) => {}
+        Ok(RunState::Running | RunState::Created | RunState::Paused | RunState::Unresponsive) => {}
         Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
     }
 }
 
-async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<DomainEvent>) {
+async fn handle_event(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<DomainEvent>) {
     let text = |name: &str| event.data.get(name).and_then(Value::as_str);
     let is = |name: &str| event.data.get(name) == Some(&Value::Bool(true));
     match event.name.as_str() {

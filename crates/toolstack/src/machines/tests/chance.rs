@@ -55,7 +55,7 @@ fn op(of: u16) -> impl Strategy<Value = MachineOp> {
         1 => Just(MachineOp::VifUnplug(vif)),
         1 => Just(MachineOp::AfterExit(DomainExit::PoweredOff)),
         1 => Just(MachineOp::Reset),
-        1 => Just(MachineOp::Settle),
+        1 => Just(MachineOp::Reconcile),
     ]
 }
 
@@ -145,7 +145,7 @@ async fn at_the_end(host: &Host) {
     for of in 0..MACHINES {
         // The medium to insert may have been recorded as ejected.
         let full = full(of);
-        host.works(vm(of), MachineOp::Settle).await;
+        host.works(vm(of), MachineOp::Reconcile).await;
         host.assert_true(vm(of));
         host.change(vm(of), |machine| machine.disks[2].source = full.disks[2].source.clone());
         if host.recorded(vm(of)).power != model::vm::PowerState::Halted {
@@ -155,7 +155,7 @@ async fn at_the_end(host: &Host) {
         assert!(host.is_whole(vm(of)));
         host.assert_true(vm(of));
         let domain = host.machines.domain(vm(of));
-        assert!(matches!(domain, DomainState::There { run: RunState::Running, .. }));
+        assert!(matches!(domain, DomainState::Present { run: RunState::Running, .. }));
         host.works(vm(of), MachineOp::HardShutdown).await;
     }
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
@@ -174,7 +174,7 @@ fn settles(acts: &[Act], chances: &[u8]) {
             let host = Host::again(Arc::clone(&sim), Arc::clone(&paper)).await;
             fates(&host, chances.to_vec());
             for of in 0..MACHINES {
-                drop(host.machines.run(vm(of), MachineOp::Settle, OpHooks::plain()));
+                drop(host.machines.run(vm(of), MachineOp::Reconcile, OpHooks::plain()));
             }
             let played = play(&host, rest).await;
             if played == rest.len() {

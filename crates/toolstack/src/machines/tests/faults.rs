@@ -18,10 +18,10 @@ async fn calls(case: &Case) -> std::ops::Range<u64> {
 /// Checks that a machine reconciles, that a second reconciliation changes nothing, and that the
 /// machine works.
 async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
-    host.works(vm, MachineOp::Settle).await;
+    host.works(vm, MachineOp::Reconcile).await;
     host.assert_true(vm);
     let (before, calls) = (host.recorded(vm), host.sim.marks().calls);
-    host.works(vm, MachineOp::Settle).await;
+    host.works(vm, MachineOp::Reconcile).await;
     assert_eq!((host.recorded(vm), host.sim.marks().calls), (before, calls));
     case.refill(host, vm);
     host.assert_works(vm).await;
@@ -107,7 +107,7 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
         assert!(matches!(start.await, Err(OpError::Cancelled)));
         let before = host.sim.marks().calls;
         assert!(before < 100, "{before} calls, and all disks take 200 on the way up alone");
-        host.works(vm(0), MachineOp::Settle).await;
+        host.works(vm(0), MachineOp::Reconcile).await;
         host.assert_true(vm(0));
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     });

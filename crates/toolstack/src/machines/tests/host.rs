@@ -202,8 +202,8 @@ impl Host {
         let expected = match machine_record.power {
             PowerState::Halted => None,
             PowerState::Paused => {
-                let fresh = seen.is_some_and(|(run, _)| run == Some(RunState::Fresh));
-                Some((Some(if fresh { RunState::Fresh } else { RunState::Paused }), domid))
+                let fresh = seen.is_some_and(|(run, _)| run == Some(RunState::Created));
+                Some((Some(if fresh { RunState::Created } else { RunState::Paused }), domid))
             }
             PowerState::Running => Some((Some(RunState::Running), domid)),
             PowerState::Suspended => panic!("nobody suspends"),
@@ -258,7 +258,7 @@ impl Host {
         assert!(self.is_whole(vm), "{:?}", self.recorded(vm));
         assert!(matches!(
             self.machines.domain(vm),
-            DomainState::There { run: RunState::Running, .. }
+            DomainState::Present { run: RunState::Running, .. }
         ));
         self.works(vm, MachineOp::HardShutdown).await;
         self.assert_true(vm);

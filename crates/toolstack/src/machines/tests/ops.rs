@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         (&[Start, Ends(DomainExit::Killed)], MachineOp::AfterExit(DomainExit::Killed)),
         (&[Start], MachineOp::Reset),
         (&[StartPaused, Ends(DomainExit::Panicked)], MachineOp::Reset),
-        (&[Start, Ends(DomainExit::PoweredOff)], MachineOp::Settle),
+        (&[Start, Ends(DomainExit::PoweredOff)], MachineOp::Reconcile),
     ];
     cases.iter().map(|(before, op)| Case { before, op: *op }).collect()
 }

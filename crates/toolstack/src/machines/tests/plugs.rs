@@ -117,10 +117,10 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
     let refused = host.run(vm(0), out).await.unwrap_err();
     assert!(matches!(refused, OpError::Refused(Refusal::NotAllowed(_))), "{refused:?}");
     assert!(began.elapsed() < ms(10_000), "{:?}", began.elapsed());
-    host.works(vm(0), MachineOp::Settle).await;
+    host.works(vm(0), MachineOp::Reconcile).await;
     assert_eq!(host.recorded(vm(0)), before, "nobody knows better");
     let seen = host.machines.domain(vm(0));
-    assert!(matches!(seen, DomainState::There { run: RunState::Silent, .. }), "{seen:?}");
+    assert!(matches!(seen, DomainState::Present { run: RunState::Unresponsive, .. }), "{seen:?}");
     host.works(vm(0), MachineOp::HardShutdown).await;
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     host.sim.rule(|_| SimBehaviour::default());

@@ -226,7 +226,7 @@ async fn a_guests_own_end_is_followed_once() {
     host.works(vm(0), MachineOp::AfterExit(exit)).await;
     host.assert_true(vm(0));
     let there = host.machines.domain(vm(0));
-    let DomainState::There { domid: next, run: RunState::Running } = there else {
+    let DomainState::Present { domid: next, run: RunState::Running } = there else {
         panic!("{there:?}")
     };
     assert!(next > domid);
@@ -301,7 +301,7 @@ async fn numbers_of_domains_are_not_used_again() {
     let mut last = Domid(0);
     for op in [MachineOp::HardReboot, MachineOp::CleanReboot, MachineOp::HardReboot] {
         host.works(vm(0), op).await;
-        let DomainState::There { domid, .. } = host.machines.domain(vm(0)) else { panic!() };
+        let DomainState::Present { domid, .. } = host.machines.domain(vm(0)) else { panic!() };
         assert!(domid > last);
         last = domid;
     }

@@ -49,7 +49,7 @@ fn whatever_is_cut_off_settles() {
                 sim.rule(|_| SimBehaviour::default());
                 life(async {
                     let host = Host::again(sim, paper).await;
-                    host.works(vm, MachineOp::Settle).await;
+                    host.works(vm, MachineOp::Reconcile).await;
                     if host.recorded(vm).power == model::vm::PowerState::Halted {
                         let left = host.sim.leftovers();
                         assert!(left.is_empty(), "{case:?} {number} {sim_result:?}: {left:?}");
@@ -75,7 +75,7 @@ fn a_guest_runs_through_a_restart() {
         let before = sim.marks().calls;
         let host = Host::again(sim, paper).await;
         host.assert_true(vm(0));
-        host.works(vm(0), MachineOp::Settle).await;
+        host.works(vm(0), MachineOp::Reconcile).await;
         assert_eq!(host.sim.marks().calls, before, "there is nothing to settle");
         // Domain ids continue.
         let first = host.paper.0.lock().unwrap()[&vm(0)].1.unwrap();
@@ -118,7 +118,7 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
         life(async {
             let host = Host::again(sim, paper).await;
             for of in [vm(0), vm(1)] {
-                host.works(of, MachineOp::Settle).await;
+                host.works(of, MachineOp::Reconcile).await;
                 host.assert_true(of);
             }
             let runs = call_kind == CallKind::Attach;

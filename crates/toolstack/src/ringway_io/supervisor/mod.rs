@@ -52,7 +52,7 @@ pub(super) struct Supervisor<T> {
     watched: Mutex<WatchedProcess>,
     pub(super) keyed_locks: KeyedLocks,
     /// True while failed attaches are being retried.
-    insists: AtomicBool,
+    retrying: AtomicBool,
 }
 
 /// Process whose exit is watched.
@@ -88,7 +88,7 @@ impl<T: ServedDevice> Supervisor<T> {
             turn,
             watched,
             keyed_locks,
-            insists,
+            retrying: insists,
         }))
     }
 

@@ -60,8 +60,8 @@ impl<T: ServedDevice> Supervisor<T> {
 
     /// Attaches the missing devices. A failed attach is retried in the background.
     pub(super) async fn reattach(self: &Arc<Self>, served: &BTreeSet<String>) {
-        if !self.attach_missing(served).await && !self.insists.swap(true, Ordering::Relaxed) {
-            tokio::spawn(insist(Arc::downgrade(self)));
+        if !self.attach_missing(served).await && !self.retrying.swap(true, Ordering::Relaxed) {
+            tokio::spawn(retry_attaches(Arc::downgrade(self)));
         }
     }
 
@@ -70,7 +70,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let mut known: BTreeSet<String> =
             self.specs().all().map(|spec| spec.id().to_owned()).collect();
         // A device whose attach is running gets its specification just after the answer.
-        known.extend(self.keyed_locks.busy());
+        known.extend(self.keyed_locks.locked_keys());
         let mut tasks = JoinSet::new();
         for id in known.into_iter().filter(|id| !served.contains(id)) {
             let supervisor = Arc::clone(self);
@@ -152,15 +152,15 @@ async fn replace<T: ServedDevice>(supervisor: Weak<Supervisor<T>>, pid: u32) {
 }
 
 /// Retries failed attaches until all succeed. No event announces when they can.
-async fn insist<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
+async fn retry_attaches<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(supervisor) = supervisor.upgrade() else { return };
         // Reset the flag before the check: a later failure starts a new retry.
-        supervisor.insists.store(false, Ordering::Relaxed);
-        if supervisor.is_restored().await || supervisor.insists.swap(true, Ordering::Relaxed) {
+        supervisor.retrying.store(false, Ordering::Relaxed);
+        if supervisor.is_restored().await || supervisor.retrying.swap(true, Ordering::Relaxed) {
             return;
         }
     }

@@ -63,7 +63,7 @@ impl RedbStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if !path.exists() {
             file::create(path, tables::begin)
-                .map_err(|state_file_error| told(path, "create", state_file_error))?;
+                .map_err(|state_file_error| to_store_error(path, "create", state_file_error))?;
         }
         file::wait_lock_released(path);
         Self::with_opener(path, Box::new(file::open))
@@ -88,8 +88,8 @@ impl RedbStore {
             let head = tables::head(&database)?;
             Ok((database, head))
         });
-        let (database, head) =
-            opened.map_err(|state_file_error| told(&self.path, "open", state_file_error))?;
+        let (database, head) = opened
+            .map_err(|state_file_error| to_store_error(&self.path, "open", state_file_error))?;
         if head.schema > SCHEMA {
             return Err(StoreError::Newer { path: self.path.clone(), found: head.schema });
         }
@@ -130,7 +130,7 @@ impl Store for RedbStore {
         let read = guarded(|| tables::rows(database, &head));
         let rows = read.map_err(|state_file_error| {
             self.close();
-            told(&self.path, "read", state_file_error)
+            to_store_error(&self.path, "read", state_file_error)
         })?;
         let Head { schema, generation, ceiling, clean, .. } = head;
         Ok(Contents { schema, generation, ceiling, clean, rows })
@@ -160,7 +160,7 @@ impl RedbStore {
             }
             Err(state_file_error) => {
                 self.close();
-                let error = told(&self.path, "write", state_file_error);
+                let error = to_store_error(&self.path, "write", state_file_error);
                 // If the file cannot be opened now, the next batch tries again.
                 match self.ready() {
                     Err(unsure @ StoreError::Unsure { .. }) => Err(unsure),
@@ -184,7 +184,11 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Translates an error for the administrator.
-fn told(path: &Path, doing: &'static str, state_file_error: StateFileError) -> StoreError {
+fn to_store_error(
+    path: &Path,
+    doing: &'static str,
+    state_file_error: StateFileError,
+) -> StoreError {
     let path = path.to_owned();
     let damaged = |what: String| StoreError::Damaged { path: path.clone(), what };
     match state_file_error {

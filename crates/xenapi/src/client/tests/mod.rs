@@ -233,9 +233,9 @@ fn servers_of_something_else() {
     let error = told(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     assert!(matches!(error, ClientError::Http { status: 404, .. }), "{error:?}");
     let error = told(b"SSH-2.0-OpenSSH\r\n");
-    assert!(matches!(error, ClientError::Nonsense { .. }), "{error:?}");
+    assert!(matches!(error, ClientError::InvalidResponse { .. }), "{error:?}");
     let error = told(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
-    assert!(matches!(error, ClientError::Nonsense { .. }), "{error:?}");
+    assert!(matches!(error, ClientError::InvalidResponse { .. }), "{error:?}");
     // A valid response, but of another type than the method's result.
     let body = br#"{"jsonrpc":"2.0","result":7,"id":1}"#;
     assert_eq!(body.len(), 35);
@@ -250,10 +250,10 @@ fn servers_of_something_else() {
 #[test]
 fn nobody_there_is_told_with_what_to_do() {
     let error = Client::unix("/nonexistent/s").unwrap_err();
-    assert!(matches!(error, ClientError::NotThere { .. }), "{error:?}");
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
     assert!(error.to_string().contains("/nonexistent/s: is ringwayd running"), "{error}");
     let long = format!("/{}", "s".repeat(200));
-    assert!(matches!(Client::unix(long), Err(ClientError::NotThere { .. })));
+    assert!(matches!(Client::unix(long), Err(ClientError::Unreachable { .. })));
 }
 
 #[test]

@@ -26,14 +26,14 @@ fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
         uptime_seconds,
         ports: Vec::new(),
         reactors,
-        reactors_why: None,
+        reactors_reason: None,
         queues_moved: 0,
         disks,
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
-        began: None,
+        start: None,
     }
 }
 
@@ -60,8 +60,14 @@ fn a_first_sample_and_one_of_another_process_have_no_rates() {
 fn a_disk_that_is_not_served_is_not_shown_as_polled() {
     let shown = |reason, armed| {
         let mut now = sample(12.0, [0, 0], 0.0);
-        let queues =
-            QueuePolling { armed, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 };
+        let queues = QueuePolling {
+            polling: armed,
+            reason,
+            hits: 0,
+            misses: 0,
+            poll_seconds: 0.0,
+            saved_wakeup_us: 0.0,
+        };
         let (set, refused) = (EffectivePolling::default(), PollRefusals::default());
         now.disks[0].polling = Some(PollStats { set, queues, refused });
         rows(None, &now, "")[0].polled

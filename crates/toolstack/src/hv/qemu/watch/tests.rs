@@ -172,13 +172,13 @@ async fn what_a_device_left_behind_goes_before_anybody_is_served() {
     let [stays, left, drive] = [1, 2, 3].map(|number| Uuid::from_random([number; 16]));
     let [stays, left] = [Device::Disk(VbdId(stays)), Device::Nic(VifId(left))];
     let drive = Device::Drive(VbdId(drive));
-    let labels = ["agent".into(), stays.host_end(), left.host_end()];
+    let labels = ["agent".into(), stays.backend_id(), left.backend_id()];
     talk.give(json!(labels.map(|label| json!({ "label": label })))).await;
     talk.give(json!([stays, drive].map(|device| json!({ "name": device.id() })))).await;
     for expected in ["netdev_del", "chardev-remove"] {
         let command = talk.give(json!({})).await;
         assert_eq!(command["execute"], expected);
-        assert_eq!(command["arguments"]["id"], left.host_end());
+        assert_eq!(command["arguments"]["id"], left.backend_id());
     }
     let asked = fake.domain.execute("stop", Value::Null);
     let (asked, ()) = tokio::join!(asked, talk.answer("running", "stop"));

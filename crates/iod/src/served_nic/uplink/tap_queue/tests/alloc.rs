@@ -12,7 +12,7 @@ use net::port::{PortId, PortPolicy};
 use net::switch::{LearntStation, NetworkId, NetworkPolicy};
 use nic::{Fabric, HostQueue, RunningQueue};
 use reactor::Reactor;
-use testkit::callgrind::{self, is_dear};
+use testkit::callgrind::{self, allocates_or_locks};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
@@ -188,7 +188,7 @@ fn run(frames: u64) -> ! {
         move |context: &mut Context<'_>, hub| make(context, hub, port_incarnation, fd, uplink_exit);
     let queue =
         HostQueue::new(&fabric, reactor.handle(), port_incarnation, 0, Some(kick), make).unwrap();
-    queue.with(|tap_reader: &mut TapReader, _| tap_reader.go_on()).unwrap();
+    queue.with(|tap_reader: &mut TapReader, _| tap_reader.unquiesce()).unwrap();
     let go = move |context: &mut Context<'_>| {
         context.with_poller(ends, |ends: &mut Ends, _| ends.fabric = Some(fabric)).unwrap();
     };
@@ -213,7 +213,7 @@ fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
     const MORE: u64 = 3 * SHORT;
     let load = "served_nic::uplink::tap_queue::tests::alloc::load";
     let [short, long] = [SHORT, SHORT + MORE].map(|frames| frames.to_string());
-    let mut grown = callgrind::grown(load, &short, &long).unwrap();
+    let mut grown = callgrind::extra_calls(load, &short, &long).unwrap();
     // Rare calls are not calls for each frame.
     grown.retain(|_, count| *count > 8 && *count * 64 > MORE);
     // Frames of both directions are forwarded, and those to the host are accepted.
@@ -223,6 +223,6 @@ fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
         let seen = grown.iter().find(|(name, _)| name.contains(step));
         assert!(seen.is_some_and(|(_, count)| *count >= times), "{step} not seen: {grown:?}");
     }
-    grown.retain(|name, _| is_dear(name));
+    grown.retain(|name, _| allocates_or_locks(name));
     assert!(grown.is_empty(), "{grown:#?}");
 }

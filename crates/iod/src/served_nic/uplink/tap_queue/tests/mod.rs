@@ -49,7 +49,7 @@ fn what_the_kernel_cannot_hand_over_is_counted() {
         move |context: &mut Context<'_>, hub| make(context, hub, port_incarnation, fd, uplink_exit);
     let queue =
         HostQueue::new(&fabric, reactor.handle(), port_incarnation, 0, Some(kick), make).unwrap();
-    queue.with(|tap_reader: &mut TapReader, _| tap_reader.go_on()).unwrap();
+    queue.with(|tap_reader: &mut TapReader, _| tap_reader.unquiesce()).unwrap();
     // The frame after the error arrives, and is dropped because it has no room for a header.
     far.send(&[0; 4]).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
