@@ -233,6 +233,9 @@ fn declared(name: &str, dir: &Path) -> bool {
         .filter(|path| path.is_file())
         .collect();
     candidates.push(dir.with_extension("rs"));
+    // Programs beside a module that they share name its path.
+    let beside = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    candidates.extend(beside.map(|path| path.join("main.rs")).filter(|path| path.is_file()));
     candidates
         .iter()
         .any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(&needle)))
@@ -280,4 +283,86 @@ fn the_layers_have_no_circle() {
         }
         assert!(seen.len() > before, "circle among {:?}", house.keys().collect::<Vec<_>>());
     }
+}
+
+/// Names that docs/glossary.md and the crates have replaced by the field's words.
+const RETIRED: [&str; 28] = [
+    "Told",
+    "Lodger",
+    "Muster",
+    "undead",
+    "Undead",
+    "Heir",
+    "Unsaid",
+    "Whereabouts",
+    "Participle",
+    "Zombie",
+    "Teller",
+    "Workshop",
+    "Owes",
+    "LeftBehind",
+    "LeftWait",
+    "NoRoom",
+    "DomainSeen",
+    "BeganHow",
+    "StillNic",
+    "TakenNic",
+    "HeldNic",
+    "WrittenNic",
+    "FrontArg",
+    "TakenVolume",
+    "CarrierId",
+    "HoldError",
+    "StopEnd",
+    "QuietEnd",
+];
+
+/// This file, which names them.
+const RULES: &str = "workspace_rules.rs";
+
+#[test]
+fn retired_names_do_not_come_back() {
+    let mut found = Vec::new();
+    for (path, text) in all_sources() {
+        if path.ends_with(RULES) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let mut words = line.split(|c: char| !c.is_alphanumeric());
+            if let Some(word) = words.find(|word| RETIRED.contains(word)) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "see docs/glossary.md for the field's word: {found:#?}");
+}
+
+/// First words of a doc comment that name no subject.
+const NO_SUBJECT: [&str; 10] = [
+    "What", "Whatever", "Who", "Whoever", "Somebody", "Nobody", "Anybody", "By which", "The same",
+    "One that",
+];
+
+#[test]
+fn public_items_name_their_subject() {
+    let mut found = Vec::new();
+    for (path, text) in all_sources() {
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        let mut first = None;
+        for (number, line) in lines.iter().enumerate() {
+            if let Some(doc) = line.strip_prefix("///") {
+                first = first.or(Some((number, doc.trim())));
+            } else if !line.starts_with("#[") {
+                if let Some((number, doc)) = first.take()
+                    && line.starts_with("pub ")
+                    && NO_SUBJECT.iter().any(|word| {
+                        doc.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', ',']))
+                    })
+                {
+                    found.push(format!("{}:{}: {doc}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "a doc comment says what the item is or does: {found:#?}");
 }

@@ -26,7 +26,7 @@ pub(crate) enum XeError {
     /// The server refuses the command, or the connection failed.
     Server(ClientError),
     /// The server refuses the command, with the text to print.
-    Told(String),
+    Explained(String),
     /// The command failed on some of several objects: UUID and reason of each.
     Several(Vec<(String, String)>),
 }
@@ -66,7 +66,7 @@ impl XeError {
     /// Converts a refusal of the API to text. Asks the server for the names of the objects.
     pub(crate) fn explained(self, xe: &mut XeSession) -> Self {
         match self {
-            Self::Server(ClientError::Api(error)) => Self::Told(told(&error, xe)),
+            Self::Server(ClientError::Api(error)) => Self::Explained(told(&error, xe)),
             other => other,
         }
     }
@@ -79,7 +79,7 @@ impl XeError {
             Self::NotAdmitted => format!("Authentication failed\n{SEE_HELP}"),
             Self::Refused(why) => format!("Error: {why}\n"),
             Self::Server(error) => format!("Error: {}\n", chain(error)),
-            Self::Told(text) => text.clone(),
+            Self::Explained(text) => text.clone(),
             Self::Several(all) => all.iter().map(failed).collect(),
         }
     }

@@ -187,8 +187,9 @@ fn targets_and_tests_that_are_named_exist() {
                 }
             }
             if let (Some(package), Some(test)) = (after("-p"), after("--test")) {
-                let file = root().join(format!("crates/{package}/tests/{test}.rs"));
-                assert!(file.is_file(), "{part}: there is no {}", file.display());
+                let tests = root().join(format!("crates/{package}/tests"));
+                let forms = [format!("{test}.rs"), format!("{test}/main.rs")];
+                assert!(forms.iter().any(|form| tests.join(form).is_file()), "{part}: no {test}");
                 found += 1;
             }
         }

@@ -94,7 +94,7 @@ pub(super) fn add(tables: &mut Tables, asked: bool, generation: u64, undo: &[Und
     for done in undo {
         let stays = match done {
             Undo::Set(field, ..) => !is_volatile(field.class(), field.at()),
-            Undo::Told(..) => false,
+            Undo::Touched(..) => false,
             _ => true,
         };
         let Some((class, uuid)) = row(tables, done) else { continue };

@@ -43,7 +43,7 @@ impl Rollback {
                 Undo::Set(field, reference, was) => all.set(tables, field, reference, was),
                 Undo::Destroyed(object) => all.destroyed.push(object),
                 // Derived sets follow from the reference fields.
-                Undo::Joined(..) | Undo::Left(..) | Undo::Told(..) => {}
+                Undo::Joined(..) | Undo::Left(..) | Undo::Touched(..) => {}
             }
         }
         all

@@ -151,7 +151,7 @@ impl<'a> Tx<'a> {
     /// `HANDLE_INVALID` if the object does not exist.
     pub fn touch(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         find(self.tables, class.name, reference)?;
-        self.undo.push(Undo::Told(class, reference.clone()));
+        self.undo.push(Undo::Touched(class, reference.clone()));
         Ok(())
     }
 

@@ -45,7 +45,7 @@ impl<'a> WriteRecord<'a> {
 pub(super) enum Undo {
     Made(&'static Class, Ref),
     /// Object was published without a change.
-    Told(&'static Class, Ref),
+    Touched(&'static Class, Ref),
     Set(FieldIx, Ref, Value),
     /// Derived set of an object gained this last member.
     Joined(FieldIx, Ref, Value),
@@ -59,7 +59,7 @@ impl Undo {
     pub(super) fn touched(&self) -> Option<WriteRecord<'_>> {
         match self {
             Self::Made(class, reference) => Some(WriteRecord::Made(class, reference)),
-            Self::Told(..) => None,
+            Self::Touched(..) => None,
             Self::Set(field, reference, was) => Some(WriteRecord::Set(*field, reference, was)),
             Self::Joined(set, holder, member) | Self::Left(set, holder, _, member) => {
                 match member {
@@ -74,7 +74,9 @@ impl Undo {
     /// Returns class and reference of the object.
     pub(super) fn object(&self) -> (&'static str, &Ref) {
         match self {
-            Self::Made(class, reference) | Self::Told(class, reference) => (class.name, reference),
+            Self::Made(class, reference) | Self::Touched(class, reference) => {
+                (class.name, reference)
+            }
             Self::Set(field, reference, _)
             | Self::Joined(field, reference, _)
             | Self::Left(field, reference, ..) => (field.class(), reference),
@@ -86,7 +88,7 @@ impl Undo {
     pub(super) fn apply(self, tables: &mut Tables) {
         match self {
             Self::Made(class, reference) => drop(tables.take(class.name, &reference)),
-            Self::Told(..) => {}
+            Self::Touched(..) => {}
             Self::Set(field, reference, was) => drop(tables.set(field, &reference, was)),
             Self::Joined(set, holder, _) => {
                 tables.members(set, &holder).and_then(Vec::pop);

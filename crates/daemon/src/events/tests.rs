@@ -32,7 +32,7 @@ fn names(names: &[&str]) -> Vec<String> {
 
 /// An answer of `event.from`.
 #[derive(Debug)]
-struct Told {
+struct EventBatch {
     token: String,
     events: Vec<Event>,
     counts: BTreeMap<String, Value>,
@@ -53,7 +53,7 @@ fn text(members: &BTreeMap<String, Value>, name: &str) -> String {
     }
 }
 
-fn read(answer: Value) -> Told {
+fn read(answer: Value) -> EventBatch {
     let Value::Map(answer) = answer else { panic!("{answer:?}") };
     let (Value::Set(events), Value::Map(counts)) =
         (&answer["events"], answer["valid_ref_counts"].clone())
@@ -74,15 +74,15 @@ fn read(answer: Value) -> Told {
             }),
         }
     };
-    Told { token: text(&answer, "token"), events: events.iter().map(event).collect(), counts }
+    EventBatch { token: text(&answer, "token"), events: events.iter().map(event).collect(), counts }
 }
 
 /// Calls `event.from` without a wait.
-fn ask(db: &Db, session: &Ref, classes: &[&str], token: &str) -> Told {
+fn ask(db: &Db, session: &Ref, classes: &[&str], token: &str) -> EventBatch {
     read(wait(from(db, session, &names(classes), token, 0.0)).unwrap())
 }
 
-impl Told {
+impl EventBatch {
     fn short(&self) -> Vec<String> {
         let short = |event: &Event| {
             assert_eq!(event.snapshot.is_none(), event.operation == "del");

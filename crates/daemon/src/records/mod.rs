@@ -55,7 +55,7 @@ impl DbRecords {
 
 impl fmt::Debug for DbRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HouseRecords").field("boot", &self.boot).finish_non_exhaustive()
+        f.debug_struct("DbRecords").field("boot", &self.boot).finish_non_exhaustive()
     }
 }
 

@@ -41,7 +41,7 @@ impl Worker {
     }
 
     /// Returns the time at which the worker counts as unkillable, if that is in the future.
-    pub(super) fn undead_at(&self) -> Option<Instant> {
+    pub(super) fn unkillable_at(&self) -> Option<Instant> {
         let at = self.dying.map(|since| since + END_DEADLINE);
         at.filter(|at| *at > Instant::now())
     }

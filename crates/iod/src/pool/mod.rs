@@ -79,7 +79,7 @@ impl PlacedQueue {
 
 impl std::fmt::Debug for PlacedQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lodger").field("label", &self.label).finish_non_exhaustive()
+        f.debug_struct("PlacedQueue").field("label", &self.label).finish_non_exhaustive()
     }
 }
 

@@ -40,6 +40,6 @@ mod stop_cont;
 mod stuck;
 mod supervise;
 mod systemd;
-mod undead;
 mod unheld;
+mod unkillable;
 mod upgrade;

@@ -75,11 +75,11 @@ fn clean_shutdown(disks: u8, on: u8) -> Plan {
 }
 
 /// Duration of a step, and whether it succeeds.
-type Told = Box<dyn Fn(StepAction) -> (Duration, bool) + Send + Sync>;
+type Script = Box<dyn Fn(StepAction) -> (Duration, bool) + Send + Sync>;
 
 /// Scripted step runner that records its calls.
 struct Doer {
-    told: Told,
+    script: Script,
     began: Instant,
     begun: Mutex<Vec<(StepAction, Duration)>>,
     ended: Mutex<Vec<StepAction>>,
@@ -100,9 +100,9 @@ impl Drop for Call<'_> {
 }
 
 impl Doer {
-    fn new(told: impl Fn(StepAction) -> (Duration, bool) + Send + Sync + 'static) -> Arc<Self> {
+    fn new(script: impl Fn(StepAction) -> (Duration, bool) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
-            told: Box::new(told),
+            script: Box::new(script),
             began: Instant::now(),
             begun: Mutex::default(),
             ended: Mutex::default(),
@@ -133,7 +133,7 @@ impl StepRunner for Doer {
         Box::pin(async move {
             self.begun.lock().unwrap().push((verb, self.began.elapsed()));
             let mut call = Call(self, false);
-            let (takes, works) = (self.told)(verb);
+            let (takes, works) = (self.script)(verb);
             sleep(takes).await;
             call.1 = true;
             self.ended.lock().unwrap().push(verb);

@@ -70,7 +70,7 @@ impl OpHooks {
 
 impl fmt::Debug for OpHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("cancel", &self.cancel).finish_non_exhaustive()
+        f.debug_struct("OpHooks").field("cancel", &self.cancel).finish_non_exhaustive()
     }
 }
 

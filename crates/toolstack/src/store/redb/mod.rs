@@ -47,7 +47,7 @@ pub struct RedbStore {
 
 impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redb").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("RedbStore").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
