@@ -57,7 +57,7 @@ impl Slices {
                 Err(error).context("the slices that the configuration requires cannot be had")
             }
             Err(error) => {
-                tracing::warn!("no CPU time is kept for control: {error}");
+                tracing::warn!("control slice unavailable: {error}");
                 without(format!("none: {error}"))
             }
         }

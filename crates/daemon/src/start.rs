@@ -96,7 +96,7 @@ async fn serve(
         () = app.persistence.wait_writer_died() => true,
     };
     if broke_off {
-        tracing::error!("nobody stores changes any more: the end begins; machines go on");
+        tracing::error!("database writer failed; shutting down, VMs keep running");
     }
     manager.stopping();
     drop(xapi_socket_link);

@@ -101,7 +101,7 @@ pub enum Refusal {
     #[error("the guest does not offer {}", .0.name())]
     LacksFeature(Feature),
     /// The guest has none of the required drivers.
-    #[error("the guest has not loaded the drivers that this needs")]
+    #[error("the required guest drivers are not loaded")]
     MissingDrivers,
     /// The device is already plugged.
     #[error("the device is attached already")]

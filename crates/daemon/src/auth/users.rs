@@ -41,7 +41,7 @@ pub enum UsersError {
     #[error(transparent)]
     Pam(#[from] PamError),
     /// A blocking task failed, which is a bug.
-    #[error("the look at the passwords broke off")]
+    #[error("password lookup task failed")]
     Broken,
 }
 

@@ -42,7 +42,7 @@ impl PersistenceWaiter {
         settled.mark_unchanged();
         while !is_so() {
             if settled.changed().await.is_err() {
-                return Err(codes::internal("nobody stores changes any more: restart the daemon"));
+                return Err(codes::internal("the database writer failed: restart the daemon"));
             }
         }
         Ok(())

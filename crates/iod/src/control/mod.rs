@@ -128,7 +128,7 @@ impl ControlServer {
         while let Some(accept_permit) = self.gate.enter() {
             while let Some(stream) = listener.accept(accept_permit.wake())? {
                 if let Err(error) = self.admit(stream) {
-                    tracing::warn!("caller turned away: {error}");
+                    tracing::warn!("control connection rejected: {error}");
                 }
             }
         }

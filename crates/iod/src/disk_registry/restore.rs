@@ -89,7 +89,11 @@ impl DiskRegistry {
             let thread = std::thread::Builder::new().name("restore".into()).spawn(work);
             if let Err(source) = thread {
                 let error = ServedDiskError::Os { action: "start a thread for this disk", source };
-                tracing::error!(disk = id, "its guest waits: {}", error_chain(&error));
+                tracing::error!(
+                    disk = id,
+                    "disk refused, guest I/O is blocked: {}",
+                    error_chain(&error)
+                );
                 let _ = self.settle(preserved_disk, Err(error));
             }
         }
@@ -98,7 +102,7 @@ impl DiskRegistry {
     /// Publishes a disk whose record has an unknown format.
     fn show_novel(&self, preserved_disk: PreservedDisk, reason: String) {
         let (id, queues) = (preserved_disk.spec.id.clone(), preserved_disk.spec.queues);
-        tracing::error!(disk = id, "its guest waits: {reason}");
+        tracing::error!(disk = id, "disk refused, guest I/O is blocked: {reason}");
         let refused = Some(Arc::new(RefusedDisk { preserved_disk, reason, novel: true }));
         let phase = Phase::At(StableState::Refused);
         let entry =
@@ -117,7 +121,11 @@ impl DiskRegistry {
             let Err(error) = self.restore_disk(preserved_disk, FencePatience::Endless) else {
                 return;
             };
-            tracing::error!(disk = id, "its guest waits: {}", error_chain(&error));
+            tracing::error!(
+                disk = id,
+                "disk refused, guest I/O is blocked: {}",
+                error_chain(&error)
+            );
             if !error.is_passing() {
                 return;
             }

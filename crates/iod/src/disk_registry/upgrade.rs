@@ -125,7 +125,7 @@ impl DiskRegistry {
         error: &ServedDiskError,
     ) {
         let (id, reason) = (preserved_disk.spec.id.clone(), error_chain(error));
-        tracing::error!(disk = id, "its guest waits: {reason}");
+        tracing::error!(disk = id, "disk refused, guest I/O is blocked: {reason}");
         // The socket stays.
         served_disk.release_keep_files();
         if let Some(entry) = self.disks().by_id.get_mut(&id) {

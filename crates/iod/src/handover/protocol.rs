@@ -91,7 +91,7 @@ pub(crate) enum HandoverError {
     #[error("it did not answer in time")]
     Late,
     /// The peer sent an unexpected message.
-    #[error("it said something else than it should: {0}")]
+    #[error("unexpected message: {0}")]
     Odd(String),
     /// The peer refuses.
     #[error("it refused: {0}")]

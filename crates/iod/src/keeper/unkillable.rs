@@ -97,7 +97,10 @@ impl Keeper {
         for worker in &mut self.retired {
             let left = until.saturating_duration_since(Instant::now());
             if worker.dying.is_some() && !worker.has_ended(left) {
-                tracing::error!(pid = worker.pid(), "left behind: it cannot end; {ADVICE}");
+                tracing::error!(
+                    pid = worker.pid(),
+                    "abandoned: process cannot be killed while storage hangs; {ADVICE}"
+                );
             }
         }
     }

@@ -38,7 +38,7 @@ impl Keeper {
         self.restarts += 1;
         let pause_ms = pause.as_millis() as u64;
         let (pid, restarts) = (worker.pid(), self.restarts);
-        tracing::error!(pid, restarts, pause_ms, "the worker {how}; another one is started");
+        tracing::error!(pid, restarts, pause_ms, "worker {how}; restarting");
         self.last_exit = Some(how);
         self.start_at = Some(Instant::now() + pause);
     }

@@ -136,7 +136,7 @@ pub enum PreserveError {
     #[error("the keeper refused: {0}")]
     Refused(String),
     /// Another keeper is adopting this worker.
-    #[error("another process is just taking over; try again if it ends")]
+    #[error("another process is adopting this worker; retry if it exits")]
     Adopting,
     /// The worker has a keeper.
     #[error("already served by process {pid}")]

@@ -151,7 +151,10 @@ impl NicRegistry {
                     tracing::info!(nic = id, "detached, as a worker before had begun to");
                 }
                 Ok(held) => self.bring_back(held.spec),
-                Err(why) => tracing::error!(nic = id, "its guest waits: {why}; or detach the NIC"),
+                Err(why) => tracing::error!(
+                    nic = id,
+                    "NIC refused, guest I/O is blocked: {why}; or detach the NIC"
+                ),
             }
         }
     }
@@ -263,7 +266,7 @@ impl NicRegistry {
 impl State {
     /// Marks a preserved NIC refused, because it cannot be served as its guest saw it.
     pub(super) fn refuse(&mut self, id: &str, reason: &str) {
-        tracing::error!(nic = id, "its guest waits: {reason}");
+        tracing::error!(nic = id, "NIC refused, guest I/O is blocked: {reason}");
         if let Some(entry) = self.by_id.get_mut(id) {
             (entry.nic, entry.nic_session_thread) = (None, None);
             (entry.busy, entry.refused) = (None, Some(reason.into()));

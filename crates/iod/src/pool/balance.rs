@@ -53,7 +53,7 @@ impl Shared {
         let moves = lock(&self.placements).loads.find_imbalance();
         for (id, to) in moves {
             let moved = self.relocate(id, to);
-            tracing::debug!(place = id, to, moved, "reactors were not evenly busy");
+            tracing::debug!(place = id, to, moved, "queue moved: reactor load was uneven");
         }
     }
 }

@@ -119,7 +119,7 @@ impl ServedDisk {
     fn send_away(&self, session: &SessionHandle) {
         tracing::warn!(
             disk = self.spec.id,
-            "front-end is sent away: an upgrade waited too long for its message"
+            "front-end is disconnected: an upgrade waited too long for its message"
         );
         session.close();
     }
@@ -187,7 +187,7 @@ impl ServedDisk {
         }
         let session = restored.unwrap_or_else(|error| {
             let cause = crate::error::error_chain(&error);
-            tracing::error!(disk = self.spec.id, "front-end sent away: {cause}");
+            tracing::error!(disk = self.spec.id, "front-end disconnected: {cause}");
             self.disk_status.connected.store(false, Ordering::Release);
             None
         });

@@ -180,16 +180,16 @@ impl ServedDisk {
                 return;
             }
             Ok(SessionEnd::HungUp) => Ok("front-end left"),
-            Ok(SessionEnd::Closed) => Ok("front-end sent away"),
+            Ok(SessionEnd::Closed) => Ok("front-end disconnected"),
             Err(error) => Err(crate::error::error_chain(&error)),
         };
         self.disk_status.connected.store(false, Ordering::Release);
         match end {
             Ok(how) => self.log_session(session_log_level, how),
             Err(cause) if session_log_level == SessionLogLevel::Quiet => {
-                tracing::debug!(disk, "front-end sent away: {cause}");
+                tracing::debug!(disk, "front-end disconnected: {cause}");
             }
-            Err(cause) => tracing::warn!(disk, "front-end sent away: {cause}"),
+            Err(cause) => tracing::warn!(disk, "front-end disconnected: {cause}"),
         }
     }
 

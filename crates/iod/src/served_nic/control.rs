@@ -71,7 +71,10 @@ fn take_callers(listener: &Listener, stop: &StopSignal, switch_reporter: &Arc<Sw
             Ok(Some(stream)) => stream,
             Ok(None) => break,
             Err(error) => {
-                tracing::error!("nobody can call any more: {}", crate::error::error_chain(&error));
+                tracing::error!(
+                    "control socket failed; no further calls are accepted: {}",
+                    crate::error::error_chain(&error)
+                );
                 break;
             }
         };
@@ -83,7 +86,7 @@ fn take_callers(listener: &Listener, stop: &StopSignal, switch_reporter: &Arc<Sw
             send(&stream, &refusal(code::FAILED, message))
         };
         if let Err(error) = admitted {
-            tracing::warn!("caller turned away: {error}");
+            tracing::warn!("control connection rejected: {error}");
         }
     }
     for Caller { stream, thread } in callers {

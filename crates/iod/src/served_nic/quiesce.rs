@@ -112,7 +112,7 @@ impl ServedNic {
         resumed
             .inspect_err(|error| {
                 let (nic, cause) = (self.spec.socket.display(), crate::error::error_chain(error));
-                tracing::error!(%nic, "front-end sent away: {cause}");
+                tracing::error!(%nic, "front-end disconnected: {cause}");
             })
             .ok()
     }

@@ -172,12 +172,14 @@ impl ServedNic {
                 *self.frozen() = Some(FrozenSession { state, queues, control_settings });
             }
             Ok(SessionEnd::HungUp) => self.tell(session_log_level, "front-end left"),
-            Ok(SessionEnd::Closed) => self.tell(session_log_level, "front-end sent away"),
+            Ok(SessionEnd::Closed) => self.tell(session_log_level, "front-end disconnected"),
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
                 match session_log_level {
-                    SessionLogLevel::Quiet => tracing::debug!(%nic, "front-end sent away: {cause}"),
-                    _ => tracing::warn!(%nic, "front-end sent away: {cause}"),
+                    SessionLogLevel::Quiet => {
+                        tracing::debug!(%nic, "front-end disconnected: {cause}")
+                    }
+                    _ => tracing::warn!(%nic, "front-end disconnected: {cause}"),
                 }
             }
         }

@@ -217,7 +217,7 @@ impl Backend for NicSessionBackend<'_> {
         }
         let session = self.session.clone();
         let fault: FaultHandler = Arc::new(move |why: &str| {
-            tracing::error!("front-end sent away: {why}");
+            tracing::error!("front-end disconnected: {why}");
             session.close();
         });
         let queue = match role {

@@ -29,7 +29,7 @@ const GUEST: &str = "10.9.0.2";
 /// Bytes that the host streams.
 const STREAM_BYTES: usize = 8 << 20;
 /// Log text after the device was deleted.
-const GONE: &str = "the host is at no port any more: the TAP device was deleted";
+const GONE: &str = "uplink closed: the TAP device was deleted";
 /// Longest frame of one segment.
 const FRAME_BYTES: u64 = 1514;
 

@@ -47,7 +47,7 @@ fn it_tells_that_it_is_ready_that_it_is_well_and_that_it_ends() {
     worker.signal(Signal::STOP).unwrap();
     loop {
         // Any later, and the service manager would have killed the keeper too.
-        let replaced = process.stderr().contains("another one is started");
+        let replaced = process.stderr().contains("; restarting");
         assert_eq!(hear(&manager), "WATCHDOG=1");
         assert!(well.elapsed() < LIMIT, "{:?}: {}", well.elapsed(), process.stderr());
         well = Instant::now();

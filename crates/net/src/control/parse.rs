@@ -43,7 +43,7 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// The chain has no room for a status.
-    #[error("nobody could hear what became of it")]
+    #[error("client disconnected before the result was known")]
     NoAnswer,
     /// The command is too short for a class and a number.
     #[error("{0} bytes are no command")]

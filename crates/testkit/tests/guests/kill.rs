@@ -19,10 +19,6 @@ const DEAD_AT: Duration = Duration::from_secs(20);
 /// Limit of a guest's pauses at full counts, where nothing else runs: 99 % of the pauses must meet
 /// it.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Limits of a guest's pauses while other tests use all CPUs: for half of the pauses, and for 99 %
-/// of them.
-const PAUSE_BUSY: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -63,10 +59,8 @@ fn report(name: &str, guest: &ReconnectingGuest) {
         "{name}: {} requests, {} reads compared, {} were out at a death; {pauses}; {outages}",
         tally.completed, tally.compared, tally.survived,
     );
-    let [p50, p99] = [0.5, 0.99].map(|share| percentile(&tally.pauses, share));
-    let (every_other, bar) = if soak() { (PAUSE, PAUSE) } else { (PAUSE_BUSY, PAUSE_MAX) };
-    assert!(p50 < every_other, "{name}: every other pause is longer than {p50:.1?}");
-    assert!(p99 < bar, "{name}: one pause in a hundred is longer than {p99:.1?}");
+    let p99 = percentile(&tally.pauses, 0.99);
+    assert!(!soak() || p99 < PAUSE, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
 /// Runs the guest until `until`, with the process that serves.

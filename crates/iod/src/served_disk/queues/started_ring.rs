@@ -63,7 +63,7 @@ impl StartedRing {
     ) -> Result<(), QueueError> {
         let session = self.session.clone();
         let fault: FaultHandler = Arc::new(move |why: &str| {
-            tracing::error!("front-end sent away: {why}");
+            tracing::error!("front-end disconnected: {why}");
             session.close();
         });
         let queue = device.start_queue(reactor_lease.handle(), start, fault)?;

@@ -187,7 +187,7 @@ impl Served {
         if let Some(error) = uplink_exit.error.get() {
             let next = "other ports go on; give the network its uplink again (network.uplink), or \
                         start ringway-net again";
-            tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
+            tracing::error!(tap = name, "uplink closed: {error}; {next}");
         }
         for queue in queues {
             // A reactor that has ended has stopped its queue.

@@ -91,7 +91,7 @@ impl<T: ServedDevice> Supervisor<T> {
         for call in calls {
             if let Err(error) = self.tell_again(call).await {
                 let why = chain(&error);
-                tracing::error!(of = %self.owner, id, "its guest waits: {why}");
+                tracing::error!(of = %self.owner, id, "device refused, guest I/O is blocked: {why}");
                 return false;
             }
         }
