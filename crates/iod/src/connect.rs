@@ -24,7 +24,8 @@ pub(crate) fn dial(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     match retry_on_intr(|| connect(&socket, &address)) {
         Ok(()) => Ok(socket.into()),
         Err(Errno::AGAIN) => {
-            let what = format!("it takes no connections within {} s", limit.as_secs_f64());
+            let what =
+                format!("server did not accept the connection within {} s", limit.as_secs_f64());
             Err(io::Error::new(io::ErrorKind::TimedOut, what))
         }
         Err(error) => Err(error.into()),

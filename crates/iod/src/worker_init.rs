@@ -48,11 +48,11 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
             KeeperMessage::TakeOver => way = fds.into_iter().next(),
             KeeperMessage::Begin => break,
             KeeperMessage::Done { .. } | KeeperMessage::Ping => {}
-            KeeperMessage::Stop => anyhow::bail!("told to end before it began"),
+            KeeperMessage::Stop => anyhow::bail!("the keeper stopped this worker before it began"),
         }
     }
     let link = Arc::new(link);
-    let keeper_info = keeper_info.context("the keeper did not say who it is")?;
+    let keeper_info = keeper_info.context("the keeper sent no process id")?;
     let keeper_client = KeeperClient::open(Arc::clone(&link), keeper_info, holdings, way.is_some());
     Ok(WorkerInit { keeper_client, link, predecessor: way.map(Link::new) })
 }

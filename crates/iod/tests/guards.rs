@@ -156,7 +156,7 @@ fn while_all_cpus_are_busy_it_is_not_polled() {
     for _ in 0..rounds(1, 5) {
         disk.is_polled();
         let hogs = BusyThreads::start(&all, HOGS).unwrap();
-        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free: of one, 30% must be");
+        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free: 30% of one must be free");
         drop(hogs);
     }
     disk.is_polled();
@@ -171,7 +171,7 @@ fn a_client_on_the_same_cpu_wants_it() {
     cpus::pin_thread(&[here]).unwrap();
     // A threshold of 0 disables the other guard, so any CPU load passes it.
     let mut disk = Served::start("0", vec![here]);
-    disk.is_refused(PollReason::CpuWanted, "others want the CPU");
+    disk.is_refused(PollReason::CpuWanted, "other threads want the CPU");
     if here != elsewhere {
         cpus::confine(disk.worker(), &[elsewhere]).unwrap();
         disk.is_polled();

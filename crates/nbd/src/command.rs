@@ -90,7 +90,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
         _ => 0,
     };
     if flags & !(known | flag::FUA) != 0 {
-        return refuse(error::INVAL, "a flag that this command does not have");
+        return refuse(error::INVAL, "the command does not support this flag");
     }
     let changes = |command: Command, kind: RequestKind| match geometry.check(kind, offset, len) {
         Ok(()) => Ok(command),
@@ -98,12 +98,12 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
         Err(_) if geometry.check_inside(offset, len).is_ok() => {
             refuse(error::INVAL, "not whole blocks; the block size is in NBD_INFO_BLOCK_SIZE")
         }
-        Err(_) if len == 0 => refuse(error::INVAL, "no bytes at all"),
+        Err(_) if len == 0 => refuse(error::INVAL, "the length is zero"),
         Err(_) => refuse(error::NOSPC, "outside of the export"),
     };
     let looks = |command| match geometry.check_inside(offset, len) {
         Ok(()) => Ok(command),
-        Err(_) => refuse(error::INVAL, "outside of the export, or no bytes at all"),
+        Err(_) => refuse(error::INVAL, "outside of the export, or the length is zero"),
     };
     match code {
         code::READ | code::WRITE if len > u64::from(MAX_REQUEST_BYTES) => {
@@ -117,18 +117,18 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
             let unmap = flags & flag::NO_HOLE == 0;
             let fast = if unmap { limits.holes_fast } else { limits.zeroes_fast };
             if flags & flag::FAST_ZERO != 0 && !fast {
-                return refuse(error::NOTSUP, "zeroes are not faster than data here");
+                return refuse(error::NOTSUP, "fast zeroing is not supported");
             }
             let kind = RequestKind::WriteZeroes { unmap, durable };
             changes(Command::WriteZeroes { unmap, durable }, kind)
         }
         code::CACHE => looks(Command::Cache),
         code::BLOCK_STATUS if !limits.allocation => {
-            refuse(error::INVAL, "no metadata context was agreed on")
+            refuse(error::INVAL, "no metadata context was negotiated")
         }
         code::BLOCK_STATUS => looks(Command::BlockStatus { one: flags & flag::REQ_ONE != 0 }),
         code::DISC => Ok(Command::Disconnect),
-        _ => refuse(error::INVAL, "a command that this server does not know"),
+        _ => refuse(error::INVAL, "unknown command"),
     }
 }
 

@@ -37,7 +37,7 @@ pub enum QueueError {
     #[error("the port cannot be served")]
     Port(#[source] std::io::Error),
     /// The reactor has no hub.
-    #[error("the reactor is not one of the switch's")]
+    #[error("the reactor does not belong to the switch")]
     Elsewhere,
     /// The reactor has ended.
     #[error(transparent)]

@@ -41,8 +41,8 @@ fn end(info: &PanicHookInfo<'_>) -> ! {
     let name = thread.name().unwrap_or("reactor");
     let backtrace = Backtrace::capture();
     let text = format!(
-        "{name}: {info}\n{backtrace}\nthe process ends: its queues are lost; \
-         started again, it goes on with what the front-ends have recorded\n"
+        "{name}: {info}\n{backtrace}\nthe process ends: its queues are lost; after a restart, it \
+         resumes the requests that front-ends recorded\n"
     );
     // Not by the macro: a test harness would capture the text and lose it with the process.
     let _ = std::io::stderr().write_all(text.as_bytes());

@@ -190,7 +190,7 @@ impl Ring {
                 let raw = error.raw_os_error();
                 let passing = [libc::EINTR, libc::EBUSY, libc::EAGAIN];
                 if !raw.is_some_and(|errno| passing.contains(&errno)) {
-                    tracing::error!(%error, "io_uring refuses to go on; this reactor is stuck");
+                    tracing::error!(%error, "io_uring failed; this reactor is stuck");
                 }
             }
         }

@@ -18,7 +18,9 @@ pub enum TapError {
     #[error("{0} queues of a TAP device: 1 to {QUEUES_MAX} are possible")]
     Queues(usize),
     /// The kernel has no TUN driver, or the driver is hidden.
-    #[error("{PATH} is not there: load the kernel's module tun, or let this container have it")]
+    #[error(
+        "{PATH} does not exist: load the kernel's module tun, or give this container access to it"
+    )]
     NoDriver,
     /// The driver is too old.
     #[error("the kernel's TUN driver has no {0}")]
@@ -42,10 +44,10 @@ pub enum TapError {
     )]
     NotThere(String),
     /// The device exists, but should not.
-    #[error("a network device {0} is there already")]
+    #[error("network device {0} exists already")]
     Exists(String),
     /// A network device of another kind has the name.
-    #[error("network device {0} is no TAP device")]
+    #[error("network device {0} is not a TAP device")]
     NotTap(String),
     /// The device was created with one queue only.
     #[error(
@@ -89,7 +91,7 @@ pub enum SendError {
     #[error("the kernel has no room for the frame")]
     Full,
     /// The kernel refuses the frame: its header does not fit it, or it is too short.
-    #[error("the kernel takes no such frame: {0}")]
+    #[error("the kernel rejects the frame: {0}")]
     Refused(Errno),
     /// The queue has failed.
     #[error("the TAP device's queue has failed")]

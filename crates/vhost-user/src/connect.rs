@@ -56,7 +56,7 @@ fn attempt(path: &Path, address: &SocketAddrUnix) -> Result<Option<UnixStream>, 
         }
         // No socket yet, no listener, or a full backlog.
         Err(error @ (Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR)) => {
-            tracing::debug!(path = %path.display(), "front-end is not there yet: {error}");
+            tracing::debug!(path = %path.display(), "front-end does not listen yet: {error}");
             Ok(None)
         }
         Err(error) => Err(os("connect to", path, error.into())),

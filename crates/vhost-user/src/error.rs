@@ -232,7 +232,7 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// The path leads to another kind of file, which is not removed.
-    #[error("{} is not a socket; use another path, or remove it if nobody needs it", path.display())]
+    #[error("{} is not a socket; use another path, or remove it if it is unused", path.display())]
     NotASocket {
         /// Path of the file.
         path: PathBuf,

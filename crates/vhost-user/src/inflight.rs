@@ -94,7 +94,7 @@ fn check(queues: u16, size: u16, count: usize) -> Result<(), Refusal> {
     let refuse =
         |field, value: u16, accepted| Err(Refusal::Field { field, value: value.into(), accepted });
     if queues == 0 || usize::from(queues) > count {
-        let accepted = "from one to as many as the device has are recorded";
+        let accepted = "1 to the device's number of queues are supported";
         return refuse("number of queues of the in-flight region", queues, accepted);
     }
     if size == 0 || size > MAX_RING_ENTRIES {

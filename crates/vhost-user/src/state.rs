@@ -91,8 +91,8 @@ impl<'a> State<'a> {
         }
         let Some(bits) = acked else { return };
         if let Err(error) = self.backend.ack_features(bits & !PROTOCOL_FEATURES) {
-            let refusal = device("take these features")(error);
-            return self.log.report(&refusal, format_args!("what was acknowledged before"));
+            let refusal = device("accept these features")(error);
+            return self.log.report(&refusal, format_args!("features acknowledged before"));
         }
         self.acked = Some(bits);
         for index in (0..ran.len()).filter(|index| ran.get(*index) == Some(&true)) {
@@ -201,7 +201,7 @@ impl<'a> State<'a> {
         // If the device refuses these features, it serves nothing until it accepts others.
         self.acked = None;
         let taken = self.backend.ack_features(bits & !PROTOCOL_FEATURES);
-        taken.map_err(device("take these features"))?;
+        taken.map_err(device("accept these features"))?;
         self.acked = Some(bits);
         self.start_all();
         Ok(())
@@ -222,7 +222,7 @@ impl<'a> State<'a> {
                     .is_ok_and(|new| new.as_ref().is_some_and(same))
             });
             if moved {
-                tracing::debug!(queue = index, "stopped: its ring is no longer where it was");
+                tracing::debug!(queue = index, "stopped: its ring has moved");
                 self.stop(index, StopCause::Change);
             }
         }
@@ -230,7 +230,7 @@ impl<'a> State<'a> {
             && let Err(source) = self.backend.set_memory(&table)
         {
             self.stop_all();
-            return Err(Refusal::Device { action: "take this memory", source });
+            return Err(Refusal::Device { action: "accept this memory", source });
         }
         self.table = table;
         self.start_all();

@@ -24,7 +24,7 @@ pub enum RingError {
         source: MemoryError,
     },
     /// The in-flight region contradicts the ring or itself. The ring did not start.
-    #[error("requests of a former life cannot be recovered")]
+    #[error("in-flight requests of the former process cannot be recovered")]
     Inflight(#[from] InflightError),
     /// The available index advanced by more entries than the ring has.
     #[error("available index jumped from {from} to {to} in a ring of {size}")]

@@ -116,7 +116,7 @@ impl BlkQueue {
         if resubmitted > 0 {
             self.stats.resubmitted(resubmitted.into());
             let (disk, queue) = (&self.shared.id, self.index);
-            tracing::info!(disk, queue, resubmitted, "requests of a former life go on");
+            tracing::info!(disk, queue, resubmitted, "requests of the former process resubmitted");
         }
         if self.queue.continued() {
             // The former process may have published completions and died before it could call.

@@ -63,7 +63,7 @@ impl ImageLock {
             return Ok(());
         }
         let holder = if byte >= FORBIDS {
-            "another process has it open and allows no writer beside it"
+            "another process has it open and allows no other writer"
         } else {
             "another process writes it"
         };

@@ -241,7 +241,8 @@ impl Disk for FileDisk {
             }
             let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             if lock.is_none() {
-                let problem = "the disk is not active, so the image is not ours; activate it first";
+                let problem =
+                    "the disk is not active, so the image is not locked; activate it first";
                 return Err(DiskError::Resize { problem: problem.into() });
             }
             if self.options.read_only {

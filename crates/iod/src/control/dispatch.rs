@@ -89,7 +89,7 @@ pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
         }
     };
     if request.jsonrpc != "2.0" {
-        let message = format!("jsonrpc is {:?}, \"2.0\" is spoken here", request.jsonrpc);
+        let message = format!("jsonrpc is {:?}, only \"2.0\" is supported", request.jsonrpc);
         return refuse(id, code::INVALID_REQUEST, message);
     }
     (id, Call::parse(&request.method, request.params))
@@ -100,7 +100,7 @@ fn adopt(
     call_context: &CallContext<'_>,
 ) -> Result<(Value, OwnedFd), RpcError> {
     if !call_context.is_us {
-        let message = "only the user that this process runs as may keep it".into();
+        let message = "only the user of this process may adopt it".into();
         return Err(RpcError { code: code::FAILED, message });
     }
     // The keeper that starts an upgrade must stay the same until it ends.
@@ -168,7 +168,7 @@ fn metrics(disk_registry: &Arc<DiskRegistry>) -> Result<Value, RpcError> {
     let openmetrics = disk_registry.metrics();
     // Quotes and line ends take two bytes each in JSON.
     if openmetrics.len() > MAX_LINE_BYTES / 2 {
-        let message = "the page is too long for one answer; scrape it (--metrics)".into();
+        let message = "the metrics are too long for one reply; scrape them (--metrics)".into();
         return Err(RpcError { code: code::FAILED, message });
     }
     value(MetricsReply { openmetrics })

@@ -190,7 +190,7 @@ impl ControlServer {
         // The thread takes the lock when it ends, so its entry exists by then.
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Err(error) = server.serve(key, &line) {
-                tracing::debug!("caller lost: {error}");
+                tracing::debug!("control connection failed: {error}");
             }
             let mut client_set = server.callers();
             if let Some(caller) = client_set.open.remove(&key) {

@@ -38,7 +38,7 @@ impl DiskRegistry {
             }
         }
         self.detach_refused(id)?;
-        tracing::info!(disk = id, "detached, as a worker before had begun to");
+        tracing::info!(disk = id, "detached: completed the detach of a former worker");
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl DiskRegistry {
         let Some(PreservedDiskRecord::Known(preserved_disk)) = held else { return };
         if let Err(error) = Listener::sweep(&preserved_disk.spec.socket) {
             // Another process owns the path by now, or the files were never created.
-            tracing::info!(disk = id, "its socket is left alone: {}", error_chain(&error));
+            tracing::info!(disk = id, "socket file not removed: {}", error_chain(&error));
         }
     }
 }

@@ -128,7 +128,10 @@ impl DiskRegistry {
     fn forget(&self, id: &str) {
         if let Err(error) = self.keeper_client.forget(id) {
             let cause = crate::error::error_chain(&error);
-            tracing::error!(disk = id, "a new worker would look what is left of it: {cause}");
+            tracing::error!(
+                disk = id,
+                "the keeper did not delete the disk's record, a new worker would find it: {cause}"
+            );
         }
     }
 

@@ -62,7 +62,7 @@ fn held(keeper_client: &KeeperClient) -> PollSpec {
         return PollSpec::default();
     };
     serde_json::from_value(data).unwrap_or_else(|error| {
-        tracing::warn!("what is held of polling is not understood, so it is as started: {error}");
+        tracing::warn!("preserved polling defaults not decoded, the options apply: {error}");
         PollSpec::default()
     })
 }
@@ -80,7 +80,9 @@ impl DiskRegistry {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy {
-            return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+            return Err(wrong_state(
+                "another poll.defaults call is running; try again when it has ended",
+            ));
         }
         disks.poll.busy = true;
         let set = change.apply(disks.poll.set);

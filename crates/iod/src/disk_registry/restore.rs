@@ -12,7 +12,7 @@ use crate::lifecycle::{Phase, StableState, Verb, VerbDecision};
 use crate::served_disk::{ServedDisk, ServedDiskError};
 
 /// Reason shown for a disk until its storage has answered.
-const BEING_OPENED: &str = "it is being taken over, and its storage has not answered yet";
+const BEING_OPENED: &str = "the disk is being restored, and its storage has not answered yet";
 
 /// First pause before a failed restore is retried. The pause doubles each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl DiskRegistry {
         let uplinks = Arc::clone(self);
         let work = move || uplinks.nics.restore_uplinks();
         if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
-            tracing::error!("no uplink is brought back: {error}");
+            tracing::error!("cannot restore the uplinks: {error}");
         }
         for preserved_disk_record in self.keeper_client.disks() {
             if self.disks().by_id.contains_key(&preserved_disk_record.held().spec.id) {
@@ -146,7 +146,10 @@ impl DiskRegistry {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
-            tracing::error!(disk = name, "activate it to try again; nobody else does: {error}");
+            tracing::error!(
+                disk = name,
+                "cannot start a thread to retry the restore, activate the disk: {error}"
+            );
         }
     }
 

@@ -62,7 +62,7 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
         ),
         (json!({"format": 1, "spec": novel, "active": true}), "unknown field `novel`"),
         (json!({"format": "x", "spec": spec(folder.path())}), "has no format"),
-        (json!(7), "cannot be understood"),
+        (json!(7), "cannot be decoded"),
     ] {
         let listener = Listener::bind(&folder.path().join("s"), &Access::default()).unwrap();
         let sockets = vec![listener.parts().unwrap()];

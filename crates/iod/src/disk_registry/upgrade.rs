@@ -39,23 +39,26 @@ impl DiskRegistry {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy() {
-            return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+            return Err(wrong_state(
+                "another poll.defaults call is running; try again when it has ended",
+            ));
         }
         if disks.poll.unheld() {
             return Err(wrong_state(
-                "the keeper may hold other defaults of polling than are in force, and the new \
-                 worker would find them; repeat poll.defaults, then try again",
+                "the keeper's polling defaults may differ from those in force, and the new \
+                 worker would use them; repeat poll.defaults, then try again",
             ));
         }
         for (id, entry) in &disks.by_id {
             if let Phase::Busy(..) = entry.phase {
-                let message = format!("a verb is at work on disk {id:?}; try again when it ended");
+                let message =
+                    format!("a verb is running on disk {id:?}; try again when it has ended");
                 return Err(RpcError { code: code::WRONG_STATE, message });
             }
             if entry.is_record_outdated {
                 let message = format!(
-                    "the keeper does not know disk {id:?} as it is, and the new worker would \
-                     not either; repeat the last verb on it, then try again"
+                    "the keeper's record of disk {id:?} is outdated, and the new worker would \
+                     use it; repeat the last verb on the disk, then try again"
                 );
                 return Err(RpcError { code: code::WRONG_STATE, message });
             }

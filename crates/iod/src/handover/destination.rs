@@ -66,7 +66,7 @@ pub(crate) fn take(
     match receive_message(way, None) {
         Ok((SourceMessage::Go, _)) => Ok(arrived),
         Ok((other, _)) => Err(HandoverError::Odd(format!("{other:?}")).into()),
-        Err(error) => Err(error).context("the former worker goes on"),
+        Err(error) => Err(error).context("the former worker continues to serve"),
     }
 }
 
@@ -164,13 +164,15 @@ fn arrange_disks(
             .iter()
             .find(|preserved_disk_record| preserved_disk_record.held().spec.id == id)
             .cloned();
-        let preserved_disk =
-            match preserved_disk_record.with_context(|| format!("disk {id:?} is not held"))? {
-                PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
-                PreservedDiskRecord::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
-            };
-        let preserved_entry =
-            keeper_client.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
+        let preserved_disk = match preserved_disk_record
+            .with_context(|| format!("the keeper has no record of disk {id:?}"))?
+        {
+            PreservedDiskRecord::Known(preserved_disk) => preserved_disk,
+            PreservedDiskRecord::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
+        };
+        let preserved_entry = keeper_client
+            .disk(&id)
+            .with_context(|| format!("the keeper has no record of disk {id:?}"))??;
         let incoming_disk = ServedDisk::from_handover_state(
             preserved_disk.clone(),
             PreservedFds::from(preserved_entry),

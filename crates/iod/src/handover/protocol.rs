@@ -85,16 +85,16 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoverError {
     /// The peer has ended or has closed the link.
-    #[error("it has ended")]
+    #[error("the other worker has ended")]
     Gone,
     /// The peer sends nothing.
-    #[error("it did not answer in time")]
+    #[error("the other worker did not answer in time")]
     Late,
     /// The peer sent an unexpected message.
     #[error("unexpected message: {0}")]
     Odd(String),
     /// The peer refuses.
-    #[error("it refused: {0}")]
+    #[error("the other worker refused: {0}")]
     Refused(String),
     /// The record comes from a program that is newer than this one, or much older.
     #[error(
@@ -110,7 +110,7 @@ pub(crate) enum HandoverError {
         reads: FormatRange,
     },
     /// The link failed.
-    #[error("the way to it is broken")]
+    #[error("the handover link failed")]
     Io(#[from] io::Error),
 }
 
@@ -211,7 +211,7 @@ fn read<T: DeserializeOwned>(
     let odd = |error: serde_json::Error| HandoverError::Odd(error.to_string());
     let record: Value = serde_json::from_slice(text).map_err(odd)?;
     let format = record.get("version").map_or(Some(1), Value::as_u64);
-    let found = format.ok_or_else(|| HandoverError::Odd("a format that is no number".into()))?;
+    let found = format.ok_or_else(|| HandoverError::Odd("a format that is not a number".into()))?;
     if !(u64::from(reads.oldest)..=u64::from(reads.newest)).contains(&found) {
         return Err(HandoverError::Format { what, found, reads });
     }

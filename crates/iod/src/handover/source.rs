@@ -48,12 +48,13 @@ enum HandoverAborted {
         #[source]
         source: ServedDiskError,
     },
-    #[error("NICs do not come to rest")]
+    #[error("the NICs cannot be quiesced")]
     Restless(#[source] RpcError),
     #[error("a NIC cannot be handed over")]
     Nic(#[from] WriteError),
     #[error(
-        "the new worker knows of no NICs; detach them, or upgrade by way of a version that does"
+        "the new worker does not support NICs; detach them, or upgrade by way of a version that \
+         does"
     )]
     NoNics,
     #[error("no descriptors are left")]
@@ -85,8 +86,10 @@ pub(crate) fn upgrade(
         }
         Err(error) => {
             disk_registry.end_upgrade();
-            let message =
-                format!("not upgraded, everything goes on as before: {}", error_chain(&error));
+            let message = format!(
+                "upgrade cancelled, this process continues to serve: {}",
+                error_chain(&error)
+            );
             tracing::error!("{message}");
             Err(RpcError { code: code::FAILED, message })
         }
@@ -117,7 +120,7 @@ fn hand_over(
         // alive.
         drop(way);
         if let Err(error) = disk_registry.keeper_client().abandon() {
-            tracing::error!("the new worker may still be there: {}", error_chain(&error));
+            tracing::error!("the new worker may still be running: {}", error_chain(&error));
         }
     }
     given

@@ -35,20 +35,21 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// # Errors
 /// It has a keeper, is not a worker, or belongs to another user.
 pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
-    let stream = dial(control, ANSWER_DEADLINE).context("cannot connect to it")?;
+    let stream = dial(control, ANSWER_DEADLINE).context("cannot connect to the process")?;
     let theirs = sockopt::socket_peercred(&stream)?.uid;
-    anyhow::ensure!(theirs == geteuid(), "it belongs to user {}", theirs.as_raw());
+    anyhow::ensure!(theirs == geteuid(), "the process belongs to user {}", theirs.as_raw());
     let mut line = serde_json::to_vec(&Request::new(1, "keeper.adopt", Default::default()))?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
-    let (answer, fd) = receive(&stream).context("it gave no answer")?;
-    let answer: Response = serde_json::from_slice(&answer).context("its answer is none of ours")?;
+    let (answer, fd) = receive(&stream).context("the process sent no reply")?;
+    let answer: Response =
+        serde_json::from_slice(&answer).context("the reply is not valid JSON-RPC")?;
     let adopted: Adopted = serde_json::from_value(answer.outcome()?)?;
-    let link = Link::new(fd.context("its answer came without a link")?);
+    let link = Link::new(fd.context("the reply carries no link")?);
     let pid = i32::try_from(adopted.pid).ok().and_then(Pid::from_raw);
-    let worker = Worker::adopt(pid.context("it has no process id")?, link)?;
+    let worker = Worker::adopt(pid.context("the reply has no valid process id")?, link)?;
     // The kernel has not reused the process ID as long as the link is open.
-    anyhow::ensure!(!worker.is_closed()?, "it has just ended; try again");
+    anyhow::ensure!(!worker.is_closed()?, "the process has just ended; try again");
     Ok((worker, adopted))
 }
 
@@ -67,7 +68,7 @@ impl Keeper {
         }
         let pid = worker.pid();
         self.store = Store::default();
-        anyhow::bail!("process {pid} goes on without telling what it serves; try again")
+        anyhow::bail!("process {pid} still runs, but did not send all that it serves; try again")
     }
 }
 
@@ -88,9 +89,12 @@ fn receive(stream: &UnixStream) -> anyhow::Result<(Vec<u8>, Option<OwnedFd>)> {
                 fd = fd.or(rights.next());
             }
         }
-        anyhow::ensure!(got > 0, "it closed the connection");
+        anyhow::ensure!(got > 0, "the process closed the connection");
         line.extend_from_slice(bytes.get(..got).unwrap_or_default());
-        anyhow::ensure!(line.len() <= MAX_ANSWER_BYTES, "its answer has no end");
+        anyhow::ensure!(
+            line.len() <= MAX_ANSWER_BYTES,
+            "the reply is longer than {MAX_ANSWER_BYTES} bytes"
+        );
     }
     Ok((line, fd))
 }
@@ -176,7 +180,7 @@ mod tests {
         hold(folder.path(), &link);
         drop(link);
         let error = keeper.run().unwrap_err();
-        assert!(error.to_string().contains("without telling what it serves"), "{error}");
+        assert!(error.to_string().contains("did not send all that it serves"), "{error}");
         assert!(folder.path().join("s").exists(), "its sockets are still there");
         assert!(child.try_wait().unwrap().is_none());
         child.kill().unwrap();

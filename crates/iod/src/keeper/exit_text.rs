@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 /// Describes how a process ended.
 pub(super) fn words(status: Option<ExitStatus>) -> String {
-    let Some(status) = status else { return "ended, nobody can tell how".into() };
+    let Some(status) = status else { return "ended with an unknown status".into() };
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with code {code}"),
         (None, Some(signal)) => {

@@ -139,7 +139,7 @@ impl Keeper {
         let (mut worker, adopted) = adopt::take_over(control)?;
         (self.restarts, self.last_exit) = (adopted.restarts, adopted.last_exit);
         worker.queue_message(QueuedMessage::Record(KeeperMessage::Keeper(self.words())));
-        tracing::info!(pid = adopted.pid, "keeping a worker whose keeper has ended");
+        tracing::info!(pid = adopted.pid, "adopted a worker whose keeper has ended");
         self.worker = Some(worker);
         // Even if this worker dies, its preserved devices justify a restart.
         self.served = true;
@@ -230,7 +230,7 @@ impl Keeper {
         if let Some(worker) = &mut self.worker
             && let Err(error) = worker.flush_messages(&self.store)
         {
-            tracing::error!("killing the worker, it cannot be told what is held: {error}");
+            tracing::error!("killing the worker, cannot send it the preserved records: {error}");
             worker.silent = true;
             worker.kill();
         }

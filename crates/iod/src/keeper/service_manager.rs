@@ -124,7 +124,7 @@ impl ServiceManager {
         if let Some((socket, manager)) = &self.socket
             && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
         {
-            tracing::warn!("the service manager cannot be told {what}: {error}");
+            tracing::warn!("cannot send {what} to the service manager: {error}");
         }
     }
 }
@@ -171,7 +171,7 @@ pub fn given_socket() -> anyhow::Result<Option<OwnedFd>> {
     match number("LISTEN_FDS") {
         None | Some(0) => Ok(None),
         Some(1) => Ok(Some(adopt(LISTEN_FDS_START).context("LISTEN_FDS")?)),
-        Some(count) => anyhow::bail!("LISTEN_FDS gives {count} sockets; one is for calls"),
+        Some(count) => anyhow::bail!("LISTEN_FDS gives {count} sockets; one is expected"),
     }
 }
 

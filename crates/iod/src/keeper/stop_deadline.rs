@@ -47,12 +47,12 @@ impl Keeper {
                     || matches!(stop_deadline, StopDeadline::Leave(at) if at <= now) =>
             {
                 anyhow::bail!(
-                    "process {pid} cannot end and is left behind: its storage hangs; it has its \
-                     images and their locks until then; {ADVICE}"
+                    "process {pid} is abandoned, it cannot end while its storage hangs; it keeps \
+                     its images and their locks until then; {ADVICE}"
                 )
             }
             StopDeadline::Kill(at) if at <= now => {
-                tracing::error!(pid, "killing the worker, its end takes too long");
+                tracing::error!(pid, "killing the worker, it did not stop in time");
                 worker.kill();
                 self.stop_deadline = Some(StopDeadline::Leave(now + END_DEADLINE));
             }

@@ -28,7 +28,7 @@ impl Store {
         let (key, preserved_entry) =
             PreservedEntry::read(what, fds).map_err(|error| error.to_string())?;
         if self.by_key.len() >= MAX_HELD && !self.by_key.contains_key(&key) {
-            return Err(format!("{MAX_HELD} disks are held, and no more can be"));
+            return Err(format!("{MAX_HELD} records are preserved, which is the limit"));
         }
         self.by_key.insert(key, preserved_entry);
         Ok(())

@@ -57,7 +57,10 @@ impl Keeper {
             match Worker::start(Some(file), program, options) {
                 Ok(worker) => return Ok(worker),
                 Err(error) => {
-                    tracing::error!("cannot start {}: {error}; starting myself", file.display());
+                    tracing::error!(
+                        "cannot start {}: {error}; starting the keeper's own program",
+                        file.display()
+                    );
                 }
             }
         }
@@ -82,9 +85,9 @@ impl Keeper {
             None => {}
         }
         if self.ending {
-            return Err("all is ending".into());
+            return Err("the keeper is shutting down".into());
         }
-        let way = fds.into_iter().next().ok_or("nothing to take over by")?;
+        let way = fds.into_iter().next().ok_or("the request carries no handover link")?;
         let file = binary.map_or_else(own_file, Ok).map_err(|error| error.to_string())?;
         let started = Worker::start(Some(&file), self.setup.program, &self.setup.options);
         let mut worker = started.map_err(|error| cannot_start(&file, &error))?;
@@ -123,7 +126,7 @@ impl Keeper {
             let how = successor.worker.reap().map_or_else(|error| error.to_string(), words);
             tracing::warn!(
                 pid = successor.worker.pid(),
-                "the new worker {how} and took nothing over"
+                "the new worker {how} before it took over"
             );
             if let Some(seq) = successor.abandoned {
                 self.say(QueuedMessage::Record(KeeperMessage::Done { seq, problem: None }));
@@ -132,7 +135,9 @@ impl Keeper {
         if let Some(successor) = &mut self.successor
             && let Err(error) = successor.worker.flush_messages(&self.store)
         {
-            tracing::error!("killing the new worker, it cannot be told what is held: {error}");
+            tracing::error!(
+                "killing the new worker, cannot send it the preserved records: {error}"
+            );
             successor.worker.silent = true;
             successor.worker.kill();
         }
@@ -152,12 +157,12 @@ impl Keeper {
             }
             Ok(Some((WorkerMessage::Pong, _))) => {}
             Ok(Some(_)) => {
-                tracing::error!("killing the new worker, it speaks before it serves");
+                tracing::error!("killing the new worker, it sent a message before it took over");
                 successor.worker.kill();
                 successor.worker.silent = true;
             }
             Err(error) => {
-                tracing::error!("killing the new worker, it cannot be understood: {error}");
+                tracing::error!("killing the new worker, cannot read its message: {error}");
                 successor.worker.kill();
                 successor.worker.silent = true;
             }
@@ -203,7 +208,10 @@ impl Keeper {
         if unproven.is_none()
             && let Some(file) = self.file.take()
         {
-            tracing::error!("{} does not serve; going back to my own program", file.display());
+            tracing::error!(
+                "{} does not serve; going back to the keeper's own program",
+                file.display()
+            );
         }
     }
 

@@ -21,8 +21,8 @@ pub(super) const END_DEADLINE: Duration = Duration::from_secs(5);
 const MAX_RETIRED: usize = 8;
 
 /// Remedy for a worker that does not end, for the log.
-pub(super) const ADVICE: &str = "it is mended when the storage answers, or the host restarts; \
-     look for tasks in state D and for what the kernel's log says of the storage";
+pub(super) const ADVICE: &str = "this ends when the storage answers, or the host restarts; check \
+     for tasks in state D, and what the kernel's log says of the storage";
 
 impl Worker {
     /// Checks whether the worker is ending, if a check is due.
@@ -70,8 +70,8 @@ impl Keeper {
         let pid = worker.pid();
         tracing::error!(
             pid,
-            "the former worker cannot end: storage hangs, and a thread of it sleeps there; what it \
-             had open and locked stays so, and its disks and their guests wait; {ADVICE}"
+            "the former worker cannot end: storage hangs, and one of its threads sleeps there; \
+             its files stay open and locked, and guest I/O of its disks is blocked; {ADVICE}"
         );
         self.worker = self.promote_successor();
         if self.worker.is_none() {
@@ -85,7 +85,7 @@ impl Keeper {
         self.retired.retain_mut(|worker| {
             let ended = worker.has_ended(Duration::ZERO);
             if ended && worker.since_dying() > END_DEADLINE {
-                tracing::info!(pid = worker.pid(), "a worker that could not end has ended");
+                tracing::info!(pid = worker.pid(), "an abandoned worker has ended");
             }
             !ended
         });

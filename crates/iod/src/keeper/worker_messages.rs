@@ -12,7 +12,7 @@ impl Keeper {
                 Ok(Some(heard)) => heard,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!("killing the worker, it cannot be understood: {error}");
+                    tracing::error!("killing the worker, cannot read its message: {error}");
                     worker.kill();
                     worker.silent = true;
                     break;
@@ -24,7 +24,7 @@ impl Keeper {
                     let fds = fds.map_err(|missing_fds| missing_fds.to_string());
                     let problem = fds.and_then(|fds| self.store.hold(what, fds)).err();
                     if let Some(problem) = &problem {
-                        tracing::error!("something is not held: {problem}");
+                        tracing::error!("a record is not preserved: {problem}");
                     }
                     worker.queue_message(done(seq, problem));
                 }

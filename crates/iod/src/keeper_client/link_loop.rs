@@ -22,7 +22,7 @@ impl KeeperClient {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!("the keeper cannot be understood: {error}");
+                    tracing::error!("cannot read the keeper's message: {error}");
                     break;
                 }
             }
@@ -37,13 +37,13 @@ impl KeeperClient {
             end.stop();
         } else {
             let advice = if state.holdings.contains_key(CONTROL) {
-                "start ringway-io with the same --control to keep it again"
+                "start ringway-io with the same --control to adopt it"
             } else {
-                "end it with SIGTERM and start it again when its guest can bear that"
+                "stop it with SIGTERM and start it again when its guest can tolerate that"
             };
             tracing::warn!(
-                "the keeper is gone: serving goes on, but nobody would replace this process; \
-                 {advice}"
+                "the keeper has ended: this process still serves, but would not be replaced \
+                 after a crash; {advice}"
             );
         }
     }
@@ -98,7 +98,7 @@ impl KeeperClient {
             told = told.and_then(|()| link.send(&WorkerMessage::Ending, &[]));
         }
         if let Err(error) = told {
-            tracing::error!("a new keeper could not be told what is held: {error}");
+            tracing::error!("cannot send the preserved records to the new keeper: {error}");
             return None;
         }
         let link = Arc::new(link);

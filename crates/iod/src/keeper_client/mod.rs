@@ -121,16 +121,16 @@ impl From<PreservedEntry> for PreservedFds {
 #[derive(Debug, thiserror::Error)]
 pub enum PreserveError {
     /// Descriptors cannot be duplicated, or the link failed unexpectedly.
-    #[error("cannot have it held")]
+    #[error("cannot preserve the record")]
     Os(#[from] io::Error),
     /// The keeper does not answer.
-    #[error("the keeper (process {pid}) does not answer; look whether it is stopped")]
+    #[error("the keeper (process {pid}) does not answer; check whether it is stopped")]
     Late {
         /// Process ID of the keeper.
         pid: u32,
     },
     /// There is no keeper.
-    #[error("this process has no keeper; start ringway-io with the same --control to have it kept")]
+    #[error("this process has no keeper; start ringway-io with the same --control to adopt it")]
     NoKeeper,
     /// The keeper refused.
     #[error("the keeper refused: {0}")]
@@ -145,6 +145,6 @@ pub enum PreserveError {
         pid: u32,
     },
     /// The record cannot be encoded.
-    #[error("cannot be written down")]
+    #[error("cannot encode the record")]
     Words(#[from] serde_json::Error),
 }

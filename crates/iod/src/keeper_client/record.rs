@@ -30,13 +30,14 @@ impl PreservedDiskRecord {
             Some(format) if format <= HELD_FORMAT.into() => {
                 match serde_json::from_value(data.clone()) {
                     Ok(preserved_disk) => return Self::Known(preserved_disk),
-                    Err(error) => format!("what is held of it cannot be understood: {error}"),
+                    Err(error) => format!("the preserved record cannot be decoded: {error}"),
                 }
             }
             Some(format) => format!(
-                "what is held of it has format {format}, and this program reads up to {HELD_FORMAT}"
+                "the preserved record has format {format}, and this program reads up to \
+                 {HELD_FORMAT}"
             ),
-            None => "what is held of it has no format".into(),
+            None => "the preserved record has no format".into(),
         };
         let reason = format!(
             "{reason}; upgrade to the version that wrote it (ringway-io upgrade), or detach the disk"

@@ -41,7 +41,7 @@ pub(crate) type ReceivedRecord<T> = (T, Result<Vec<OwnedFd>, MissingFds>);
 
 /// Error: the descriptors of a record could not be received.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("this process can have no more descriptors; raise its limit of open files")]
+#[error("the process has no descriptors left; raise its limit of open files")]
 pub(crate) struct MissingFds;
 
 /// One end of a link.
@@ -98,7 +98,7 @@ impl Link {
     pub(crate) fn send(&self, record: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(record)?;
         if bytes.len() > MAX_RECORD_BYTES || fds.len() > MAX_DESCRIPTORS {
-            return Err(io::Error::other("record is too long to be held"));
+            return Err(io::Error::other("record is too long to be preserved"));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -64,24 +64,24 @@ pub(crate) fn page(source: &Source) -> String {
 pub(super) fn process(page: &mut Page, stats: &Stats) {
     let mut build = page.family("ringway_build", MetricType::Info, None, "Version of the program.");
     build.add(&[("version", &stats.version)], 1);
-    let help = "Time since the start of the process that serves.";
+    let help = "Time since the serving process started.";
     let name = "ringway_worker_uptime_seconds";
     page.family(name, MetricType::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
     if let Some(WorkerStart { reason, unix_seconds, previous_exit }) = &stats.start {
         let help =
-            "How the process that serves came to do so, and the end of one that it replaces.";
+            "Start reason of the serving process, and the exit of the process that it replaces.";
         let labels = [
             ("start_reason", reason.name()),
             ("previous_exit", previous_exit.as_deref().unwrap_or_default()),
         ];
         page.family("ringway_worker", MetricType::Info, None, help).add(&labels, 1);
-        let help = "When it began, since 1970; its counters begin there.";
+        let help = "Start time of the serving process since 1970; its counters begin there.";
         let name = "ringway_worker_start_time_seconds";
         let mut start = page.family(name, MetricType::Gauge, Some("seconds"), help);
         start.add(&[], format_args!("{unix_seconds:.3}"));
     }
     if let Some(keeper) = &stats.keeper {
-        let help = "Workers that were started in place of dead ones.";
+        let help = "Workers that were started to replace dead ones.";
         page.family("ringway_worker_restarts", MetricType::Counter, None, help)
             .add(&[], keeper.restarts);
     }
@@ -90,12 +90,12 @@ pub(super) fn process(page: &mut Page, stats: &Stats) {
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     type Count = fn(&ReactorStats) -> u64;
     let families: [(&'static str, MetricType, &str, Count); 4] = [
-        ("ringway_reactor_queues", MetricType::Gauge, "Queues that it serves.", |one| one.queues),
-        ("ringway_reactor_sleeps", MetricType::Counter, "Times it slept.", |one| one.sleeps),
-        ("ringway_reactor_syscalls", MetricType::Counter, "System calls of it.", |one| {
+        ("ringway_reactor_queues", MetricType::Gauge, "Queues of the reactor.", |one| one.queues),
+        ("ringway_reactor_sleeps", MetricType::Counter, "Sleeps of the reactor.", |one| one.sleeps),
+        ("ringway_reactor_syscalls", MetricType::Counter, "System calls of the reactor.", |one| {
             one.syscalls
         }),
-        ("ringway_reactor_wakeups", MetricType::Counter, "Times it was woken.", |one| one.wakeups),
+        ("ringway_reactor_wakeups", MetricType::Counter, "Reactor wakeups.", |one| one.wakeups),
     ];
     for (name, kind, help, count) in families {
         let mut family = page.family(name, kind, None, help);
@@ -115,7 +115,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
         (DiskState::Waiting, "waiting"),
         (DiskState::Refused, "refused"),
     ];
-    let help = "State of the disk; waiting is for room on full storage.";
+    let help = "State of the disk; waiting means that its storage is full.";
     let mut family = page.family("ringway_disk_state", MetricType::StateSet, None, help);
     for disk in disks {
         for (state, name) in names {
@@ -134,7 +134,7 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
         ("ringway_disk_written_bytes", Some("bytes"), "Bytes that were written.", |disk| {
             disk.bytes.write as f64
         }),
-        ("ringway_disk_discarded_bytes", Some("bytes"), "Bytes that were given up.", |disk| {
+        ("ringway_disk_discarded_bytes", Some("bytes"), "Bytes that were discarded.", |disk| {
             disk.bytes.discard as f64
         }),
         ("ringway_disk_zeroed_bytes", Some("bytes"), "Bytes that were zeroed.", |disk| {
@@ -148,7 +148,7 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
         (
             "ringway_disk_resubmitted_requests",
             None,
-            "Requests of a dead predecessor that were submitted again.",
+            "Requests of a dead predecessor that were resubmitted.",
             |disk| disk.resubmitted as f64,
         ),
         (
@@ -160,7 +160,7 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
         (
             "ringway_disk_neighbour_seconds",
             Some("seconds"),
-            "Time for which it waited for long turns of other disks on its reactors.",
+            "Time for which the disk waited for long turns of other disks on its reactors.",
             |disk| disk.neighbour_seconds,
         ),
     ];
@@ -201,31 +201,31 @@ fn gauges(page: &mut Page, disks: &[DiskStats]) {
         ("ringway_disk_queues_started", None, "Queues that its driver has started.", |disk| {
             disk.queues_started.into()
         }),
-        ("ringway_disk_in_flight_requests", None, "Requests with the storage.", |disk| {
+        ("ringway_disk_in_flight_requests", None, "Requests in flight at the storage.", |disk| {
             disk.in_flight as f64
         }),
-        ("ringway_disk_queued_requests", None, "Requests that wait in its rings.", |disk| {
+        ("ringway_disk_queued_requests", None, "Requests that wait in the disk's rings.", |disk| {
             disk.queued as f64
         }),
-        ("ringway_disk_throttled_queues", None, "Queues that its cap holds back now.", |disk| {
+        ("ringway_disk_throttled_queues", None, "Queues that its cap throttles now.", |disk| {
             disk.throttled_queues as f64
         }),
         (
             "ringway_disk_oldest_request_seconds",
             Some("seconds"),
-            "Age of the oldest request under way, 0 without one.",
+            "Age of the oldest pending request, 0 without one.",
             |disk| disk.oldest.map_or(0.0, |oldest| oldest.age_seconds),
         ),
         (
             "ringway_disk_fence_wait_seconds",
             Some("seconds"),
-            "Time that it has waited for the I/O of a dead predecessor, 0 when it does not.",
+            "Time that the disk has waited for the I/O of a dead predecessor, 0 when it does not.",
             |disk| disk.fence.map_or(0.0, |fence| fence.since_seconds),
         ),
         (
             "ringway_disk_stuck_seconds",
             Some("seconds"),
-            "Time since a stop gave up waiting for its storage, 0 when none did.",
+            "Time since a stop abandoned I/O to hung storage, 0 when none did.",
             |disk| disk.stuck.as_ref().map_or(0.0, |stuck| stuck.since_seconds),
         ),
     ];

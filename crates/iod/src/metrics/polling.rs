@@ -6,7 +6,7 @@ use super::text::{MetricType, Page};
 
 /// Writes the polling cost of reactors.
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
-    let help = "Time for which it looked for work and found none.";
+    let help = "Time for which the reactor polled and found no work.";
     let name = "ringway_reactor_poll_busy_seconds";
     let mut family = page.family(name, MetricType::Counter, Some("seconds"), help);
     for (at, one) in all.iter().enumerate() {
@@ -70,22 +70,22 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats]) {
 
 fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     reasons(page, names, all);
-    let help = "Some queue of it looks for work when it has nothing to do.";
+    let help = "Some queue busy-polls when it has nothing to do.";
     let mut family = page.family(names.armed, MetricType::Gauge, None, help);
     for (id, polling, _) in all {
         family.add(&[(names.label, id)], u8::from(polling.queues.polling));
     }
     type Count = fn(&QueuePolling) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 4] = [
-        (names.hits, None, "Waits that ended while it was looked at.", |one| one.hits as f64),
-        (names.misses, None, "Waits that outlasted a look.", |one| one.misses as f64),
+        (names.hits, None, "Waits that ended during a poll.", |one| one.hits as f64),
+        (names.misses, None, "Waits that outlasted a poll.", |one| one.misses as f64),
         (
             names.spun,
             Some("seconds"),
-            "Time for which it was looked at while it had nothing to do.",
+            "Time for which it was polled while it had nothing to do.",
             |one| one.poll_seconds,
         ),
-        (names.saved, Some("seconds"), "Time that waking up would have taken instead.", |one| {
+        (names.saved, Some("seconds"), "Time that wakeups would have taken instead.", |one| {
             one.saved_wakeup_us / 1e6
         }),
     ];
@@ -99,8 +99,8 @@ fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
 }
 
 fn reasons(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
-    let help = "What its queues do when they have nothing to do, or did when they were served last: \
-                they look for work (pays, probing, always), or sleep for this reason.";
+    let help = "Behavior of idle queues, now or when they were served last: they poll (pays, \
+                probing, always), or sleep for this reason.";
     let mut family = page.family(names.reason, MetricType::StateSet, None, help);
     for (id, polling, _) in all {
         for reason in PollReason::ALL {
@@ -111,7 +111,7 @@ fn reasons(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
 }
 
 fn refusals(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
-    let help = "Waits that it slept through at once, by what forbade to look.";
+    let help = "Waits without a poll, by the reason that forbade it.";
     let mut family = page.family(names.refused, MetricType::Counter, None, help);
     for (id, PollStats { refused, .. }, since) in all {
         for (reason, count) in [

@@ -35,7 +35,7 @@ pub(crate) fn page(stats: &Stats, residences: &[Residence], since: f64) -> Strin
 pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence]) {
     type Value = fn(&PortStats) -> u16;
     let families: [(&'static str, &str, Value); 2] = [
-        ("ringway_nic_connected", "A front-end is connected, or it is the host.", |port| {
+        ("ringway_nic_connected", "A front-end is connected, or the port is the host's.", |port| {
             port.connected.into()
         }),
         ("ringway_nic_queues_started", "Pairs of queues that its driver has started.", |port| {
@@ -66,7 +66,7 @@ fn both(port: &PortStats) -> [(&'static str, &DirectionStats); 2] {
 fn directions(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&DirectionStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
-        ("ringway_nic_frames", None, "Frames; of those sent also what went nowhere.", |way| {
+        ("ringway_nic_frames", None, "Frames; tx includes frames that reached no port.", |way| {
             way.frames
         }),
         ("ringway_nic_bytes", Some("bytes"), "Their bytes.", |way| way.bytes),
@@ -80,7 +80,7 @@ fn directions(page: &mut Page, ports: &[PortStats]) {
             }
         }
     }
-    let help = "Moves of flows between its queues that were asked for.";
+    let help = "Requested moves of flows between the NIC's queues.";
     let mut family = page.family("ringway_nic_flow_moves", MetricType::Counter, None, help);
     for port in ports {
         family.count(&[("nic", &port.id)], port.moves, port.counting_since_unix_seconds);
@@ -88,7 +88,7 @@ fn directions(page: &mut Page, ports: &[PortStats]) {
 }
 
 fn lost(page: &mut Page, ports: &[PortStats]) {
-    let help = "Frames that were lost, by reason: what it sent, or what was for it.";
+    let help = "Dropped frames by reason: sent by the NIC, or destined for it.";
     let mut family = page.family("ringway_nic_dropped_frames", MetricType::Counter, None, help);
     for port in ports {
         for (direction, counts) in both(port) {
@@ -105,19 +105,19 @@ fn lost(page: &mut Page, ports: &[PortStats]) {
 fn pairs(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&PairStats) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 3] = [
-        ("ringway_nic_queue_throttled", None, "Times that its cap held it.", |pair| {
+        ("ringway_nic_queue_throttled", None, "Times that its cap throttled the queue.", |pair| {
             pair.throttled as f64
         }),
         (
             "ringway_nic_queue_throttled_seconds",
             Some("seconds"),
-            "Time for which its cap held it.",
+            "Time for which its cap throttled the queue.",
             |pair| pair.throttled_seconds,
         ),
         (
             "ringway_nic_queue_backlogged_frames",
             None,
-            "Frames that waited for buffers of its guest.",
+            "Frames that waited for buffers of the guest.",
             |pair| pair.backlogged as f64,
         ),
     ];
@@ -147,8 +147,8 @@ fn queue_directions(page: &mut Page, ports: &[PortStats]) {
             family.count(labels, count(way), port.counting_since_unix_seconds);
         });
     }
-    let help = "Frames that were lost, by queue and reason; what was lost on the way to the queue's \
-                reactor is counted by the NIC alone.";
+    let help = "Dropped frames by queue and reason; frames dropped on the way to the queue's \
+                reactor are counted by the NIC alone.";
     let name = "ringway_nic_queue_dropped_frames";
     let mut family = page.family(name, MetricType::Counter, None, help);
     each_direction(ports, |port, labels, way| {
@@ -197,7 +197,7 @@ fn sizes(page: &mut Page, ports: &[PortStats]) {
 
 /// Writes the flows that `stats` reports: few of each NIC, and each flow once.
 fn flows(page: &mut Page, ports: &[PortStats]) {
-    let help = "About what the largest flows that it sends had in the last seven seconds.";
+    let help = "Approximate traffic of the NIC's largest tx flows in the last seven seconds.";
     let name = "ringway_nic_flow_recent_bytes";
     let mut family = page.family(name, MetricType::Gauge, Some("bytes"), help);
     for port in ports {
@@ -210,7 +210,7 @@ fn flows(page: &mut Page, ports: &[PortStats]) {
 }
 
 fn durations(page: &mut Page, residences: &[Residence]) {
-    let help = "Time of frames from their sender's ring to this queue's.";
+    let help = "Time of frames from their sender's ring to this queue's ring.";
     let name = "ringway_nic_residence_seconds";
     let mut family = page.family(name, MetricType::Histogram, Some("seconds"), help);
     for Residence { nic, queue, times, since } in residences {

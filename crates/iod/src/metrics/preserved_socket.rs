@@ -23,7 +23,8 @@ const METRICS: &str = "metrics";
 /// The address is in use, or this process may not use it.
 pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, PreservedEntry)> {
     let socket = bind(address)?;
-    let preserved_entry = held(&socket, address).context("cannot hold the socket of --metrics")?;
+    let preserved_entry =
+        held(&socket, address).context("cannot preserve the socket of --metrics")?;
     if let Socket::Unix(listener) = socket {
         listener.close_keep_files();
     }
@@ -87,6 +88,6 @@ fn found(preserved_entry: PreservedEntry) -> anyhow::Result<Socket> {
     match (socket, fd) {
         (Some(parts), _) => Ok(Socket::Unix(Listener::adopt(parts)?)),
         (None, Some(fd)) => Ok(Socket::Tcp(TcpListener::from(fd))),
-        (None, None) => anyhow::bail!("what is held of the metrics has no socket"),
+        (None, None) => anyhow::bail!("the preserved record of --metrics has no socket"),
     }
 }

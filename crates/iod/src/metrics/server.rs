@@ -73,7 +73,7 @@ pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHan
                 Ok(Some(stream)) => begin(stream, gate, scraped),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!("cannot take a scraper: {error}");
+                    tracing::warn!("cannot accept a scraper: {error}");
                     if !matches!(
                         accept_permit.wake().wait(None, Some(ACCEPT_PAUSE)),
                         Ok(Woken::TimedOut)
@@ -91,7 +91,7 @@ fn begin(stream: Stream, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
     let (scraped, connection_guard) = (Arc::clone(scraped), gate.admit());
     let work = move || {
         if let Err(error) = answer(stream, &scraped) {
-            tracing::debug!("scraper lost: {error}");
+            tracing::debug!("scrape failed: {error}");
         }
         drop(connection_guard);
     };
@@ -230,7 +230,7 @@ enum ScrapeTarget {
 fn wanted(head: &[u8]) -> ScrapeTarget {
     if head.len() > HEADER_MAX {
         let status = "431 Request Header Fields Too Large";
-        return ScrapeTarget::Other(status, "8 KiB of headers are taken");
+        return ScrapeTarget::Other(status, "at most 8 KiB of headers are accepted");
     }
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');

@@ -71,7 +71,7 @@ impl NicRegistry {
         }
         // Check again: the NIC may have been detached since.
         if held && self.is_held(&spec.id) {
-            return Err(wrong_state("a newer version has held a NIC of this id; detach it first"));
+            return Err(wrong_state("a newer version preserved a NIC of this id; detach it first"));
         }
         check_nic(limit, taken, spec.queues).map_err(failed)?;
         state.by_id.insert(spec.id.clone(), NicEntry::new(spec.clone()));

@@ -71,7 +71,11 @@ impl NicRegistry {
         nic.hang_up();
         // The NIC's thread removes the socket's files.
         if let Err(error) = nic_session_thread.wait() {
-            tracing::warn!(nic = id, "no front-end could come any more: {}", error_chain(&error));
+            tracing::warn!(
+                nic = id,
+                "no further front-ends were accepted: {}",
+                error_chain(&error)
+            );
         }
         nic.log_counts();
         let spec = self.state().by_id.get(id).map(|entry| entry.spec.clone());

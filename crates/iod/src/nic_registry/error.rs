@@ -34,8 +34,8 @@ pub(super) enum NicsError {
     NoNetwork,
     /// The network has another MTU. All its NICs share one.
     #[error(
-        "network {network:?} has an MTU of {has} bytes; ask for that, or for none, or detach all \
-         its NICs to have another"
+        "network {network:?} has an MTU of {has} bytes; request that or none, or detach all its \
+         NICs to change it"
     )]
     Mtu {
         /// Name of the network.
@@ -44,11 +44,11 @@ pub(super) enum NicsError {
         has: u16,
     },
     /// No NIC of this network is attached.
-    #[error("no NIC of network {0:?} is attached; a network is there as long as one is")]
+    #[error("no NIC of network {0:?} is attached; a network exists only with a NIC")]
     NoSuchNetwork(String),
     /// The network has an uplink already.
     #[error(
-        "network {network:?} has the uplink {tap:?}; take that away first (network.uplink without \
+        "network {network:?} has the uplink {tap:?}; remove that first (network.uplink without \
          \"tap\")"
     )]
     HasUplink {

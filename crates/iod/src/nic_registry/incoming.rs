@@ -75,13 +75,14 @@ impl NicRegistry {
         let mut ports = Vec::new();
         for id in &nics {
             let nic = all.iter().find(|one| one.spec.id == *id && one.spec.network == name);
-            ports.push(nic.with_context(|| format!("NIC {id:?} is not in it"))?.nic.port());
+            ports
+                .push(nic.with_context(|| format!("NIC {id:?} is not in the network"))?.nic.port());
         }
         if let Some(tap) = tap {
             ports.push(networks.adopt_uplink(&name, &tap, fds)?);
             self.count_uplinks(&networks);
         }
-        let switch_network = networks.lan(&name).context("no NIC is in it")?;
+        let switch_network = networks.lan(&name).context("the network has no NIC")?;
         let now_ns = clock_ns();
         let station = |StationState(place, vlan, mac, silent_ms): StationState| {
             let seen_ns = now_ns.saturating_sub(silent_ms.saturating_mul(MILLISECOND_NS));
@@ -95,7 +96,7 @@ impl NicRegistry {
             })
         };
         let stations: Option<Arc<[LearntStation]>> = stations.into_iter().map(station).collect();
-        switch_network.restore_stations(&stations.context("a station that is nowhere")?)?;
+        switch_network.restore_stations(&stations.context("a station has an unknown port")?)?;
         Ok(())
     }
 
@@ -125,7 +126,7 @@ impl Networks {
         tap: &str,
         queues: Vec<OwnedFd>,
     ) -> anyhow::Result<PortId> {
-        let switch_network = Arc::clone(self.lan(name).context("no NIC is in it")?);
+        let switch_network = Arc::clone(self.lan(name).context("the network has no NIC")?);
         let port = self.free_port()?;
         let uplink = Uplink::adopt(&switch_network, port, tap, queues)?;
         self.insert_uplink(name, port, uplink);

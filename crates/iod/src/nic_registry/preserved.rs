@@ -98,7 +98,7 @@ impl NicRegistry {
         if let Err(error) = self.keeper_client.forget_key(&key(id)) {
             tracing::error!(
                 nic = id,
-                "a new worker would look what is left: {}",
+                "the keeper did not delete the NIC's record, a new worker would find it: {}",
                 error_chain(&error)
             );
         }
@@ -120,7 +120,11 @@ impl NicRegistry {
     /// Removes the record of the uplink, because the network has ended.
     pub(super) fn forget_uplink(&self, network: &str) {
         if let Err(error) = self.keeper_client.forget_key(&format!("{UPLINK}{network}")) {
-            tracing::error!(network, "its uplink is held on: {}", error_chain(&error));
+            tracing::error!(
+                network,
+                "the keeper did not delete the uplink's record: {}",
+                error_chain(&error)
+            );
         }
     }
 
@@ -132,7 +136,7 @@ impl NicRegistry {
             && let Err(error) = Listener::sweep(&held.spec.socket)
         {
             // Another process owns the path by now, or the files were never created.
-            tracing::info!(nic = id, "its socket is left alone: {}", error_chain(&error));
+            tracing::info!(nic = id, "socket file not removed: {}", error_chain(&error));
         }
         preserved_entry.remove();
     }
@@ -148,7 +152,7 @@ impl NicRegistry {
                 Ok(held) if held.leaving => {
                     self.sweep(&id);
                     self.forget(&id);
-                    tracing::info!(nic = id, "detached, as a worker before had begun to");
+                    tracing::info!(nic = id, "detached: completed the detach of a former worker");
                 }
                 Ok(held) => self.bring_back(held.spec),
                 Err(why) => tracing::error!(
@@ -189,7 +193,7 @@ impl NicRegistry {
         let held = match read::<PreservedUplink>(data) {
             Ok(held) => held,
             Err(why) => {
-                tracing::error!(network, "the host is not in it: {why}");
+                tracing::error!(network, "cannot restore the uplink: {why}");
                 return true;
             }
         };
@@ -204,12 +208,12 @@ impl NicRegistry {
         match self.set_uplink(&mut networks, &held.spec) {
             Ok(()) => true,
             Err(error) if error.code == code::FAILED => {
-                tracing::warn!(network, "the host is not in it yet: {}", error.message);
+                tracing::warn!(network, "cannot restore the uplink yet: {}", error.message);
                 false
             }
             // The network has no NIC, or has another uplink by now.
             Err(error) => {
-                tracing::info!(network, "its uplink stays as it is: {}", error.message);
+                tracing::info!(network, "uplink not restored: {}", error.message);
                 true
             }
         }
@@ -235,15 +239,16 @@ impl NicRegistry {
     /// # Errors
     /// The NIC is not preserved, or its record has an unknown format.
     pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, ListenerParts)> {
-        let preserved_entry = self.keeper_client.entry(&key(id)).context("it is not held")??;
+        let preserved_entry =
+            self.keeper_client.entry(&key(id)).context("the keeper has no record of the NIC")??;
         let held = read::<PreservedNic>(&preserved_entry.data).map_err(anyhow::Error::msg)?;
-        anyhow::ensure!(!held.leaving, "it is being detached");
+        anyhow::ensure!(!held.leaving, "the NIC is being detached");
         Ok((held.spec, self.held_socket(id)?))
     }
 
     fn held_socket(&self, id: &str) -> Result<ListenerParts, NicError> {
         let share = |source| NicError::Os { action: "share its socket", source };
-        let gone = || share(io::Error::other("it is not held"));
+        let gone = || share(io::Error::other("the keeper has no record of the NIC"));
         let preserved_entry =
             self.keeper_client.entry(&key(id)).ok_or_else(gone)?.map_err(share)?;
         preserved_entry.sockets.into_iter().next().ok_or_else(gone)
@@ -280,12 +285,14 @@ fn read<T: DeserializeOwned>(data: &Value) -> Result<T, String> {
     let why = match format {
         Some(format) if format <= FORMAT.into() => match serde_json::from_value(data.clone()) {
             Ok(held) => return Ok(held),
-            Err(error) => format!("what is held of it cannot be understood: {error}"),
+            Err(error) => format!("the preserved record cannot be decoded: {error}"),
         },
         Some(format) => {
-            format!("what is held of it has format {format}, and this program reads up to {FORMAT}")
+            format!(
+                "the preserved record has format {format}, and this program reads up to {FORMAT}"
+            )
         }
-        None => "what is held of it has no format".into(),
+        None => "the preserved record has no format".into(),
     };
     Err(format!("{why}; use the version that wrote it"))
 }

@@ -116,7 +116,7 @@ impl NicRegistry {
 
     /// Unquiesces all NICs as if nothing had happened.
     pub(crate) fn unquiesce(&self, still: QuiescedNics) {
-        self.each_uplink("is not in it", |uplink| uplink.attach());
+        self.each_uplink("cannot attach again", |uplink| uplink.attach());
         let start_barrier = Arc::new(StartBarrier::default());
         // The barrier opens only after the last NIC has started.
         let begun = start_barrier.expect();
@@ -128,14 +128,14 @@ impl NicRegistry {
         }
         // The host sends last.
         begun.join();
-        self.each_uplink("sends nothing", |uplink| uplink.begin());
+        self.each_uplink("cannot send again", |uplink| uplink.begin());
     }
 
     /// Calls `with` for each uplink. The failure of one does not affect the others.
     fn each_uplink(&self, what: &str, with: impl Fn(&mut Uplink) -> Result<(), NicError>) {
         for (network, uplink) in self.networks().uplinks_mut() {
             if let Err(error) = with(uplink) {
-                tracing::error!(network, "the host {what} any more: {}", error_chain(&error));
+                tracing::error!(network, "uplink {what}: {}", error_chain(&error));
             }
         }
     }

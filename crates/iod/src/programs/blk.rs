@@ -66,7 +66,7 @@ fn work(options: &BlkOptions) -> anyhow::Result<()> {
     let WorkerInit { keeper_client, link, .. } = worker_init::begin(PROGRAM)?;
     let told = StopSignal::new().context("cannot make a signal")?;
     worker_init::spawn_keeper_thread(&keeper_client, link, &told)
-        .context("cannot hear the keeper")?;
+        .context("cannot listen to the keeper")?;
     run(options, Some((keeper_client, told)))
 }
 

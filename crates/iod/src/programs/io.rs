@@ -55,7 +55,7 @@ fn keep(
     if options.die_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM)).context("--die-with-parent")?;
         // The parent may have died before the kernel knew this setting.
-        anyhow::ensure!(getppid() == parent, "the process that started this one has ended");
+        anyhow::ensure!(getppid() == parent, "the parent process has ended");
     }
     limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
@@ -86,7 +86,7 @@ fn keep(
                 let (key, preserved_entry) = metrics::hold(address)?;
                 keeper.insert(key, preserved_entry);
             }
-            let parts = listener.parts().context("cannot hold the control socket")?;
+            let parts = listener.parts().context("cannot preserve the control socket")?;
             listener.close_keep_files();
             keeper.insert(
                 CONTROL,
@@ -120,13 +120,13 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let server = ControlServer::new(Arc::clone(&disk_registry), end.clone(), Arc::clone(&scrapers));
     let server = server.context("cannot make a signal")?;
     worker_init::spawn_keeper_thread(&keeper_client, link, &end)
-        .context("cannot hear the keeper")?;
+        .context("cannot listen to the keeper")?;
     let (listen, calls) = take_calls(&server, &end).context("cannot start a thread")?;
-    let control = keeper_client.entry(CONTROL).context("the keeper holds no control socket")??;
+    let control = keeper_client.entry(CONTROL).context("the keeper has no control socket")??;
     let control = control.sockets.into_iter().next().context("there is no control socket")?;
     if let Some(way) = &predecessor {
         let taken = handover::take(way, &keeper_client, &pool, disk_registry.nics());
-        disk_registry.take_over(taken.context("nothing was taken over")?);
+        disk_registry.take_over(taken.context("cannot take over from the former worker")?);
     }
     // A dropped listener removes its files. So create it only after all other steps succeeded.
     let listener = Listener::adopt(control)?;

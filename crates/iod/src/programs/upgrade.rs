@@ -22,7 +22,7 @@ pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
     let UpgradeReply { pid, version, disks, nics, paused_ms } = reply;
     let nics = if nics > 0 { format!(" and {nics} NICs") } else { String::new() };
     println!(
-        "process {pid} of version {version} goes on with {disks} disks{nics}; {paused_ms:.1} ms"
+        "process {pid} of version {version} took over {disks} disks{nics}; pause {paused_ms:.1} ms"
     );
     Ok(())
 }
@@ -45,7 +45,8 @@ fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {
     BufReader::new(stream)
         .take(MAX_LINE_BYTES as u64)
         .read_until(b'\n', &mut answer)
-        .context("it gave no answer; `ringway io stats` tells who serves")?;
-    let answer: Response = serde_json::from_slice(&answer).context("its answer is none of ours")?;
+        .context("no reply arrived; `ringway io stats` shows which process serves")?;
+    let answer: Response =
+        serde_json::from_slice(&answer).context("the reply is not valid JSON-RPC")?;
     Ok(serde_json::from_value(answer.outcome()?)?)
 }

@@ -37,9 +37,9 @@ pub enum ServedDiskError {
     },
     /// I/O of a former process has not ended.
     #[error(
-        "{place} cannot be served yet: the kernel has not ended all I/O of a process, or of a disk \
-         of this name, that served it before, and it was waited for for {seconds} s; mend the \
-         storage, and try again"
+        "{place} cannot be served yet: the kernel has not ended all I/O of a process, or of a \
+         disk of this name, that served it before, within {seconds} s; mend the storage, and try \
+         again"
     )]
     FenceHeld {
         /// Name of the storage.
@@ -64,7 +64,7 @@ pub enum ServedDiskError {
         seconds: u64,
     },
     /// The wait for the fence was cancelled: the disk is being detached, or the process ends.
-    #[error("gave up waiting for I/O on {place} of a process that served this disk before")]
+    #[error("cancelled the wait for I/O on {place} of a process that served this disk before")]
     FenceGivenUp {
         /// Name of the storage.
         place: String,
@@ -73,7 +73,7 @@ pub enum ServedDiskError {
     #[error(transparent)]
     Nbd(#[from] NbdExportError),
     /// The disk no longer exists here.
-    #[error("the disk is gone")]
+    #[error("the disk no longer exists")]
     Gone,
     /// The keeper does not preserve the disk, so no successor would restore it.
     #[error(transparent)]
@@ -89,8 +89,8 @@ pub enum ServedDiskError {
     },
     /// The image became smaller while no process served it.
     #[error(
-        "the image has {found} bytes, and guests were told {size}; give it back its size and \
-         activate the disk, or detach and attach it again"
+        "the image has {found} bytes, and guests were told {size}; restore its size and activate \
+         the disk, or detach and attach it again"
     )]
     Shrunk {
         /// Present size in bytes.
@@ -100,8 +100,8 @@ pub enum ServedDiskError {
     },
     /// The disk cannot be quiesced, because its storage takes too long.
     #[error(
-        "the storage of {place} has not ended the requests in flight in time, and nobody else may \
-         go on before it has; `stats` shows them"
+        "the storage of {place} has not ended the requests in flight in time, and no other \
+         process may serve before it has; `stats` shows them"
     )]
     NotDrained {
         /// Name of the storage.

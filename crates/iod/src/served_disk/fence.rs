@@ -95,7 +95,7 @@ impl FenceWaiter {
         let released = outcome.and_then(|()| self.disk.deactivate());
         if let Err(error) = released {
             tracing::warn!(
-                "a wait that nobody wanted any more: {}",
+                "a cancelled activation ended with an error: {}",
                 crate::error::error_chain(&error)
             );
         }
@@ -208,7 +208,7 @@ impl ServedDisk {
         tracing::warn!(
             disk,
             "waiting for {place}: the kernel has not ended all I/O of a process that served this \
-             disk before; its guest waits until then"
+             disk before; guest I/O is blocked until then"
         );
         let woken = stop.wait(Some(over.as_fd()), left())?;
         let waited_ms = since.elapsed().as_millis() as u64;

@@ -48,7 +48,7 @@ pub enum NbdExportError {
         socket: PathBuf,
     },
     /// Another export uses this socket.
-    #[error("the disk is exported on {} in another way; unexport that first", socket.display())]
+    #[error("the disk is exported on {} with other options; unexport that first", socket.display())]
     Otherwise {
         /// Path of the socket.
         socket: PathBuf,
@@ -158,13 +158,13 @@ fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Poo
                     let reactor_lease = pool.place();
                     let reactor = reactor_lease.handle().clone();
                     if let Err(error) = server.accept(stream.into(), &reactor, reactor_lease) {
-                        tracing::warn!(socket = %path, "client turned away: {error}");
+                        tracing::warn!(socket = %path, "client rejected: {error}");
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
                     let cause = crate::error::error_chain(&error);
-                    return tracing::error!(socket = %path, "no client can come any more: {cause}");
+                    return tracing::error!(socket = %path, "accepts no more clients: {cause}");
                 }
             }
         }
@@ -351,7 +351,7 @@ impl ServedDisk {
                 Err(error) if waits => return Err(error),
                 Err(error) => {
                     let cause = crate::error::error_chain(&error);
-                    tracing::error!(disk = spec.id, %socket, "not exported any more: {cause}");
+                    tracing::error!(disk = spec.id, %socket, "export not restored: {cause}");
                 }
             }
         }

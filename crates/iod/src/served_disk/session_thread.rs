@@ -73,7 +73,7 @@ impl ServedDisk {
                 (Err(error), None) => {
                     let disk = &served_disk.spec.id;
                     let cause = crate::error::error_chain(error);
-                    tracing::error!(disk, "no front-end can come any more: {cause}");
+                    tracing::error!(disk, "no further front-ends are accepted: {cause}");
                 }
                 (Ok(()), None) => {}
             }
@@ -141,11 +141,11 @@ impl ServedDisk {
                 self.converse(session, stop, session_log_level, "front-end connected");
             }
             Err(error) => {
-                tracing::warn!(disk = self.spec.id, "front-end turned away: {error}");
+                tracing::warn!(disk = self.spec.id, "front-end rejected: {error}");
             }
         }
         if session_log_level == SessionLogLevel::Last {
-            let more = "front-ends come and go; until a minute is over, level debug tells more";
+            let more = "front-ends reconnect often; for up to a minute, level debug logs them";
             tracing::warn!(disk = self.spec.id, "{more}");
         }
     }

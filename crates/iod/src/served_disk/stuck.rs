@@ -49,9 +49,9 @@ pub(super) struct AbandonedIo {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "{verb}: the storage of {place} has not ended {what} within {deadline_ms} ms; the queues are \
-     given up, and a front-end without a record of its requests is sent away. What was left \
-     stays with the kernel, and the lock of the image with it, until the storage answers or the \
-     host restarts: mend the storage, the rest happens by itself; `stats` shows when"
+     abandoned, and a front-end without a record of its requests is disconnected. The kernel \
+     keeps the abandoned I/O and the lock of the image until the storage answers or the host \
+     restarts: mend the storage, the rest happens by itself; `stats` shows when"
 )]
 pub struct StuckError {
     verb: &'static str,
@@ -141,7 +141,10 @@ impl ServedDisk {
         };
         if let Err(error) = std::thread::Builder::new().name("stuck".into()).spawn(work) {
             // The disk stays stuck until it is detached, which is safe.
-            tracing::error!(disk = self.spec.id, "nobody waits for the storage: {error}");
+            tracing::error!(
+                disk = self.spec.id,
+                "cannot wait for the storage, the disk stays stuck: {error}"
+            );
         }
     }
 
@@ -160,7 +163,10 @@ impl ServedDisk {
             drop(abandoned_io);
             if let Err(error) = self.disk.deactivate() {
                 let cause = crate::error::error_chain(&error);
-                tracing::error!(disk = self.spec.id, "released after it was stuck: {cause}");
+                tracing::error!(
+                    disk = self.spec.id,
+                    "the stuck disk was released with an error: {cause}"
+                );
             }
         }
         // A change of size may have completed late.
@@ -226,6 +232,6 @@ pub(super) fn backend_text(spec: &DiskSpec) -> String {
 
 fn log_late<R>(overdue_work: OverdueWork<Result<R, DiskError>>, verb: &'static str) {
     if let Some(Err(error)) = overdue_work.wait() {
-        tracing::error!("{verb}, long after its deadline: {}", crate::error::error_chain(&error));
+        tracing::error!("{verb} failed after its deadline: {}", crate::error::error_chain(&error));
     }
 }

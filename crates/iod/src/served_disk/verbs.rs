@@ -46,7 +46,7 @@ impl ServedDisk {
         self.await_predecessor(deadline)?;
         let disk = Arc::clone(&self.disk);
         let taken =
-            self.run_with_stop_deadline(self.deadline(), verb, "to take the lock", move || {
+            self.run_with_stop_deadline(self.deadline(), verb, "the lock request", move || {
                 disk.activate()
             });
         if let Err(error) = taken {
@@ -131,7 +131,7 @@ impl ServedDisk {
         let channel = lock(&self.front_end).channel.clone();
         if let Some(Err(error)) = channel.map(|channel| channel.config_changed()) {
             // The front-end has gone, or will read the size when it reconnects.
-            tracing::debug!(disk = self.spec.id, "front-end not told of the new size: {error}");
+            tracing::debug!(disk = self.spec.id, "front-end not notified of the new size: {error}");
         }
         Ok(())
     }

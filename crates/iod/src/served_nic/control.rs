@@ -102,7 +102,7 @@ fn admit(stream: UnixStream, switch_reporter: &Arc<SwitchReporter>) -> io::Resul
     let line = Arc::clone(&stream);
     let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
         if let Err(error) = serve(&line, &switch_reporter) {
-            tracing::debug!("caller lost: {error}");
+            tracing::debug!("control connection failed: {error}");
         }
         // Shut down the connection, because this entry keeps its descriptor open until the next
         // caller connects.

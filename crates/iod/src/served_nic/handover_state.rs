@@ -96,7 +96,7 @@ impl ServedNic {
             rate_limiter.charge(owed_ns, clock_ns());
         }
         let Some(NicSessionState { state, asked }) = session else {
-            anyhow::ensure!(fds.is_empty(), "descriptors of no session");
+            anyhow::ensure!(fds.is_empty(), "descriptors without a session");
             return Ok(IncomingNic { frozen: None, listener });
         };
         let state = Box::new(SessionState::decode(state, fds)?);
@@ -144,9 +144,13 @@ fn read(written: ControlSettingsState, most: u16) -> anyhow::Result<ControlSetti
     let ControlSettingsState { pairs, promiscuous, all_multicast, address, table } = written;
     let address = Some(Mac(address)).filter(|mac| mac.is_station());
     let mut control_settings =
-        ControlSettings::nothing(address.context("an address that is no station's")?);
-    anyhow::ensure!((1..=most).contains(&pairs), "{pairs} pairs of queues");
-    anyhow::ensure!(table.len() <= ADDRESSES_MAX, "a filter of {} addresses", table.len());
+        ControlSettings::nothing(address.context("the address is not a station's")?);
+    anyhow::ensure!((1..=most).contains(&pairs), "{pairs} pairs of queues are out of range");
+    anyhow::ensure!(
+        table.len() <= ADDRESSES_MAX,
+        "a filter of {} addresses is too long",
+        table.len()
+    );
     let table = table.into_iter().map(Mac).collect();
     let all = [
         Command::Promiscuous(promiscuous),

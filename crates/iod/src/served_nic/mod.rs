@@ -65,7 +65,7 @@ pub enum NicError {
         source: nic::QueueError,
     },
     /// The kernel does not complete I/O of the device.
-    #[error("TAP device {name} does not come to rest")]
+    #[error("TAP device {name} did not end its I/O in time")]
     Restless {
         /// Name of the device.
         name: String,

@@ -62,7 +62,7 @@ impl ServedNic {
 
     fn send_away(&self, session: &SessionHandle) {
         let nic = self.spec.socket.display();
-        tracing::warn!(%nic, "front-end is sent away: an upgrade waited too long for its message");
+        tracing::warn!(%nic, "front-end disconnected: an upgrade waited too long for its message");
         session.close();
     }
 
@@ -153,7 +153,7 @@ impl QuiescedNic {
             let index = queue.index();
             match queue.stop() {
                 Ok(next) => state.stopped_at(index, next),
-                Err(error) => tracing::error!(queue = index, "where it stands is lost: {error}"),
+                Err(error) => tracing::error!(queue = index, "position of the ring lost: {error}"),
             }
         }
     }

@@ -78,7 +78,7 @@ impl ServedNic {
                 (None, Err(error)) => {
                     let (nic, cause) =
                         (nic.spec.socket.display(), crate::error::error_chain(error));
-                    tracing::error!(%nic, "no front-end can come any more: {cause}");
+                    tracing::error!(%nic, "no further front-ends are accepted: {cause}");
                 }
                 (None, Ok(())) => {}
             }
@@ -133,7 +133,7 @@ impl ServedNic {
             Ok(session) => session,
             Err(error) => {
                 let nic = self.spec.socket.display();
-                return tracing::warn!(%nic, "front-end turned away: {error}");
+                return tracing::warn!(%nic, "front-end rejected: {error}");
             }
         };
         if session_log_level == SessionLogLevel::Quiet {
@@ -143,7 +143,10 @@ impl ServedNic {
             NicSessionBackend::new(self, handle)
         });
         if session_log_level == SessionLogLevel::Last {
-            self.tell(session_log_level, "front-ends come and go; level debug tells more");
+            self.tell(
+                session_log_level,
+                "front-ends reconnect often; further sessions are logged at level debug",
+            );
         }
     }
 

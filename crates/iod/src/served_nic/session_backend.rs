@@ -93,7 +93,7 @@ impl<'a> NicSessionBackend<'a> {
         if let Some(Err(error)) =
             control_queue_state.map(|control_queue_state| control_queue_state.close())
         {
-            tracing::error!("what the driver asked for is left: {error}");
+            tracing::error!("settings of the former driver not reset: {error}");
         }
     }
 

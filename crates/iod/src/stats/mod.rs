@@ -135,16 +135,16 @@ fn alert(served_disk: &ServedDisk) -> Option<String> {
     if let Some(StuckStorage { since, requests, verb }) = served_disk.stuck() {
         let seconds = since.elapsed().as_secs();
         return Some(format!(
-            "the storage of {place} hangs: {requests} requests were left with it {seconds} s ago \
-             by {verb}; mend the storage, and the disk goes on by itself"
+            "the storage of {place} hangs: {verb} abandoned {requests} requests {seconds} s ago; \
+             mend the storage, and the disk continues by itself"
         ));
     }
     if waiting == 0 {
         return None;
     }
     Some(format!(
-        "{waiting} requests wait because the storage of {place} is full; \
-         make room there and they go on by themselves"
+        "{waiting} requests wait because the storage of {place} is full; make room there and \
+         they continue by themselves"
     ))
 }
 

@@ -56,7 +56,7 @@ fn a_disk_has_one_writer_and_any_number_of_readers() {
     // Repeating the same export succeeds. Other parameters, or a second writable export, are
     // refused.
     exported(&mut caller, spec(&io, "d", false));
-    let error = refused(&mut caller, "disk.export", spec(&io, "d", true), "in another way");
+    let error = refused(&mut caller, "disk.export", spec(&io, "d", true), "with other options");
     assert_eq!(error.code, code::WRONG_STATE);
     let mut beside = spec(&io, "d", false);
     beside["socket"] = json!(io.socket("other"));

@@ -81,7 +81,7 @@ fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
     eventually("it waits again", || caller.stats().disks.iter().any(|disk| disk.fence.is_some()));
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     let refused = attaching.join().unwrap().unwrap_err();
-    assert!(refused.message.contains("gave up waiting"), "{refused}");
+    assert!(refused.message.contains("cancelled the wait"), "{refused}");
     assert_eq!(names(&io.folder), [""; 0]);
 }
 

@@ -453,7 +453,7 @@ fn the_host_is_in_a_network_by_its_uplink() {
         for (wrong, says) in [
             (json!({"network": "lan", "tap": "rwi1"}), "has the uplink \"rwi0\""),
             (json!({"network": "wan", "tap": "rwi0"}), "is the uplink of network \"lan\""),
-            (json!({"network": "wan", "tap": "lo"}), "is no TAP device"),
+            (json!({"network": "wan", "tap": "lo"}), "is not a TAP device"),
         ] {
             let error = caller.call("network.uplink", wrong).unwrap_err();
             assert!(error.message.contains(says), "{error}");

@@ -147,7 +147,7 @@ fn changed_meanwhile(images: &[&str], change: impl FnOnce(&Io)) -> (Io, Caller) 
     eventually("every disk is there or refused", || {
         let disks = caller.stats().disks;
         disks.iter().all(|disk| match &disk.refused {
-            Some(reason) => !reason.contains("being taken over"),
+            Some(reason) => !reason.contains("being restored"),
             None => disk.state == DiskState::Active,
         })
     });
@@ -272,7 +272,7 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
     assert!(detach.join().is_err());
     let mut caller = io.caller();
     eventually("the disk is gone", || caller.stats().disks.is_empty());
-    let told = "detached, as a worker before had begun to";
+    let told = "detached: completed the detach of a former worker";
     eventually("it is told", || io.process.stderr().contains(told));
     assert!(!io.process.stderr().contains("without a flush"), "{}", io.process.stderr());
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -459,6 +459,6 @@ fn a_worker_that_does_not_end_is_killed() {
     io.process.worker().unwrap().unwrap().signal(Signal::STOP).unwrap();
     assert!(!io.process.terminate().unwrap().success());
     let said = io.process.stderr();
-    assert!(said.contains("its end takes too long"), "{said}");
+    assert!(said.contains("it did not stop in time"), "{said}");
     assert_eq!(names(&io.folder), [""; 0]);
 }

@@ -206,10 +206,7 @@ fn when_the_device_is_gone_others_still_speak() {
         (0..20).for_each(|_| is_heard(&mut a, &mut b));
         assert!(switch.process.terminate().unwrap().success());
         let said = switch.process.stderr();
-        assert!(
-            said.matches(GONE).count() == 1 && said.contains("start ringway-net again"),
-            "{said}"
-        );
+        assert!(said.matches(GONE).count() == 1 && said.contains("restart ringway-net"), "{said}");
         assert!(said.contains(&format!("tap:{TAP}")), "nothing is said of its frames: {said}");
     })
     .unwrap();
@@ -314,7 +311,7 @@ fn devices_that_cannot_be_had_are_named_with_the_next_step() {
             for (name, told) in [
                 ("a/b", "is no name of a TAP device"),
                 ("rwone", "ip tuntap add dev rwone mode tap multi_queue vnet_hdr"),
-                ("rwbr", "network device rwbr is no TAP device"),
+                ("rwbr", "network device rwbr is not a TAP device"),
                 (TAP, "TAP device rwu0 is in use by another process"),
             ] {
                 let options = ["--port", socket.to_str().unwrap(), "--tap", name];

@@ -127,12 +127,12 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
     let pid = io.caller().stats().pid;
     let frames = while_they_speak(&mut a, &mut b, || {
         for (part, why) in [
-            ("refuses", "knows of no NICs"),
+            ("refuses", "does not support NICs"),
             ("future nics", "reads formats 98 to 99 of the record of a NIC"),
-            ("nics refuses", "it refused: not today"),
-            ("nics gets everything and dies", "it has ended"),
+            ("nics refuses", "refused: not today"),
+            ("nics gets everything and dies", "the other worker has ended"),
             ("nics dies late", "has ended"),
-            ("nics hangs", "it did not answer in time"),
+            ("nics hangs", "did not answer in time"),
         ] {
             let binary = play(&io, &format!("'{part}'"));
             let error = upgrade(&io, Some(&binary)).unwrap_err();

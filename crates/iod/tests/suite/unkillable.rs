@@ -50,7 +50,7 @@ fn one_that_is_killed_is_replaced_all_the_same() {
     eventually("it is noticed", || io.process.stderr().contains(CANNOT_END));
     assert!(!has_ended(&worker, Duration::ZERO), "its storage hangs");
     let said = io.process.stderr();
-    assert!(said.contains("mended when the storage answers"), "{said}");
+    assert!(said.contains("ends when the storage answers"), "{said}");
 
     // Callers get replies, and disks on other storage are served at once.
     let mut caller = io.caller();
@@ -83,7 +83,7 @@ fn one_that_is_to_end_is_left_behind_and_named() {
     let status = io.process.wait(PROCESS_DEADLINE).unwrap();
     let said = io.process.stderr();
     assert_eq!(status.code(), Some(1), "{said}");
-    let named = format!("process {} cannot end and is left behind", worker.id());
+    let named = format!("process {} is abandoned, it cannot end", worker.id());
     assert!(said.contains(&named), "{said}");
     assert!(!has_ended(&worker, Duration::ZERO));
     hanging.answer().unwrap();

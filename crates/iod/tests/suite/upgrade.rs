@@ -123,7 +123,7 @@ fn guests_under_load_do_not_notice() {
 fn refused(caller: &mut Caller, binary: &str, why: &str) {
     let error = upgrade_loaded(caller, Some(binary)).unwrap_err();
     assert_eq!(error.code, code::FAILED, "{error}");
-    assert!(error.message.starts_with("not upgraded, everything goes on"), "{error}");
+    assert!(error.message.starts_with("upgrade cancelled, this process continues"), "{error}");
     assert!(error.message.contains(why), "{error}");
 }
 
@@ -134,15 +134,15 @@ fn a_new_worker_that_is_none_changes_nothing() {
     let guests = loaded(&io, &mut caller);
     let pid = caller.stats().pid;
     let dies = script(&io, "exit 3");
-    refused(&mut caller, &dies, "it has ended");
+    refused(&mut caller, &dies, "the other worker has ended");
     let killed = script(&io, "kill -9 $$");
-    refused(&mut caller, &killed, "it has ended");
+    refused(&mut caller, &killed, "the other worker has ended");
     let began = Instant::now();
     let hangs = script(&io, "exec sleep 1000");
     refused(&mut caller, &hangs, "did not answer in time");
     // The destination had 5 seconds to start, during which guests were served.
     assert!(began.elapsed() >= Duration::from_secs(5));
-    refused(&mut caller, "/bin/true", "it has ended");
+    refused(&mut caller, "/bin/true", "the other worker has ended");
     refused(&mut caller, "/no/such/program", "cannot start /no/such/program: No such file");
     refused(&mut caller, "/dev/null", "cannot start /dev/null: Permission denied");
     let folder = io.folder.path().to_str().unwrap().to_owned();
@@ -169,15 +169,15 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
         ("past", "reads formats 0 to 0"),
         ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 2"),
         // A destination from before disk formats were reported, and one that reads newer formats.
-        ("tells old", "it refused: format null"),
-        ("tells novel", "it refused: format 2"),
+        ("tells old", "refused: format null"),
+        ("tells novel", "refused: format 2"),
         ("odd", "unexpected message"),
         ("eager", "unexpected message"),
-        ("dies", "it has ended"),
-        ("refuses", "it refused: not today"),
+        ("dies", "the other worker has ended"),
+        ("refuses", "refused: not today"),
         ("babbles", "unexpected message"),
-        ("gets everything and dies", "it has ended"),
-        ("hangs", "it did not answer in time"),
+        ("gets everything and dies", "the other worker has ended"),
+        ("hangs", "did not answer in time"),
     ] {
         let binary = play(&io, &format!("'{part}'"));
         refused(&mut caller, &binary, why);
@@ -358,7 +358,7 @@ fn the_program_asks_for_it() {
     let output = run(&["--binary", "other"]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(" goes on with 1 disks; "), "{said}");
+    assert!(said.contains(" took over 1 disks; pause "), "{said}");
     let pid = io.caller().stats().pid;
     assert_eq!(std::fs::read_link(format!("/proc/{pid}/exe")).unwrap(), copy);
     // This file is the program from now on, also after a crash.
@@ -374,9 +374,9 @@ fn the_program_asks_for_it() {
         let output = run(&["--binary", "missing"]);
         assert_eq!(output.status.code(), Some(1));
         said = String::from_utf8(output.stderr).unwrap();
-        !said.contains("try again when it ended")
+        !said.contains("try again when it has ended")
     });
-    assert!(said.contains("everything goes on as before") && said.contains("/missing"), "{said}");
+    assert!(said.contains("continues to serve") && said.contains("/missing"), "{said}");
     // If its file is gone, the keeper uses its own program.
     std::fs::remove_file(&copy).unwrap();
     next.kill().unwrap();

@@ -182,7 +182,7 @@ impl Connection {
             return false;
         }
         let Some(header) = Header::parse(&bytes) else {
-            tracing::info!(export = self.export_info.name, "client sent away: that was no request");
+            tracing::info!(export = self.export_info.name, "client disconnected: invalid request");
             self.close(context);
             return false;
         };

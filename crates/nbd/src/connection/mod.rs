@@ -437,7 +437,7 @@ impl Connection {
                 _ => {
                     tracing::info!(
                         export = self.export_info.name,
-                        "client cut off: no handshake in time"
+                        "client disconnected: no handshake in time"
                     );
                     self.close(context);
                 }

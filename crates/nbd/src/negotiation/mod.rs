@@ -106,7 +106,7 @@ impl Negotiation {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 self.meta_context(export_info, code, data, out)
             }
-            _ => Err((answer::ERR_UNSUP, "an option that this server does not know")),
+            _ => Err((answer::ERR_UNSUP, "unknown option")),
         };
         if let Err((kind, message)) = refused {
             reply(out, code, kind, message.as_bytes());
@@ -222,7 +222,7 @@ impl Negotiation {
             self.allocation = false;
         }
         if !self.structured {
-            return Err((answer::ERR_INVALID, "ask for structured replies first"));
+            return Err((answer::ERR_INVALID, "negotiate structured replies first"));
         }
         let mut reader = Reader(data);
         let name = reader.text().ok_or(MALFORMED)?;

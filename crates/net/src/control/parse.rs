@@ -43,10 +43,10 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// The chain has no room for a status.
-    #[error("client disconnected before the result was known")]
+    #[error("the command has no room for its status")]
     NoAnswer,
     /// The command is too short for a class and a number.
-    #[error("{0} bytes are no command")]
+    #[error("{0} bytes are too short for a command")]
     Short(usize),
     /// The command is longer than any valid one.
     #[error("a command has at most {COMMAND_BYTES_MAX} bytes")]
@@ -60,13 +60,13 @@ pub enum CommandError {
         command: u8,
     },
     /// The data do not have the length of that command's data.
-    #[error("{0} bytes are no data of this command")]
+    #[error("{0} bytes of data do not fit this command")]
     Data(usize),
     /// A table has too many addresses.
     #[error("a table has at most {ADDRESSES_MAX} addresses")]
     LargeTable,
     /// The address is a multicast address or zero.
-    #[error("{0} is no address of a station")]
+    #[error("{0} is not the address of a station")]
     NoStation(Mac),
     /// The number of queue pairs is invalid.
     #[error("{0} pairs of queues cannot be used")]

@@ -8,7 +8,7 @@ pub struct VlanId(u16);
 
 /// Error for an invalid VLAN number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no number of a VLAN (1 to 4094)")]
+#[error("{0} is not a VLAN number (1 to 4094)")]
 pub struct VlanError(pub u16);
 
 impl TryFrom<u16> for VlanId {

@@ -19,7 +19,7 @@ const CWR: u8 = 0x80;
 
 /// Error of a buffer that is too small for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a segment has {0} bytes, more than there is room for")]
+#[error("a segment of {0} bytes does not fit its buffer")]
 pub struct BufferTooSmall(pub usize);
 
 /// Frame that is being cut into segments.

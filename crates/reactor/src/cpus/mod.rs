@@ -59,7 +59,7 @@ pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
         match made {
             Ok(thread) => thread.thread().clone(),
             Err(error) => {
-                tracing::warn!("cannot measure free CPUs: {error}; spins are not held back by it");
+                tracing::warn!("cannot measure free CPUs: {error}; they do not limit polling");
                 std::thread::current()
             }
         }
@@ -130,9 +130,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
             Err(error) => {
                 static ONCE: std::sync::Once = std::sync::Once::new();
                 ONCE.call_once(|| {
-                    tracing::warn!(
-                        "cannot measure free CPUs: {error}; polling is not held back by it"
-                    );
+                    tracing::warn!("cannot measure free CPUs: {error}; they do not limit polling");
                 });
                 idle_meter = IdleMeter::default();
             }

@@ -19,7 +19,7 @@ pub enum StateError {
     #[error("session state is malformed")]
     Format(#[from] serde_json::Error),
     /// The state names a descriptor that was not received, or names it twice.
-    #[error("session state names descriptor {index}, which did not come or is named twice")]
+    #[error("session state names descriptor {index}, which is missing or is named twice")]
     Descriptor {
         /// Position in the list of descriptors.
         index: u16,
@@ -34,7 +34,7 @@ pub enum StateError {
     #[error("session has too many descriptors")]
     TooMany,
     /// No other process can map the memory.
-    #[error("memory of the session has no descriptor and cannot be handed on")]
+    #[error("memory of the session has no descriptor and cannot be handed over")]
     Unshared,
     /// The device has another number of queues.
     #[error("session has {needs} queues, the device {has}")]

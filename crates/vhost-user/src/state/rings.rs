@@ -30,7 +30,7 @@ impl State<'_> {
         if self.ring(index)?.running.is_some() {
             // Below queue_count, which is a u16.
             let taken = self.backend.set_call(index as u16, fd.clone());
-            taken.map_err(device("take this call descriptor"))?;
+            taken.map_err(device("accept this call descriptor"))?;
         }
         self.ring(index)?.call = fd;
         Ok(())

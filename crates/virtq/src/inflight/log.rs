@@ -214,7 +214,7 @@ fn newest(recorded: &mut [(u64, u16)]) -> Result<u64, InflightError> {
     match recorded.last() {
         // No ring reaches this value, and a ring that starts there would wrap.
         Some((counter, _)) if *counter > u64::MAX / 2 => {
-            Err(InflightError::Damaged { what: "a counter is beyond reason", value: *counter })
+            Err(InflightError::Damaged { what: "a counter is out of range", value: *counter })
         }
         last => Ok(last.map_or(0, |(counter, _)| *counter)),
     }

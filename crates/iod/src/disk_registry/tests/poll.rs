@@ -45,7 +45,7 @@ fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
         disk_registry.begin_upgrade().unwrap_err(),
         disk_registry.set_poll_defaults(off()).unwrap_err(),
     ] {
-        let named = error.message.contains("poll.defaults is at work");
+        let named = error.message.contains("another poll.defaults call");
         assert!(error.code == code::WRONG_STATE && named, "{error}");
     }
     keeper.send(&KeeperMessage::Done { seq, problem: None }, &[]).unwrap();

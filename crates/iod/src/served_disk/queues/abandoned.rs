@@ -6,7 +6,7 @@ use crate::pool::ReactorLease;
 
 /// Queues that storage did not drain in time, with their leases.
 #[derive(Debug, Default)]
-#[must_use = "somebody must wait for their end"]
+#[must_use = "a thread must wait for their end"]
 pub(crate) struct AbandonedQueues {
     zombies: Vec<(AbandonedQueue, ReactorLease)>,
     /// True if requests of one of them are not recorded.

@@ -171,7 +171,7 @@ impl Served {
     fn until(self, uplink_exit: &UplinkExit) -> Option<Self> {
         if let Err(error) = uplink_exit.end.wait(None, None) {
             let tap = self.tap.name();
-            tracing::error!(tap, %error, "nobody can wait for the end of the uplink");
+            tracing::error!(tap, %error, "cannot wait for the end of the uplink");
         }
         if uplink_exit.rests.load(Ordering::Acquire) && uplink_exit.error.get().is_none() {
             return Some(self);
@@ -185,8 +185,8 @@ impl Served {
         let Self { switch_network, port, tap, queues } = self;
         let name = tap.name();
         if let Some(error) = uplink_exit.error.get() {
-            let next = "other ports go on; give the network its uplink again (network.uplink), or \
-                        start ringway-net again";
+            let next = "other ports continue; set the network's uplink again (network.uplink), or \
+                        restart ringway-net";
             tracing::error!(tap = name, "uplink closed: {error}; {next}");
         }
         for queue in queues {

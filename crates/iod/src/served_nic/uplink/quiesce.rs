@@ -118,7 +118,7 @@ impl Uplink {
                 .with(|tap_reader: &mut TapReader, _| tap_reader.unquiesce())
                 .map_err(FabricError::from)?;
         }
-        tracing::info!(tap = self.name, queues = served.queues.len(), "the host is at a port");
+        tracing::info!(tap = self.name, queues = served.queues.len(), "uplink attached");
         let uplink_exit = Arc::clone(&self.uplink_exit);
         let thread = std::thread::Builder::new().name("uplink".into());
         let thread = thread.spawn(move || served.until(&uplink_exit));
