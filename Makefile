@@ -1,5 +1,4 @@
-# The one door: everything that a person or CI does with this repository.
-# `make help` lists the targets.
+# Entry point for developers and CI. `make help` lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,18 +6,18 @@ GUEST_DIR ?= $(CURDIR)/.cache/guest
 export RINGWAY_GUEST_DIR := $(GUEST_DIR)
 OVS_DIR ?= $(CURDIR)/.cache/ovs
 export RINGWAY_OVS_DIR := $(OVS_DIR)
-# Generators in `check` and `test` use these; `soak` uses more cases and fresh seeds.
+# Property tests use these values; `soak` uses more cases and new seeds.
 export PROPTEST_RNG_SEED ?= 20161
 export PROPTEST_CASES ?= 256
-# The crates whose programs ship.
+# Crates with shipped programs.
 SHIPPED := -p iod -p daemon -p cli --bins
 
 .PHONY: help setup build everyday guest ovs demo lint quick check test soak bench counts man doc clean
 
-help: ## This list
+help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
 
-setup: ## Install the Debian packages that are missing, saying which and why
+setup: ## Install missing Debian packages; name each one with its reason
 	@scripts/setup.sh
 
 build: setup ## Build everything in release mode
@@ -30,49 +29,49 @@ guest: setup ## Build the test guest's kernel and initramfs (cached)
 ovs: setup ## Unpack Open vSwitch, a peer of the network experiments (cached)
 	@scripts/ovs.sh "$(OVS_DIR)"
 
-everyday: setup ## Build what ships, quickly: without link-time optimisation, in target/everyday
+everyday: setup ## Build the shipped programs quickly, without link-time optimisation, in target/everyday
 	cargo build --profile everyday $(SHIPPED)
 
-demo: everyday guest ## Boot a guest on four disks that we serve, and check every byte
+demo: everyday guest ## Boot a guest on four disks of Ringway, and check every byte
 	@target/everyday/ringway demo --guest "$(GUEST_DIR)"
 
-lint: setup ## Format and clippy
+lint: setup ## Check the format and run clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-quick: lint ## Format, clippy and unit tests: under two minutes once all is built
+quick: lint ## Check the format, run clippy and unit tests; under two minutes after a full build
 	cargo test --workspace --quiet --lib --bins
 
-check: lint ## Format, clippy, documentation; runs no test
+check: lint ## Check format, clippy and documentation; runs no test
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 
-test: check guest ovs ## Every test at reduced counts: the bar for a commit
+test: check guest ovs ## Run all tests with reduced counts; required for each commit
 	cargo test --workspace --no-fail-fast
 
 soak: export RINGWAY_SOAK := 1
 soak: export PROPTEST_CASES := 20000
 soak: export PROPTEST_RNG_SEED :=
-soak: guest ovs ## The same tests at full counts, optimised with assertions; takes long
+soak: guest ovs ## Run all tests with full counts, optimised, with assertions; takes long
 	cargo test --profile soak --workspace --no-fail-fast
 	cargo test --profile soak -p iod --test guards -- --ignored # alone: it takes a CPU offline
 
-bench: build guest ovs ## The experiments of the lab, against peers, in one run each
+bench: build guest ovs ## Run each experiment of the lab once, against its peers
 	@trap 'exit 130' INT; missed=; all=$$(target/release/ringway lab list | cut -d" " -f1); \
 	for one in $$all; do \
 		target/release/ringway lab run $$one || missed="$$missed $$one"; done; \
 	[[ -z $$missed ]] || { echo "bars missed in:$$missed" >&2; exit 1; }
 
-counts: setup ## Instructions of a request and of its stages, by valgrind, against those on record
+counts: setup ## Compare instruction counts of a request and its stages (valgrind) with stored counts
 	scripts/counts.sh
 
-man: ## Manual pages, made from the programs' own options, in target/man
+man: ## Generate the manual pages from the programs' options, in target/man
 	cargo run --quiet -p iod --example man -- target/man
 	cargo run --quiet -p daemon --example manual -- target/man
 	cargo run --quiet -p cli --bin ringway -- man target/man
 	cargo run --quiet -p cli --bin xe -- man > target/man/xe.1
 
-doc: ## The crates' documentation as HTML
+doc: ## Build the crates' documentation as HTML
 	cargo doc --workspace --no-deps
 
-clean: ## Remove what was built; the guest's packages stay cached
+clean: ## Remove build results; the guest's packages stay cached
 	cargo clean

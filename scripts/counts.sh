@@ -1,22 +1,21 @@
 #!/bin/bash
-# Counts the instructions of a request on its path, with recording on and off, and in each stage by
-# itself, and compares them with those on record in crates/blk/counts. `scripts/counts.sh --store`
-# puts them on record.
+# Counts the instructions of a request on its whole path, with recording on and off, and in each stage.
+# Compares the counts with those stored in crates/blk/counts. `scripts/counts.sh --store` stores them.
 #
-# The difference of a long and a short run, so that nothing of a start or an end is in it. The
-# driver's part, which is small, is. The time stamp counter counts as one instruction.
+# A count is the difference of a long and a short run, which excludes start and end. It includes the
+# small part of the driver. Reading the time stamp counter counts as one instruction.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stored=crates/blk/counts
-# Percent: what another compiler, or another layout of the same code, may change.
+# Percent by which another compiler or code layout may change a count.
 tolerance=3
 short=2000
 long=12000
 cargo build --release --quiet -p blk --features stages --example path --example stages
 examples="${CARGO_TARGET_DIR:-target}/release/examples"
 
-# Instructions of one run.
+# Prints the instructions of one run.
 run() {
     timeout -s KILL 120 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null \
         "$examples/path" "$@" 2>&1 | sed -n 's/,//g; s/.*I *refs: *//p'
@@ -29,7 +28,7 @@ count() {
     echo $(((to - from + (long - short) / 2) / (long - short)))
 }
 
-# Instructions of one stage for so many batches of 32.
+# Prints the instructions of one stage for a number of batches of 32.
 run_stage() {
     timeout -s KILL 120 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
         --toggle-collect="stages::${1}_batch" "$examples/stages" "$2" 2>&1 |
@@ -71,7 +70,7 @@ awk -v tolerance=$tolerance '
             worse = 1
         }
         if ($4 > was * (1 + tolerance / 100)) {
-            print "counts: " $1 ", depth " $2 ", " $3 ": " $4 " instructions, on record are " was
+            print "counts: " $1 ", depth " $2 ", " $3 ": " $4 " instructions, stored count is " was
             worse = 1
         }
     }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# ovs.sh DIR: leaves Open vSwitch with DPDK in DIR, a peer of the network experiments. Debian's packages are
-# unpacked, not installed: their installation starts a switch on the host, now and at each boot.
-# What its programs link to is in scripts/packages. Several may ask at once.
+# ovs.sh DIR: unpacks Open vSwitch with DPDK into DIR, as a peer of the network experiments. The script
+# does not install Debian's packages, because that would start a switch on the host, now and at each
+# boot. scripts/packages lists the libraries that the programs need. Concurrent runs are safe.
 set -euo pipefail
 
 PACKAGES=(openvswitch-common openvswitch-switch openvswitch-switch-dpdk)

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Installs the Debian packages that are missing and says which and why. Does nothing when all
-# are there. Lists: scripts/packages, guest/packages (a name, then `#` and the reason).
+# Installs missing Debian packages and names each one with its reason. Does nothing if none is missing.
+# Lists: scripts/packages, guest/packages (a name, then `#` and the reason).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "setup: $*" >&2; }
 
 if ! command -v cargo >/dev/null; then
-    say "Rust is missing; install it with rustup (https://rustup.rs), then run this again"
+    say "Rust is missing; install it with rustup (https://rustup.rs), then run this command again"
     exit 1
 fi
 

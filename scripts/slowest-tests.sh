@@ -1,7 +1,7 @@
 #!/bin/bash
 # slowest-tests.sh [N]: runs every test program and prints the N (10) slowest tests as a table in
-# Markdown, for CONTRIBUTING.md. libtest reports times only with its unstable options, which
-# RUSTC_BOOTSTRAP=1 turns on for the programs alone: they are built as `make test` builds them.
+# Markdown, for CONTRIBUTING.md. libtest reports times only with its unstable options.
+# RUSTC_BOOTSTRAP=1 enables them while the programs run; the build is that of `make test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 count=${1:-10}

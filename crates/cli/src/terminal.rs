@@ -29,7 +29,7 @@ impl Interrupt {
         match self {
             Self::Int => "interrupted",
             Self::Term => "asked to end by SIGTERM",
-            Self::Hup => "the terminal has gone",
+            Self::Hup => "the terminal was closed",
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     {
         let mut compared = compare(&fallback, plan, cells)?;
         let always = comparison.peers.get(1)?;
-        compared.note = Some(format!("{always} shows no gain here, so there is none to keep"));
+        compared.note = Some(format!("{always} shows no gain here, so no share of it is judged"));
         return Some(compared);
     }
     let figures = figures(comparison, cell, metric)?;

@@ -231,9 +231,9 @@ mod tests {
         assert_eq!(judge([100.0, 200.0], 60.0), 1.0, "nothing better was seen");
         assert_eq!(judge([200.0, 200.0], 50.0), 1.0);
         assert_eq!(judge([190.0, 200.0], 90.0), 0.95, "a line that takes a little longer");
-        assert_eq!(judge([100.0, 100.0], 50.0), 0.5, "somebody is on their cores");
+        assert_eq!(judge([100.0, 100.0], 50.0), 0.5, "other work runs on their cores");
         assert_eq!(judge([100.0, 100.0], 20.0), 0.5, "they are one core");
-        assert_eq!(judge([200.0, 200.0], 50.0), 1.0, "which is no measure for two");
+        assert_eq!(judge([200.0, 200.0], 50.0), 1.0, "the speed of one core does not judge two");
         let far = judge([200.0, 200.0], 300.0);
         assert!(far > 0.0 && far < UNDISTURBED, "{far}");
     }

@@ -106,8 +106,8 @@ impl Peer {
     #[must_use]
     pub fn note(&self) -> String {
         format!(
-            "{} was started by somebody else (process {}, CPUs {}): its disk and its CPU are what \
-             that gave it. It is stopped (SIGSTOP) while others have their turn.",
+            "{} was not started by the lab (process {}, CPUs {}): its disk and its CPUs \
+             are those of its start. The lab stops it (SIGSTOP) while it measures other systems.",
             self.name, self.pid, self.cpus
         )
     }
@@ -155,16 +155,16 @@ fn check(name: &str, socket: &Path, pid: u32) -> Result<()> {
     ensure!(metadata.file_type().is_socket(), "--peer {name}: {shown} is no socket");
     ensure!(
         Path::new(&format!("/proc/{pid}")).exists(),
-        "--peer {name}: there is no process {pid}; which one serves {shown}? `ss -xlp` tells"
+        "--peer {name}: there is no process {pid}; `ss -xlp` shows the process that serves {shown}"
     );
     let listening = listening(socket, &metadata, pid);
     let files = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| {
-        format!("--peer {name}: process {pid} is another user's; run the lab as that user or root")
+        format!("--peer {name}: process {pid} has another user; run the lab as that user or root")
     })?;
     let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
     let held: Vec<String> = links.map(|link| link.display().to_string()).collect();
     if !listening.iter().any(|inode| held.contains(&format!("socket:[{inode}]"))) {
-        bail!("--peer {name}: process {pid} does not listen on {shown}; `ss -xlp` tells who does");
+        bail!("--peer {name}: process {pid} does not listen on {shown}; `ss -xlp` shows who does");
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ fn again(mut command: Command, test: &str, dir: &Path) -> Result<String> {
     if output.status.success() && said.contains(PASSED) {
         return Ok(said);
     }
-    let what = format!("{test} in namespaces of its own, for which root is needed");
+    let what = format!("{test} in its own namespaces, which needs root");
     Err(Error::io(what, std::io::Error::other(said)))
 }
 

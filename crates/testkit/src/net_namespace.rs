@@ -21,7 +21,7 @@ impl NetNamespace {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "\n", "no network namespace, for which root is needed");
+        assert_eq!(line, "\n", "cannot create a network namespace, which needs root");
         Self(child)
     }
 

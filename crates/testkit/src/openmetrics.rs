@@ -41,7 +41,7 @@ fn is_name(text: &str) -> bool {
 /// # Errors
 /// The first invalid line, and the reason.
 pub fn read(text: &str) -> Result<Page, String> {
-    let body = text.strip_suffix("# EOF\n").ok_or("it does not end in # EOF")?;
+    let body = text.strip_suffix("# EOF\n").ok_or("the text does not end in # EOF")?;
     let mut page = Page::new();
     let mut current = String::new();
     for (number, line) in body.split_terminator('\n').enumerate() {
@@ -70,7 +70,7 @@ fn one_line(line: &str, page: &mut Page, current: &mut String) -> Result<(), Str
     }
     if name != current {
         if page.contains_key(name) {
-            return Err("its family is in two places".into());
+            return Err("the samples of its family are not together".into());
         }
         *current = name.into();
     }
@@ -100,7 +100,7 @@ fn sample(line: &str) -> Result<Sample, String> {
             }
             let (value, after) = quoted(after)?;
             if labels.insert(label.to_owned(), value).is_some() {
-                return Err(format!("{label} is there twice"));
+                return Err(format!("{label} occurs twice"));
             }
             match after.strip_prefix(',') {
                 Some(more) => rest = more,
@@ -159,10 +159,10 @@ fn check(name: &str, family: &Family) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for sample in &family.samples {
         if !suffixes.iter().any(|suffix| sample.name == format!("{name}{suffix}")) {
-            return Err(format!("{} is of no {}", sample.name, family.kind));
+            return Err(format!("{} is not a sample of a {}", sample.name, family.kind));
         }
         if !seen.insert((sample.name.clone(), sample.labels.clone())) {
-            return Err(format!("{sample:?} is there twice"));
+            return Err(format!("{sample:?} occurs twice"));
         }
         let value = sample.value;
         let fine = match family.kind.as_str() {
@@ -203,7 +203,7 @@ fn histograms(family: &Family) -> Result<(), String> {
         let rising = buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1);
         let last = buckets.last().is_some_and(|last| last.0.is_infinite() && Some(last.1) == count);
         if !rising || !last || sum.is_none() {
-            return Err(format!("a histogram that is none: {labels:?}"));
+            return Err(format!("invalid histogram: {labels:?}"));
         }
     }
     Ok(())

@@ -65,7 +65,7 @@ pub enum BadBody {
     #[error("the body cannot be read: {0}")]
     Malformed(String),
     /// The encoding is correct, but the body is neither a call nor a response.
-    #[error("the body is not what belongs here: {0}")]
+    #[error("the body is not a valid message: {0}")]
     Unfit(String),
 }
 

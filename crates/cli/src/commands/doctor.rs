@@ -86,7 +86,7 @@ fn print(output: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (failures, warnings) = (count(Level::Failure), count(Level::Warning));
-    writeln!(output, "{failures} failing, {warnings} to know, of {} checks", findings.len())
+    writeln!(output, "{failures} failing, {warnings} notes, of {} checks", findings.len())
 }
 
 fn mark(level: Level) -> &'static str {

@@ -29,23 +29,23 @@ pub(crate) struct NotACall(DatapathError);
   ringway io disk.pause id=d1
   ringway io disk.caps id=d1 caps.iops=500 caps.iops_burst=2000 caps.burst_seconds=30
   ringway io disk.caps id=d1 caps.bytes_per_second=100M
-  ringway io disk.caps id=d1                     (none any more)
+  ringway io disk.caps id=d1                     (no caps)
   ringway io disk.poll id=d1 poll=always poll_max_us=50 poll_idle_threshold=25
-  ringway io disk.poll id=d1 poll=null poll_max_us=null poll_idle_threshold=null   (as the process)
+  ringway io disk.poll id=d1 poll=null poll_max_us=null poll_idle_threshold=null   (the defaults)
   ringway io poll.defaults poll=off
   ringway io metrics
   ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
   ringway io disk.detach '{\"id\":\"d1\"}'
   ringway io nic.attach id=n1 socket=/run/x/n1.sock network=lan mac=02:00:00:00:00:01 queues=4
-  ringway io network.uplink network=lan tap=rwt0   (without tap: no uplink any more)
-  ringway io nic.poll id=n1 poll=always poll_max_us=50   (null: as the process)
+  ringway io network.uplink network=lan tap=rwt0   (without tap: removes the uplink)
+  ringway io nic.poll id=n1 poll=always poll_max_us=50   (null: the default)
   ringway io nic.detach id=n1
   ringway io upgrade                             (to the file at the running program's path)
   ringway io upgrade binary=/opt/ringway/ringway-io
 
-The result is printed as JSON, indented on a terminal; that of metrics as it is. Exit code 1 and
-the reason on standard error when the call is refused or nobody answers; 2 when it is none, because
-the method is unknown or the parameters are wrong.")]
+The result is printed as JSON, indented on a terminal; the result of metrics as plain text. Exit
+code 1, with the reason on standard error, if the call is refused or not answered; 2 if the method
+is unknown or the parameters are wrong.")]
 pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]

@@ -16,12 +16,12 @@ use super::io::DEFAULT_CONTROL;
 /// Options of `ringway libvirt-xml`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "DISK is the path of a socket, which holds a slash, or the id of a disk of \
-a running ringway-io, with the options queues=N, target=vdb and boot=N after commas; double a \
-comma in a path. A disk of ringway-io has as many queues as it offers, a socket one.
+    after_help = "DISK is the path of a socket, which holds a slash, or the id of a disk of a \
+running ringway-io, with the options queues=N, target=vdb and boot=N after commas; double a comma \
+in a path. By default a disk of ringway-io gets all queues that it offers, a socket gets one.
 
-Serial, block size, cache mode, limits: libvirt refuses them on such a disk. Give them where the \
-disk is served (docs/why-not-qemu-block.md has the whole list).
+Serial, block size, cache mode, limits: libvirt refuses them on such a disk. Set them on the \
+process that serves the disk (docs/why-not-qemu-block.md has the whole list).
 
 Examples:
   ringway libvirt-xml /run/vm1/d1.sock,queues=2
@@ -29,8 +29,8 @@ Examples:
   ringway libvirt-xml --domain vm1 --memory 4G --vcpus 4 d1,boot=1 d2 | virsh define /dev/stdin
   ringway libvirt-xml --qemu --memory 2G d1
 
-Exit code 1 and the reason on standard error when a disk cannot be had, 2 when no machine could \
-have these disks."
+Exit code 1, with the reason on standard error, if a disk is not available, 2 if no machine can \
+use these disks together."
 )]
 pub(crate) struct LibvirtXml {
     /// Disk; may be repeated (see below)

@@ -22,8 +22,8 @@ const DEFAULT_STATE: &str = "/var/lib/ringway/networks";
   ringway net destroy lan
 
 A network is a bridge rw-NAME with an address of the host, and in it a TAP device rwt-NAME for a
-switch's uplink. The same create again completes what is missing, after a crash or a start of the
-host. Root is needed.")]
+switch's uplink. Running the same create again, after a crash or a reboot of the host, adds what is
+missing. Root is needed.")]
 pub(crate) struct Net {
     /// Directory for network records and leases
     #[arg(
@@ -83,7 +83,7 @@ enum Format {
   ringway net list
   ringway net list --format json
 
-Exit code 1 when something is not as it should be.")]
+Exit code 1 if a network has a problem.")]
 struct List {
     /// Output format
     #[arg(long, value_enum, default_value = "table")]
@@ -105,7 +105,7 @@ struct Destroy {
 
 impl Net {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let networks = Networks::at(&self.state).context("cannot keep networks there")?;
+        let networks = Networks::at(&self.state).context("cannot use the state directory")?;
         match self.action {
             Action::Create(options) => create(&networks, options).await,
             Action::List(options) => list(&networks, options.format).await,

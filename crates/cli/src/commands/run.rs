@@ -105,7 +105,7 @@ impl Run {
                         table::disks(stats, &run_report.busy_tracker, table::id_and_backend);
                     eprintln!("{table}");
                 }
-                None => eprintln!("ringway: there are no counts: ringway-io could not be asked"),
+                None => eprintln!("ringway: no statistics: ringway-io did not answer"),
             }
         }
         Ok(exit_code(run_report.outcome, self.timeout))

@@ -32,9 +32,9 @@ const SLOW_SHOWN: usize = 10;
   ringway why n1                                 (a NIC)
   ringway why a --control /tmp/net.sock          (a NIC of a ringway-net)
 
-Two samples are compared, so that the sentence is about now. What was slow before is told from the
-flight recorder: it keeps requests that took over 10 ms and ten medians, and the slowest of each
-minute. Works while the storage hangs.")]
+The verdict compares two samples, so it describes the present. Earlier slow requests come from the
+flight recorder, which stores requests that took over 10 ms and ten medians, and the slowest of
+each minute. Works while the storage hangs.")]
 pub(crate) struct Why {
     /// Id of the disk or NIC, as in `ringway io stats` and `ringway top`
     #[arg(value_name = "ID")]
@@ -81,10 +81,10 @@ impl Why {
         let now = client.stats().await?;
         let full = client.stats_of(&self.disk).await?;
         if is_port {
-            let port = full.ports.first().context("the answer holds no NIC")?;
+            let port = full.ports.first().context("the answer contains no NIC")?;
             return nic::tell(&self, (&earlier, &now), port);
         }
-        let disk = full.disks.first().context("the answer holds no disk")?;
+        let disk = full.disks.first().context("the answer contains no disk")?;
         let verdict = judge(&DiskFacts::new(&earlier, &now, disk));
         let mut output = std::io::stdout().lock();
         match self.format {
@@ -221,7 +221,7 @@ fn slow(all: &[SlowRequest]) -> comfy_table::Table {
     let mut table = table::new(&header, 3);
     for one in all.iter().take(SLOW_SHOWN) {
         let meanwhile = one.neighbour.as_ref().map_or_else(String::new, |other| {
-            let name = other.disk.as_deref().unwrap_or("a disk that has gone");
+            let name = other.disk.as_deref().unwrap_or("a detached disk");
             format!("{name} for {}", duration(other.turn_us / 1e6))
         });
         let mut row = vec![

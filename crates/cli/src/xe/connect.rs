@@ -37,7 +37,7 @@ impl ClientEnv {
         let file = home().map(|home| settings(&home.join(".xe"))).transpose()?;
         let extra = match std::env::var("XE_EXTRA_ARGS") {
             Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(XeError::error("XE_EXTRA_ARGS is not UTF-8: set it anew"));
+                return Err(XeError::error("XE_EXTRA_ARGS is not UTF-8: set it again"));
             }
             extra => extra.unwrap_or_default(),
         };
@@ -167,7 +167,7 @@ fn settings(path: &Path) -> Result<String, XeError> {
         read => read.map_err(|error| {
             let path = path.display();
             XeError::error(format!(
-                "cannot read {path}, which may name another server: {error}: see to the file, or \
+                "cannot read {path}, which may name another server: {error}: correct the file, or \
                  set HOME to a directory without one"
             ))
         }),

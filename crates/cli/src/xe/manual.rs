@@ -32,17 +32,17 @@ const TAIL: &str = ".SH EXIT STATUS
 Lines of name=value: server, port, username, password, passwordfile, nossl, and parameters.
 .TP
 .I ~/.xe-trust
-Certificates of servers, which are trusted when they are met first. A server that shows another one
-is refused.
+Trusted certificates of servers. A certificate is trusted at the first connection; a server with
+another certificate is refused.
 .TP
 .I /run/ringway/ringwayd.sock.control
 Leads to the control group that root's
 .B xe
-joins, so that guests that want every CPU do not slow it.
+joins, so that guests that use every CPU do not slow it.
 .SH ENVIRONMENT
 .TP
 .B XE_EXTRA_ARGS
-Words with commas between them that follow those that are typed.
+More arguments, separated by commas, that follow the typed ones.
 .SH SEE ALSO
 .BR ringwayd (8),
 .BR ringway (1)

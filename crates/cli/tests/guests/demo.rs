@@ -96,6 +96,6 @@ fn what_was_never_kept_is_not_stopped() {
     let mut command = world.ringway();
     let (status, _, stderr) = Running::start(command.args(["demo", "--stop"]).arg(&dir)).finish();
     assert_eq!(status.code(), Some(1));
-    assert!(stderr.contains("no directory of a demo"), "{stderr}");
+    assert!(stderr.contains("is not the directory of a kept demo"), "{stderr}");
     assert!(dir.is_dir());
 }

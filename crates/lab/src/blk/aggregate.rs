@@ -37,7 +37,7 @@ impl Experiment for StorageAggregate {
     }
 
     fn summary(&self) -> &'static str {
-        "20 clients with a disk each, 4 KiB sequential, depth 1: the total as reactors grow"
+        "20 clients with a disk each, 4 KiB sequential, depth 1: total rate by number of reactors"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -68,8 +68,8 @@ impl Experiment for StorageAggregate {
             versions,
             notes: vec![
                 "One ringway-io, one qemu-storage-daemon: as many reactors as iothreads. Clients \
-                 sleep on their eventfds, as guests do; nobody is pinned. The slowest client's part \
-                 of the mean shows how even it was."
+                 sleep on their eventfds, as guests do; no thread is pinned. The slowest client's \
+                 share of the mean shows how even the load was."
                     .to_owned(),
             ],
             plots: vec![plot(&cases, &systems, options.control)],
@@ -164,7 +164,7 @@ fn plot(cases: &[(&str, &str)], systems: &[(BackendKind, u16)], control: bool) -
     let metrics = ["iops", "p99_us", "backend_cpus"];
     PlotPlan {
         name: "lines".into(),
-        title: format!("storage-aggregate: {CLIENTS} clients, the total as reactors grow"),
+        title: format!("storage-aggregate: {CLIENTS} clients, total rate by number of reactors"),
         columns: metrics.len(),
         panels: cases.iter().flat_map(|case| metrics.map(|metric| panel(case, metric))).collect(),
     }

@@ -37,8 +37,8 @@ impl Experiment for BlkBaseline {
             window_ms: if options.quick { 100 } else { 400 },
             placement: Placement::choose()?,
             notes: vec![
-                "memcpy is glibc's, over the addresses of the load. fio reads the file \
-                 itself, past the page cache, on the client's CPU."
+                "memcpy is glibc's, at the load's addresses. fio reads the file itself, with \
+                 direct I/O, on the client's CPU."
                     .to_owned(),
                 eventfd_pair::NOTE.to_owned(),
             ],

@@ -190,19 +190,19 @@ fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
         format!(
             "Client on CPU {}, backend on CPU {}. Images of {} MiB in {}, written and in the page \
              cache; `aio=io_uring` throughout. `qsd` is `qemu-storage-daemon`, with its default \
-             polling (32 us, adaptive) unless `poll-max-ns` is said.",
+             polling (32 us, adaptive) unless `poll-max-ns` is given.",
             placement.client,
             placement.backend,
             image::DISK_BYTES >> 20,
             scratch.display()
         ),
-        "Memory: ours is memory of the process; `qsd` has none, so it reads a file on tmpfs \
-         (/dev/shm), buffered; both were written once before each sample. Null moves no data: do \
-         not compare its rows with others."
+        "Memory: Ringway's disk is process memory; `qsd` has no memory disk, so it reads a file on \
+         tmpfs (/dev/shm), buffered. Both are written once before each sample. Null moves no data: \
+         do not compare its rows with others."
             .to_owned(),
     ];
     if placement.is_shared() {
-        let note = "Client and backend share one CPU: what spins there keeps the other from it.";
+        let note = "Client and backend share one CPU: while one spins, the other cannot run.";
         notes.push(note.to_owned());
     }
     notes

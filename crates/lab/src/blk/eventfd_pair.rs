@@ -37,11 +37,11 @@ use crate::experiment::Sample;
 const HOLD: Duration = Duration::from_micros(1);
 
 /// Note for the reader of the figures.
-pub(super) const NOTE: &str = "The bare eventfd pair is a client that writes a word and sleeps on an \
-    eventfd, and a thread that spins on that word: the steps of client and backend without a ring. It \
-    is answered at once, when it may be awake still, or 1 us later, when it is asleep; then \
-    that 1 us is taken off. What is timed is the same on both sides: from before the request is \
-    offered until its answer is collected.";
+pub(super) const NOTE: &str = "The bare eventfd pair is a client that writes a word and sleeps on \
+    an eventfd, and a thread that spins on that word: the steps of client and backend without a \
+    ring. The thread answers at once, while the client may still be awake, or 1 us later, when the \
+    client sleeps; then that 1 us is subtracted. Latency counts as for a backend: from before the \
+    request is offered until its answer is collected.";
 
 /// Value alone in its cache lines. CPUs fetch pairs of cache lines.
 #[repr(align(128))]

@@ -82,7 +82,7 @@ impl Experiment for HungDisk {
     }
 
     fn summary(&self) -> &'static str {
-        "what disks notice of one on the same reactor whose storage hangs: their p99 with and without"
+        "p99 of disks beside a disk on the same reactor whose storage hangs, and without it"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -193,7 +193,7 @@ impl PreparedExperiment {
         let mut sample = client::measure(&socket, load, window, self.placement.client, time)?;
         match sample.get(case.percentile) {
             Some(us) if *us > 0.0 => sample.insert(METRIC.into(), 1e6 / us),
-            _ => bail!("no latencies were taken"),
+            _ => bail!("no latencies were recorded"),
         };
         Ok(sample)
     }

@@ -53,13 +53,12 @@ impl Experiment for Polling {
             placement: Placement::choose()?,
             notes: vec![
                 "4 KiB random reads by a client that polls, except where it sleeps or is a guest. \
-                 Think time: from the end of a request to the next one the client spins for exactly \
-                 that long. Arrivals at random: exponential gaps from a seeded generator, whatever \
-                 the backend does; latency counts from the moment at which a request should have \
-                 been sent, and those sent more than 10 us after it are late; such turns are four \
-                 times as long, because what waits must learn that there is nothing to learn. The \
-                 guest is User-Mode \
-                 Linux on the client's CPU, in which dd reads 4 KiB after 4 KiB directly; its p50 \
+                 Think time: after each request the client spins for exactly that long. Arrivals \
+                 at random: exponential gaps from a seeded generator, whatever the backend does. \
+                 Latency counts from the moment at which a request should have been sent; requests \
+                 sent more than 10 us after it are late. Such turns are four times as long, \
+                 because `auto` first learns whether polling pays. The guest is User-Mode Linux on \
+                 the client's CPU, where dd reads 4 KiB blocks in order with direct I/O; its p50 \
                  is the mean."
                     .to_owned(),
                 eventfd_pair::NOTE.to_owned(),

@@ -72,8 +72,8 @@ impl Experiment for Scale {
                 .collect(),
             versions,
             notes: vec![
-                "A reactor serves one queue at least. Nobody is pinned, and clients need CPUs too: \
-                 on a host with few of them more reactors have nothing to run on."
+                "Each reactor serves at least one queue. No thread is pinned, and clients need \
+                 CPUs too: on a host with few CPUs, more reactors find no free CPU."
                     .to_owned(),
             ],
             plots: vec![plot(options.control)],

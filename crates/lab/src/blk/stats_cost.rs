@@ -75,7 +75,7 @@ impl Experiment for StatsCost {
     }
 
     fn summary(&self) -> &'static str {
-        "what recording latencies costs: two null disks of one ringway-io, one of them recorded"
+        "cost of recording latencies: two null disks of one ringway-io, one of them recorded"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -91,11 +91,11 @@ impl Experiment for StatsCost {
             comparisons: cases.iter().map(|case| case.comparison(options.control)).collect(),
             versions: versions(&[], Some("ringway-io"))?,
             notes: vec![format!(
-                "One ringway-io with one reactor on CPU {} serves both disks; one client on CPU {}, \
-                 which polls, runs {} ms at the one, then at the other, after a fifth of that which \
-                 does not count. Every {PAIRS} pairs have a process of their own, in which the other \
-                 disk was attached first. A null disk moves no data, so nothing hides the cost of \
-                 recording. Other work is that of the last {} ms.",
+                "One ringway-io with one reactor on CPU {} serves both disks. One polling client \
+                 on CPU {} uses one disk for {} ms, then the other, each after a warm-up of a \
+                 fifth of that. After every {PAIRS} pairs a new process starts, and the other disk \
+                 is attached first. A null disk moves no data, so nothing hides the cost of \
+                 recording. Other work counts over the last {} ms.",
                 placement.backend,
                 placement.client,
                 measure.as_millis(),

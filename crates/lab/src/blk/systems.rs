@@ -228,7 +228,7 @@ impl System {
                 options.poll_max_ns = poll_max_ns;
                 Ok(Backend::storage_daemon(&options)?)
             }
-            _ => bail!("{} is no process of ours", self.name(medium)),
+            _ => bail!("{} is not a process of the lab", self.name(medium)),
         }
     }
 }
@@ -246,7 +246,7 @@ fn loopback(placement: Placement, load: Load, window: Window) -> Result<Sample> 
 fn fio(place: &Place, load: Load, window: Window) -> Result<Sample> {
     let Load { pattern, bytes, depth, wait: _, sample_every: _, arrivals } = load;
     if arrivals != Arrivals::Next {
-        bail!("fio reads one after the other only");
+        bail!("fio sends each request after the last one; it has no arrivals at random");
     }
     let mode = if pattern == Pattern::Random { "randread" } else { "read" };
     let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;

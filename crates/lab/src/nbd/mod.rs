@@ -99,27 +99,26 @@ fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
     let mut notes = vec![
         format!(
             "fio on CPU {}, server on CPU {}, one connection. Disks of {} MiB; images in {}, in \
-             the page cache. `(reply only)` is a server of this program's that reads requests and \
-             answers each at once from a buffer that is there: more than from it no client of \
-             this kind gets from anybody.",
+             the page cache. `(reply only)` is the lab's own server, which answers each request at \
+             once from a prepared buffer: no server can give such a client more.",
             placement.client,
             placement.backend,
             DISK_BYTES >> 20,
             scratch.display()
         ),
-        "Null stores nothing: reads are answered with holes by ours, by `qsd` with \
-         `read-zeroes=on` and by `(reply only)`; `qsd` with `off` and `nbdkit` send the bytes. Memory: ours and `nbdkit`'s \
-         is memory of the process; `qsd` has none, so it serves a file on tmpfs (/dev/shm), with \
-         threads and with io_uring. All were written once before each sample. `qsd` serves from \
-         its main loop: in an iothread version 7.2 aborts when a client leaves. Where several \
-         kinds of `qsd` are compared with, the better one of each round counts."
+        "Null stores nothing: Ringway, `qsd` with `read-zeroes=on` and `(reply only)` answer reads \
+         with holes; `qsd` with `off` and `nbdkit` send the bytes. Memory: Ringway and `nbdkit` \
+         use process memory; `qsd` has no memory disk, so it serves a file on tmpfs (/dev/shm), \
+         with threads and with io_uring. All disks are written once before each sample. `qsd` \
+         serves from its main loop: in an iothread, version 7.2 aborts when a client disconnects. \
+         If several kinds of `qsd` are compared, the better one of each round counts."
             .to_owned(),
-        "`CPU us/request` is the server's. A client at 1.00 CPUs is the limit itself; what a \
-         server can still do then is to be cheap to wake and to answer early."
+        "`CPU us/request` is the server's. A client at 1.00 CPUs is itself the limit; a server \
+         then helps only if its wake-up is cheap and its answers come early."
             .to_owned(),
     ];
     if placement.is_shared() {
-        notes.push("This host has one CPU for both: both take turns on it.".to_owned());
+        notes.push("This host has one CPU, which both share.".to_owned());
     }
     notes
 }

@@ -96,7 +96,7 @@ impl Experiment for NetAggregate {
     }
 
     fn summary(&self) -> &'static str {
-        "1 to 20 pairs of NICs at once: what all of them move, and CPU time of a frame"
+        "1 to 20 pairs of NICs at once: total rate, and CPU time of a frame"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -108,7 +108,7 @@ impl Experiment for NetAggregate {
         let rows = Row::all(options.quick);
         let cell = |(id, bytes): &(&str, usize)| CellPlan {
             id: (*id).to_owned(),
-            title: format!("frames of {bytes} bytes, {DEPTH} on their way between each pair"),
+            title: format!("frames of {bytes} bytes, {DEPTH} in flight between each pair"),
             systems: rows.iter().map(|row| row.name()).collect(),
         };
         let system = if options.control { System::TestpmdWhole } else { OURS };
@@ -122,10 +122,11 @@ impl Experiment for NetAggregate {
                 .collect(),
             versions: versions(&[system], false)?,
             notes: vec![format!(
-                "One {} on CPU {}; one thread on CPU {} has all NICs. With few pairs a switch waits for \
-                 the client more often, and a frame costs it a part of each wait. The buffers of one \
-                 pair are in the CPU's own cache, those of twenty are not, so they are held against \
-                 one pair that goes through as many, {DEPTH} of them on their way.",
+                "One {} on CPU {}; one thread on CPU {} drives all NICs. With few pairs a switch \
+                 waits for the client more often, and each frame bears a part of that cost. The \
+                 buffers of one pair fit the CPU's own cache, those of twenty do not. So twenty \
+                 pairs are compared with one pair that uses as many buffers, {DEPTH} of them in \
+                 flight.",
                 system.name(),
                 placement.backend,
                 placement.client

@@ -77,12 +77,12 @@ impl Experiment for NetBalance {
             comparisons: comparisons(options.control),
             versions: versions(&[OURS], false)?,
             notes: vec![format!(
-                "Every draw has other source ports, from a seeded generator, and a switch of its own; \
-                 the flows send the same, four frames of each on their way. Draws in which three flows \
-                 share one of the 128 places by which they are told apart, one in 300, are left out: \
-                 they cannot be parted. The receiver's queues are full of buffers, as drivers keep \
-                 them. Counted after {} ms. Bars are judged by the worst draw of all rounds. A \
-                 control run has nothing in its place: there is no peer that balances.",
+                "Every draw has other source ports, from a seeded generator, and its own switch. \
+                 All flows send the same, with four frames of each in flight. Draws in which three \
+                 flows share one of the 128 buckets of the hash, one in 300, are left out: a \
+                 bucket stays on one queue. The receiver's queues are full of buffers, as drivers \
+                 keep them. Frames count after {} ms. The worst draw of all rounds decides the \
+                 bars. A control run has no stand-in: no peer balances.",
                 SETTLE.as_millis()
             )],
             ..Plan::default()

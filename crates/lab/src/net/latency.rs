@@ -34,10 +34,10 @@ pub struct NetLatency;
 
 fn title(waits: Waits, bytes: usize) -> String {
     let waits = match waits {
-        Waits::Asleep => "ends that sleep until they are called",
-        Waits::Looking => "ends that look all the time",
+        Waits::Asleep => "ends that sleep until notified",
+        Waits::Looking => "ends that poll",
     };
-    format!("a frame of {bytes} bytes there and one back, {waits}")
+    format!("round trip of a frame of {bytes} bytes, {waits}")
 }
 
 /// Compares our default with every other mode. Below 1, the default is faster.
@@ -60,7 +60,7 @@ impl Experiment for NetLatency {
     }
 
     fn summary(&self) -> &'static str {
-        "one frame there and one back: --poll off, auto and always beside testpmd and Open vSwitch"
+        "round trip of one frame: --poll off, auto and always beside testpmd and Open vSwitch"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -82,9 +82,10 @@ impl Experiment for NetLatency {
             comparisons: cases.iter().flat_map(|c| comparisons(c.0, options.control)).collect(),
             versions: versions(&SYSTEMS, options.control)?,
             notes: vec![format!(
-                "Switch on CPU {}; one thread on CPU {} has both NICs, sends a frame, takes it, answers \
-                 and takes the answer: the time of both ways through the switch, and of nothing else. \
-                 Lower is better: below 1, ours took less time.",
+                "Switch on CPU {}; one thread on CPU {} drives both NICs: it sends a frame, \
+                 receives it, answers and receives the answer. The time is that of both passes \
+                 through the switch and nothing else. Lower is better: below 1, Ringway took less \
+                 time.",
                 placement.backend, placement.client
             )],
             ..Plan::default()

@@ -53,7 +53,7 @@ fn depth(cell: &str) -> u16 {
 
 fn title(cell: &str) -> String {
     let who = if cell == CELLS[2] { "between a NIC and the host" } else { "from NIC to NIC" };
-    format!("frames of {BYTES} bytes {who}, {} on their way", depth(cell))
+    format!("frames of {BYTES} bytes {who}, {} in flight", depth(cell))
 }
 
 /// Returns the kernel systems with as many frames at once as the others. If these are few, also
@@ -145,19 +145,19 @@ impl Experiment for NetTso {
 fn notes(placement: Placement) -> Vec<String> {
     vec![
         format!(
-            "Switch on CPU {}, the client on CPU {}: one thread that has both NICs, looks at their \
-             rings all the time and touches no data. As many buffers of {BYTES} bytes on each side as \
-             frames are on their way, one descriptor each.",
+            "Switch on CPU {}, the client on CPU {}: one thread that drives both NICs, polls their \
+             rings and touches no data. Each side has as many buffers of {BYTES} bytes as frames \
+             are in flight, one descriptor each.",
             placement.backend, placement.client
         ),
-        "The kernel's path is written to and read from by one thread on the switch's CPU, whose time is \
-         that of two system calls for each frame, with as many frames at once as the others have on \
-         their way. Where those are few, it also goes with one at a time, and the better one of each \
-         round counts. It copies a frame twice, to and from its own memory."
+        "One thread on the switch's CPU writes to and reads from the kernel's path, with two \
+         system calls for each frame and as many frames at once as the others have in flight. If \
+         those are few, it also runs with one at a time, and the better one of each round counts. \
+         The kernel copies a frame twice, to and from its own memory."
             .to_owned(),
-        "The host is at ours by a TAP device in a bridge; the client has another device there, and \
-         reads from it or writes to it in its own time. What the bridge does for a frame is the time \
-         of whoever writes: ours on the way to the host, the client's on the way back."
+        "Ringway reaches the host by a TAP device in a bridge; the client has another device \
+         there, and reads from it or writes to it in its own time. The bridge's work for a frame \
+         counts for the writer: Ringway on the way to the host, the client on the way back."
             .to_owned(),
     ]
 }

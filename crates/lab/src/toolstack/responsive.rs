@@ -160,16 +160,17 @@ impl Experiment for Responsive {
             comparisons: cells.iter().flat_map(|guests| guests.comparisons()).collect(),
             versions: versions(&[], Some("ringwayd"))?,
             notes: vec![format!(
-                "{calls} calls a turn, {} ms between two, each from a shell's start of `xe` to its end. \
-                 Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
-                 control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
-                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs; \
-                 without KVM, and with QEMU before 8.1, all CPUs of a guest have one thread. \
-                 Then up to {ENDED} machines end, one after the other: the emulator is killed, the guest \
-                 panics, powers off, reboots, and so on; each is to stay halted. `end_max_ms`: the longest \
-                 time from the kill or the last word of the guest's kernel until `event.from` told a client outside of \
-                 the slices that the machine is halted; `end_message_max_ms`: until it was told a message \
-                 that says why.",
+                "{calls} calls a turn, {} ms between two, each from a shell's start of `xe` to its \
+                 end. Every turn has its own daemon and guests. With the slices, the shell is in \
+                 the control slice, as a login by sshd is; `outside_` is for as many calls from a \
+                 shell in no slice. `guests_cpus` is the guests' share of this host's {} CPUs \
+                 meanwhile; without KVM, and with QEMU before 8.1, all CPUs of a guest have one \
+                 thread. Then up to {ENDED} machines end, one after the other: the emulator is \
+                 killed, the guest panics, powers off, reboots, and so on; each stays halted \
+                 afterwards. `end_max_ms`: the longest time from the kill or the last output of \
+                 the guest's kernel until `event.from` reports to a client outside of the slices \
+                 that the machine is halted; `end_message_max_ms`: until it reports the message \
+                 with the reason.",
                 caller::GAP.as_millis(),
                 cpus()
             )],
@@ -190,7 +191,7 @@ impl Experiment for Responsive {
 /// Writes a configuration with the path of the guest's kernel.
 fn config() -> Result<NamedTempFile> {
     let guest = testkit::guest::artifacts()?;
-    let folder = guest.kernel.parent().context("the guest's kernel lies nowhere")?;
+    let folder = guest.kernel.parent().context("the guest's kernel has no directory")?;
     let mut config = NamedTempFile::new().context("cannot make a configuration")?;
     writeln!(config, "[boot]\ndirectories = [{:?}]", folder.display().to_string())?;
     Ok(config)

@@ -68,7 +68,7 @@ pub fn defer(process: u32) -> Result<()> {
     if session(process).map_err(cannot)? == session(std::process::id()).map_err(cannot)? {
         return Err(Error::Reply {
             request: format!("deferring the session of {process}"),
-            what: "it is, or may be, that of this test: start the process in one of its own".into(),
+            what: "it may be the session of this test: start the process in its own session".into(),
         });
     }
     match std::fs::write(format!("/proc/{process}/autogroup"), DEFERRED) {
@@ -96,7 +96,7 @@ fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
     sched_setaffinity(thread, &set)
-        .map_err(|error| Error::io(format!("cannot keep a thread to CPUs {cpus:?}"), error))
+        .map_err(|error| Error::io(format!("cannot pin a thread to CPUs {cpus:?}"), error))
 }
 
 /// Threads that compute without a break until this is dropped.

@@ -166,7 +166,7 @@ impl Guest {
         };
         match self.monitor.insert(Monitor::Open(qmp)) {
             Monitor::Open(qmp) => Ok(qmp),
-            Monitor::Waiting(_) => unreachable!("an open monitor was just put there"),
+            Monitor::Waiting(_) => unreachable!("an open monitor was just inserted"),
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn start(start: impl FnOnce() -> Result<Process> + Send + 'static) ->
         thread::spawn(move || queue.into_iter().for_each(|job| job()));
         jobs
     });
-    let gone = || Error::Full { what: "the thread that starts guests, which has died".into() };
+    let gone = || Error::Full { what: "the thread that starts guests, which has ended".into() };
     jobs.send(job).map_err(|_| gone())?;
     answered.recv().map_err(|_| gone())?
 }

@@ -76,7 +76,7 @@ impl Libvirt {
         let mut process = spawner::start(move || Process::start(&mut command))?;
         match wait_readable(&[ready.as_fd(), process.ended().as_fd()], PROCESS_DEADLINE)? {
             Some(0) => Ok(Self { process, dir }),
-            Some(_) => Err(process.error("ended before it took calls")),
+            Some(_) => Err(process.error("ended before it accepted calls")),
             None => Err(process.error("did not get ready in time")),
         }
     }

@@ -22,7 +22,7 @@ impl Port {
     /// # Errors
     /// No port is free.
     pub fn hold() -> Result<Self> {
-        let (number, held) = held().map_err(|error| Error::io("cannot hold a port", error))?;
+        let (number, held) = held().map_err(|error| Error::io("cannot reserve a port", error))?;
         Ok(Self { number, _held: held })
     }
 

@@ -281,7 +281,7 @@ impl Frontend {
         let message = Message::new(Request::GET_CONFIG).u32(0).u32(len).u32(0);
         let backend_reply = self.ask(&message.bytes(&vec![0; len as usize]))?;
         if backend_reply.payload.len() != 12 + len as usize {
-            let what = format!("{} bytes for {len} bytes asked", backend_reply.payload.len());
+            let what = format!("{} bytes instead of {len} bytes", backend_reply.payload.len());
             return Err(Error::Reply { request: Request::GET_CONFIG.name(), what });
         }
         Ok(backend_reply.payload[12..].to_vec())

@@ -91,7 +91,7 @@ impl Guest {
             other => return Err(bad(format!("{other:?} instead of a frame"))),
         };
         let mut bytes = self.buffer_of(2 * pair, used)?;
-        let short = |bytes: &[u8]| bad(format!("{} bytes are no frame", bytes.len()));
+        let short = |bytes: &[u8]| bad(format!("{} bytes are not a frame", bytes.len()));
         let header: [u8; NET_HEADER_BYTES] = *bytes.first_chunk().ok_or_else(|| short(&bytes))?;
         // The backend publishes all buffers of a frame at once.
         let buffers = u16::from_le_bytes([header[10], header[11]]);

@@ -178,10 +178,10 @@ impl GuestQueue {
         let index = self.by_head.get(used.id as usize).copied().flatten();
         let found = index.and_then(|index| Some((index, self.slots.get_mut(index)?)));
         let Some((index, slot)) = found else {
-            return Err(bad(format!("{used:?} is no chain of ours")));
+            return Err(bad(format!("{used:?} is not a chain of this driver")));
         };
         let Some(in_flight_request) = slot.in_flight_request.take() else {
-            return Err(bad(format!("{used:?}, which is not out: it was completed twice")));
+            return Err(bad(format!("{used:?} is not in flight: it was completed twice")));
         };
         let [code] = memory.read_array::<1>(slot.base + STATUS_AT)?;
         if code != status::OK || used.len != in_flight_request.written {

@@ -146,7 +146,7 @@ impl ReconnectingGuest {
                     return Ok(End::Closed);
                 }
                 Woken::Broken(index) => {
-                    let what = format!("queue {index} was given up");
+                    let what = format!("queue {index} was abandoned");
                     return Err(Error::Reply { request: "the load".into(), what });
                 }
                 Woken::Nobody if Instant::now() >= lost_at => {

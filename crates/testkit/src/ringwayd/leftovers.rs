@@ -123,7 +123,7 @@ fn of_processes(dir: &Path) -> Vec<String> {
             let control = each.skip_while(|word| *word != "--control").nth(1).unwrap_or_default();
             let serve = if words.contains(" --worker") { &mut workers } else { &mut keepers };
             if !serve.insert(control.to_owned()) {
-                left.push(format!("process {pid}, one more {program} of {control}"));
+                left.push(format!("process {pid}, another {program} of {control}"));
             }
         }
     }

@@ -64,7 +64,7 @@ impl Ringwayd {
         if groups::can_be_made() {
             return Err(daemon
                 .process
-                .error("has no control groups, which this host lets us make"));
+                .error("has no control groups, although this host permits them"));
         }
         HostRequirement::Groups.leave_out(daemon.process.stderr().trim()).map(|()| None)
     }

@@ -124,7 +124,7 @@ impl Testpmd {
         match self.console.wait_for(PROMPT, deadline) {
             Seen::Yes => Ok(()),
             Seen::Closed => Err(self.error(&format!("ended during: {what}"))),
-            Seen::Late => Err(self.error(&format!("does not come to an end of: {what}"))),
+            Seen::Late => Err(self.error(&format!("did not complete: {what}"))),
         }
     }
 

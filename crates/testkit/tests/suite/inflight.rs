@@ -74,7 +74,7 @@ const SCRIBBLES: [(&str, Scribble); 9] = [
             entry[..8].fill(1);
         }
     }),
-    ("beyond reason", |bytes| {
+    ("out of range", |bytes| {
         for (number, entry) in bytes[128..].chunks_mut(16).enumerate() {
             entry[..8].fill(0xff);
             entry[0] = number as u8;

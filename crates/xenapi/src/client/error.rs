@@ -31,8 +31,8 @@ pub enum ClientError {
     },
     /// The server's certificate differs from the trusted one.
     #[error(
-        "the certificate of {at} is not the one that is trusted: it was {known} and is {found}. \
-         Nothing was sent. If it was replaced on purpose: sed -i '\\|^{} |d' {}",
+        "the certificate of {at} is not the trusted one: it was {known} and is {found}. Nothing \
+         was sent. If it was replaced on purpose: sed -i '\\|^{} |d' {}",
         .at.replace('[', "\\["), .file.display()
     )]
     Changed {
@@ -54,7 +54,7 @@ pub enum ClientError {
         file: PathBuf,
     },
     /// The file with the trusted fingerprints cannot be used.
-    #[error("cannot tell whether {at} is to be trusted: {}", .file.display())]
+    #[error("cannot check whether {at} is trusted: {}", .file.display())]
     Trust {
         /// Address of the server.
         at: String,
@@ -64,7 +64,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The connection ended before the response. The server may have carried out the call.
-    #[error("the server at {at} went away during {method}: look whether it was done")]
+    #[error("the server at {at} disconnected during {method}: check whether the call was done")]
     Lost {
         /// Address of the server.
         at: String,
@@ -90,7 +90,7 @@ pub enum ClientError {
         why: String,
     },
     /// The response did not arrive in time.
-    #[error("no end of {what} within {} s: it may go on", .after.as_secs())]
+    #[error("{what} did not end within {} s: it may still run", .after.as_secs())]
     Late {
         /// Called method, or the method and its task.
         what: String,
@@ -98,7 +98,7 @@ pub enum ClientError {
         after: Duration,
     },
     /// The response is invalid.
-    #[error("{at} answers {method} with what is no answer: {why}")]
+    #[error("{at} sent an invalid answer to {method}: {why}")]
     InvalidResponse {
         /// Address of the server.
         at: String,

@@ -43,7 +43,7 @@ impl Client {
         let of = Value::Set(subscriptions.iter().map(|one| Value::text(*one)).collect());
         let params = [of, Value::text(token), Value::Float(timeout.as_secs_f64())];
         let batch = self.call_within("event.from", &params, timeout + ANSWER_DEADLINE)?;
-        read(batch).ok_or_else(|| self.nonsense("event.from", "an event lacks what events have"))
+        read(batch).ok_or_else(|| self.nonsense("event.from", "an event lacks required fields"))
     }
 }
 

@@ -163,7 +163,7 @@ impl Client {
     pub fn record(&mut self, class: &str, reference: &str) -> Result<Record, ClientError> {
         let method = format!("{class}.get_record");
         let record = self.call(&method, &[Value::text(reference)])?;
-        Record::of(record).ok_or_else(|| self.nonsense(&method, "a record is no map"))
+        Record::of(record).ok_or_else(|| self.nonsense(&method, "a record is not a map"))
     }
 
     /// Returns all records of a class with their references.
@@ -193,10 +193,10 @@ impl Client {
         params: &[Value],
     ) -> Result<Vec<(String, Record)>, ClientError> {
         let Value::Map(records) = self.call(method, params)? else {
-            return Err(self.nonsense(method, "the records are no map"));
+            return Err(self.nonsense(method, "the records are not a map"));
         };
         let all = records.into_iter().map(|(name, value)| Some((name, Record::of(value)?)));
-        all.collect::<Option<_>>().ok_or_else(|| self.nonsense(method, "a record is no map"))
+        all.collect::<Option<_>>().ok_or_else(|| self.nonsense(method, "a record is not a map"))
     }
 
     /// Calls a method. The response may take this long.
@@ -244,7 +244,7 @@ impl Client {
         let result = self.exchange(&call, within)?;
         let Some((means, by_task)) = means else { return Ok(result) };
         coerce::coerce(result, &type_of(&means, by_task), "the result")
-            .map_err(|_| self.nonsense(method, "its type is another"))
+            .map_err(|_| self.nonsense(method, "the result has another type"))
     }
 
     fn dialect(&mut self) -> Dialect {

@@ -50,7 +50,7 @@ impl Client {
             Some((means, false)) if means.kind() == MessageKind::Long => {
                 match self.call(&format!("Async.{method}"), params)? {
                     Value::Str(task) => State::Task(means, task),
-                    _ => return Err(self.nonsense(method, "a task is no reference")),
+                    _ => return Err(self.nonsense(method, "the task is not a reference")),
                 }
             }
             _ => State::Done(self.call(method, params)?),
@@ -117,7 +117,7 @@ impl Client {
     ) -> Result<Value, ClientError> {
         match ended.text("status") {
             "success" => result(ended.text("result"), &means.result())
-                .ok_or_else(|| self.nonsense(method, "the task's result is none")),
+                .ok_or_else(|| self.nonsense(method, "the task's result is not a valid value")),
             "cancelled" => Err(codes::task_cancelled(task).into()),
             _ => {
                 let mut details = ended.texts("error_info").into_iter().map(str::to_owned);

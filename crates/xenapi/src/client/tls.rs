@@ -28,7 +28,7 @@ pub(super) fn begin(
 
 fn prepare(host: &str) -> Result<ClientConnection, String> {
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| format!("`{host}` is no name of a host"))?;
+        .map_err(|_| format!("`{host}` is not a host name"))?;
     let provider = ring::default_provider();
     let algorithms = provider.signature_verification_algorithms;
     let config = config(provider, algorithms).map_err(|error| error.to_string())?;
@@ -49,7 +49,7 @@ fn config(
 fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no handshake in time".to_owned(),
-        io::ErrorKind::UnexpectedEof => "the server went away; does it speak TLS there?".to_owned(),
+        io::ErrorKind::UnexpectedEof => "the server disconnected; does it use TLS?".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -50,7 +50,7 @@ impl FromStr for Fingerprint {
 
 /// Error of text that is no fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no fingerprint: it is `{HASH}` and 64 hexadecimal digits")]
+#[error("not a fingerprint, which is `{HASH}` and 64 hexadecimal digits")]
 pub struct NoFingerprint;
 
 /// Known servers: a file with a line `HOST:PORT FINGERPRINT` for each server.

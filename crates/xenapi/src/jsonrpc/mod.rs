@@ -174,7 +174,7 @@ fn check_id(found: &RawValue, id: &Id) -> Result<(), BadBody> {
     if found.get() == id.as_str() {
         return Ok(());
     }
-    Err(unfit("the answer is that of another call"))
+    Err(unfit("the answer belongs to another call"))
 }
 
 fn malformed(error: serde_json::Error) -> BadBody {

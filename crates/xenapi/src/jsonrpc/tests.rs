@@ -198,8 +198,8 @@ fn what_is_no_call() {
 fn answers_that_make_no_sense() {
     let id = Id::from(7);
     let cases = [
-        (Version::V2, r#"{"jsonrpc":"2.0","result":1,"id":8}"#, "that of another call"),
-        (Version::V2, r#"{"jsonrpc":"2.0","result":1,"id":"7"}"#, "that of another call"),
+        (Version::V2, r#"{"jsonrpc":"2.0","result":1,"id":8}"#, "belongs to another call"),
+        (Version::V2, r#"{"jsonrpc":"2.0","result":1,"id":"7"}"#, "belongs to another call"),
         (Version::V2, r#"{"jsonrpc":"1.0","result":1,"id":7}"#, "another version"),
         (Version::V2, r#"{"jsonrpc":"2.0","id":7}"#, "neither a result nor an error"),
         (
@@ -212,7 +212,7 @@ fn answers_that_make_no_sense() {
             r#"{"jsonrpc":"2.0","error":{"code":1,"message":"C","data":"p"},"id":7}"#,
             "not in a list",
         ),
-        (Version::V1, r#"{"result":1,"error":null,"id":8}"#, "that of another call"),
+        (Version::V1, r#"{"result":1,"error":null,"id":8}"#, "belongs to another call"),
         (Version::V1, r#"{"result":null,"error":null,"id":7}"#, "neither a result nor an error"),
         (Version::V1, r#"{"result":1,"error":["C"],"id":7}"#, "neither a result nor an error"),
         (Version::V1, r#"{"result":null,"error":[],"id":7}"#, "no code"),

@@ -73,7 +73,7 @@ impl<'a> Values<'a> {
                 self.tokens.close()?;
                 Ok(Value::Set(values))
             }
-            other => Err(self.tokens.error(format!("{other:?} is no kind of value"))),
+            other => Err(self.tokens.error(format!("{other:?} is not a type of value"))),
         }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Values<'a> {
         read: impl FnOnce(&str) -> Option<Value>,
     ) -> Result<Value, BadBody> {
         let text = self.tokens.text_and_close()?;
-        let wrong = || self.tokens.error(format!("what is in {tag:?} is none"));
+        let wrong = || self.tokens.error(format!("invalid content of {tag:?}"));
         read(text.trim_ascii()).ok_or_else(wrong)
     }
 

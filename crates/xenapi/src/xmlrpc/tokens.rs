@@ -130,7 +130,7 @@ impl<'a> Tokens<'a> {
     pub(super) fn close(&mut self) -> Result<(), BadBody> {
         match self.next_tag()? {
             Token::Close => Ok(()),
-            Token::End => Err(self.error("it ends too early".to_owned())),
+            Token::End => Err(self.error("the document ends too early".to_owned())),
             other => Err(self.error(format!("{other:?} where an element should end"))),
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Tokens<'a> {
 
     pub(super) fn unexpected(&self, token: &Token<'_>, wanted: Tag) -> BadBody {
         self.error(match token {
-            Token::End => "it ends too early".to_owned(),
+            Token::End => "the document ends too early".to_owned(),
             other => format!("{other:?} where {wanted:?} should begin"),
         })
     }

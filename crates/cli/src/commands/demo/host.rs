@@ -74,7 +74,7 @@ impl Host {
     fn describe(&self, guest: &Path) -> anyhow::Result<()> {
         let failed = || format!("cannot write to {}", self.dir.display());
         symlink(&self.run, self.dir.join(RUN)).with_context(failed)?;
-        let guest = fs::canonicalize(guest).context("the test guest is gone")?;
+        let guest = fs::canonicalize(guest).context("the test guest does not exist any more")?;
         let guest = serde_json::Value::from(guest.to_string_lossy());
         // Only this user can reach the daemon, through its socket. A JSON string is a TOML string.
         // The daemon leaves the host's control groups unchanged.
@@ -89,7 +89,7 @@ impl Host {
     /// There is none.
     pub(super) fn found(dir: &Path) -> anyhow::Result<Self> {
         let run = fs::read_link(dir.join(RUN));
-        let none = || format!("{} is no directory of a demo that was kept", dir.display());
+        let none = || format!("{} is not the directory of a kept demo", dir.display());
         Ok(Self { dir: dir.to_owned(), run: run.with_context(none)? })
     }
 
@@ -152,7 +152,7 @@ impl Host {
         troubles.extend(killed.into_iter().map(|one| format!("had to be killed: {one}")));
         for path in [&self.run, &self.dir] {
             if let Err(error) = fs::remove_dir_all(path) {
-                troubles.push(format!("{} is left: {error}", path.display()));
+                troubles.push(format!("cannot remove {}: {error}", path.display()));
             }
         }
         troubles
@@ -175,7 +175,7 @@ async fn ended(process: OwnedFd) -> anyhow::Result<()> {
     }
     end.signal(Signal::KILL);
     end.within(END_DEADLINE).await;
-    bail!("it did not end within {} s and was killed", END_DEADLINE.as_secs())
+    bail!("the process did not end within {} s and was killed", END_DEADLINE.as_secs())
 }
 
 /// Returns the end of a log on one line.

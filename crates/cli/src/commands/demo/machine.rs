@@ -110,7 +110,7 @@ impl Api {
         let connections = self.0.records("PBD")?;
         let ours = connections.iter().find(|(_, one)| one.text("SR") == storage);
         let place = ours.and_then(|(_, one)| one.pairs("device_config").get("location").copied());
-        let place = PathBuf::from(place.context("the default SR is nowhere")?);
+        let place = PathBuf::from(place.context("the default SR has no location")?);
         Ok((storage, place))
     }
 

@@ -56,11 +56,11 @@ const KVM: &str = "/dev/kvm";
 /// Options of `ringway demo`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Starts a ringwayd in a directory of its own and, by its API, the test guest on \
-disks served by ringway-io: one with a file system, one with several queues, a read-only one, and \
-one that is plugged while it runs. The guest formats, writes, runs fio with verification and \
-checks, and loses the process that serves its disks in between; then the host checks the images \
-with programs that are not ours.
+    after_help = "Starts a ringwayd in its own directory and, by its API, the test guest on disks \
+served by ringway-io: one with a file system, one with several queues, one read-only, and one \
+plugged while the guest runs. The guest formats, writes, runs fio with verification and checks. In \
+between, the demo kills the process that serves the disks. Then the host checks the images with \
+independent programs.
 
 Examples:
   ringway demo
@@ -192,7 +192,7 @@ async fn run(
             }
         }
     }
-    let demo_result = machine.await.context("the machine's part broke off")??;
+    let demo_result = machine.await.context("the task that drives the machine failed")??;
     display.step("check the images from the host");
     let (stats, busy_tracker) = watch.map_or_else(Default::default, DatapathSampler::done);
     let (socket, keep) = (host.socket(), asked.keep);
@@ -207,7 +207,7 @@ async fn run(
         Ok(Report { stats, busy_tracker, ids: demo_result.ids, checks })
     })
     .await
-    .context("the checks broke off")?
+    .context("the task that checks the images failed")?
 }
 
 /// Returns the accelerator of guests and the reason; the daemon chooses the same one.
@@ -259,5 +259,5 @@ async fn stop(dir: &Path) -> anyhow::Result<ExitCode> {
     if troubles.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    bail!("not all went well: {}", troubles.join("; "))
+    bail!("the demo was not stopped cleanly: {}", troubles.join("; "))
 }

@@ -44,12 +44,12 @@ pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
 pub(super) fn remains(host: &Host, dir: &Path) {
     let ringway = std::env::args().next().unwrap_or_else(|| "ringway".into());
     let xe = format!("{} -s {}", beside(&ringway, "xe"), host.socket().display());
-    println!("\nringwayd and the machine go on, in {}. To try next:\n", dir.display());
-    println!("  {xe} vm-list\n      what there is");
+    println!("\nringwayd and the machine keep running, in {}. To try next:\n", dir.display());
+    println!("  {xe} vm-list\n      lists the machines");
     println!("  {xe} console vm={NAME}\n      its shell; Ctrl-] leaves it");
     if let Some(control) = sampler::control(host.run()) {
         let control = control.display();
-        println!("  {ringway} top --control {control}\n      what its disks do, live");
+        println!("  {ringway} top --control {control}\n      live activity of its disks");
     }
     println!("\nTo stop it and to remove everything:\n");
     println!("  {ringway} demo --stop {}", dir.display());

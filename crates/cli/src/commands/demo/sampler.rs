@@ -28,7 +28,7 @@ impl DatapathSampler {
     /// # Errors
     /// No process serves a disk.
     pub(super) async fn open(run: &Path) -> anyhow::Result<Self> {
-        let control = control(run).context("nobody serves the disks")?;
+        let control = control(run).context("no process serves the disks")?;
         let client = RpcConnection::connect(&control).await?;
         Ok(Self { client, busy_tracker: BusyTracker::default(), last: None })
     }
@@ -52,7 +52,7 @@ impl DatapathSampler {
         self.sample().await;
         let pid = self.counts().await?.pid;
         let worker = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        kill_process(worker.context("the worker has no number")?, Signal::KILL)?;
+        kill_process(worker.context("the worker has no pid")?, Signal::KILL)?;
         Ok(pid)
     }
 

@@ -35,7 +35,7 @@ pub(super) fn tell(
     (earlier, now): (&Stats, &Stats),
     port: &PortStats,
 ) -> anyhow::Result<ExitCode> {
-    let gone = "the NIC has gone meanwhile";
+    let gone = "the NIC was detached meanwhile";
     let facts = NicFacts::new(earlier, now, &asked.disk).context(gone)?;
     let verdict = judge_nic(&facts);
     let mut output = std::io::stdout().lock();

@@ -35,7 +35,7 @@ fn console(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
         }
     }
     let place = place
-        .ok_or_else(|| XeError::error("the machine has no console with text now: does it run?"))?;
+        .ok_or_else(|| XeError::error("the machine has no text console now: is it running?"))?;
     let path = path_of(&place)
         .ok_or_else(|| XeError::error(format!("the console is at {place}, which is no URL")))?;
     let tunnel = xe.client().tunnel(path)?;

@@ -14,13 +14,13 @@ pub(super) const COMMANDS: &[Command] = &[
         "host-disable",
         &HOST,
         "host.disable",
-        "Lets no more machines be started on hosts.",
+        "Disables hosts: no more machines start there.",
     ),
     Command::on_selected(
         "host-enable",
         &HOST,
         "host.enable",
-        "Lets machines be started on hosts again.",
+        "Enables hosts: machines can start there again.",
     ),
     Command::on_selected(
         "host-evacuate",
@@ -28,9 +28,9 @@ pub(super) const COMMANDS: &[Command] = &[
         "host.evacuate",
         "Moves machines away from hosts.",
     ),
-    Command::on_selected("host-reboot", &HOST, "host.reboot", "Boots hosts again.").later(),
+    Command::on_selected("host-reboot", &HOST, "host.reboot", "Reboots hosts.").later(),
     Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off.").later(),
-    Command::own("host-cpu-info", "Lists what is known of the CPUs of hosts.", cpu_info).of(&HOST),
+    Command::own("host-cpu-info", "Shows information about the CPUs of hosts.", cpu_info).of(&HOST),
     Command::own(
         "host-compute-free-memory",
         "Prints the memory of hosts that is free for machines, in bytes.",
@@ -40,10 +40,9 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("host-call-plugin", "Calls a plugin of a host.", call_plugin)
         .required(&["host-uuid", "plugin", "fn"])
         .optional(&["args:"]),
-    Command::own("pool-sync-database", "Has the state written to every host.", sync_database),
-    Command::own("task-cancel", "Asks a task to end early.", cancel).required(&["uuid"]),
-    Command::own("secret-create", "Keeps something that is not told.", create_secret)
-        .required(&["value"]),
+    Command::own("pool-sync-database", "Writes the database to every host.", sync_database),
+    Command::own("task-cancel", "Cancels a task.", cancel).required(&["uuid"]),
+    Command::own("secret-create", "Stores a secret.", create_secret).required(&["value"]),
     Command::on_uuid("secret-destroy", "secret.destroy", "Forgets a secret."),
     Command::own("user-password-change", "Changes the password of the user.", change_password)
         .required(&["new"])

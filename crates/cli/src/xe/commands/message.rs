@@ -15,7 +15,7 @@ const ABOUT: [(&str, &str); 4] =
 pub(super) const COMMANDS: &[Command] = &[
     Command::own(
         "message-create",
-        "Notes something about a machine, a pool, storage or a host.",
+        "Creates a message about a machine, a pool, storage or a host.",
         create,
     )
     .required(&["name", "priority", "body"])

@@ -175,7 +175,7 @@ impl Command {
 }
 
 /// Help text of a command that the daemon does not implement yet.
-const LATER: &str = "Hosts of Ringway refuse it so far (NOT_IMPLEMENTED).";
+const LATER: &str = "Hosts of Ringway do not support it yet (NOT_IMPLEMENTED).";
 
 /// Commands with a definition of their own, file by file.
 const WRITTEN: &[&[Command]] = &[
@@ -299,8 +299,8 @@ fn selecting(selector_type: &SelectorType) -> Vec<String> {
 
 fn how_to_select(selector_type: &SelectorType) -> String {
     format!(
-        "{} are selected by {}=<name or UUID>, or by any field of theirs as in the list; several \
-         at once need --multiple.",
+        "{} are selected by {}=<name or UUID>, or by any of their fields as in the list; selecting \
+         several needs --multiple.",
         selector_type.many, selector_type.param
     )
 }

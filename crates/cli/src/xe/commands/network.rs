@@ -21,14 +21,14 @@ pub(super) const COMMANDS: &[Command] = &[
         .required(&["name-label"])
         .optional(&["name-description", "MTU", "bridge", "managed"]),
     Command::on_uuid("network-destroy", "network.destroy", "Removes a network."),
-    Command::own("vif-create", "Gives a machine a network device.", create_device)
+    Command::own("vif-create", "Adds a network device to a machine.", create_device)
         .required(&["device", "network-uuid", "vm-uuid"])
         .optional(&["mac"]),
-    Command::on_uuid("vif-destroy", "VIF.destroy", "Takes a network device from its machine."),
+    Command::on_uuid("vif-destroy", "VIF.destroy", "Removes a network device from its machine."),
     Command::on_uuid("vif-plug", "VIF.plug", "Plugs a network device into its running machine."),
     Command::own(
         "vif-unplug",
-        "Takes a network device out of its running machine; with --force without asking the guest.",
+        "Unplugs a network device from its running machine; with --force without asking the guest.",
         unplug,
     )
     .required(&["uuid"])
@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-vif-list", "Lists the network devices of machines.", list).of(&VM),
     Command::on_uuid("pif-plug", "PIF.plug", "Brings a network device of a host up."),
     Command::on_uuid("pif-unplug", "PIF.unplug", "Takes a network device of a host down."),
-    Command::own("pif-introduce", "Makes a network device of a host known.", introduce)
+    Command::own("pif-introduce", "Adds the record of a network device of a host.", introduce)
         .required(&["host-uuid"])
         .optional(&["device", "mac", "managed"]),
     Command::on_uuid(
@@ -46,7 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "PIF.forget",
         "Removes the record of a network device that is not plugged.",
     ),
-    Command::own("pif-scan", "Looks for network cards of a host that are not known.", scan)
+    Command::own("pif-scan", "Scans a host for network cards without a record.", scan)
         .required(&["host-uuid"]),
 ];
 

@@ -9,7 +9,7 @@ use crate::printer::Printed;
 use crate::xe::{XeSession, pairs, record, text_of};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("sr-create", "Makes a storage repository and connects the host to it.", create)
+    Command::own("sr-create", "Creates a storage repository and connects the host to it.", create)
         .required(&["name-label", "type"])
         .optional(&[
             "name-description",
@@ -20,16 +20,16 @@ pub(super) const COMMANDS: &[Command] = &[
             "content-type",
             "sm-config:",
         ]),
-    Command::own("sr-introduce", "Makes storage known that is there already.", introduce)
+    Command::own("sr-introduce", "Adds the record of existing storage.", introduce)
         .required(&["uuid", "name-label", "type"])
         .optional(&["name-description", "shared", "content-type"]),
-    Command::own("sr-probe", "Looks for storage repositories.", probe)
+    Command::own("sr-probe", "Scans for storage repositories.", probe)
         .required(&["type"])
         .optional(&["host-uuid", "device-config:", "sm-config:"]),
-    Command::on_uuid("sr-destroy", "SR.destroy", "Removes storage with all that it holds."),
-    Command::on_uuid("sr-forget", "SR.forget", "Forgets storage; what it holds stays."),
-    Command::on_uuid("sr-scan", "SR.scan", "Finds out again which disks storage holds.").common(),
-    Command::on_uuid("sr-update", "SR.update", "Finds out again how large storage is."),
+    Command::on_uuid("sr-destroy", "SR.destroy", "Removes storage and all its contents."),
+    Command::on_uuid("sr-forget", "SR.forget", "Forgets storage; its contents stay."),
+    Command::on_uuid("sr-scan", "SR.scan", "Scans storage for its disks.").common(),
+    Command::on_uuid("sr-update", "SR.update", "Updates the size of storage."),
     Command::own("pbd-create", "Describes how a host reaches storage.", connect)
         .required(&["host-uuid", "sr-uuid"])
         .optional(&["device-config:"]),

@@ -18,7 +18,7 @@ const STORAGE: &str = " sr=\"";
 pub(super) const COMMANDS: &[Command] = &[
     Command::own(
         "vm-install",
-        "Makes a machine from a template, with the disks that the template asks for, on this \
+        "Creates a machine from a template, with the disks that the template defines, on this \
          storage or on the pool's default. It is not started.",
         install,
     )
@@ -148,7 +148,7 @@ fn storage(xe: &mut XeSession, params: &Params) -> Result<Option<Value>, XeError
 fn uninstall(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let (reference, record) = xe.find("VM", params.required("template-uuid")?)?;
     if !record.flag("is_a_template") {
-        return Err(XeError::error("that is a machine and no template: use vm-uninstall"));
+        return Err(XeError::error("this is a machine, not a template: use vm-uninstall"));
     }
     xe.run("VM.destroy", &[Value::Str(reference)])?;
     Ok(Printed::nothing())

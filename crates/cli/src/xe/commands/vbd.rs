@@ -10,14 +10,14 @@ use crate::printer::Printed;
 use crate::xe::{XeSession, pairs, record};
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("vbd-create", "Gives a machine a disk device.", create)
+    Command::own("vbd-create", "Adds a disk device to a machine.", create)
         .required(&["vm-uuid", "device"])
         .optional(&["vdi-uuid", "bootable", "type", "mode", "unpluggable"]),
-    Command::on_uuid("vbd-destroy", "VBD.destroy", "Takes a disk device from its machine."),
+    Command::on_uuid("vbd-destroy", "VBD.destroy", "Removes a disk device from its machine."),
     Command::on_uuid("vbd-plug", "VBD.plug", "Plugs a disk device into its running machine."),
     Command::own(
         "vbd-unplug",
-        "Takes a disk device out of its running machine; with --force without asking the guest.",
+        "Unplugs a disk device from its running machine; with --force without asking the guest.",
         unplug,
     )
     .required(&["uuid"])

@@ -14,10 +14,10 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vdi-create", "Makes a disk.", create)
         .required(&["sr-uuid", "name-label", "virtual-size"])
         .optional(&["sm-config:", "other-config:", "sharable", "type"]),
-    Command::on_uuid("vdi-destroy", "VDI.destroy", "Destroys a disk with what is on it."),
-    Command::on_uuid("vdi-forget", "VDI.forget", "Forgets a disk; what is on it stays."),
-    Command::on_uuid("vdi-update", "VDI.update", "Finds out again what storage says of a disk."),
-    Command::own("vdi-introduce", "Makes a disk known that is there already.", introduce)
+    Command::on_uuid("vdi-destroy", "VDI.destroy", "Destroys a disk and its contents."),
+    Command::on_uuid("vdi-forget", "VDI.forget", "Forgets a disk; its contents stay."),
+    Command::on_uuid("vdi-update", "VDI.update", "Updates a disk's record from storage."),
+    Command::own("vdi-introduce", "Adds the record of an existing disk.", introduce)
         .required(&["uuid", "sr-uuid", "type", "location"])
         .optional(&[
             "name-label",
@@ -35,28 +35,28 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["uuid", "disk-size"])
     .optional(&["online"]),
-    Command::own("vdi-copy", "Makes a copy of a disk, there or elsewhere.", copy)
+    Command::own("vdi-copy", "Copies a disk, to the same or other storage.", copy)
         .required(&["uuid"])
         .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"])
         .later(),
-    Command::own("vdi-clone", "Makes another disk that shares what is equal.", clone)
+    Command::own("vdi-clone", "Clones a disk; both share their common data.", clone)
         .required(&["uuid"])
         .optional(&["new-name-label", "new-name-description", "driver-params:"])
         .later(),
-    Command::own("vdi-snapshot", "Keeps a disk as it is.", snapshot)
+    Command::own("vdi-snapshot", "Takes a snapshot of a disk.", snapshot)
         .required(&["uuid"])
         .optional(&["driver-params:"])
         .later(),
     Command::own("vdi-pool-migrate", "Moves a disk while a machine uses it.", migrate)
         .required(&["uuid", "sr-uuid"])
         .later(),
-    Command::on_uuid("vdi-enable-cbt", "VDI.enable_cbt", "Begins to note changed blocks.").later(),
-    Command::on_uuid("vdi-disable-cbt", "VDI.disable_cbt", "Notes changed blocks no longer.")
+    Command::on_uuid("vdi-enable-cbt", "VDI.enable_cbt", "Starts to track changed blocks.").later(),
+    Command::on_uuid("vdi-disable-cbt", "VDI.disable_cbt", "Stops tracking changed blocks.")
         .later(),
     Command::on_uuid(
         "vdi-data-destroy",
         "VDI.data_destroy",
-        "Removes the contents of a snapshot and keeps which blocks had changed.",
+        "Removes the contents of a snapshot and keeps the list of its changed blocks.",
     )
     .later(),
 ];

@@ -19,7 +19,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .common(),
     Command::own(
         "vm-shutdown",
-        "Asks guests to power off and waits until they have; with --force ends machines at once.",
+        "Asks guests to power off and waits until they are off; with --force ends machines at \
+         once.",
         shutdown,
     )
     .optional(&["force"])
@@ -43,7 +44,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Writes the memory of machines to storage and ends them.",
     )
     .later(),
-    Command::own("vm-resume", "Goes on where machines were suspended.", resume)
+    Command::own("vm-resume", "Resumes suspended machines.", resume)
         .optional(&["on", "force"])
         .of(&VM)
         .later(),
@@ -53,7 +54,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .later(),
     Command::own(
         "vm-reset-powerstate",
-        "Takes machines for halted, whatever they are; only with --force.",
+        "Records machines as halted, whatever their state; only with --force.",
         reset,
     )
     .optional(&["force"])
@@ -70,21 +71,21 @@ pub(super) const COMMANDS: &[Command] = &[
     .common(),
     Command::new(
         "vm-clone",
-        "Makes another machine with disks that share what is equal. Hosts of Ringway refuse it so far \
-         where there is a disk (SR_OPERATION_NOT_SUPPORTED).",
+        "Clones a machine; the disks share their common data. Hosts of Ringway do not support it \
+         yet for machines with disks (SR_OPERATION_NOT_SUPPORTED).",
         Run::Naming(&VM_OR_TEMPLATE, "VM.clone"),
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
     .of(&VM_OR_TEMPLATE),
-    Command::own("vm-copy", "Makes another machine with disks of its own.", copy)
+    Command::own("vm-copy", "Copies a machine and its disks.", copy)
         .required(&["new-name-label"])
         .optional(&["new-name-description", "sr-uuid"])
         .of(&VM_OR_TEMPLATE)
         .later(),
     Command::new(
         "vm-snapshot",
-        "Keeps the disks of a machine as they are, under a new name.",
+        "Takes a snapshot of a machine's disks, under a new name.",
         Run::Naming(&VM, "VM.snapshot"),
     )
     .required(&["new-name-label"])
@@ -93,14 +94,14 @@ pub(super) const COMMANDS: &[Command] = &[
     .later(),
     Command::new(
         "vm-checkpoint",
-        "Keeps the disks and the memory of a machine as they are.",
+        "Takes a snapshot of a machine's disks and memory.",
         Run::Naming(&VM, "VM.checkpoint"),
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
     .of(&VM)
     .later(),
-    Command::own("snapshot-revert", "Puts a machine back to a snapshot.", revert)
+    Command::own("snapshot-revert", "Reverts a machine to a snapshot.", revert)
         .optional(&["uuid", "snapshot-uuid"])
         .later(),
     Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
@@ -189,7 +190,7 @@ fn migrate(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
 fn reset(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     if !params.flag("force")? {
         return Err(XeError::error(
-            "a machine that runs would be lost sight of: --force says that none does",
+            "a running machine would go unmanaged: --force confirms that none runs",
         ));
     }
     Run::OnSelected(&VM, "VM.power_state_reset").run(xe, params)

@@ -16,15 +16,14 @@ use crate::xe::XeSession;
 const EMPTY: &str = "<EMPTY>";
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("cd-list", "Lists the CDs that machines can have.", list),
-    Command::own("vm-cd-list", "Lists the CD drives of machines and what is in them.", drives)
-        .of(&VM),
-    Command::own("vm-cd-add", "Gives machines another CD drive with a CD.", add)
+    Command::own("cd-list", "Lists the CDs that machines can use.", list),
+    Command::own("vm-cd-list", "Lists the CD drives of machines and their CDs.", drives).of(&VM),
+    Command::own("vm-cd-add", "Adds a CD drive with a CD to machines.", add)
         .required(&["cd-name", "device"])
         .of(&VM),
     Command::own(
         "vm-cd-remove",
-        "Takes the CD drive from machines in which this CD is; `<EMPTY>` is an empty one.",
+        "Removes the CD drive with this CD from machines; `<EMPTY>` is an empty one.",
         remove,
     )
     .required(&["cd-name"])

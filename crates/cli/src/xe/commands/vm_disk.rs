@@ -24,11 +24,11 @@ const NAME: &str = "Created by xe";
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-disk-list", "Lists the disks of machines.", list).of(&VM).common(),
-    Command::own("vm-disk-add", "Makes a disk and gives it to machines.", add)
+    Command::own("vm-disk-add", "Creates a disk and adds it to machines.", add)
         .required(&["disk-size", "device"])
         .optional(&["sr-uuid"])
         .of(&VM),
-    Command::own("vm-disk-remove", "Takes a disk from machines and destroys it.", remove)
+    Command::own("vm-disk-remove", "Removes a disk from machines and destroys it.", remove)
         .required(&["device"])
         .of(&VM),
 ];

@@ -10,33 +10,37 @@ use crate::selector::{self, ANY_VM, VM_OR_TEMPLATE};
 use crate::xe::XeSession;
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::own("vm-memory-set", "Sets the memory of machines, all bounds but the least.", set)
-        .required(&["memory"])
-        .of(&VM_OR_TEMPLATE),
+    Command::own(
+        "vm-memory-set",
+        "Sets the memory of machines: all bounds except the static minimum.",
+        set,
+    )
+    .required(&["memory"])
+    .of(&VM_OR_TEMPLATE),
     Command::own("vm-memory-limits-set", "Sets the four bounds of machines' memory.", limits)
         .required(&["static-min", "static-max", "dynamic-min", "dynamic-max"])
         .of(&VM_OR_TEMPLATE),
     Command::own(
         "vm-memory-static-range-set",
-        "Sets the least and the most memory that machines can ever have.",
+        "Sets the static minimum and maximum of machines' memory.",
         static_range,
     )
     .required(&["min", "max"])
     .of(&VM_OR_TEMPLATE),
     Command::own(
         "vm-memory-dynamic-range-set",
-        "Sets the least and the most memory that machines may have now.",
+        "Sets the dynamic minimum and maximum of machines' memory.",
         dynamic_range,
     )
     .required(&["min", "max"])
     .of(&VM_OR_TEMPLATE),
-    Command::own("vm-memory-target-set", "Sets the memory that machines are to have now.", target)
+    Command::own("vm-memory-target-set", "Sets the memory target of machines.", target)
         .required(&["target"])
         .of(&ANY_VM)
         .later(),
     Command::own(
         "vm-compute-memory-overhead",
-        "Prints the memory that machines need beside their own, in bytes.",
+        "Prints the memory overhead of machines, in bytes.",
         overhead,
     )
     .of(&ANY_VM),

@@ -198,7 +198,7 @@ fn spin(lanes: &mut [impl FramePath], how_long: Duration) -> Result<()> {
         if frames != last {
             (last, since) = (frames, now);
         }
-        ensure!(now.duration_since(since) < STALL, "no frame arrives: those on their way are lost");
+        ensure!(now.duration_since(since) < STALL, "no frame arrives: frames in flight are lost");
     }
 }
 

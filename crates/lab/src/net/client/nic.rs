@@ -62,7 +62,7 @@ impl Nic {
     /// Connects, posts all buffers, and announces the station to the switch.
     pub(in crate::net) fn connect(socket: &Path, spec: &Spec) -> Result<Self> {
         let guest = start(socket, spec)
-            .with_context(|| format!("{}: no NIC can be had", socket.display()))?;
+            .with_context(|| format!("{}: cannot connect a NIC", socket.display()))?;
         let (mut guest, send_heads) = lay_out(guest, spec)?;
         let region = guest.memory.regions()[0];
         let file = FileOffset::new(guest.memory.file().try_clone()?, region.mmap_offset);
@@ -103,7 +103,7 @@ impl Nic {
 
     /// Sends one of its frames.
     pub(in crate::net) fn send_one(&mut self) -> Result<()> {
-        ensure!(self.send_many(1)? == 1, "the switch keeps all frames");
+        ensure!(self.send_many(1)? == 1, "the switch returns no buffer");
         Ok(())
     }
 

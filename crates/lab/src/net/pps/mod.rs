@@ -169,23 +169,25 @@ impl Experiment for NetPps {
 fn notes(placement: Placement) -> Vec<String> {
     vec![
         format!(
-            "Switch on CPU {}, the client on CPU {}: two NICs of DPDK's virtio-user in one testpmd, one \
-             thread, split rings of {QUEUE_SIZE}, huge pages, some thousand frames on their way in \
-             each direction at most, each of another flow. Frames are counted where they arrive, in both \
-             directions, in slices of {SLICE_MS} ms. Their huge pages are the same ones, {ALL_MIB} MiB that \
-             are reserved for the run.",
+            "Switch on CPU {}, the client on CPU {}: two NICs of DPDK's virtio-user in one \
+             testpmd, one thread, split rings of {QUEUE_SIZE}, huge pages, at most some thousand \
+             frames in flight in each direction, each of another flow. Frames are counted where \
+             they arrive, in both directions, in slices of {SLICE_MS} ms. All starts use the same \
+             huge pages, {ALL_MIB} MiB that are reserved for the run.",
             placement.backend, placement.client
         ),
         format!(
-            "Before and after each slice both stand still, and it is looked how the CPUs do: whether each has \
-             a core for itself, and both a cache in common. In a virtual machine that changes all the time and \
-             changes what any of the systems does up to threefold. The {SLICES} slices of a start count in \
-             which that was best; the column \"pace\" has the lowest of those, 1 at best. A sample is the mean \
-             of {STARTS} starts, since each draws anew where its buffers lie."
+            "Before and after each slice both are stopped, and the lab measures the CPUs: whether \
+             each has its own core, and whether both share a cache. In a virtual machine that \
+             changes all the time, and it changes the result of any system up to threefold. Of \
+             each start, the {SLICES} slices with the best CPUs count; the column \"pace\" has the \
+             lowest value of those, 1 at best. A sample is the mean of {STARTS} starts, because \
+             each start places its buffers anew."
         ),
-        "`testpmd` forwards from one socket to another and looks at no frame; `ovs-dpdk` is a learning \
-         switch (NORMAL), as ours is. Both spin: their frames per CPU second are what they deliver. \
-         Where the client is the slower one, a switch that sleeps meanwhile is the cheaper one."
+        "`testpmd` forwards from one socket to another and inspects no frame; `ovs-dpdk` is a \
+         learning switch (NORMAL), as Ringway's is. Both spin: their frames per CPU second are \
+         what they deliver. If the client is slower than the switch, a switch that sleeps uses \
+         less CPU."
             .to_owned(),
         "Idle: rings are started and buffers posted by front-ends that then do nothing.".to_owned(),
     ]
@@ -214,7 +216,7 @@ impl Prepared for PreparedExperiment {
         match case {
             Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
                 let cpu_pair_speed =
-                    self.cpu_pair_speed.as_mut().context("nobody has looked at the CPUs")?;
+                    self.cpu_pair_speed.as_mut().context("the CPUs were not measured")?;
                 let switch = system.start(2, 1, self.placement)?;
                 let running = ClosedLoop::start(switch, bytes, self.placement)?;
                 running.measure(millis(SLICE_MS), patience, cpu_pair_speed)

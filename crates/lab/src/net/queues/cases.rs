@@ -88,7 +88,7 @@ impl Case {
     pub(super) fn title(self) -> String {
         let who = match self.stream_ends {
             StreamEnds::Guests => "two guests with a CPU each, TCP streams".to_owned(),
-            StreamEnds::Free => "two guests wherever the host puts them, TCP streams".to_owned(),
+            StreamEnds::Free => "two guests without CPU affinity, TCP streams".to_owned(),
             StreamEnds::Host => "a guest and the host, TCP streams".to_owned(),
             StreamEnds::Emulated => "two guests of QEMU, TCP streams".to_owned(),
             StreamEnds::Nics(bytes) => format!("two NICs, frames of {bytes} bytes, streams"),

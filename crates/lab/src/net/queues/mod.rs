@@ -164,8 +164,7 @@ impl Prepared for PreparedExperiment {
 impl PreparedExperiment {
     /// Measures one flow between NICs of the raw client. Client and switch have a CPU each.
     fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
-        let cpu_pair_speed =
-            self.cpu_pair_speed.as_mut().context("nobody has looked at the CPUs")?;
+        let cpu_pair_speed = self.cpu_pair_speed.as_mut().context("the CPUs were not measured")?;
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let (frames, depth) = (vec![tcp(1, 2, 40_000, bytes)], tso::DEPTHS[1]);

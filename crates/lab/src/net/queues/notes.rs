@@ -21,37 +21,41 @@ pub(super) fn notes(placement: Placement) -> Result<Vec<String>> {
     let (same, other) = (wake_us(client, client)?, wake_us(client, backend)?);
     let notes = vec![
         format!(
-            "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, whose CPUs \
-             take turns, and iperf3 {}: booted for each turn, {REPEATS} runs in each boot, of which the columns \
-             are the mean and the standard deviation. Two that have a CPU each keep to CPU {} (which listens) and {}, others \
-             are where the host puts them. `testpmd` and Open vSwitch are on CPU {backend}; ours is where the \
-             host puts it. With two CPUs for two guests and a switch they take each other's time. Guests of User-Mode \
-             Linux hear interrupts that come while they go to sleep (`guest/uml-idle.c`), which Linux 6.1 does not.",
+            "Guests are User-Mode Linux with one CPU each or, where a title says so, QEMU without \
+             KVM, whose CPUs take turns. They run iperf3 {}. Each turn boots them; the columns are \
+             mean and standard deviation of {REPEATS} runs in each boot. Two guests with a CPU \
+             each are pinned to CPU {} (which listens) and {}, others are not pinned. `testpmd` \
+             and Open vSwitch are on CPU {backend}; Ringway is not pinned. With two CPUs, two \
+             guests and a switch take each other's time. User-Mode Linux guests notice interrupts \
+             that arrive while they go to sleep (`guest/uml-idle.c`); Linux 6.1 does not.",
             "-w 256k -l 256k", own[0], own[1]
         ),
         format!(
-            "To wake somebody on another CPU takes {other:.1} us here, on the same one {same:.1}. Guests and a \
-             switch that sleeps wake each other for each handful of segments; a switch that spins is not woken, and \
-             leaves one CPU to both guests, which then wake each other there: unless they have a CPU each. What is \
-             promised over such peers is judged there, where a switch changes nobody's place."
+            "Waking a thread on another CPU takes {other:.1} us here, on the same one {same:.1}. \
+             Guests and a sleeping switch wake each other for every few segments. A spinning \
+             switch needs no wake-up and leaves one CPU to both guests, which then wake each other \
+             there, unless they have a CPU each. Bars over such peers are judged with a CPU each, \
+             where no switch moves a guest."
         ),
-        "A control queue is served by ours only, so peers have one pair, and to `testpmd` and Open vSwitch \
-         guests go by a relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
-         TAP device with the host behind it, work in the guests' own time, or in that of their QEMU: they have no \
-         process whose CPU time could be told. TAP devices have a queue for each pair of a guest of QEMU."
+        "Only Ringway serves a control queue, so peers have one pair. Guests reach `testpmd` and \
+         Open vSwitch by a relay that does not offer the control queue; no frame passes through \
+         the relay. The kernel's bridge, and its TAP device with the host behind it, work in the \
+         CPU time of the guests or of their QEMU: no process has that time alone. TAP devices have \
+         a queue for each pair of a QEMU guest."
             .to_owned(),
         format!(
-            "NICs without guests are the lab's own, one thread on CPU {}, with 32 frames on their way. All \
-             pairs are started, and the flow uses one. They send for {SLICE_MS} ms at a time, and before and \
-             after it is looked how the CPUs do, as `net-pps` does: the {SLICES} slices of a start count in \
-             which that was best; the column \"pace\" has the lowest of those, 1 at best. A sample is the mean \
-             of {STARTS} starts.",
+            "NICs without guests are the lab's own, one thread on CPU {}, with 32 frames in \
+             flight. All pairs are started, and the flow uses one. They send in slices of \
+             {SLICE_MS} ms; before and after each the lab measures the CPUs, as `net-pps` does. Of \
+             each start, the {SLICES} slices with the best CPUs count; the column \"pace\" has the \
+             lowest value of those, 1 at best. A sample is the mean of {STARTS} starts.",
             placement.client
         ),
         format!(
-            "What pairs cost one stream is judged between these. Guests that have a CPU each use all their pairs in \
-             one run and one pair in the next, {} runs in each boot (\"by turns\"). Where other guests stream, a spread \
-             that is larger than what is lost excuses that: two boots differ by more.",
+            "The cost of pairs for one stream is judged between these. Guests with a CPU each use \
+             all their pairs in one run and one pair in the next, {} runs in each boot (\"by \
+             turns\"). For other guests, a loss smaller than the spread is allowed: two boots \
+             differ by more.",
             turns::RUNS
         ),
     ];

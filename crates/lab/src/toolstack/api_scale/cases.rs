@@ -41,7 +41,7 @@ impl What {
     pub(super) fn title(self, machines: usize) -> String {
         let what = match self {
             Self::Records => "all records of machines, server's time",
-            Self::Wake => "from a change to whoever waits for it",
+            Self::Wake => "from a change to its event at a waiting client",
             Self::List => "xe vm-list, from its start to its end",
             Self::Shutdown => "clean shutdowns of guests that take a second",
         };

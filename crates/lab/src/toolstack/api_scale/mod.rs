@@ -43,13 +43,13 @@ impl Experiment for ApiScale {
             versions: versions(&[], Some("ringwayd"))?,
             notes: vec![
                 format!(
-                    "Machines are imagined. {AT_ONCE} of them run. A figure of a sample is the median \
-                     of {CALLS} calls, of events the 99th percentile of {CHANGES}; the call \
-                     after a change of one record is told as `cold`, and the first of all, for \
-                     which each record is written out, as `first`."
+                    "Machines are simulated. {AT_ONCE} of them run. A figure of a sample is the \
+                     median of {CALLS} calls, of events the 99th percentile of {CHANGES}. `cold` \
+                     is the call after a change of one record; `first` is the first call of all, \
+                     which serializes each record."
                 ),
-                "`disks_per_s` is the pace at which machines were made, each with its disks, by eight \
-                 clients; `slowing` is what the last tenth of them took over what the first took."
+                "`disks_per_s` is the rate at which eight clients create machines with their \
+                 disks; `slowing` is the time of the last tenth of them over that of the first."
                     .to_owned(),
             ],
             ..Plan::default()

@@ -67,7 +67,7 @@ impl Pool {
 
     pub(super) fn records(&mut self, dialect: Dialect) -> Result<Sample> {
         let socket = self.host.daemon.socket();
-        let session = self.host.client.session().context("nobody is logged in")?.to_owned();
+        let session = self.host.client.session().context("the client has no session")?.to_owned();
         // The first call finds one changed record and serializes it again.
         let machine = self.running.first().context("no machine runs")?;
         touch(&mut self.host.client, machine, 0)?;
@@ -113,11 +113,11 @@ impl Pool {
             thread::sleep(Duration::from_millis(2));
             let began = Instant::now();
             touch(&mut self.host.client, &machine, change)?;
-            let came = told.recv_timeout(EVENT).context("the one who waits has failed")?;
+            let came = told.recv_timeout(EVENT).context("the waiting client failed")?;
             took.push(ms(came.saturating_duration_since(began)));
         }
         drop(ask);
-        waiter.join().map_err(|_| anyhow!("the one who waits has failed"))??;
+        waiter.join().map_err(|_| anyhow!("the waiting client failed"))??;
         let (half, most) = (percentile(&mut took, 50), percentile(&mut took, 99));
         Ok([("wake_p50_ms".to_owned(), half), ("wake_p99_ms".to_owned(), most)].into())
     }

@@ -76,7 +76,7 @@ impl Caller {
     fn call(&mut self) -> Result<f64> {
         let ordered = self.orders.write_all(b"\n");
         if wait_readable(&[self.answers.get_ref().as_fd()], DEADLINE)?.is_none() {
-            bail!("a shell has not come to the end of `xe vm-list` in {} s", DEADLINE.as_secs());
+            bail!("`xe vm-list` in a shell did not end within {} s", DEADLINE.as_secs());
         }
         let mut answer = String::new();
         let answered = ordered.and_then(|()| self.answers.read_line(&mut answer));

@@ -100,7 +100,7 @@ pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<N
         let from = end.begin(&host.daemon, uuid, shell)?;
         let (mut halted, mut message) = (None, None);
         while halted.is_none() || message.is_none() {
-            ensure!(from.elapsed() < DEADLINE, "nobody is told of the end of {uuid} ({end:?})");
+            ensure!(from.elapsed() < DEADLINE, "no event reports the end of {uuid} ({end:?})");
             let batch = client.events(CLASSES, &token, DEADLINE)?;
             token = batch.token;
             let now_ms = from.elapsed().as_secs_f64() * 1e3;

@@ -40,7 +40,7 @@ pub(super) fn memory(case: &Case, steps: u8) -> Result<Sample> {
             most = most.max(own_mib(daemon)?);
             thread::sleep(LOOK);
         }
-        let ended = ends.join().map_err(|_| anyhow!("the one who waits for a start has failed"));
+        let ended = ends.join().map_err(|_| anyhow!("the client that waits for a start failed"));
         Ok::<_, anyhow::Error>((most, ended?))
     })?;
     ended?;

@@ -84,12 +84,12 @@ impl Experiment for VbdParallel {
             comparisons: cases.iter().flat_map(comparisons).collect(),
             versions: versions(&[], Some("ringwayd"))?,
             notes: vec![
-                "But for cells of QEMU the host is simulated: making a domain and giving it a \
-                 disk take no time, attach and detach what the cell says. `least` is what ten at \
-                 once need, `chunks` what chunks of ten would, `one_by_one` what one at a time \
-                 would, all calculated from that. `mib_per_step` is what the daemon and the \
-                 datapath take at most while so many disks are attached at once, less what they took \
-                 before, without memory that they share with guests."
+                "Except in cells of QEMU, the host is simulated: creating a domain and plugging a \
+                 disk take no time, attach and detach take the time that the cell names. `least`, \
+                 `chunks` and `one_by_one` are calculated from that: ten at once, chunks of ten, \
+                 one at a time. `mib_per_step` is the peak memory of the daemon and the datapath \
+                 while so many disks are attached at once, less their memory before, without \
+                 memory that they share with guests."
                     .to_owned(),
             ],
             plots: vec![plot()],

@@ -206,7 +206,7 @@ fn a_call_whose_answer_is_lost_is_not_sent_again() {
     let mut client = Client::unix(&socket).unwrap();
     let error = client.call("VM.start", &[Value::text("v")]).unwrap_err();
     assert!(matches!(error, ClientError::Lost { .. }), "{error:?}");
-    assert!(error.to_string().contains("VM.start: look whether it was done"), "{error}");
+    assert!(error.to_string().contains("VM.start: check whether the call was done"), "{error}");
     assert!(server.join().unwrap().accept().is_err(), "it came again");
 }
 

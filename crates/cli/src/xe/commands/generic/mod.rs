@@ -98,7 +98,7 @@ impl Verb {
             ),
             Self::ParamList => format!("Lists all fields of one of the {many}."),
             Self::ParamGet => format!(
-                "Prints one field of one of the {many}, or what a map has under `param-key`."
+                "Prints one field of one of the {many}, or the value of a map's key `param-key`."
             ),
             Self::ParamSet => format!(
                 "Sets fields of one of the {many}: <field>=<value>, or <map>:<key>=<value>."
