@@ -78,7 +78,7 @@ impl ApiHandler for ApiService {
             match timeout(CONSOLE_DEADLINE, UnixStream::connect(line)).await {
                 Ok(Ok(stream)) => Ok(stream),
                 Ok(Err(error)) => {
-                    tracing::warn!("the console of {vm} cannot be had: {error}");
+                    tracing::warn!("cannot connect to the console of {vm}: {error}");
                     Err(ConsoleError::Failed)
                 }
                 Err(_late) => Err(ConsoleError::Failed),

@@ -37,7 +37,7 @@ pub fn drivers(settings: &DaemonConfig, tree: Option<&SliceTree>) -> anyhow::Res
         HypervisorKind::Simulator => {
             let dir = settings.state.join(SIMULATED);
             let sim = Sim::open(&dir).with_context(|| {
-                format!("the simulated host in {} cannot be had", dir.display())
+                format!("the simulated host in {} cannot be opened", dir.display())
             })?;
             Ok(sim::drivers(&sim))
         }
@@ -67,7 +67,7 @@ fn of_host(settings: &DaemonConfig, tree: Option<SliceTree>) -> anyhow::Result<D
         hv: Arc::new(QemuHypervisor::new(guests)),
         io: Arc::new(IoDatapaths::new(&settings.run, launch)),
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
-        switch: Arc::new(switch.context("the switch of all networks cannot be had")?),
+        switch: Arc::new(switch.context("cannot set up the switch of all networks")?),
         memory: Arc::new(Meminfo),
         srs: vec![dir.clone(), Arc::new(DelayedDriver::new(SLOW_DIR, dir))],
     })

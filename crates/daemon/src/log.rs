@@ -20,6 +20,6 @@ pub fn begin(filter: Option<&str>) {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     if let Some(wrong) = wrong {
-        tracing::warn!("the filter of the log is not used: {wrong}");
+        tracing::warn!("log filter ignored: {wrong}");
     }
 }

@@ -68,7 +68,7 @@ fn run(mut options: Options) -> anyhow::Result<()> {
         return said(&format!("{rows} rows are in {}", settings.state.display()));
     }
     if let Err(error) = open_files::raise_open_files() {
-        tracing::warn!("no more files can be open than at first: {error}");
+        tracing::warn!("cannot raise the limit of open files: {error}");
     }
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -76,7 +76,7 @@ fn run(mut options: Options) -> anyhow::Result<()> {
         .thread_name("ringwayd")
         .enable_all()
         .build()
-        .context("no threads can be had")?;
+        .context("cannot start threads")?;
     let ended = runtime.block_on(start::run(settings, &manager));
     // Threads that wait for storage must not delay the exit.
     runtime.shutdown_background();

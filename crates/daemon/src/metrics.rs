@@ -36,9 +36,9 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ringway");
         let calls = Family::default();
-        registry.register("calls", "Calls that were answered", calls.clone());
+        registry.register("calls", "Answered calls", calls.clone());
         let took = Histogram::new(exponential_buckets(SHORTEST_S, 2.0, BUCKETS));
-        let help = "Time from a call to its answer, logins and waits for events aside";
+        let help = "Time from a call to its answer, except logins and waits for events";
         registry.register_with_unit("call_duration", help, Unit::Seconds, took.clone());
         let sessions = Gauge::default();
         registry.register("sessions", "Sessions", sessions.clone());

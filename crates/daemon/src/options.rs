@@ -14,9 +14,10 @@ use serde::Deserialize;
     name = "ringwayd",
     version,
     max_term_width = 100,
-    after_help = "Options go before the configuration file, and that before the usual \
-                  places.\n\nWhen it serves, one line on standard output says where. \
-                  SIGTERM ends it; machines go on.\n\nExit codes: 0 ended as asked, 1 failed (the \
+    after_help = "Options override the configuration file, which overrides the defaults.\n\n\
+                  When ringwayd is ready, it prints its addresses in one line on standard output. \
+                  SIGTERM stops it; VMs keep running.\n\n\
+                  Exit codes: 0 stopped as requested, 1 failed (the \
                   cause is on standard error), 2 wrong usage."
 )]
 pub struct Options {

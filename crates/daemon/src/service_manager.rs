@@ -41,7 +41,7 @@ impl ServiceManager {
         if let Some((socket, manager)) = &self.0
             && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
         {
-            tracing::warn!("the service manager cannot be told {what}: {error}");
+            tracing::warn!("cannot notify the service manager of {what}: {error}");
         }
     }
 }

@@ -45,16 +45,16 @@ impl Slices {
     fn begin_at(root: &Path, settings: &SliceSettings) -> anyhow::Result<Self> {
         let without = |told| Ok(Self { told, ..Self::none(settings.weights) });
         if settings.mode == SlicesMode::Off {
-            return without("off, as it is configured".to_owned());
+            return without("off, as configured".to_owned());
         }
         match Groups::make(root, settings) {
             Ok(groups) => {
                 let told = groups.tree.to_string();
-                tracing::info!("CPU time is kept for control by groups of {told}");
+                tracing::info!("CPU time for control is reserved by control groups: {told}");
                 Ok(Self { groups: Some(groups), told, ..Self::none(settings.weights) })
             }
             Err(error) if settings.mode == SlicesMode::Required => {
-                Err(error).context("the slices that the configuration requires cannot be had")
+                Err(error).context("the slices that the configuration requires cannot be created")
             }
             Err(error) => {
                 tracing::warn!("control slice unavailable: {error}");
@@ -90,7 +90,7 @@ impl Slices {
         let Some(tree) = self.tree() else { return };
         let Some(weights) = now() else { return };
         if let Err(error) = tree.set(weights) {
-            tracing::warn!("the weights of the slices stay as they were: {error}");
+            tracing::warn!("cannot change the weights of the slices: {error}");
         }
     }
 
@@ -100,9 +100,9 @@ impl Slices {
             None => {}
             Some(Ok(gone)) if gone.is_empty() => {}
             Some(Ok(gone)) => {
-                tracing::info!("{} control groups were left, and are gone", gone.len())
+                tracing::info!("removed {} leftover control groups", gone.len())
             }
-            Some(Err(error)) => tracing::warn!("what was left is not removed: {error}"),
+            Some(Err(error)) => tracing::warn!("cannot remove leftover control groups: {error}"),
         }
     }
 
@@ -128,7 +128,7 @@ impl Slices {
         });
         // A client may still be in a slice.
         if let Err(error) = gone {
-            tracing::info!("the slices stay: {error}");
+            tracing::info!("slices not removed: {error}");
         }
     }
 }

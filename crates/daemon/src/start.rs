@@ -52,7 +52,7 @@ const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
 /// # Errors
 /// Fails if the daemon cannot start or cannot stop in an orderly way.
 pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Result<()> {
-    let mut signals = Signals::begin().context("signals cannot be had")?;
+    let mut signals = Signals::begin().context("cannot set up signal handlers")?;
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
     let store = RedbStore::open(&records_in(&settings.state))?;
@@ -61,7 +61,7 @@ pub async fn run(settings: DaemonConfig, manager: &ServiceManager) -> anyhow::Re
     let begun = tokio::select! {
         begun = begin(&settings, store, &slices) => begun.map(Some),
         signal = signals.wait() => {
-            tracing::info!("{signal}, before anything was served");
+            tracing::info!("{signal} during the start; shutting down");
             Ok(None)
         }
     };
@@ -89,7 +89,7 @@ async fn serve(
     manager.ready();
     let broke_off = tokio::select! {
         signal = signals.wait() => {
-            tracing::info!("{signal}: the end begins; machines go on");
+            tracing::info!("{signal}: shutting down, VMs keep running");
             false
         }
         // A daemon without a working database would forget changes. A restart repairs this.
@@ -102,7 +102,7 @@ async fn serve(
     drop(xapi_socket_link);
     server.stop().await;
     app.slices.end();
-    app.persistence.close().context("the state was not stored whole")
+    app.persistence.close().context("not all changes were stored")
 }
 
 async fn begin(
@@ -166,8 +166,7 @@ async fn house(
         settings: app::OpSettings { boot, queue_deadline: settings.queue, limits: settings.limits },
     });
     app.spawn_tasks();
-    let domain_info =
-        app.machines.discover().await.context("what runs here cannot be found out")?;
+    let domain_info = app.machines.discover().await.context("cannot find out which VMs run")?;
     app.slices.sweep();
     let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
     reconcile::begin(&app, &domain_info, boot.trim()).await;
@@ -198,7 +197,7 @@ async fn tell_host(
         true => Some(bootstrap::make_sr(drivers, FIRST_SR, &settings.state).await),
         false => None,
     };
-    let sr = sr.transpose().context("the storage of this host cannot be made")?;
+    let sr = sr.transpose().context("cannot create the storage repository of this host")?;
     let told = persistence.change(|tx| {
         if let Some(sr) = &sr {
             bootstrap::create_initial(tx, &setup, sr)?;
@@ -234,7 +233,7 @@ fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
         return Ok(Users::File(named.clone()));
     }
     if let Some(pam) = Pam::of_host() {
-        tracing::info!("names and passwords are those of this host, by PAM's service {SERVICE}");
+        tracing::info!("logins use this host's users and passwords, by PAM service {SERVICE}");
         return Ok(Users::Pam(pam));
     }
     let path = settings.state.join(PASSWORDS);

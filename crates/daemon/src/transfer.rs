@@ -28,7 +28,7 @@ pub fn export(state: &Path, to: &Path) -> anyhow::Result<usize> {
         // An incomplete export is useless.
         let _ = fs::remove_file(to);
     }
-    written.with_context(|| format!("{} is not written", to.display()))
+    written.with_context(|| format!("cannot write {}", to.display()))
 }
 
 fn write(store: &mut RedbStore, file: File) -> anyhow::Result<usize> {
@@ -49,5 +49,5 @@ pub fn import(state: &Path, from: &Path) -> anyhow::Result<usize> {
     start::state_directory(state)?;
     let mut store = RedbStore::open(&start::records_in(state))?;
     let rows = store::import(&mut BufReader::new(file), &mut store);
-    rows.with_context(|| format!("{} is not imported", from.display()))
+    rows.with_context(|| format!("cannot import {}", from.display()))
 }

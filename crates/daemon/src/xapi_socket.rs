@@ -30,7 +30,7 @@ impl XapiSocketLink {
         let made = match link.parent().map(make) {
             Some(Ok(made)) => made,
             Some(Err(error)) => {
-                tracing::warn!("there is no link {}: {error}", link.display());
+                tracing::warn!("cannot create the link {}: {error}", link.display());
                 return None;
             }
             None => None,
@@ -39,12 +39,12 @@ impl XapiSocketLink {
         match symlink(socket, link) {
             Ok(()) => Some(xapi_socket_link),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                tracing::warn!("there is no link {}: {error}", link.display());
+                tracing::warn!("cannot create the link {}: {error}", link.display());
                 None
             }
             Err(_) if xapi_socket_link.is_ours() => Some(xapi_socket_link),
             Err(_) => {
-                tracing::info!("{} is somebody else's, and left as it is", link.display());
+                tracing::info!("{} is not a link to this socket; left as it is", link.display());
                 None
             }
         }
@@ -62,7 +62,7 @@ impl Drop for XapiSocketLink {
             false => Ok(()),
         };
         if let Err(error) = removed {
-            tracing::warn!("{} stays behind: {error}", self.link.display());
+            tracing::warn!("cannot remove {}: {error}", self.link.display());
         }
         if let Some(made) = &self.made {
             // The directory may contain other files by now.

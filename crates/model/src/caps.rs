@@ -105,7 +105,7 @@ fn burst(
     let refuse = |problem| Err(SpecError { field, problem });
     match (burst, cap) {
         (None, _) => Ok(()),
-        (Some(_), None) => refuse(format!("a burst above nothing; give {of} too")),
+        (Some(_), None) => refuse(format!("a burst needs a cap; give {of} too")),
         (Some(burst), Some(cap)) if burst < cap => {
             refuse(format!("{burst} is less than {of}, which is {cap}"))
         }

@@ -146,7 +146,7 @@ pub enum Refusal {
     #[error("device {0} exists already")]
     DeviceTaken(u8),
     /// No device has this number or name.
-    #[error("`{0}` is no device that a machine can have, or none is free")]
+    #[error("`{0}` is no device number of a machine, or none is free")]
     NoSuchDevice(String),
     /// The host has too little free memory for the machine.
     #[error("{needed_bytes} bytes of memory are needed, {available_bytes} are available")]

@@ -91,7 +91,7 @@ impl DetachedProcess {
                 eprintln!("outside of its control group: cannot write {group}: {error}");
             }
             if let Err(error) = sched::set_turn(None, sched::SHORTEST) {
-                eprintln!("its threads have turns as usual: {error}");
+                eprintln!("its threads keep the default slice: {error}");
             }
         }
         open_files::raise_open_files().map_err(|error| named("cannot take open files", error))?;
@@ -111,7 +111,7 @@ impl DetachedProcess {
 pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
     match DetachedProcess::parse(words) {
         Some(detached_process) => detached_process.exec(),
-        None => io::Error::new(io::ErrorKind::InvalidInput, "nothing that can be started is named"),
+        None => io::Error::new(io::ErrorKind::InvalidInput, "the arguments name no program"),
     }
 }
 

@@ -17,7 +17,7 @@ pub enum RecipeDiskError {
     /// The path does not exist.
     #[error(
         "cannot find the socket {}: start its backend first (`ringway-blk --socket-path {} --blk-file \
-         IMAGE`), or skip this look with --no-check",
+         IMAGE`), or skip this check with --no-check",
         path.display(), path.display()
     )]
     Missing {

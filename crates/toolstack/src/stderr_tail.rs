@@ -87,7 +87,7 @@ fn push(kept: &Mutex<VecDeque<String>>, line: String) {
 /// Formats stored lines for an error message: empty, or `; it said:` and the indented lines.
 pub(crate) fn format_tail(tail: &str) -> String {
     if tail.trim().is_empty() {
-        return "; it said nothing".into();
+        return "; it printed nothing".into();
     }
     let lines: Vec<String> = tail.lines().map(|line| format!("\n    {line}")).collect();
     format!("; its last lines:{}", lines.concat())

@@ -101,7 +101,7 @@ impl Users {
                 match beside(move || passwords::change(&path, ROOT, &password)).await? {
                     true => Ok(()),
                     false => {
-                        Err(PasswordRejected::Rejected("the file of passwords has no root".into()))
+                        Err(PasswordRejected::Rejected("the password file has no user root".into()))
                     }
                 }
             }

@@ -29,7 +29,7 @@ pub(super) const HOOKS: &[Hook] =
 
 fn detached(_: &Ctx, tx: &mut Tx<'_>, connection: &Ref) -> Result<(), ApiError> {
     if flag(&tx.view(), connection, pbd::Field::currently_attached)? {
-        return Err(codes::operation_not_allowed("the connection is plugged; unplug it first"));
+        return Err(codes::operation_not_allowed("the PBD is plugged; unplug it first"));
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ fn end(ctx: &Ctx, session: &Ref) -> CallResult {
 fn change_password(ctx: Ctx, args: Args) -> BoxFuture<'static, CallResult> {
     Box::pin(async move {
         if !ctx.session.root {
-            return Err(codes::not_local_superuser("only root's password is kept here"));
+            return Err(codes::not_local_superuser("this server stores only root's password"));
         }
         let (old, new) = (args.text("old_pwd"), args.text("new_pwd"));
         ctx.app.sessions.change_password(&ctx.app, &ctx.session, old, new).await?;

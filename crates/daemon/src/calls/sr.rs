@@ -134,7 +134,7 @@ pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
 pub(super) async fn let_go(ctx: &Ctx, storage: &SrHandle) -> Result<(), ApiError> {
     // The datapath may hang with its storage. The detach continues.
     if let Err(error) = ctx.app.drivers.io.end(storage.id).await {
-        tracing::warn!("what served the disks of {} goes on: {error}", storage.id);
+        tracing::warn!("cannot end the ringway-io of storage repository {}: {error}", storage.id);
     }
     storage.detach().await
 }

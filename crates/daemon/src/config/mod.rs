@@ -85,7 +85,7 @@ pub struct SliceSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("the configuration {} cannot be read: see to its path and permissions", .path.display())]
+    #[error("the configuration {} cannot be read: check its path and permissions", .path.display())]
     Read {
         /// Path of the file.
         path: PathBuf,

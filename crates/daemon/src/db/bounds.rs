@@ -30,7 +30,7 @@ pub(super) fn check_type(
 ) -> Result<(), ApiError> {
     let what = match class.field_at(field) {
         Some(of) if of.inverse.is_some() => {
-            format!("{}.{} follows from other fields and is not written", class.name, of.name)
+            format!("{}.{} is derived from other fields and cannot be written", class.name, of.name)
         }
         Some(of) if fits(value, &of.ty) => return Ok(()),
         Some(of) => format!("{}.{} cannot hold {value:?}", class.name, of.name),

@@ -142,7 +142,7 @@ impl Ctx {
             }
             Ok(())
         };
-        let late = "it is recorded; whether it is in force yet is not known, see its status";
+        let late = "the setting is recorded, but may not be in force yet; see the device's status";
         timeout(AFTER_DEADLINE, all).await.unwrap_or_else(|_| Err(codes::internal(late)))
     }
 

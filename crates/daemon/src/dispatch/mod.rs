@@ -120,7 +120,7 @@ fn permitted(session: &Session, method: &Method) -> Result<(), ApiError> {
     if session.role >= least {
         return Ok(());
     }
-    let why = format!("{} may not do this; it takes {least}", session.role);
+    let why = format!("role {} may not do this; it needs role {least}", session.role);
     Err(codes::permission_denied(method.name().to_ascii_lowercase(), why))
 }
 
@@ -179,7 +179,7 @@ async fn long(
 }
 
 fn broke_off() -> ApiError {
-    codes::internal("a call broke off; the log says where")
+    codes::internal("the call panicked; see the server log")
 }
 
 /// Returns whether the method only reads.

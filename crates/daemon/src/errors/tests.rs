@@ -214,7 +214,7 @@ fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
                 "SR_BACKEND_FAILURE",
                 "DATAPATH",
                 "",
-                "this connection was left in the middle of a call; connect again",
+                "a call on this connection was interrupted; connect again",
             ],
         ),
     ]

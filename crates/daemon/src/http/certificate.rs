@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read or written.
-    #[error("cannot {doing} the certificate {}: see to the state directory", .path.display())]
+    #[error("cannot {doing} the certificate {}: check the state directory", .path.display())]
     Os {
         /// Attempted action, "read" or "write".
         doing: &'static str,
@@ -33,8 +33,8 @@ pub enum TlsError {
         source: io::Error,
     },
     /// The file does not hold a key and its certificate.
-    #[error("{} is no key with its certificate ({why}): put a right one there, or move it away \
-             and another one is made", .path.display())]
+    #[error("{} is no key with its certificate ({why}): replace it, or move it \
+             away and ringwayd creates another one", .path.display())]
     Wrong {
         /// Path of the file.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum TlsError {
         why: String,
     },
     /// No certificate could be generated.
-    #[error("no certificate can be made: {0}")]
+    #[error("cannot create a certificate: {0}")]
     Unmade(#[from] rcgen::Error),
 }
 

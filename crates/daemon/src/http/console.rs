@@ -84,7 +84,7 @@ pub(super) async fn socket(
         Err(refusal) => return refusal,
     };
     let Ok(accept) = HeaderValue::try_from(accept) else {
-        return refused(StatusCode::BAD_REQUEST, "The key of the WebSocket is none.");
+        return refused(StatusCode::BAD_REQUEST, "The key of the WebSocket is invalid.");
     };
     let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "text/plain", String::new());
     let headers = response.headers_mut();
@@ -107,7 +107,7 @@ async fn open(
     consoles: &Arc<Semaphore>,
 ) -> Result<(UnixStream, OwnedSemaphorePermit), Response<ResponseBody>> {
     let Some(console_request) = console_request else {
-        let why = "Say whose console it is: ref=... or uuid=...";
+        let why = "Name the machine: ref=... or uuid=...";
         return Err(refused(StatusCode::BAD_REQUEST, why));
     };
     let Ok(place) = Arc::clone(consoles).try_acquire_owned() else {
@@ -117,7 +117,7 @@ async fn open(
     let refusal = match api_handler.console(console_request, peer).await {
         Ok(line) => return Ok((line, place)),
         Err(ConsoleError::Denied) => {
-            refused(StatusCode::UNAUTHORIZED, "Log in first, as somebody who may use consoles.")
+            refused(StatusCode::UNAUTHORIZED, "Log in first, as a user who may use consoles.")
         }
         Err(ConsoleError::Absent) => {
             refused(StatusCode::NOT_FOUND, "There is no such machine, or it does not run.")

@@ -44,8 +44,8 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Another program serves the socket.
-    #[error("the socket {} is served by another process: end that one, or give another path with \
-             --socket", .path.display())]
+    #[error("the socket {} is served by another process: end that process, or give another \
+             path with --socket", .path.display())]
     Taken {
         /// Path of the socket.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum ListenError {
         path: PathBuf,
     },
     /// The system refuses the socket.
-    #[error("cannot make the socket {}: see to its directory, or give another path with \
+    #[error("cannot make the socket {}: check its directory, or give another path with \
              --socket", .path.display())]
     Unix {
         /// Path of the socket.
@@ -113,8 +113,8 @@ impl ApiListener {
                 let served = async move {
                     match timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
                         Ok(Ok(stream)) => serve(stream, from, server_context).await,
-                        Ok(Err(error)) => tracing::debug!("{address}: no TLS: {error}"),
-                        Err(_late) => tracing::debug!("{address}: no TLS in time"),
+                        Ok(Err(error)) => tracing::debug!("{address}: TLS failed: {error}"),
+                        Err(_late) => tracing::debug!("{address}: TLS timed out"),
                     }
                 };
                 (from, Box::pin(served))

@@ -82,8 +82,8 @@ async fn outcome(
     let ended = poll_fn(move |context| {
         let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
         polled.unwrap_or_else(|_panic| {
-            tracing::error!("a call was not carried out, by a mistake in this program");
-            let why = "the call was not carried out: the log of the server says where";
+            tracing::error!("a call panicked, by a bug in this program");
+            let why = "the call panicked; see the server log";
             Poll::Ready(Err(codes::internal(why)))
         })
     });
@@ -149,5 +149,5 @@ async fn next(body: &mut Incoming) -> Option<hyper::Result<hyper::body::Frame<by
 
 fn late() -> BadBody {
     let seconds = BODY_DEADLINE.as_secs();
-    BadBody::Malformed(format!("it was not all there after {seconds} s"))
+    BadBody::Malformed(format!("the body was not complete after {seconds} s"))
 }

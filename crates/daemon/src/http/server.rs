@@ -103,7 +103,7 @@ fn tell(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!("a connection was cut off: {error}");
+        tracing::error!("the task of a connection failed: {error}");
     }
 }
 
@@ -117,6 +117,6 @@ async fn refused(api_listener: &ApiListener, error: &io::Error) {
     {
         return;
     }
-    tracing::warn!("nobody can be accepted at {api_listener}: {error}");
+    tracing::warn!("cannot accept connections at {api_listener}: {error}");
     sleep(PAUSE).await;
 }

@@ -37,7 +37,7 @@ impl<S> StallTimeout<S> {
         if waits.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
-        let why = format!("the peer took nothing for {} s", patience.as_secs());
+        let why = format!("the peer read nothing for {} s", patience.as_secs());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }
 }

@@ -56,7 +56,7 @@ impl UnixApiListener {
             if uid == 0 || uid == geteuid().as_raw() {
                 return Ok(stream);
             }
-            tracing::warn!("user {uid} was sent away from {}", self.path.display());
+            tracing::warn!("user {uid} was rejected at {}", self.path.display());
         }
     }
 }
@@ -64,7 +64,7 @@ impl UnixApiListener {
 impl Drop for UnixApiListener {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!("{} stays behind: {error}", self.path.display());
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }

@@ -72,8 +72,8 @@ pub(crate) async fn apply<S>(
     };
     let failure = failure.map(|error| match error {
         // After a timeout, the datapath may still apply the settings.
-        DatapathError::Late { .. } => format!("it may not be in force yet: {}", sentence(&error)),
-        _ => format!("it is not in force: {}", sentence(&error)),
+        DatapathError::Late { .. } => format!("setting may not be in force: {}", sentence(&error)),
+        _ => format!("setting not in force: {}", sentence(&error)),
     });
     note(app, device, kind.status, failure.as_deref());
     *told = Some(AppliedSettings { at, failure: failure.clone() });

@@ -189,7 +189,7 @@ fn job(
         let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(CurrentOps::has_told));
         Box::pin(async move {
             if told && timeout(NOTED_DEADLINE, waiter.tried()).await.is_err() {
-                tracing::warn!(%vm, "what begins is not stored in time, and goes on");
+                tracing::warn!(%vm, "operation start not stored in time; it continues");
             }
         })
     };

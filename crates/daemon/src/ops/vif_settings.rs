@@ -33,7 +33,7 @@ fn follow(ctx: &Ctx, device: &Ref) {
     let (app, device) = (ctx.app.clone(), device.clone());
     ctx.after_commit(async move {
         let told = apply(&app, &device, interface()).await;
-        told.map_err(|why| codes::internal(format!("it is recorded, and {why}")))
+        told.map_err(|why| codes::internal(format!("recorded, but {why}")))
     });
 }
 

@@ -21,10 +21,10 @@ pub enum OpenError {
         why: String,
     },
     /// The derive hook failed.
-    #[error("what follows from the records of the state could not be worked out: {0}")]
+    #[error("cannot compute the derived fields of the stored records: {0}")]
     Follows(#[source] ApiError),
     /// The writer thread could not be started.
-    #[error("cannot start the thread that stores: see to the limits of processes and memory")]
+    #[error("cannot start the database writer: check the limits of processes and memory")]
     Thread(#[source] std::io::Error),
 }
 
@@ -35,6 +35,6 @@ pub enum CloseError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The writer thread has panicked before.
-    #[error("the thread that stores broke off, and the log says where: start again")]
+    #[error("the database writer panicked: see the log, then start again")]
     BrokeOff,
 }

@@ -71,8 +71,8 @@ fn check(objects: &[Loaded], generation: u64) -> Result<(), OpenError> {
     let (mut references, mut ages) = (BTreeSet::new(), BTreeSet::new());
     for object in objects {
         let why = match () {
-            () if !references.insert(&object.reference) => "its reference is another's",
-            () if !ages.insert(object.age) => "its age is another's",
+            () if !references.insert(&object.reference) => "its reference occurs twice",
+            () if !ages.insert(object.age) => "its age occurs twice",
             () if object.changed > generation => "it was changed after the last change",
             () => continue,
         };
@@ -105,7 +105,7 @@ pub(super) fn end_tasks(tx: &mut Tx<'_>, now: Date) -> Result<(), ApiError> {
     let view = tx.view();
     let tasks = view.all(class).filter(|task| under_way(task.get(status)));
     let tasks: Vec<Ref> = tasks.map(|task| task.reference().clone()).collect();
-    let why = codes::internal("the daemon ended while this was under way; look at its object");
+    let why = codes::internal("the daemon ended during this operation; check its object");
     let why = Value::Set(why.details().into_iter().map(Value::Str).collect());
     for task in tasks {
         tx.set(&task, task::Field::status, Value::text("failure"))?;

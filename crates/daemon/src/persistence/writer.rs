@@ -121,9 +121,7 @@ impl Writer {
             Err(error) => {
                 let why = error.to_string();
                 if self.failing.as_ref() != Some(&why) {
-                    tracing::error!(
-                        "changes are not stored and what was asked for is undone: {why}"
-                    );
+                    tracing::error!("cannot store changes; they are undone: {why}");
                 }
                 self.failing = Some(why);
                 self.shared.fail(|| self.db.failed(write_batch), &told(error));
@@ -164,7 +162,7 @@ impl Writer {
     fn leave_out(&mut self, mut write_batch: WriteBatch, unfit: Vec<Key>) {
         for key in &unfit {
             tracing::error!(
-                "`{key}` is too large and stays as it is stored until it changes again"
+                "`{key}` is too large; its stored version stays until it changes again"
             );
             write_batch.leave_out(|class, uuid| load::key(class, uuid) == *key);
         }

@@ -42,7 +42,7 @@ pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: Dom
     if then == ExitAction::Restart
         && let Err(why) = bootable(&app.db, vm, &app.settings.boot)
     {
-        tell(app, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
+        tell(app, &it, "VM_RESTART_FAILED", &format!("The machine cannot boot again: {why}"));
         then = ExitAction::Halt;
     }
     let waits = then == ExitAction::Restart && !delay.is_zero();
@@ -77,7 +77,7 @@ fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
     match error {
         OpError::Cancelled => {}
         OpError::Refused(why) if is_dealt_with(why) => {
-            tracing::debug!(vm = %it.vm, ?why, "somebody else deals with this end");
+            tracing::debug!(vm = %it.vm, ?why, "another operation handles this guest exit");
         }
         error => tell(app, it, "VM_END_FAILED", &sentence(error)),
     }

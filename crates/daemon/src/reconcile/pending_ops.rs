@@ -144,7 +144,7 @@ fn name(op: VmOp) -> &'static str {
 }
 
 fn given_up(pending_op: &PendingOp) -> String {
-    format!("{} daemons have ended with it, and no further one tries", pending_op.tries)
+    format!("{} daemons ended during this operation; it is not tried again", pending_op.tries)
 }
 
 fn tell(app: &AppState, machine: &Ref, name: &str, why: &str) {
@@ -153,7 +153,7 @@ fn tell(app: &AppState, machine: &Ref, name: &str, why: &str) {
     let what = match name {
         START_FAILED => "was not started with its host",
         RESTART_FAILED => "was not started again",
-        _ => "was not brought to its end",
+        _ => "was not fully ended",
     };
     let body = format!("The machine {what}: {why}");
     let message_draft = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };

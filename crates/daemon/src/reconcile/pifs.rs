@@ -69,12 +69,12 @@ async fn again(app: &AppState, pif: &Ref, is_first: bool) -> bool {
     if let Err(error) = join(app, &pif_target).await {
         let is_owed = !matches!(error, NetError::Reached { .. });
         if is_first || !is_owed {
-            tracing::warn!(pif = pif.as_str(), is_owed, %error, "a card cannot be plugged again");
+            tracing::warn!(pif = pif.as_str(), is_owed, %error, "cannot plug the PIF again");
         }
         cannot_be(app, pif, is_owed).await;
         return !is_owed;
     }
-    tracing::info!(device = pif_target.device, "plugged as before");
+    tracing::info!(device = pif_target.device, "PIF plugged again");
     if app.db.write_observed(|tx| set_attached(tx, pif, true)).is_err() {
         // The PIF was forgotten meanwhile, so no later call could unplug it.
         let _left = app.drivers.net.leave(&pif_target.device, &pif_target.bridge).await;

@@ -52,7 +52,7 @@ async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
 
 /// Reports a failed scan. The VDI records stay as they were.
 fn tell_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
-    let body = format!("What is in it is not known anew: {error}. Mend that, then scan it.");
+    let body = format!("The storage repository was not scanned: {error}. Fix that, then scan it.");
     let (name, cls, uuid) = ("SR_SCAN_FAILED_ON_SERVER_START", "SR", storage.id.to_string());
     tracing::warn!(sr = %storage.id, "{body}");
     let message_draft = MessageDraft { name, priority: 3, cls, uuid: &uuid, body: &body };
@@ -67,7 +67,8 @@ fn failed(app: &AppState, connection: &Ref, error: &ApiError) {
         text(&tx.view(), &place, sr::Field::uuid).map(str::to_owned)
     });
     let Ok(uuid) = noted else { return };
-    let body = format!("The host is not connected to it: {error}. Mend that, then plug its PBD.");
+    let body =
+        format!("The storage repository is not attached: {error}. Fix that, then plug its PBD.");
     let (name, cls) = ("PBD_PLUG_FAILED_ON_SERVER_START", "SR");
     let message_draft = MessageDraft { name, priority: 2, cls, uuid: &uuid, body: &body };
     create_message(&app.db, &message_draft, app.clock.date());

@@ -77,7 +77,7 @@ impl BootRequest {
             let firmware = self.params.get("firmware").map_or("bios", String::as_str);
             if firmware != "bios" {
                 return Err(format!(
-                    "HVM_boot_params: firmware {firmware:?} is not here, use bios"
+                    "HVM_boot_params: firmware {firmware:?} is not available, use bios"
                 ));
             }
             return Ok(Boot::Firmware(order));
@@ -87,7 +87,7 @@ impl BootRequest {
         };
         let Some(kernel) = file("PV_kernel", &self.kernel, KERNEL_BYTES_MAX)? else {
             let ways = "name a kernel in PV_kernel, or set HVM_boot_policy to `BIOS order`";
-            return Err(format!("nothing says how the machine boots: {ways}"));
+            return Err(format!("no boot method is set: {ways}"));
         };
         let ramdisk = file("PV_ramdisk", &self.ramdisk, RAMDISK_BYTES_MAX)?;
         Ok(Boot::Kernel { kernel, ramdisk, args: self.args.clone() })

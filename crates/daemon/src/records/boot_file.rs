@@ -86,17 +86,17 @@ impl File {
 /// records.
 fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     let disk =
-        view.by_uuid(&vdi::CLASS, &id.to_string()).map_err(|_| "there is none".to_owned())?.clone();
+        view.by_uuid(&vdi::CLASS, &id.to_string()).map_err(|_| "no such disk".to_owned())?.clone();
     if flag(view, &disk, vdi::Field::missing).map_err(text)? {
-        return Err("its storage does not have it any more".into());
+        return Err("it is missing from its storage repository".into());
     }
     let place = reference(view, &disk, vdi::Field::SR).map_err(text)?;
     let kind = fields::text(view, &place, sr::Field::r#type).map_err(text)?;
     if !OF_FILES.contains(&kind) {
-        return Err(format!("its storage is of type {kind}, and must be of one with files"));
+        return Err(format!("its storage has type {kind}, and must have a type with files"));
     }
     let bytes = int(view, &disk, vdi::Field::virtual_size).map_err(text)?;
-    let bytes = u64::try_from(bytes).map_err(|_| "its size is none".to_owned())?;
+    let bytes = u64::try_from(bytes).map_err(|_| "its size is invalid".to_owned())?;
     for connection in references(view, &place, sr::Field::PBDs).map_err(text)? {
         if flag(view, &connection, pbd::Field::currently_attached).map_err(text)? {
             let config = pairs(view, &connection, pbd::Field::device_config).map_err(text)?;

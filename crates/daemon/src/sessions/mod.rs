@@ -199,7 +199,7 @@ impl Sessions {
                     codes::authorization_failed(name, "the user has no role here, or has expired")
                 }
                 Err(error) => {
-                    tracing::error!("nobody can log in: {}", chain(&error));
+                    tracing::error!("logins fail: {}", chain(&error));
                     let why = "passwords cannot be read: the server's log says why";
                     codes::authentication_failed(name, why)
                 }
@@ -207,7 +207,7 @@ impl Sessions {
             tokio::time::sleep(attempt.failed(clock.now())).await;
             Err(refused)
         });
-        let broken = |_| Err(codes::internal("a login broke off; the log says where"));
+        let broken = |_| Err(codes::internal("the login panicked; see the server log"));
         checked.await.unwrap_or_else(broken)
     }
 
@@ -286,7 +286,7 @@ fn forget(db: &Db, ended: impl IntoIterator<Item = Ref>) {
     let forgotten =
         db.change(|tx| ended.iter().try_for_each(|one| tx.destroy(&session::CLASS, one)));
     if let Err(error) = forgotten {
-        tracing::warn!("records of sessions that have ended stay: {error}");
+        tracing::warn!("cannot remove the records of ended sessions: {error}");
     }
 }
 

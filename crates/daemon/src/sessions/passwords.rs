@@ -32,7 +32,7 @@ pub(crate) fn watch(app: &Arc<AppState>) {
         };
         let ended: std::io::Result<()> = watching.await;
         if let Err(error) = ended {
-            tracing::warn!("a changed file of passwords does not end sessions: {error}");
+            tracing::warn!("cannot watch the password file; changes end no sessions: {error}");
         }
     });
 }
@@ -57,7 +57,7 @@ impl Sessions {
             }
             Ok(None) => false,
             Err(error) => {
-                tracing::error!("nobody can log in: {}", chain(&error));
+                tracing::error!("logins fail: {}", chain(&error));
                 false
             }
         }
@@ -82,8 +82,8 @@ impl Sessions {
         self.users.change_root(new).await.map_err(|password_rejected| match password_rejected {
             PasswordRejected::Rejected(why) => codes::change_password_rejected(why),
             PasswordRejected::Failed(error) => {
-                tracing::error!("the password stays as it was: {}", chain(&error));
-                codes::change_password_rejected("it cannot be written: the server's log says why")
+                tracing::error!("cannot change root's password: {}", chain(&error));
+                codes::change_password_rejected("cannot write the file: see the server's log")
             }
         })?;
         let identity = Identity { name: ROOT.to_owned(), role: session.role };
@@ -92,7 +92,7 @@ impl Sessions {
         let others = |other: &Session, _| other.root && other.reference != session.reference;
         let ended = self.live().remove_where(others);
         drop(one_at_a_time);
-        tracing::info!("root has another password; {} of root's sessions have ended", ended.len());
+        tracing::info!("root's password changed; {} of root's sessions have ended", ended.len());
         forget(&app.db, ended);
         Ok(())
     }

@@ -82,19 +82,19 @@ impl Storage {
     pub(crate) async fn probe(&self, kind: &str, config: &Config) -> Result<Vec<SrId>, ApiError> {
         let nobody = SrId(Uuid::default());
         let sr_handle = self.place(Ref::of(nobody.0), nobody, kind)?;
-        sr_handle.within("a look for storage", sr_handle.driver.probe(config)).await
+        sr_handle.within("a probe", sr_handle.driver.probe(config)).await
     }
 }
 
 impl SrHandle {
     /// Creates an empty SR.
     pub(crate) async fn create(&self, config: &Config) -> Result<(), ApiError> {
-        self.within("the making of it", self.driver.create(self.id, config)).await
+        self.within("the creation of the SR", self.driver.create(self.id, config)).await
     }
 
     /// Destroys an empty SR that is not attached.
     pub(crate) async fn destroy(&self, config: &Config) -> Result<(), ApiError> {
-        self.within("the end of it", self.driver.destroy(self.id, config)).await
+        self.within("the destruction of the SR", self.driver.destroy(self.id, config)).await
     }
 
     /// Attaches the SR to this host.
@@ -106,8 +106,8 @@ impl SrHandle {
     /// no harm: its next attach finds it attached.
     pub(crate) async fn tidy(&self, app: &AppState) {
         let tidied = app.machines.detach_leftovers(self.id, self.driver.kind());
-        if let Err(error) = self.deadline("the end of what is left", tidied).await {
-            tracing::warn!(sr = %self.id, "something may be left attached: {error}");
+        if let Err(error) = self.deadline("the removal of leftovers", tidied).await {
+            tracing::warn!(sr = %self.id, "volumes may still be attached: {error}");
         }
     }
 
@@ -123,13 +123,13 @@ impl SrHandle {
 
     /// Creates a volume.
     pub(crate) async fn create_volume(&self, vdi: VdiId, bytes: u64) -> Result<Volume, ApiError> {
-        self.within("a new disk", self.driver.create_volume(self.id, vdi, bytes)).await
+        self.within("the creation of a disk", self.driver.create_volume(self.id, vdi, bytes)).await
     }
 
     /// Destroys a volume. A missing volume counts as destroyed.
     pub(crate) async fn destroy_volume(&self, vdi: VdiId) -> Result<(), SrError> {
         let removed = self.driver.destroy_volume(self.id, vdi);
-        match self.deadline("the end of a disk", removed).await {
+        match self.deadline("the destruction of a disk", removed).await {
             Err(SrError::NoVolume(_)) => Ok(()),
             removed => removed,
         }
@@ -142,7 +142,7 @@ impl SrHandle {
         bytes: u64,
     ) -> Result<Volume, ApiError> {
         let resized = self.driver.resize_volume(self.id, vdi, bytes);
-        let resized = self.deadline("another size of a disk", resized).await;
+        let resized = self.deadline("the resize of a disk", resized).await;
         resized.map_err(|error| storage_failed(&error, &self.sr, Some(named)))
     }
 

@@ -201,7 +201,7 @@ pub fn client_task(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     if inner.live.get(it).is_some_and(|running_task| running_task.cancel.is_none()) {
         return Ok(());
     }
-    Err(codes::operation_not_allowed("only a task that its client carries out is told how it is"))
+    Err(codes::operation_not_allowed("only a task that its client runs can be updated"))
 }
 
 /// Sets the status of a task that a client carries out.
@@ -279,6 +279,6 @@ fn own(ctx: &Ctx, it: &Ref, permission: &str) -> Result<(), ApiError> {
     {
         return Ok(());
     }
-    let why = format!("the task is another user's; that takes {}", Role::PoolOperator);
+    let why = format!("the task belongs to another user; this needs role {}", Role::PoolOperator);
     Err(codes::permission_denied(permission, why))
 }

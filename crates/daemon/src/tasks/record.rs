@@ -55,8 +55,8 @@ pub(super) fn end(
     let fits = answer.and_then(|text| match text.len() {
         0..=RESULT_BYTES_MAX => Ok(text),
         bytes => Err(codes::internal(format!(
-            "it is done, but its result of {bytes} bytes is too long for a task: call it without \
-             `Async`"
+            "the call succeeded, but its result of {bytes} bytes is too long for a task: call it \
+             without `Async`"
         ))),
     });
     match fits {

@@ -87,7 +87,7 @@ pub async fn begin(
     let call_permit = Arc::new(ctx.app.call_limiter.take(&ctx.session.reference)?);
     // A separate task, so that the operation continues if the client disconnects.
     let entered = tokio::spawn(enter(ctx, call_permit, cancellable, run));
-    entered.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
+    entered.await.unwrap_or_else(|_| Err(codes::internal("the call panicked; see the server log")))
 }
 
 /// Creates and stores the record, and starts the call.
@@ -125,7 +125,7 @@ async fn enter(
     });
     let ends = it.clone();
     tokio::spawn(async move {
-        let broken = || Err(codes::internal("a call broke off; the log says where"));
+        let broken = || Err(codes::internal("the call panicked; see the server log"));
         let answer = carried.await.unwrap_or_else(|_| broken());
         // This fails only if the record was destroyed elsewhere.
         let _ = end(&app, &ends, &answer);

@@ -37,7 +37,7 @@ fn sentence(one: &SlowRequest, count: usize) -> String {
     };
     let neighbour = match &one.neighbour {
         Some(other) if one.queue_us + one.completion_us > one.device_us / 2.0 => {
-            let name = other.disk.as_deref().unwrap_or("a disk that has gone since");
+            let name = other.disk.as_deref().unwrap_or("a disk that no longer exists");
             format!(" while its reactor served {name} for {}", duration(other.turn_us / 1e6))
         }
         _ => String::new(),

@@ -50,21 +50,21 @@ fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
         }
         DiskState::Paused => {
             let sentence = format!("{id} is paused, so its guest waits.");
-            let step = format!("when whoever paused it is done: ringway io disk.resume id={id}");
+            let step = format!("when the pause may end: ringway io disk.resume id={id}");
             return Some(DiskVerdict::new(Cause::Paused, sentence).next(step));
         }
         DiskState::Stuck => return Some(stuck(facts)),
         DiskState::Refused => {
-            let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
+            let why = disk.refused.as_deref().unwrap_or("its image does not match its last state");
             let sentence = format!("{id} was not taken over after a restart: {why}.");
             let step = if disk.unknown_format {
                 // Activating the disk does not help: this version cannot read its state.
                 format!(
-                    "go on with the version that wrote it: ringway io upgrade binary=PATH; or give \
+                    "use the version that wrote it: ringway io upgrade binary=PATH; or give \
                      the disk up: ringway io disk.detach id={id}"
                 )
             } else {
-                format!("mend what it names, then: ringway io disk.activate id={id}")
+                format!("fix that, then: ringway io disk.activate id={id}")
             };
             return Some(DiskVerdict::new(Cause::Refused, sentence).next(step));
         }

@@ -43,18 +43,18 @@ pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
         ),
         PollReason::Off => "It is not polled: that is turned off.".into(),
         PollReason::NoFreeCpu => format!(
-            "It is not polled because no CPU is free: of one, {threshold}% must be, for each \
-             reactor that looks for {works}."
+            "It is not polled because no CPU is free: {threshold}% of one must be free for each \
+             reactor that polls for {works}."
         ),
         PollReason::CpuWanted => {
-            "It is not polled because others want the CPU of its reactor.".into()
+            "It is not polled because other threads want the CPU of its reactor.".into()
         }
         PollReason::BudgetUsed => {
-            "It is not polled for now: looks that found nothing have cost what they may.".into()
+            "It is not polled for now: polls that found nothing have used up their budget.".into()
         }
         PollReason::QuotaUsed => format!(
             "It is not polled because the CPU quota of its control group does not leave a whole CPU \
-             for each reactor that looks for {works}, or was used up."
+             for each reactor that polls for {works}, or was used up."
         ),
     };
     Some(told)
@@ -71,7 +71,7 @@ fn pays(facts: &DiskFacts<'_>) -> String {
         return "It is polled, which has paid.".into();
     }
     format!(
-        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was looked at, which \
+        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was polled, which \
          took {:.0}% of a CPU and saved {} each.",
         hits + misses,
         spun / facts.seconds * 100.0,

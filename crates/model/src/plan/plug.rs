@@ -129,7 +129,7 @@ fn no_drive(state: &MachineState, vbd: VbdId, instead: &str) -> Result<DiskState
     let disk = state.disk(vbd)?;
     with_domain(state)?;
     if disk.kind == VbdKind::Cd {
-        let drives = format!("a drive is there from the machine's start to its end; {instead}");
+        let drives = format!("drives are not plugged or unplugged; {instead}");
         return Err(Refusal::NotAllowed(drives));
     }
     Ok(disk)

@@ -108,7 +108,7 @@ fn ours(params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
 }
 
 fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T, SpecError> {
-    let problem = || format!("{key}: {text:?} is not a whole number that can be kept");
+    let problem = || format!("{key}: {text:?} is not a whole number in range");
     text.parse().or_else(|_| refuse(PARAMS, problem()))
 }
 

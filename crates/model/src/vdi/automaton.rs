@@ -104,7 +104,7 @@ impl fmt::Display for VolumeOp {
 
 /// An operation that is not permitted in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{op} is not done to a volume that is {state}")]
+#[error("{op} is not possible for a volume that is {state}")]
 pub struct IllegalTransition {
     /// The state.
     pub state: VolumeState,
@@ -214,7 +214,7 @@ mod tests {
             }
         }
         let said = apply(Activated(RW), VolumeOp::Detach).unwrap_err().to_string();
-        assert_eq!(said, "detach is not done to a volume that is activated RW");
+        assert_eq!(said, "detach is not possible for a volume that is activated RW");
     }
 
     /// Returns the length of the shortest path, found by search.

@@ -111,10 +111,10 @@ fn judge(seen: &str, error: Option<QemuError>) -> ProbeOutcome {
         None if seen.contains(STARTED) => {
             return ProbeOutcome::Fails("the kernel reset early".into());
         }
-        None => return ProbeOutcome::Fails("the guest reset before its kernel said a word".into()),
+        None => return ProbeOutcome::Fails("the guest reset before any kernel output".into()),
     };
     if seen.contains(STARTED) {
-        ProbeOutcome::Fails(format!("the kernel started and was not through after {late}"))
+        ProbeOutcome::Fails(format!("the kernel started but did not finish booting within {late}"))
     } else {
         ProbeOutcome::Fails(format!("the kernel printed nothing within {late}"))
     }
@@ -142,7 +142,7 @@ mod tests {
         let silent = judge("SeaBIOS\nBooting from ROM...", late());
         assert!(matches!(&silent, ProbeOutcome::Fails(why) if why.contains("printed nothing")));
         let half = judge("Linux version 6.1\n", late());
-        assert!(matches!(&half, ProbeOutcome::Fails(why) if why.contains("not through")));
+        assert!(matches!(&half, ProbeOutcome::Fails(why) if why.contains("did not finish")));
         assert!(matches!(judge("Linux version 6.1\n", None), ProbeOutcome::Fails(_)));
     }
 

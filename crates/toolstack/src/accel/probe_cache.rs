@@ -66,7 +66,7 @@ impl ProbeCache {
     pub fn keep(&self, qemu: &str, kvm_works: bool) {
         let entry = Entry { boot_id: self.boot_id.clone(), qemu: qemu.into(), kvm_works };
         if let Err(error) = self.write(&entry) {
-            tracing::debug!(%error, path = %self.path.display(), "the answer was not kept");
+            tracing::debug!(%error, path = %self.path.display(), "the result is not stored");
         }
     }
 

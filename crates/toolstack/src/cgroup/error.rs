@@ -50,7 +50,7 @@ pub enum CgroupError {
     },
     /// A version 2 group that contains processes cannot divide CPU time among child groups.
     #[error(
-        "the control group {} has processes of its own, so that none below it can have a weight: \
+        "the control group {} has processes of its own, so no group below it can have a weight: \
          move them into a group below it, then start again", group.display()
     )]
     Occupied {
@@ -58,7 +58,7 @@ pub enum CgroupError {
         group: PathBuf,
     },
     /// A group that is in use cannot be removed.
-    #[error("the control group {} is in use {}: end what runs there", group.display(), by(pids))]
+    #[error("the control group {} is in use {}: end its processes", group.display(), by(pids))]
     Busy {
         /// Path of the group.
         group: PathBuf,
@@ -74,7 +74,7 @@ pub enum CgroupError {
     },
     /// A system call failed.
     #[error(
-        "cannot {doing} {}: see that control groups are writable, as they are to root outside of \
+        "cannot {doing} {}: make control groups writable, as they are for root outside of \
          containers", path.display()
     )]
     Os {

@@ -21,7 +21,7 @@ pub async fn leave(tree: SliceTree, group: Leaf) {
             // notification.
             Err(CgroupError::Busy { .. }) if turn < TURNS => tokio::time::sleep(PAUSE).await,
             Err(error) => {
-                tracing::warn!("a control group is left: {error}");
+                tracing::warn!("cannot remove a control group: {error}");
                 return;
             }
         }

@@ -320,7 +320,7 @@ fn shorten(pid: u32) {
     match sched::set_turns(Some(process), sched::SHORTEST) {
         // The process has ended.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(pid, "its threads have turns as usual: {error}"),
+        Err(error) => tracing::warn!(pid, "its threads keep the default slice: {error}"),
         Ok(_) => {}
     }
 }

@@ -29,7 +29,7 @@ fn judge_kernel(release: &str) -> Finding {
     match Version::find(release) {
         Some(version) if version >= KERNEL_FULL => Finding::ok(CHECK, found),
         Some(version) if version >= KERNEL_MIN => {
-            let advice = "6.1 or newer saves wake-ups and tells the alignment of direct I/O";
+            let advice = "6.1 or newer saves wake-ups and reports the alignment of direct I/O";
             Finding::warning(CHECK, found, advice)
         }
         _ => Finding::failure(CHECK, found, "use Linux 6.1 or newer; 5.19 is the oldest"),

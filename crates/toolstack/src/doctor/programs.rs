@@ -32,7 +32,7 @@ pub(super) async fn datapath(ringway_io: Option<&Path>) -> Vec<Finding> {
     let Some(program) = ringway_io else {
         return vec![Finding::failure(
             "io_uring",
-            "ringway-io was not found, so it could not be tried",
+            "ringway-io was not found, so io_uring was not tested",
             "build it with `cargo build --release`, or install the whole package",
         )];
     };
@@ -107,7 +107,7 @@ fn judge_version(version: Result<(String, Version), QemuError>) -> Finding {
         Ok((line, version))
             if version >= QEMU_MIN && Engine::tcg(version) == Engine::TcgInTurns =>
         {
-            Finding::ok("QEMU", format!("{line}; without KVM the CPUs of a guest take turns"))
+            Finding::ok("QEMU", format!("{line}; without KVM a guest's CPUs run one at a time"))
         }
         Ok((line, version)) if version >= QEMU_MIN => Finding::ok("QEMU", line),
         Ok((line, _)) => {
@@ -124,7 +124,7 @@ fn judge_part(check: &'static str, part: &str, help: &str) -> Finding {
         Finding::ok(check, format!("has {part}"))
     } else {
         let advice = "use a QEMU that was built with it, as Debian's qemu-system-x86 is";
-        Finding::failure(check, format!("{part} is not there"), advice)
+        Finding::failure(check, format!("{part} is missing"), advice)
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     fn qemu_must_be_new_enough() {
         let version = |text: &str| Ok((text.to_owned(), Version::find(text).unwrap()));
         let old = judge_version(version("QEMU emulator version 7.2.22"));
-        assert_eq!((old.level, old.found.ends_with("take turns")), (Level::Ok, true));
+        assert_eq!((old.level, old.found.ends_with("run one at a time")), (Level::Ok, true));
         let new = judge_version(version("QEMU emulator version 10.0.0"));
         assert_eq!((new.level, &*new.found), (Level::Ok, "QEMU emulator version 10.0.0"));
         assert_eq!(judge_version(version("QEMU emulator version 6.2.0")).level, Level::Failure);

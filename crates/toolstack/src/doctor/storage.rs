@@ -66,7 +66,7 @@ fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
             format!("{place}: only in units of {offset_bytes} bytes"),
             "guests take blocks of at most 4096 bytes: use cache=writeback here",
         ),
-        Ok(DirectIo::Untold) => Finding::ok(CHECK, format!("{place}: works; alignment not told")),
+        Ok(DirectIo::Untold) => Finding::ok(CHECK, format!("{place}: works; alignment unknown")),
         Ok(DirectIo::Refused) => Finding::warning(
             CHECK,
             format!("{place}: refused by the file system"),

@@ -74,8 +74,8 @@ pub enum HvError {
 
 /// Returns the error for a request to a guest that has not begun to run.
 fn not_begun() -> HvError {
-    let why = "it has not begun to run; end it by force".into();
-    HvError::Refused { what: "asking the guest to go down".into(), why }
+    let why = "the machine has not started to run; end it by force".into();
+    HvError::Refused { what: "asking the guest to shut down".into(), why }
 }
 
 /// Disk to plug into a guest.

@@ -92,11 +92,11 @@ async fn served(machines: &Arc<Machines>, recorded: &HashMap<VmId, MachineRecord
                     Some(disks.into_iter().map(|disk| (disk.id.clone(), disk)).collect())
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(%sr, %error, "cannot tell which disks are served");
+                    tracing::warn!(%sr, %error, "cannot list the served disks");
                     None
                 }
                 Err(_) => {
-                    tracing::warn!(%sr, "its datapath does not tell which disks it serves");
+                    tracing::warn!(%sr, "ringway-io did not list its disks in time");
                     None
                 }
             };
@@ -111,11 +111,11 @@ async fn switch(machines: &Machines) -> Option<Option<Stats>> {
     match timeout(STATS_DEADLINE, machines.drivers.switch.stats()).await {
         Ok(Ok(stats)) => Some(stats),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "cannot tell which interfaces are served");
+            tracing::warn!(%error, "cannot list the served interfaces");
             None
         }
         Err(_) => {
-            tracing::warn!("the switch does not tell which interfaces it serves");
+            tracing::warn!("the switch did not list its interfaces in time");
             None
         }
     }

@@ -82,7 +82,7 @@ impl MachineStepRunner {
 
     /// Returns the specification of an interface's NIC for the switch.
     fn nic(&self, of: &VifRecord) -> Result<NicSpec, StepError> {
-        let mac = of.mac.parse().map_err(|error| missing("no address can be had", error))?;
+        let mac = of.mac.parse().map_err(|error| missing("invalid MAC address:", error))?;
         let socket = names::port(&self.machines.settings.run, of.vif);
         let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
         let spec = NicSpec::new(of.vif.to_string(), socket, &of.bridge, mac);
@@ -96,7 +96,7 @@ impl MachineStepRunner {
 
     fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
         let found = self.machine_record.vifs.iter().find(|one| one.vif == vif);
-        found.ok_or_else(|| missing("nothing is recorded of interface", vif))
+        found.ok_or_else(|| missing("no record of interface", vif))
     }
 }
 
@@ -136,9 +136,9 @@ pub(super) async fn tidy(
     }
     for nic in left {
         match drivers.switch.detach(&nic.id).await {
-            Ok(()) => tracing::info!(vif = nic.id, "was attached for nobody, and is detached"),
+            Ok(()) => tracing::info!(vif = nic.id, "detached a leftover interface"),
             Err(error) => {
-                tracing::warn!(vif = nic.id, %error, "is attached for nobody");
+                tracing::warn!(vif = nic.id, %error, "cannot detach a leftover interface");
                 kept.insert(&nic.network);
             }
         }
@@ -147,11 +147,11 @@ pub(super) async fn tidy(
         kept.iter().map(|bridge| names::uplink(&machines.settings.run, bridge)).collect();
     let taps = match drivers.net.taps().await {
         Ok(taps) => taps,
-        Err(error) => return tracing::warn!(%error, "cannot tell which uplinks are there"),
+        Err(error) => return tracing::warn!(%error, "cannot list uplinks"),
     };
     for tap in taps.iter().filter(|tap| tap.starts_with(UPLINK_PREFIX) && !uplinks.contains(*tap)) {
         if let Err(error) = drivers.net.remove_tap(tap).await {
-            tracing::warn!(tap, %error, "an uplink of no network stays");
+            tracing::warn!(tap, %error, "cannot remove a leftover uplink");
         }
     }
 }

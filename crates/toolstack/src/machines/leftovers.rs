@@ -18,7 +18,7 @@ pub(super) async fn tidy(machines: &Machines, sr: SrId, kind: &str) -> Result<us
         let Some(_taken) = machines.lock_volume(vdi) else { continue };
         gone_is_done(driver.deactivate_volume(sr, vdi).await)?;
         gone_is_done(driver.detach_volume(sr, vdi).await)?;
-        tracing::info!(%sr, %vdi, "was attached for nobody, and is detached");
+        tracing::info!(%sr, %vdi, "detached a leftover volume");
         detached += 1;
     }
     Ok(detached)

@@ -301,7 +301,7 @@ impl Machines {
         let VifRecord { vif, bridge, mac, limits, .. } = of;
         let own = drivers::own_addresses(limits);
         if let Err(error) = self.drivers.net.watch(*vif, bridge, mac, own).await {
-            tracing::warn!(%vif, %error, "its addresses are not seen on its network");
+            tracing::warn!(%vif, %error, "cannot observe the addresses of the interface");
         }
     }
 

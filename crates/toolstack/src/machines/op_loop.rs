@@ -116,7 +116,7 @@ async fn settle(
         }
     };
     if let Err(error) = outcome {
-        tracing::warn!(vm = %machine.vm, %error, "could not be settled");
+        tracing::warn!(vm = %machine.vm, %error, "cannot reconcile the machine");
     }
 }
 
@@ -199,7 +199,7 @@ async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
     match domain_info {
         Ok(Ok(domain_info)) => observed.update_domain(domain_info),
         Ok(Err(error)) => {
-            tracing::warn!(vm = %machine.vm, %error, "cannot tell what is there");
+            tracing::warn!(vm = %machine.vm, %error, "cannot query the domain");
             observed.mark_unknown();
         }
         Err(_) => observed.mark_unknown(),

@@ -198,7 +198,7 @@ impl MachineStepRunner {
 
     pub(super) fn record(&self, vbd: VbdId) -> Result<&DiskRecord, StepError> {
         let found = self.machine_record.disks.iter().find(|disk| disk.vbd == vbd);
-        found.ok_or_else(|| missing("nothing is recorded of disk", vbd))
+        found.ok_or_else(|| missing("no record of disk", vbd))
     }
 }
 

@@ -86,7 +86,7 @@ impl MachineStepRunner {
         attached_volume: AttachedVolume,
     ) -> Result<(), StepError> {
         let Some(_called) = StorageCallGuard::begin(self, vbd) else {
-            return Err(missing("nobody waits any more for slot", vbd));
+            return Err(missing("the operation has ended for slot", vbd));
         };
         // A call that an earlier run abandoned may have had the lock before, and may have detached
         // the volume.
@@ -132,7 +132,7 @@ impl MachineStepRunner {
         };
         if kind == VbdKind::Cd {
             let Backend::File(file) = backend else {
-                return Err(missing("a drive takes images in files only, unlike volume", vdi));
+                return Err(missing("a drive needs an image in a file, unlike volume", vdi));
             };
             if let Some(attached_volume) = self.machine.observed().disks.get_mut(&vbd) {
                 attached_volume.file = Some(file);
@@ -213,7 +213,7 @@ impl MachineStepRunner {
 
     fn driver(&self, source: &VolumeRef) -> Result<&dyn SrDriver, StepError> {
         let found = self.machines.drivers.sr(&source.sr_kind);
-        let none = || missing("no driver is there for storage of type", &source.sr_kind);
+        let none = || missing("no driver for storage of type", &source.sr_kind);
         found.map(|driver| &**driver).ok_or_else(none)
     }
 

@@ -43,7 +43,7 @@ pub struct HostNic {
 /// Returns all Ethernet devices that can join a bridge, by name. For some values the kernel queries
 /// the hardware.
 pub(super) async fn all() -> Result<Vec<HostNic>, NetError> {
-    let what = || "looking for network cards".to_owned();
+    let what = || "listing network cards".to_owned();
     let shown = timeout(LOOK_DEADLINE, spawn_blocking(shown)).await;
     let shown = shown.map_err(|_| NetError::Late(what()))?.unwrap_or_else(|gone| Err(gone.into()));
     shown.map_err(|error| NetError::Refused { what: what(), why: error.to_string() })
@@ -96,7 +96,7 @@ pub(super) async fn join(program: &Path, card: &str, bridge: &str) -> Result<(),
     }
     match device.leads_to("master") {
         Some(master) if master == bridge => {}
-        Some(master) => return refused(format!("it is in {master}; take it out there first")),
+        Some(master) => return refused(format!("it belongs to {master}; remove it there first")),
         None => {
             if let Some(address) = of_host(card) {
                 return Err(NetError::Reached { card: card.to_owned(), address });

@@ -18,7 +18,7 @@ pub(super) fn subscribe() -> watch::Receiver<()> {
     let (tell, told) = watch::channel(());
     match socket() {
         Ok(socket) => drop(tokio::spawn(pass_on(socket, tell))),
-        Err(error) => tracing::warn!(%error, "changes of network devices are not seen"),
+        Err(error) => tracing::warn!(%error, "cannot watch network devices"),
     }
     told
 }
@@ -42,7 +42,7 @@ async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
         let mut ready = tokio::select! {
             ready = socket.readable() => match ready {
                 Ok(ready) => ready,
-                Err(error) => return tracing::warn!(%error, "changes are not seen any more"),
+                Err(error) => return tracing::warn!(%error, "stopped watching network devices"),
             },
             () = tell.closed() => return,
         };
@@ -50,7 +50,7 @@ async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
             Err(Errno::AGAIN) => ready.clear_ready(),
             // `NOBUFS`: the socket buffer overflowed.
             Ok(_) | Err(Errno::NOBUFS) => _ = tell.send(()),
-            Err(error) => return tracing::warn!(%error, "changes are not seen any more"),
+            Err(error) => return tracing::warn!(%error, "stopped watching network devices"),
         }
     }
 }

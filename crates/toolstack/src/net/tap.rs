@@ -43,7 +43,7 @@ pub(super) async fn remove(program: &Path, tap: &str) -> Result<(), NetError> {
 /// Returns the existing devices of this instance.
 pub(super) fn all(alias: &str) -> Result<Vec<String>, NetError> {
     let found = Device::all(alias).map_err(|error| NetError::Refused {
-        what: "looking for TAP devices".into(),
+        what: "listing TAP devices".into(),
         why: error.to_string(),
     })?;
     let taps = found.iter().filter(|device| device.has(KIND));

@@ -42,7 +42,7 @@ impl Engine {
             Ok::<_, QemuError>(Self::tcg(version))
         });
         found.await.copied().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the CPUs of a machine without KVM take turns");
+            tracing::warn!(%error, "the CPUs of a machine without KVM run one at a time");
             Self::TcgInTurns
         })
     }

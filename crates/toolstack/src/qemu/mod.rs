@@ -65,7 +65,7 @@ pub enum QemuError {
         reason: String,
     },
     /// The program's output contains no version.
-    #[error("{} does not tell its version: {output:?}", program.display())]
+    #[error("{} does not print its version: {output:?}", program.display())]
     NoVersion {
         /// Path of the program.
         program: PathBuf,

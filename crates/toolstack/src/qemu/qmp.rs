@@ -249,7 +249,7 @@ async fn read(
             // A process that exits with unread bytes resets the connection instead of closing it.
             Err(LineError::Closed { .. } | LineError::Io(_)) => break,
             Err(error) => {
-                tracing::warn!(%error, "the control connection of QEMU broke");
+                tracing::warn!(%error, "lost the control connection to QEMU");
                 break;
             }
         }
@@ -266,7 +266,7 @@ fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>)
     let waiting =
         message.get("id").and_then(Value::as_u64).and_then(|id| lock(pending).remove(&id));
     let Some(waiting) = waiting else {
-        tracing::debug!(%message, "an answer that nobody waits for");
+        tracing::debug!(%message, "unexpected answer");
         return;
     };
     let answer = match (message.get("return"), message.get("error")) {

@@ -88,7 +88,7 @@ pub enum DatapathError {
         source: LineError,
     },
     /// The answer is valid JSON, but not an answer to this call.
-    #[error("the answer to {what} is not one: {why}; is the other side a ringway-io?")]
+    #[error("the answer to {what} is invalid: {why}; is the other side a ringway-io?")]
     Nonsense {
         /// Method of the call.
         what: String,
@@ -104,7 +104,7 @@ pub enum DatapathError {
         source: RpcError,
     },
     /// An earlier call was dropped while it was being sent.
-    #[error("this connection was left in the middle of a call; connect again")]
+    #[error("a call on this connection was interrupted; connect again")]
     Unusable,
 }
 

@@ -49,7 +49,7 @@ impl<T: ServedDevice> SpecStore<T> {
         match read::<Owned>(&folder.join(OWNER)) {
             Some(owned) if owned == ours => by_id = load(&items)?,
             Some(Owned { sr, boot }) if boot == ours.boot => {
-                let why = format!("{} is that of {sr}", folder.display());
+                let why = format!("{} belongs to {sr}", folder.display());
                 return Err(io::Error::other(why));
             }
             _ => {
@@ -103,7 +103,7 @@ impl<T: ServedDevice> SpecStore<T> {
     /// worker die.
     fn told(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
-            tracing::warn!("cannot note in {} what is served: {error}", self.folder.display());
+            tracing::warn!("cannot store the served devices in {}: {error}", self.folder.display());
         }
     }
 }
@@ -117,7 +117,7 @@ fn load<T: ServedDevice>(items: &Path) -> io::Result<BTreeMap<String, T>> {
             // An interrupted write left this file.
             Some(NEW) => {
                 if let Err(error) = std::fs::remove_file(&path) {
-                    tracing::warn!("{} stays, though nobody reads it: {error}", path.display());
+                    tracing::warn!("cannot remove the unused file {}: {error}", path.display());
                 }
                 continue;
             }
@@ -125,7 +125,7 @@ fn load<T: ServedDevice>(items: &Path) -> io::Result<BTreeMap<String, T>> {
         }
         match read::<T>(&path) {
             Some(spec) => drop(by_id.insert(spec.id().to_owned(), spec)),
-            None => tracing::warn!("{} cannot be understood and is passed over", path.display()),
+            None => tracing::warn!("{} cannot be parsed and is ignored", path.display()),
         }
     }
     Ok(by_id)

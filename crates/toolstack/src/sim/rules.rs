@@ -173,7 +173,7 @@ async fn watch(sim: Weak<Sim>, changes: AsyncFd<OwnedFd>, path: PathBuf) {
         }
         match Rules::read(&path) {
             Ok(rules) => rules.hold(&sim),
-            Err(error) => tracing::warn!("{}; the rules before it hold", wrong(&path, &error)),
+            Err(error) => tracing::warn!("{}; the previous rules apply", wrong(&path, &error)),
         }
     }
 }

@@ -51,16 +51,16 @@ pub enum SrError {
     #[error("the storage repository is not attached")]
     NotAttached,
     /// The place of the SR does not exist.
-    #[error("{} is not there any more: mount it again, or plug the PBD anew", path.display())]
+    #[error("{} does not exist any more: mount it again, or plug the PBD again", path.display())]
     Vanished {
         /// Path of the place.
         path: PathBuf,
     },
     /// The volume does not exist.
-    #[error("volume {0} is not there")]
+    #[error("volume {0} does not exist")]
     NoVolume(VdiId),
     /// The SR to remove contains volumes.
-    #[error("volumes are in it: {volumes}")]
+    #[error("the storage repository has volumes: {volumes}")]
     NotEmpty {
         /// Number of volumes.
         volumes: usize,

@@ -22,7 +22,7 @@ pub enum StoreError {
     },
     /// A system call failed.
     #[error(
-        "cannot {doing} the state file {}: see to its directory's permissions and its disk, then \
+        "cannot {doing} the state file {}: check its directory's permissions and its disk, then \
          start again", path.display()
     )]
     Os {
@@ -66,8 +66,8 @@ pub enum StoreError {
     },
     /// It is unknown whether the last batch is on disk.
     #[error(
-        "the disk of the state file {} failed while it was written, and what is there cannot be \
-         relied on: see to the disk, then start again", path.display()
+        "the disk of the state file {} failed while it was written, and its content cannot be \
+         trusted: check the disk, then start again", path.display()
     )]
     Unsure {
         /// Path of the file.

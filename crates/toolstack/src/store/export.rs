@@ -93,7 +93,7 @@ pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, St
         let key = Key::new(table, name);
         check::row(&key, &bytes).map_err(|error| lines.bad(error.to_string()))?;
         if batch.changes.insert(key, Some(bytes)).is_some() {
-            return Err(lines.bad("this row is there already"));
+            return Err(lines.bad("this row occurs twice"));
         }
         if batch.changes.len() > first.rows {
             return Err(lines.bad(format!("only {} rows were announced", first.rows)));
@@ -101,7 +101,7 @@ pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, St
     }
     let many = batch.changes.len();
     if many < first.rows {
-        return Err(lines.bad(format!("the last of {} rows; {many} are here", first.rows)));
+        return Err(lines.bad(format!("{} rows were announced; only {many} follow", first.rows)));
     }
     store.commit(&batch)?;
     Ok(many)

@@ -79,7 +79,7 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     let taken = ours.create_bridge("lo", 1500).await.unwrap_err().to_string();
     assert!(taken.contains("no bridge"), "{taken}");
     let taken = ours.create_tap(bridge, "lo", 1500).await.unwrap_err().to_string();
-    assert!(taken.contains("no TAP device"), "{taken}");
+    assert!(taken.contains("not a TAP device"), "{taken}");
 
     ours.remove_tap(tap).await.unwrap();
     ours.remove_bridge(bridge).await.unwrap();
@@ -291,7 +291,7 @@ async fn cards() {
     }
     assert!(net.cards().await.unwrap()[0].carrier, "both ends are up");
     let refused = net.join("card0", "rwb1").await.unwrap_err().to_string();
-    assert!(refused.contains(&format!("it is in {BRIDGE}")), "{refused}");
+    assert!(refused.contains(&format!("it belongs to {BRIDGE}")), "{refused}");
     // A NIC does not leave a bridge that it is not in.
     net.leave("card0", "rwb1").await.unwrap();
     assert_eq!(master("card0").as_deref(), Some(BRIDGE));

@@ -54,23 +54,23 @@ const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 #[derive(Debug, thiserror::Error)]
 pub enum PamError {
     /// The helper process could not be started, or its pipes failed.
-    #[error("PAM cannot be asked: the process that asks it failed")]
+    #[error("cannot ask PAM: its helper process failed")]
     Os(#[source] std::io::Error),
     /// No answer arrived in time.
     #[error("PAM does not answer within {} s: see what /etc/pam.d/{SERVICE} waits for", .0.as_secs())]
     Late(Duration),
     /// All helper processes are busy.
-    #[error("PAM is asked {HELPERS_MAX} times already, and none has answered within {} s",
+    #[error("{HELPERS_MAX} PAM helpers are busy, and none answered within {} s",
             .0.as_secs())]
     Busy(Duration),
     /// The output of the helper is not a valid answer.
     #[error(
-        "the process that asks PAM ended without an answer: see to the service \
+        "the PAM helper process ended without an answer: check the service \
              /etc/pam.d/{SERVICE} and its modules"
     )]
     Silent,
     /// PAM itself failed.
-    #[error("PAM failed: {0}: see to the service /etc/pam.d/{SERVICE} and its modules")]
+    #[error("PAM failed: {0}: check the service /etc/pam.d/{SERVICE} and its modules")]
     Failed(String),
 }
 
@@ -196,7 +196,7 @@ fn end(mut child: Child, place: OwnedSemaphorePermit) {
     }
     tokio::spawn(async move {
         if let Err(error) = child.wait().await {
-            tracing::warn!("a process that asked PAM was lost: {error}");
+            tracing::warn!("cannot wait for a PAM helper process: {error}");
         }
         drop(place);
     });

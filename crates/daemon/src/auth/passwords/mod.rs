@@ -44,7 +44,7 @@ const WORD_BYTES_MAX: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordsError {
     /// The file cannot be read or written.
-    #[error("cannot {doing} the passwords {}: see to its path and permissions", .path.display())]
+    #[error("cannot {doing} the password file {}: check its path and permissions", .path.display())]
     Os {
         /// Attempted action, "read" or "write".
         doing: &'static str,
@@ -54,7 +54,7 @@ pub enum PasswordsError {
         source: io::Error,
     },
     /// Other users can read the file.
-    #[error("the passwords {} can be read by others (mode {mode:o}): chmod 600 it, and change \
+    #[error("the password file {} can be read by others (mode {mode:o}): chmod 600 it, and change \
              the passwords", .path.display())]
     Open {
         /// Path of the file.
@@ -63,7 +63,7 @@ pub enum PasswordsError {
         mode: u32,
     },
     /// The file has a syntax error.
-    #[error("the passwords {} are wrong at line {line}: {why}", .path.display())]
+    #[error("the password file {} is invalid at line {line}: expected {why}", .path.display())]
     Wrong {
         /// Path of the file.
         path: PathBuf,

@@ -48,11 +48,11 @@ fn what_is_wrong_is_told_by_line() {
         ("user\np\nking\n", 3, "a role"),
         ("root\nr\nread-only\n", 1, "root as pool-admin"),
         ("a\np\nread-only\nb\np\nread-only\n", 4, "an empty line"),
-        ("a\np\nread-only\n\na\nq\nread-only\n", 5, "a name that is not there already"),
+        ("a\np\nread-only\n\na\nq\nread-only\n", 5, "a name that is not used above"),
     ] {
         let (_dir, path) = file(text);
         let error = check(&path, "root", "r").unwrap_err().to_string();
-        assert!(error.contains(&format!("at line {line}: {why}")), "{text:?}: {error}");
+        assert!(error.contains(&format!("at line {line}: expected {why}")), "{text:?}: {error}");
     }
 }
 

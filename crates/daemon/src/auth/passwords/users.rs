@@ -37,10 +37,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<User>, (usize, &'static str)> {
         };
         let first = user.first().map_or(end, |(at, _)| *at);
         if users.iter().any(|other| other.identity.name == name) {
-            return Err((first, "a name that is not there already"));
+            return Err((first, "a name that is not used above"));
         }
         if name == ROOT && role != Role::PoolAdmin {
-            return Err((first, "root as pool-admin: the Unix socket is that anyway"));
+            return Err((first, "root as pool-admin: the Unix socket has that role anyway"));
         }
         let identity = Identity { name: name.to_owned(), role };
         let (password_at, password) = *password;

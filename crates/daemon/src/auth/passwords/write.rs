@@ -48,7 +48,7 @@ pub fn change(path: &Path, name: &str, password: &str) -> Result<bool, Passwords
 /// Checks that a line of the file can hold this password. The error says why it cannot.
 pub fn fits(password: &str) -> Result<(), &'static str> {
     if password.is_empty() {
-        return Err("a password is not empty");
+        return Err("a password must not be empty");
     }
     if password.len() > WORD_BYTES_MAX {
         return Err("the password is too long: take 1024 bytes at most");

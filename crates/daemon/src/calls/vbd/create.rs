@@ -69,7 +69,7 @@ fn put(fields: &mut Vec<(FieldIx, Value)>, field: vbd::Field, value: Value) {
 fn allowed(view: &View<'_>, new_vbd: &NewVbd) -> Result<DeviceNumber, ApiError> {
     let NewVbd { machine, disk, .. } = new_vbd;
     if flag(view, machine, vm::Field::is_control_domain)? {
-        let why = "the host itself gets no devices";
+        let why = "the control domain cannot have devices";
         return Err(codes::operation_not_allowed(why));
     }
     if !new_vbd.empty {
@@ -81,7 +81,7 @@ fn allowed(view: &View<'_>, new_vbd: &NewVbd) -> Result<DeviceNumber, ApiError> 
     match new_vbd.kind.as_str() {
         "CD" if new_vbd.writes => return Err(codes::vbd_cds_are_read_only()),
         "CD" => drive_allowed(view, machine)?,
-        "Floppy" => return Err(codes::operation_not_allowed("there are no floppy drives")),
+        "Floppy" => return Err(codes::operation_not_allowed("floppy drives are not supported")),
         _ if new_vbd.empty => return Err(codes::vbd_not_removable(NULL_REF)),
         _ => {}
     }
@@ -103,7 +103,7 @@ fn drive_allowed(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
     match power(view, machine)? {
         PowerState::Halted => Ok(()),
         _ => {
-            let why = "a machine gets its drives when it starts; shut it down first";
+            let why = "drives can only be added to a halted machine; shut it down first";
             Err(codes::operation_not_allowed(why))
         }
     }

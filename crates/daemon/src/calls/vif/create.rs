@@ -27,7 +27,7 @@ pub(super) fn create(ctx: &Ctx, args: &Args) -> CallResult {
         let view = tx.view();
         view.object(&network::CLASS, &net)?;
         if flag(&view, &machine, vm::Field::is_control_domain)? {
-            return Err(codes::operation_not_allowed("the host itself gets no devices"));
+            return Err(codes::operation_not_allowed("the control domain cannot have devices"));
         }
         let about = About::vm(&machine, VmOp::UpdateAllowedOperations);
         let device = choose(word("device"), &numbers(&view, &machine)?);

@@ -92,7 +92,7 @@ fn nothing_left(ctx: &Ctx, view: &View<'_>, vm: VmId, op: VmOp) -> Result<(), Ap
         return Err(codes::vdi_in_use(disk, op.name()));
     }
     if machines.is_there(vm) {
-        let why = "something of the machine is left on the host; shut it down by force first";
+        let why = "the host still has remains of the machine; shut it down by force first";
         return Err(codes::operation_not_allowed(why));
     }
     Ok(())

@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Disk>, String> {
                 "disk" => {
                     let disk = disk(&tag)?;
                     if disks.iter().any(|other| other.device == disk.device) {
-                        return Err(format!("device {} is there twice", disk.device));
+                        return Err(format!("device {} is given twice", disk.device));
                     }
                     disks.push(disk);
                 }
@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Disk>, String> {
             Event::Text(text) if text.trim_ascii().is_empty() => {}
             Event::End(_) | Event::Decl(_) | Event::Comment(_) => {}
             Event::Eof => return Ok(disks),
-            _ => return Err("there is more than elements <disk>".to_owned()),
+            _ => return Err("only elements <disk> are allowed".to_owned()),
         }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
             (disk(r#"device="0" size="1" sr="x""#), "no UUID"),
             (disk(r#"device="0" size="1"/><disk device="xvda" size="1""#), "twice"),
             ("<disks/>".to_owned(), "<disks>"),
-            ("<provision>x</provision>".to_owned(), "more than"),
+            ("<provision>x</provision>".to_owned(), "only elements"),
             ("<provision><disk</provision>".to_owned(), ""),
             (" ".repeat(BYTES_MAX + 1), "at most"),
         ] {

@@ -69,7 +69,7 @@ fn default_place(view: &View<'_>) -> Result<Ref, ApiError> {
     let place = place.filter(|place| view.object(&sr::CLASS, place).is_ok());
     place.ok_or_else(|| {
         let way = "set the pool's default-SR, or name one in other-config:disks";
-        codes::operation_not_allowed(format!("nothing says where the disks are to be: {way}"))
+        codes::operation_not_allowed(format!("no storage repository is set for the disks: {way}"))
     })
 }
 

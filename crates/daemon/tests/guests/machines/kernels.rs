@@ -48,7 +48,7 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
     let large = world.disk();
     world.call("VDI.resize", &with(&large, [Value::Int(257 << 20)]));
     let large = world.record("VDI", &large).text("uuid").to_owned();
-    for (named, says) in [(&*large, "256"), (&*kernel, "there is none")] {
+    for (named, says) in [(&*large, "256"), (&*kernel, "no such disk")] {
         set(&mut world, "PV_kernel", named);
         set(&mut world, "PV_ramdisk", "6d0c3f4e-0000-4000-8000-000000000000");
         let refused = world.client.run("VM.start", &start(&machine.reference), PATIENCE);

@@ -14,7 +14,7 @@ fn script(daemon: &mut Ringwayd) {
         Some(place) => format!("https://{place}"),
         None => daemon.url().unwrap(),
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/script1/script.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/script1/script.py");
     let mut command = Command::new(python::with(python::XENAPI).unwrap());
     let output = command.arg(script).arg(url).arg(daemon.password().unwrap()).output();
     let output = output.unwrap();

@@ -101,7 +101,7 @@ fn a_start_that_fails_leaves_nothing_and_takes_nothing_away() {
     assert!(!slices.are_there() && daemon.slices().is_none());
     let _taken = TcpListener::bind(&port).unwrap();
     let refused = daemon.start_again().unwrap_err().to_string();
-    assert!(refused.contains("CPU time is kept") && refused.contains(&port), "{refused}");
+    assert!(refused.contains("CPU time for control") && refused.contains(&port), "{refused}");
     assert!(!slices.are_there() && daemon.slices().is_none(), "{refused}");
 }
 

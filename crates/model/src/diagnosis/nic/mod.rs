@@ -137,7 +137,7 @@ fn got(nic: &PortStats) -> &DirectionStats {
 pub fn judge_refused(nic: &NicStats) -> Option<NicVerdict> {
     let why = nic.refused.as_ref()?;
     let sentence = format!("{} is not served, and its guest waits: {why}.", nic.id);
-    let step = "mend that, then detach it (nic.detach) and attach it again";
+    let step = "fix that, then detach it (nic.detach) and attach it again";
     Some(NicVerdict::new(NicCause::NotServed, sentence).next(step))
 }
 
@@ -180,7 +180,7 @@ fn capped(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let share = if facts.seconds > 0.0 { (held / facts.seconds / queues).min(1.0) } else { 0.0 };
     (share >= HELD_SHARE).then(|| {
         let sentence = format!(
-            "{} is held by its cap: what its guest sends waited for it for {:.0}% of the time.",
+            "{} is throttled by its cap: its guest's frames waited for it for {:.0}% of the time.",
             nic.id,
             share * 100.0
         );
@@ -203,7 +203,7 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
         NicVerdict::new(NicCause::Buffers, sentence).next(MORE_BUFFERS)
     } else if reason == "reactor-busy" {
         let sentence =
-            format!("{id} waits for its reactor: {part} came faster than that took them.");
+            format!("{id} waits for its reactor: {part} came faster than the reactor took them.");
         NicVerdict::new(NicCause::Reactor, sentence)
             .next("give the process more reactors (--reactors), or its reactors more of a CPU")
     } else {
@@ -270,7 +270,7 @@ fn served(facts: &NicFacts<'_>) -> NicVerdict {
     };
     let ((out, out_bytes), (back, back_bytes)) = (rate(sent), rate(got));
     if out == 0.0 && back == 0.0 {
-        let sentence = format!("{id} has nothing to do: nothing is sent and nothing comes.");
+        let sentence = format!("{id} is idle: it sends and receives no frames.");
         return NicVerdict::new(NicCause::Idle, sentence);
     }
     let takes = residence(facts).map_or_else(String::new, |mean| {
@@ -316,7 +316,7 @@ fn polled(facts: &NicFacts<'_>) -> Option<String> {
         return polling::told(now, "frames");
     }
     Some(format!(
-        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was looked at, which \
+        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was polled, which \
          took {:.0}% of a CPU.",
         hits + misses,
         of(|one| one.poll_seconds) / facts.seconds * 100.0,

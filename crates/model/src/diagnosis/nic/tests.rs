@@ -91,7 +91,7 @@ fn a_guest_that_takes_nothing_is_told_also_when_nothing_comes_any_more() {
 fn every_cause_is_told() {
     type Change = fn(&mut PortStats);
     let cases: [(NicCause, &str, Change); 12] = [
-        (NicCause::Idle, "nothing to do", |_| {}),
+        (NicCause::Idle, "is idle", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
         (NicCause::NoDriver, "no queue yet", |nic| nic.pairs_started = 0),
         (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].throttled_seconds = 1.0),
@@ -152,7 +152,7 @@ fn polling_is_told_with_its_reason() {
         verdict.polling.unwrap()
     };
     assert!(of(PollReason::TooLong, 0).contains("frames are too far apart"));
-    assert!(of(PollReason::NoFreeCpu, 0).contains("looks for frames"));
+    assert!(of(PollReason::NoFreeCpu, 0).contains("polls for frames"));
     assert!(of(PollReason::Pays, 0).contains("has paid"));
     assert!(of(PollReason::Pays, 9).contains("9 of 9 waits"));
 }

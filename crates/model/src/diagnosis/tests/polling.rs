@@ -26,15 +26,15 @@ fn case(reason: PollReason) -> Case {
 #[test]
 fn every_reason_has_a_sentence_and_those_of_a_busy_host_a_step() {
     for (reason, part) in [
-        (PollReason::Pays, "10000 of 11000 waits ended while it was looked at, which took 20%"),
+        (PollReason::Pays, "10000 of 11000 waits ended while it was polled, which took 20%"),
         (PollReason::Pays, "saved 15 us each."),
         (PollReason::Probing, "A few of its waits are polled"),
         (PollReason::Always, "takes a whole CPU"),
         (PollReason::TooLong, "too far apart for that to pay (a hit may cost 128 us)"),
         (PollReason::Off, "It is not polled: that is turned off"),
-        (PollReason::NoFreeCpu, "not polled because no CPU is free: of one, 75% must be"),
-        (PollReason::CpuWanted, "because others want the CPU of its reactor"),
-        (PollReason::BudgetUsed, "looks that found nothing have cost what they may"),
+        (PollReason::NoFreeCpu, "not polled because no CPU is free: 75% of one must be free"),
+        (PollReason::CpuWanted, "because other threads want the CPU of its reactor"),
+        (PollReason::BudgetUsed, "polls that found nothing have used up their budget"),
         (PollReason::QuotaUsed, "because the CPU quota of its control group does not leave"),
     ] {
         let verdict = case(reason).verdict();

@@ -49,7 +49,7 @@ impl AgentSession {
                 return Ok(agent_session);
             }
         }
-        Err(refused("guest-sync-delimited", "it answers something else"))
+        Err(refused("guest-sync-delimited", "it sent another answer"))
     }
 
     async fn say(&mut self, command: &str, arguments: Value) -> Result<(), HvError> {

@@ -42,7 +42,7 @@ pub(super) async fn remove_orphans(qmp: &Qmp) -> Result<(), QemuError> {
     }
     let devices: BTreeSet<_> = Domain::devices_by(qmp, FOREVER).await?.into_iter().collect();
     for left in ends.difference(&devices) {
-        tracing::info!(id = left.backend_id(), "its guest has let go of the device unseen");
+        tracing::info!(id = left.backend_id(), "removing a backend without a device");
         remove(qmp, *left).await;
     }
     Ok(())

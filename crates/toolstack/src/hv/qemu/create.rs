@@ -94,7 +94,7 @@ pub(super) async fn create(
         let domain = &watched_domain.domain;
         if !domain.process.is_gone() {
             if domain.record.domid() != domid {
-                let why = format!("the machine has domain {} still", domain.record.domid().0);
+                let why = format!("the machine still has domain {}", domain.record.domid().0);
                 return Err(HvError::Refused { what: what(), why });
             }
             return answers(&watched_domain).await;
@@ -133,7 +133,7 @@ fn start(
     let held = Domain::from_pid(vm, record, dir.clone(), pid);
     // The daemon must wait for its child. After the daemon's end, init does.
     tokio::spawn(reap(child));
-    let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
+    let held = held.map_err(|source| os("opening the process of", dir.path(), source))?;
     Ok(qemu.domains.register(held))
 }
 
@@ -155,7 +155,7 @@ fn spawned(
 
 async fn reap(mut child: Child) {
     if let Err(error) = child.wait().await {
-        tracing::warn!(%error, "an emulator's end cannot be waited for");
+        tracing::warn!(%error, "cannot wait for QEMU to exit");
     }
 }
 
@@ -166,7 +166,7 @@ async fn answers(watched_domain: &WatchedDomain) -> Result<(), HvError> {
     match timeout(END_DEADLINE, domain.process.gone()).await {
         Ok(()) => {
             let said = domain.dir.said();
-            let why = if said.trim().is_empty() { "it said nothing".to_owned() } else { said };
+            let why = if said.trim().is_empty() { "it printed nothing".to_owned() } else { said };
             Err(HvError::Start { why })
         }
         Err(_) => Err(error),

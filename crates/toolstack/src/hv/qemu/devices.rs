@@ -119,10 +119,10 @@ pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvErro
         tokio::select! {
             gone = timeout(ASK_AGAIN, deleted(&qmp, &mut events, device)) => match gone {
                 Ok(outcome) => { outcome?; break }
-                Err(_) => tracing::debug!(id = device.id(), "asked again to let go"),
+                Err(_) => tracing::debug!(id = device.id(), "unplug requested again"),
             },
             _ = domain.wait_end() => {
-                let why = "the guest has ended, and cannot let go of it".into();
+                let why = "the guest has ended and cannot release the device".into();
                 return Err(HvError::Refused { what: "unplugging".into(), why });
             }
         }

@@ -26,7 +26,7 @@ pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvErro
         // instead, the check below finds that.
         let greeted = async { Ok::<_, HvError>(Qmp::handshake(connect(dir.qmp()).await?).await?) };
         if let Err(error) = greeted.await {
-            tracing::debug!(%vm, %error, "an emulator that did not come up");
+            tracing::debug!(%vm, %error, "QEMU is not ready");
         }
     }
     let held = dir.pid().map(|pid| Domain::from_pid(vm, kept(&dir, vm), dir.clone(), pid));
@@ -37,7 +37,7 @@ pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvErro
     match held {
         Some(held) => held.map(Some).map_err(failed),
         None => {
-            let why = "a process holds its directory, and did not say which".into();
+            let why = "an unknown process holds its directory".into();
             Err(HvError::Refused { what: "finding a domain".into(), why })
         }
     }
@@ -45,7 +45,7 @@ pub(super) async fn adopt(run: &Path, vm: VmId) -> Result<Option<Domain>, HvErro
 
 fn kept(dir: &RunDir, vm: VmId) -> DomainRecord {
     dir.kept().unwrap_or_else(|| {
-        tracing::warn!(%vm, "what was kept of a domain is damaged; it can be ended");
+        tracing::warn!(%vm, "a domain's record is damaged; the domain can be ended");
         DomainRecord::new(Domid(0), 1)
     })
 }
@@ -63,7 +63,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
             Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
             // A machine that cannot be queried counts as existing, and does not hide the others.
             Err(error) => {
-                tracing::warn!(%vm, %error, "a machine cannot be looked at");
+                tracing::warn!(%vm, %error, "cannot query a machine");
                 domain_info.push(DomainInfo {
                     run: Some(RunState::Unresponsive),
                     ..remains(&RunDir::of(run, vm), vm)
@@ -102,7 +102,7 @@ async fn look(watched_domain: &WatchedDomain) -> DomainInfo {
     if domain.process.is_gone() {
         domain_info.run = None;
     } else if let Err(error) = looked {
-        tracing::warn!(vm = %domain.vm, %error, "a machine's emulator does not answer");
+        tracing::warn!(vm = %domain.vm, %error, "the QEMU of a machine does not answer");
         domain_info.run = Some(RunState::Unresponsive);
     }
     domain_info

@@ -130,9 +130,9 @@ async fn until_seen(domains: Weak<Domains>, vm: VmId) {
         sleep(pause).await;
         let Some(domains) = domains.upgrade() else { return };
         match domains.of(vm).await {
-            Ok(Some(_)) => return tracing::info!(%vm, "a machine can be looked at again"),
+            Ok(Some(_)) => return tracing::info!(%vm, "a machine can be queried again"),
             Ok(None) => return domains.ended_unseen(vm).await,
-            Err(error) => tracing::debug!(%vm, %error, "a machine still cannot be looked at"),
+            Err(error) => tracing::debug!(%vm, %error, "a machine still cannot be queried"),
         }
         pause = pause.saturating_mul(2).min(AGAIN_MOST);
     }

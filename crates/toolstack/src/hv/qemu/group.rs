@@ -16,9 +16,9 @@ pub(super) fn place(tree: Option<&SliceTree>, domain: &Domain) {
     let vm = domain.vm;
     match tree.ensure_member(Leaf::Guest(vm), domain.process.id()) {
         Ok(false) => {}
-        Ok(true) => tracing::info!(%vm, "put into its control group"),
+        Ok(true) => tracing::info!(%vm, "QEMU moved into its control group"),
         Err(_) if domain.process.is_gone() => {}
-        Err(error) => tracing::warn!(%vm, "it runs outside of its control group: {error}"),
+        Err(error) => tracing::warn!(%vm, "QEMU runs outside of its control group: {error}"),
     }
 }
 
@@ -29,7 +29,7 @@ impl QemuHypervisor {
         match tree.add(group) {
             Ok(()) => Some(tree.join_file(group)),
             Err(error) => {
-                tracing::warn!(%vm, "it starts outside of its control group: {error}");
+                tracing::warn!(%vm, "QEMU starts outside of its control group: {error}");
                 None
             }
         }

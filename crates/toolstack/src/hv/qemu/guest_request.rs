@@ -41,7 +41,7 @@ async fn ask(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
         };
         match agent::shutdown(domain, mode).await {
             Ok(()) => return Ok(()),
-            Err(error) => tracing::debug!(vm = %domain.vm, %error, "the agent does not help"),
+            Err(error) => tracing::debug!(vm = %domain.vm, %error, "the agent failed"),
         }
     }
     press(domain).await

@@ -31,9 +31,9 @@ pub(super) async fn kill(domain: &Domain) -> Result<(), HvError> {
     if timeout(QUIT_DEADLINE, asked).await.is_ok() {
         return Ok(());
     }
-    tracing::warn!(vm = %domain.vm, pid = domain.process.id(), "does not quit, it is killed");
+    tracing::warn!(vm = %domain.vm, pid = domain.process.id(), "QEMU does not quit; killing it");
     let failed = |source| os("killing the process of", domain.dir.path(), source);
     domain.process.kill().map_err(failed)?;
-    let late = |_| HvError::Late { what: "a killed emulator's end".into(), after: KILL_DEADLINE };
+    let late = |_| HvError::Late { what: "the exit of a killed QEMU".into(), after: KILL_DEADLINE };
     timeout(KILL_DEADLINE, domain.process.gone()).await.map_err(late)
 }

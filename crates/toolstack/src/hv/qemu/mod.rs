@@ -122,8 +122,8 @@ impl QemuHypervisor {
         match domain.state().await? {
             RunState::Running => return Ok(()),
             RunState::Ended(exit) => {
-                let why = format!("its guest has ended ({exit:?}); it needs a new domain");
-                return Err(HvError::Refused { what: "letting the machine run".into(), why });
+                let why = format!("the guest has ended ({exit:?}); the machine needs a new domain");
+                return Err(HvError::Refused { what: "resuming the machine".into(), why });
             }
             RunState::Created => start_anew(domain).await?,
             RunState::Paused | RunState::Unresponsive => {}
@@ -151,7 +151,7 @@ impl QemuHypervisor {
     fn forget_now(&self, vm: VmId) -> Result<(), HvError> {
         let dir = RunDir::of(&self.settings.run, vm);
         if dir.in_use().map_err(|source| os("looking at", dir.path(), source))? {
-            let why = "its process is there still; kill it first".into();
+            let why = "its QEMU still runs; kill it first".into();
             return Err(HvError::Refused { what: "removing a domain".into(), why });
         }
         self.domains.forget(vm);

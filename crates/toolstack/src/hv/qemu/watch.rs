@@ -44,7 +44,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
         if timeout(END_DEADLINE, domain.process.gone()).await.is_ok() {
             break;
         }
-        tracing::warn!(vm = %domain.vm, "the control connection broke");
+        tracing::warn!(vm = %domain.vm, "lost the control connection to QEMU");
     }
     domain.end(DomainExit::Killed, &out).await;
 }
@@ -54,7 +54,7 @@ async fn run_connection(domain: &Domain, is_new: bool, out: &mpsc::Sender<Domain
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
     if !is_new && let Err(error) = backends::remove_orphans(&qmp).await {
-        tracing::debug!(vm = %domain.vm, %error, "what devices left behind stays");
+        tracing::debug!(vm = %domain.vm, %error, "cannot remove the backends of removed devices");
     }
     domain.linked(QmpLink::Up(Arc::clone(&qmp)));
     if !is_new {
@@ -114,7 +114,7 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match Domain::agent_listens_by(qmp, FOREVER).await {
         Ok(true) => ready(domain, out).await,
         Ok(false) => {}
-        Err(error) => tracing::debug!(vm = %domain.vm, %error, "its agent cannot be seen"),
+        Err(error) => tracing::debug!(vm = %domain.vm, %error, "cannot query the guest agent"),
     }
 }
 
@@ -123,7 +123,7 @@ async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
         Ok(RunState::Ended(exit)) => domain.end(exit, out).await,
         Ok(RunState::Running | RunState::Created | RunState::Paused | RunState::Unresponsive) => {}
-        Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
+        Err(error) => tracing::warn!(vm = %domain.vm, %error, "cannot query the run state"),
     }
 }
 

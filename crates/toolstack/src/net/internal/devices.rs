@@ -69,7 +69,7 @@ fn ours(device: &str, kind: &str, name: &Name, known: bool) -> Result<bool, NetE
     if !device.has(kind) || alias != name.alias() && !(known && alias.is_empty()) {
         return Err(NetError::Refused {
             what: format!("network device {}", device.name()),
-            why: "it is there, and somebody else has made it".into(),
+            why: "it exists and belongs to another program".into(),
         });
     }
     Ok(true)
@@ -117,7 +117,7 @@ pub(super) fn unused(name: &Name) -> Result<(), InternalError> {
     let mut by: Vec<String> = ports.filter(|port| *port != name.tap()).collect();
     let carrier = std::fs::read_to_string(shown(&name.tap(), "carrier")).unwrap_or_default();
     if carrier.trim() == "1" {
-        by.push(format!("whoever has {} open", name.tap()));
+        by.push(format!("the process that has {} open", name.tap()));
     }
     if by.is_empty() {
         return Ok(());

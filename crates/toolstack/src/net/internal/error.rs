@@ -23,7 +23,7 @@ pub enum InternalError {
         why: String,
     },
     /// A program is missing.
-    #[error("{name} is not there; install it: apt-get install {package}")]
+    #[error("{name} is missing; install it: apt-get install {package}")]
     Missing {
         /// Name of the program.
         name: &'static str,
@@ -31,7 +31,7 @@ pub enum InternalError {
         package: &'static str,
     },
     /// The network exists with other settings.
-    #[error("network {name} is there with {has}; destroy it first, or leave the options out")]
+    #[error("network {name} exists with {has}; destroy it first, or leave the options out")]
     Differs {
         /// Name of the network.
         name: Name,
@@ -50,7 +50,7 @@ pub enum InternalError {
     #[error("the host has routes to all of 10.213.0.0/16; choose addresses with --subnet")]
     NoneFree,
     /// The network is in use.
-    #[error("network {name} is in use by {by}; --force removes it all the same")]
+    #[error("network {name} is in use by {by}; --force removes it anyway")]
     InUse {
         /// Name of the network.
         name: Name,
@@ -62,7 +62,7 @@ pub enum InternalError {
     Net(#[from] NetError),
     /// The path cannot be used for network records.
     #[error(
-        "directory {0:?}: dnsmasq cannot be told of it; its path must be UTF-8 of at most \
+        "directory {0:?}: dnsmasq cannot use it; its path must be UTF-8 of at most \
          {DIRECTORY_BYTES_MAX} bytes without control characters, `\"` or `#`"
     )]
     Directory(PathBuf),

@@ -66,7 +66,7 @@ impl NetworkStore {
             Ok(file)
         });
         let taken = taken.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        taken.map_err(|source| self.error("take a turn in", &self.root, source))
+        taken.map_err(|source| self.error("lock", &self.root, source))
     }
 
     /// Returns the record of a network.

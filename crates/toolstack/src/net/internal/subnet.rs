@@ -120,7 +120,7 @@ impl FromStr for Subnet {
         let special =
             address.is_loopback() || address.is_link_local() || first == 0 || first >= 224;
         if special {
-            return Err(refused("its addresses are for something else".into()));
+            return Err(refused("its addresses are reserved".into()));
         }
         Ok(Self(ipv4_prefix))
     }
@@ -172,9 +172,9 @@ mod tests {
             ("10.5.0.0/30", "8 to 29"),
             ("0.0.0.0/0", "8 to 29"),
             ("10.5.0.1/24", "begins at 10.5.0.0/24"),
-            ("127.0.0.0/8", "something else"),
-            ("224.0.0.0/8", "something else"),
-            ("169.254.0.0/16", "something else"),
+            ("127.0.0.0/8", "are reserved"),
+            ("224.0.0.0/8", "are reserved"),
+            ("169.254.0.0/16", "are reserved"),
         ];
         for (text, why) in cases {
             let error = text.parse::<Subnet>().unwrap_err().to_string();

@@ -14,7 +14,7 @@ impl<T: ServedDevice> Supervisor<T> {
         match tree.add(group) {
             Ok(()) => Some(tree.join_file(group)),
             Err(error) => {
-                tracing::warn!(of = %self.owner, "its ringway-io has no slice: {error}");
+                tracing::warn!(of = %self.owner, "ringway-io runs without a slice: {error}");
                 None
             }
         }
@@ -27,7 +27,7 @@ impl<T: ServedDevice> Supervisor<T> {
         for pid in pids {
             match tree.ensure_member(owner.group(), pid) {
                 Ok(false) | Err(CgroupError::Gone { .. }) => {}
-                Ok(true) => tracing::info!(of = %owner, pid, "put into its control group"),
+                Ok(true) => tracing::info!(of = %owner, pid, "moved into its control group"),
                 Err(error) => {
                     tracing::warn!(of = %owner, pid, "outside of its control group: {error}")
                 }

@@ -153,7 +153,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let ended = ended(last);
         client.shutdown(END_DEADLINE).await?;
         let Some(ended) = ended else { return Ok(()) };
-        let (what, deadline) = ("shutdown by its end".into(), END_DEADLINE);
+        let (what, deadline) = ("shutdown by exiting".into(), END_DEADLINE);
         let waited = timeout(END_DEADLINE, ended.readable()).await;
         waited.map(drop).map_err(|_| DatapathError::Late { what, deadline })
     }
@@ -161,7 +161,7 @@ impl<T: ServedDevice> Supervisor<T> {
     async fn tidy(&self) {
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
             let folder = self.folder.display();
-            tracing::warn!(of = %self.owner, "something is left in {folder}: {error}");
+            tracing::warn!(of = %self.owner, "cannot remove {folder}: {error}");
         }
         self.leave_group().await;
     }

@@ -45,13 +45,13 @@ impl<T: ServedDevice> Supervisor<T> {
         if self.watched() != WatchedProcess::Keeper(pid) {
             return true;
         }
-        tracing::error!(of = %self.owner, pid, "ringway-io has ended: looking for what is left");
+        tracing::error!(of = %self.owner, pid, "ringway-io has ended; replacing it");
         match self.bring_up_in_turn(false).await {
             Ok(true) => {}
             // There is nothing to serve. The next attach starts another process.
             Ok(false) => *self.watching() = WatchedProcess::None,
             Err(error) => {
-                tracing::error!(of = %self.owner, "no other one: {}", chain(&error));
+                tracing::error!(of = %self.owner, "cannot replace ringway-io: {}", chain(&error));
                 return false;
             }
         }
@@ -132,7 +132,7 @@ impl<T: ServedDevice> Supervisor<T> {
         match self.ask().await {
             Ok(stats) => self.attach_missing(&T::served(&stats)).await,
             Err(error) => {
-                tracing::warn!(of = %self.owner, "what is served is not told: {}", chain(&error));
+                tracing::warn!(of = %self.owner, "cannot list served devices: {}", chain(&error));
                 false
             }
         }

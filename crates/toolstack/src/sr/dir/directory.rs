@@ -48,8 +48,7 @@ impl<'a> SrDirectory<'a> {
             Some(marker) => return sr_directory.check(&marker, sr),
             None if !sr_directory.volumes()?.is_empty() => {
                 let why = format!(
-                    "{} holds volumes and does not say of which storage repository: take an \
-                     empty directory",
+                    "{} has volumes but names no storage repository: take an empty directory",
                     place.display()
                 );
                 return Err(location(why));

@@ -31,10 +31,10 @@ impl Marker {
     /// The format is unknown. The text is the reason.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let marker: Self = serde_json::from_slice(text)
-            .map_err(|error| format!("its {MARKER} cannot be understood: {error}"))?;
+            .map_err(|error| format!("its {MARKER} cannot be parsed: {error}"))?;
         match marker.format {
             FORMAT => Ok(marker),
-            other => Err(format!("its {MARKER} has format {other}, {FORMAT} is known here")),
+            other => Err(format!("its {MARKER} has format {other}, this version knows {FORMAT}")),
         }
     }
 
@@ -44,7 +44,7 @@ impl Marker {
     /// The marker has no UUID. The text is the reason.
     pub(super) fn sr(&self) -> Result<SrId, String> {
         let parsed = self.sr.parse().map(SrId);
-        parsed.map_err(|error: BadUuid| format!("its {MARKER} cannot be understood: {error}"))
+        parsed.map_err(|error: BadUuid| format!("its {MARKER} cannot be parsed: {error}"))
     }
 
     /// Checks that the marker is that of `sr`.
@@ -54,7 +54,7 @@ impl Marker {
     pub(super) fn check(&self, sr: SrId) -> Result<(), String> {
         match self.sr == sr.to_string() {
             true => Ok(()),
-            false => Err(format!("is that of storage repository {}, not of {sr}", self.sr)),
+            false => Err(format!("belongs to storage repository {}, not to {sr}", self.sr)),
         }
     }
 }

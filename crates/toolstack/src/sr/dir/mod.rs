@@ -75,7 +75,7 @@ impl DirDriver {
         // Places whose calls have ended need no worker any more.
         others.retain(|_, worker| worker.is_busy());
         if others.len() >= MAX_OTHERS {
-            let why = format!("{MAX_OTHERS} places that are not attached do not answer");
+            let why = format!("the storage at {MAX_OTHERS} unattached places does not answer");
             return Err(SrError::Worker(why));
         }
         let worker = Worker::new(&self.host);

@@ -137,7 +137,7 @@ fn a_directory_that_is_not_the_right_one_is_not_used() {
     vanished(&dir.path().join(".ringway-sr"));
     std::fs::write(dir.path().join(".ringway-sr"), "?").unwrap();
     let error = SrDirectory::open(dir.path(), ours).unwrap_err();
-    assert!(refuses(&error, LOCATION, "cannot be understood"), "{error}");
+    assert!(refuses(&error, LOCATION, "cannot be parsed"), "{error}");
     std::fs::write(bare.path().join(name(vdi(1))), "somebody's").unwrap();
     let error = SrDirectory::create(bare.path(), ours).unwrap_err();
     assert!(refuses(&error, LOCATION, "empty directory"), "{error}");

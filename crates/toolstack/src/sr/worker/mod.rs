@@ -168,8 +168,8 @@ impl Shared {
         let place = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned().ok();
         let (Some(_of_sr), Some(_of_host)) = (place(&self.left), place(&self.host.left)) else {
             tracing::error!(
-                "{MAX_LEFT_EACH} workers of a storage, or {MAX_LEFT} of all, hang: no more are left \
-                 behind until one of them ends; look for storage that does not answer"
+                "{MAX_LEFT_EACH} workers of a storage, or {MAX_LEFT} of all, hang: no more are \
+                 abandoned until one of them ends; check for storage that does not answer"
             );
             return;
         };

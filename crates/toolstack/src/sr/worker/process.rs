@@ -95,7 +95,7 @@ impl Process {
             let line = line(&call)?;
             // The channel has room for the most parallel calls.
             if self.lines.try_send(line).is_err() {
-                return Err(SrError::Worker("it takes no more calls".into()));
+                return Err(SrError::Worker("it accepts no more calls".into()));
             }
             calls.open.insert(call.id, say);
             hear
@@ -161,7 +161,7 @@ impl Attended {
                             process.answered(answer);
                         }
                     }
-                    Ok(Err(error)) => break format!("its answer is none: {error}"),
+                    Ok(Err(error)) => break format!("its answer is invalid: {error}"),
                     Err(error) => break error.to_string(),
                 },
                 Ok(given) = &mut self.left, if place.is_none() => {
@@ -199,7 +199,8 @@ async fn write(mut writer: OwnedWriteHalf, mut lines: mpsc::Receiver<Vec<u8>>) {
 
 fn line(call: &Call) -> Result<Vec<u8>, SrError> {
     let line = serde_json::to_vec(call);
-    let mut line = line.map_err(|error| SrError::Worker(format!("cannot be told: {error}")))?;
+    let mut line =
+        line.map_err(|error| SrError::Worker(format!("cannot encode a call: {error}")))?;
     line.push(b'\n');
     Ok(line)
 }

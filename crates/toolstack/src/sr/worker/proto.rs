@@ -68,15 +68,15 @@ pub(crate) enum SrRequest {
 impl fmt::Display for SrRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Create => write!(f, "that it was made"),
-            Self::Destroy => write!(f, "that it was removed"),
-            Self::Probe => write!(f, "which storage it is"),
-            Self::Attach => write!(f, "whether it is there"),
-            Self::Scan => write!(f, "what is in it"),
-            Self::CreateVolume { vdi, .. } => write!(f, "that volume {vdi} was made"),
-            Self::DestroyVolume { vdi } => write!(f, "that volume {vdi} was removed"),
-            Self::ResizeVolume { vdi, .. } => write!(f, "that volume {vdi} has grown"),
-            Self::FindVolume { vdi } => write!(f, "whether volume {vdi} is there"),
+            Self::Create => write!(f, "create"),
+            Self::Destroy => write!(f, "destroy"),
+            Self::Probe => write!(f, "probe"),
+            Self::Attach => write!(f, "attach"),
+            Self::Scan => write!(f, "scan"),
+            Self::CreateVolume { vdi, .. } => write!(f, "create volume {vdi}"),
+            Self::DestroyVolume { vdi } => write!(f, "destroy volume {vdi}"),
+            Self::ResizeVolume { vdi, .. } => write!(f, "resize volume {vdi}"),
+            Self::FindVolume { vdi } => write!(f, "find volume {vdi}"),
         }
     }
 }
@@ -181,7 +181,7 @@ impl SrResponse {
     }
 
     fn unexpected(self) -> SrError {
-        SrError::Worker(format!("its answer is to something else: {self:?}"))
+        SrError::Worker(format!("its answer does not match the call: {self:?}"))
     }
 }
 

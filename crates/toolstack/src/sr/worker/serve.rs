@@ -23,7 +23,7 @@ pub fn serve() -> ExitCode {
     match stream.and_then(serve_on) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("the daemon cannot be heard: {error}");
+            eprintln!("cannot read calls from the daemon: {error}");
             ExitCode::FAILURE
         }
     }
@@ -43,7 +43,7 @@ fn serve_on(stream: UnixStream) -> io::Result<()> {
         let twin = Arc::clone(&answers);
         let work = move || answer(&twin, id, carry_out(&call));
         if let Err(error) = std::thread::Builder::new().spawn(work) {
-            let why = format!("it can have no more threads: {error}");
+            let why = format!("it cannot start a thread: {error}");
             answer(&answers, id, Err(SrError::Worker(why)));
         }
     }

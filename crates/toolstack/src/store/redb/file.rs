@@ -73,7 +73,7 @@ pub(super) fn wait_lock_released(path: &Path) {
     if !taken || holder(path).0.is_some() {
         return;
     }
-    tracing::info!("waits for {}, which a process that is gone still has open", path.display());
+    tracing::info!("waiting for {}, which an ended process still has open", path.display());
     let (told, free) = mpsc::channel();
     let waits = thread::Builder::new().name("state lock".to_owned()).spawn(move || {
         let _ = flock(&file, FlockOperation::LockExclusive);

@@ -46,7 +46,7 @@ impl SpaceReserve {
             Ok(()) => self.kept = true,
             Err(error) => {
                 let _ = fs::remove_file(&self.path);
-                tracing::debug!("no room is kept in {}: {error}", self.path.display());
+                tracing::debug!("cannot reserve space in {}: {error}", self.path.display());
             }
         }
     }
@@ -64,7 +64,7 @@ impl SpaceReserve {
         }
         let given = fs::remove_file(&self.path).is_ok();
         if given {
-            tracing::warn!("the disk is full: the room kept in {} is used", self.path.display());
+            tracing::warn!("the disk is full: using the space reserved in {}", self.path.display());
         }
         given
     }

@@ -117,7 +117,7 @@ pub(super) fn rows(
         rows.push((parse(key.value())?, value));
     }
     if rows.len() as u64 != head.rows || digest != head.digest {
-        return Err(StateFileError::Wrong("its rows are not those that were written".to_owned()));
+        return Err(StateFileError::Wrong("its rows do not match count and digest".to_owned()));
     }
     Ok(rows)
 }

@@ -120,7 +120,7 @@ fn what_is_others_is_not_touched() {
         for name in ["mine", "too"] {
             for _ in 0..2 {
                 let error = world.create(name, true, true, None).unwrap_err().to_string();
-                assert!(error.contains("somebody else"), "{error}");
+                assert!(error.contains("another program"), "{error}");
                 assert!(!world.destroy(name, true).unwrap());
             }
         }

@@ -106,7 +106,7 @@ async fn one_that_is_none_is_told() {
     for (helper_command, why) in [
         (program("false", &[]), "exit status: 1"),
         (program("sh", &["-c", "echo alas >&2; exit 3"]), "alas"),
-        (program("sh", &["-c", "read call; echo '[]' >&0; exec sleep 1000"]), "its answer is none"),
+        (program("sh", &["-c", "read call; echo '[]' >&0; exec sleep 1000"]), "answer is invalid"),
         (program("sh", &["-c", "read call; echo 'hello' >&0; exec sleep 1000"]), "not JSON"),
         (program("sh", &["-c", "read call; exec >&0 yes x | tr -d '\\n'"]), "Worker"),
     ] {

@@ -244,7 +244,7 @@ async fn a_guest_whose_emulator_is_slow_is_asked() {
         guest_request::once(&fake.domain, GuestRequest::Shutdown),
         talk.answer("prelaunch", "query-status")
     );
-    assert!(asked.unwrap_err().to_string().contains("has not begun to run"));
+    assert!(asked.unwrap_err().to_string().contains("has not started to run"));
 }
 
 #[test]
