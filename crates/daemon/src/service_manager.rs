@@ -2,13 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use service_manager::NotifySocket;
 
 /// Client of the service manager. Empty if there is none.
 #[derive(Debug, Default)]
-pub struct ServiceManager(Option<(UnixDatagram, SocketAddr)>);
+pub struct ServiceManager(Option<NotifySocket>);
 
 impl ServiceManager {
     /// Connects to the socket in `NOTIFY_SOCKET`. Without a name there is no service manager.
@@ -16,15 +15,7 @@ impl ServiceManager {
     /// # Errors
     /// The name is not a valid socket address.
     pub fn at(name: Option<&OsStr>) -> io::Result<Self> {
-        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(Self(None)) };
-        let address = match name.as_bytes().strip_prefix(b"@") {
-            Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
-            None => SocketAddr::from_pathname(name)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        // A service manager that does not read must not block the daemon.
-        socket.set_nonblocking(true)?;
-        Ok(Self(Some((socket, address))))
+        Ok(Self(NotifySocket::at(name)?))
     }
 
     /// Reports that the daemon serves.
@@ -38,8 +29,8 @@ impl ServiceManager {
     }
 
     fn tell(&self, what: &str) {
-        if let Some((socket, manager)) = &self.0
-            && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
+        if let Some(socket) = &self.0
+            && let Err(error) = socket.notify(what)
         {
             tracing::warn!("cannot notify the service manager of {what}: {error}");
         }
@@ -48,6 +39,8 @@ impl ServiceManager {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
 
     #[test]

@@ -17,17 +17,13 @@ pub struct Uuid([u8; 16]);
 #[error("`{0}` is no UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12 are expected")]
 pub struct BadUuid(pub String);
 
-/// Indexes of the bytes that follow a dash.
-const DASHES: [usize; 4] = [4, 6, 8, 10];
 /// Number of characters in its text.
-const CHARS: usize = 36;
+const CHARS: usize = uuid::fmt::Hyphenated::LENGTH;
 
 impl Uuid {
     /// Creates a random UUID (version 4) from random bytes.
-    pub fn from_random(mut bytes: [u8; 16]) -> Self {
-        bytes[6] = (bytes[6] & 0x0f) | 0x40;
-        bytes[8] = (bytes[8] & 0x3f) | 0x80;
-        Self(bytes)
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
     }
 
     /// Returns the bytes.
@@ -38,11 +34,7 @@ impl Uuid {
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, byte) in self.0.iter().enumerate() {
-            let dash = if DASHES.contains(&at) { "-" } else { "" };
-            write!(f, "{dash}{byte:02x}")?;
-        }
-        Ok(())
+        uuid::Uuid::from_bytes(self.0).hyphenated().fmt(f)
     }
 }
 
@@ -50,23 +42,10 @@ impl FromStr for Uuid {
     type Err = BadUuid;
 
     fn from_str(text: &str) -> Result<Self, BadUuid> {
-        let bad = || BadUuid(text.chars().take(2 * CHARS).collect());
-        if text.len() != CHARS {
-            return Err(bad());
-        }
-        let mut bytes = [0; 16];
-        let mut rest = text.as_bytes();
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            if DASHES.contains(&at) {
-                rest = rest.strip_prefix(b"-").ok_or_else(bad)?;
-            }
-            let (digits, after) = rest.split_at_checked(2).ok_or_else(bad)?;
-            let [high, low] = *digits else { return Err(bad()) };
-            let digit = |one: u8| char::from(one).to_digit(16).and_then(|d| u8::try_from(d).ok());
-            *byte = digit(high).zip(digit(low)).map(|(h, l)| h << 4 | l).ok_or_else(bad)?;
-            rest = after;
-        }
-        Ok(Self(bytes))
+        // The library also reads other forms, with other lengths.
+        let parsed = uuid::Uuid::try_parse(text).ok().filter(|_| text.len() == CHARS);
+        let uuid = parsed.ok_or_else(|| BadUuid(text.chars().take(2 * CHARS).collect()))?;
+        Ok(Self(uuid.into_bytes()))
     }
 }
 

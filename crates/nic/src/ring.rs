@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use error_causes::error_chain;
 use memory::Table;
 use net::header::HEADER_BYTES;
 use net::port::PortId;
@@ -156,16 +157,10 @@ impl InOrderRing {
     #[cold]
     fn broken(&mut self, error: &RingError) {
         let (port, queue) = (self.port.0, self.index);
-        let mut text = error.to_string();
-        let mut next = std::error::Error::source(error);
-        while let Some(cause) = next {
-            text = format!("{text}: {cause}");
-            next = cause.source();
-        }
         tracing::error!(
             port,
             queue,
-            error = text,
+            error = error_chain(error),
             "the guest's driver broke the ring; it must reset the device"
         );
         self.untold = true;

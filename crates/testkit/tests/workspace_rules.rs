@@ -8,22 +8,25 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 21] = [
+    ("error-causes", &[]),
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
     ("disk", &["memory", "reactor"]),
-    ("blk", &["memory", "virtq", "disk", "reactor"]),
+    ("blk", &["error-causes", "memory", "virtq", "disk", "reactor"]),
     ("net", &[]),
     ("tap", &["memory", "net", "reactor"]),
-    ("nic", &["memory", "virtq", "net", "reactor"]),
+    ("nic", &["error-causes", "memory", "virtq", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
-    ("vhost-user", &["memory", "virtq"]),
+    ("vhost-user", &["error-causes", "memory", "virtq"]),
     ("model", &[]),
     ("sched", &[]),
+    ("service-manager", &[]),
     (
         "iod",
         &[
+            "error-causes",
             "memory",
             "virtq",
             "vhost-user",
@@ -35,12 +38,13 @@ const LAYERS: [(&str, &[&str]); 19] = [
             "nic",
             "nbd",
             "model",
+            "service-manager",
         ],
     ),
     ("xenapi", &["model"]),
-    ("toolstack", &["model", "sched"]),
-    ("daemon", &["model", "toolstack", "xenapi"]),
-    ("cli", &["model", "toolstack", "xenapi"]),
+    ("toolstack", &["error-causes", "model", "sched"]),
+    ("daemon", &["error-causes", "model", "service-manager", "toolstack", "xenapi"]),
+    ("cli", &["error-causes", "model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
     ("lab", &["model", "testkit", "xenapi", "net", "tap"]),
 ];

@@ -1,5 +1,7 @@
 //! Log messages about refused requests.
 
+use error_causes::causes;
+
 use crate::error::Refusal;
 
 /// Logs only the first refusal of a session as a warning. A front-end controls how many messages
@@ -22,10 +24,4 @@ impl RefusalLog {
             tracing::warn!(cause, "{what} refused: {refusal}; {more}");
         }
     }
-}
-
-/// Joins the sources of an error, down to its root.
-fn causes(error: &dyn std::error::Error) -> Option<String> {
-    let chain = std::iter::successors(error.source(), |cause| cause.source());
-    chain.map(ToString::to_string).reduce(|outer, inner| format!("{outer}: {inner}"))
 }

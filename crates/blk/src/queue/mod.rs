@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 
 use disk::{Channel, Completion, Request};
+use error_causes::error_chain;
 use memory::Table;
 use reactor::{Context, OwnerId, PeerNotifier, PollControl, PollOutcome, Poller, WaitTarget};
 use virtq::{Chain, Queue, QueueStart, RingError};
@@ -163,7 +164,7 @@ impl BlkQueue {
         tracing::error!(
             disk,
             queue,
-            error = %chain_of(error),
+            error = %error_chain(error),
             "the guest's driver broke the ring; it must reset the device"
         );
         if let Some(err) = &self.err {
@@ -183,18 +184,6 @@ impl BlkQueue {
             (self.fault)("the front-end truncated its memory while it was in use");
         }
     }
-}
-
-/// Returns the text of an error with its causes.
-fn chain_of(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 impl Poller for BlkQueue {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use error_causes::error_chain;
 use xenapi::ApiError;
 use xenapi::client::ClientError;
 use xenapi::error_text::explain;
@@ -78,7 +79,7 @@ impl XeError {
             Self::Typed(what) => format!("{what}\n{SEE_HELP}"),
             Self::NotAdmitted => format!("Authentication failed\n{SEE_HELP}"),
             Self::Refused(why) => format!("Error: {why}\n"),
-            Self::Server(error) => format!("Error: {}\n", chain(error)),
+            Self::Server(error) => format!("Error: {}\n", error_chain(error)),
             Self::Explained(text) => text.clone(),
             Self::Several(all) => all.iter().map(failed).collect(),
         }
@@ -92,17 +93,6 @@ impl XeError {
 
 fn failed((uuid, why): &(String, String)) -> String {
     format!("operation failed on {uuid}: {}\n", why.trim_end())
-}
-
-/// Returns the text of an error with its causes.
-fn chain(error: &ClientError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(because) = cause {
-        text = format!("{text}: {because}");
-        cause = because.source();
-    }
-    text
 }
 
 /// Returns a sentence on the error, and a line for each of its parameters.

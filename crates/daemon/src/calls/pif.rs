@@ -3,6 +3,7 @@
 
 mod record;
 
+use error_causes::error_chain;
 use toolstack::net::{HostNic, NetError};
 use xenapi::table::{network, pif};
 use xenapi::{ApiError, Value, codes};
@@ -11,7 +12,6 @@ use crate::app::AppState;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Args, CallResult, Ctx, Handler};
-use crate::errors::sentence;
 use crate::records::fields::{flag, int, reference, text, uuid};
 use record::{found, known, make};
 
@@ -185,8 +185,8 @@ fn failed(why: &NetError) -> ApiError {
     match why {
         NetError::NotThere(_) => codes::pif_device_not_found(),
         NetError::Refused { .. } | NetError::Reached { .. } => {
-            codes::operation_not_allowed(sentence(why))
+            codes::operation_not_allowed(error_chain(why))
         }
-        NetError::Late(_) => codes::internal(sentence(why)),
+        NetError::Late(_) => codes::internal(error_chain(why)),
     }
 }

@@ -8,8 +8,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
-
+use error_causes::error_chain;
 use model::refusal::{Feature, Refusal, states};
 use toolstack::machines::OpError;
 use toolstack::sr::SrError;
@@ -96,7 +95,7 @@ impl About {
 
 /// Converts an SR error to an API error. `vdi` is the affected VDI, if there is one.
 pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError {
-    let backend = |status: &str| codes::sr_backend_failure(status, "", sentence(error));
+    let backend = |status: &str| codes::sr_backend_failure(status, "", error_chain(error));
     match error {
         SrError::Late { .. } => backend("TIMEOUT"),
         SrError::Config { .. } => backend("CONFIG"),
@@ -111,16 +110,4 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
         SrError::Os { .. } => backend("OS"),
         SrError::Worker(_) => backend("WORKER"),
     }
-}
-
-/// Returns the text of an error with all of its causes.
-pub fn sentence(error: &dyn Error) -> String {
-    let mut sentence = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        sentence.push_str(": ");
-        sentence.push_str(&error.to_string());
-        cause = error.source();
-    }
-    sentence
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use error_causes::error_chain;
 use model::plan::StepAction;
 use toolstack::hv::HvError;
 use toolstack::machines::StepError;
@@ -11,7 +12,7 @@ use toolstack::sr::SrError;
 use xenapi::table::{vbd, vif};
 use xenapi::{ApiError, NULL_REF, codes};
 
-use super::{About, sentence, storage_failed};
+use super::{About, storage_failed};
 use crate::db::{Ref, View};
 
 /// Name of the program that runs guests.
@@ -84,15 +85,15 @@ pub(super) fn failed(
         StepError::Sr(error) => storage(view, &on, error, about),
         StepError::Io(DatapathError::Late { deadline, .. }) => late(&on, *deadline, error, about),
         // A VIF step involves no storage, so it must not report a storage error.
-        StepError::Io(error) if on.is_interface() => codes::internal(sentence(error)),
-        StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", sentence(error)),
+        StepError::Io(error) if on.is_interface() => codes::internal(error_chain(error)),
+        StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", error_chain(error)),
         StepError::Hv(HvError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Hv(error) => hypervisor(&on, error, about),
         StepError::Net(NetError::Late(_)) => late(&on, Duration::ZERO, error, about),
         StepError::Memory { needed, available } => {
             codes::not_enough_memory(needed.to_string(), available.to_string())
         }
-        StepError::Net(_) | StepError::NoDriver(_) => codes::internal(sentence(error)),
+        StepError::Net(_) | StepError::NoDriver(_) => codes::internal(error_chain(error)),
     }
 }
 
@@ -102,8 +103,8 @@ fn late(on: &On, after: Duration, error: &StepError, about: &About) -> ApiError 
         On::Coming(class, device) => codes::device_attach_timeout(*class, device.as_str()),
         On::Going(class, device) => codes::device_detach_timeout(*class, device.as_str()),
         On::Guest => codes::vm_shutdown_timeout(about.vm.as_str(), after.as_secs().to_string()),
-        On::Domain => codes::emulator_failed(about.vm.as_str(), EMULATOR, sentence(error)),
-        On::Other => codes::internal(sentence(error)),
+        On::Domain => codes::emulator_failed(about.vm.as_str(), EMULATOR, error_chain(error)),
+        On::Other => codes::internal(error_chain(error)),
     }
 }
 
@@ -124,11 +125,11 @@ fn hypervisor(on: &On, error: &HvError, about: &About) -> ApiError {
     match (error, on) {
         (HvError::Boot { why }, _) => codes::bootloader_failed(vm, why.as_str()),
         (HvError::Start { .. }, _) | (_, On::Domain) => {
-            codes::emulator_failed(vm, EMULATOR, sentence(error))
+            codes::emulator_failed(vm, EMULATOR, error_chain(error))
         }
         (HvError::Refused { .. }, On::Going(class, device)) => {
-            codes::device_detach_rejected(*class, device.as_str(), sentence(error))
+            codes::device_detach_rejected(*class, device.as_str(), error_chain(error))
         }
-        _ => codes::internal(sentence(error)),
+        _ => codes::internal(error_chain(error)),
     }
 }

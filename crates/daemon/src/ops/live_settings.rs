@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use error_causes::error_chain;
 use model::vm::PowerState;
 use toolstack::boxed_future::BoxFuture;
 use toolstack::machines::AppliedSettings;
@@ -16,7 +17,6 @@ use xenapi::{ApiError, Value};
 
 use crate::app::AppState;
 use crate::db::{Ref, View};
-use crate::errors::sentence;
 use crate::records::fields::{flag, reference, uuid};
 use crate::records::machine_config::power;
 
@@ -72,8 +72,10 @@ pub(crate) async fn apply<S>(
     };
     let failure = failure.map(|error| match error {
         // After a timeout, the datapath may still apply the settings.
-        DatapathError::Late { .. } => format!("setting may not be in force: {}", sentence(&error)),
-        _ => format!("setting not in force: {}", sentence(&error)),
+        DatapathError::Late { .. } => {
+            format!("setting may not be in force: {}", error_chain(&error))
+        }
+        _ => format!("setting not in force: {}", error_chain(&error)),
     });
     note(app, device, kind.status, failure.as_deref());
     *told = Some(AppliedSettings { at, failure: failure.clone() });

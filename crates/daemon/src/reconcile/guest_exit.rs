@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use error_causes::error_chain;
 use model::id::{Domid, VmId};
 use model::plan::MachineOp;
 use model::refusal::Refusal;
@@ -16,7 +17,6 @@ use xenapi::{ApiError, Date, Value};
 use super::pending_ops::start;
 use crate::app::AppState;
 use crate::db::{Db, Ref, Tx};
-use crate::errors::sentence;
 use crate::ops::current_ops::CurrentOp;
 use crate::ops::message::{MessageDraft, create_message, write};
 use crate::ops::pending_op::{self, PendingOpIntent};
@@ -79,7 +79,7 @@ fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
         OpError::Refused(why) if is_dealt_with(why) => {
             tracing::debug!(vm = %it.vm, ?why, "another operation handles this guest exit");
         }
-        error => tell(app, it, "VM_END_FAILED", &sentence(error)),
+        error => tell(app, it, "VM_END_FAILED", &error_chain(error)),
     }
 }
 
@@ -161,7 +161,7 @@ async fn restart(app: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
     sleep(delay).await;
     match start(app, &it.machine, by).await {
         Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
-        Err(error) => tell(app, it, "VM_RESTART_FAILED", &sentence(&error)),
+        Err(error) => tell(app, it, "VM_RESTART_FAILED", &error_chain(&error)),
     }
 }
 

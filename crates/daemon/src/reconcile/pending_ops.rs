@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use error_causes::error_chain;
 use model::id::{Domid, VmId};
 use model::plan::{DomainState, MachineOp, RunState};
 use model::vm::{PowerState, VmOp};
@@ -16,7 +17,6 @@ use super::settle;
 use crate::app::AppState;
 use crate::calls::vm_lifecycle;
 use crate::db::{Object, Ref, View};
-use crate::errors::sentence;
 use crate::ops::message::{MessageDraft, create_message};
 use crate::ops::pending_op::{self, PendingOp, PendingOpIntent, TRIES, reboots};
 use crate::ops::run::{OpCaller, VmOpRequest, run_vm_op};
@@ -37,7 +37,7 @@ pub(super) async fn go_on(app: &AppState, vm: VmId, machine: &Ref, pending_op: &
         Some(op) if pending_op.tries < TRIES => match begin(app, machine, op, pending_op).await {
             // A hard shutdown has superseded it.
             Ok(()) | Err(OpError::Cancelled) => {}
-            Err(error) => tell(app, machine, name(pending_op.op), &sentence(&error)),
+            Err(error) => tell(app, machine, name(pending_op.op), &error_chain(&error)),
         },
         Some(_) => tell(app, machine, name(pending_op.op), &given_up(pending_op)),
         None => {}
@@ -133,7 +133,7 @@ pub(super) fn begin_starts(app: &Arc<AppState>, machines: Vec<(Ref, PendingOp)>,
                 tell(&app, &machine, name, &given_up(&pending_op));
                 let _ = app.db.write_observed(|tx| pending_op::over(tx, &machine, &pending_op.by));
             } else if let Err(error) = start(&app, &machine, &pending_op.by).await {
-                tell(&app, &machine, name, &sentence(&error));
+                tell(&app, &machine, name, &error_chain(&error));
             }
         });
     }

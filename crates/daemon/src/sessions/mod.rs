@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use error_causes::error_chain;
 use xenapi::table::{Role, host, session};
 use xenapi::{ApiError, Value, codes};
 
@@ -199,7 +200,7 @@ impl Sessions {
                     codes::authorization_failed(name, "the user has no role here, or has expired")
                 }
                 Err(error) => {
-                    tracing::error!("logins fail: {}", chain(&error));
+                    tracing::error!("logins fail: {}", error_chain(&error));
                     let why = "passwords cannot be read: the server's log says why";
                     codes::authentication_failed(name, why)
                 }
@@ -288,10 +289,4 @@ fn forget(db: &Db, ended: impl IntoIterator<Item = Ref>) {
     if let Err(error) = forgotten {
         tracing::warn!("cannot remove the records of ended sessions: {error}");
     }
-}
-
-/// Formats an error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

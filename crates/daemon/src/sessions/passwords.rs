@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use error_causes::error_chain;
 use xenapi::{ApiError, codes};
 
-use super::{Session, Sessions, chain, forget};
+use super::{Session, Sessions, forget};
 use crate::app::AppState;
 use crate::auth::passwords::CredentialStamp;
 use crate::auth::watch::FileWatch;
@@ -57,7 +58,7 @@ impl Sessions {
             }
             Ok(None) => false,
             Err(error) => {
-                tracing::error!("logins fail: {}", chain(&error));
+                tracing::error!("logins fail: {}", error_chain(&error));
                 false
             }
         }
@@ -82,7 +83,7 @@ impl Sessions {
         self.users.change_root(new).await.map_err(|password_rejected| match password_rejected {
             PasswordRejected::Rejected(why) => codes::change_password_rejected(why),
             PasswordRejected::Failed(error) => {
-                tracing::error!("cannot change root's password: {}", chain(&error));
+                tracing::error!("cannot change root's password: {}", error_chain(&error));
                 codes::change_password_rejected("cannot write the file: see the server's log")
             }
         })?;

@@ -3,34 +3,24 @@
 //! It consists of a few datagrams and environment variables. Without a service manager nothing
 //! happens.
 
-use std::ffi::OsString;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use service_manager::{NOTIFY_SOCKET, NotifySocket};
 
 use crate::inherited_fds::adopt;
 
 /// Number of the first passed descriptor.
 const LISTEN_FDS_START: i32 = 3;
 /// Environment variables that child processes must not inherit.
-pub(super) const FOR_US: [&str; 6] = [
-    "NOTIFY_SOCKET",
-    "WATCHDOG_USEC",
-    "WATCHDOG_PID",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "LISTEN_FDNAMES",
-];
+pub(super) const FOR_US: [&str; 6] =
+    [NOTIFY_SOCKET, "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
 /// Client of the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    socket: Option<(UnixDatagram, SocketAddr)>,
+    socket: Option<NotifySocket>,
     watchdog: Option<Watchdog>,
     ready: bool,
     stopping: bool,
@@ -64,10 +54,8 @@ impl ServiceManager {
     /// # Errors
     /// The environment names an invalid socket.
     pub fn from_environment() -> anyhow::Result<Self> {
-        let get = |name: &str| std::env::var_os(name);
-        let socket = get("NOTIFY_SOCKET").filter(|name| !name.is_empty());
-        let socket = socket.map(|name| connect(&name)).transpose().context("NOTIFY_SOCKET")?;
-        let number = |name: &str| get(name)?.to_str()?.parse::<u64>().ok();
+        let socket = NotifySocket::from_environment().context(NOTIFY_SOCKET)?;
+        let number = |name: &str| std::env::var_os(name)?.to_str()?.parse::<u64>().ok();
         let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let limit = number("WATCHDOG_USEC").filter(|usec| ours && socket.is_some() && *usec > 0);
         let watchdog = limit.map(|usec| Watchdog::new(Duration::from_micros(usec), Instant::now()));
@@ -121,23 +109,12 @@ impl ServiceManager {
     }
 
     fn tell(&self, what: &str) {
-        if let Some((socket, manager)) = &self.socket
-            && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket.notify(what)
         {
             tracing::warn!("cannot send {what} to the service manager: {error}");
         }
     }
-}
-
-fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
-    let address = match name.as_bytes().strip_prefix(b"@") {
-        Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
-        None => SocketAddr::from_pathname(name)?,
-    };
-    let socket = UnixDatagram::unbound()?;
-    // A service manager that does not read must not block the keeper.
-    socket.set_nonblocking(true)?;
-    Ok((socket, address))
 }
 
 impl Watchdog {

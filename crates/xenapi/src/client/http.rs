@@ -132,24 +132,41 @@ enum Length {
 
 fn read_head(from: &mut impl BufRead) -> Result<Head, HttpError> {
     let mut left = HEAD_BYTES_MAX;
-    let first = line(from, &mut left)?;
-    let (version, rest) = first.split_once(' ').ok_or(HttpError::Malformed("no status"))?;
-    let modern = match version {
-        "HTTP/1.1" => true,
-        "HTTP/1.0" => false,
-        _ => return Err(HttpError::Malformed("no HTTP/1")),
-    };
-    let status = rest.get(..3).and_then(|digits| digits.parse().ok());
-    let status = status.ok_or(HttpError::Malformed("the status is no number"))?;
-    let mut head = Head { status, length: Length::Open, keep: modern };
+    let mut text = line(from, &mut left)?;
+    // `httparse` would skip an empty line.
+    if !text.contains(' ') {
+        return Err(HttpError::Malformed("no status"));
+    }
+    let mut lines = 1;
+    // Each line is parsed when it arrives: a server that speaks no HTTP may send no second one.
     loop {
-        let field = line(from, &mut left)?;
-        if field.is_empty() {
-            break;
+        text.push_str("\r\n");
+        let mut headers = vec![httparse::EMPTY_HEADER; lines];
+        let mut response = httparse::Response::new(&mut headers);
+        if response.parse(text.as_bytes()).map_err(malformed)?.is_complete() {
+            return head(&response);
         }
-        let (name, value) =
-            field.split_once(':').ok_or(HttpError::Malformed("a header has no name"))?;
-        apply(&mut head, &name.to_ascii_lowercase(), value.trim())?;
+        text.push_str(&line(from, &mut left)?);
+        lines += 1;
+    }
+}
+
+fn malformed(error: httparse::Error) -> HttpError {
+    HttpError::Malformed(match error {
+        httparse::Error::Version => "no HTTP/1",
+        httparse::Error::Status => "the status is no number",
+        httparse::Error::HeaderName => "a header has no name",
+        _ => "the head has an invalid character",
+    })
+}
+
+fn head(response: &httparse::Response<'_, '_>) -> Result<Head, HttpError> {
+    let status = response.code.ok_or(HttpError::Malformed("no status"))?;
+    let mut head = Head { status, length: Length::Open, keep: response.version == Some(1) };
+    for header in response.headers.iter() {
+        // `line` has refused all that is not UTF-8.
+        let value = String::from_utf8_lossy(header.value);
+        apply(&mut head, &header.name.to_ascii_lowercase(), value.trim())?;
     }
     if head.length == Length::Open {
         head.keep = false;

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use error_causes::error_chain;
 use model::rpc::code;
 use serde_json::Value;
 use tokio::io::unix::AsyncFd;
@@ -51,7 +52,7 @@ impl<T: ServedDevice> Supervisor<T> {
             // There is nothing to serve. The next attach starts another process.
             Ok(false) => *self.watching() = WatchedProcess::None,
             Err(error) => {
-                tracing::error!(of = %self.owner, "cannot replace ringway-io: {}", chain(&error));
+                tracing::error!(of = %self.owner, "cannot replace ringway-io: {}", error_chain(&error));
                 return false;
             }
         }
@@ -90,7 +91,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let Some(Ok(calls)) = spec.map(|spec| spec.calls()) else { return true };
         for call in calls {
             if let Err(error) = self.tell_again(call).await {
-                let why = chain(&error);
+                let why = error_chain(&error);
                 tracing::error!(of = %self.owner, id, "device refused, guest I/O is blocked: {why}");
                 return false;
             }
@@ -132,7 +133,7 @@ impl<T: ServedDevice> Supervisor<T> {
         match self.ask().await {
             Ok(stats) => self.attach_missing(&T::served(&stats)).await,
             Err(error) => {
-                tracing::warn!(of = %self.owner, "cannot list served devices: {}", chain(&error));
+                tracing::warn!(of = %self.owner, "cannot list served devices: {}", error_chain(&error));
                 false
             }
         }
@@ -164,15 +165,4 @@ async fn retry_attaches<T: ServedDevice>(supervisor: Weak<Supervisor<T>>) {
             return;
         }
     }
-}
-
-/// Formats an error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }

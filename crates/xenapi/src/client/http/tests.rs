@@ -47,6 +47,8 @@ fn what_is_no_answer() {
         ("hello\r\n", "no status"),
         ("HTTP/1.1 abc\r\n\r\n", "the status is no number"),
         ("HTTP/1.1 200 OK\r\nno name\r\n\r\n", "a header has no name"),
+        ("HTTP/1.1 200 OK\r\na name: b\r\n\r\n", "a header has no name"),
+        ("HTTP/1.1 200 OK\r\nA: \u{1}\r\n\r\n", "the head has an invalid character"),
         ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "the length is no number"),
         ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", "two lengths"),
         (
