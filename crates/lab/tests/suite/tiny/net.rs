@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lab::experiment::{Experiment, Options};
+use lab::experiment::{Experiment, Options, Sample};
 use lab::net::aggregate::NetAggregate;
 use lab::net::balance::NetBalance;
 use lab::net::latency::NetLatency;
@@ -106,9 +106,10 @@ fn guests_stream_through_every_switch() {
     assert_eq!(names, [&ours[..], &peers.map(str::to_owned)].concat());
     let pairs = results.compared.iter().find(|compared| compared.ours == ours[3]).unwrap();
     assert!(pairs.metric == "all_over_one" && pairs.ratio.median > 0.0, "{pairs:?}");
-    for told in ["gbit_per_busy_s", "other_cpus"] {
-        assert_eq!(systems(&results, told), names);
-    }
+    assert_eq!(systems(&results, "gbit_per_busy_s"), names);
+    // On a quiet host other work is 0.
+    let other_work = |sample: &Sample| sample.contains_key("other_cpus");
+    assert!(results.cells[0].systems.iter().flat_map(|one| &one.samples).all(other_work));
     assert_eq!(results.compared.len(), 9);
 }
 
