@@ -58,7 +58,7 @@ fn frames_to_a_known_station_share_nothing() {
 fn frames_of_a_known_flow_are_not_parsed_to_find_their_queue() {
     let grown = is_steady("steered", 512);
     let name = |of: &str| grown.keys().find(|name| name.contains(of));
-    assert!(name("Memo::of").is_some() || !shows_all(&grown), "{grown:#?}");
+    assert!(name("FlowHashCache::of").is_some() || !shows_all(&grown), "{grown:#?}");
     for dear in ["Toeplitz::of", "Frame::net", "frame::ip::"] {
         assert_eq!(name(dear), None);
     }
@@ -100,7 +100,7 @@ fn frames_of_a_locked_port_share_nothing() {
 #[test]
 fn frames_to_a_guest_that_is_called_share_nothing() {
     let grown = is_steady("called", 512);
-    let calls = grown.iter().find(|(name, _)| name.contains("Context::ring"));
+    let calls = grown.iter().find(|(name, _)| name.contains("Context::notify"));
     // One for each batch; the load asserts that the guest was called.
     let is_called = calls.is_some_and(|(_, count)| *count >= 3 * 512 / 32);
     assert!(is_called || !shows_all(&grown), "{grown:#?}");

@@ -209,7 +209,7 @@ mod tests {
             (Value::text("user"), Type::Enum(&enums::VDI_TYPE), "User"),
             (Value::text("RW"), Type::Enum(&enums::VBD_MODE), "RW"),
             (words, Type::Set(&Type::Str), "start; clone"),
-            (Value::Map(pairs), PAIRS, "a: y; b: 2"),
+            (Value::Map(pairs), PAIRS, "a: x: y; b: 2"),
             (Value::Set(vec![]), Type::Set(&Type::Str), ""),
             (Value::text(NULL_REF), Type::Ref("VM"), NOTHING),
             (Value::text("OpaqueRef:x"), Type::Ref("VM"), NOT_THERE),

@@ -94,7 +94,7 @@ impl Device {
     /// Returns the error that another kind of device has the name.
     pub(super) fn taken(&self, wanted: &str) -> NetError {
         let what = format!("network device {}", self.name);
-        NetError::Refused { what, why: format!("it exists and is no {wanted}") }
+        NetError::Refused { what, why: format!("it exists and is not a {wanted}") }
     }
 }
 

@@ -77,7 +77,7 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     other.remove_bridge(bridge).await.unwrap();
     assert_eq!(shown(bridge, "mtu"), "1400");
     let taken = ours.create_bridge("lo", 1500).await.unwrap_err().to_string();
-    assert!(taken.contains("no bridge"), "{taken}");
+    assert!(taken.contains("not a bridge"), "{taken}");
     let taken = ours.create_tap(bridge, "lo", 1500).await.unwrap_err().to_string();
     assert!(taken.contains("not a TAP device"), "{taken}");
 

@@ -10,7 +10,7 @@ use toolstack::store::{Batch, Contents, Key, MemoryStore, RedbStore, Store, Stor
 /// Environment variable with the child's state file. The child is this program again.
 const STATE: &str = "RINGWAY_STORE_KILL_STATE";
 /// Name of the test that is the child.
-const CHILD: &str = "batches_are_stored_in_turn";
+const CHILD: &str = "store_kill::batches_are_stored_in_turn";
 /// Number of rows that batches choose from, so that each batch changes rows of earlier ones.
 const ROWS: u64 = 97;
 /// Most batches that a child stores before it is killed.

@@ -130,7 +130,7 @@ mod tests {
         let expected = [
             GuestEvent::News(Progress::Console("ringway-guest: ready".into())),
             GuestEvent::News(Progress::Strike),
-            GuestEvent::News(Progress::Step("guest: write".into())),
+            GuestEvent::News(Progress::Step("guest: late: write".into())),
             GuestEvent::Plug,
             GuestEvent::News(Progress::Done),
         ];

@@ -159,7 +159,7 @@ async fn what_a_connection_has_ends_with_it() {
     let room = room();
     let mut stream = room.connect().await;
     let (_, body) = ask(&mut stream, "/jsonrpc", &json("test.peer")).await;
-    assert!(body.contains("own: Some("), "{body}");
+    assert!(body.contains("connection_session: Some("), "{body}");
     drop(stream);
     room.echo.left.notified().await;
 }

@@ -50,7 +50,7 @@ async fn tls_and_plain_are_different_doors() {
     assert!(!String::from_utf8_lossy(&rest).contains("HTTP"));
     let mut plain = TcpStream::connect(("127.0.0.1", ports[1])).await.unwrap();
     let (_, body) = ask(&mut plain, "/jsonrpc", &json("test.peer")).await;
-    assert!(body.contains("Tcp(127.0.0.1:") && body.contains("own: None"), "{body}");
+    assert!(body.contains("Tcp(127.0.0.1:") && body.contains("connection_session: None"), "{body}");
     server.stop().await;
     assert!(is_closed(&mut silent).await);
 }

@@ -22,12 +22,13 @@ const HELPER: &str = "RINGWAY_TEST_HELPER";
 /// Longest wait for an effect in another process that sends no event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns a command that runs the test `name` of this program as a helper. `more` appears on its
+/// Returns a command that runs the test `name` of this module as a helper. `more` appears on its
 /// command line.
 fn again(name: &str, more: &[&str]) -> HelperCommand {
     let exe = std::env::current_exe().unwrap();
     let mut words: Vec<OsString> = vec![format!("{HELPER}=1").into(), exe.into()];
-    words.extend(["--exact", name, "--nocapture", "--"].map(OsString::from));
+    let path = format!("storage::{name}");
+    words.extend(["--exact", &path, "--nocapture", "--"].map(OsString::from));
     words.extend(more.iter().map(OsString::from));
     HelperCommand { program: PathBuf::from("env"), words }
 }
