@@ -4,7 +4,7 @@
 //! connection area: | receive area | headers to send | request buffers ...       |
 //! request buffer:  |         ... header of the reply | data, page-aligned ...   |
 //! ```
-//! A request larger than [`ROOM_MAX`] gets a separate mapping. A connection has at most one such
+//! A request larger than [`BUFFER_MAX`] gets a separate mapping. A connection has at most one such
 //! mapping at a time.
 
 use memory::{Buffers, MemoryError, ThreadMapping};

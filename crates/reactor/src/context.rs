@@ -151,7 +151,7 @@ impl Context<'_> {
     }
 
     /// Opens a notifier for the poller that is being made or called. It is closed with the poller,
-    /// or by [`Context::close_bell`].
+    /// or by [`Context::close_notifier`].
     ///
     /// # Panics
     /// Panics outside of a poller.

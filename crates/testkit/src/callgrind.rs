@@ -47,7 +47,7 @@ pub fn allocates_or_locks(name: &str) -> bool {
     HEAP.contains(&name) || LOCKS.iter().any(|lock| name.contains(lock))
 }
 
-/// Returns whether a function is as in [`is_dear`], or atomically changes shared memory.
+/// Returns whether a function is as in [`allocates_or_locks`], or atomically changes shared memory.
 pub fn writes_shared(name: &str) -> bool {
     const ATOMIC: &str = "sync::atomic";
     const CHANGES: [&str; 7] =

@@ -356,15 +356,14 @@ fn public_items_name_their_subject() {
         for (number, line) in lines.iter().enumerate() {
             if let Some(doc) = line.strip_prefix("///") {
                 first = first.or(Some((number, doc.trim())));
-            } else if !line.starts_with("#[") {
-                if let Some((number, doc)) = first.take()
-                    && line.starts_with("pub ")
-                    && NO_SUBJECT.iter().any(|word| {
-                        doc.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', ',']))
-                    })
-                {
-                    found.push(format!("{}:{}: {doc}", path.display(), number + 1));
-                }
+            } else if !line.starts_with("#[")
+                && let Some((number, doc)) = first.take()
+                && line.starts_with("pub ")
+                && NO_SUBJECT.iter().any(|word| {
+                    doc.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', ',']))
+                })
+            {
+                found.push(format!("{}:{}: {doc}", path.display(), number + 1));
             }
         }
     }

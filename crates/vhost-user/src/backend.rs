@@ -68,7 +68,7 @@ pub trait Backend {
     /// requests have then completed, and nothing touches the ring any more.
     ///
     /// A device may return without waiting for requests that take too long if `cause` is
-    /// [`StopCause::Asked`] and the ring's in-flight region records them. It must not serve the
+    /// [`StopCause::Requested`] and the ring's in-flight region records them. It must not serve the
     /// ring again before all of them have ended. In all other cases such a device ends the
     /// session.
     fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16;

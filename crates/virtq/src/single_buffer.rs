@@ -14,7 +14,7 @@ use crate::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
 use crate::{Chain, Queue, RingError};
 
 /// A request of one descriptor that lies wholly in one memory region. Its owner must return it with
-/// [`Queue::push_piece`] to the queue that popped it, unless that queue is no longer served.
+/// [`Queue::push_single`] to the queue that popped it, unless that queue is no longer served.
 #[derive(Debug)]
 #[must_use = "it must be completed"]
 pub struct SingleBuffer {

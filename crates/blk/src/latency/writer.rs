@@ -6,7 +6,7 @@
 //! 2. [`LatencyRecorder::looked`] after the poll of the ring;
 //! 3. [`LatencyRecorder::popped`] for each request, then [`LatencyRecorder::inline`] if it ended
 //!    during submission, or [`LatencyRecorder::pending`] if not;
-//! 4. [`LatencyRecorder::shows`] when the driver can see the completions;
+//! 4. [`LatencyRecorder::completion_time`] when the driver can see the completions;
 //! 5. [`LatencyRecorder::shown`].
 //!
 //! [`LatencyRecorder::held`] and [`LatencyRecorder::released`] report a request that the cap holds
@@ -277,7 +277,7 @@ impl LatencyRecorder {
     }
 
     /// Ends the turn. The driver can see its completions since `now`, the result of
-    /// [`LatencyRecorder::shows`].
+    /// [`LatencyRecorder::completion_time`].
     #[inline]
     pub(crate) fn shown(
         &mut self,

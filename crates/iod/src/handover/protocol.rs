@@ -164,7 +164,7 @@ pub(super) fn send_record(
     Ok(())
 }
 
-/// Hands over a disk. See [`say_record`].
+/// Hands over a disk. See [`send_record`].
 pub(super) fn send_disk(
     way: &Link,
     deadline: Instant,

@@ -70,7 +70,7 @@ impl NicRegistry {
         nics.iter().for_each(|nic| nic.wait_message_boundary(until));
     }
 
-    /// Quiesces all NICs and uplinks. [`Self::go_on`] undoes it, also after an error.
+    /// Quiesces all NICs and uplinks. [`Self::unquiesce`] undoes it, also after an error.
     ///
     /// # Errors
     /// An uplink's device does not complete its I/O by `deadline`, or a reactor has ended.

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!   place, remove --> note --> balancer: waits a moment, reads, decides ([`load`])
-//!                                 `--> QueueMover::move_lodger --> drained here, started there
+//!                                 `--> QueueMover::move_queue --> drained here, started there
 //! ```
 
 mod balance;

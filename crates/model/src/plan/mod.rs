@@ -10,7 +10,7 @@
 //!
 //! # When a step fails
 //! Running steps run to their end. Steps that depend on the failed one are skipped. There is no
-//! undo list: the planner makes a plan for [`MachineOp::Settle`] from the observed state. So a
+//! undo list: the planner makes a plan for [`MachineOp::Reconcile`] from the observed state. So a
 //! failure, a cancel and a restart of the daemon have the same recovery.
 //!
 //! # Invariants

@@ -266,7 +266,7 @@ impl Reader {
     }
 
     /// Returns the next record, if there is one, and makes `frame` refer to the bytes of its frame.
-    /// They are valid until [`Self::give_back`].
+    /// They are valid until [`Self::release`].
     pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<LinkRecord> {
         while self.has_more() {
             let (at, mut raw) = (place(self.at), [0; HEAD_BYTES]);

@@ -16,7 +16,7 @@
 //!   than its slots.
 //! - A **cancel** skips steps that have not begun. Running steps continue to their end, except
 //!   waits for the guest.
-//! - A **preempted** plan gives its running steps [`OVERTAKE_GRACE`] to end, and then abandons
+//! - A **preempted** plan gives its running steps [`PREEMPT_GRACE`] to end, and then abandons
 //!   them.
 
 mod cancel;

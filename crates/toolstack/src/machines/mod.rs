@@ -16,7 +16,7 @@
 //!
 //! # Failures
 //! After an operation that failed or was cancelled, the operation loop reconciles the machine
-//! ([`MachineOp::Settle`]) before its next operation. A storage call that hangs is abandoned. It
+//! ([`MachineOp::Reconcile`]) before its next operation. A storage call that hangs is abandoned. It
 //! still occupies its SR's slot, and its volume is not touched. When it ends, the machine is
 //! reconciled again.
 

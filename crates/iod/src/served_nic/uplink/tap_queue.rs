@@ -19,7 +19,7 @@ use tap::{Queue, QueueError, SendError, Sent};
 use super::UplinkExit;
 
 /// Creates both sides of the queue `fd`, for the poller that is being created. Nothing is read from
-/// the host before [`TapReader::go_on`].
+/// the host before [`TapReader::unquiesce`].
 ///
 /// # Errors
 /// There is no memory for frames.
