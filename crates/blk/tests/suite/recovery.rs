@@ -13,7 +13,7 @@ const SIZE: u64 = 8 << 20;
 const REQUESTS: u16 = 32;
 
 /// Returns a guest with requests on sectors 0, 1, ... that its device popped and never finished.
-/// That device is gone.
+/// The device is gone.
 fn left_behind() -> Guest {
     let region = InflightRegion::create(1, 128).unwrap();
     let hanging = Gate::closed();

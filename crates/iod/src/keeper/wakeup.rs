@@ -18,7 +18,7 @@ pub(super) struct WakeReasons {
     pub(super) told: bool,
     /// The worker has ended.
     pub(super) ended: bool,
-    /// The same two reasons for the successor.
+    /// Messages and end of the successor, like the two reasons above.
     pub(super) successor: (bool, bool),
 }
 

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US};
 use model::spec::{EffectivePolling, PollMode, PollSpec};
 
-/// How queues wait while they have no work.
+/// Options for the wait of queues without work.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Polling")]
 pub struct PollOptions {

@@ -61,8 +61,8 @@ impl ServedDisk {
     }
 
     /// Drains the rings and pauses the disk. The lock is kept, and the front-end stays connected.
-    /// Whatever the front-end does, nothing is served before [`Self::resume`]. Repeated calls have
-    /// no effect. The disk must be active.
+    /// Nothing is served before [`Self::resume`], even if the front-end restarts rings. Repeated
+    /// calls have no effect. The disk must be active.
     ///
     /// # Errors
     /// Storage did not complete I/O in flight. The disk is not served all the same, but abandoned

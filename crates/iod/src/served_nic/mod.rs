@@ -218,8 +218,8 @@ pub struct NicConfig {
 #[derive(Debug)]
 struct NicPermissions {
     now: PortPolicy,
-    /// The same, with the former caps where there are none now. `xe` changes a cap in two steps,
-    /// and the used part of it must still count.
+    /// Present policy, with the former caps where there are none now. `xe` changes a cap in two
+    /// steps, and the used part of the cap must still count.
     last: PortPolicy,
 }
 

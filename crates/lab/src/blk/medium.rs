@@ -9,7 +9,7 @@ pub enum Medium {
     Memory,
     /// File in the page cache.
     Cached,
-    /// The same file with direct I/O.
+    /// File with direct I/O.
     Direct,
 }
 

@@ -83,7 +83,7 @@ fn guess(client: &mut Client) {
     );
 }
 
-/// Whatever the clock at a start, events continue and all records exist.
+/// Events continue and all records exist, with any clock at a start.
 #[test]
 fn a_clock_that_is_wrong_at_a_start_loses_nothing() {
     let clock = WallClock::new().unwrap();
