@@ -20,13 +20,13 @@
 //!   them.
 
 mod cancel;
-mod error;
 mod run;
 mod slots;
 mod steps;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -35,7 +35,6 @@ use model::plan::{Effect, StepAction};
 
 pub(crate) use cancel::CancelLevel;
 pub use cancel::CancelToken;
-pub use error::StepError;
 pub use run::PlanOutcome;
 use slots::Slots;
 
@@ -45,10 +44,25 @@ use crate::boxed_future::BoxFuture;
 /// so only hung steps are abandoned.
 pub const PREEMPT_GRACE: Duration = Duration::from_secs(1);
 
+/// Error of a step that did not end before its deadline.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("did not end within {} s", .after.as_secs())]
+pub struct StepTimeout {
+    /// Time waited.
+    pub after: Duration,
+}
+
+/// Error of a step, of any runner.
+pub trait StepFailure: From<StepTimeout> + Debug + Send + 'static {}
+
+impl<E: From<StepTimeout> + Debug + Send + 'static> StepFailure for E {}
+
 /// Runner for the steps of one plan.
 pub trait StepRunner: Send + Sync + 'static {
+    /// Error of a step.
+    type Error: StepFailure;
     /// Executes one step by a driver call.
-    fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>>;
+    fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), Self::Error>>;
     /// Ends the wait for this step. Returns true if its call must continue to its end, false if the
     /// call may be dropped.
     fn abandon_step(&self, verb: StepAction) -> bool;
@@ -70,14 +84,14 @@ pub enum Progress {
 /// Callback for the progress of a plan. Must not block.
 pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Slots of a host, and the steps that wait for them.
+/// Slots of a host, and the steps that wait for them. `E` is the error of a step.
 #[derive(Debug)]
-pub struct Executor {
-    slots: Arc<Slots>,
+pub struct Executor<E> {
+    slots: Arc<Slots<E>>,
     alarm: OnceLock<()>,
 }
 
-impl Executor {
+impl<E: StepFailure> Executor<E> {
     /// Creates an executor without running steps.
     pub fn new(limits: StepLimits) -> Self {
         Self { slots: Arc::new(Slots::new(limits)), alarm: OnceLock::new() }
@@ -95,7 +109,7 @@ impl Executor {
 
     /// Returns the slots. Starts the task that watches for stuck steps at the first plan, because
     /// it needs a runtime.
-    fn slots(&self) -> &Arc<Slots> {
+    fn slots(&self) -> &Arc<Slots<E>> {
         self.alarm.get_or_init(|| {
             let (slots, rang) = (Arc::downgrade(&self.slots), self.slots.bell());
             tokio::spawn(slots::alarm(slots, rang));

@@ -10,34 +10,37 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slots::{SlotGuard, Slots};
 use super::steps::{StepPhase, Steps, waits_for_guest};
-use super::{CancelLevel, CancelToken, Executor, PREEMPT_GRACE, Progress, StepError, StepRunner};
+use super::{
+    CancelLevel, CancelToken, Executor, PREEMPT_GRACE, Progress, StepFailure, StepRunner,
+    StepTimeout,
+};
 
 /// Result of a plan.
 #[derive(Debug)]
-pub struct PlanOutcome {
+pub struct PlanOutcome<E> {
     /// First step that failed, and its error.
-    pub failed: Option<(StepAction, StepError)>,
+    pub failed: Option<(StepAction, E)>,
     /// True if a cancel skipped a step.
     pub cut: bool,
 }
 
 /// Event of a plan run.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum Event<E> {
     /// A step received its slots.
-    Begin { at: usize, slot_guard: SlotGuard },
+    Begin { at: usize, slot_guard: SlotGuard<E> },
     /// A step's call has ended. Its slots become free only after this event is processed, so the
     /// effects of a failure come before the next steps.
-    Ended { at: usize, outcome: Result<(), StepError>, slot_guard: SlotGuard },
+    Ended { at: usize, outcome: Result<(), E>, slot_guard: SlotGuard<E> },
 }
 
-struct PlanRun<'a> {
-    slots: &'a Arc<Slots>,
+struct PlanRun<'a, E> {
+    slots: &'a Arc<Slots<E>>,
     vm: VmId,
-    by: Arc<dyn StepRunner>,
+    by: Arc<dyn StepRunner<Error = E>>,
     steps: Steps,
-    tell: UnboundedSender<Event>,
-    failed: Option<(StepAction, StepError)>,
+    tell: UnboundedSender<Event<E>>,
+    failed: Option<(StepAction, E)>,
     cut: bool,
     /// Progress last reported, 0 to 1.
     done: f64,
@@ -48,15 +51,15 @@ struct PlanRun<'a> {
     give_up: Option<Instant>,
 }
 
-impl Executor {
+impl<E: StepFailure> Executor<E> {
     /// Executes a plan of this machine. Returns when no step runs and none can begin.
     pub async fn run(
         &self,
         plan: Plan,
         vm: VmId,
-        by: Arc<dyn StepRunner>,
+        by: Arc<dyn StepRunner<Error = E>>,
         cancel: &CancelToken,
-    ) -> PlanOutcome {
+    ) -> PlanOutcome<E> {
         let (tell, mut told) = unbounded_channel();
         let steps = Steps::new(plan);
         let (slots, level) = (self.slots(), CancelLevel::None);
@@ -76,9 +79,9 @@ impl Executor {
     }
 }
 
-impl PlanRun<'_> {
+impl<E: StepFailure> PlanRun<'_, E> {
     /// Waits for the first event.
-    async fn next(&mut self, told: &mut UnboundedReceiver<Event>, cancel: &CancelToken) {
+    async fn next(&mut self, told: &mut UnboundedReceiver<Event<E>>, cancel: &CancelToken) {
         let deadline = self.steps.next_deadline().into_iter().chain(self.give_up).min();
         let deadline = async {
             match deadline {
@@ -102,7 +105,7 @@ impl PlanRun<'_> {
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event<E>) {
         match event {
             Event::Begin { at, slot_guard } => self.begin(at, slot_guard),
             Event::Ended { at, outcome, slot_guard } => {
@@ -155,7 +158,7 @@ impl PlanRun<'_> {
         }
     }
 
-    fn begin(&mut self, at: usize, slot_guard: SlotGuard) {
+    fn begin(&mut self, at: usize, slot_guard: SlotGuard<E>) {
         let (Some(&StepPhase::Ready { since, .. }), Some(step)) =
             (self.steps.at(at), self.steps.step(at))
         else {
@@ -174,7 +177,7 @@ impl PlanRun<'_> {
         self.steps.set(at, StepPhase::Runs { task: task.abort_handle(), deadline });
     }
 
-    fn failed(&mut self, at: usize, error: StepError) {
+    fn failed(&mut self, at: usize, error: E) {
         self.steps.failed(at);
         let verb = self.steps.step(at).map(|step| step.verb);
         if let (None, Some(verb)) = (&self.failed, verb) {
@@ -200,7 +203,7 @@ impl PlanRun<'_> {
                 _ => continue,
             }
             self.stop(at);
-            self.failed(at, StepError::Late { after });
+            self.failed(at, StepTimeout { after }.into());
         }
         if self.give_up.is_some_and(|at| at <= now) {
             self.give_up = None;

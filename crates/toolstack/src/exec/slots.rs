@@ -14,55 +14,55 @@ use super::run::Event;
 
 /// All slots of the host.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct Slots<E> {
     began: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner<E>>,
     /// Notified when the time at which the next step becomes stuck changes, and on drop.
     bell: Arc<Notify>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Inner<E> {
     admission: Admission,
     next: u64,
-    waiting: HashMap<StepKey, Waiter>,
+    waiting: HashMap<StepKey, Waiter<E>>,
     wake_at: Option<Duration>,
 }
 
 /// Receiver of a step's start event.
 #[derive(Debug)]
-struct Waiter {
-    tell: UnboundedSender<Event>,
+struct Waiter<E> {
+    tell: UnboundedSender<Event<E>>,
     at: usize,
 }
 
 /// Slots of a running step. Dropping the guard frees them.
 #[derive(Debug)]
-pub(super) struct SlotGuard {
-    slots: Arc<Slots>,
+pub(super) struct SlotGuard<E> {
+    slots: Arc<Slots<E>>,
     key: StepKey,
 }
 
-impl SlotGuard {
+impl<E> SlotGuard<E> {
     /// Returns since when the step's lane hangs, if it does.
     pub(super) fn hung_since(&self) -> Option<Instant> {
         self.slots.hung_since(self.key)
     }
 }
 
-impl Drop for SlotGuard {
+impl<E> Drop for SlotGuard<E> {
     fn drop(&mut self) {
         self.slots.done(self.key);
     }
 }
 
-impl Drop for Slots {
+impl<E> Drop for Slots<E> {
     fn drop(&mut self) {
         self.bell.notify_one();
     }
 }
 
-impl Slots {
+impl<E> Slots<E> {
     pub(super) fn new(limits: StepLimits) -> Self {
         let admission = Admission::new(limits);
         let inner = Inner { admission, next: 0, waiting: HashMap::new(), wake_at: None };
@@ -87,7 +87,7 @@ impl Slots {
         self: &Arc<Self>,
         vm: VmId,
         (slots, begun): (admission::Slots, bool),
-        (tell, at): (&UnboundedSender<Event>, usize),
+        (tell, at): (&UnboundedSender<Event<E>>, usize),
     ) -> StepKey {
         let mut inner = self.lock();
         let key = StepKey(inner.next);
@@ -138,13 +138,13 @@ impl Slots {
         self.lock().wake_at.and_then(|at| self.began.checked_add(at))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner<E>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Checks the slots whenever a step becomes stuck, until the slots are dropped.
-pub(super) async fn alarm(slots: Weak<Slots>, bell: Arc<Notify>) {
+pub(super) async fn alarm<E>(slots: Weak<Slots<E>>, bell: Arc<Notify>) {
     while let Some(at) = slots.upgrade().map(|slots| slots.wake_at()) {
         let rings = async {
             match at {

@@ -128,7 +128,22 @@ impl Doer {
     }
 }
 
+/// Error of a scripted step.
+#[derive(Debug)]
+enum StepError {
+    Late { after: Duration },
+    Scripted,
+}
+
+impl From<StepTimeout> for StepError {
+    fn from(StepTimeout { after }: StepTimeout) -> Self {
+        Self::Late { after }
+    }
+}
+
 impl StepRunner for Doer {
+    type Error = StepError;
+
     fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>> {
         Box::pin(async move {
             self.begun.lock().unwrap().push((verb, self.began.elapsed()));
@@ -137,7 +152,7 @@ impl StepRunner for Doer {
             sleep(takes).await;
             call.1 = true;
             self.ended.lock().unwrap().push(verb);
-            if works { Ok(()) } else { Err(StepError::NoDriver("told to fail".into())) }
+            if works { Ok(()) } else { Err(StepError::Scripted) }
         })
     }
 
@@ -201,7 +216,7 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
     });
     let executor = Executor::new(StepLimits { machine: 3, ..StepLimits::default() });
     let plan_outcome = executor.run(start(5, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    let Some((StepAction::VbdAttach(vbd, _), StepError::NoDriver(_))) = plan_outcome.failed else {
+    let Some((StepAction::VbdAttach(vbd, _), StepError::Scripted)) = plan_outcome.failed else {
         panic!()
     };
     assert_eq!((vbd, plan_outcome.cut), (fails, false));

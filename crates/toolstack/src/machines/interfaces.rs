@@ -13,8 +13,7 @@ use model::report::Stats;
 use model::vif::MAX_QUEUES;
 
 use super::step_runner::{MachineStepRunner, missing};
-use super::{Machines, UPLINK_PREFIX, VifRecord, names};
-use crate::exec::StepError;
+use super::{Machines, StepError, UPLINK_PREFIX, VifRecord, names};
 use crate::hv::{DomainInfo, NicPlug};
 
 impl MachineStepRunner {

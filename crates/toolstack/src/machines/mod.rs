@@ -32,6 +32,7 @@ mod op_hooks;
 mod op_loop;
 mod op_queue;
 mod records;
+mod step_error;
 mod step_runner;
 mod storage;
 #[cfg(test)]
@@ -48,12 +49,13 @@ use model::plan::{DomainState, MachineOp};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-pub use crate::exec::{CancelToken, Progress, ProgressFn, StepError};
+pub use crate::exec::{CancelToken, Progress, ProgressFn};
 pub use drivers::{DatapathProvider, Drivers};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};
 pub use op_hooks::{MachinesConfig, OpError, OpHooks, QUEUE_DEADLINE};
 pub use records::{DiskRecord, MachineRecord, Records, VifRecord, VolumeRef};
+pub use step_error::StepError;
 
 use crate::boxed_future::BoxFuture;
 use crate::exec::Executor;
@@ -70,7 +72,7 @@ pub struct Machines {
     drivers: Drivers,
     records: Arc<dyn Records>,
     settings: MachinesConfig,
-    executor: Executor,
+    executor: Executor<StepError>,
     memory: MemoryReservations,
     volumes: VolumeUsers,
     /// Locks of networks, by bridge. The first interface of a network creates its uplink, and the

@@ -11,8 +11,9 @@ use model::id::Domid;
 use model::plan::StepAction;
 use model::refusal::Refusal;
 
+use super::StepError;
 use crate::boxed_future::BoxFuture;
-use crate::exec::{CancelToken, ProgressFn, StepError};
+use crate::exec::{CancelToken, ProgressFn};
 
 /// Default of [`MachinesConfig::queue_deadline`]: twice the time that a step of hung storage takes.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(120);

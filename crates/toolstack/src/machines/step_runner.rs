@@ -11,9 +11,9 @@ use model::vdi::automaton::VolumeOp;
 
 use super::memory::MemoryShortfall;
 use super::observed::{Machine, RunId};
-use super::{DiskRecord, MachineRecord, Machines, names};
+use super::{DiskRecord, MachineRecord, Machines, StepError, names};
 use crate::boxed_future::BoxFuture;
-use crate::exec::{Progress, ProgressFn, StepError, StepRunner};
+use crate::exec::{Progress, ProgressFn, StepRunner};
 use crate::hv::{CdMedium, DiskPlug, HvError, Hypervisor};
 
 /// Runner of one machine's plan.
@@ -28,6 +28,8 @@ pub(super) struct MachineStepRunner {
 }
 
 impl StepRunner for MachineStepRunner {
+    type Error = StepError;
+
     fn run_step(&self, verb: StepAction) -> BoxFuture<'_, Result<(), StepError>> {
         match verb {
             StepAction::VbdAttach(vbd, access) => {

@@ -15,8 +15,7 @@ use tokio::time::Instant;
 
 use super::observed::AttachedVolume;
 use super::step_runner::{MachineStepRunner, missing};
-use super::{DiskRecord, VolumeRef, names};
-use crate::exec::StepError;
+use super::{DiskRecord, StepError, VolumeRef, names};
 use crate::ringway_io::Datapath;
 use crate::sr::{SrDriver, SrError};
 

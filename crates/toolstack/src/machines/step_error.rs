@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::exec::StepTimeout;
 use crate::hv::HvError;
 use crate::net::NetError;
 use crate::ringway_io::DatapathError;
@@ -11,7 +12,7 @@ use crate::sr::SrError;
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The step did not end in time.
-    #[error("did not end within {} s", .after.as_secs())]
+    #[error("{}", StepTimeout { after: *.after })]
     Late {
         /// Time waited.
         after: Duration,
@@ -39,4 +40,10 @@ pub enum StepError {
     /// No driver can execute the step.
     #[error("{0}")]
     NoDriver(String),
+}
+
+impl From<StepTimeout> for StepError {
+    fn from(StepTimeout { after }: StepTimeout) -> Self {
+        Self::Late { after }
+    }
 }
