@@ -29,8 +29,8 @@ fn is_steady(kind: &str) {
     // A call once in a while is not a call for each frame: a thread that waits for the load's
     // thread may be late.
     grown.retain(|_, more| *more * 64 > MORE);
-    let decided = grown.iter().find(|(name, _)| name.contains("Switch>::decide"));
-    assert!(decided.is_some_and(|(_, more)| *more >= MORE), "frames were not seen: {grown:?}");
+    let decided = callgrind::find(&grown, "Switch::decide");
+    assert!(decided.is_some_and(|(_, more)| more >= MORE), "frames were not seen: {grown:?}");
     let shared: Vec<_> = grown.iter().filter(|(name, _)| writes_shared(name)).collect();
     assert!(shared.is_empty(), "{kind}: {shared:#?}");
 }

@@ -40,9 +40,9 @@ fn grows(kind: &str, frames: u64) -> (Calls, Calls) {
     let mut grown = callgrind::extra_calls("load", &load(frames), &load(4 * frames)).unwrap();
     // A call once in a while is not a call for each frame.
     grown.retain(|_, grown| *grown > 8 && *grown * 64 > more);
-    let decided = grown.iter().find(|(name, _)| name.contains("Hub>::forward"));
+    let decided = callgrind::find(&grown, "Hub::forward");
     // The load asserts that all frames arrived.
-    let is_seen = decided.is_some_and(|(_, grown)| *grown >= more / 2);
+    let is_seen = decided.is_some_and(|(_, grown)| grown >= more / 2);
     assert!(is_seen, "frames were not seen: {grown:?}");
     let mut shared = grown.clone();
     shared.retain(|name, _| writes_shared(name));
@@ -57,7 +57,7 @@ fn frames_to_a_known_station_share_nothing() {
 #[test]
 fn frames_of_a_known_flow_are_not_parsed_to_find_their_queue() {
     let grown = is_steady("steered", 512);
-    let name = |of: &str| grown.keys().find(|name| name.contains(of));
+    let name = |of: &str| callgrind::find(&grown, of).map(|(name, _)| name);
     assert!(name("FlowHashCache::of").is_some() || !shows_all(&grown), "{grown:#?}");
     for dear in ["Toeplitz::of", "Frame::net", "frame::ip::"] {
         assert_eq!(name(dear), None);
@@ -92,26 +92,26 @@ fn frames_that_are_cut_share_nothing() {
 #[test]
 fn frames_of_a_locked_port_share_nothing() {
     let grown = is_steady("locked", 512);
-    let checks = grown.iter().find(|(name, _)| name.contains("Lock::check"));
-    let checked = checks.is_some_and(|(_, count)| *count >= 3 * 512);
+    let checks = callgrind::find(&grown, "Lock::check");
+    let checked = checks.is_some_and(|(_, count)| count >= 3 * 512);
     assert!(checked || !shows_all(&grown), "{grown:#?}");
 }
 
 #[test]
 fn frames_to_a_guest_that_is_called_share_nothing() {
     let grown = is_steady("called", 512);
-    let calls = grown.iter().find(|(name, _)| name.contains("Context::notify"));
+    let calls = callgrind::find(&grown, "Context::notify");
     // One for each batch; the load asserts that the guest was called.
-    let is_called = calls.is_some_and(|(_, count)| *count >= 3 * 512 / 32);
+    let is_called = calls.is_some_and(|(_, count)| count >= 3 * 512 / 32);
     assert!(is_called || !shows_all(&grown), "{grown:#?}");
 }
 
 #[test]
 fn frames_that_wait_for_buffers_share_nothing() {
     let grown = is_steady("late", 512);
-    let held = grown.iter().find(|(name, _)| name.contains("Backlog::hold"));
+    let held = callgrind::find(&grown, "Backlog::hold");
     // The load asserts that all frames waited.
-    let are_held = held.is_some_and(|(_, count)| *count >= 3 * 512);
+    let are_held = held.is_some_and(|(_, count)| count >= 3 * 512);
     assert!(are_held || !shows_all(&grown), "{grown:#?}");
 }
 

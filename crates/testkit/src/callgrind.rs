@@ -39,6 +39,13 @@ pub fn extra_calls(test: &str, short: &str, long: &str) -> Result<Calls> {
     Ok(grown)
 }
 
+/// Returns the first function with `path` in its name, such as `Hub::forward`, and its calls.
+/// Compilers write the type of a method as `Hub` or as `<Hub>`.
+pub fn find<'a>(calls: &'a Calls, path: &str) -> Option<(&'a str, u64)> {
+    let mut calls = calls.iter().map(|(name, count)| (name.as_str(), *count));
+    calls.find(|(name, _)| name.replace(">::", "::").contains(path))
+}
+
 /// Returns whether a function allocates or frees heap memory, or takes a lock.
 pub fn allocates_or_locks(name: &str) -> bool {
     const HEAP: [&str; 5] = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
@@ -111,6 +118,15 @@ mod tests {
     fn calls_of_a_function_are_added_up() {
         let text = "fn=main\ncfn=a\ncalls=3 17\n12 1\ncfn=b\ncalls=1 2\nfn=b\ncfn=a\ncalls=4 17\n";
         assert_eq!(parse(text), Calls::from([("a".into(), 7), ("b".into(), 1)]));
+    }
+
+    #[test]
+    fn functions_are_found_in_both_notations() {
+        for name in ["<nic::hub::Hub>::forward", "nic::hub::Hub::forward"] {
+            let calls = Calls::from([(name.into(), 3), ("main".into(), 1)]);
+            assert_eq!(find(&calls, "Hub::forward"), Some((name, 3)));
+            assert_eq!(find(&calls, "Hub::drop"), None);
+        }
     }
 
     #[test]
