@@ -146,7 +146,9 @@ async fn carry(
     let carried = async {
         match framed {
             true => websocket::carry(upgraded, &mut line).await,
-            false => copy_bidirectional(&mut upgraded, &mut line).await.map(drop),
+            false => {
+                copy_bidirectional(&mut upgraded, &mut line).await.map(drop).map_err(Into::into)
+            }
         }
     };
     tokio::select! {
