@@ -1,5 +1,5 @@
 #!/bin/bash
-# build.sh OUTDIR: builds the test guest's `vmlinuz` and `initramfs.img` from Debian packages.
+# build.sh OUTDIR: builds the test guest's `vmlinuz`, `vmlinux` and `initramfs.img` from Debian packages.
 # Nothing is installed on the host. README.md beside this file tells the rest.
 set -euo pipefail
 export LC_ALL=C
@@ -24,7 +24,7 @@ die() { say "$*"; exit 1; }
 check_host() {
     local missing=() pair
     for pair in apt-get:apt dpkg-deb:dpkg cpio:cpio gzip:gzip cc:gcc readelf:binutils \
-        flock:util-linux find:findutils; do
+        flock:util-linux find:findutils lz4:lz4; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
     done
     [ ${#missing[@]} -eq 0 ] || die "missing tools; run: apt-get install ${missing[*]}"
@@ -161,6 +161,21 @@ root() {
     modules "$1" "$2" "$3"
 }
 
+# number FILE OFFSET BYTES: the little-endian number there.
+number() { od -A n -j "$2" -N "$3" -t "u$3" "$1" | tr -d ' '; }
+
+# unpack_kernel BZIMAGE FILE: the kernel without its decompressor, which takes a translated guest a
+# second. The header's fields: the kernel's Documentation/arch/x86/boot.rst.
+unpack_kernel() {
+    local start length
+    start=$((($(number "$1" $((0x1f1)) 1) + 1) * 512 + $(number "$1" $((0x248)) 4)))
+    length=$(number "$1" $((0x24c)) 4)
+    # The last four bytes are the unpacked length.
+    dd if="$1" iflag=skip_bytes,count_bytes skip="$start" count="$((length - 4))" bs=1M status=none |
+        lz4 -dcq >"$2" ||
+        die "kernel ${1##*/} is not packed with lz4: mend unpack_kernel in guest/build.sh"
+}
+
 # generation NAME: builds OUTDIR/NAME and makes it the current one in one step.
 generation() {
     local tree=$scratch/tree root=$scratch/root new=$scratch/new version kernel
@@ -171,13 +186,14 @@ generation() {
     root "$tree" "$root" "$version"
     mkdir "$new"
     cp "$kernel" "$new/vmlinuz"
+    unpack_kernel "$kernel" "$new/vmlinux"
     (cd "$root" && find . -print0 | sort -z |
         cpio --null --create --format=newc --owner=0:0 --reproducible --quiet) |
         gzip -9n >"$new/initramfs.img"
     rm -rf "${out:?}/$1"
     mv "$new" "$out/$1"
     ln -sfnT "$1" "$out/current.new" && mv -T "$out/current.new" "$out/current"
-    for kernel in vmlinuz initramfs.img; do ln -sfn "current/$kernel" "$out/$kernel"; done
+    for kernel in vmlinuz vmlinux initramfs.img; do ln -sfn "current/$kernel" "$out/$kernel"; done
     echo "$1" >"$out/stamp"
 }
 
@@ -221,4 +237,4 @@ if ! fetch "$out/packages"; then
 fi
 generation "$key"
 forget
-say "$out: vmlinuz, initramfs.img ($(du -hL "$out/initramfs.img" | cut -f1))"
+say "$out: vmlinuz, vmlinux, initramfs.img ($(du -hL "$out/initramfs.img" | cut -f1))"

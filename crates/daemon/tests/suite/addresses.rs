@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use tempfile::NamedTempFile;
+use testkit::guest::{KERNEL_ARGS, boot_config};
 use testkit::in_namespace::in_own_network;
 use testkit::ringwayd::Ringwayd;
 
 /// Script in the guest: it assigns an address and sends a ping.
 const SCRIPT: &str = "ip addr add 10.77.0.7/24 dev eth0; ping -c 1 -W 1 10.77.0.1; sleep 1000";
-/// Kernel arguments. A busy host raises timer interrupts late, so the kernel must not check them.
-const ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 /// Longest wait for the guest. Without KVM it boots in some seconds.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -43,10 +41,7 @@ fn a_guest_is_known_by_the_addresses_that_it_has() {
 fn inside() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(up.success());
-    let guest = testkit::guest::artifacts().unwrap();
-    let directory = guest.kernel.parent().unwrap().display().to_string();
-    let config = NamedTempFile::new().unwrap();
-    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let config = boot_config().unwrap();
     let path = config.path().display().to_string();
     let mut daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
     let vm = daemon
@@ -55,7 +50,7 @@ fn inside() {
     let net = daemon.xe_prints(&["network-create", "name-label=n"]).unwrap();
     let (of, on) = (format!("vm-uuid={vm}"), format!("network-uuid={net}"));
     daemon.xe_prints(&["vif-create", &of, &on, "device=2"]).unwrap();
-    let args = format!("PV-args={ARGS} ringway.run={}", STANDARD.encode(SCRIPT));
+    let args = format!("PV-args={KERNEL_ARGS} ringway.run={}", STANDARD.encode(SCRIPT));
     daemon.xe_prints(&["vm-param-set", &format!("uuid={vm}"), &args]).unwrap();
     daemon.xe_prints(&["vm-start", "vm=m"]).unwrap();
     // The agent may have been polled before the address was assigned. The observed address triggers

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::NamedTempFile;
+use testkit::guest::boot_config;
 use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
 use xenapi::client::ClientError;
@@ -51,10 +52,7 @@ fn wait(daemon: &Ringwayd, uuid: &str, like: &str) {
 
 /// Starts a daemon with a VM of this name. Returns the VM's UUID and the configuration file.
 fn with_machine(name: &str) -> (Ringwayd, String, NamedTempFile) {
-    let guest = testkit::guest::artifacts().unwrap();
-    let directory = guest.kernel.parent().unwrap().display().to_string();
-    let config = NamedTempFile::new().unwrap();
-    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let config = boot_config().unwrap();
     let path = config.path().display().to_string();
     let daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
     let name = format!("new-name-label={name}");

@@ -9,12 +9,12 @@ mod caller;
 mod ends;
 mod host;
 
-use std::io::Write;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tempfile::NamedTempFile;
+use testkit::guest::boot_config;
 
 use caller::Caller;
 use ends::{ENDS, NotifyLatency, ends};
@@ -140,7 +140,7 @@ impl Experiment for Responsive {
         let quick = |quick, full| if options.quick { quick } else { full };
         let (cells, calls) = (cells(options), quick(CALLS_QUICK, CALLS));
         let (count, each) = guests(cpus(), quick(TIMES_QUICK, TIMES));
-        let config = config()?;
+        let config = boot_config()?;
         let plan = Plan {
             cells: cells
                 .iter()
@@ -186,15 +186,6 @@ impl Experiment for Responsive {
             config,
         }))
     }
-}
-
-/// Writes a configuration with the path of the guest's kernel.
-fn config() -> Result<NamedTempFile> {
-    let guest = testkit::guest::artifacts()?;
-    let folder = guest.kernel.parent().context("the guest's kernel has no directory")?;
-    let mut config = NamedTempFile::new().context("cannot make a configuration")?;
-    writeln!(config, "[boot]\ndirectories = [{:?}]", folder.display().to_string())?;
-    Ok(config)
 }
 
 struct PreparedExperiment {

@@ -1,8 +1,11 @@
-//! Kernel and initramfs of the QEMU guest: found, or built.
+//! Kernels and initramfs of the QEMU guest: found, or built.
 
 use std::env;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 use crate::peers::made;
@@ -10,8 +13,10 @@ use crate::peers::made;
 /// Files that QEMU boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifacts {
-    /// Path of the kernel.
+    /// Path of the unpacked kernel. It boots faster than `bzimage`.
     pub kernel: PathBuf,
+    /// Path of the kernel as a distribution packs it.
+    pub bzimage: PathBuf,
     /// Path of the initramfs.
     pub initramfs: PathBuf,
 }
@@ -36,12 +41,28 @@ pub fn artifacts() -> Result<Artifacts> {
     })
 }
 
-/// Finds kernel and initramfs in a directory. Resolves the link to the current guest first, so that
-/// both belong together: the builder may install a new guest at any time.
+/// Writes a configuration of `ringwayd` that allows VMs to boot the test guest, which becomes a
+/// template.
+///
+/// # Errors
+/// As [`artifacts`]; [`Error::Io`] if the file cannot be written.
+pub fn boot_config() -> Result<NamedTempFile> {
+    let kernel = artifacts()?.kernel;
+    let directory = kernel.parent().unwrap_or(&kernel).display().to_string();
+    let written = NamedTempFile::new().and_then(|mut config| {
+        writeln!(config, "[boot]\ndirectories = [{directory:?}]").map(|()| config)
+    });
+    written.map_err(|e| Error::io("cannot write a configuration", e))
+}
+
+/// Finds the files in a directory. Resolves the link to the current guest first, so that the files
+/// belong together: the builder may install a new guest at any time.
 fn find(dir: &Path) -> Option<Artifacts> {
     let dir = fs::canonicalize(dir.join("current")).unwrap_or_else(|_| dir.to_owned());
-    let found = Artifacts { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };
-    (found.kernel.is_file() && found.initramfs.is_file()).then_some(found)
+    let [kernel, bzimage, initramfs] =
+        ["vmlinux", "vmlinuz", "initramfs.img"].map(|name| dir.join(name));
+    let is_whole = [&kernel, &bzimage, &initramfs].into_iter().all(|file| file.is_file());
+    is_whole.then_some(Artifacts { kernel, bzimage, initramfs })
 }
 
 #[cfg(test)]
@@ -50,22 +71,23 @@ mod tests {
 
     fn put(dir: &Path) {
         fs::create_dir_all(dir).unwrap();
-        fs::write(dir.join("vmlinuz"), "").unwrap();
-        fs::write(dir.join("initramfs.img"), "").unwrap();
+        for name in ["vmlinux", "vmlinuz", "initramfs.img"] {
+            fs::write(dir.join(name), "").unwrap();
+        }
     }
 
     #[test]
-    fn both_files_come_from_one_build() {
+    fn all_files_come_from_one_build() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(find(dir.path()), None);
         put(dir.path());
-        assert_eq!(find(dir.path()).unwrap().kernel, dir.path().join("vmlinuz"));
+        assert_eq!(find(dir.path()).unwrap().kernel, dir.path().join("vmlinux"));
         let build = dir.path().join("build-1");
         put(&build);
         std::os::unix::fs::symlink("build-1", dir.path().join("current")).unwrap();
         let found = find(dir.path()).unwrap();
         let build = fs::canonicalize(build).unwrap();
-        assert_eq!(found.kernel, build.join("vmlinuz"));
+        assert_eq!(found.kernel, build.join("vmlinux"));
         assert_eq!(found.initramfs, build.join("initramfs.img"));
     }
 }

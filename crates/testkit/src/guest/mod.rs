@@ -57,11 +57,21 @@ use crate::process::{PROCESS_DEADLINE, Process};
 use crate::raw::guest::wait_readable;
 use console::{Console, Seen};
 
-pub use artifacts::{Artifacts, artifacts};
+pub use artifacts::{Artifacts, artifacts, boot_config};
 pub use console::Outcome;
 pub use machine::{Image, Kind, Machine, UML_NIC, VhostDisk};
 pub(crate) use qemu::{SCRIPT_SERIAL, whole_sectors};
 pub use qmp::Qmp;
+
+/// Kernel arguments of the QEMU guest.
+///
+/// The kernel checks that timer interrupts arrive within ten of its milliseconds, and panics if
+/// not. These are real milliseconds, and on a busy host QEMU raises the interrupts later, so the
+/// kernel must not check. The arguments after that skip work that only takes time in a translated
+/// guest.
+pub const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off \
+                               cryptomgr.notests tsc=reliable nokaslr \
+                               initcall_blacklist=crypto_kdf108_init,init_kprobe_trace";
 
 /// A running guest.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Artifacts, Console, Guest, Image, Kind, Machine, Monitor, VhostDisk};
+use super::{Artifacts, Console, Guest, Image, KERNEL_ARGS, Kind, Machine, Monitor, VhostDisk};
 use super::{accept, artifacts, spawner, temporary_dir};
 use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
@@ -70,9 +70,7 @@ fn arguments(
     boot: &Artifacts,
     has_script: bool,
 ) -> Vec<String> {
-    // The kernel checks that timer interrupts arrive within ten of its milliseconds, and panics if
-    // not. These are real milliseconds, and on a busy host QEMU raises the interrupts later.
-    let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();
+    let mut append = KERNEL_ARGS.to_owned();
     if has_script {
         append += &format!(" ringway.script={SCRIPT_SERIAL}");
     }

@@ -17,8 +17,8 @@ use crate::raw::guest::wait_readable;
 /// Kernel parameters that make the test guest run the script. It uses one of its CPUs, because
 /// several may hang a boot without QEMU's `thread=single`, which libvirt cannot set. Disks count
 /// all CPUs.
-pub const APPEND: &str =
-    "console=ttyS0 quiet panic=-1 no_timer_check maxcpus=1 ringway.script=ringway-script";
+pub const APPEND: &str = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests tsc=reliable \
+     nokaslr maxcpus=1 ringway.script=ringway-script";
 
 /// A started domain. Drop destroys it.
 #[derive(Debug)]

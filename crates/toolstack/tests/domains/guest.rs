@@ -98,7 +98,7 @@ pub(super) fn spec() -> DomainSpec {
     let boot = Boot::Kernel {
         kernel: guest.kernel.into(),
         ramdisk: Some(guest.initramfs.into()),
-        args: "console=ttyS0 quiet panic=-1 no_timer_check".into(),
+        args: testkit::guest::KERNEL_ARGS.into(),
     };
     DomainSpec { memory_bytes: 256 << 20, vcpus: 2, boot, cds: vec![] }
 }

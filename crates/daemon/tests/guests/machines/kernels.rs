@@ -36,7 +36,7 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
     let default = world.client.records("pool").unwrap().remove(0).1.text("default_SR").to_owned();
     let images =
         world.daemon.dir().join("state/sr").join(world.record("SR", &default).text("uuid"));
-    let kernel = disk(&mut world, (&default, &images), &guest.kernel);
+    let kernel = disk(&mut world, (&default, &images), &guest.bzimage);
     // An SR without a configured location uses the default directory.
     let usual = Sr::make(&mut world.client, ("usual", "dir"), &[]).unwrap().reference;
     let images = world.daemon.dir().join("state/sr/default");

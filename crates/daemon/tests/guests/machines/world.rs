@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 use testkit::clock::WallClock;
+use testkit::guest::boot_config;
 use testkit::ringwayd::{Ringwayd, Shell};
 use xenapi::Value;
 use xenapi::client::{Client, Record};
@@ -60,10 +61,7 @@ impl World {
     }
 
     fn begin(start: impl FnOnce(&[&str]) -> Ringwayd) -> Self {
-        let guest = testkit::guest::artifacts().unwrap();
-        let directory = guest.kernel.parent().unwrap().display().to_string();
-        let config = NamedTempFile::new().unwrap();
-        std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+        let config = boot_config().unwrap();
         let path = config.path().display().to_string();
         let daemon = start(&["--hypervisor", "qemu", "--config", &path]);
         let (client, has_slices) = (daemon.client().unwrap(), daemon.slices().is_some());

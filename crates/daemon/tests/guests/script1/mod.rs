@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::NamedTempFile;
+use testkit::guest::boot_config;
 use testkit::ringwayd::Ringwayd;
 use testkit::{python, rounds};
 
@@ -24,10 +25,7 @@ fn script(daemon: &mut Ringwayd) {
 
 /// Starts a daemon with the VM that the script expects.
 fn with_machine(options: &[&str]) -> (Ringwayd, NamedTempFile) {
-    let guest = testkit::guest::artifacts().unwrap();
-    let directory = guest.kernel.parent().unwrap().display().to_string();
-    let config = NamedTempFile::new().unwrap();
-    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let config = boot_config().unwrap();
     let path = config.path().display().to_string();
     let daemon = Ringwayd::start(&[options, &["--config", &path]].concat()).unwrap();
     daemon

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use tempfile::NamedTempFile;
+use testkit::guest::boot_config;
 use testkit::process::eventually;
 use testkit::ringwayd::{Ringwayd, Slices};
 
@@ -28,10 +29,7 @@ impl Host {
 
     /// Starts the daemon without starting the VM.
     fn halted() -> Option<Self> {
-        let guest = testkit::guest::artifacts().unwrap();
-        let directory = guest.kernel.parent().unwrap().display().to_string();
-        let config = NamedTempFile::new().unwrap();
-        std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+        let config = boot_config().unwrap();
         let path = config.path().display().to_string();
         let daemon = Ringwayd::with_slices(&["--config", &path]).unwrap()?;
         let slices = daemon.slices().unwrap();
