@@ -37,7 +37,20 @@ use crate::host::versions as tools;
 use crate::slices::{Slice, least_disturbed, of_starts};
 
 /// Runs per boot of the guests.
-const REPEATS: usize = 4;
+#[derive(Debug, Clone, Copy)]
+struct Runs {
+    /// Runs of a path with its queue pairs.
+    usual: usize,
+    /// Runs that alternate between all pairs and one; an even number.
+    by_turns: usize,
+}
+
+impl Runs {
+    fn of(options: &Options) -> Self {
+        if options.quick { Self { usual: 2, by_turns: 2 } } else { Self { usual: 4, by_turns: 12 } }
+    }
+}
+
 /// Length of a slice between NICs, in milliseconds.
 const SLICE_MS: u64 = 100;
 /// Longest wait of a start between NICs for slices with undisturbed CPUs.
@@ -79,7 +92,7 @@ impl Experiment for NetQueues {
             metric: "gbit_per_s".to_owned(),
             comparisons: cases.iter().flat_map(|case| case.comparisons(options)).collect(),
             versions,
-            notes: notes(placement)?,
+            notes: notes(placement, Runs::of(options))?,
             plots: vec![plot(&cases, options)],
             ..Plan::default()
         };
@@ -116,8 +129,9 @@ impl Prepared for PreparedExperiment {
         let ways = case.ways(&self.options);
         let stream_path = *ways.get(system).context("there is no such system")?;
         let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
-        let streams =
-            Streams { count: case.streams, back: false, repeats: REPEATS, window, turns: None };
+        let runs = Runs::of(&self.options);
+        let (count, repeats) = (case.streams, runs.usual);
+        let streams = Streams { count, back: false, repeats, window, turns: None };
         let places = case.has_places().then(places).transpose()?;
         let put = |ends: [End; 2]| match places {
             Some([first, second]) => {
@@ -132,7 +146,8 @@ impl Prepared for PreparedExperiment {
             }
             StreamPath::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
             StreamPath::Turns(pairs) => {
-                switch(OURS, [pairs; 2], put, streams.by_turns(pairs), self.placement)
+                let streams = streams.by_turns(pairs, runs.by_turns);
+                switch(OURS, [pairs; 2], put, streams, self.placement)
             }
             StreamPath::Nics(pairs, bytes) => {
                 let quick = self.options.quick;

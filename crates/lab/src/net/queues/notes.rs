@@ -2,9 +2,8 @@
 
 use anyhow::{Context, Result};
 
-use super::{REPEATS, SLICE_MS};
+use super::{Runs, SLICE_MS};
 use crate::cpu::{self, Placement};
-use crate::net::guests::turns;
 use crate::slices::{SLICES, STARTS};
 use crate::wakeup_cost::wake_us;
 
@@ -16,19 +15,19 @@ pub(super) fn places() -> Result<[usize; 2]> {
     Ok([allowed.iter().rev().nth(1).copied().unwrap_or(last), last])
 }
 
-pub(super) fn notes(placement: Placement) -> Result<Vec<String>> {
+pub(super) fn notes(placement: Placement, runs: Runs) -> Result<Vec<String>> {
     let (Placement { backend, client }, own) = (placement, places()?);
     let (same, other) = (wake_us(client, client)?, wake_us(client, backend)?);
     let notes = vec![
         format!(
             "Guests are User-Mode Linux with one CPU each or, where a title says so, QEMU without \
              KVM, whose CPUs take turns. They run iperf3 {}. Each turn boots them; the columns are \
-             mean and standard deviation of {REPEATS} runs in each boot. Two guests with a CPU \
+             mean and standard deviation of {} runs in each boot. Two guests with a CPU \
              each are pinned to CPU {} (which listens) and {}, others are not pinned. `testpmd` \
              and Open vSwitch are on CPU {backend}; Ringway is not pinned. With two CPUs, two \
              guests and a switch take each other's time. User-Mode Linux guests notice interrupts \
              that arrive while they go to sleep (`guest/uml-idle.c`); Linux 6.1 does not.",
-            "-w 256k -l 256k", own[0], own[1]
+            "-w 256k -l 256k", runs.usual, own[0], own[1]
         ),
         format!(
             "Waking a thread on another CPU takes {other:.1} us here, on the same one {same:.1}. \
@@ -56,7 +55,7 @@ pub(super) fn notes(placement: Placement) -> Result<Vec<String>> {
              all their pairs in one run and one pair in the next, {} runs in each boot (\"by \
              turns\"). For other guests, a loss smaller than the spread is allowed: two boots \
              differ by more.",
-            turns::RUNS
+            runs.by_turns
         ),
     ];
     Ok(notes)

@@ -16,9 +16,10 @@ const CHUNK: usize = 10;
 const BAR: f64 = 1.3;
 /// Most memory of a step that runs beside others, in MiB. This is the reported need of XenServer.
 const STEP_MIB: f64 = 15.0;
-/// Concurrent steps in the memory cells. Real storage accepts no more than 32 calls.
-const STEPS: u8 = 255;
-const REAL_STEPS: u8 = 30;
+/// Concurrent steps in the memory cells of a full and of a quick run: of the simulator, and of real
+/// storage, which accepts no more than 32 calls.
+const STEPS: [u8; 2] = [255, 30];
+const QUICK_STEPS: [u8; 2] = [50, 10];
 /// Duration of attach and detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Delay {
@@ -149,18 +150,19 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
             .map(|(count, most)| System::Machines(count, most))
             .into(),
     };
+    let [steps, real_steps] = if options.quick { QUICK_STEPS } else { STEPS };
     let memory = Case {
         id: "memory".to_owned(),
         title: "memory of the daemon while steps wait for storage".to_owned(),
         runs: Runs::Simulator,
         delay: Delay { id: "wait", usual_ms: 1000, slow_ms: 1000 },
-        systems: vec![System::Memory(STEPS)],
+        systems: vec![System::Memory(steps)],
     };
     let real_memory = Case {
         id: "memory-qemu".to_owned(),
         title: "QEMU: memory of the daemon and the datapath".to_owned(),
         runs: Runs::Qemu,
-        systems: vec![System::Memory(REAL_STEPS)],
+        systems: vec![System::Memory(real_steps)],
         ..memory.clone()
     };
     let real = [real(slow, &[1, 10]), real(mixed, &[255]), real_memory];
@@ -201,8 +203,10 @@ pub(super) fn comparisons(case: &Case) -> Vec<Comparison> {
             .into_iter()
             .flat_map(|(most, bar)| over(System::Machines(2, most), System::Machines(1, 16), bar))
             .collect(),
-        "memory" => vec![alone(System::Memory(STEPS), "mib_per_step", STEP_MIB)],
-        "memory-qemu" => vec![alone(System::Memory(REAL_STEPS), "mib_per_step", STEP_MIB)],
+        "memory" | "memory-qemu" => {
+            let systems = case.systems.iter();
+            systems.map(|system| alone(*system, "mib_per_step", STEP_MIB)).collect()
+        }
         _ => over(ten, System::Serial(10), None).collect(),
     }
 }

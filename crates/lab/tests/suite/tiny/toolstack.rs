@@ -10,7 +10,7 @@ use lab::toolstack::api_scale::ApiScale;
 use lab::toolstack::responsive::Responsive;
 use lab::toolstack::vbd_parallel::VbdParallel;
 use testkit::ringwayd::Ringwayd;
-use testkit::rounds;
+use testkit::{is_soak, rounds};
 
 use super::{drawn, run, tiny};
 
@@ -68,18 +68,19 @@ fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
     }
 }
 
-/// Returns whether to run full counts, which take long.
-fn is_soak() -> bool {
-    rounds(0, 1) == 1
-}
-
 #[test]
-fn a_steps_memory_and_two_machines_at_once_are_told() {
+fn two_machines_are_started_at_once() {
     let stop = Arc::new(AtomicBool::new(false));
     let two = run(&VbdParallel, &only("two"), &mut Silent, &stop).unwrap();
     let two = &two.cells[0].systems;
     assert!(two.len() == 4 && two.iter().all(|system| system.median("start_ms") >= 500.0));
-    let results = run(&VbdParallel, &only("memory"), &mut Silent, &stop).unwrap();
+}
+
+#[test]
+fn the_memory_of_a_step_is_measured() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options { quick: !is_soak(), ..only("memory") };
+    let results = run(&VbdParallel, &options, &mut Silent, &stop).unwrap();
     let memory: Vec<_> = results.compared.iter().filter(|c| c.metric == "mib_per_step").collect();
     assert_eq!(memory.len(), 2, "{memory:?}");
     assert!(memory.iter().all(|one| one.passed == Some(true)), "{memory:?}");
@@ -131,9 +132,10 @@ fn calls_are_answered_while_guests_want_all_cpus() {
     let ways = ["end_killed_ms", "end_panic_ms", "end_poweroff_ms", "end_reboot_ms"];
     let cpus = available_parallelism().unwrap().get();
     let seen = if is_soak() { ways.len() } else { (2 * cpus - 1).min(ways.len()) };
-    for told in ["end_max_ms", "end_message_max_ms"].into_iter().chain(ways.into_iter().take(seen))
+    for metric in
+        ["end_max_ms", "end_message_max_ms"].into_iter().chain(ways.into_iter().take(seen))
     {
-        assert!(with.median(told) > 0.0, "{told}: {with:?}");
+        assert!(with.median(metric) > 0.0, "{metric}: {with:?}");
     }
     drawn(&results, 1);
 }
