@@ -51,5 +51,11 @@ pub use requirements::HostRequirement;
 
 /// Returns the number of repetitions: `reduced` in `make test`, `full` in `make soak`.
 pub fn rounds(reduced: usize, full: usize) -> usize {
-    if std::env::var_os("RINGWAY_SOAK").is_some() { full } else { reduced }
+    if is_soak() { full } else { reduced }
+}
+
+/// Returns whether this is `make soak`, which uses full counts and has the machine for itself. Only
+/// then a test may judge how long something takes.
+pub fn is_soak() -> bool {
+    std::env::var_os("RINGWAY_SOAK").is_some()
 }

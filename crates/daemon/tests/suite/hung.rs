@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 use testkit::ringwayd::Ringwayd;
 use testkit::ringwayd::fleet::{self, Sr};
-use testkit::rounds;
+use testkit::{is_soak, rounds};
 use xenapi::Value;
 use xenapi::client::{Client, ClientError};
 
@@ -102,7 +102,8 @@ fn start_took(client: &mut Client, machine: &str) -> Duration {
 
 impl Host {
     /// Asserts that the VM on the third SR starts as fast as the one on the reference host: the
-    /// fastest of three alternating starts each.
+    /// fastest of three alternating starts each. Only a soak run compares them closely. A start that
+    /// waits for hung ones takes longer than their deadline.
     fn third_starts(&mut self, when: &str) {
         let turn = |_| {
             let alone = start_took(&mut self.peer.client, &self.peer.machine);
@@ -110,7 +111,8 @@ impl Host {
         };
         let (alone, third): (Vec<_>, Vec<_>) = (0..3).map(turn).unzip();
         let [alone, third] = [alone, third].map(|took| took.into_iter().min().unwrap());
-        assert!(third <= alone.mul_f64(1.3) + NOISE, "{third:?} {when}, alone {alone:?}");
+        let bound = if is_soak() { alone.mul_f64(1.3) + NOISE } else { DEADLINE };
+        assert!(third <= bound, "{third:?} {when}, alone {alone:?}");
         eprintln!("{third:?} {when}, alone {alone:?}");
     }
 
@@ -172,7 +174,7 @@ impl Host {
             starts.map(|params| caller.begin("VM.start", &params).unwrap()).collect();
         self.third_starts("at once");
         let short = self.short_calls();
-        assert!(short < SHORT_P99, "{short:?}");
+        assert!(short < if is_soak() { SHORT_P99 } else { DEADLINE }, "{short:?}");
         std::thread::sleep((STUCK + STUCK / 4).saturating_sub(began.elapsed()));
         self.third_starts("when all is stuck");
         for (pending_call, machine) in pending_call.into_iter().zip(&self.hung) {
@@ -184,7 +186,8 @@ impl Host {
             assert_eq!(of, Value::text(machine.as_str()));
         }
         let took = began.elapsed();
-        assert!(took >= DEADLINE && took < 2 * DEADLINE, "{took:?}");
+        let bound = if is_soak() { 2 * DEADLINE } else { LONG };
+        assert!((DEADLINE..bound).contains(&took), "{took:?}");
         eprintln!("short calls p99 {short:?}, all ended after {took:?}");
     }
 }

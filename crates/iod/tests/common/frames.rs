@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::is_soak;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::frontend::Frontend;
 use testkit::raw::nic::PLAIN;
@@ -16,11 +17,6 @@ use super::Io;
 pub const SOON: Duration = PROCESS_DEADLINE;
 /// Longest pause of guests during an upgrade on a quiet machine, as documented.
 pub const PAUSE_PROMISED: Duration = Duration::from_millis(200);
-
-/// Returns whether this is a soak run, which has the machine for itself.
-pub fn is_soak() -> bool {
-    testkit::rounds(0, 1) == 1
-}
 
 /// Returns the longest allowed pause of guests during an upgrade, in milliseconds. Only a soak run
 /// judges it: other tests share the machine.

@@ -77,13 +77,13 @@ const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     [ \"$(pieces)\" = 0 ] || exit 7
     # What is longer by one byte is cut, and so is its answer: both are counted.
     ping -c 1 -W 60 -s $((ECHO + 1)) 10.9.0.2 && [ \"$(pieces)\" -gt 3 ] || exit 14
-    until iperf3 -c 10.9.0.2 -n 4M; do sleep 1; done
-    streams 10.9.0.2 -n 16M -P 8 || exit 8
-    streams 10.9.0.2 -n 16M -P 8 -R || exit 9
-    streams fd09::2 -n 4M || exit 10
-    streams 10.7.0.2 -n 4M || exit 11
-    streams 10.9.0.1 -n 8M -P 4 || exit 12
-    streams 10.9.0.1 -n 8M -P 4 -R || exit 13
+    until iperf3 -c 10.9.0.2 -n 64K; do sleep 1; done
+    streams 10.9.0.2 -n 4M -P 8 || exit 8
+    streams 10.9.0.2 -n 4M -P 8 -R || exit 9
+    streams fd09::2 -n 1M || exit 10
+    streams 10.7.0.2 -n 1M || exit 11
+    streams 10.9.0.1 -n 2M -P 4 || exit 12
+    streams 10.9.0.1 -n 2M -P 4 -R || exit 13
     echo enough | nc 10.9.0.2 99";
 
 /// First steps of both guests at the standard MTU.
@@ -99,13 +99,13 @@ const TURNS: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     nc 10.9.0.1 98 <&3
     for whom in 10.9.0.2 fd09::2 10.9.0.1 fd09::1; do
         for way in '' -R; do
-            streams $whom -n 8M $way || exit 5
+            streams $whom -n 2M $way || exit 5
             nc 10.9.0.1 98 <&3
         done
     done
     echo enough | nc 10.9.0.2 99";
 /// Bytes of each of these streams. iperf3 does not report the end of the last ones.
-const TURN_BYTES: u64 = 4 << 20;
+const TURN_BYTES: u64 = 1 << 20;
 /// Longest frame of one segment, at the least MTU that all networks support.
 const FRAME_BYTES: u64 = 1514;
 

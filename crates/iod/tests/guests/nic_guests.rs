@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::frames::{self, PAUSE_PROMISED, attach, is_soak, pause_max_ms};
+use crate::common::frames::{self, PAUSE_PROMISED, attach, pause_max_ms};
 use crate::common::nics::*;
 use crate::common::*;
 use serde_json::{Value, json};
 use testkit::guest::{Guest, Kind};
+use testkit::is_soak;
 use testkit::process::eventually;
 
 /// Far more time than any boot and load takes, even when several share two busy cores.

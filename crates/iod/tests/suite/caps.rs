@@ -118,7 +118,7 @@ fn set(caller: &mut Caller, caps: Value) {
 /// Least share of the cap that must be used: in a long run, and beside other tests that need the
 /// CPUs.
 fn least_share() -> f64 {
-    if std::env::var_os("RINGWAY_SOAK").is_some() { 0.97 } else { 0.6 }
+    if testkit::is_soak() { 0.97 } else { 0.2 }
 }
 
 /// Checks the amount done in a time against a rate: within 3%, a tenth of a second's worth, and the

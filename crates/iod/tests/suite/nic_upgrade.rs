@@ -14,6 +14,7 @@ use crate::common::*;
 use model::rpc::{RpcError, UpgradeReply};
 use serde_json::{Value, json};
 use testkit::in_namespace::in_own_network;
+use testkit::is_soak;
 use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::request::{Request, status};

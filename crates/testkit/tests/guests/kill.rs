@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::victims::{RingwayBlk, RingwayIo, Supervised, Victim};
+use testkit::is_soak;
 use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for many
@@ -27,14 +28,9 @@ fn deaths() -> usize {
     testkit::rounds(200, 10_000)
 }
 
-/// Returns whether this is `make soak`, with full counts and no other load.
-fn soak() -> bool {
-    std::env::var_os("RINGWAY_SOAK").is_some()
-}
-
 /// Returns a seed. It is the same in each run, except for `make soak`.
 fn seed(number: u64) -> u64 {
-    if !soak() {
+    if !is_soak() {
         return number;
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -60,7 +56,7 @@ fn report(name: &str, guest: &ReconnectingGuest) {
         tally.completed, tally.compared, tally.survived,
     );
     let p99 = percentile(&tally.pauses, 0.99);
-    assert!(!soak() || p99 < PAUSE, "{name}: one pause in a hundred is longer than {p99:.1?}");
+    assert!(!is_soak() || p99 < PAUSE, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
 /// Runs the guest until `until`, with the process that serves.

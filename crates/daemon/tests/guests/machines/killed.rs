@@ -144,7 +144,7 @@ fn wherever_the_daemon_is_killed_no_machine_is_lost_and_records_are_true() {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("RINGWAY_SEED={seed}");
     let mut host = Host::new(seed);
-    for _ in 0..rounds(12, 500) {
+    for _ in 0..rounds(6, 500) {
         host.round();
     }
     host.ends();
