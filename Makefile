@@ -46,7 +46,7 @@ check: lint ## Check format, clippy and documentation; runs no test
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 
 test: check guest ovs ## Run all tests with reduced counts; required for each commit
-	cargo test --workspace --no-fail-fast
+	@scripts/run-tests.py
 
 soak: export RINGWAY_SOAK := 1
 soak: export PROPTEST_CASES := 20000
