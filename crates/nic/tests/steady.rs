@@ -18,6 +18,9 @@ fn load() {
     }
 }
 
+/// Frames of a short run.
+const FRAMES: u64 = 256;
+
 /// Returns whether small functions are calls too, as in test builds but not in soak builds. Only
 /// then a missing call means something.
 fn shows_all(grown: &Calls) -> bool {
@@ -51,12 +54,12 @@ fn grows(kind: &str, frames: u64) -> (Calls, Calls) {
 
 #[test]
 fn frames_to_a_known_station_share_nothing() {
-    is_steady("known", 512);
+    is_steady("known", FRAMES);
 }
 
 #[test]
 fn frames_of_a_known_flow_are_not_parsed_to_find_their_queue() {
-    let grown = is_steady("steered", 512);
+    let grown = is_steady("steered", FRAMES);
     let name = |of: &str| callgrind::find(&grown, of).map(|(name, _)| name);
     assert!(name("FlowHashCache::of").is_some() || !shows_all(&grown), "{grown:#?}");
     for dear in ["Toeplitz::of", "Frame::net", "frame::ip::"] {
@@ -66,17 +69,17 @@ fn frames_of_a_known_flow_are_not_parsed_to_find_their_queue() {
 
 #[test]
 fn frames_on_one_reactor_share_nothing() {
-    is_steady("near", 512);
+    is_steady("near", FRAMES);
 }
 
 #[test]
 fn frames_between_reactors_share_nothing() {
-    is_steady("far", 512);
+    is_steady("far", FRAMES);
 }
 
 #[test]
 fn frames_of_flows_that_may_be_moved_share_nothing() {
-    is_steady("wide", 512);
+    is_steady("wide", FRAMES);
 }
 
 #[test]
@@ -91,36 +94,36 @@ fn frames_that_are_cut_share_nothing() {
 
 #[test]
 fn frames_of_a_locked_port_share_nothing() {
-    let grown = is_steady("locked", 512);
+    let grown = is_steady("locked", FRAMES);
     let checks = callgrind::find(&grown, "Lock::check");
-    let checked = checks.is_some_and(|(_, count)| count >= 3 * 512);
+    let checked = checks.is_some_and(|(_, count)| count >= 3 * FRAMES);
     assert!(checked || !shows_all(&grown), "{grown:#?}");
 }
 
 #[test]
 fn frames_to_a_guest_that_is_called_share_nothing() {
-    let grown = is_steady("called", 512);
+    let grown = is_steady("called", FRAMES);
     let calls = callgrind::find(&grown, "Context::notify");
     // One for each batch; the load asserts that the guest was called.
-    let is_called = calls.is_some_and(|(_, count)| count >= 3 * 512 / 32);
+    let is_called = calls.is_some_and(|(_, count)| count >= 3 * FRAMES / 32);
     assert!(is_called || !shows_all(&grown), "{grown:#?}");
 }
 
 #[test]
 fn frames_that_wait_for_buffers_share_nothing() {
-    let grown = is_steady("late", 512);
+    let grown = is_steady("late", FRAMES);
     let held = callgrind::find(&grown, "Backlog::hold");
     // The load asserts that all frames waited.
-    let are_held = held.is_some_and(|(_, count)| count >= 3 * 512);
+    let are_held = held.is_some_and(|(_, count)| count >= 3 * FRAMES);
     assert!(are_held || !shows_all(&grown), "{grown:#?}");
 }
 
 /// Except for the limit itself, which all queues of the port share: one number, once a frame.
 #[test]
 fn frames_of_a_capped_port_share_the_cap() {
-    let (grown, shared) = grows("capped", 512);
+    let (grown, shared) = grows("capped", FRAMES);
     assert!(!shared.is_empty() || !shows_all(&grown), "no cap");
     for (name, count) in &shared {
-        assert!(name.contains("compare_exchange") && *count <= 3 * 512, "{shared:#?}");
+        assert!(name.contains("compare_exchange") && *count <= 3 * FRAMES, "{shared:#?}");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const RINGWAY: &str = env!("CARGO_BIN_EXE_ringway");
 /// The guest has not been built.
 pub(crate) fn guest() -> (PathBuf, PathBuf) {
     let dir = guest_dir();
-    let (kernel, initrd) = (dir.join("vmlinuz"), dir.join("initramfs.img"));
+    let (kernel, initrd) = (dir.join("vmlinux"), dir.join("initramfs.img"));
     let there = kernel.is_file() && initrd.is_file();
     assert!(there, "no test guest in {}; build it with `make guest`", dir.display());
     (kernel, initrd)

@@ -89,8 +89,12 @@ impl Streams {
     fn script(self) -> String {
         let Self { count, back, repeats, window, turns } = self;
         let before = turns.map_or_else(String::new, turns::before_run);
-        let (seconds, back) = (window.as_secs().max(1), if back { "-R" } else { "" });
-        let server = ADDRESSES[0];
+        // iperf3 counts whole seconds. In a shorter run it sends what 1 Gb/s carries meanwhile.
+        let length = match window.as_secs() {
+            0 => format!("-n {}K", window.as_millis() * 125),
+            seconds => format!("-t {seconds}"),
+        };
+        let (server, back) = (ADDRESSES[0], if back { "-R" } else { "" });
         format!(
             "until busybox ping -c 1 -W 1 {server} >/dev/null; do :; done
              until iperf3 -c {server} -p {PORT} -n 1M >/dev/null; do sleep 0.2; done
@@ -98,7 +102,7 @@ impl Streams {
              while [ $repeat -lt {repeats} ]; do
                  {before}
                  echo lab-begin-$repeat
-                 iperf3 -c {server} -p $(({PORT} + 1 + repeat)) -t {seconds} -P {count} {BUFFERS} \
+                 iperf3 -c {server} -p $(({PORT} + 1 + repeat)) {length} -P {count} {BUFFERS} \
                      -C {CONGESTION} {back} -i 0 -J || exit 5
                  echo lab-end-$repeat
                  repeat=$((repeat + 1))

@@ -10,7 +10,7 @@ use super::guest::{Shell, spec};
 use super::world::{DOMID, PATIENCE, World, machine, vbd};
 
 /// Enough for disks with and without MSI-X, on the root bus and two bridges. The boot time grows
-/// faster than this number: `docs/architecture.md` gives the reason.
+/// faster than this number; the documentation of `toolstack` gives the reason.
 const REDUCED: u8 = MSIX_DISKS + 8;
 
 pub(super) async fn seen() {

@@ -98,7 +98,7 @@ fn flows_are_drawn_and_counted_by_queue() {
 
 #[test]
 fn guests_stream_through_every_switch() {
-    let results = measured(&NetQueues, "vif-s1", 1000);
+    let results = measured(&NetQueues, "vif-s1", 100);
     let names = systems(&results, "gbit_per_s");
     let ours = ["1 pair", "8 pairs", "1 of 8 pairs", "8 pairs and 1 by turns"];
     let ours = ours.map(|pairs| format!("ringway-net, {pairs}"));
@@ -115,7 +115,7 @@ fn guests_stream_through_every_switch() {
 
 #[test]
 fn the_host_streams_with_a_guest() {
-    let results = measured(&NetQueues, "uplink-s1", 1000);
+    let results = measured(&NetQueues, "uplink-s1", 100);
     assert_eq!(systems(&results, "gbit_per_s").len(), 6);
     let bars: Vec<_> = results.compared.iter().map(|compared| compared.bar).collect();
     assert_eq!(bars, [Some(1.0), Some(1.0), None, None, Some(0.95), Some(0.95)]);
