@@ -138,16 +138,16 @@ mod tests {
             left.0.store(bytes, Ordering::Relaxed);
             test_app.hands.set(turn);
             let mut changed = app.db.changed();
-            let is_told = || {
+            let is_updated = || {
                 app.db.read(|view| {
-                    let told = view.all(&CLASS).next().unwrap();
+                    let metrics = view.all(&CLASS).next().unwrap();
                     let bytes = i64::try_from(bytes).unwrap();
-                    told.get(Field::memory_free.into()) == Some(&Value::Int(bytes))
-                        && told.get(Field::last_updated.into()) == Some(&Value::Date(Date(turn)))
+                    metrics.get(Field::memory_free.into()) == Some(&Value::Int(bytes))
+                        && metrics.get(Field::last_updated.into()) == Some(&Value::Date(Date(turn)))
                 })
             };
             let until = async {
-                while !is_told() {
+                while !is_updated() {
                     changed.changed().await.unwrap();
                 }
             };

@@ -25,13 +25,13 @@ fn main() -> ExitCode {
     }
     let options = Options::parse();
     log::begin(std::env::var("RINGWAY_LOG").ok().as_deref());
-    told(run(options))
+    exit_code(run(options))
 }
 
 /// Runs a helper mode. The daemon starts its own program for work that needs a separate process.
 fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if mode == detached_process::MODE {
-        return Some(told(Err(detached_process::become_spawned(words).into())));
+        return Some(exit_code(Err(detached_process::become_spawned(words).into())));
     }
     if mode == helper::MODE {
         return Some(helper::serve(words));
@@ -39,7 +39,7 @@ fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<E
     (mode == worker::MODE).then(worker::serve)
 }
 
-fn told(ended: anyhow::Result<()>) -> ExitCode {
+fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,7 +50,7 @@ fn told(ended: anyhow::Result<()>) -> ExitCode {
 }
 
 /// Prints a result on standard output.
-fn said(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
@@ -61,11 +61,11 @@ fn run(mut options: Options) -> anyhow::Result<()> {
     let settings = config::settings(options)?;
     if let Some(to) = export {
         let rows = transfer::export(&settings.state, &to)?;
-        return said(&format!("{rows} rows are in {}", to.display()));
+        return print_line(&format!("{rows} rows are in {}", to.display()));
     }
     if let Some(from) = import {
         let rows = transfer::import(&settings.state, &from)?;
-        return said(&format!("{rows} rows are in {}", settings.state.display()));
+        return print_line(&format!("{rows} rows are in {}", settings.state.display()));
     }
     if let Err(error) = open_files::raise_open_files() {
         tracing::warn!("cannot raise the limit of open files: {error}");

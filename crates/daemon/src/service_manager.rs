@@ -20,15 +20,15 @@ impl ServiceManager {
 
     /// Reports that the daemon serves.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    fn tell(&self, what: &str) {
+    fn notify(&self, what: &str) {
         if let Some(socket) = &self.0
             && let Err(error) = socket.notify(what)
         {
@@ -51,13 +51,13 @@ mod tests {
         let manager = ServiceManager::at(Some(path.as_os_str())).unwrap();
         manager.ready();
         manager.stopping();
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for _ in 0..2 {
             let mut buffer = [0; 64];
             let length = far.recv(&mut buffer).unwrap();
-            told.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
+            received.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
         }
-        assert_eq!(told, ["READY=1", "STOPPING=1"]);
+        assert_eq!(received, ["READY=1", "STOPPING=1"]);
     }
 
     #[test]

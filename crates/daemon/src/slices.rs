@@ -19,7 +19,7 @@ pub struct Slices {
     groups: Option<Groups>,
     /// Socket beside which the join link for clients lies.
     socket: OnceLock<PathBuf>,
-    told: String,
+    report: String,
     usual: Weights,
     /// Locked while weights are read and set, so that the last written weights win.
     turn: Mutex<()>,
@@ -43,15 +43,15 @@ impl Slices {
     }
 
     fn begin_at(root: &Path, settings: &SliceSettings) -> anyhow::Result<Self> {
-        let without = |told| Ok(Self { told, ..Self::none(settings.weights) });
+        let without = |report| Ok(Self { report, ..Self::none(settings.weights) });
         if settings.mode == SlicesMode::Off {
             return without("off, as configured".to_owned());
         }
         match Groups::make(root, settings) {
             Ok(groups) => {
-                let told = groups.tree.to_string();
-                tracing::info!("CPU time for control is reserved by control groups: {told}");
-                Ok(Self { groups: Some(groups), told, ..Self::none(settings.weights) })
+                let report = groups.tree.to_string();
+                tracing::info!("CPU time for control is reserved by control groups: {report}");
+                Ok(Self { groups: Some(groups), report, ..Self::none(settings.weights) })
             }
             Err(error) if settings.mode == SlicesMode::Required => {
                 Err(error).context("the slices that the configuration requires cannot be created")
@@ -65,8 +65,8 @@ impl Slices {
 
     /// Creates an object without slices, with these default weights.
     pub fn none(usual: Weights) -> Self {
-        let (socket, told) = (OnceLock::new(), "none".to_owned());
-        Self { groups: None, socket, told, usual, turn: Mutex::default() }
+        let (socket, report) = (OnceLock::new(), "none".to_owned());
+        Self { groups: None, socket, report, usual, turn: Mutex::default() }
     }
 
     /// Returns the tree that processes join.
@@ -76,7 +76,7 @@ impl Slices {
 
     /// Returns a description of the slices.
     pub fn report(&self) -> &str {
-        &self.told
+        &self.report
     }
 
     /// Returns the default weights.

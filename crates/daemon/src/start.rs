@@ -140,7 +140,7 @@ async fn house(
     )?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
-    tell_host((settings, facts, slices.report()), &persistence, &drivers, &clock).await?;
+    update_host((settings, facts, slices.report()), &persistence, &drivers, &clock).await?;
     let usual_sr = settings.state.join(drivers::USUAL_SR);
     let boot = BootDirs { directories: settings.boot.clone(), usual_sr };
     let deadlines = settings.deadlines;
@@ -174,7 +174,7 @@ async fn house(
 }
 
 /// Creates the first records if there are none, and updates the host's records.
-async fn tell_host(
+async fn update_host(
     (settings, facts, slices): (&DaemonConfig, &HostFacts, &str),
     persistence: &Persistence,
     drivers: &Drivers,
@@ -198,13 +198,13 @@ async fn tell_host(
         false => None,
     };
     let sr = sr.transpose().context("cannot create the storage repository of this host")?;
-    let told = persistence.change(|tx| {
+    let change = persistence.change(|tx| {
         if let Some(sr) = &sr {
             bootstrap::create_initial(tx, &setup, sr)?;
         }
         bootstrap::refresh(tx, &setup)
     });
-    Ok(told.await?)
+    Ok(change.await?)
 }
 
 /// Returns the path of the database in a state directory.
@@ -246,14 +246,14 @@ fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
 /// Returns the host's address: the first specific listen address, else the source address of a
 /// route to a remote host.
 fn address(settings: &DaemonConfig) -> IpAddr {
-    let mut told = settings.listen.iter().map(|listen| listen.address.ip());
-    let told = told.find(|ip| !ip.is_unspecified() && !ip.is_loopback());
+    let mut addresses = settings.listen.iter().map(|listen| listen.address.ip());
+    let listen_address = addresses.find(|ip| !ip.is_unspecified() && !ip.is_loopback());
     let speaks = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
         socket.connect(FAR).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    told.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    listen_address.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// Returns a random bridge name, so that no other daemon of the host has the same.

@@ -227,10 +227,10 @@ impl Client {
     /// Reports to the channel that its queue is being drained.
     pub fn give_up(&self) {
         let id = self.id;
-        let told = self.reactor.handle().call(move |context| {
+        let result = self.reactor.handle().call(move |context| {
             context.with_poller(id, |pump: &mut Pump, context| pump.channel.fail_stalled(context))
         });
-        told.expect("a running reactor");
+        result.expect("a running reactor");
     }
 }
 

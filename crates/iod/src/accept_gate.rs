@@ -168,30 +168,30 @@ mod tests {
     #[test]
     fn nobody_takes_while_it_is_shut_and_nobody_ever_when_it_is_stopped() {
         let gate = AcceptGate::new().unwrap();
-        let (said, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while let Some(accept_permit) = gate.enter() {
-                    said.send("takes").unwrap();
+                    sender.send("takes").unwrap();
                     accept_permit.wake().wait(None, None).unwrap();
-                    said.send("rests").unwrap();
+                    sender.send("rests").unwrap();
                 }
-                said.send("ends").unwrap();
+                sender.send("ends").unwrap();
             });
             for _ in 0..100 {
-                assert_eq!(heard.recv_timeout(FAR), Ok("takes"));
+                assert_eq!(receiver.recv_timeout(FAR), Ok("takes"));
                 gate.pause().unwrap();
                 // The thread sent this before `pause` returned.
-                assert_eq!(heard.try_recv(), Ok("rests"));
+                assert_eq!(receiver.try_recv(), Ok("rests"));
                 // A second pause changes nothing.
                 gate.pause().unwrap();
-                assert!(heard.try_recv().is_err());
+                assert!(receiver.try_recv().is_err());
                 gate.resume();
             }
-            assert_eq!(heard.recv_timeout(FAR), Ok("takes"));
+            assert_eq!(receiver.recv_timeout(FAR), Ok("takes"));
             gate.stop();
-            assert_eq!(heard.recv_timeout(FAR), Ok("rests"));
-            assert_eq!(heard.recv_timeout(FAR), Ok("ends"));
+            assert_eq!(receiver.recv_timeout(FAR), Ok("rests"));
+            assert_eq!(receiver.recv_timeout(FAR), Ok("ends"));
         });
         gate.resume();
         assert!(gate.enter().is_none());

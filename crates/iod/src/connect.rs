@@ -48,7 +48,7 @@ mod tests {
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&full, 0).unwrap();
-        let (told, tell) = channel();
+        let (sender, receiver) = channel();
         std::thread::spawn(move || {
             let mut waiting = Vec::new();
             let error = loop {
@@ -57,9 +57,9 @@ mod tests {
                     Err(error) => break error,
                 }
             };
-            told.send((waiting.len(), error)).unwrap();
+            sender.send((waiting.len(), error)).unwrap();
         });
-        let (waiting, error) = tell.recv_timeout(Duration::from_secs(60)).expect("it waits");
+        let (waiting, error) = receiver.recv_timeout(Duration::from_secs(60)).expect("it waits");
         assert!(waiting > 0 && error.kind() == io::ErrorKind::TimedOut, "{waiting} {error}");
     }
 }

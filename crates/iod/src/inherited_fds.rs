@@ -26,7 +26,7 @@ pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The descriptor cannot be written.
-pub fn tell_ready(fd: &OwnedFd) -> io::Result<()> {
+pub fn report_ready(fd: &OwnedFd) -> io::Result<()> {
     retry_on_intr(|| write(fd, b"\n"))?;
     Ok(())
 }
@@ -57,7 +57,7 @@ mod tests {
     fn a_number_becomes_a_descriptor() {
         let (read, written) = rustix::pipe::pipe().unwrap();
         let copy = adopt(written.as_raw_fd()).unwrap();
-        tell_ready(&copy).unwrap();
+        report_ready(&copy).unwrap();
         let mut byte = [0];
         assert_eq!(rustix::io::read(&read, &mut byte), Ok(1));
         assert_eq!(byte, *b"\n");

@@ -180,7 +180,7 @@ pub fn reported(geometry: disk::Geometry) -> model::report::Geometry {
 mod tests {
     use super::*;
 
-    fn said(source: Errno) -> String {
+    fn error_text(source: Errno) -> String {
         let path = "/img/a.raw".into();
         OpenError::from(DiskError::Os { action: "open", path, source }).to_string()
     }
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn the_next_step_follows_the_cause() {
-        let missing = said(Errno::NOENT);
+        let missing = error_text(Errno::NOENT);
         assert!(missing.starts_with("cannot open /img/a.raw: No such file"), "{missing}");
         let step = "; check the path, or make the image with `truncate -s 8G /img/a.raw`";
         assert!(missing.ends_with(step), "{missing}");
-        let forbidden = said(Errno::ACCESS);
+        let forbidden = error_text(Errno::ACCESS);
         assert!(forbidden.contains("denied") && forbidden.contains("read-only"), "{forbidden}");
         // No remedy is appended if there is none.
-        let broken = said(Errno::IO);
+        let broken = error_text(Errno::IO);
         assert!(broken.ends_with(&Errno::IO.to_string()), "{broken}");
     }
 }

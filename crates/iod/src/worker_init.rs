@@ -44,7 +44,7 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
                 let (key, preserved_entry) = PreservedEntry::read(what, fds)?;
                 holdings.insert(key, preserved_entry);
             }
-            KeeperMessage::Keeper(said) => keeper_info = Some(said),
+            KeeperMessage::Keeper(info) => keeper_info = Some(info),
             KeeperMessage::TakeOver => way = fds.into_iter().next(),
             KeeperMessage::Begin => break,
             KeeperMessage::Done { .. } | KeeperMessage::Ping => {}

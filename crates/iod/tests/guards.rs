@@ -113,7 +113,7 @@ impl Served {
 
     /// Waits until the disk sleeps for this reason, checks that it is counted and reported, and
     /// that the disk is served.
-    fn is_refused(&mut self, reason: PollReason, told: &str) {
+    fn is_refused(&mut self, reason: PollReason, expected: &str) {
         let before = refusals(&self.now(), reason);
         self.polls(&format!("refused by {reason:?}"), |now| {
             now.queues.reason == reason && refusals(now, reason) > before
@@ -123,7 +123,7 @@ impl Served {
         eventually("the reason is told", || {
             let stats = self.caller.stats();
             let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
-            verdict.polling.is_some_and(|said| said.contains(told))
+            verdict.polling.is_some_and(|text| text.contains(expected))
         });
     }
 

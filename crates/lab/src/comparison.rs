@@ -290,8 +290,8 @@ mod tests {
             let judged = Comparison { cell: cell_id, ours, peers, bar, ..Comparison::default() };
             unjudged(&judged, &plan, &[cell])
         };
-        let told = of("b", Some(1.0), [f64::NAN; 3]).unwrap();
-        assert_eq!(told, "c, iops: a has no figure that can be judged");
+        let message = of("b", Some(1.0), [f64::NAN; 3]).unwrap();
+        assert_eq!(message, "c, iops: a has no figure that can be judged");
         assert_eq!(of("b", Some(1.0), [2.0; 3]), None);
         assert_eq!(of("b", None, [f64::NAN; 3]), None, "nothing was promised");
         assert_eq!(of("absent", Some(1.0), [2.0; 3]), None, "it had no turn");

@@ -165,8 +165,8 @@ mod tests {
             (r#"{"iops":10,"burst_seconds":4294967295}"#, "burst_seconds"),
             (r#"{"bps":10}"#, "unknown field"),
         ] {
-            let said = parsed(text).unwrap_err();
-            assert!(said.contains(says), "{text}: {said}");
+            let error = parsed(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 }

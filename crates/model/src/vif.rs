@@ -161,8 +161,8 @@ mod tests {
         assert_eq!(check(VifOp::Unplug, &vif, &ending, Strictness::Lenient), refusal);
         let host = VmFacts { is_control_domain: true, ..running() };
         for op in [VifOp::Attach, VifOp::Unplug] {
-            let said = check(op, &vif, &host, Strictness::Lenient);
-            assert_eq!(said, Err(Refusal::IsControlDomain));
+            let result = check(op, &vif, &host, Strictness::Lenient);
+            assert_eq!(result, Err(Refusal::IsControlDomain));
         }
     }
 

@@ -47,7 +47,7 @@ impl BusyPoll {
     }
 
     /// Records that the socket is empty. Returns whether to poll again.
-    pub(crate) fn looks(&mut self, now: Instant) -> bool {
+    pub(crate) fn should_poll(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let looked = self.looked.take();
         if looked.is_some_and(|looked| now.saturating_duration_since(looked) > TAKEN) {
@@ -58,9 +58,9 @@ impl BusyPoll {
         }
         self.rests_until = None;
         let window = (self.expected * 2).min(LONGEST);
-        let looks = self.expected <= LONGEST && now.saturating_duration_since(since) < window;
-        self.looked = looks.then_some(now);
-        looks
+        let poll_again = self.expected <= LONGEST && now.saturating_duration_since(since) < window;
+        self.looked = poll_again.then_some(now);
+        poll_again
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
         for _ in 0..times {
             let begin = now;
             looked = Duration::ZERO;
-            while looked < gap && busy_poll.looks(now) {
+            while looked < gap && busy_poll.should_poll(now) {
                 now += Duration::from_micros(1);
                 looked = now - begin;
             }
@@ -102,20 +102,20 @@ mod tests {
         let mut busy_poll = BusyPoll::default();
         run(&mut busy_poll, us(5), 60);
         let now = Instant::now();
-        assert!(busy_poll.looks(now), "it is expected");
+        assert!(busy_poll.should_poll(now), "it is expected");
         // Another thread used the CPU between two polls.
         let back = now + us(250);
-        assert!(!busy_poll.looks(back));
+        assert!(!busy_poll.should_poll(back));
         busy_poll.received(back);
         let begin = back;
-        let mut looks = 0;
+        let mut polls = 0;
         // The client sends as fast as before, throughout the pause and beyond it.
         for turn in 1..=20 {
             let now = begin + Duration::from_millis(5) * turn;
-            looks += u32::from(busy_poll.looks(now));
+            polls += u32::from(busy_poll.should_poll(now));
             busy_poll.received(now + us(5));
         }
-        assert_eq!(looks, 1, "the last one, when the rest is over");
+        assert_eq!(polls, 1, "the last one, when the rest is over");
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         let mut busy_poll = BusyPoll::default();
         run(&mut busy_poll, us(5), 60);
         let now = Instant::now();
-        let looks = (0..100_000).filter(|at| busy_poll.looks(now + us(*at))).count();
-        assert!(looks <= 40, "{looks}");
+        let polls = (0..100_000).filter(|at| busy_poll.should_poll(now + us(*at))).count();
+        assert!(polls <= 40, "{polls}");
     }
 }

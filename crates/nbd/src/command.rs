@@ -101,7 +101,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
         Err(_) if len == 0 => refuse(error::INVAL, "the length is zero"),
         Err(_) => refuse(error::NOSPC, "outside of the export"),
     };
-    let looks = |command| match geometry.check_inside(offset, len) {
+    let reads = |command| match geometry.check_inside(offset, len) {
         Ok(()) => Ok(command),
         Err(_) => refuse(error::INVAL, "outside of the export, or the length is zero"),
     };
@@ -109,7 +109,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
         code::READ | code::WRITE if len > u64::from(MAX_REQUEST_BYTES) => {
             refuse(error::INVAL, "longer than the largest block in NBD_INFO_BLOCK_SIZE")
         }
-        code::READ => looks(Command::Read),
+        code::READ => reads(Command::Read),
         code::WRITE => changes(Command::Write { durable }, RequestKind::Write { durable }),
         code::FLUSH => Ok(Command::Flush),
         code::TRIM => changes(Command::Trim { durable }, RequestKind::Discard),
@@ -122,11 +122,11 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
             let kind = RequestKind::WriteZeroes { unmap, durable };
             changes(Command::WriteZeroes { unmap, durable }, kind)
         }
-        code::CACHE => looks(Command::Cache),
+        code::CACHE => reads(Command::Cache),
         code::BLOCK_STATUS if !limits.allocation => {
             refuse(error::INVAL, "no metadata context was negotiated")
         }
-        code::BLOCK_STATUS => looks(Command::BlockStatus { one: flags & flag::REQ_ONE != 0 }),
+        code::BLOCK_STATUS => reads(Command::BlockStatus { one: flags & flag::REQ_ONE != 0 }),
         code::DISC => Ok(Command::Disconnect),
         _ => refuse(error::INVAL, "unknown command"),
     }

@@ -20,7 +20,7 @@ pub struct Counts {
     /// Requests answered with an error.
     pub errors: u64,
     /// Polls of a client's socket without sleeping.
-    pub looks: u64,
+    pub polls: u64,
 }
 
 /// Counters shared by connections on several reactors. Each connection adds to them once per turn.
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     errors: AtomicU64,
-    looks: AtomicU64,
+    polls: AtomicU64,
 }
 
 impl Shared {
@@ -46,7 +46,7 @@ impl Shared {
             (&self.read_bytes, more.read_bytes),
             (&self.written_bytes, more.written_bytes),
             (&self.errors, more.errors),
-            (&self.looks, more.looks),
+            (&self.polls, more.polls),
         ] {
             if by > 0 {
                 counter.fetch_add(by, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Shared {
             read_bytes: load(&self.read_bytes),
             written_bytes: load(&self.written_bytes),
             errors: load(&self.errors),
-            looks: load(&self.looks),
+            polls: load(&self.polls),
         }
     }
 }

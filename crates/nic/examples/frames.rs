@@ -68,7 +68,7 @@ struct Kind {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiver {
     /// Posts all its buffers, and polls for frames.
-    Looks,
+    Polls,
     /// Posts all its buffers, and wants a call for each batch.
     IsCalled,
     /// Posts buffers when frames wait for them, and kicks.
@@ -88,7 +88,7 @@ fn kind(name: &str) -> Kind {
         bits,
         pairs: 1,
         policy: PortPolicy::open(LAN),
-        receiver: Receiver::Looks,
+        receiver: Receiver::Polls,
     };
     let large = large();
     let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
@@ -371,7 +371,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
     let signals = Arc::new(Signals::of(kind.receiver));
-    let silent = Signals::of(Receiver::Looks);
+    let silent = Signals::of(Receiver::Polls);
     start(&fabric, last, receiver, 0, (&rx, &signals));
     for pair in 1..kind.pairs {
         start(&fabric, last, receiver, 2 * pair, (&Driver::new(RING, MEMORY, true), &silent));

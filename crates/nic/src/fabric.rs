@@ -208,18 +208,18 @@ impl Fabric {
     /// Returns for each port the flows that send most, with the recent bytes of all its flows.
     /// There is an entry for each reactor that sees such flows and answers in time.
     pub fn top_flows(&self) -> Vec<(PortId, Vec<TopFlow>, u64)> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         for hub_handle in &self.nodes {
-            let tell = tell.clone();
+            let sender = sender.clone();
             hub_handle.send(move |hub| {
                 // The caller may have stopped waiting.
-                let _ = tell.send(hub.top_flows(clock_ns()));
+                let _ = sender.send(hub.top_flows(clock_ns()));
             });
         }
-        drop(tell);
+        drop(sender);
         let (until, mut all) = (Instant::now() + FLOWS_WAIT, Vec::new());
         let left = || until.saturating_duration_since(Instant::now());
-        while let Ok(some) = told.recv_timeout(left()) {
+        while let Ok(some) = receiver.recv_timeout(left()) {
             all.extend(some);
         }
         all

@@ -48,7 +48,7 @@ pub(crate) struct InOrderRing {
     call: Option<PeerNotifier>,
     err: Option<PeerNotifier>,
     /// True if the ring broke since the front-end was last notified.
-    untold: bool,
+    err_pending: bool,
     fault: FaultHandler,
     /// Number of truncated mappings at the last check.
     faults: usize,
@@ -70,7 +70,8 @@ impl InOrderRing {
         let call = start.call.map(|fd| context.open_notifier(fd));
         let err = start.err.map(|fd| context.open_notifier(fd));
         let (config, index) = (start.ring, start.index);
-        let ring = Self { queue, config, port, index, call, err, untold: false, fault, faults };
+        let ring =
+            Self { queue, config, port, index, call, err, err_pending: false, fault, faults };
         if ring.queue.continued() {
             // The process that served the ring before may have died before it could call.
             ring.signal(context);
@@ -110,7 +111,7 @@ impl InOrderRing {
         if self.queue.publish() {
             self.signal(context);
         }
-        if std::mem::take(&mut self.untold)
+        if std::mem::take(&mut self.err_pending)
             && let Some(err) = &self.err
         {
             context.notify(err);
@@ -163,7 +164,7 @@ impl InOrderRing {
             error = error_chain(error),
             "the guest's driver broke the ring; it must reset the device"
         );
-        self.untold = true;
+        self.err_pending = true;
     }
 
     /// Ends the session if the front-end truncated its memory.

@@ -56,9 +56,9 @@ impl File {
     /// Returns whether poll(2) reports an error now. A device that is being deleted reports it
     /// before reads fail.
     pub fn has_error(&self) -> bool {
-        let mut told = [PollFd::new(&*self.0.0, PollFlags::empty())];
-        let found = poll(&mut told, Some(&Timespec::default()));
-        found.is_ok() && told[0].revents().contains(PollFlags::ERR)
+        let mut fds = [PollFd::new(&*self.0.0, PollFlags::empty())];
+        let found = poll(&mut fds, Some(&Timespec::default()));
+        found.is_ok() && fds[0].revents().contains(PollFlags::ERR)
     }
 
     /// Receives the available bytes of a socket: at least one byte, or 0 if the peer has closed.

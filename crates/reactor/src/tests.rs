@@ -228,15 +228,15 @@ fn the_kernel_here_can_do_what_we_need() {
 struct Ringer {
     peer_notifier: crate::PeerNotifier,
     peer: Arc<OwnedFd>,
-    heard: Option<SyncSender<bool>>,
+    arrived_tx: Option<SyncSender<bool>>,
 }
 
 impl Poller for Ringer {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
-        if let Some(heard) = self.heard.take() {
+        if let Some(arrived_tx) = self.arrived_tx.take() {
             context.notify(&self.peer_notifier);
             context.flush_if_alone();
-            let _ = heard.send(rustix::io::read(&*self.peer, &mut [0; 8]).is_ok());
+            let _ = arrived_tx.send(rustix::io::read(&*self.peer, &mut [0; 8]).is_ok());
         }
         PollOutcome::Idle
     }
@@ -252,14 +252,14 @@ impl Poller for Ringer {
 fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
     for others in [false, true] {
         let reactor = Reactor::spawn("test").unwrap();
-        let (heard, hears) = sync_channel(1);
+        let (arrived_tx, arrived_rx) = sync_channel(1);
         let add = move |context: &mut Context<'_>| {
             let (fd, peer) = pair();
             let make = |context: &mut Context<'_>| {
                 Ok::<_, Stopped>(Ringer {
                     peer_notifier: context.open_notifier(fd),
                     peer,
-                    heard: Some(heard),
+                    arrived_tx: Some(arrived_tx),
                 })
             };
             context.add_poller(None, make).unwrap();
@@ -269,14 +269,14 @@ fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
                     Ok::<_, Stopped>(Ringer {
                         peer_notifier: context.open_notifier(fd),
                         peer,
-                        heard: None,
+                        arrived_tx: None,
                     })
                 };
                 context.add_poller(None, idle).unwrap();
             }
         };
         reactor.handle().call(add).unwrap();
-        assert_eq!(hears.recv_timeout(SOON).unwrap(), !others);
+        assert_eq!(arrived_rx.recv_timeout(SOON).unwrap(), !others);
     }
 }
 

@@ -154,15 +154,15 @@ mod tests {
     fn all_threads_of_this_process_get_one() {
         // `SCHED_IDLE` has no turns.
         let threads = [SCHED_IDLE, SCHED_OTHER].map(|policy| {
-            let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+            let ((id_tx, id_rx), (end, ended)) = (channel(), channel::<()>());
             let thread = std::thread::spawn(move || {
                 let mut of = attributes(None).unwrap();
                 of.sched_policy = policy.cast_unsigned();
                 change(None, &of).unwrap();
-                tell.send(rustix::thread::gettid()).unwrap();
+                id_tx.send(rustix::thread::gettid()).unwrap();
                 ended.recv().unwrap_err();
             });
-            (told.recv().unwrap(), end, thread)
+            (id_rx.recv().unwrap(), end, thread)
         });
         let wanted = 3 * SHORTEST;
         assert!(set_turns(None, wanted).unwrap());

@@ -21,9 +21,9 @@ impl ReadBatch {
         self.next
     }
 
-    /// Adjusts the size after a batch of `asked` reads that returned `came` frames.
-    pub(crate) fn ended(&mut self, asked: usize, came: usize) {
-        let next = if came < asked { came + 1 } else { asked * 2 };
+    /// Adjusts the size after a batch of `asked` reads that returned `received` frames.
+    pub(crate) fn ended(&mut self, asked: usize, received: usize) {
+        let next = if received < asked { received + 1 } else { asked * 2 };
         self.next = next.clamp(1, BATCH_MAX);
     }
 }
@@ -38,8 +38,8 @@ mod tests {
         let mut asked = Vec::new();
         for there in [100_usize, 100, 100, 100, 100, 100, 3, 3, 0, 0, 1, 1] {
             asked.push(batch.next());
-            let came = there.min(batch.next());
-            batch.ended(batch.next(), came);
+            let received = there.min(batch.next());
+            batch.ended(batch.next(), received);
         }
         assert_eq!(asked, [2, 4, 8, 16, 32, 32, 32, 4, 4, 1, 1, 2]);
     }

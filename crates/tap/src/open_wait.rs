@@ -13,7 +13,7 @@ use crate::{Tap, TapError, TapOrigin};
 const LINKS: u32 = 1;
 
 /// Interval between attempts. No event reports that a device which stays and is down is released.
-const UNTOLD: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Events of this host's network devices. `None` if the kernel does not report them.
 struct LinkEvents(Option<OwnedFd>);
@@ -32,9 +32,9 @@ impl LinkEvents {
         Some(fd)
     }
 
-    /// Waits for an event or until `until`, at most [`UNTOLD`]. May return early.
+    /// Waits for an event or until `until`, at most [`RETRY_INTERVAL`]. May return early.
     fn wait(&self, until: Instant) {
-        let left = until.saturating_duration_since(Instant::now()).min(UNTOLD);
+        let left = until.saturating_duration_since(Instant::now()).min(RETRY_INTERVAL);
         let left = Timespec::try_from(left).ok();
         // After an interruption or a lost event the caller tries again, as after an event.
         let mut fds: Vec<_> = self.0.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

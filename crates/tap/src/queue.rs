@@ -57,7 +57,7 @@ pub struct Queue {
     thread_mapping: ThreadMapping,
     /// Free slots, ready for reads.
     free: Vec<Frame>,
-    came: VecDeque<Frame>,
+    received: VecDeque<Frame>,
     sent: VecDeque<Sent>,
     op_completion: Vec<OpCompletion>,
     batch: ReadBatch,
@@ -73,7 +73,7 @@ pub struct Queue {
     /// True if a notification may have reported an error besides frames.
     maybe_error: bool,
     /// True if the device must be checked for an error: a notification brought no frames.
-    looks: bool,
+    must_check: bool,
     /// True while the queue starts no reads.
     rests: bool,
     failed: bool,
@@ -100,7 +100,7 @@ impl Queue {
             writes: context.open_port(),
             thread_mapping,
             free,
-            came: VecDeque::with_capacity(SLOTS),
+            received: VecDeque::with_capacity(SLOTS),
             sent: VecDeque::with_capacity(SLOTS),
             op_completion: Vec::with_capacity(SLOTS),
             batch: ReadBatch::default(),
@@ -109,7 +109,7 @@ impl Queue {
             ready: true,
             direct: false,
             maybe_error: false,
-            looks: false,
+            must_check: false,
             rests: false,
             failed: false,
         })
@@ -169,7 +169,7 @@ impl Queue {
         if self.direct && self.has_work() {
             self.read(context)?;
         }
-        if std::mem::take(&mut self.looks) { self.look(context) } else { Ok(()) }
+        if std::mem::take(&mut self.must_check) { self.look(context) } else { Ok(()) }
     }
 
     /// Checks the device for an error. A deleted device wakes its readers just before reads fail. A
@@ -190,8 +190,8 @@ impl Queue {
             match outcome {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes as usize);
-                    self.came.push_back(frame);
-                    self.skipped_frames.came();
+                    self.received.push_back(frame);
+                    self.skipped_frames.end_run();
                     frames += 1;
                 }
                 Err(errno) => {
@@ -213,7 +213,7 @@ impl Queue {
         // end: the device does not notify of the frames behind it.
         self.ready |= frames == ended || self.direct;
         if frames < ended && !self.direct {
-            self.looks = std::mem::take(&mut self.maybe_error) || frames == 0;
+            self.must_check = std::mem::take(&mut self.maybe_error) || frames == 0;
         }
         failure.map_or(Ok(()), |error| self.fail(error))
     }
@@ -226,8 +226,8 @@ impl Queue {
             match self.file.read_ready(&frame.buffers) {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes);
-                    self.came.push_back(frame);
-                    self.skipped_frames.came();
+                    self.received.push_back(frame);
+                    self.skipped_frames.end_run();
                 }
                 Err(errno) => {
                     self.free.push(frame);
@@ -235,7 +235,7 @@ impl Queue {
                         Ok(true) => {}
                         Ok(false) => {
                             self.ready = false;
-                            self.looks = std::mem::take(&mut self.maybe_error) || read == 0;
+                            self.must_check = std::mem::take(&mut self.maybe_error) || read == 0;
                             break;
                         }
                         Err(error) => return self.fail(error),
@@ -253,7 +253,7 @@ impl Queue {
 
     /// Returns the next received frame, in order of arrival.
     pub fn next_frame(&mut self) -> Option<Frame> {
-        self.came.pop_front()
+        self.received.pop_front()
     }
 
     /// Takes a frame's slot back.

@@ -24,7 +24,7 @@ impl SkippedFrames {
     }
 
     /// Ends a run of failed reads, because a frame arrived.
-    pub(crate) fn came(&mut self) {
+    pub(crate) fn end_run(&mut self) {
         self.run = 0;
     }
 
@@ -71,7 +71,7 @@ mod tests {
                 assert_eq!(skipped_frames.judge(Errno::INVAL), Ok(true));
             }
             if between % 2 == 0 {
-                skipped_frames.came();
+                skipped_frames.end_run();
             } else {
                 assert_eq!(skipped_frames.judge(Errno::AGAIN), Ok(false));
             }

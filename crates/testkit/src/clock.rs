@@ -109,9 +109,9 @@ mod tests {
         let ahead = || {
             let environment = clock.environment();
             let output = Command::new("date").arg("+%s").envs(environment).output().unwrap();
-            let told: i64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+            let time: i64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
             let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
-            told - now
+            time - now
         };
         for seconds in [0, 900_000_000, -900_000_000] {
             clock.set(seconds).unwrap();

@@ -69,13 +69,13 @@ fn again(mut command: Command, test: &str, dir: &Path) -> Result<String> {
     let program = std::env::current_exe().map_err(|e| Error::io("cannot find this program", e))?;
     command.arg(program).args(["--exact", test, "--nocapture"]).env(INSIDE, dir);
     let output = command.output().map_err(|error| Error::io("cannot run unshare", error))?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    if output.status.success() && said.contains(PASSED) {
-        return Ok(said);
+    let bytes = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    if output.status.success() && text.contains(PASSED) {
+        return Ok(text);
     }
     let what = format!("{test} in its own namespaces, which needs root");
-    Err(Error::io(what, std::io::Error::other(said)))
+    Err(Error::io(what, std::io::Error::other(text)))
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ fn run(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = [output.stdout, output.stderr].concat();
-    let stderr = String::from_utf8_lossy(&said).trim_end().to_owned();
+    let bytes = [output.stdout, output.stderr].concat();
+    let stderr = String::from_utf8_lossy(&bytes).trim_end().to_owned();
     Err(Error::Process { program: what, what: format!("ended with {}", output.status), stderr })
 }
 

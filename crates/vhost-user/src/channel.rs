@@ -90,8 +90,8 @@ mod tests {
         ioctl_fionbio(&theirs, false).unwrap();
         let (done, wait) = channel();
         std::thread::spawn(move || done.send(way.config_changed()));
-        let told = wait.recv_timeout(Duration::from_secs(20));
-        assert!(matches!(told, Ok(Ok(()))), "it waits for its front-end");
+        let result = wait.recv_timeout(Duration::from_secs(20));
+        assert!(matches!(result, Ok(Ok(()))), "it waits for its front-end");
     }
 
     #[test]

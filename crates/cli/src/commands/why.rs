@@ -72,7 +72,7 @@ impl Why {
         let is_disk = earlier.disks.iter().any(|one| one.id == self.disk);
         let nic = earlier.nics.iter().find(|one| one.id == self.disk && !is_disk);
         if let Some((nic, verdict)) = nic.and_then(|nic| Some((nic, judge_refused(nic)?))) {
-            return nic::tell_refused(&self, nic, &verdict);
+            return nic::print_refused(&self, nic, &verdict);
         }
         let is_port = !is_disk && earlier.ports.iter().any(|one| one.id == self.disk);
         if is_port || is_disk {
@@ -82,7 +82,7 @@ impl Why {
         let full = client.stats_of(&self.disk).await?;
         if is_port {
             let port = full.ports.first().context("the answer contains no NIC")?;
-            return nic::tell(&self, (&earlier, &now), port);
+            return nic::print_report(&self, (&earlier, &now), port);
         }
         let disk = full.disks.first().context("the answer contains no disk")?;
         let verdict = judge(&DiskFacts::new(&earlier, &now, disk));
@@ -92,18 +92,18 @@ impl Why {
                 let process = json!({
                     "pid": now.pid, "uptime_seconds": now.uptime_seconds, "start": now.start,
                 });
-                let told = json!({ "verdict": verdict, "disk": disk, "process": process });
-                serde_json::to_writer(&mut output, &told)?;
+                let report = json!({ "verdict": verdict, "disk": disk, "process": process });
+                serde_json::to_writer(&mut output, &report)?;
                 writeln!(output)?;
             }
-            Format::Text => write!(output, "{}", told(&verdict, disk, &now))?,
+            Format::Text => write!(output, "{}", report_text(&verdict, disk, &now))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Returns the sentence, followed by the evidence.
-fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
+fn report_text(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
         // No full stop: many remedies end in a command that users copy.

@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(settings(&file).unwrap(), "server=h\n");
         for bad in [vec![0xff], vec![b'#'; FILE_BYTES_MAX as usize + 1]] {
             std::fs::write(&file, bad).unwrap();
-            let told = settings(&file).unwrap_err().errors();
-            assert!(told.contains("another server") && told.contains(".xe"), "{told}");
+            let text = settings(&file).unwrap_err().errors();
+            assert!(text.contains("another server") && text.contains(".xe"), "{text}");
         }
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();

@@ -67,7 +67,7 @@ impl XeError {
     /// Converts a refusal of the API to text. Asks the server for the names of the objects.
     pub(crate) fn explained(self, xe: &mut XeSession) -> Self {
         match self {
-            Self::Server(ClientError::Api(error)) => Self::Explained(told(&error, xe)),
+            Self::Server(ClientError::Api(error)) => Self::Explained(explanation(&error, xe)),
             other => other,
         }
     }
@@ -96,7 +96,7 @@ fn failed((uuid, why): &(String, String)) -> String {
 }
 
 /// Returns a sentence on the error, and a line for each of its parameters.
-fn told(error: &ApiError, xe: &mut XeSession) -> String {
+fn explanation(error: &ApiError, xe: &mut XeSession) -> String {
     let (sentence, params) = explain(error);
     let class = params.iter().find(|(name, _)| *name == "class").map(|(_, class)| *class);
     let mut text = format!("{sentence}\n");

@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    fn told(value: &Value, ty: &Type) -> String {
+    fn rendered(value: &Value, ty: &Type) -> String {
         text(Some(value), ty, &Tables::default())
     }
 
@@ -216,7 +216,7 @@ mod tests {
             // A class without known records.
             (Value::text("OpaqueRef:x"), Type::Ref("VGPU"), "OpaqueRef:x"),
         ] {
-            assert_eq!(told(&value, &ty), shown);
+            assert_eq!(rendered(&value, &ty), shown);
         }
         assert_eq!(text(None, &Type::Int, &Tables::default()), "");
     }

@@ -42,8 +42,8 @@ fn the_demo_passes_and_what_it_keeps_is_stopped() {
         assert!(output.contains(name), "{name} is not in {output}");
     }
     assert_eq!(output.lines().filter(|line| line.starts_with("ok ")).count(), 7, "{output}");
-    for told in ["guest: golden", "kill -9", "plugged another disk"] {
-        assert!(stderr.contains(told), "{told} is not in {stderr}");
+    for message in ["guest: golden", "kill -9", "plugged another disk"] {
+        assert!(stderr.contains(message), "{message} is not in {stderr}");
     }
     let xe = format!("{} -s", Path::new(crate::common::RINGWAY).with_file_name("xe").display());
     let listed = format!("{xe}{}", line(&output, &xe));
@@ -71,10 +71,10 @@ fn ctrl_c_leaves_nothing() {
     running.wait_for("guest: data");
     assert!(!world.processes().is_empty());
     running.signal(Signal::INT);
-    let (status, told, _) = running.finish();
-    assert_eq!(status.code(), Some(130), "{told}");
-    assert!(told.contains("interrupted; the demo is ended"), "{told}");
-    assert!(!told.contains("had to be killed"), "{told}");
+    let (status, output, _) = running.finish();
+    assert_eq!(status.code(), Some(130), "{output}");
+    assert!(output.contains("interrupted; the demo is ended"), "{output}");
+    assert!(!output.contains("had to be killed"), "{output}");
     assert_eq!(names(&images), [] as [PathBuf; 0]);
     world.assert_clean();
 }

@@ -67,13 +67,13 @@ fn a_host_that_xe_drives() {
         Process::start(typed(&format!("exec {console}"), dir.path()).stdout(Stdio::piped()))
             .unwrap();
     let mut stdout = shell.child().stdout.take().unwrap();
-    let (mut said, until) = (Vec::new(), Instant::now() + BOOT_DEADLINE);
-    while !String::from_utf8_lossy(&said).contains(READY) {
+    let (mut received, until) = (Vec::new(), Instant::now() + BOOT_DEADLINE);
+    while !String::from_utf8_lossy(&received).contains(READY) {
         let mut chunk = [0; 4096];
         let n = stdout.read(&mut chunk).unwrap();
-        let text = String::from_utf8_lossy(&said).into_owned();
+        let text = String::from_utf8_lossy(&received).into_owned();
         assert!(n > 0 && Instant::now() < until, "{}: {text}", shell.stderr());
-        said.extend_from_slice(&chunk[..n]);
+        received.extend_from_slice(&chunk[..n]);
     }
     drop(shell);
     daemon.xe_prints(&["vm-disk-add", "vm=first", "disk-size=1GiB", "device=0"]).unwrap();

@@ -32,8 +32,8 @@ fn every_size_is_told_with_its_reason() {
     let (_, output) = doctor(&world, None, "json");
     let findings: Vec<serde_json::Value> = serde_json::from_str(&output).unwrap();
     for size in ["memory share", "reactors", "image cache", "request buffers", "device steps"] {
-        let told: Vec<_> = findings.iter().filter(|finding| finding["check"] == size).collect();
-        let [finding] = told[..] else { panic!("{size}: {told:?}") };
+        let reported: Vec<_> = findings.iter().filter(|finding| finding["check"] == size).collect();
+        let [finding] = reported[..] else { panic!("{size}: {reported:?}") };
         assert_eq!(finding["level"], "ok", "{finding}");
         let found = finding["found"].as_str().unwrap();
         let [number, why] = [0, 1].map(|part| found.splitn(2, [':', ',']).nth(part).unwrap());

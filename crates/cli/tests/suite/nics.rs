@@ -48,7 +48,7 @@ impl Switch {
     }
 
     /// Returns the output of `ringway` about it after a tenth of a second.
-    fn said(&self, words: &[&str]) -> String {
+    fn stdout(&self, words: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
         command.args(words).args(["--seconds", "0.1"]).stdin(Stdio::null());
         let output = command.arg("--control").arg(self.socket("control")).output().unwrap();
@@ -120,7 +120,7 @@ fn top_shows_what_is_sent_and_lost_now() {
         let began = Instant::now();
         // On a busy host no frame may be sent within a tenth of a second.
         let shown = loop {
-            let text = switch.said(&["top", "--once"]);
+            let text = switch.stdout(&["top", "--once"]);
             let nics = table(&text, "nic");
             let of = |nic: &str, head: &str| rate(cell(&nics, nic, head)).0;
             if of("a", "sent/s") > 0 && of("b", "got/s") > 0 && of("b", "lost/s") > 0 {
@@ -151,7 +151,7 @@ fn why_says_what_a_nic_waits_for_and_what_each_queue_lost() {
     }
     b.send_frame(1, &PLAIN, &SHORT).unwrap();
 
-    let text = switch.said(&["why", "b"]);
+    let text = switch.stdout(&["why", "b"]);
     let sentence = text.lines().next().unwrap();
     assert!(sentence.starts_with("b waits for its guest: "), "{text}");
     assert!(sentence.ends_with(&format!(", {KEPT} wait now.")), "{text}");
@@ -163,13 +163,13 @@ fn why_says_what_a_nic_waits_for_and_what_each_queue_lost() {
     missed.sort_unstable();
     assert_eq!(missed, ["", "5 no-buffer"], "{text}");
 
-    let said: Value =
-        serde_json::from_str(&switch.said(&["why", "a", "--format", "json"])).unwrap();
-    assert_eq!(said["verdict"]["cause"], "idle", "{said}");
-    let flow = &said["nic"]["flows"][0];
-    assert_eq!((&flow["from"], &flow["nic"]), (&"10.0.0.1:1000".into(), &"b".into()), "{said}");
-    let text = switch.said(&["why", "a"]);
+    let report: Value =
+        serde_json::from_str(&switch.stdout(&["why", "a", "--format", "json"])).unwrap();
+    assert_eq!(report["verdict"]["cause"], "idle", "{report}");
+    let flow = &report["nic"]["flows"][0];
+    assert_eq!((&flow["from"], &flow["nic"]), (&"10.0.0.1:1000".into(), &"b".into()), "{report}");
+    let text = switch.stdout(&["why", "a"]);
     assert_eq!(cell(&table(&text, "from"), "10.0.0.1:1000", "part"), "100%", "{text}");
-    let text = switch.said(&["why", "c"]);
+    let text = switch.stdout(&["why", "c"]);
     assert!(text.starts_with("c has no front-end"), "{text}");
 }

@@ -21,7 +21,7 @@ fn one_table_holds_the_disks_of_all_processes_in_order() {
     let (first, second) = (a.socket("control"), b.socket("control"));
     let words = ["top", "--once", "--seconds", "0.1", "--sort", "disk", "--control"];
     let more = ["--control", second.to_str().unwrap(), "--control", "/nowhere/at/all"];
-    let text = a.said(&[&words[..], &[first.to_str().unwrap()], &more[..]].concat());
+    let text = a.stdout(&[&words[..], &[first.to_str().unwrap()], &more[..]].concat());
     let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in {text}"));
     assert!(at("d1") < at("d2") && at("active") < at("attached"));
     assert!(text.contains("/nowhere/at/all: no ringway-io answers"), "{text}");

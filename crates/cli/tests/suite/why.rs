@@ -18,9 +18,9 @@ fn states_are_told_in_a_sentence() {
     let io = Served::start(&[]);
     io.attach("d1", json!({"null": 1 << 20}), json!({}));
     io.attach("d2", json!({"null": 1 << 20}), json!({"activate": false}));
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     assert!(first_line(&text).contains("has no front-end"), "{text}");
-    let text = io.said(&["why", "d2", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d2", "--seconds", "0.1"]);
     assert!(first_line(&text).contains("not active") && text.contains("disk.activate id=d2"));
 
     let mut guest = io.guest("d1");
@@ -28,42 +28,42 @@ fn states_are_told_in_a_sentence() {
         guest.run(0, &Request::read(at, 512)).unwrap();
     }
     guest.run(0, &Request::flush()).unwrap();
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     assert!(first_line(&text).contains("d1 is idle"), "{text}");
     let rows: Vec<_> = text.lines().filter(|line| line.contains("read")).collect();
     assert!(rows.iter().any(|row| row.contains("device") && row.contains("20")), "{text}");
     assert!(text.contains("flush"), "{text}");
 
-    io.said(&["io", "disk.pause", "id=d1"]);
-    let said: Value =
-        serde_json::from_str(&io.said(&["why", "d1", "--seconds", "0.1", "--format", "json"]))
+    io.stdout(&["io", "disk.pause", "id=d1"]);
+    let report: Value =
+        serde_json::from_str(&io.stdout(&["why", "d1", "--seconds", "0.1", "--format", "json"]))
             .unwrap();
-    assert_eq!(said["verdict"]["cause"], "paused");
-    assert_eq!(said["disk"]["id"], "d1");
+    assert_eq!(report["verdict"]["cause"], "paused");
+    assert_eq!(report["disk"]["id"], "d1");
 }
 
 #[test]
 fn whether_a_disk_is_polled_is_told() {
     let io = Served::start(&["--poll-max-us", "100"]);
     io.attach("d1", json!({"null": 1 << 20}), json!({}));
-    let said = io.said(&["io", "poll.defaults", "poll_idle_threshold=50"]);
-    let defaults: Value = serde_json::from_str(&said).unwrap();
+    let text = io.stdout(&["io", "poll.defaults", "poll_idle_threshold=50"]);
+    let defaults: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(defaults, json!({"mode": "auto", "max_us": 100, "idle_threshold": 50}));
-    io.said(&["io", "disk.poll", "id=d1", "poll=off", "poll_max_us=7"]);
+    io.stdout(&["io", "disk.poll", "id=d1", "poll=off", "poll_max_us=7"]);
     let mut guest = io.guest("d1");
     for at in 0..20 {
         guest.run(0, &Request::read(at, 512)).unwrap();
     }
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     assert_eq!(text.lines().nth(1), Some("It is not polled: that is turned off."), "{text}");
     assert!(text.contains("Polling is off (up to 7 us, 50% of a CPU free): 0 hits"), "{text}");
-    let text = io.said(&["top", "--once", "--seconds", "0.1"]);
+    let text = io.stdout(&["top", "--once", "--seconds", "0.1"]);
     let row = text.lines().find(|line| line.contains("d1")).unwrap();
     assert!(text.contains("polled") && row.contains("off"), "{text}");
     // Restore the default of the process, and wait for a known polling state.
-    io.said(&["io", "disk.poll", "id=d1", "poll=always", "poll_max_us=null"]);
+    io.stdout(&["io", "disk.poll", "id=d1", "poll=always", "poll_max_us=null"]);
     guest.run(0, &Request::read(0, 512)).unwrap();
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     assert!(text.contains("It is always polled") && text.contains("up to 100 us"), "{text}");
     let output = io.ringway(&["io", "disk.poll", "id=d1", "poll_max_us=20000"]);
     assert_eq!(output.status.code(), Some(2));
@@ -99,24 +99,24 @@ fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     assert_eq!(slow.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
 
     let began = Instant::now();
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     assert!(began.elapsed() < Duration::from_secs(10), "it waits for the storage");
     let sentence = first_line(&text);
     assert!(sentence.starts_with("d1 waits for its storage: a write of 4 KiB at byte 4096"));
     assert!(sentence.contains("has been with it for"), "{text}");
     assert!(text.contains(path.to_str().unwrap()), "{text}");
     well.run(0, &Request::read(0, 4096)).unwrap();
-    let text = io.said(&["why", "d2", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d2", "--seconds", "0.1"]);
     assert!(first_line(&text).contains("d2 is idle"), "the neighbour is well: {text}");
 
     hanging.answer().unwrap();
     slow.finish(0, &pending[0]).unwrap();
-    let said = io.said(&["why", "d1", "--seconds", "0.1", "--format", "json"]);
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(said["verdict"]["cause"], "idle", "{said}");
-    let past = said["verdict"]["past"].as_str().unwrap();
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1", "--format", "json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["verdict"]["cause"], "idle", "{report}");
+    let past = report["verdict"]["past"].as_str().unwrap();
     assert!(past.contains("a write of 4 KiB took") && past.contains("with the storage"), "{past}");
-    let record = &said["disk"]["slow"][0];
+    let record = &report["disk"]["slow"][0];
     assert_eq!((&record["offset"], &record["bytes"]), (&json!(4096), &json!(4096)));
     assert!(record["device_us"].as_f64().unwrap() >= 700_000.0, "{record}");
 }
@@ -134,7 +134,7 @@ fn a_read_that_hangs_is_named() {
     guest.kick(0).unwrap();
     // Longer than the limit of a hang.
     assert_eq!(guest.wait(0, Duration::from_millis(700)).unwrap(), WaitEvent::Silent);
-    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let text = io.stdout(&["why", "d1", "--seconds", "0.1"]);
     let sentence = first_line(&text);
     assert!(
         sentence.starts_with("d1 waits for its storage: a read of 4 KiB at byte 4096"),

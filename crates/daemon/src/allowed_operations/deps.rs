@@ -116,9 +116,9 @@ impl Affected {
 
     fn of_guest(&mut self, view: &View<'_>, write_record: WriteRecord<'_>) {
         use guest::Field as F;
-        let said =
+        let guest_fields =
             [F::other, F::can_use_hotplug_vbd, F::can_use_hotplug_vif, F::PV_drivers_detected];
-        if matches!(write_record, WriteRecord::Set(field, ..) if !is_one(field, &said)) {
+        if matches!(write_record, WriteRecord::Set(field, ..) if !is_one(field, &guest_fields)) {
             return;
         }
         let Some(class) = class("VM") else { return };

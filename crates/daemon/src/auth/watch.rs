@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 4096;
 /// Watch on a file, by inotify on its directory. Editors replace the file by a rename.
 #[derive(Debug)]
 pub struct FileWatch {
-    told: AsyncFd<OwnedFd>,
+    events: AsyncFd<OwnedFd>,
     path: PathBuf,
 }
 
@@ -36,8 +36,8 @@ impl FileWatch {
             deprecated,
             reason = "an owned descriptor stays the same and open; what replaces this is not safe"
         )]
-        let told = AsyncFd::with_interest(watch, Interest::READABLE)?;
-        Ok(Self { told, path })
+        let events = AsyncFd::with_interest(watch, Interest::READABLE)?;
+        Ok(Self { events, path })
     }
 
     /// Waits until the file was written or replaced.
@@ -46,7 +46,7 @@ impl FileWatch {
     /// The system's error.
     pub async fn changed(&mut self) -> io::Result<()> {
         loop {
-            let mut ready = self.told.readable_mut().await?;
+            let mut ready = self.events.readable_mut().await?;
             match read(ready.get_inner(), &self.path)? {
                 Some(true) => return Ok(()),
                 Some(false) => {}
@@ -101,10 +101,10 @@ mod tests {
         fs::write(&path, "two").unwrap();
         timeout(LONG, watch.changed()).await.unwrap().unwrap();
         fs::write(dir.path().join("draft"), "three").unwrap();
-        assert_eq!(read(watch.told.get_ref(), &watch.path).unwrap(), Some(false), "another file");
+        assert_eq!(read(watch.events.get_ref(), &watch.path).unwrap(), Some(false), "another file");
         fs::rename(dir.path().join("draft"), &path).unwrap();
         timeout(LONG, watch.changed()).await.unwrap().unwrap();
-        assert_eq!(read(watch.told.get_ref(), &watch.path).unwrap(), None, "and nothing else");
+        assert_eq!(read(watch.events.get_ref(), &watch.path).unwrap(), None, "and nothing else");
         assert!(FileWatch::of(&dir.path().join("absent")).is_err());
     }
 }

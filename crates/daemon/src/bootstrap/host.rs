@@ -53,7 +53,7 @@ fn control_domain(
 }
 
 /// Updates the records of the host and its control domain to the current facts.
-pub(super) fn tell(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
+pub(super) fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     let Some(host) = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone()) else {
         return Ok(());
     };
@@ -88,7 +88,7 @@ pub(super) fn tell(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), Ap
         tx.set(&metrics, field, value)?;
     }
     cpus(tx, &host, &facts.cpus)?;
-    tell_domain(tx, &host, facts.cpus.len(), share, setup)
+    refresh_domain(tx, &host, facts.cpus.len(), share, setup)
 }
 
 /// Updates the host's free memory in the records.
@@ -105,7 +105,7 @@ pub(crate) fn measured(tx: &mut Tx<'_>, memory: HostBytes, now: Date) -> Result<
     Ok(())
 }
 
-fn tell_domain(
+fn refresh_domain(
     tx: &mut Tx<'_>,
     host: &Ref,
     cpus: usize,

@@ -89,7 +89,7 @@ pub fn create_initial(
 pub fn refresh(tx: &mut Tx<'_>, setup: &BootstrapInput<'_>) -> Result<(), ApiError> {
     roles(tx)?;
     storage::kinds(tx, setup.kinds, &setup.product.version)?;
-    host::tell(tx, setup)
+    host::refresh(tx, setup)
 }
 
 fn internal_network(tx: &mut Tx<'_>, bridge: &str) -> Result<Ref, ApiError> {

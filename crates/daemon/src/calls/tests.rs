@@ -200,9 +200,9 @@ async fn events_tell_of_calls() {
     let token = test_app.call("event.inject", [Value::text("pool"), pool.clone()]).await.unwrap();
     test_app.call("pool.set_name_label", [pool.clone(), Value::text("n")]).await.unwrap();
     let classes = Value::Set(vec![Value::text("pool")]);
-    let told = test_app.call("event.from", [classes, token, Value::Float(10.0)]).await.unwrap();
-    let Value::Map(told) = told.plain() else { panic!("no map") };
-    let Some(Value::Set(events)) = told.get("events") else { panic!("no events") };
+    let answer = test_app.call("event.from", [classes, token, Value::Float(10.0)]).await.unwrap();
+    let Value::Map(answer) = answer.plain() else { panic!("no map") };
+    let Some(Value::Set(events)) = answer.get("events") else { panic!("no events") };
     let [event] = events.as_slice() else { panic!("{events:?}") };
     let Value::Map(event) = event.plain() else { panic!("no map") };
     assert_eq!(event.get("ref"), Some(&pool));
@@ -220,10 +220,11 @@ async fn a_clock_that_is_set_ends_nothing_and_loses_no_event() {
     test_app.hands.set(1_000 * DAY);
     let from = async |token: Value| {
         let classes = Value::Set(vec![Value::text("pool"), Value::text("task")]);
-        let told = test_app.call("event.from", [classes, token, Value::Float(0.0)]).await.unwrap();
-        let Value::Map(mut told) = told else { panic!("no map") };
-        let Some(Value::Set(events)) = told.remove("events") else { panic!("no events") };
-        (told.remove("token").unwrap(), events.len())
+        let answer =
+            test_app.call("event.from", [classes, token, Value::Float(0.0)]).await.unwrap();
+        let Value::Map(mut answer) = answer else { panic!("no map") };
+        let Some(Value::Set(events)) = answer.remove("events") else { panic!("no events") };
+        (answer.remove("token").unwrap(), events.len())
     };
     let (mut token, _) = from(Value::text("")).await;
     let its = the(&test_app, &pool::CLASS);

@@ -30,8 +30,8 @@ fn a_small_host_does_less_at_once() {
     let small = of(512, WrittenLimits::default());
     assert!(small.host < StepLimits::default().host, "{small:?}");
     assert_eq!(StepLimits { host: StepLimits::default().host, ..small }, StepLimits::default());
-    let said = WrittenLimits { worker_pool_size: Some(40), ..WrittenLimits::default() };
-    assert_eq!(of(512, said).host, 40);
+    let written = WrittenLimits { worker_pool_size: Some(40), ..WrittenLimits::default() };
+    assert_eq!(of(512, written).host, 40);
 }
 
 #[test]

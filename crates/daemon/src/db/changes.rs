@@ -95,26 +95,27 @@ impl<'a> ChangesSince<'a> {
 
     /// Returns a function that converts an existing object to its change, if one is published.
     fn of(&self) -> impl Fn(&'a Object) -> Option<Change<'a>> + use<'a> {
-        let (since, told) = (self.since, self.tables.published_generation());
+        let (since, published) = (self.since, self.tables.published_generation());
         move |object| {
             if object.made > since {
                 // A client that receives a later change must know the object, so `Made` is reported
                 // even if the last change is not published yet.
-                (object.made <= told).then_some(Change::Made(object))
+                (object.made <= published).then_some(Change::Made(object))
             } else {
-                (object.changed > since && object.changed <= told)
+                (object.changed > since && object.changed <= published)
                     .then_some(Change::Changed(object))
             }
         }
     }
 
     fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
-        let (class, since, told) = (self.class, self.since, self.tables.published_generation());
+        let (class, since, published) =
+            (self.class, self.since, self.tables.published_generation());
         // A client that knows nothing needs no deletions.
         let ends = (since > 0).then(|| self.tables.tombstones.from(class.name, self.first()));
         let gone = ends.into_iter().flatten();
         let gone = gone.filter(move |((generation, _), tombstone)| {
-            *generation <= told && tombstone.made <= since
+            *generation <= published && tombstone.made <= since
         });
         gone.map(move |(when, tombstone)| Change::Gone {
             class,

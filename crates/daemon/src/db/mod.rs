@@ -155,7 +155,7 @@ impl Db {
         let made = make(&mut tx)?;
         (self.inner.follow)(&mut tx)?;
         let ended = tx.end();
-        self.tell(ended, tables.pending.is_wanted());
+        self.notify(ended, tables.pending.is_wanted());
         Ok(made)
     }
 
@@ -217,12 +217,12 @@ impl Db {
         let _ = (self.inner.follow)(&mut tx);
         // Changes that stay are published now, even if nothing else has changed.
         let ended = tx.end().unwrap_or(tables.generation);
-        self.tell(Some(ended), false);
+        self.notify(Some(ended), false);
         generations
     }
 
     /// Notifies subscribers and the writer after a change.
-    fn tell(&self, ended: Option<u64>, wanted: bool) {
+    fn notify(&self, ended: Option<u64>, wanted: bool) {
         if let Some(generation) = ended {
             self.inner.changed.send_replace(generation);
         }

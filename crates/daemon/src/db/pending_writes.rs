@@ -80,10 +80,10 @@ impl PendingWrites {
         let later = generation.saturating_add(1);
         self.uncommitted = self.uncommitted.split_off(&later);
         let hidden = self.hidden.split_off(&later);
-        let told = hidden.len() < self.hidden.len();
+        let publishes = hidden.len() < self.hidden.len();
         self.hidden = hidden;
         self.growing = self.growing.split_off(&later);
-        told
+        publishes
     }
 }
 

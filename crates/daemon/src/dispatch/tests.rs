@@ -65,8 +65,8 @@ async fn only_an_empty_session_is_that_of_the_connection() {
     assert!(ask(vec![Value::text("")]).await.is_ok());
     let others = [Value::Null, Value::Int(0), Value::Bool(false), map(&[]), Value::text(NULL_REF)];
     for other in others.into_iter().map(|other| vec![other]).chain([vec![]]) {
-        let told = ask(other.clone()).await.unwrap_err();
-        assert_eq!(told.code, "SESSION_INVALID", "{other:?}");
+        let error = ask(other.clone()).await.unwrap_err();
+        assert_eq!(error.code, "SESSION_INVALID", "{other:?}");
     }
 }
 

@@ -85,10 +85,10 @@ impl About {
             Refusal::NotImplemented => {
                 codes::not_implemented(format!("{}.{}", self.class, self.operation))
             }
-            said @ (Refusal::NotTemplate
+            refusal @ (Refusal::NotTemplate
             | Refusal::NotSnapshot
             | Refusal::IsControlDomain
-            | Refusal::NotAllowed(_)) => codes::operation_not_allowed(said.to_string()),
+            | Refusal::NotAllowed(_)) => codes::operation_not_allowed(refusal.to_string()),
         }
     }
 }

@@ -108,7 +108,7 @@ fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
 
 impl World {
     /// Returns the error with references replaced by names.
-    fn told(&self, error: &ApiError) -> Vec<String> {
+    fn details_by_name(&self, error: &ApiError) -> Vec<String> {
         let names = [("vm", &self.vm), ("vbd", &self.vbd), ("vif", &self.vif)];
         let names = names.into_iter().chain([("vdi", &self.vdi), ("sr", &self.sr)]);
         let names: Vec<_> = names.collect();
@@ -132,7 +132,7 @@ fn each_refusal_has_its_code() {
     for (refusal, expected) in refusals() {
         let kind = format!("{refusal:?}");
         kinds.insert(kind.split([' ', '(', '{']).next().unwrap().to_owned());
-        assert_eq!(world.told(&about.refused(refusal.clone())), expected, "{refusal:?}");
+        assert_eq!(world.details_by_name(&about.refused(refusal.clone())), expected, "{refusal:?}");
         let error = refused(&world.db, refusal, &about);
         let code = xenapi::error_text::code(&error.code).unwrap();
         assert_eq!(code.params.len(), error.params.len(), "{error}");
@@ -151,9 +151,9 @@ fn what_stands_in_the_way_is_told_with_its_task() {
     mark("OpaqueRef:task").unwrap();
     let error = refused(&world.db, start(), &world.plug());
     let expected = ["OTHER_OPERATION_IN_PROGRESS", "VM", "vm", "start", "OpaqueRef:task"];
-    assert_eq!(world.told(&error), expected);
+    assert_eq!(world.details_by_name(&error), expected);
     let about = About::vm(&world.vm, VmOp::Pause);
-    assert_eq!(world.told(&failed(&world.db, OpError::Busy, &about)), expected);
+    assert_eq!(world.details_by_name(&failed(&world.db, OpError::Busy, &about)), expected);
     let cancelled = failed(&world.db, OpError::Cancelled, &about);
     assert_eq!(cancelled.details(), ["TASK_CANCELLED", NULL_REF]);
 }
@@ -265,7 +265,7 @@ fn each_step_that_fails_has_its_code() {
     for (verb, error, expected) in steps().into_iter().chain(steps_of_domains()) {
         let what = format!("{verb:?} {error:?}");
         let error = failed(&world.db, OpError::Failed { verb, error }, &about);
-        assert_eq!(world.told(&error), expected, "{what}");
+        assert_eq!(world.details_by_name(&error), expected, "{what}");
         let code = xenapi::error_text::code(&error.code).unwrap();
         assert_eq!(code.params.len(), error.params.len(), "{error}");
     }

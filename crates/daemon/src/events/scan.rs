@@ -15,16 +15,16 @@ const MESSAGE: &str = "message";
 /// Returns the subscribed differences since the token: new messages, then new records, changed
 /// records and deletions.
 pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Vec<Value> {
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     for ClassFilter { class, objects } in wanted.wanted() {
         let since = if class.name == MESSAGE { token.messages } else { token.records };
         match objects {
-            None => told.extend(view.since(since, class)),
-            Some(these) => told.extend(view.since_among(since, class, these)),
+            None => changes.extend(view.since(since, class)),
+            Some(these) => changes.extend(view.since_among(since, class, these)),
         }
     }
-    told.sort_by_key(|change| (turn(change), change.when()));
-    told.into_iter().map(event).collect()
+    changes.sort_by_key(|change| (turn(change), change.when()));
+    changes.into_iter().map(event).collect()
 }
 
 /// Returns the position of a kind of change in an answer.

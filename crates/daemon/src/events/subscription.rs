@@ -28,9 +28,9 @@ impl Subscription {
     ///
     /// # Errors
     /// `EVENT_SUBSCRIPTION_PARSE_FAILURE` if an entry is invalid.
-    pub fn parse(said: &[String]) -> Result<Self, ApiError> {
+    pub fn parse(entries: &[String]) -> Result<Self, ApiError> {
         let (mut all, mut everything) = (Self::default(), false);
-        for one in said {
+        for one in entries {
             match one.split_once('/') {
                 None if one == "*" => everything = true,
                 None if is_class(one) => {
@@ -44,7 +44,7 @@ impl Subscription {
             }
         }
         if everything {
-            told().for_each(|class| all.want(class, None));
+            classes_with_events().for_each(|class| all.want(class, None));
         }
         Ok(all)
     }
@@ -67,13 +67,13 @@ impl Subscription {
 }
 
 /// Returns the classes that have events.
-fn told() -> impl Iterator<Item = &'static Class> {
+fn classes_with_events() -> impl Iterator<Item = &'static Class> {
     classes().iter().copied().filter(|class| class.events)
 }
 
 /// Returns the class with events of this name. Case does not matter.
 pub(super) fn named(name: &str) -> Option<&'static Class> {
-    told().find(|class| class.name.eq_ignore_ascii_case(name))
+    classes_with_events().find(|class| class.name.eq_ignore_ascii_case(name))
 }
 
 fn is_class(text: &str) -> bool {
@@ -88,14 +88,14 @@ fn is_object(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(said: &[&str]) -> Result<Subscription, ApiError> {
-        Subscription::parse(&said.iter().map(|&one| one.to_owned()).collect::<Vec<_>>())
+    fn of(entries: &[&str]) -> Result<Subscription, ApiError> {
+        Subscription::parse(&entries.iter().map(|&one| one.to_owned()).collect::<Vec<_>>())
     }
 
     /// Returns the subscription in its text form.
-    fn wanted(said: &[&str]) -> Vec<String> {
-        let said = of(said).unwrap();
-        let each = said.wanted().flat_map(|ClassFilter { class, objects }| match objects {
+    fn wanted(entries: &[&str]) -> Vec<String> {
+        let subscription = of(entries).unwrap();
+        let each = subscription.wanted().flat_map(|ClassFilter { class, objects }| match objects {
             None => vec![class.name.to_owned()],
             Some(these) => these.iter().map(|one| format!("{}/{one}", class.name)).collect(),
         });

@@ -111,12 +111,12 @@ fn in_order_and_with_counts() {
     db.write_observed(|tx| tx.create(of("message"), Vec::new())).unwrap();
     let passing = db.write_observed(|tx| tx.create(of("network"), Vec::new())).unwrap();
     db.write_observed(|tx| tx.destroy(of("network"), &passing)).unwrap();
-    let told = ask(&db, &session, &["*"], &first.token);
-    assert_eq!(told.short(), ["add message", "add task", "mod vm", "del vdi"]);
-    let Value::Map(record) = told.events[2].snapshot.as_ref().unwrap().value() else { panic!() };
+    let batch = ask(&db, &session, &["*"], &first.token);
+    assert_eq!(batch.short(), ["add message", "add task", "mod vm", "del vdi"]);
+    let Value::Map(record) = batch.events[2].snapshot.as_ref().unwrap().value() else { panic!() };
     assert_eq!(record["name_label"], Value::text("b"));
-    assert!(told.token > first.token);
-    let counts = ask(&db, &session, &["sr"], &told.token).counts;
+    assert!(batch.token > first.token);
+    let counts = ask(&db, &session, &["sr"], &batch.token).counts;
     for (class, count) in [("task", 1), ("vm", 1), ("vdi", 0), ("message", 1), ("network", 0)] {
         assert_eq!(counts.get(class), Some(&Value::Int(count)), "{class}");
     }
@@ -136,8 +136,8 @@ fn changes_and_ends_of_several_classes_are_in_order() {
     db.write_observed(|tx| tx.set(vm, vm::Field::name_label, Value::text("a"))).unwrap();
     db.write_observed(|tx| tx.set(vdi, vdi::Field::name_label, Value::text("a"))).unwrap();
     db.write_observed(|tx| tx.destroy(of("VM"), &made[3].1)).unwrap();
-    let told = ask(&db, &session, &["*"], &token).short();
-    assert_eq!(told, ["mod sr", "mod vm", "mod vdi", "del vdi", "del vm"]);
+    let events = ask(&db, &session, &["*"], &token).short();
+    assert_eq!(events, ["mod sr", "mod vm", "mod vdi", "del vdi", "del vm"]);
 }
 
 #[test]
@@ -150,15 +150,15 @@ fn what_is_not_wanted_is_not_told() {
         .unwrap();
     db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let of_one = format!("TASK/{}", one.as_str().to_uppercase());
-    let told = ask(&db, &session, &[&of_one], "");
-    assert_eq!(told.events.len(), 1);
-    assert_eq!(told.events[0].reference, one);
+    let batch = ask(&db, &session, &[&of_one], "");
+    assert_eq!(batch.events.len(), 1);
+    assert_eq!(batch.events[0].reference, one);
     assert_eq!(ask(&db, &session, &["Vm", &of_one], "").short(), ["add task", "add vm"]);
     assert_eq!(ask(&db, &session, &[], "").short(), [""; 0]);
     db.write_observed(|tx| tx.destroy(of("task"), &two)).unwrap();
-    assert_eq!(ask(&db, &session, &[&of_one], &told.token).short(), [""; 0]);
+    assert_eq!(ask(&db, &session, &[&of_one], &batch.token).short(), [""; 0]);
     db.write_observed(|tx| tx.destroy(of("task"), &one)).unwrap();
-    assert_eq!(ask(&db, &session, &[&of_one], &told.token).short(), ["del task"]);
+    assert_eq!(ask(&db, &session, &[&of_one], &batch.token).short(), ["del task"]);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn one_text_for_all() {
     let (db, session) = world();
     db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let [one, two] = [0, 1].map(|_| ask(&db, &session, &["vm"], ""));
-    let [one, two] = [one, two].map(|told| told.events[0].snapshot.clone().unwrap());
+    let [one, two] = [one, two].map(|batch| batch.events[0].snapshot.clone().unwrap());
     assert!(Arc::ptr_eq(&one, &two));
 }
 
@@ -188,8 +188,8 @@ fn a_change_wakes_who_waits() {
         db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
         assert!(poll(waits.as_mut()).is_pending());
         db.write_observed(|tx| tx.set(&task, task::Field::progress, Value::Float(0.5))).unwrap();
-        let Poll::Ready(told) = poll(waits.as_mut()) else { panic!("it was not woken") };
-        assert_eq!(read(told.unwrap()).short(), ["mod task"]);
+        let Poll::Ready(answer) = poll(waits.as_mut()) else { panic!("it was not woken") };
+        assert_eq!(read(answer.unwrap()).short(), ["mod task"]);
     });
 }
 
@@ -203,8 +203,8 @@ fn the_end_of_a_session_wakes_who_waits() {
         db.write_observed(|tx| tx.destroy(of("session"), &other)).unwrap();
         assert!(poll(waits.as_mut()).is_pending());
         db.write_observed(|tx| tx.destroy(of("session"), &session)).unwrap();
-        let Poll::Ready(told) = poll(waits.as_mut()) else { panic!("it was not woken") };
-        assert_eq!(told.unwrap_err().details(), ["SESSION_INVALID", session.as_str()]);
+        let Poll::Ready(answer) = poll(waits.as_mut()) else { panic!("it was not woken") };
+        assert_eq!(answer.unwrap_err().details(), ["SESSION_INVALID", session.as_str()]);
     });
 }
 
@@ -217,8 +217,8 @@ fn whatever_is_said_is_answered() {
     assert_eq!(code(&["vm", "a/b/c"], ""), "EVENT_SUBSCRIPTION_PARSE_FAILURE");
     assert_eq!(code(&["vm"], "x"), "EVENT_FROM_TOKEN_PARSE_FAILURE");
     for timeout in [-1.0, f64::NAN, f64::NEG_INFINITY, 0.001] {
-        let told = read(wait(from(&db, &session, &names(&["vm"]), "", timeout)).unwrap());
-        assert!(told.events.is_empty());
+        let batch = read(wait(from(&db, &session, &names(&["vm"]), "", timeout)).unwrap());
+        assert!(batch.events.is_empty());
     }
     let future = "00000000000000009999,00000000000000009999";
     assert!(ask(&db, &session, &["*"], future).events.is_empty());
@@ -233,15 +233,15 @@ fn an_injected_event_is_a_barrier() {
         other => panic!("{other:?}"),
     };
     let before = token(inject(&db, "Pool", &pool));
-    let told = ask(&db, &session, &["pool"], &before);
-    assert_eq!(told.short(), ["mod pool"]);
-    assert!(told.token > before);
+    let batch = ask(&db, &session, &["pool"], &before);
+    assert_eq!(batch.short(), ["mod pool"]);
+    assert!(batch.token > before);
     // The token of a later change is not lower than the token of the injection.
     let before = token(inject(&db, "pool", &pool));
     let key = Some(Value::text("1"));
     db.write_observed(|tx| tx.set_key(&pool, pool::Field::other_config, "barrier", key)).unwrap();
-    let told = ask(&db, &session, &["pool"], &told.token);
-    assert!(told.token >= before);
+    let batch = ask(&db, &session, &["pool"], &batch.token);
+    assert!(batch.token >= before);
     for (class, reference) in [("pool", &session), ("vm", &pool), ("session", &session)] {
         let error = inject(&db, class, reference).unwrap_err();
         assert_eq!(error.code, "HANDLE_INVALID", "{class}");
@@ -258,10 +258,10 @@ struct Client {
 
 impl Client {
     fn asks(&mut self, db: &Db, session: &Ref) {
-        let told = read(wait(from(db, session, &self.wanted, &self.token, 0.0)).unwrap());
-        assert!(told.token >= self.token);
-        self.token = told.token;
-        for event in told.events {
+        let batch = read(wait(from(db, session, &self.wanted, &self.token, 0.0)).unwrap());
+        assert!(batch.token >= self.token);
+        self.token = batch.token;
+        for event in batch.events {
             let before = match event.snapshot {
                 Some(encoded) => {
                     self.knows.insert(event.reference.clone(), encoded.value().clone())
@@ -285,7 +285,7 @@ impl Client {
             (objects.map(row).collect::<BTreeMap<_, _>>(), counts.collect::<Vec<_>>())
         });
         assert_eq!(self.knows, there);
-        assert!(counts.iter().all(|(class, count)| told.counts.get(class) == Some(count)));
+        assert!(counts.iter().all(|(class, count)| batch.counts.get(class) == Some(count)));
     }
 }
 
@@ -330,10 +330,10 @@ fn no_change_is_missed_between_look_and_wait() {
         let (mut token, mut ends) = (String::new(), 0);
         while ends < WRITERS {
             let answer = wait(from(&db, &session, &names(&["task"]), &token, LONG_S));
-            let told = read(answer.unwrap());
-            assert!(!told.events.is_empty(), "it waited in vain");
-            token = told.token;
-            for event in told.events {
+            let batch = read(answer.unwrap());
+            assert!(!batch.events.is_empty(), "it waited in vain");
+            token = batch.token;
+            for event in batch.events {
                 let Value::Map(record) = event.snapshot.as_ref().unwrap().value() else { panic!() };
                 ends += usize::from(record["status"] == Value::text("success"));
             }

@@ -45,11 +45,11 @@ fn guest(view: &View<'_>, metrics: &Ref) -> GuestFeatures {
         return GuestFeatures::default();
     };
     let shutdown = match other.get("feature-shutdown") {
-        Some(Value::Str(said)) if said == "0" => Tristate::No,
+        Some(Value::Str(value)) if value == "0" => Tristate::No,
         Some(_) => Tristate::Yes,
         None => Tristate::Unknown,
     };
-    let said = |field: Guest| match text(view, metrics, field) {
+    let tristate = |field: Guest| match text(view, metrics, field) {
         "yes" => Tristate::Yes,
         "no" => Tristate::No,
         _ => Tristate::Unknown,
@@ -59,7 +59,7 @@ fn guest(view: &View<'_>, metrics: &Ref) -> GuestFeatures {
         // Metrics may hold only addresses seen on the network, which say nothing about drivers.
         drivers: if detected { Tristate::Yes } else { Tristate::Unknown },
         shutdown,
-        hotplug_vbd: said(Guest::can_use_hotplug_vbd),
-        hotplug_vif: said(Guest::can_use_hotplug_vif),
+        hotplug_vbd: tristate(Guest::can_use_hotplug_vbd),
+        hotplug_vif: tristate(Guest::can_use_hotplug_vif),
     }
 }

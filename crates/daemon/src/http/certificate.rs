@@ -80,16 +80,20 @@ fn make(path: &Path, host: &str) -> Result<Vec<u8>, TlsError> {
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     let pem = key.serialize_pem() + &certificate.pem();
-    let told = |source| TlsError::Os { doing: "write", path: path.to_owned(), source };
+    let to_error = |source| TlsError::Os { doing: "write", path: path.to_owned(), source };
     let draft = path.with_extension("new");
     match fs::remove_file(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(to_error(error)),
         _ => {}
     }
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(OWNER).open(&draft).map_err(told)?;
-    file.write_all(pem.as_bytes()).and_then(|()| file.sync_all()).map_err(told)?;
-    fs::rename(&draft, path).map_err(told)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(OWNER)
+        .open(&draft)
+        .map_err(to_error)?;
+    file.write_all(pem.as_bytes()).and_then(|()| file.sync_all()).map_err(to_error)?;
+    fs::rename(&draft, path).map_err(to_error)?;
     Ok(pem.into_bytes())
 }
 

@@ -69,5 +69,5 @@ pub trait ApiHandler: fmt::Debug + Send + Sync + 'static {
 /// Waits until the server stops.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     // A dropped sender also means stop.
-    let _said = stop.wait_for(|stop| *stop).await;
+    let _result = stop.wait_for(|stop| *stop).await;
 }

@@ -106,15 +106,15 @@ enum BodyError {
 /// Reads a whole body. Bytes past the limit are not stored.
 async fn read(mut body: Incoming, expects: bool) -> Result<Vec<u8>, BodyError> {
     let limit = Limits::CALL.bytes;
-    let told = body.size_hint().lower();
-    if told > limit as u64 {
+    let size_hint = body.size_hint().lower();
+    if size_hint > limit as u64 {
         // A client that sent `Expect: 100-continue` has not sent its body.
         if !expects {
             waste(&mut body).await;
         }
         return Err(BodyError::Bad(BadBody::TooLarge { limit }));
     }
-    let mut all = Vec::with_capacity(told as usize);
+    let mut all = Vec::with_capacity(size_hint as usize);
     while let Some(frame) = next(&mut body).await {
         let Ok(frame) = frame else { return Err(BodyError::Gone) };
         let Ok(data) = frame.into_data() else { continue };

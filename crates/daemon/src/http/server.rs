@@ -73,7 +73,7 @@ async fn serve(
         let (connection_permit, coming) = tokio::select! {
             () = stopped(&mut stop) => break,
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                tell(ended);
+                log_panic(ended);
                 continue;
             }
             coming = coming => coming,
@@ -93,13 +93,13 @@ async fn serve(
         }
     }
     drop(api_listener);
-    let ending = async { while connections.join_next().await.map(tell).is_some() {} };
+    let ending = async { while connections.join_next().await.map(log_panic).is_some() {} };
     if timeout(STOP_DEADLINE, ending).await.is_err() {
         connections.shutdown().await;
     }
 }
 
-fn tell(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {

@@ -25,20 +25,20 @@ pub struct UnixApiListener {
 
 impl UnixApiListener {
     pub(super) fn open(path: PathBuf) -> Result<Self, ListenError> {
-        let told = |source| ListenError::Unix { path: path.clone(), source };
-        let lock = lock(&path).map_err(told)?;
+        let to_error = |source| ListenError::Unix { path: path.clone(), source };
+        let lock = lock(&path).map_err(to_error)?;
         let Some(lock) = lock else { return Err(ListenError::Taken { path }) };
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(to_error(error)),
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ListenError::NoSocket { path });
             }
-            Ok(_) if served(&path).map_err(told)? => return Err(ListenError::Taken { path }),
-            Ok(_) => fs::remove_file(&path).map_err(told)?,
+            Ok(_) if served(&path).map_err(to_error)? => return Err(ListenError::Taken { path }),
+            Ok(_) => fs::remove_file(&path).map_err(to_error)?,
         }
-        let listener = UnixListener::bind(&path).map_err(told)?;
-        fs::set_permissions(&path, Permissions::from_mode(OWNER)).map_err(told)?;
+        let listener = UnixListener::bind(&path).map_err(to_error)?;
+        fs::set_permissions(&path, Permissions::from_mode(OWNER)).map_err(to_error)?;
         Ok(Self { listener, path, _lock: lock })
     }
 

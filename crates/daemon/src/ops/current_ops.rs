@@ -30,7 +30,7 @@ pub(crate) struct CurrentOps {
     key: String,
     marked: Vec<(Ref, FieldIx)>,
     /// Whether the precheck has written something.
-    told: bool,
+    precheck_wrote: bool,
 }
 
 impl CurrentOps {
@@ -48,14 +48,14 @@ impl CurrentOps {
         marks: &[CurrentOp],
         gate: impl FnOnce(&mut Tx<'_>) -> Result<(), Refusal>,
     ) -> Result<Self, Refusal> {
-        let (mut refused, mut marked, mut told) = (None, Vec::new(), false);
+        let (mut refused, mut marked, mut precheck_wrote) = (None, Vec::new(), false);
         let begun = db.write_observed(|tx| {
             if let Err(refusal) = gate(tx) {
                 let why = codes::operation_not_allowed(refusal.to_string());
                 refused = Some(refusal);
                 return Err(why);
             }
-            told = tx.touched().next().is_some();
+            precheck_wrote = tx.touched().next().is_some();
             for current_op in with_slots(&tx.view(), marks)? {
                 tx.set_key(
                     &current_op.of,
@@ -71,13 +71,13 @@ impl CurrentOps {
             return Err(refusal);
         }
         begun.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
-        Ok(Self { db: db.clone(), key: key.to_owned(), marked, told })
+        Ok(Self { db: db.clone(), key: key.to_owned(), marked, precheck_wrote })
     }
 
     /// Returns whether the precheck has written something. That must be persisted before the
     /// operation acts.
-    pub(crate) fn has_told(&self) -> bool {
-        self.told
+    pub(crate) fn precheck_wrote(&self) -> bool {
+        self.precheck_wrote
     }
 
     /// Does the work of `begin`, but waits up to `deadline` while another operation is in the way.

@@ -36,7 +36,7 @@ pub(crate) struct LiveSettings<S> {
     pub(crate) read: fn(&View<'_>, &Ref) -> Result<S, ApiError>,
     /// Applies the settings. A device that is not served is no failure, because an attach reads
     /// them again.
-    pub(crate) tell: fn(Arc<AppState>, S) -> BoxFuture<'static, Result<(), DatapathError>>,
+    pub(crate) apply: fn(Arc<AppState>, S) -> BoxFuture<'static, Result<(), DatapathError>>,
 }
 
 /// Applies the device's settings to its datapath and records the outcome in the device's status
@@ -54,9 +54,9 @@ pub(crate) async fn apply<S>(
         Ok::<_, ApiError>((id, view.generation()))
     });
     let Ok((id, since)) = asked else { return Ok(()) };
-    let mut told = app.machines.lock_settings(&id.to_string()).await;
+    let mut applied = app.machines.lock_settings(&id.to_string()).await;
     if let Some(applied_settings) =
-        told.as_ref().filter(|applied_settings| applied_settings.at >= since)
+        applied.as_ref().filter(|applied_settings| applied_settings.at >= since)
     {
         return applied_settings.failure.clone().map_or(Ok(()), Err);
     }
@@ -67,7 +67,7 @@ pub(crate) async fn apply<S>(
     });
     let Ok((at, settings)) = read else { return Ok(()) };
     let failure = match settings {
-        Some(settings) => (kind.tell)(Arc::clone(app), settings).await.err(),
+        Some(settings) => (kind.apply)(Arc::clone(app), settings).await.err(),
         None => None,
     };
     let failure = failure.map(|error| match error {
@@ -78,7 +78,7 @@ pub(crate) async fn apply<S>(
         _ => format!("setting not in force: {}", error_chain(&error)),
     });
     note(app, device, kind.status, failure.as_deref());
-    *told = Some(AppliedSettings { at, failure: failure.clone() });
+    *applied = Some(AppliedSettings { at, failure: failure.clone() });
     failure.map_or(Ok(()), Err)
 }
 

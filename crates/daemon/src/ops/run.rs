@@ -186,9 +186,10 @@ fn job(
     let (waiter, begun) = (app.persistence.waiter(), current.clone());
     let noted = move || -> BoxFuture<'static, ()> {
         let now = begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(CurrentOps::has_told));
+        let (waiter, precheck_wrote) =
+            (waiter.clone(), now.as_ref().is_some_and(CurrentOps::precheck_wrote));
         Box::pin(async move {
-            if told && timeout(NOTED_DEADLINE, waiter.tried()).await.is_err() {
+            if precheck_wrote && timeout(NOTED_DEADLINE, waiter.tried()).await.is_err() {
                 tracing::warn!(%vm, "operation start not stored in time; it continues");
             }
         })

@@ -101,7 +101,7 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
 /// Applies the settings in the background, because the SR may hang.
 fn follow(ctx: &Ctx, slot: &Ref) {
     let (app, slot) = (ctx.app.clone(), slot.clone());
-    let _told = ctx.after_commit_detached(async move {
+    let _handle = ctx.after_commit_detached(async move {
         // The VBD's status fields have the error.
         let _failed = apply(&app, &slot, disk()).await;
         Ok(())
@@ -122,9 +122,11 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
         let app = app.clone();
         tokio::spawn(async move {
             // Without an answer of the datapath, no settings can be applied.
-            let Ok(Ok(told)) = timeout(ASK_DEADLINE, told(&app, sr)).await else { return };
+            let Ok(Ok(reported)) = timeout(ASK_DEADLINE, reported_settings(&app, sr)).await else {
+                return;
+            };
             for (slot, settings) in disks {
-                let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
+                let Some(now) = reported.get(&settings.vbd.to_string()) else { continue };
                 if *now != (settings.caps, Some(settings.poll.resolve())) {
                     // The VBD's status fields have the error.
                     let _failed = apply(&app, &slot, disk()).await;
@@ -135,7 +137,7 @@ pub(crate) fn reapply(app: &Arc<AppState>) {
 }
 
 /// Returns the caps and polling of all disks of an SR's datapath, by ID.
-async fn told(
+async fn reported_settings(
     app: &AppState,
     sr: SrId,
 ) -> Result<HashMap<String, ReportedSettings>, DatapathError> {
@@ -156,7 +158,7 @@ fn disk() -> LiveSettings<DiskSettings> {
         current: vbd::Field::current_operations.into(),
         status: [vbd::Field::status_code.into(), vbd::Field::status_detail.into()],
         read: settings,
-        tell: |app, settings| Box::pin(async move { tell_datapath(&app, settings).await }),
+        apply: |app, settings| Box::pin(async move { apply_to_datapath(&app, settings).await }),
     }
 }
 
@@ -173,16 +175,16 @@ fn settings(view: &View<'_>, slot: &Ref) -> Result<DiskSettings, ApiError> {
     })
 }
 
-async fn tell_datapath(app: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
+async fn apply_to_datapath(app: &AppState, settings: DiskSettings) -> Result<(), DatapathError> {
     let datapath = app.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
-    let told = async {
+    let applied = async {
         datapath.caps(&id, &settings.caps).await?;
         datapath.poll(&id, &settings.poll).await
     };
-    match told.await {
+    match applied.await {
         // The next attach reads the settings again.
         Err(error) if error.is_not_served() => Ok(()),
-        told => told,
+        result => result,
     }
 }

@@ -32,8 +32,8 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, device: &Ref) -> Result<(), ApiError> {
 fn follow(ctx: &Ctx, device: &Ref) {
     let (app, device) = (ctx.app.clone(), device.clone());
     ctx.after_commit(async move {
-        let told = apply(&app, &device, interface()).await;
-        told.map_err(|why| codes::internal(format!("recorded, but {why}")))
+        let applied = apply(&app, &device, interface()).await;
+        applied.map_err(|why| codes::internal(format!("recorded, but {why}")))
     });
 }
 
@@ -60,6 +60,6 @@ fn interface() -> LiveSettings<(VifId, NicLimits)> {
             let vif = VifId(uuid(view, device, vif::Field::uuid)?);
             Ok((vif, interface::may(view, device)?))
         },
-        tell: |app, (vif, now)| Box::pin(async move { app.drivers.limit_vif(vif, &now).await }),
+        apply: |app, (vif, now)| Box::pin(async move { app.drivers.limit_vif(vif, &now).await }),
     }
 }

@@ -113,8 +113,8 @@ impl Persistence {
         );
         let db = db.map_err(OpenError::Follows)?;
         let shared = Arc::new(Shared::default());
-        let (told, settled) = watch::channel(());
-        let mut writer = Writer::new(db.clone(), store, shared.clone(), (woken, told));
+        let (settled_tx, settled) = watch::channel(());
+        let mut writer = Writer::new(db.clone(), store, shared.clone(), (woken, settled_tx));
         writer.begin(reserved, stored_state.ceiling, stored_state.repeated)?;
         db.write_observed(|tx| load::end_tasks(tx, now)).map_err(OpenError::Follows)?;
         let thread = std::thread::Builder::new().name("state".to_owned());

@@ -27,7 +27,7 @@ pub(super) struct Writer {
     store: Box<dyn Store>,
     shared: Arc<Shared>,
     woken: Receiver<()>,
-    told: watch::Sender<()>,
+    settled_tx: watch::Sender<()>,
     /// Stored ceiling of generations.
     ceiling: u64,
     /// Number of generations reserved at once.
@@ -49,10 +49,10 @@ impl Writer {
         db: Db,
         store: Box<dyn Store>,
         shared: Arc<Shared>,
-        (woken, told): (Receiver<()>, watch::Sender<()>),
+        (woken, settled_tx): (Receiver<()>, watch::Sender<()>),
     ) -> Self {
         let (failing, left_out) = (None, BTreeSet::new());
-        Self { db, store, shared, woken, told, ceiling: 0, reserved: 0, failing, left_out }
+        Self { db, store, shared, woken, settled_tx, ceiling: 0, reserved: 0, failing, left_out }
     }
 
     /// Reserves the first generations above this ceiling and stores `repeated`, before anything is
@@ -124,7 +124,7 @@ impl Writer {
                     tracing::error!("cannot store changes; they are undone: {why}");
                 }
                 self.failing = Some(why);
-                self.shared.fail(|| self.db.failed(write_batch), &told(error));
+                self.shared.fail(|| self.db.failed(write_batch), &to_api_error(error));
             }
         }
         self.tried(generation);
@@ -134,7 +134,7 @@ impl Writer {
     /// Notifies waiters that all changes up to this generation were stored or have failed.
     fn tried(&self, generation: u64) {
         self.shared.tried.store(generation, Ordering::Release);
-        self.told.send_replace(());
+        self.settled_tx.send_replace(());
     }
 
     /// Takes a batch without rows that are too large.
@@ -169,7 +169,7 @@ impl Writer {
         let why = codes::internal("a record became too large to be stored: the log says which");
         self.left_out.extend(unfit);
         self.shared.fail(|| self.db.failed(write_batch), &why);
-        self.told.send_replace(());
+        self.settled_tx.send_replace(());
     }
 
     fn next_ceiling(&self, generation: u64, clean: bool) -> u64 {
@@ -190,7 +190,7 @@ fn changes(write_batch: &WriteBatch) -> Changes {
 }
 
 /// Converts a store error to the API error of a requested change.
-fn told(error: &StoreError) -> ApiError {
+fn to_api_error(error: &StoreError) -> ApiError {
     match error {
         StoreError::Full { path } => codes::out_of_space(path.display().to_string()),
         other => codes::internal(other.to_string()),

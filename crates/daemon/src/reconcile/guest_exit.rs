@@ -42,7 +42,7 @@ pub(super) async fn ended(app: &Arc<AppState>, vm: VmId, domid: Domid, exit: Dom
     if then == ExitAction::Restart
         && let Err(why) = bootable(&app.db, vm, &app.settings.boot)
     {
-        tell(app, &it, "VM_RESTART_FAILED", &format!("The machine cannot boot again: {why}"));
+        report(app, &it, "VM_RESTART_FAILED", &format!("The machine cannot boot again: {why}"));
         then = ExitAction::Halt;
     }
     let waits = then == ExitAction::Restart && !delay.is_zero();
@@ -79,7 +79,7 @@ fn failed(app: &AppState, it: &ExitedGuest, error: &OpError) {
         OpError::Refused(why) if is_dealt_with(why) => {
             tracing::debug!(vm = %it.vm, ?why, "another operation handles this guest exit");
         }
-        error => tell(app, it, "VM_END_FAILED", &error_chain(error)),
+        error => report(app, it, "VM_END_FAILED", &error_chain(error)),
     }
 }
 
@@ -161,11 +161,11 @@ async fn restart(app: &AppState, it: &ExitedGuest, delay: Duration, by: &str) {
     sleep(delay).await;
     match start(app, &it.machine, by).await {
         Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
-        Err(error) => tell(app, it, "VM_RESTART_FAILED", &error_chain(&error)),
+        Err(error) => report(app, it, "VM_RESTART_FAILED", &error_chain(&error)),
     }
 }
 
-fn tell(app: &AppState, it: &ExitedGuest, name: &str, why: &str) {
+fn report(app: &AppState, it: &ExitedGuest, name: &str, why: &str) {
     let uuid = it.vm.to_string();
     let body = format!("After the end of the guest of `{}`: {why}", it.name);
     let message_draft = MessageDraft { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };

@@ -40,9 +40,9 @@ pub(super) async fn update_guest_metrics(app: &AppState, vm: VmId) -> GuestPoll 
     if is_started(app, vm) != Some(true) {
         return GuestPoll::Start;
     }
-    let told = timeout(GUEST_DEADLINE, app.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
-    let (is_silent, now) = (told.is_none(), Value::Date(app.clock.date()));
-    let noted = app.db.write_observed(|tx| record(tx, vm, &app.drivers.net, told.flatten(), now));
+    let report = timeout(GUEST_DEADLINE, app.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
+    let (is_silent, now) = (report.is_none(), Value::Date(app.clock.date()));
+    let noted = app.db.write_observed(|tx| record(tx, vm, &app.drivers.net, report.flatten(), now));
     // The VM may be destroyed meanwhile.
     match noted {
         Ok(GuestPoll::Complete) if is_silent => GuestPoll::Incomplete,
@@ -75,7 +75,7 @@ fn record(
     tx: &mut Tx<'_>,
     vm: VmId,
     net: &Arc<dyn Net>,
-    told: Option<GuestInfo>,
+    report: Option<GuestInfo>,
     now: Value,
 ) -> Result<GuestPoll, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
@@ -86,8 +86,8 @@ fn record(
     let interfaces = interfaces(&tx.view(), &machine, net)?;
     let metrics = metrics(tx, &machine)?;
     let detected = flag(&tx.view(), &metrics, vm_guest_metrics::Field::PV_drivers_detected)?;
-    match told {
-        Some(told) => tell(tx, &metrics, told, now)?,
+    match report {
+        Some(report) => record_report(tx, &metrics, report, now)?,
         // An agent that does not answer now has reported more than can be observed.
         None if detected => {}
         None => {
@@ -96,30 +96,35 @@ fn record(
         }
     }
     let networks = pairs(&tx.view(), &metrics, vm_guest_metrics::Field::networks)?;
-    let all = interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed));
+    let all = interfaces.iter().all(|(number, claimed)| are_reported(&networks, *number, claimed));
     Ok(if all { GuestPoll::Complete } else { GuestPoll::Incomplete })
 }
 
 /// Returns whether the agent reports the latest observed IPv4 and IPv6 address of an interface.
 /// Earlier addresses may be obsolete.
-fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr]) -> bool {
+fn are_reported(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr]) -> bool {
     let of = format!("{number}/");
-    let told = |address: &IpAddr| {
+    let is_reported = |address: &IpAddr| {
         let all = networks.iter().filter(|(key, _)| key.starts_with(&of));
         all.into_iter().any(|(_, text)| text.parse() == Ok(*address))
     };
     let kinds = [IpAddr::is_ipv4, IpAddr::is_ipv6];
-    kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(told)
+    kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(is_reported)
 }
 
 /// Records the report of an agent. An unchanged report makes no change.
-fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(), ApiError> {
+fn record_report(
+    tx: &mut Tx<'_>,
+    metrics: &Ref,
+    report: GuestInfo,
+    now: Value,
+) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
+    let agent = BTreeMap::from([("agent".to_owned(), report.agent)]);
     let yes = || Value::text("yes");
-    let told = [
-        (vm_guest_metrics::Field::os_version, map(told.os)),
-        (vm_guest_metrics::Field::networks, map(told.networks)),
+    let fields = [
+        (vm_guest_metrics::Field::os_version, map(report.os)),
+        (vm_guest_metrics::Field::networks, map(report.networks)),
         (vm_guest_metrics::Field::other, map(features)),
         (vm_guest_metrics::Field::PV_drivers_version, map(agent)),
         (vm_guest_metrics::Field::PV_drivers_up_to_date, Value::Bool(true)),
@@ -129,7 +134,7 @@ fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestInfo, now: Value) -> Result<(
         (vm_guest_metrics::Field::live, Value::Bool(true)),
     ];
     let mut is_new = false;
-    for (field, value) in told {
+    for (field, value) in fields {
         if tx.view().get(metrics, field)? != &value {
             tx.set(metrics, field, value)?;
             is_new = true;

@@ -30,13 +30,13 @@ impl GuestPoller {
     pub(super) fn ask(self: &Arc<Self>, app: &Arc<AppState>, vm: VmId) {
         let mut all = self.lock();
         // One pending notification is enough. A poll task that panicked is replaced.
-        if let Some(tell) = all.get(&vm)
-            && !matches!(tell.try_send(()), Err(TrySendError::Closed(())))
+        if let Some(sender) = all.get(&vm)
+            && !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
         {
             return;
         }
-        let (tell, news) = channel(1);
-        all.insert(vm, tell);
+        let (sender, news) = channel(1);
+        all.insert(vm, sender);
         let (guests, app) = (self.clone(), app.clone());
         tokio::spawn(async move { guests.follow(&app, vm, news).await });
     }

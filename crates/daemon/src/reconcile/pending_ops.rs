@@ -37,9 +37,9 @@ pub(super) async fn go_on(app: &AppState, vm: VmId, machine: &Ref, pending_op: &
         Some(op) if pending_op.tries < TRIES => match begin(app, machine, op, pending_op).await {
             // A hard shutdown has superseded it.
             Ok(()) | Err(OpError::Cancelled) => {}
-            Err(error) => tell(app, machine, name(pending_op.op), &error_chain(&error)),
+            Err(error) => report(app, machine, name(pending_op.op), &error_chain(&error)),
         },
-        Some(_) => tell(app, machine, name(pending_op.op), &given_up(pending_op)),
+        Some(_) => report(app, machine, name(pending_op.op), &given_up(pending_op)),
         None => {}
     }
     // This finds nothing to do if the operation did its part.
@@ -130,10 +130,10 @@ pub(super) fn begin_starts(app: &Arc<AppState>, machines: Vec<(Ref, PendingOp)>,
         let app = app.clone();
         tokio::spawn(async move {
             if pending_op.tries >= TRIES {
-                tell(&app, &machine, name, &given_up(&pending_op));
+                report(&app, &machine, name, &given_up(&pending_op));
                 let _ = app.db.write_observed(|tx| pending_op::over(tx, &machine, &pending_op.by));
             } else if let Err(error) = start(&app, &machine, &pending_op.by).await {
-                tell(&app, &machine, name, &error_chain(&error));
+                report(&app, &machine, name, &error_chain(&error));
             }
         });
     }
@@ -147,7 +147,7 @@ fn given_up(pending_op: &PendingOp) -> String {
     format!("{} daemons ended during this operation; it is not tried again", pending_op.tries)
 }
 
-fn tell(app: &AppState, machine: &Ref, name: &str, why: &str) {
+fn report(app: &AppState, machine: &Ref, name: &str, why: &str) {
     let uuid = app.db.read(|view| text(view, machine, vm::Field::uuid).map(str::to_owned));
     let Ok(uuid) = uuid else { return };
     let what = match name {

@@ -45,13 +45,13 @@ async fn connect(app: &AppState, connection: &Ref) -> Result<(), ApiError> {
     storage.tidy(app).await;
     // The SR stays attached even if the scan fails.
     if let Err(error) = storage::scan(app, &storage).await {
-        tell_scan(app, &storage, &error);
+        report_scan(app, &storage, &error);
     }
     Ok(())
 }
 
 /// Reports a failed scan. The VDI records stay as they were.
-fn tell_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
+fn report_scan(app: &AppState, storage: &SrHandle, error: &ApiError) {
     let body = format!("The storage repository was not scanned: {error}. Fix that, then scan it.");
     let (name, cls, uuid) = ("SR_SCAN_FAILED_ON_SERVER_START", "SR", storage.id.to_string());
     tracing::warn!(sr = %storage.id, "{body}");

@@ -145,13 +145,13 @@ fn down(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
         tx.destroy(&console::CLASS, &one)?;
     }
     let view = tx.view();
-    let told = reference(&view, machine, vm::Field::guest_metrics)?;
+    let guest_metrics = reference(&view, machine, vm::Field::guest_metrics)?;
     let metrics = reference(&view, machine, vm::Field::metrics)?;
     let measured = view.object(&vm_metrics::CLASS, &metrics).is_ok();
     tx.set(machine, vm::Field::guest_metrics, none())?;
-    if !told.is_null() {
+    if !guest_metrics.is_null() {
         // Another call may have destroyed it.
-        let _ = tx.destroy(&vm_guest_metrics::CLASS, &told);
+        let _ = tx.destroy(&vm_guest_metrics::CLASS, &guest_metrics);
     }
     if measured {
         tx.set(&metrics, vm_metrics::Field::memory_actual, Value::Int(0))?;

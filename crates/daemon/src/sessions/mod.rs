@@ -46,7 +46,7 @@ pub const IDLE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most sessions of one user.
 pub const OF_USER_MAX: usize = 500;
 /// Shortest interval between updates of a record's last use, because each update is a change.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest program name that is stored, in characters.
 const ORIGINATOR_CHARS_MAX: usize = 128;
 
@@ -120,9 +120,9 @@ impl Sessions {
     pub fn find(&self, db: &Db, reference: &str) -> Result<Session, ApiError> {
         let now = self.clock.now();
         self.end_idle(db);
-        let used = self.live().used(reference, now, TOLD_EVERY);
-        let (session, tell) = used.ok_or_else(|| codes::session_invalid(reference))?;
-        if tell {
+        let used = self.live().used(reference, now, RECORD_INTERVAL);
+        let (session, record_due) = used.ok_or_else(|| codes::session_invalid(reference))?;
+        if record_due {
             let date = Value::Date(self.clock.date());
             // The record is missing if the session has just ended.
             let _ended =

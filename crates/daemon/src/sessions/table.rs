@@ -23,7 +23,7 @@ struct Entry {
     stamp: Option<CredentialStamp>,
     used: (Instant, u64),
     /// Time at which the record was last updated.
-    told: Instant,
+    recorded_at: Instant,
 }
 
 impl SessionTable {
@@ -39,7 +39,7 @@ impl SessionTable {
         let used = self.next(now);
         self.by_use.insert(used, reference.clone());
         self.by_user.entry(user.clone()).or_default().insert(reference.clone());
-        self.by_reference.insert(reference, Entry { session, stamp, used, told: now });
+        self.by_reference.insert(reference, Entry { session, stamp, used, recorded_at: now });
         let mut surplus = Vec::new();
         while let Some(oldest) = self.surplus(&user, most) {
             surplus.extend(self.remove(&oldest));
@@ -59,18 +59,18 @@ impl SessionTable {
         &mut self,
         reference: &str,
         now: Instant,
-        told_every: Duration,
+        record_interval: Duration,
     ) -> Option<(Session, bool)> {
         let next = self.next(now);
         let entry = self.by_reference.get_mut(reference)?;
         let was = std::mem::replace(&mut entry.used, next);
         let moved = self.by_use.remove(&was)?;
         self.by_use.insert(next, moved);
-        let tell = now.saturating_duration_since(entry.told) >= told_every;
-        if tell {
-            entry.told = now;
+        let record_due = now.saturating_duration_since(entry.recorded_at) >= record_interval;
+        if record_due {
+            entry.recorded_at = now;
         }
-        Some((entry.session.clone(), tell))
+        Some((entry.session.clone(), record_due))
     }
 
     pub(super) fn remove(&mut self, reference: &Ref) -> Option<Ref> {

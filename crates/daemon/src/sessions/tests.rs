@@ -110,18 +110,18 @@ fn use_keeps_a_session() {
 fn a_record_tells_of_use_now_and_then() {
     let room = room();
     let reference = room.begin("watcher");
-    let told = || {
+    let last_active = || {
         let field = session::Field::last_active;
         room.db.read(|view| view.get(&reference, field).unwrap().clone())
     };
-    let (start, generation) = (told(), room.db.read(|view| view.generation()));
-    room.hands.pass(TOLD_EVERY.as_secs() as i64 - 1);
+    let (start, generation) = (last_active(), room.db.read(|view| view.generation()));
+    room.hands.pass(RECORD_INTERVAL.as_secs() as i64 - 1);
     room.find(&reference).unwrap();
-    assert_eq!(told(), start);
+    assert_eq!(last_active(), start);
     assert_eq!(room.db.read(|view| view.generation()), generation, "nobody is woken");
     room.hands.pass(1);
     room.find(&reference).unwrap();
-    assert_ne!(told(), start);
+    assert_ne!(last_active(), start);
 }
 
 #[test]
@@ -155,8 +155,8 @@ async fn a_wrong_password_takes_a_while() {
     for (user, password) in [("root", ""), ("root", "wrong"), ("", ""), ("nobody", "secret")] {
         let began = tokio::time::Instant::now();
         let refused = room.sessions.admitted(user, password, tcp()).await.unwrap_err();
-        let told = ["SESSION_AUTHENTICATION_FAILED", user, "name or password is wrong"];
-        assert_eq!(refused.details(), told);
+        let expected = ["SESSION_AUTHENTICATION_FAILED", user, "name or password is wrong"];
+        assert_eq!(refused.details(), expected);
         assert!(began.elapsed() >= Duration::from_secs(1));
     }
     let root = room.sessions.admitted("root", "secret", tcp()).await.unwrap();

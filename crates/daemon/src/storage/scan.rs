@@ -27,7 +27,7 @@ pub(crate) async fn scan(app: &AppState, storage: &SrHandle) -> Result<(), ApiEr
     app.db.write_observed(|tx| match &scanned {
         Ok((space, volumes)) => {
             let duplicate_volumes = found(tx, &storage.sr, *space, volumes)?;
-            tell(tx, storage, &duplicate_volumes, now)
+            report_duplicates(tx, storage, &duplicate_volumes, now)
         }
         Err(SrError::Vanished { .. }) => {
             let (connection, _) = super::connection(&tx.view(), &storage.sr)?;
@@ -46,7 +46,7 @@ pub(crate) struct DuplicateVolume {
 }
 
 /// Reports ignored volumes in a message, once.
-fn tell(
+fn report_duplicates(
     tx: &mut Tx<'_>,
     storage: &SrHandle,
     duplicate_volumes: &[DuplicateVolume],
@@ -70,7 +70,7 @@ fn tell(
         named.collect::<Vec<_>>().join(", ")
     );
     let (uuid, name, cls) = (storage.id.to_string(), "SR_VOLUMES_PASSED_OVER", "SR");
-    let told = |one: &Object| {
+    let is_reported = |one: &Object| {
         let is = |field: message::Field, text: &str| {
             one.get(field.into()).is_some_and(|value| *value == Value::text(text))
         };
@@ -78,7 +78,7 @@ fn tell(
             && is(message::Field::obj_uuid, &uuid)
             && is(message::Field::body, &body)
     };
-    if view.all(&message::CLASS).any(told) {
+    if view.all(&message::CLASS).any(is_reported) {
         return Ok(());
     }
     tracing::warn!(sr = %storage.id, "{body}");

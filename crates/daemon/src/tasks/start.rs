@@ -38,7 +38,7 @@ impl TaskHandle {
     /// Reports the progress, from 0 to 1. It never decreases.
     pub fn progress(&self, part: f64) {
         let part = part.clamp(0.0, 1.0);
-        let told = self.app.db.write_observed(|tx| {
+        let written = self.app.db.write_observed(|tx| {
             let was = match tx.view().get(&self.reference, task::Field::progress)? {
                 Value::Float(was) => *was,
                 _ => 0.0,
@@ -49,17 +49,17 @@ impl TaskHandle {
             tx.set(&self.reference, task::Field::progress, Value::Float(part))
         });
         // A destroyed task has no progress.
-        drop(told);
+        drop(written);
     }
 
     /// Makes the task no longer cancellable.
     pub fn no_cancel(&self) {
         let none = Value::Set(Vec::new());
-        let told = self
+        let written = self
             .app
             .db
             .write_observed(|tx| tx.set(&self.reference, task::Field::allowed_operations, none));
-        drop(told);
+        drop(written);
     }
 }
 

@@ -47,7 +47,7 @@ impl Slow {
     }
 
     /// Makes the agent report these addresses from now on.
-    fn tells(&self, addresses: &[&str]) {
+    fn reports(&self, addresses: &[&str]) {
         let networks = addresses.iter().enumerate();
         let networks =
             networks.map(|(n, address)| (format!("0/ipv4/{n}"), (*address).to_owned())).collect();
@@ -65,14 +65,14 @@ impl Slow {
 
     /// Gives calls of these kinds these results and reports each call.
     fn rule<const N: usize>(&self, fates: [(CallKind, SimResult); N]) -> Receiver<CallKind> {
-        let (tell, told) = mpsc::channel(CALLS);
+        let (calls_tx, calls_rx) = mpsc::channel(CALLS);
         self.sim_host.sim.rule(move |call| {
             let fate = fates.iter().find(|(call_kind, _)| *call_kind == call.call_kind);
             let Some((call_kind, sim_result)) = fate else { return SimBehaviour::default() };
-            let _ = tell.try_send(*call_kind);
+            let _ = calls_tx.try_send(*call_kind);
             SimBehaviour::ends(*sim_result)
         });
-        told
+        calls_rx
     }
 }
 
@@ -80,8 +80,8 @@ impl Slow {
 fn recorded(sim_host: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>> {
     let metrics = Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics)));
     let field = vm_guest_metrics::Field::networks;
-    let told = sim_host.test_app.app.db.read(|view| pairs(view, &metrics, field));
-    told.ok().map(|told| told.into_values().collect())
+    let networks = sim_host.test_app.app.db.read(|view| pairs(view, &metrics, field));
+    networks.ok().map(|networks| networks.into_values().collect())
 }
 
 /// A DHCP client uses an address before it is assigned, and its agent may be polled in between.
@@ -89,10 +89,10 @@ fn recorded(sim_host: &SimulatedHost, machine: &Ref) -> Option<BTreeSet<String>>
 async fn an_agent_that_does_not_know_yet_is_asked_again() {
     let slow = Slow::new().await;
     slow.sim_host.start(&slow.machine).await;
-    slow.tells(&[]);
+    slow.reports(&[]);
     slow.claims(FIRST);
     slow.until(&[]).await;
-    slow.tells(&[FIRST]);
+    slow.reports(&[FIRST]);
     slow.until(&[FIRST]).await;
     slow.sim_host.done("VM.hard_shutdown", [slow.machine.value()]).await;
     slow.sim_host.assert_clean();
@@ -102,11 +102,11 @@ async fn an_agent_that_does_not_know_yet_is_asked_again() {
 async fn an_agent_that_does_not_answer_is_asked_again() {
     let slow = Slow::new().await;
     slow.sim_host.start(&slow.machine).await;
-    slow.tells(&[FIRST]);
+    slow.reports(&[FIRST]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
     let mut calls = slow.rule([(CallKind::Agent, SimResult::Fails)]);
-    slow.tells(&[SECOND]);
+    slow.reports(&[SECOND]);
     slow.claims(SECOND);
     calls.recv().await.unwrap();
     slow.sim_host.sim.rule(|_| SimBehaviour::default());
@@ -119,7 +119,7 @@ async fn an_agent_that_has_never_answered_is_asked_again() {
     let slow = Slow::new().await;
     slow.sim_host.start(&slow.machine).await;
     let _calls = slow.rule([(CallKind::Agent, SimResult::Fails)]);
-    slow.tells(&[FIRST, SECOND]);
+    slow.reports(&[FIRST, SECOND]);
     slow.claims(FIRST);
     slow.until(&[FIRST]).await;
     slow.sim_host.sim.rule(|_| SimBehaviour::default());
@@ -132,7 +132,7 @@ async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
     for agent in [false, true] {
         let slow = Slow::new().await;
         if agent {
-            slow.tells(&[FIRST]);
+            slow.reports(&[FIRST]);
         }
         let mut calls =
             slow.rule([(CallKind::Run, SimResult::HangsDone), (CallKind::Agent, SimResult::Well)]);

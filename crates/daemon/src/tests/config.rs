@@ -86,8 +86,10 @@ async fn messages_are_noted_and_told() {
     sim_host.made("message.create", note(100)).await;
     let later = sim_host.made("message.create", note(200)).await;
     let since = |at: i64| [Value::Date(xenapi::Date(at))];
-    let Value::Map(told) = sim_host.call("message.get_since", since(150)).await else { panic!() };
-    assert_eq!(told.keys().collect::<Vec<_>>(), [later.as_str()]);
+    let Value::Map(messages) = sim_host.call("message.get_since", since(150)).await else {
+        panic!()
+    };
+    assert_eq!(messages.keys().collect::<Vec<_>>(), [later.as_str()]);
     let Value::Map(all) = sim_host.call("message.get_since", since(0)).await else { panic!() };
     assert_eq!(all.len(), 2);
     sim_host.done("message.destroy", [later.value()]).await;

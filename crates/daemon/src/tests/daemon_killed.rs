@@ -34,8 +34,8 @@ fn kill_after(sim_host: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
     let most = 1 + chance.below(CALLS_MAX);
     let (last, seed) = (chance.below(most), chance.number());
     let sim_result = if chance.below(2) == 0 { SimResult::Hangs } else { SimResult::HangsDone };
-    let (came, calls) = (Arc::new(Notify::new()), AtomicU64::new(0));
-    let comes = came.clone();
+    let (event, calls) = (Arc::new(Notify::new()), AtomicU64::new(0));
+    let comes = event.clone();
     sim_host.sim.rule(move |call| {
         if call.number == u64::MAX {
             return SimBehaviour::default();
@@ -48,7 +48,7 @@ fn kill_after(sim_host: &SimulatedHost, chance: &mut Random) -> Arc<Notify> {
         let takes = Random::new(seed.wrapping_add(number)).below(CALL_US_MAX);
         SimBehaviour::takes(Duration::from_micros(takes))
     });
-    came
+    event
 }
 
 /// Ends a life: at once, or after some observed changes are stored.

@@ -228,7 +228,7 @@ async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
         model::id::VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap())
     });
     let claim = |at: usize, address: &str| sim_host.sim.claim(ids[at], address.parse().unwrap());
-    let told = |sim_host: &SimulatedHost| {
+    let networks = |sim_host: &SimulatedHost| {
         let metrics = Ref::from(text(&sim_host.get(&machine, vm::Field::guest_metrics)));
         let db = &sim_host.test_app.app.db;
         db.read(|view| view.get(&metrics, Field::networks).cloned()).unwrap_or_else(|_| none())
@@ -239,7 +239,7 @@ async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
     claim(0, "10.0.0.2");
     let all = [("0/ip", "10.0.0.2"), ("0/ipv4/0", "10.0.0.2")];
     let first = record(all.map(|(name, one)| (name, Value::text(one))));
-    sim_host.until(|sim_host| told(sim_host) == first).await;
+    sim_host.until(|sim_host| networks(sim_host) == first).await;
     for (at, address) in [(0, "10.0.0.3"), (1, "fe80::1"), (0, "fe80::2")] {
         claim(at, address);
     }
@@ -251,7 +251,7 @@ async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
         ("2/ipv6/0", "fe80::1"),
     ];
     let second = record(all.map(|(name, one)| (name, Value::text(one))));
-    sim_host.until(|sim_host| told(sim_host) == second).await;
+    sim_host.until(|sim_host| networks(sim_host) == second).await;
     // The guest reports no features, so it gets a shutdown request as before.
     sim_host.done("VM.clean_shutdown", [machine.value()]).await;
     assert_eq!(sim_host.get(&machine, vm::Field::guest_metrics), Value::text(NULL_REF));
@@ -259,7 +259,7 @@ async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
     claim(1, "10.0.0.9");
     let all = [("2/ip", "10.0.0.9"), ("2/ipv4/0", "10.0.0.9")];
     let third = record(all.map(|(name, one)| (name, Value::text(one))));
-    sim_host.until(|sim_host| told(sim_host) == third).await;
+    sim_host.until(|sim_host| networks(sim_host) == third).await;
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
 }

@@ -80,12 +80,12 @@ async fn what_is_set_while_an_operation_is_under_way_holds() {
 
 /// Waits until the disk has this polling limit, in microseconds.
 async fn polls(sim_host: &SimulatedHost, slot: &Ref, wanted: u64) {
-    let told = async {
+    let applied = async {
         while served(sim_host, slot).await.1 != Some(wanted) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(SOON, told).await.unwrap();
+    tokio::time::timeout(SOON, applied).await.unwrap();
 }
 
 /// Returns the IOPS limit and the polling limit in microseconds of a disk, as the datapath reports

@@ -53,7 +53,7 @@ async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
 #[tokio::test]
 async fn an_end_in_the_middle_of_something_else_is_followed() {
     let exits = [(DomainExit::Rebooted, "VM_REBOOTED"), (DomainExit::Killed, "VM_CRASHED")];
-    for (exit, told) in exits {
+    for (exit, expected) in exits {
         let sim_host = SimulatedHost::new().await;
         let machine = sim_host.running().await;
         let (slot, _) = sim_host.device(&machine).await;
@@ -87,7 +87,7 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
                     && ![first.clone(), Value::Int(-1)].contains(&domid)
             })
             .await;
-        assert_eq!(sim_host.messages(), [told]);
+        assert_eq!(sim_host.messages(), [expected]);
         assert_eq!(sim_host.sim.broken(), Vec::<String>::new());
     }
 }
@@ -238,16 +238,16 @@ fn after_a_restart_the_same_may_be_asked() {
         let (late, _) = sim_host.device(&machine).await;
         // The guest reports that it supports disk hotplug.
         let class = &xenapi::table::vm_guest_metrics::CLASS;
-        let told = sim_host.test_app.app.db.write_observed(|tx| {
+        let written = sim_host.test_app.app.db.write_observed(|tx| {
             use xenapi::table::vm_guest_metrics::Field;
-            let told = tx.create(class, Vec::new())?;
-            tx.set(&machine, vm::Field::guest_metrics, told.value())?;
+            let metrics = tx.create(class, Vec::new())?;
+            tx.set(&machine, vm::Field::guest_metrics, metrics.value())?;
             for field in [Field::can_use_hotplug_vbd, Field::can_use_hotplug_vif] {
-                tx.set(&told, field, Value::text("yes"))?;
+                tx.set(&metrics, field, Value::text("yes"))?;
             }
-            tx.set(&told, Field::PV_drivers_detected, yes())
+            tx.set(&metrics, Field::PV_drivers_detected, yes())
         });
-        told.unwrap();
+        written.unwrap();
         sim_host.stored().await;
         let before = may_be_asked(&sim_host);
         (sim_host, before, [slot, drive, late])

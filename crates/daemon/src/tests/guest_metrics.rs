@@ -54,15 +54,15 @@ async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
     sim_host.start(machine).await;
     slow.claims(ADDRESS);
     slow.until(&[ADDRESS]).await;
-    let told = Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics)));
+    let metrics = Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics)));
     // Observed addresses say nothing about drivers.
-    assert_eq!(sim_host.get(&told, Field::PV_drivers_detected), no());
-    assert_eq!(sim_host.get(&told, Field::can_use_hotplug_vbd), Value::text("unspecified"));
-    assert_eq!(sim_host.get(&told, Field::os_version), none());
+    assert_eq!(sim_host.get(&metrics, Field::PV_drivers_detected), no());
+    assert_eq!(sim_host.get(&metrics, Field::can_use_hotplug_vbd), Value::text("unspecified"));
+    assert_eq!(sim_host.get(&metrics, Field::os_version), none());
     let agent = GuestInfo { os: os.clone(), networks: networks.clone(), agent: "8.1".to_owned() };
     sim_host.sim.agent(slow.vm, agent);
     slow.claims(ADDRESS);
-    sim_host.until(|sim_host| sim_host.get(&told, Field::PV_drivers_detected) == yes()).await;
+    sim_host.until(|sim_host| sim_host.get(&metrics, Field::PV_drivers_detected) == yes()).await;
     let map = |all: Vec<(String, String)>| {
         Value::Map(all.into_iter().map(|(name, value)| (name, Value::Str(value))).collect())
     };
@@ -75,12 +75,12 @@ async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
         (Field::can_use_hotplug_vif, Value::text("yes")),
         (Field::live, yes()),
     ] {
-        assert_eq!(sim_host.get(&told, field), value, "{field:?}");
+        assert_eq!(sim_host.get(&metrics, field), value, "{field:?}");
     }
-    assert_eq!(Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics))), told);
+    assert_eq!(Ref::from(text(&sim_host.get(machine, vm::Field::guest_metrics))), metrics);
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     assert_eq!(sim_host.get(machine, vm::Field::guest_metrics), Value::text(NULL_REF));
     let class = &vm_guest_metrics::CLASS;
-    assert!(sim_host.test_app.app.db.read(|view| view.object(class, &told).is_err()));
+    assert!(sim_host.test_app.app.db.read(|view| view.object(class, &metrics).is_err()));
     sim_host.assert_clean();
 }

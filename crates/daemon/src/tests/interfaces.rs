@@ -72,17 +72,17 @@ async fn the_switch_is_told_what_is_set() {
     let mode = |mode: &str| [vif.value(), Value::text(mode)];
     sim_host.done("VIF.set_locking_mode", mode("locked")).await;
     sim_host.start(&machine).await;
-    let told = port(&sim_host).await;
-    assert!(told.locked && !told.disabled && told.rate.is_none(), "{told:?}");
+    let stats = port(&sim_host).await;
+    assert!(stats.locked && !stats.disabled && stats.rate.is_none(), "{stats:?}");
     sim_host.done("VIF.set_locking_mode", mode("disabled")).await;
     assert!(port(&sim_host).await.disabled);
     sim_host.done("VIF.set_locking_mode", mode("network_default")).await;
-    let told = port(&sim_host).await;
-    assert!(!told.disabled && !told.locked, "{told:?}");
+    let stats = port(&sim_host).await;
+    assert!(!stats.disabled && !stats.locked, "{stats:?}");
     sim_host.done("VIF.set_qos_algorithm_type", mode("ratelimit")).await;
     let kbps = [vif.value(), Value::text("kbps"), Value::text("100")];
     sim_host.done("VIF.add_to_qos_algorithm_params", kbps).await;
-    let bytes = |told: &NicStats| told.rate.map(|rate| rate.bytes_per_second);
+    let bytes = |stats: &NicStats| stats.rate.map(|rate| rate.bytes_per_second);
     assert_eq!(bytes(&port(&sim_host).await), Some(102_400));
     let flood = |text: &str| [vif.value(), Value::text("flood-limit"), Value::text(text)];
     let refused = sim_host.refused("VIF.add_to_other_config", flood("many")).await;
@@ -99,8 +99,8 @@ async fn the_switch_is_told_what_is_set() {
     let default = sim_host.get(&net, network::Field::default_locking_mode);
     assert_eq!(default, Value::text("disabled"));
     sim_host.start(&machine).await;
-    let told = port(&sim_host).await;
-    assert!(told.disabled && bytes(&told) == Some(102_400), "{told:?}");
+    let stats = port(&sim_host).await;
+    assert!(stats.disabled && bytes(&stats) == Some(102_400), "{stats:?}");
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
 }
@@ -114,10 +114,10 @@ async fn what_is_in_force_when_a_call_is_answered_stays_so() {
     let sim_host = SimulatedHost::new().await;
     let (machine, _, vif) = machine(&sim_host).await;
     sim_host.start(&machine).await;
-    let (begun, told) = (Arc::new(Notify::new()), AtomicBool::new(false));
+    let (begun, limited) = (Arc::new(Notify::new()), AtomicBool::new(false));
     let begins = Arc::clone(&begun);
     sim_host.sim.rule(move |call| match call.call_kind {
-        CallKind::LimitNic if !told.swap(true, Ordering::Relaxed) => {
+        CallKind::LimitNic if !limited.swap(true, Ordering::Relaxed) => {
             begins.notify_one();
             SimBehaviour::takes(SLOW)
         }
@@ -167,8 +167,8 @@ async fn hung(
     others: impl Future<Output = ()>,
     are_there: impl Fn() -> bool,
 ) -> usize {
-    let (begun, tells) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-    let (begins, count) = (Arc::clone(&begun), Arc::clone(&tells));
+    let (begun, limit_calls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (begins, count) = (Arc::clone(&begun), Arc::clone(&limit_calls));
     let hangs = AtomicBool::new(true);
     sim_host.sim.rule(move |call| {
         if call.call_kind != CallKind::LimitNic {
@@ -185,7 +185,7 @@ async fn hung(
             while !are_there() {
                 tokio::task::yield_now().await;
             }
-            let count = Arc::clone(&tells);
+            let count = Arc::clone(&limit_calls);
             sim_host.sim.rule(move |call| {
                 count.fetch_add(
                     usize::from(call.call_kind == CallKind::LimitNic),
@@ -197,7 +197,7 @@ async fn hung(
         tokio::join!(others, release);
     };
     tokio::join!(first, others);
-    tells.load(Ordering::Relaxed)
+    limit_calls.load(Ordering::Relaxed)
 }
 
 /// Of several waiting changes, one call applies all.

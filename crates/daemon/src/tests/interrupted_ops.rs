@@ -23,8 +23,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Gives the calls of this kind this result. Notifies of each, so that the test kills the daemon at
 /// the first.
 fn last_call(sim_host: &SimulatedHost, call_kind: CallKind, sim_result: SimResult) -> Arc<Notify> {
-    let came = Arc::new(Notify::new());
-    let comes = came.clone();
+    let event = Arc::new(Notify::new());
+    let comes = event.clone();
     sim_host.sim.rule(move |call| {
         if call.call_kind != call_kind {
             return SimBehaviour::default();
@@ -32,7 +32,7 @@ fn last_call(sim_host: &SimulatedHost, call_kind: CallKind, sim_result: SimResul
         comes.notify_one();
         SimBehaviour::ends(sim_result)
     });
-    came
+    event
 }
 
 fn dies(sim_host: &SimulatedHost) {
@@ -182,8 +182,8 @@ async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
         _ => SimBehaviour::default(),
     });
     sim_host.sim.release_devices(sim_host.id(&machine), &[vbd], &[]);
-    let told = tokio::time::timeout(SOON, sim_host.until(|it| !it.attached(&slot))).await;
-    assert!(told.is_ok(), "asked {} times", asked.load(Ordering::Relaxed));
+    let detached = tokio::time::timeout(SOON, sim_host.until(|it| !it.attached(&slot))).await;
+    assert!(detached.is_ok(), "asked {} times", asked.load(Ordering::Relaxed));
     assert_eq!(sim_host.power(&machine), "Running");
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
@@ -436,11 +436,11 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
     life(async {
         let sim_host = sim_host.again(BOOT).await;
         let usual = u64::from(EffectivePolling::default().max_us);
-        let told = async {
+        let applied = async {
             while served(&sim_host, &slot).await != (Some(7), Some(usual)) {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(SOON, told).await.unwrap();
+        tokio::time::timeout(SOON, applied).await.unwrap();
     });
 }

@@ -126,14 +126,14 @@ async fn every_operation_is_refused_in_every_wrong_power_state() {
             if expected.contains(&power) {
                 continue;
             }
-            let said = sim_host.refused(name, about(method, &machine)).await;
+            let error = sim_host.refused(name, about(method, &machine)).await;
             let wanted = words([
                 "VM_BAD_POWER_STATE",
                 machine.as_str(),
                 &states(expected),
                 power.error_name(),
             ]);
-            assert_eq!(said, wanted, "{name}");
+            assert_eq!(error, wanted, "{name}");
             count += 1;
         }
         assert_eq!(sim_host.power(&machine), power.name());

@@ -72,8 +72,8 @@ async fn storage_that_is_empty_can_be_destroyed() {
     let refused = sim_host.refused("SR.get_record", [place.value()]).await;
     assert_eq!(refused, ["HANDLE_INVALID", "SR", place.as_str()]);
     let args = [home(&sim_host).value(), none(), Value::text("sim"), none()];
-    let told = sim_host.test_app.call("SR.probe", args).await.unwrap();
-    assert_eq!(told, Value::text("<?xml version=\"1.0\" ?>\n<SRlist>\n</SRlist>\n"));
+    let answer = sim_host.test_app.call("SR.probe", args).await.unwrap();
+    assert_eq!(answer, Value::text("<?xml version=\"1.0\" ?>\n<SRlist>\n</SRlist>\n"));
     let args = [home(&sim_host).value(), none(), Value::text("nfs"), none()];
     assert_eq!(sim_host.refused("SR.probe", args).await, ["SR_UNKNOWN_DRIVER", "nfs"]);
 }

@@ -50,17 +50,17 @@ async fn a_disk_stays_while_its_machine_starts() {
             ("VDI.forget", vec![disk.value()]),
             ("VDI.resize", resized(&disk).to_vec()),
         ] {
-            let said = sim_host.refused(method, args).await;
+            let error = sim_host.refused(method, args).await;
             let expected = ["OTHER_OPERATION_IN_PROGRESS", "VDI", disk.as_str(), "attach"];
-            assert_eq!(said[..4], expected, "{method}");
+            assert_eq!(error[..4], expected, "{method}");
         }
         // No other VM may attach the VDI for writing, and its SR cannot be detached.
         let other = sim_host.machine().await;
         sim_host.made("VBD.create", [sim_host.slot(&other, Some(&disk), "Disk")]).await;
-        let said = sim_host.refused("VM.start", start(&other)).await;
-        assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "attach"]);
-        let said = sim_host.refused("PBD.unplug", [link(&sim_host).value()]).await;
-        assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "unplug"]);
+        let error = sim_host.refused("VM.start", start(&other)).await;
+        assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "attach"]);
+        let error = sim_host.refused("PBD.unplug", [link(&sim_host).value()]).await;
+        assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "unplug"]);
         works(&sim_host);
     };
     let (started, ()) =
@@ -82,8 +82,8 @@ async fn a_disk_stays_while_its_machine_reboots() {
     let meanwhile = async {
         // The old domain has released the VDI, and the new one has not attached it yet.
         sim_host.until(|sim_host| !sim_host.attached(&slot)).await;
-        let said = sim_host.refused("VDI.destroy", [disk.value()]).await;
-        assert_eq!(said[..3], ["OTHER_OPERATION_IN_PROGRESS", "VDI", disk.as_str()]);
+        let error = sim_host.refused("VDI.destroy", [disk.value()]).await;
+        assert_eq!(error[..3], ["OTHER_OPERATION_IN_PROGRESS", "VDI", disk.as_str()]);
         works(&sim_host);
     };
     let reboot = sim_host.test_app.call("VM.hard_reboot", [machine.value()]);
@@ -113,9 +113,9 @@ async fn a_machine_does_not_start_with_a_disk_that_is_being_removed_or_changed()
             for (method, args) in
                 [("VM.start", start(&machine).to_vec()), ("VBD.plug", vec![slot.value()])]
             {
-                let said = sim_host.refused(method, args).await;
+                let error = sim_host.refused(method, args).await;
                 let expected = ["OTHER_OPERATION_IN_PROGRESS", "VDI", disk.as_str(), op];
-                assert_eq!(said[..4], expected, "{method}");
+                assert_eq!(error[..4], expected, "{method}");
             }
             assert_eq!(sim_host.power(&machine), "Halted");
             works(&sim_host);
@@ -162,8 +162,8 @@ async fn no_machine_starts_on_storage_that_is_being_disconnected() {
         sim_host
             .until(|sim_host| sim_host.get(&link, pbd::Field::currently_attached) == no())
             .await;
-        let said = sim_host.refused("VM.start", start(&machine)).await;
-        assert_eq!(said, ["SR_NOT_ATTACHED", place.as_str()]);
+        let error = sim_host.refused("VM.start", start(&machine)).await;
+        assert_eq!(error, ["SR_NOT_ATTACHED", place.as_str()]);
         works(&sim_host);
     };
     let (ended, ()) = tokio::join!(sim_host.test_app.call("PBD.unplug", [link.value()]), meanwhile);
@@ -174,13 +174,13 @@ async fn no_machine_starts_on_storage_that_is_being_disconnected() {
         CallKind::SrDetach => SimBehaviour::ends(SimResult::Fails),
         _ => SimBehaviour::default(),
     });
-    let said = sim_host.refused("PBD.unplug", [link.value()]).await;
-    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "OS"]);
+    let error = sim_host.refused("PBD.unplug", [link.value()]).await;
+    assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "OS"]);
     assert_eq!(sim_host.get(&link, pbd::Field::currently_attached), yes());
     works(&sim_host);
     sim_host.start(&machine).await;
-    let said = sim_host.refused("PBD.unplug", [link.value()]).await;
-    assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "unplug"]);
+    let error = sim_host.refused("PBD.unplug", [link.value()]).await;
+    assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "unplug"]);
 }
 
 /// The record says that the VM is halted, but its VDI is still attached.
@@ -201,14 +201,14 @@ async fn a_machine_that_holds_a_disk_is_not_forgotten() {
         ("VDI.destroy", &disk, "destroy"),
         ("VDI.forget", &disk, "forget"),
     ] {
-        let said = sim_host.refused(method, [of.value()]).await;
-        assert_eq!(said, ["VDI_IN_USE", disk.as_str(), op], "{method}");
+        let error = sim_host.refused(method, [of.value()]).await;
+        assert_eq!(error, ["VDI_IN_USE", disk.as_str(), op], "{method}");
     }
-    let said = sim_host.refused("VDI.resize", resized(&disk)).await;
-    assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "resize"]);
+    let error = sim_host.refused("VDI.resize", resized(&disk)).await;
+    assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "resize"]);
     let link = link(&sim_host);
-    let said = sim_host.refused("PBD.unplug", [link.value()]).await;
-    assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "unplug"]);
+    let error = sim_host.refused("PBD.unplug", [link.value()]).await;
+    assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "unplug"]);
     assert_eq!(sim_host.get(&link, pbd::Field::currently_attached), yes());
     works(&sim_host);
     sim_host.done("VM.destroy", [machine.value()]).await;
@@ -223,12 +223,12 @@ async fn a_disk_whose_end_is_not_answered_is_not_given_to_machines() {
     let machine = sim_host.machine().await;
     let (_, disk) = sim_host.device(&machine).await;
     hangs(&sim_host, CallKind::DestroyVolume);
-    let said = sim_host.refused("VDI.destroy", [disk.value()]).await;
-    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "TIMEOUT"]);
+    let error = sim_host.refused("VDI.destroy", [disk.value()]).await;
+    assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "TIMEOUT"]);
     works(&sim_host);
     let place = sim_host.place();
-    let said = sim_host.refused("VM.start", start(&machine)).await;
-    assert_eq!(said, ["VDI_MISSING", place.as_str(), disk.as_str()]);
+    let error = sim_host.refused("VM.start", start(&machine)).await;
+    assert_eq!(error, ["VDI_MISSING", place.as_str(), disk.as_str()]);
     // The scan finds the volume after all.
     sim_host.done("SR.scan", [place.value()]).await;
     sim_host.start(&machine).await;

@@ -55,8 +55,8 @@ fn inside() {
     daemon.xe_prints(&["vm-start", "vm=m"]).unwrap();
     // The agent may have been polled before the address was assigned. The observed address triggers
     // another poll.
-    let told = until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));
-    assert!(told.contains("2/ipv4/0: 10.77.0.7"), "{told}");
+    let reported = until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));
+    assert!(reported.contains("2/ipv4/0: 10.77.0.7"), "{reported}");
     // A restarted daemon continues to observe addresses.
     daemon.process.kill().unwrap();
     daemon.start_again().unwrap();

@@ -24,11 +24,11 @@ fn panic_in(daemon: &Ringwayd, uuid: &str) {
     let socket = daemon.dir().join("run/vm").join(uuid).join("console.sock");
     let mut line = UnixStream::connect(socket).unwrap();
     line.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&said).contains(READY) {
+    let (mut output, mut chunk) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&output).contains(READY) {
         let n = line.read(&mut chunk).unwrap();
-        assert!(n > 0, "{}", String::from_utf8_lossy(&said));
-        said.extend_from_slice(&chunk[..n]);
+        assert!(n > 0, "{}", String::from_utf8_lossy(&output));
+        output.extend_from_slice(&chunk[..n]);
     }
     line.write_all(b"echo c >/proc/sysrq-trigger\n").unwrap();
     // The domain ends, whatever the configured action.
@@ -91,8 +91,8 @@ fn an_emulator_that_is_killed_is_a_crash() {
     daemon.xe_prints(&["vm-start", "vm=killed"]).unwrap();
     kill_process(emulator(&daemon, &uuid), Signal::KILL).unwrap();
     wait(&daemon, &uuid, "power-state=halted");
-    let told = daemon.xe_prints(&["message-list", "name=VM_CRASHED", "--minimal"]).unwrap();
-    assert_eq!(told.split(',').filter(|one| !one.is_empty()).count(), 1, "{told}");
+    let messages = daemon.xe_prints(&["message-list", "name=VM_CRASHED", "--minimal"]).unwrap();
+    assert_eq!(messages.split(',').filter(|one| !one.is_empty()).count(), 1, "{messages}");
     daemon.xe_prints(&["vm-start", "vm=killed"]).unwrap();
     daemon.xe_prints(&["vm-shutdown", "vm=killed", "--force"]).unwrap();
     assert_eq!(daemon.leftovers(), Vec::<String>::new());

@@ -39,7 +39,7 @@ impl Process {
     }
 
     /// Returns all of its output.
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         use std::io::{Seek, SeekFrom};
         let mut file = self.stderr.try_clone().unwrap();
         let mut text = String::new();
@@ -91,10 +91,10 @@ impl Place {
         let out = process.child.stdout.take().unwrap();
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).unwrap();
-        let Some(told) = line.strip_prefix("listening on ") else {
-            panic!("`{line}` {}", process.said());
+        let Some(addresses) = line.strip_prefix("listening on ") else {
+            panic!("`{line}` {}", process.output());
         };
-        let words: Vec<&str> = told.split_whitespace().collect();
+        let words: Vec<&str> = addresses.split_whitespace().collect();
         let [tcp, socket] = words.as_slice() else { panic!("{line}") };
         let port = tcp.strip_prefix("127.0.0.1:").unwrap().strip_suffix(",plain").unwrap();
         Daemon { process, port: port.parse().unwrap(), socket: PathBuf::from(socket) }
@@ -103,7 +103,7 @@ impl Place {
     /// Starts a daemon that must fail. Returns its exit status and its output.
     fn refused(&self) -> (ExitStatus, String) {
         let mut process = Process::start(self.command().stdout(Stdio::null()));
-        (process.child.wait().unwrap(), process.said())
+        (process.child.wait().unwrap(), process.output())
     }
 }
 
@@ -132,7 +132,7 @@ fn it_serves_until_it_is_asked_to_end() {
     // The same over the network, with the generated password.
     let file = place.dir.path().join("state/password");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(daemon.process.said().contains(&file.display().to_string()), "its path is told");
+    assert!(daemon.process.output().contains(&file.display().to_string()), "its path is told");
     let text = fs::read_to_string(&file).unwrap();
     let password = text.lines().nth(1).unwrap();
     let mut client = daemon.tcp();
@@ -144,7 +144,7 @@ fn it_serves_until_it_is_asked_to_end() {
 
     let socket = daemon.socket.clone();
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(daemon.process.end(Signal::TERM).success(), "{}", daemon.process.said());
+    assert!(daemon.process.end(Signal::TERM).success(), "{}", daemon.process.output());
     assert!(!socket.exists());
 }
 
@@ -174,32 +174,32 @@ fn records_are_carried_to_another_place_as_text() {
     let place = Place::new();
     let mut daemon = place.start();
     let machines = daemon.root().records("VM").unwrap();
-    let told = |words: &[&str], path: &std::path::Path, of: &Place| {
+    let run = |words: &[&str], path: &std::path::Path, of: &Place| {
         let mut command = of.command();
         let output = command.args(words).arg(path).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let file = place.dir.path().join("export");
-    let (code, said) = told(&["--export"], &file, &place);
+    let (code, output) = run(&["--export"], &file, &place);
     assert_eq!(code, Some(1), "a daemon has it");
-    assert!(said.contains("another state directory") && !file.exists(), "{said}");
+    assert!(output.contains("another state directory") && !file.exists(), "{output}");
     daemon.process.end(Signal::TERM);
-    assert_eq!(told(&["--export"], &file, &place).0, Some(0));
+    assert_eq!(run(&["--export"], &file, &place).0, Some(0));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let (code, said) = told(&["--export"], &file, &place);
-    assert!(code == Some(1) && said.contains("name a new file"), "{said}");
-    let (code, said) = told(&["--import"], &file, &place);
-    assert!(code == Some(1) && said.contains("empty store"), "{said}");
+    let (code, output) = run(&["--export"], &file, &place);
+    assert!(code == Some(1) && output.contains("name a new file"), "{output}");
+    let (code, output) = run(&["--import"], &file, &place);
+    assert!(code == Some(1) && output.contains("empty store"), "{output}");
 
     let other = Place::new();
-    let (code, said) = told(&["--export"], &place.dir.path().join("none"), &other);
-    assert!(code == Some(1) && said.contains("no records"), "{said}");
+    let (code, output) = run(&["--export"], &place.dir.path().join("none"), &other);
+    assert!(code == Some(1) && output.contains("no records"), "{output}");
     let text = fs::read_to_string(&file).unwrap();
     let half = other.dir.path().join("half");
     fs::write(&half, &text[..text.len() / 2]).unwrap();
-    let (code, said) = told(&["--import"], &half, &other);
-    assert!(code == Some(1) && said.contains("nothing was imported"), "{said}");
-    assert_eq!(told(&["--import"], &file, &other).0, Some(0));
+    let (code, output) = run(&["--import"], &half, &other);
+    assert!(code == Some(1) && output.contains("nothing was imported"), "{output}");
+    assert_eq!(run(&["--import"], &file, &other).0, Some(0));
     let again = other.start().root().records("VM").unwrap();
     let names = |all: &[(String, xenapi::client::Record)]| -> Vec<(String, String)> {
         all.iter().map(|(it, vm)| (it.clone(), vm.text("name_label").to_owned())).collect()
@@ -211,9 +211,9 @@ fn records_are_carried_to_another_place_as_text() {
 fn a_second_one_is_refused_and_the_first_goes_on() {
     let place = Place::new();
     let daemon = place.start();
-    let (status, said) = place.refused();
+    let (status, output) = place.refused();
     assert_eq!(status.code(), Some(1));
-    assert!(said.contains("state") && said.contains("another state directory"), "{said}");
+    assert!(output.contains("state") && output.contains("another state directory"), "{output}");
     assert!(!daemon.root().records("VM").unwrap().is_empty());
 }
 
@@ -227,8 +227,8 @@ fn passwords_that_others_can_read_are_refused_at_the_start() {
     command.arg("--password-file").arg(&file).stdout(Stdio::null());
     let mut process = Process::start(&mut command);
     assert_eq!(process.child.wait().unwrap().code(), Some(1));
-    let said = process.said();
-    assert!(said.contains("chmod 600"), "{said}");
+    let output = process.output();
+    assert!(output.contains("chmod 600"), "{output}");
 }
 
 #[test]

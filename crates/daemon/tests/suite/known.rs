@@ -37,8 +37,8 @@ fn the_usual_socket_is_found_where_xenservers_is() {
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::null());
     let output = command.output().expect("needs root and `unshare` of Debian's util-linux");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{errors}");
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["/run/ringway/ringwayd.sock", "gone"]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), ["/run/ringway/ringwayd.sock", "gone"]);
 }

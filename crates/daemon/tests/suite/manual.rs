@@ -41,9 +41,9 @@ fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
         let wrong = configured(&format!("{table}no-such-thing = 1\n")).unwrap_err();
         let (_, expected) = wrong.split_once("expected").unwrap();
         for name in expected.split('`').skip(1).step_by(2) {
-            let told = [format!("\n{name} = "), format!("\n[{name}]\n")];
+            let forms = [format!("\n{name} = "), format!("\n[{name}]\n")];
             let all = format!("\n{all}");
-            assert!(told.iter().any(|one| all.contains(one.as_str())), "{name}: {wrong}");
+            assert!(forms.iter().any(|one| all.contains(one.as_str())), "{name}: {wrong}");
             known += 1;
         }
     }

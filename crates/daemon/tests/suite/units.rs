@@ -70,7 +70,7 @@ fn systemd_understands_the_units() {
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no", "--recursive-errors=no"]);
     let output = verify.args(files.iter().map(|name| folder.path().join(name))).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("ringway")).collect();
-    assert!(ours.is_empty() && output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<_> = stderr.lines().filter(|line| line.contains("ringway")).collect();
+    assert!(ours.is_empty() && output.status.success(), "{stderr}");
 }

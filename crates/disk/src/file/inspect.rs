@@ -52,10 +52,11 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
         return Ok(FileIdentity { device: stat.st_rdev, inode: 0, born_ns: None });
     }
     let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
-    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    let born_ns = u64::try_from(found.stx_btime.tv_sec).ok().filter(|_| told).and_then(|seconds| {
-        seconds.checked_mul(1_000_000_000)?.checked_add(found.stx_btime.tv_nsec.into())
-    });
+    let reported = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let born_ns =
+        u64::try_from(found.stx_btime.tv_sec).ok().filter(|_| reported).and_then(|seconds| {
+            seconds.checked_mul(1_000_000_000)?.checked_add(found.stx_btime.tv_nsec.into())
+        });
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
 }
 
@@ -172,8 +173,8 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 fn direct_io_needs(fd: BorrowedFd<'_>, device: bool) -> (u32, usize) {
     // An empty path with EMPTY_PATH queries the descriptor itself.
     if let Ok(found) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
-        let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
-        if told && found.stx_dio_offset_align.is_power_of_two() {
+        let reported = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
+        if reported && found.stx_dio_offset_align.is_power_of_two() {
             let block = found.stx_dio_offset_align.max(SECTOR);
             return (block, found.stx_dio_mem_align.max(1) as usize);
         }

@@ -109,13 +109,13 @@ impl Bench {
     fn let_in(&self, successor: &Arc<FileDisk>) {
         let early = successor.activate().unwrap_err();
         assert!(matches!(early, DiskError::Fenced { .. }), "{early}");
-        let (done, told) = std::sync::mpsc::channel();
+        let (done_tx, done_rx) = std::sync::mpsc::channel();
         let waits = Arc::clone(successor);
         let waiting = std::thread::spawn(move || {
             waits.wait_fence().unwrap();
-            done.send(()).unwrap();
+            done_tx.send(()).unwrap();
         });
-        let early = told.recv_timeout(Duration::from_millis(100));
+        let early = done_rx.recv_timeout(Duration::from_millis(100));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the kernel still has a request");
         self.device.answer().unwrap();
         waiting.join().unwrap();

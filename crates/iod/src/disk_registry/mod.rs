@@ -153,11 +153,11 @@ impl DiskRegistry {
     /// No such disk or NIC.
     pub fn stats(&self, id: Option<&str>) -> Result<Stats, RpcError> {
         let detail = if id.is_some() { StatsDetail::Everything } else { StatsDetail::Counts };
-        self.told(id, detail)
+        self.collect_stats(id, detail)
     }
 
     /// Returns the statistics, with this much detail about ports of the switch.
-    fn told(&self, id: Option<&str>, of_ports: StatsDetail) -> Result<Stats, RpcError> {
+    fn collect_stats(&self, id: Option<&str>, of_ports: StatsDetail) -> Result<Stats, RpcError> {
         let disks = self.disks();
         let there = |id: &str| disks.by_id.contains_key(id) || self.nics.has(id);
         if let Some(id) = id.filter(|id| !there(id)) {
@@ -193,7 +193,7 @@ impl DiskRegistry {
         let served_disks = disks.by_id.values().filter_map(|one| one.served_disk.clone()).collect();
         drop(disks);
         // Without an id, the call cannot fail for a missing device.
-        let stats = self.told(None, StatsDetail::Everything);
+        let stats = self.collect_stats(None, StatsDetail::Everything);
         let residences = self.nics.residences();
         stats.map_or_else(
             |_| String::new(),

@@ -181,10 +181,10 @@ pub(super) fn receive_record<T: DeserializeOwned>(
     deadline: Instant,
     (what, formats): (&'static str, FormatRange),
     count: usize,
-    came: Vec<OwnedFd>,
+    received: Vec<OwnedFd>,
 ) -> Result<(T, Vec<OwnedFd>), HandoverError> {
     let odd = |how: &str| HandoverError::Odd(format!("a {what} {how}"));
-    let memory = came.into_iter().next().ok_or_else(|| odd("without description"))?;
+    let memory = received.into_iter().next().ok_or_else(|| odd("without description"))?;
     let memory = File::from(memory);
     let bytes = memory.metadata()?.len();
     if bytes > MAX_RECORD_BYTES || count > MAX_DESCRIPTORS_OF_ONE {
@@ -277,14 +277,14 @@ mod tests {
         let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| send_disk(&way, soon, &disk, &fds).unwrap());
-            let (record, came) = receive_message(&other, Some(soon)).unwrap();
+            let (record, received) = receive_message(&other, Some(soon)).unwrap();
             let SourceMessage::Disk { descriptors: 200 } = record else { panic!("{record:?}") };
             let (found, fds) = receive_record::<DiskHandoverState>(
                 &other,
                 soon,
                 ("disk", DISK_FORMATS),
                 200,
-                came,
+                received,
             )
             .unwrap();
             assert_eq!(found.id, disk.id);

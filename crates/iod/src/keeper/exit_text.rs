@@ -37,10 +37,10 @@ mod tests {
 
     #[test]
     fn ends_are_told_in_words() {
-        let said = |raw| words(Some(ExitStatus::from_raw(raw)));
-        assert_eq!(said(9), "was killed by SIGKILL");
-        assert_eq!(said(0x80 | 11), "was killed by SIGSEGV, core dumped");
-        assert_eq!(said(1 << 8), "ended with code 1");
-        assert_eq!(said(64), "was killed by signal 64");
+        let text = |raw| words(Some(ExitStatus::from_raw(raw)));
+        assert_eq!(text(9), "was killed by SIGKILL");
+        assert_eq!(text(0x80 | 11), "was killed by SIGSEGV, core dumped");
+        assert_eq!(text(1 << 8), "ended with code 1");
+        assert_eq!(text(64), "was killed by signal 64");
     }
 }

@@ -197,12 +197,12 @@ impl Keeper {
 
     /// Sleeps until an event occurs, and handles it.
     fn turn(&mut self) -> anyhow::Result<LoopControl> {
-        let WakeReasons { signalled, told, ended, successor: heir } =
+        let WakeReasons { signalled, link_ready, ended, successor: heir } =
             self.wait().context("cannot wait for the worker")?;
         if signalled && let LoopControl::End(code) = self.take_signals() {
             return Ok(LoopControl::End(code));
         }
-        if told || ended {
+        if link_ready || ended {
             // Handle the messages that a dead worker sent before its end.
             self.handle_messages();
         }

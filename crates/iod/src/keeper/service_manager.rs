@@ -65,14 +65,14 @@ impl ServiceManager {
     /// Reports that a worker serves. Repeated calls have no effect.
     pub(super) fn ready(&mut self) {
         if !std::mem::replace(&mut self.ready, true) {
-            self.tell("READY=1");
+            self.notify("READY=1");
         }
     }
 
     /// Reports that everything ends. Repeated calls have no effect.
     pub(super) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
-            self.tell("STOPPING=1");
+            self.notify("STOPPING=1");
         }
     }
 
@@ -87,7 +87,7 @@ impl ServiceManager {
     pub(super) fn well(&mut self) {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.asked = false;
-            self.tell("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
         }
     }
 
@@ -108,7 +108,7 @@ impl ServiceManager {
         self.watchdog.as_mut().map_or(WatchdogAction::Nothing, |watchdog| watchdog.due(now))
     }
 
-    fn tell(&self, what: &str) {
+    fn notify(&self, what: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.notify(what)
         {

@@ -119,8 +119,8 @@ impl Keeper {
 
     /// Handles events of the successor and of retired workers. Returns true if the successor is now
     /// the worker.
-    pub(super) fn poll_successor(&mut self, (told, ended): (bool, bool)) -> bool {
-        let promoted = (told || ended) && self.receive_from_successor();
+    pub(super) fn poll_successor(&mut self, (link_ready, ended): (bool, bool)) -> bool {
+        let promoted = (link_ready || ended) && self.receive_from_successor();
         if ended && let Some(mut successor) = self.successor.take() {
             // The successor is a child of this process, so its status is known.
             let how = successor.worker.reap().map_or_else(|error| error.to_string(), words);

@@ -15,7 +15,7 @@ use super::worker::Worker;
 pub(super) struct WakeReasons {
     pub(super) signalled: bool,
     /// The worker has sent a message, or can receive one.
-    pub(super) told: bool,
+    pub(super) link_ready: bool,
     /// The worker has ended.
     pub(super) ended: bool,
     /// Messages and end of the successor, like the two reasons above.
@@ -32,10 +32,10 @@ impl Keeper {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
             let mut wanted = PollFlags::empty();
             wanted.set(PollFlags::IN, !worker.silent);
-            wanted.set(PollFlags::OUT, worker.has_unsaid());
+            wanted.set(PollFlags::OUT, worker.has_sendable_messages());
             // For a silent worker only the end matters.
-            let said = if wanted.is_empty() { worker.ended() } else { worker.link() };
-            fds.push(PollFd::from_borrowed_fd(said, wanted));
+            let fd = if wanted.is_empty() { worker.ended() } else { worker.link() };
+            fds.push(PollFd::from_borrowed_fd(fd, wanted));
         }
         for worker in &self.retired {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
@@ -53,8 +53,8 @@ impl Keeper {
         }
         let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let next = if self.worker.is_some() { 3 } else { 1 };
-        let (told, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
+        let (link_ready, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
         let heir = if heir.is_some() { (is(next + 1), is(next)) } else { (false, false) };
-        Ok(WakeReasons { signalled: is(0), told, ended, successor: heir })
+        Ok(WakeReasons { signalled: is(0), link_ready, ended, successor: heir })
     }
 }

@@ -140,7 +140,7 @@ impl Worker {
     }
 
     /// Returns whether queued messages can be sent as soon as the link has room.
-    pub(super) fn has_unsaid(&self) -> bool {
+    pub(super) fn has_sendable_messages(&self) -> bool {
         !self.queued_message.is_empty() && !self.silent && self.crowded.is_none()
     }
 
@@ -237,13 +237,13 @@ mod tests {
         worker.queue_message(QueuedMessage::Record(KeeperMessage::Ping));
         worker.crowd();
         worker.flush_messages(&Store::default()).unwrap();
-        assert!(!worker.has_unsaid(), "room in the link is no event for it");
+        assert!(!worker.has_sendable_messages(), "room in the link is no event for it");
         let until = worker.next().unwrap();
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
         worker.flush_messages(&Store::default()).unwrap();
-        assert_eq!((worker.has_unsaid(), worker.next()), (false, None));
-        let said = Link::new(theirs).receive::<KeeperMessage>().unwrap().unwrap().0;
-        assert!(matches!(said, KeeperMessage::Ping));
+        assert_eq!((worker.has_sendable_messages(), worker.next()), (false, None));
+        let received = Link::new(theirs).receive::<KeeperMessage>().unwrap().unwrap().0;
+        assert!(matches!(received, KeeperMessage::Ping));
         worker.kill();
         assert!(worker.has_ended(Duration::from_secs(60)));
     }

@@ -2,14 +2,14 @@
 
 use super::Keeper;
 use super::worker::QueuedMessage;
-use crate::inherited_fds::tell_ready;
+use crate::inherited_fds::report_ready;
 use crate::keeper_link::{KeeperMessage, WorkerMessage};
 
 impl Keeper {
     pub(super) fn handle_messages(&mut self) {
         while let Some(worker) = &mut self.worker {
             let (record, fds) = match worker.receive() {
-                Ok(Some(heard)) => heard,
+                Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(error) => {
                     tracing::error!("killing the worker, cannot read its message: {error}");
@@ -38,7 +38,7 @@ impl Keeper {
                     self.served = true;
                     self.confirm_binary();
                     if let Some(ready) = self.setup.ready.take()
-                        && let Err(error) = tell_ready(&ready)
+                        && let Err(error) = report_ready(&ready)
                     {
                         tracing::warn!("--ready-fd cannot be written: {error}");
                     }

@@ -16,7 +16,7 @@ impl KeeperClient {
         loop {
             match link.receive::<KeeperMessage>() {
                 Ok(Some((record, _))) => {
-                    if self.heard(record) {
+                    if self.handle_message(record) {
                         end.stop();
                     }
                 }
@@ -71,7 +71,7 @@ impl KeeperClient {
         link.limit_waits(SAY_DEADLINE)?;
         let (keeper_client, end) = (self.clone(), end.clone());
         let work = move || {
-            if let Some(link) = keeper_client.tell_everything(link) {
+            if let Some(link) = keeper_client.send_everything(link) {
                 keeper_client.run_link(&link, &end);
             }
         };
@@ -83,21 +83,21 @@ impl KeeperClient {
     /// Sends all preserved entries to a new keeper. From then on verbs send their changes to it.
     /// Earlier changes are only recorded here, so that no older state follows a newer one. If
     /// sending fails, the link is closed.
-    fn tell_everything(&self, link: Link) -> Option<Arc<Link>> {
+    fn send_everything(&self, link: Link) -> Option<Arc<Link>> {
         // Locked until everything is sent.
         let mut state = self.state();
         state.adopting = false;
-        let mut told = Ok(());
+        let mut sent = Ok(());
         for (key, preserved_entry) in &state.holdings {
             let (what, fds) = preserved_entry.written(key);
             // No call has this number, because the reply is not awaited.
-            told =
-                told.and_then(|()| link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds));
+            sent =
+                sent.and_then(|()| link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds));
         }
         if state.ending {
-            told = told.and_then(|()| link.send(&WorkerMessage::Ending, &[]));
+            sent = sent.and_then(|()| link.send(&WorkerMessage::Ending, &[]));
         }
-        if let Err(error) = told {
+        if let Err(error) = sent {
             tracing::error!("cannot send the preserved records to the new keeper: {error}");
             return None;
         }
@@ -107,7 +107,7 @@ impl KeeperClient {
     }
 
     /// Handles a message. Returns true if this process must end in order.
-    fn heard(&self, record: KeeperMessage) -> bool {
+    fn handle_message(&self, record: KeeperMessage) -> bool {
         match record {
             KeeperMessage::Done { seq, problem } => {
                 if let Some(call) = self.state().calls.get_mut(&seq) {

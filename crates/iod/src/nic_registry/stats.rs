@@ -58,7 +58,7 @@ impl NicRegistry {
 
     /// Returns the statistics of all networks by name. Waits while an uplink is set or removed.
     pub(crate) fn network_stats(&self) -> Vec<NetworkStats> {
-        let told = |(name, network): (&String, &Network)| NetworkStats {
+        let to_stats = |(name, network): (&String, &Network)| NetworkStats {
             name: name.clone(),
             mtu: network.switch_network.mtu(),
             nics: network.nics as u64,
@@ -68,7 +68,7 @@ impl NicRegistry {
                 frames: frames(&uplink.counts()),
             }),
         };
-        self.networks().iter().map(told).collect()
+        self.networks().iter().map(to_stats).collect()
     }
 }
 

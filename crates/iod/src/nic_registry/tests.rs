@@ -70,8 +70,13 @@ fn an_attach_that_is_told_again_does_nothing_and_another_one_is_refused() {
         assert_eq!(code_of(attach(&nics, &other), "other parameters"), code::WRONG_STATE);
     }
     let all = nics.stats(|_| true);
-    let [told] = &all[..] else { panic!("{all:?}") };
-    assert!(told.locked && !told.connected && told.vlan == Some(7) && told.rate == whole.rate);
+    let [nic_stats] = &all[..] else { panic!("{all:?}") };
+    assert!(
+        nic_stats.locked
+            && !nic_stats.connected
+            && nic_stats.vlan == Some(7)
+            && nic_stats.rate == whole.rate
+    );
     assert_eq!(nics.network_stats().len(), 1);
     nics.detach("a").unwrap();
     assert_eq!(code_of(nics.detach("a"), "\"a\""), code::NO_SUCH_NIC);

@@ -149,8 +149,8 @@ mod tests {
             (&["--tap", "rwt0"], "--port"),
             (&["--port", "/a", "--tap", "rwt0", "--tap", "rwt1"], "--tap"),
         ] {
-            let said = parse(wrong).unwrap_err();
-            assert!(said.contains(named), "{said}");
+            let error = parse(wrong).unwrap_err();
+            assert!(error.contains(named), "{error}");
         }
     }
 }

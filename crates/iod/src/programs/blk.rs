@@ -12,7 +12,7 @@ use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::{StopSignal, Woken};
 
-use crate::inherited_fds::{adopt, connected, tell_ready};
+use crate::inherited_fds::{adopt, connected, report_ready};
 use crate::keeper::{Keeper, KeeperConfig, ServiceManager};
 use crate::keeper_client::KeeperClient;
 use crate::options::blk::{BlkOptions, CAPABILITIES};
@@ -64,10 +64,10 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
 /// Serves under a keeper.
 fn work(options: &BlkOptions) -> anyhow::Result<()> {
     let WorkerInit { keeper_client, link, .. } = worker_init::begin(PROGRAM)?;
-    let told = StopSignal::new().context("cannot make a signal")?;
-    worker_init::spawn_keeper_thread(&keeper_client, link, &told)
+    let keeper_stop = StopSignal::new().context("cannot make a signal")?;
+    worker_init::spawn_keeper_thread(&keeper_client, link, &keeper_stop)
         .context("cannot listen to the keeper")?;
-    run(options, Some((keeper_client, told)))
+    run(options, Some((keeper_client, keeper_stop)))
 }
 
 fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
@@ -76,8 +76,8 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     limits::check_open_files(limit, [], 0, spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
-    let (keeper_client, told) = keeper.unzip();
-    let end = either(signals, told).context("cannot watch for signals")?;
+    let (keeper_client, keeper_stop) = keeper.unzip();
+    let end = either(signals, keeper_stop).context("cannot watch for signals")?;
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
@@ -133,7 +133,7 @@ impl Disk<'_> {
         match (&self.keeper_client, ready) {
             // The keeper reports readiness to the caller.
             (Some(keeper_client), _) => keeper_client.ready(),
-            (None, Some(ready)) => tell_ready(&ready).context("--ready-fd")?,
+            (None, Some(ready)) => report_ready(&ready).context("--ready-fd")?,
             (None, None) => {}
         }
         match ended.wait(Some(self.end.as_fd()), None).context("cannot wait for signals")? {
@@ -183,14 +183,14 @@ impl Disk<'_> {
 
 /// Returns a descriptor that becomes readable on a signal, or when the keeper tells this process to
 /// end.
-fn either(signals: OwnedFd, told: Option<StopSignal>) -> std::io::Result<OwnedFd> {
-    let Some(told) = told else { return Ok(signals) };
+fn either(signals: OwnedFd, keeper_stop: Option<StopSignal>) -> std::io::Result<OwnedFd> {
+    let Some(keeper_stop) = keeper_stop else { return Ok(signals) };
     let either = eventfd(0, EventfdFlags::CLOEXEC)?;
-    let tell = either.try_clone()?;
+    let writer = either.try_clone()?;
     let wait = move || {
         // The process must end whether this wait succeeds or fails.
-        let _ = told.wait(Some(signals.as_fd()), None);
-        let _ = rustix::io::write(&tell, &1u64.to_ne_bytes());
+        let _ = keeper_stop.wait(Some(signals.as_fd()), None);
+        let _ = rustix::io::write(&writer, &1u64.to_ne_bytes());
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait)?;
     Ok(either)

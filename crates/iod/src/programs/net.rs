@@ -14,7 +14,7 @@ use net::Mac;
 use net::port::{PortId, PortPolicy};
 use vhost_user::{Access, Listener, StopSignal};
 
-use crate::inherited_fds::{adopt, connected, tell_ready};
+use crate::inherited_fds::{adopt, connected, report_ready};
 use crate::options::net::{CAPABILITIES, NetOptions, PORTS_MAX};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{SocketRole, policy};
@@ -105,10 +105,11 @@ fn serve(
         all.push((nic, nic_session_thread));
         anyhow::Ok(())
     });
-    let told = started.and_then(|()| told(options, switch_network, &all, uplink.as_ref()));
-    let waited = told.and_then(|_told| {
+    let reporting =
+        started.and_then(|()| start_reporting(options, switch_network, &all, uplink.as_ref()));
+    let waited = reporting.and_then(|_reporting| {
         tracing::info!(ports = all.len(), queues = options.queues, "serving");
-        ready.map_or(Ok(()), |ready| tell_ready(&ready)).context("--ready-fd")?;
+        ready.map_or(Ok(()), |ready| report_ready(&ready)).context("--ready-fd")?;
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
     });
     all.iter().for_each(|(nic, _)| nic.hang_up());
@@ -138,7 +139,7 @@ fn uplink(
 
 /// Serves callers and scrapers on their sockets, if configured, until the returned values are
 /// dropped.
-fn told(
+fn start_reporting(
     options: &NetOptions,
     switch_network: &Arc<SwitchNetwork>,
     all: &[(Arc<ServedNic>, NicSessionThread)],

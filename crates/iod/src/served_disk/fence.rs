@@ -15,7 +15,7 @@ use vhost_user::Woken;
 use super::{ServedDisk, ServedDiskError, lock};
 
 /// Longest wait that is not logged.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+const LOG_AFTER: Duration = Duration::from_secs(1);
 
 /// Thread that waits for the fence. A disk has at most one. An activation that stops waiting leaves
 /// it running. The next activation joins it, also if it belongs to a later disk object.
@@ -198,7 +198,7 @@ impl ServedDisk {
         deadline: Option<Instant>,
     ) -> std::io::Result<Woken> {
         let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let quietly = left().map_or(TELL_AFTER, |left| left.min(TELL_AFTER));
+        let quietly = left().map_or(LOG_AFTER, |left| left.min(LOG_AFTER));
         let stop = lock(&self.stop).clone();
         let woken = stop.wait(Some(over.as_fd()), Some(quietly))?;
         if woken != Woken::TimedOut || left().is_some_and(|left| left.is_zero()) {

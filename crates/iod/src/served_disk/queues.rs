@@ -252,10 +252,10 @@ fn placed<'a>(
 impl QueueMover for NotifyMutex<StartedRings> {
     fn move_queue(&self, from: u64, to: ReactorLease) -> bool {
         let mut queues = self.lock();
-        let StartedRings { device, slots, report_thread: teller, .. } = &mut *queues;
+        let StartedRings { device, slots, report_thread, .. } = &mut *queues;
         let Some(slot) = slots.iter_mut().find(|slot| slot.is_in(from)) else { return false };
         slot.relocate(device, to).unwrap_or_else(|error| {
-            slot.not_served(&error, teller);
+            slot.not_served(&error, report_thread);
             false
         })
     }

@@ -41,7 +41,7 @@ impl Flows {
     }
 
     /// Returns at most `most` flows of a port. `names` has the names of ports.
-    pub(super) fn told(
+    pub(super) fn flow_stats(
         &self,
         port: PortId,
         most: usize,
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn ends_are_as_people_write_them() {
-        let told = ends(&key("10.0.0.1", "10.0.0.2", Some((1, 2))));
-        assert_eq!(told, ("10.0.0.1:1".into(), "10.0.0.2:2".into()));
-        let told = ends(&key("fe80::1", "fe80::2", None));
-        assert_eq!(told, ("fe80::1".into(), "fe80::2".into()));
+        let texts = ends(&key("10.0.0.1", "10.0.0.2", Some((1, 2))));
+        assert_eq!(texts, ("10.0.0.1:1".into(), "10.0.0.2:2".into()));
+        let texts = ends(&key("fe80::1", "fe80::2", None));
+        assert_eq!(texts, ("fe80::1".into(), "fe80::2".into()));
         assert_eq!((protocol(17), protocol(47)), ("udp".into(), "47".into()));
     }
 
@@ -114,11 +114,11 @@ mod tests {
             (here, vec![flow(2, Some(there), 200)], 400),
         ]);
         let names = HashMap::from([(there, "b")]);
-        let told = flows.told(here, 8, &names);
-        let all: Vec<_> = told.iter().map(|one| (one.from.as_str(), one.recent_bytes)).collect();
+        let stats = flows.flow_stats(here, 8, &names);
+        let all: Vec<_> = stats.iter().map(|one| (one.from.as_str(), one.recent_bytes)).collect();
         assert_eq!(all, [("10.0.0.1:2", 400), ("10.0.0.1:1", 300)]);
-        assert_eq!((told[0].nic.as_deref(), told[0].share), (Some("b"), 0.4));
-        assert_eq!(flows.told(here, 1, &names).len(), 1);
-        assert!(flows.told(there, 8, &names).is_empty());
+        assert_eq!((stats[0].nic.as_deref(), stats[0].share), (Some("b"), 0.4));
+        assert_eq!(flows.flow_stats(here, 1, &names).len(), 1);
+        assert!(flows.flow_stats(there, 8, &names).is_empty());
     }
 }

@@ -16,7 +16,7 @@ use crate::metrics::Residence;
 use crate::stats::{self, StatsDetail};
 
 /// Number of flows reported for each port.
-const FLOWS_TOLD: usize = 8;
+const MAX_REPORTED_FLOWS: usize = 8;
 /// Number of ports in one reply above which only the largest flow of each is reported. A reply has
 /// a limited length ([`model::rpc::MAX_LINE_BYTES`]).
 const PORTS_IN_FULL: usize = 256;
@@ -61,16 +61,16 @@ pub(crate) fn ports(
     detail: StatsDetail,
 ) -> Vec<PortStats> {
     let numbers = switch_network.pool.reactors().into_iter().zip(0..);
-    let told: Vec<_> = all.iter().filter(|one| wanted(&one.id)).collect();
+    let reported: Vec<_> = all.iter().filter(|one| wanted(&one.id)).collect();
     let port_reporter = PortReporter {
         switch_network,
         detail,
         numbers: numbers.map(|((one, _), at)| (one.number(), at)).collect(),
         names: all.iter().map(|one| (one.port, one.id.as_str())).collect(),
         flows: Flows::of(switch_network.fabric.top_flows()),
-        most: if told.len() > PORTS_IN_FULL { 1 } else { FLOWS_TOLD },
+        most: if reported.len() > PORTS_IN_FULL { 1 } else { MAX_REPORTED_FLOWS },
     };
-    told.into_iter().map(|one| port_reporter.port(one)).collect()
+    reported.into_iter().map(|one| port_reporter.port(one)).collect()
 }
 
 /// Returns the residence times of frames for these ports.
@@ -125,7 +125,7 @@ impl PortReporter<'_> {
             moves: fabric.moves(*port),
             polling: nic.as_ref().filter(|_| !queues.is_empty()).map(|nic| polling(nic, &queues)),
             each_queue: (0..).zip(&queues).map(|(at, queue)| self.pair(at, queue)).collect(),
-            flows: self.flows.told(*port, self.most, &self.names),
+            flows: self.flows.flow_stats(*port, self.most, &self.names),
         }
     }
 
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_device_with_the_name_of_a_nic_is_told_apart() {
-        let told = |name, taken: &[&str]| apart(name, |id| taken.contains(&id));
-        assert_eq!(told("tap0", &["a"]), "tap0");
-        assert_eq!(told("tap0", &["tap0"]), "tap:tap0");
-        assert_eq!(told("tap0", &["tap0", "tap:tap0"]), "tap:tap:tap0");
+        let report_id = |name, taken: &[&str]| apart(name, |id| taken.contains(&id));
+        assert_eq!(report_id("tap0", &["a"]), "tap0");
+        assert_eq!(report_id("tap0", &["tap0"]), "tap:tap0");
+        assert_eq!(report_id("tap0", &["tap0", "tap:tap0"]), "tap:tap:tap0");
     }
 }

@@ -143,7 +143,7 @@ impl ServedNic {
             NicSessionBackend::new(self, handle)
         });
         if session_log_level == SessionLogLevel::Last {
-            self.tell(
+            self.log_event(
                 session_log_level,
                 "front-ends reconnect often; further sessions are logged at level debug",
             );
@@ -165,7 +165,7 @@ impl ServedNic {
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.still.load(Ordering::Acquire) { handle.freeze() } else { handle.close() }
         }
-        self.tell(session_log_level, hello);
+        self.log_event(session_log_level, hello);
         let mut nic_session_backend = glue(handle);
         let end = session.run(&mut nic_session_backend);
         *self.session() = None;
@@ -174,8 +174,8 @@ impl ServedNic {
                 let (queues, control_settings) = nic_session_backend.freeze();
                 *self.frozen() = Some(FrozenSession { state, queues, control_settings });
             }
-            Ok(SessionEnd::HungUp) => self.tell(session_log_level, "front-end left"),
-            Ok(SessionEnd::Closed) => self.tell(session_log_level, "front-end disconnected"),
+            Ok(SessionEnd::HungUp) => self.log_event(session_log_level, "front-end left"),
+            Ok(SessionEnd::Closed) => self.log_event(session_log_level, "front-end disconnected"),
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
                 match session_log_level {
@@ -189,7 +189,7 @@ impl ServedNic {
     }
 
     /// Logs an event of a front-end, unless the rate limit applies.
-    fn tell(&self, session_log_level: SessionLogLevel, what: &str) {
+    fn log_event(&self, session_log_level: SessionLogLevel, what: &str) {
         let nic = self.spec.socket.display();
         match session_log_level {
             SessionLogLevel::Loud | SessionLogLevel::Last => tracing::info!(%nic, "{what}"),

@@ -50,7 +50,7 @@ pub(crate) fn process(
             serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
-    let told = served_disks.iter().filter(|served_disk| wanted(&served_disk.spec().id));
+    let wanted_disks = served_disks.iter().filter(|served_disk| wanted(&served_disk.spec().id));
     Stats {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -59,7 +59,7 @@ pub(crate) fn process(
         reactors: reactors.collect(),
         reactors_reason: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
-        disks: told.map(|served_disk| disk(served_disk, &names, detail)).collect(),
+        disks: wanted_disks.map(|served_disk| disk(served_disk, &names, detail)).collect(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,

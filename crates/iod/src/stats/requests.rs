@@ -11,7 +11,7 @@ use model::report::{
 use super::{microseconds, polling};
 
 /// Slow requests reported for one disk. A recorder stores dozens for each queue.
-const SLOW_TOLD: usize = 32;
+const MAX_REPORTED_SLOW_REQUESTS: usize = 32;
 
 /// Names of disks by label, and indexes of reactors by number.
 #[derive(Debug, Default)]
@@ -83,12 +83,12 @@ fn seconds(ns: u64) -> f64 {
 /// Returns the times of every stage and operation that has some.
 pub(super) fn stages(device: &BlkDevice) -> Vec<StageTimes> {
     let pairs = Stage::ALL.into_iter().flat_map(|stage| Op::ALL.map(|op| (stage, op)));
-    let told = pairs.filter_map(|(one, kind)| {
+    let reported = pairs.filter_map(|(one, kind)| {
         let all = device.durations(one, kind)?;
         let (times, sum_seconds) = (latency(&all.summary()), seconds(all.sum_ns()));
         Some(StageTimes { stage: stage(one), op: op(kind), times, sum_seconds })
     });
-    told.collect()
+    reported.collect()
 }
 
 /// Returns the oldest request in flight.
@@ -114,8 +114,11 @@ pub(super) fn slow(device: &BlkDevice, names: &Names) -> Vec<report::SlowRequest
     records.sort_by_key(|record| std::cmp::Reverse(record.known_ns + record.total_ns()));
     // The slowest request of a minute may also be in the list of slow requests.
     records.dedup();
-    let told = records.iter().take(SLOW_TOLD).map(|record| one_slow(record, names, now, wall));
-    told.collect()
+    let reported = records
+        .iter()
+        .take(MAX_REPORTED_SLOW_REQUESTS)
+        .map(|record| one_slow(record, names, now, wall));
+    reported.collect()
 }
 
 fn one_slow(record: &SlowRequest, names: &Names, now: u64, wall: f64) -> report::SlowRequest {
@@ -144,7 +147,7 @@ pub(super) fn queues(device: &BlkDevice, names: &Names) -> Vec<QueueStats> {
     let now = clock_ns();
     let states = device.queue_states().into_iter().enumerate();
     let used = states.filter(|(_, state)| state.busy_ns > 0 || state.in_flight > 0);
-    let told = used.map(|(index, state)| QueueStats {
+    let reported = used.map(|(index, state)| QueueStats {
         index: index as u16,
         reactor: names.reactor(state.reactor),
         in_flight: state.in_flight,
@@ -157,7 +160,7 @@ pub(super) fn queues(device: &BlkDevice, names: &Names) -> Vec<QueueStats> {
         neighbour_seconds_ago: state.neighbour.map(|(_, _, at)| seconds(now.saturating_sub(at))),
         polling: Some(polling::of_queue(&state)),
     });
-    told.collect()
+    reported.collect()
 }
 
 /// Sums over the present queues of a disk.

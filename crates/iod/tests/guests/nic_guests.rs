@@ -121,8 +121,8 @@ fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
 
 /// Checks that one run of iperf3 began and ended.
 fn is_one_connection(output: &str) {
-    for said in ["connected to", "sender", "receiver"] {
-        assert_eq!(output.matches(said).count(), 1, "{said}: {output}");
+    for text in ["connected to", "sender", "receiver"] {
+        assert_eq!(output.matches(text).count(), 1, "{text}: {output}");
     }
     assert!(number(output, "answers") > 10, "{output}");
 }

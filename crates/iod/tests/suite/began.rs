@@ -69,7 +69,7 @@ fn how_a_worker_came_to_serve_is_told() {
     keeper.terminate().unwrap();
 }
 
-fn told(page: &Page, how: &str) -> f64 {
+fn counting_since(page: &Page, how: &str) -> f64 {
     assert_eq!(value(page, "ringway_worker", "_info", &[("start_reason", how)]), 1.0);
     value(page, "ringway_disk_kicks", "_created", &[("disk", "d1")])
 }
@@ -78,9 +78,9 @@ fn told(page: &Page, how: &str) -> f64 {
 fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) {
     let mut io = Io::lasting(&["--metrics", address]);
     io.caller().disk("disk.attach", io.spec("d1", json!({"null": 1 << 20})));
-    let first = told(&scrape(), "start");
+    let first = counting_since(&scrape(), "start");
     upgrade(&io);
-    let second = told(&scrape(), "upgrade");
+    let second = counting_since(&scrape(), "upgrade");
     // While no worker serves, a scraper waits, and no other process can take the address.
     let worker = worker(&io);
     io.process.signal(Signal::STOP).unwrap();
@@ -95,7 +95,7 @@ fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) 
     eventually("the disk is back", || {
         io.caller().stats().disks.iter().any(|disk| disk.counting_since_unix_seconds.is_some())
     });
-    let third = told(&scrape(), "restart");
+    let third = counting_since(&scrape(), "restart");
     assert!(first < second && second < third, "{first} {second} {third}: counts begin anew");
     // Scrape without a keeper, and with another one.
     let worker = self::worker(&io);
@@ -103,7 +103,7 @@ fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) 
     scrape();
     let control = io.socket("control");
     let mut keeper = ready(IO, &["--control", control.to_str().unwrap(), "--metrics", address]);
-    assert_eq!(told(&scrape(), "restart"), third);
+    assert_eq!(counting_since(&scrape(), "restart"), third);
     // The exit status of another process's child is unknown.
     worker.kill().unwrap();
     keeper.next_worker(None).unwrap();

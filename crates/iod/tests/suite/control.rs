@@ -191,7 +191,7 @@ fn a_grown_disk_is_announced() {
     caller.disk("disk.attach", spec);
     let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    guest.frontend.tell(Message::new(Code::SET_BACKEND_REQ_FD).fd(theirs.as_fd())).unwrap();
+    guest.frontend.send(Message::new(Code::SET_BACKEND_REQ_FD).fd(theirs.as_fd())).unwrap();
     drop(theirs);
     let beyond = Request::write(2048, &[1; 512]);
     assert_eq!(guest.run(0, &beyond).unwrap().status, status::IOERR);
@@ -234,7 +234,7 @@ fn what_cannot_be_attached_leaves_nothing() {
         spec[field] = value;
         spec
     };
-    for (spec, expected, said) in [
+    for (spec, expected, message) in [
         (with("socket", good["socket"].clone()), code::FAILED, "running process"),
         (with("socket", json!("/".repeat(108))), code::INVALID_PARAMS, "shorter"),
         (with("queues", json!(0)), code::INVALID_PARAMS, "queues"),
@@ -246,7 +246,7 @@ fn what_cannot_be_attached_leaves_nothing() {
     ] {
         let error = caller.call("disk.attach", spec).unwrap_err();
         assert_eq!(error.code, expected, "{error}");
-        assert!(error.message.contains(said), "{error}");
+        assert!(error.message.contains(message), "{error}");
     }
     let ids: Vec<_> = caller.stats().disks.into_iter().map(|disk| disk.id).collect();
     assert_eq!(ids, ["d1"]);
@@ -368,8 +368,8 @@ fn the_control_socket_is_for_its_owner() {
     let mode = io.socket("control").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let text = io.socket("control").to_str().unwrap().to_owned();
-    let (code, said) = ends(IO, &["--control", &text]);
-    assert!(code == 1 && said.contains("running process"), "{said}");
+    let (code, stderr) = ends(IO, &["--control", &text]);
+    assert!(code == 1 && stderr.contains("running process"), "{stderr}");
 }
 
 #[test]

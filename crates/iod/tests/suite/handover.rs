@@ -120,8 +120,8 @@ fn a_disk_that_cannot_go_on_is_refused_and_comes_back() {
     assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
     let pid = caller.stats().pid;
     let starves = play(&io, "starves");
-    let said = upgrade(&mut caller, Some(&starves)).unwrap_err();
-    assert!(said.contains("let it starve"), "{said}");
+    let error = upgrade(&mut caller, Some(&starves)).unwrap_err();
+    assert!(error.contains("let it starve"), "{error}");
     let stats = caller.stats();
     assert_eq!((stats.pid, stats.disks[0].state), (pid, DiskState::Refused));
     let reason = stats.disks[0].refused.clone().unwrap();
@@ -172,13 +172,13 @@ fn a_new_worker_that_sleeps_in_storage_holds_nothing_up() {
     let play = std::fs::read_to_string(io.folder.path().join("successor")).unwrap();
     let play = play.trim_start_matches("#!/bin/sh\n");
     let sleeps = script(&io, &format!("export RINGWAY_TEST_PATH={}\n{play}", path.display()));
-    let said = upgrade(&mut caller, Some(&sleeps)).unwrap_err();
-    assert!(said.contains("did not answer in time"), "{said}");
+    let error = upgrade(&mut caller, Some(&sleeps)).unwrap_err();
+    assert!(error.contains("did not answer in time"), "{error}");
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     run(&mut guest, 0);
     // The process was killed and still exists.
-    let said = upgrade(&mut caller, None).unwrap_err();
-    assert!(said.contains("was killed and has not ended yet: storage hangs"), "{said}");
+    let error = upgrade(&mut caller, None).unwrap_err();
+    assert!(error.contains("was killed and has not ended yet: storage hangs"), "{error}");
     let pid = caller.stats().pid;
     kill(pid);
     // The keeper does not wait for the old process when the new one dies.

@@ -14,7 +14,7 @@ const QUEUES: u16 = 4;
 /// Queue pairs of a NIC.
 const PAIRS: u16 = 2;
 /// Interval at which the keeper checks whether its worker is unkillable. No event reports that.
-const KEEPER_LOOKS: Duration = Duration::from_secs(5);
+const KEEPER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Returns turns, sleeps and wakeups of all reactors.
 fn reactors(caller: &mut Caller) -> Vec<[u64; 3]> {
@@ -39,18 +39,18 @@ fn nothing_wakes(io: &Io) {
         let keeper = || sleeps(io.process.id()).values().sum::<u64>();
         let (asleep, kept) = (sleeps(worker), keeper());
         std::thread::sleep(window);
-        let (now, looks) = (sleeps(worker), keeper().saturating_sub(kept));
+        let (now, wakeups) = (sleeps(worker), keeper().saturating_sub(kept));
         let after = reactors(&mut caller);
-        let looks_max = 1 + window.as_secs() / KEEPER_LOOKS.as_secs();
+        let wakeups_max = 1 + window.as_secs() / KEEPER_CHECK_INTERVAL.as_secs();
         let counts = before.iter().flatten().zip(after.iter().flatten());
         let are_still = counts.map(|(before, after)| after - before).all(|grown| grown <= asked);
-        if are_still && asleep == now && looks <= looks_max {
+        if are_still && asleep == now && wakeups <= wakeups_max {
             break;
         }
         assert!(
             Instant::now() < until,
             "in {window:?} of idleness reactors went from {before:?} to {after:?}, and threads \
-             from {asleep:?} to {now:?}; the keeper woke {looks} times"
+             from {asleep:?} to {now:?}; the keeper woke {wakeups} times"
         );
     }
 }
@@ -148,8 +148,8 @@ fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
             assert_eq!((reactors, why), (count, format!("{count}, one for each of {count} CPUs")));
         } else {
             // The host's memory may limit the number.
-            let told = why.starts_with(&format!("{reactors}, "));
-            assert!((4..=count.min(16)).contains(&reactors) && told, "{why}");
+            let is_explained = why.starts_with(&format!("{reactors}, "));
+            assert!((4..=count.min(16)).contains(&reactors) && is_explained, "{why}");
         }
     }
     let io = Io::start_with(&["--reactors", "256"]);
@@ -161,8 +161,8 @@ fn there_are_as_many_reactors_as_usable_cpus_and_the_reason_is_told() {
     for many in ["0", "257", "-1", "many"] {
         let control = io.socket("other");
         let option = format!("--reactors={many}");
-        let (code, said) = ends(IO, &["--control", control.to_str().unwrap(), &option]);
-        assert!(code == 2 && said.contains("--reactors"), "{said}");
+        let (code, stderr) = ends(IO, &["--control", control.to_str().unwrap(), &option]);
+        assert!(code == 2 && stderr.contains("--reactors"), "{stderr}");
     }
 }
 

@@ -12,12 +12,12 @@ use testkit::process::{Backend, StorageDaemon, Target};
 fn refusal(folder: &TempDir, options: &[&str]) -> String {
     let socket = folder.path().join("refused");
     let socket = socket.to_str().unwrap();
-    let (code, said) = ends(BLK, &[&["--socket-path", socket], options].concat());
-    assert_eq!(code, 1, "{said}");
+    let (code, stderr) = ends(BLK, &[&["--socket-path", socket], options].concat());
+    assert_eq!(code, 1, "{stderr}");
     let left: Vec<_> = names(folder).into_iter().filter(|name| name.contains("refused")).collect();
     assert_eq!(left, [""; 0], "nothing is left behind");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
 }
 
 #[test]
@@ -25,28 +25,28 @@ fn bad_images_are_refused_with_the_next_step() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let missing = path("missing");
-    let said = refusal(&folder, &["--blk-file", &missing]);
-    assert!(said.contains(&missing) && said.contains("No such file"), "{said}");
-    assert!(said.contains(&format!("`truncate -s 8G {missing}`")), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", &missing]);
+    assert!(stderr.contains(&missing) && stderr.contains("No such file"), "{stderr}");
+    assert!(stderr.contains(&format!("`truncate -s 8G {missing}`")), "{stderr}");
 
     let empty = image(&folder, "empty", 0);
-    let said = refusal(&folder, &["--blk-file", &empty]);
-    assert!(said.contains("is empty") && said.contains("truncate"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", &empty]);
+    assert!(stderr.contains("is empty") && stderr.contains("truncate"), "{stderr}");
 
     let odd = image(&folder, "odd", 1_000_001);
-    let said = refusal(&folder, &["--blk-file", &odd]);
-    assert!(said.contains("not a multiple") && said.contains("truncate"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", &odd]);
+    assert!(stderr.contains("not a multiple") && stderr.contains("truncate"), "{stderr}");
 
-    let said = refusal(&folder, &["--blk-file", folder.path().to_str().unwrap()]);
-    assert!(said.contains("directory") && said.contains("block device"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", folder.path().to_str().unwrap()]);
+    assert!(stderr.contains("directory") && stderr.contains("block device"), "{stderr}");
 
     // A link to itself is unreadable even for root.
     symlink(path("loop"), path("loop")).unwrap();
-    let said = refusal(&folder, &["--blk-file", &path("loop")]);
-    assert!(said.contains("loop") && said.contains("ymbolic link"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", &path("loop")]);
+    assert!(stderr.contains("loop") && stderr.contains("ymbolic link"), "{stderr}");
 
-    let said = refusal(&folder, &["--blk-file", "/dev/null"]);
-    assert!(said.contains("/dev/null") && said.contains("block device"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", "/dev/null"]);
+    assert!(stderr.contains("/dev/null") && stderr.contains("block device"), "{stderr}");
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn an_image_has_one_writer() {
     let image = image(&folder, "a.raw", 1 << 20);
     let options = ["--blk-file", &image, "--cache", "writeback"];
     let first = blk(&folder.path().join("first"), &options);
-    let said = refusal(&folder, &options);
-    assert!(said.contains("in use") && said.contains("read-only"), "{said}");
+    let stderr = refusal(&folder, &options);
+    assert!(stderr.contains("in use") && stderr.contains("read-only"), "{stderr}");
     // A reader is not admitted beside a writer either, because the disk would change under it.
-    let said = refusal(&folder, &[&options[..], &["--read-only"]].concat());
-    assert!(said.contains("in use"), "{said}");
+    let stderr = refusal(&folder, &[&options[..], &["--read-only"]].concat());
+    assert!(stderr.contains("in use"), "{stderr}");
     drop(first);
     drop(blk(&folder.path().join("second"), &options));
 }
@@ -71,8 +71,8 @@ fn readers_share_an_image() {
     let options = ["--blk-file", &image, "--cache", "writeback", "--read-only"];
     let _first = blk(&folder.path().join("first"), &options);
     let _second = blk(&folder.path().join("second"), &options);
-    let said = refusal(&folder, &options[..4]);
-    assert!(said.contains("in use"), "{said}");
+    let stderr = refusal(&folder, &options[..4]);
+    assert!(stderr.contains("in use"), "{stderr}");
 }
 
 fn qemu_io(image: &str, options: &[&str]) -> Output {
@@ -86,8 +86,8 @@ fn qemu_sees_our_lock() {
     let image = image(&folder, "a.raw", 1 << 20);
     let ours = blk(&folder.path().join("a"), &["--blk-file", &image, "--cache", "writeback"]);
     let output = qemu_io(&image, &[]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("lock"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("lock"), "{stderr}");
     drop(ours);
     let reader = ["--blk-file", &image, "--cache", "writeback", "--read-only"];
     let _ours = blk(&folder.path().join("a"), &reader);
@@ -102,8 +102,8 @@ fn we_see_the_lock_of_qemu() {
     let mut options = StorageDaemon::new(Target::File(image.clone().into()));
     options.direct = false;
     let theirs = Backend::storage_daemon(&options).unwrap();
-    let said = refusal(&folder, &["--blk-file", &image, "--cache", "writeback"]);
-    assert!(said.contains("in use"), "{said}");
+    let stderr = refusal(&folder, &["--blk-file", &image, "--cache", "writeback"]);
+    assert!(stderr.contains("in use"), "{stderr}");
     drop(theirs);
     drop(blk(&folder.path().join("a"), &["--blk-file", &image, "--cache", "writeback"]));
 }

@@ -57,12 +57,12 @@ fn the_life_of_nics_in_two_networks() {
     let stats = caller.stats();
     let networks: Vec<_> = stats.networks.iter().map(|one| (one.name.as_str(), one.nics)).collect();
     assert_eq!(networks, [("lan", 2), ("wan", 1)]);
-    let [a_told, b_told, c_told] = &stats.nics[..] else { panic!("{stats:?}") };
+    let [a_stats, b_stats, c_stats] = &stats.nics[..] else { panic!("{stats:?}") };
     assert!(
-        a_told.connected && a_told.queues == 2 && a_told.mac.to_string() == "02:00:00:00:00:01"
+        a_stats.connected && a_stats.queues == 2 && a_stats.mac.to_string() == "02:00:00:00:00:01"
     );
-    assert_eq!((a_told.frames.tx_frames, b_told.frames.rx_frames), (20, 20));
-    assert_eq!(c_told.frames.rx_frames, 0);
+    assert_eq!((a_stats.frames.tx_frames, b_stats.frames.rx_frames), (20, 20));
+    assert_eq!(c_stats.frames.rx_frames, 0);
     let ports: Vec<_> = stats.ports.iter().map(|one| (one.id.as_str(), one.pairs)).collect();
     assert_eq!(ports, [("a", 2), ("b", 1), ("c", 1)]);
     let one: model::report::Stats =
@@ -105,9 +105,9 @@ fn what_a_nic_may_not_it_does_not() {
     let tagged = received(&mut trunk);
     assert_eq!(tagged[12..16], [0x81, 0, 0, 5]);
     assert_eq!(tagged[16..], frame(0xff, 2, "in five")[12..]);
-    let told = nic(&io, "locked").frames;
-    assert_eq!(told.tx_dropped.values().sum::<u64>(), 2, "{told:?}");
-    assert!(told.tx_dropped.contains_key("locked-mac"), "{told:?}");
+    let counters = nic(&io, "locked").frames;
+    assert_eq!(counters.tx_dropped.values().sum::<u64>(), 2, "{counters:?}");
+    assert!(counters.tx_dropped.contains_key("locked-mac"), "{counters:?}");
 }
 
 #[test]
@@ -183,8 +183,8 @@ fn nics_come_and_go_under_load() {
             _ => a,
         };
     }
-    let told = nic(&io, "a");
-    assert!(told.connected && told.frames.tx_frames == 15 + 160, "{told:?}");
+    let stats = nic(&io, "a");
+    assert!(stats.connected && stats.frames.tx_frames == 15 + 160, "{stats:?}");
     assert!(io.process.terminate().unwrap().success());
     assert_eq!(names(&io.folder), [""; 0]);
 }
@@ -313,8 +313,8 @@ fn limits_change_while_a_nic_is_served() {
     limit(&io, json!({})).unwrap();
     send(&mut a, &loud);
     assert_eq!(received(&mut b), loud);
-    let told = nic(&io, "a");
-    assert!(!told.disabled && !told.locked && told.rate.is_none(), "{told:?}");
+    let stats = nic(&io, "a");
+    assert!(!stats.disabled && !stats.locked && stats.rate.is_none(), "{stats:?}");
     let wrong = json!({"id": "a", "limits": {"rate": {"bytes_per_second": 1}}});
     let error = io.caller().call("nic.limits", wrong).unwrap_err();
     assert_eq!(error.code, code::INVALID_PARAMS);

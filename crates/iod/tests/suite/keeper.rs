@@ -170,16 +170,16 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
         shrunk.set_len(1 << 19).unwrap();
     });
     let path = |io: &Io, name: &str| io.folder.path().join(format!("{name}.raw"));
-    for (id, said) in [
+    for (id, text) in [
         ("gone", "No such file"),
         ("replaced", "is another file than the one that was attached"),
         ("shrunk", "has 524288 bytes, and guests were told 1048576"),
     ] {
         assert_eq!(caller.state(id), Some(DiskState::Refused));
         let reason = reason(&mut caller, id).unwrap();
-        assert!(reason.contains(said), "{reason}");
+        assert!(reason.contains(text), "{reason}");
         let error = caller.call("disk.activate", json!({"id": id})).unwrap_err();
-        assert!(error.message.contains(said), "{error}");
+        assert!(error.message.contains(text), "{error}");
         let error = caller.call("disk.resize", json!({"id": id})).unwrap_err();
         assert!(error.message.contains("is refused, see `stats`"), "{error}");
         let error = caller.call("disk.attach", io.spec(id, json!({"null": 512}))).unwrap_err();
@@ -272,8 +272,8 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
     assert!(detach.join().is_err());
     let mut caller = io.caller();
     eventually("the disk is gone", || caller.stats().disks.is_empty());
-    let told = "detached: completed the detach of a former worker";
-    eventually("it is told", || io.process.stderr().contains(told));
+    let logged = "detached: completed the detach of a former worker";
+    eventually("it is told", || io.process.stderr().contains(logged));
     assert!(!io.process.stderr().contains("without a flush"), "{}", io.process.stderr());
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert_eq!(names(&io.folder), [""; 0]);
@@ -283,8 +283,8 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
 fn no_worker_can_be_started_by_hand_and_a_second_process_is_refused() {
     let mut io = Io::start();
     let control = io.socket("control").to_str().unwrap().to_owned();
-    let (code, said) = ends(IO, &["--control", &control, "--worker"]);
-    assert!(code == 1 && said.contains("for the program's own use"), "{said}");
+    let (code, stderr) = ends(IO, &["--control", &control, "--worker"]);
+    assert!(code == 1 && stderr.contains("for the program's own use"), "{stderr}");
     assert!(io.process.is_running().unwrap());
     assert_eq!(io.caller().stats().keeper.unwrap().restarts, 0);
     assert!(io.process.terminate().unwrap().success());
@@ -438,8 +438,8 @@ fn a_worker_that_cannot_begin_takes_nothing_with_it() {
         cap_open_files(io.process.id(), limit);
         first.kill().unwrap();
         eventually("another one serves, or has ended too", || {
-            let said = io.process.stderr();
-            said.matches("taking calls").count() > 1 || said.matches("; restarting").count() > 1
+            let stderr = io.process.stderr();
+            stderr.matches("taking calls").count() > 1 || stderr.matches("; restarting").count() > 1
         });
         failed += usize::from(io.process.stderr().contains("Too many open files"));
         assert!(io.socket("control").exists(), "{limit}: {}", io.process.stderr());
@@ -458,7 +458,7 @@ fn a_worker_that_does_not_end_is_killed() {
     io.caller().disk("disk.attach", spec);
     io.process.worker().unwrap().unwrap().signal(Signal::STOP).unwrap();
     assert!(!io.process.terminate().unwrap().success());
-    let said = io.process.stderr();
-    assert!(said.contains("it did not stop in time"), "{said}");
+    let stderr = io.process.stderr();
+    assert!(stderr.contains("it did not stop in time"), "{stderr}");
     assert_eq!(names(&io.folder), [""; 0]);
 }

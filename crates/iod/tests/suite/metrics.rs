@@ -79,10 +79,10 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     let reason = |name| [d1, ("ringway_disk_poll_reason", name)];
     assert_eq!(value(&page, "ringway_disk_poll_reason", "", &reason("off")), 0.0);
     // The call returns the same, except for values that grow.
-    let said = io.caller().call("metrics", Value::Null).unwrap();
-    let said = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let reply = io.caller().call("metrics", Value::Null).unwrap();
+    let reported = read(reply["openmetrics"].as_str().unwrap()).unwrap();
     let names = |page: &Page| page.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&said), names(&page));
+    assert_eq!(names(&reported), names(&page));
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn the_largest_flows_of_a_nic_are_told() {
         frames::send(&mut a, &frame);
         b.take_frame(0, frames::SOON).unwrap().expect("no frame came");
     }
-    let said = io.caller().call("metrics", Value::Null).unwrap();
-    let page = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let reply = io.caller().call("metrics", Value::Null).unwrap();
+    let page = read(reply["openmetrics"].as_str().unwrap()).unwrap();
     let name = "ringway_nic_flow_recent_bytes";
     let (from, to) = (("from", "10.0.0.1:1000"), ("to", "10.0.0.2:9"));
     let bytes = value(&page, name, "", &[("nic", "a"), from, to, ("protocol", "udp")]);
@@ -190,10 +190,13 @@ fn an_address_that_cannot_be_had_is_told_at_the_start() {
     let folder = folder();
     let control = folder.path().join("c");
     let options = ["--control", control.to_str().unwrap(), "--metrics", &port];
-    let (code, said) = ends(IO, &options);
-    assert!(code == 1 && said.contains("--metrics") && said.contains(&port), "{code}: {said}");
-    let (code, said) = ends(IO, &["--control", "/c", "--metrics", "tcp"]);
-    assert!(code == 2 && said.contains("unix:PATH"), "{said}");
+    let (code, stderr) = ends(IO, &options);
+    assert!(
+        code == 1 && stderr.contains("--metrics") && stderr.contains(&port),
+        "{code}: {stderr}"
+    );
+    let (code, stderr) = ends(IO, &["--control", "/c", "--metrics", "tcp"]);
+    assert!(code == 2 && stderr.contains("unix:PATH"), "{stderr}");
 }
 
 /// Collects the metric names in the expressions of a dashboard.
@@ -222,8 +225,8 @@ fn names_in(dashboard: &Value, out: &mut Vec<String>) {
 #[test]
 fn the_dashboard_uses_only_what_is_there() {
     let (io, _guest) = used(&[]);
-    let said = io.caller().call("metrics", Value::Null).unwrap();
-    let page = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let reply = io.caller().call("metrics", Value::Null).unwrap();
+    let page = read(reply["openmetrics"].as_str().unwrap()).unwrap();
     let mut there: Vec<String> = page
         .values()
         .flat_map(|family| family.samples.iter().map(|sample| sample.name.clone()))

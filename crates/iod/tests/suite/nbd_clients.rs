@@ -168,8 +168,8 @@ fn qemu_io_writes_zeroes_discards_and_verifies() {
         ];
         let mut line = vec!["qemu-io", "-f", "raw", uri.as_str()];
         commands.iter().for_each(|command| line.extend(["-c", command]));
-        let said = tool(&line);
-        assert!(!said.contains("verification failed") && !said.contains("error"), "{said}");
+        let output = tool(&line);
+        assert!(!output.contains("verification failed") && !output.contains("error"), "{output}");
     }
 }
 

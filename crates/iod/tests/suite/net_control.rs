@@ -71,15 +71,15 @@ fn used(a: &mut Guest, b: &mut Guest) -> usize {
     for port in 0..FLOWS {
         a.send_frame(0, &PLAIN, &flow([0xff; 6], 1000 + port)).unwrap();
     }
-    let mut came = [0; PAIRS as usize];
-    while came.iter().sum::<u16>() < FLOWS {
-        for (pair, came) in came.iter_mut().enumerate() {
+    let mut received = [0; PAIRS as usize];
+    while received.iter().sum::<u16>() < FLOWS {
+        for (pair, count) in received.iter_mut().enumerate() {
             let soon = Duration::from_millis(1);
-            *came += u16::from(b.receive_frame(pair, soon).unwrap().is_some());
+            *count += u16::from(b.receive_frame(pair, soon).unwrap().is_some());
         }
     }
-    let used = came.iter().take_while(|count| **count > 0).count();
-    assert!(came.iter().skip(used).all(|count| *count == 0), "{came:?}");
+    let used = received.iter().take_while(|count| **count > 0).count();
+    assert!(received.iter().skip(used).all(|count| *count == 0), "{received:?}");
     used
 }
 

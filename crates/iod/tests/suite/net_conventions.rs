@@ -98,8 +98,8 @@ fn an_inherited_socket_is_served_until_its_end() {
 #[test]
 fn an_inherited_descriptor_must_be_a_connected_socket() {
     for fd in ["0", "1000"] {
-        let (code, said) = ends(NET, &["--fd", fd]);
-        assert!(code == 1 && said.contains("--fd"), "{said}");
+        let (code, stderr) = ends(NET, &["--fd", fd]);
+        assert!(code == 1 && stderr.contains("--fd"), "{stderr}");
     }
 }
 

@@ -163,14 +163,14 @@ fn either_signal_ends_it_with_front_ends_connected() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let (code, said) = ends(NET, &["--queues", "2"]);
-    assert!(code == 2 && said.contains("--port"), "{said}");
-    let (code, said) = ends(NET, &["--port", "/nowhere/a"]);
-    assert!(code == 1 && said.contains("`mkdir -p /nowhere`"), "{said}");
+    let (code, stderr) = ends(NET, &["--queues", "2"]);
+    assert!(code == 2 && stderr.contains("--port"), "{stderr}");
+    let (code, stderr) = ends(NET, &["--port", "/nowhere/a"]);
+    assert!(code == 1 && stderr.contains("`mkdir -p /nowhere`"), "{stderr}");
     let switch = Switch::with_three_ports(&[]);
     let taken = switch.port("a");
-    let (code, said) = ends(NET, &["--socket-path", taken.to_str().unwrap()]);
-    assert!(code == 1 && said.contains("running process"), "{said}");
+    let (code, stderr) = ends(NET, &["--socket-path", taken.to_str().unwrap()]);
+    assert!(code == 1 && stderr.contains("running process"), "{stderr}");
     let output = Command::new(NET).args(["--what", "--print-capabilities"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["type"], "net");

@@ -83,8 +83,8 @@ fn sent() -> [u64; 2] {
 
 /// Checksums of the streams from and to the guest, and the host's counters before its stream.
 struct Streamed {
-    came: String,
-    gone: String,
+    received: String,
+    sent: String,
     before: [u64; 2],
 }
 
@@ -103,7 +103,7 @@ fn host() -> JoinHandle<Streamed> {
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
         stream.write_all(&data).unwrap();
-        Streamed { came: md5(&all), gone: md5(&data), before }
+        Streamed { received: md5(&all), sent: md5(&data), before }
     })
 }
 
@@ -125,7 +125,7 @@ fn speaks_with_the_host(switch: &mut Switch, kind: Kind, machine: &Machine, scri
     let guest = Guest::start(kind, machine, script).unwrap().finish(DEADLINE).unwrap();
     assert_eq!(guest.code, 0, "{}", guest.output);
     let streamed = host.join().unwrap();
-    for (what, sum) in [("gave", &streamed.came), ("took", &streamed.gone)] {
+    for (what, sum) in [("gave", &streamed.received), ("took", &streamed.sent)] {
         assert!(guest.output.contains(&format!("{what} {sum}")), "{sum}: {}", guest.output);
     }
     let after = sent();
@@ -183,7 +183,7 @@ fn arp(driver: &mut Driver, operation: u8) -> Vec<u8> {
 }
 
 /// Checks that a broadcast of one front-end reaches the other one.
-fn is_heard(a: &mut Driver, b: &mut Driver) {
+fn reaches(a: &mut Driver, b: &mut Driver) {
     a.send_frame(0, &PLAIN, &question()).unwrap();
     assert_eq!(arp(b, 1), question());
 }
@@ -193,7 +193,7 @@ fn when_the_device_is_gone_others_still_speak() {
     in_own_network(concat!(module_path!(), "::when_the_device_is_gone_others_still_speak"), || {
         let mut switch = Switch::with_host(&["--reactors", "2"]);
         let [mut a, mut b] = ["a", "b"].map(|name| switch.driver(name));
-        is_heard(&mut a, &mut b);
+        reaches(&mut a, &mut b);
         let address = run(&format!("cat /sys/class/net/{TAP}/address"));
         let answer = arp(&mut a, 2);
         let sender: Vec<_> = answer[22..28].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -203,11 +203,14 @@ fn when_the_device_is_gone_others_still_speak() {
         );
         run(&format!("ip link del {TAP}"));
         eventually("told that it is gone", || switch.process.stderr().contains(GONE));
-        (0..20).for_each(|_| is_heard(&mut a, &mut b));
+        (0..20).for_each(|_| reaches(&mut a, &mut b));
         assert!(switch.process.terminate().unwrap().success());
-        let said = switch.process.stderr();
-        assert!(said.matches(GONE).count() == 1 && said.contains("restart ringway-net"), "{said}");
-        assert!(said.contains(&format!("tap:{TAP}")), "nothing is said of its frames: {said}");
+        let stderr = switch.process.stderr();
+        assert!(
+            stderr.matches(GONE).count() == 1 && stderr.contains("restart ringway-net"),
+            "{stderr}"
+        );
+        assert!(stderr.contains(&format!("tap:{TAP}")), "nothing is said of its frames: {stderr}");
     })
     .unwrap();
 }
@@ -231,7 +234,7 @@ fn a_device_may_go_while_frames_go_both_ways() {
     in_own_network(concat!(module_path!(), "::a_device_may_go_while_frames_go_both_ways"), || {
         let mut switch = Switch::with_host(&["--reactors", "2"]);
         let [mut a, mut b] = ["a", "b"].map(|name| switch.driver(name));
-        is_heard(&mut a, &mut b);
+        reaches(&mut a, &mut b);
         let host: [u8; 6] = arp(&mut a, 2)[22..28].try_into().unwrap();
         run(&format!("ip neigh replace {GUEST} lladdr 02:00:00:00:00:02 dev {TAP}"));
         let stream = std::thread::spawn(datagrams);
@@ -252,7 +255,7 @@ fn a_device_may_go_while_frames_go_both_ways() {
         assert!(deletion.unwrap().wait().unwrap().success());
         assert!(stream.join().unwrap() > 1000);
         eventually("told that it is gone", || switch.process.stderr().contains(GONE));
-        is_heard(&mut a, &mut b);
+        reaches(&mut a, &mut b);
         assert!(switch.process.terminate().unwrap().success());
         assert_eq!(switch.process.stderr().matches(GONE).count(), 1);
     })
@@ -272,8 +275,8 @@ fn a_device_that_is_down_loses_frames_and_comes_back() {
             a.send_frame(0, &PLAIN, &question()).unwrap();
             arp(&mut a, 2);
             assert!(switch.process.terminate().unwrap().success());
-            let said = switch.process.stderr();
-            assert!(said.contains("receiver-closed 20"), "{said}");
+            let stderr = switch.process.stderr();
+            assert!(stderr.contains("receiver-closed 20"), "{stderr}");
         },
     )
     .unwrap();
@@ -308,15 +311,15 @@ fn devices_that_cannot_be_had_are_named_with_the_next_step() {
             run("ip link add rwbr type bridge");
             let switch = Switch::with_host(&[]);
             let socket = switch.port("c");
-            for (name, told) in [
+            for (name, message) in [
                 ("a/b", "is no name of a TAP device"),
                 ("rwone", "ip tuntap add dev rwone mode tap multi_queue vnet_hdr"),
                 ("rwbr", "network device rwbr is not a TAP device"),
                 (TAP, "TAP device rwu0 is in use by another process"),
             ] {
                 let options = ["--port", socket.to_str().unwrap(), "--tap", name];
-                let (code, said) = ends(NET, &options);
-                assert!(code == 1 && said.contains(told), "{said}");
+                let (code, stderr) = ends(NET, &options);
+                assert!(code == 1 && stderr.contains(message), "{stderr}");
                 assert!(!socket.exists(), "its socket is left");
             }
         },

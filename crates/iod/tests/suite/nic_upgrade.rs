@@ -36,20 +36,20 @@ fn upgrade(io: &Io, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
 /// Sends numbered frames to station 2 and receives each of them back, in order and once, until
 /// `over` is set. Returns their number. A lost frame makes this wait in vain.
 fn ask(guest: &mut Guest, over: &AtomicBool) -> u64 {
-    let (mut sent, mut heard) = (0, 0);
+    let (mut sent, mut arrived) = (0, 0);
     loop {
         // Send some frames even if `over` is set at once.
-        while sent < heard + WINDOW && (sent < WINDOW || !over.load(Ordering::Relaxed)) {
+        while sent < arrived + WINDOW && (sent < WINDOW || !over.load(Ordering::Relaxed)) {
             guest.pass_frame(0, &frame(2, 1, &format!("{sent:8}"))).unwrap();
             sent += 1;
         }
-        if heard == sent {
+        if arrived == sent {
             return sent;
         }
         let back = guest.take_frame(0, SOON).unwrap();
-        let back = back.unwrap_or_else(|| panic!("{heard} of {sent} came back"));
-        assert_eq!(back.bytes, frame(1, 2, &format!("{heard:8}")));
-        heard += 1;
+        let back = back.unwrap_or_else(|| panic!("{arrived} of {sent} came back"));
+        assert_eq!(back.bytes, frame(1, 2, &format!("{arrived:8}")));
+        arrived += 1;
     }
 }
 
@@ -350,20 +350,20 @@ fn the_host_stays_in_its_network() {
         let over = AtomicBool::new(false);
         let frames = std::thread::scope(|scope| {
             let speaking = scope.spawn(|| {
-                let (mut sent, mut heard) = (0u64, 0);
-                while heard < sent || !over.load(Ordering::Relaxed) {
-                    while sent < heard + WINDOW && !over.load(Ordering::Relaxed) {
+                let (mut sent, mut arrived) = (0u64, 0);
+                while arrived < sent || !over.load(Ordering::Relaxed) {
+                    while sent < arrived + WINDOW && !over.load(Ordering::Relaxed) {
                         host.send_to(format!("{sent:8}").as_bytes(), "10.9.0.2:9").unwrap();
                         sent += 1;
                     }
                     let frame = a.take_frame(0, SOON).unwrap();
-                    let frame = frame.unwrap_or_else(|| panic!("{heard} of {sent} came"));
+                    let frame = frame.unwrap_or_else(|| panic!("{arrived} of {sent} came"));
                     if let Some(text) = datagram(&frame.bytes) {
-                        assert_eq!(text[..8], *format!("{heard:8}").as_bytes());
-                        heard += 1;
+                        assert_eq!(text[..8], *format!("{arrived:8}").as_bytes());
+                        arrived += 1;
                     }
                 }
-                heard
+                arrived
             });
             for _ in 0..testkit::rounds(5, 50) {
                 assert_eq!(upgrade(&io, None).unwrap().nics, 1);

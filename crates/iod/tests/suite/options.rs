@@ -15,19 +15,19 @@ fn wrong_options_are_named() {
         (vec!["--cache", "maybe"], "--cache"),
         (vec!["--blk-file", "/also"], "--blk-file"),
     ] {
-        let (code, said) = ends(BLK, &[&null[..], &extra].concat());
-        assert_eq!(code, 2, "{said}");
-        assert!(said.contains(named), "{said}");
+        let (code, stderr) = ends(BLK, &[&null[..], &extra].concat());
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(named), "{stderr}");
     }
-    let (code, said) = ends(BLK, &["--null", "1M"]);
-    assert!(code == 2 && said.contains("--socket-path"), "{said}");
-    let (code, said) = ends(IO, &["--frobnicate"]);
-    assert!(code == 2 && said.contains("--frobnicate"), "{said}");
-    let (code, said) = ends(IO, &[""; 0]);
-    assert!(code == 2 && said.contains("--control"), "{said}");
+    let (code, stderr) = ends(BLK, &["--null", "1M"]);
+    assert!(code == 2 && stderr.contains("--socket-path"), "{stderr}");
+    let (code, stderr) = ends(IO, &["--frobnicate"]);
+    assert!(code == 2 && stderr.contains("--frobnicate"), "{stderr}");
+    let (code, stderr) = ends(IO, &[""; 0]);
+    assert!(code == 2 && stderr.contains("--control"), "{stderr}");
     // Valid for the parser, but invalid for a disk.
-    let (code, said) = ends(BLK, &["--socket-path", "/nowhere/s", "--null", "1000"]);
-    assert!(code == 2 && said.contains("multiple"), "{said}");
+    let (code, stderr) = ends(BLK, &["--socket-path", "/nowhere/s", "--null", "1000"]);
+    assert!(code == 2 && stderr.contains("multiple"), "{stderr}");
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn what_is_not_there_is_told_with_the_next_step() {
         (IO, &["--control", "/nowhere/c"], "`mkdir -p /nowhere`"),
         (IO, &["upgrade", "--control", "/nowhere/c"], "`ringway-io --control /nowhere/c`"),
     ] {
-        let (code, said) = ends(program, options);
-        assert!(code == 1 && said.contains(next), "{code}: {said}");
+        let (code, stderr) = ends(program, options);
+        assert!(code == 1 && stderr.contains(next), "{code}: {stderr}");
     }
 }
 

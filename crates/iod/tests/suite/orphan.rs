@@ -44,7 +44,7 @@ fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
 }
 
 /// Returns whether the only NIC has the polling settings and limits that were set.
-fn is_as_told(io: &Io) -> bool {
+fn has_settings(io: &Io) -> bool {
     let stats = io.caller().stats();
     let ([nic], [port]) = (&stats.nics[..], &stats.ports[..]) else { return false };
     let mode = port.polling.as_ref().map(|polling| polling.set.mode);
@@ -55,8 +55,8 @@ fn is_as_told(io: &Io) -> bool {
 /// started.
 fn is_locked(io: &Io, nic: &mut Guest, refused: u64) {
     frames::send(nic, &frames::frame(0xff, 9, "of somebody else"));
-    let told = io.caller().stats().nics.swap_remove(0).frames;
-    assert_eq!(told.tx_dropped.get("locked-mac"), Some(&refused), "{told:?}");
+    let counters = io.caller().stats().nics.swap_remove(0).frames;
+    assert_eq!(counters.tx_dropped.get("locked-mac"), Some(&refused), "{counters:?}");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     let stats = caller.stats();
     assert_eq!(stats.pid, worker.0.id(), "it is the same worker");
     assert_eq!(stats.keeper.unwrap().pid, keeper.id());
-    assert!(is_as_told(&io), "{:?}", io.caller().stats());
+    assert!(has_settings(&io), "{:?}", io.caller().stats());
     is_locked(&io, &mut nic, 2);
     drop((guest, nic));
 
@@ -102,7 +102,7 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
     assert_eq!([0, 1, 2].map(|at| read(&mut guest, at)[0]), [1, 2, 3]);
     let mut nic = frames::guest(&io.socket("n"), 1);
-    eventually("the NIC is as it was told", || is_as_told(&io));
+    eventually("the NIC is as it was told", || has_settings(&io));
     is_locked(&io, &mut nic, 1);
     eventually("the others are there", || caller.state("c") == Some(DiskState::Paused));
     assert_eq!(caller.stats().disks.len(), 2);
@@ -167,9 +167,9 @@ fn a_worker_that_is_kept_is_not_adopted() {
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
-    let (code, said) = ends(IO, &["--control", io.socket("control").to_str().unwrap()]);
+    let (code, stderr) = ends(IO, &["--control", io.socket("control").to_str().unwrap()]);
     let served = format!("already served by process {}", io.process.id());
-    assert!(code == 1 && said.contains(&served), "{said}");
+    assert!(code == 1 && stderr.contains(&served), "{stderr}");
     let error = caller.call("keeper.adopt", json!({})).unwrap_err();
     assert_eq!(error.message, served);
     write(&mut guest, 0, 1);
@@ -190,9 +190,9 @@ fn somebody_elses_socket_is_not_adopted() {
             let _ = std::io::Write::write_all(&mut stream, b"220 hello\n");
         }
     });
-    let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
-    assert!(code == 1 && said.contains("running process"), "{said}");
-    assert!(said.contains("not valid JSON-RPC"), "{said}");
+    let (code, stderr) = ends(IO, &["--control", path.to_str().unwrap()]);
+    assert!(code == 1 && stderr.contains("running process"), "{stderr}");
+    assert!(stderr.contains("not valid JSON-RPC"), "{stderr}");
     talker.join().unwrap();
 }
 
@@ -241,6 +241,6 @@ fn a_worker_of_another_user_is_not_trusted() {
     std::fs::set_permissions(folder.path(), open).unwrap();
     let path = folder.path().join("control");
     let _listener = as_nobody(|| std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
-    assert!(code == 1 && said.contains("belongs to user 65534"), "{said}");
+    let (code, stderr) = ends(IO, &["--control", path.to_str().unwrap()]);
+    assert!(code == 1 && stderr.contains("belongs to user 65534"), "{stderr}");
 }

@@ -168,8 +168,8 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
     storm.goes_on();
     does(&mut caller, json!({"id": "d", "poll": "always"}), "each queue looks", |_| {
         let queues = queues(&mut io.caller());
-        let looks = |one: &QueuePolling| one.polling && one.reason == PollReason::Always;
-        queues.len() == usize::from(QUEUES) && queues.iter().all(looks)
+        let polls_always = |one: &QueuePolling| one.polling && one.reason == PollReason::Always;
+        queues.len() == usize::from(QUEUES) && queues.iter().all(polls_always)
     });
     storm.end();
     eventually("no queue looks", || queues(&mut caller).iter().all(|one| !one.polling));
@@ -262,8 +262,8 @@ fn what_is_out_of_range_or_unknown_changes_nothing() {
     assert_eq!(defaults(&mut caller), set(PollMode::Auto, 7, 75));
     let error = caller.call("disk.poll", json!({"id": "e", "poll": "off"})).unwrap_err();
     assert_eq!(error.code, code::NO_SUCH_DISK);
-    let (code, said) = ends(IO, &["--control", "/c", "--poll-idle-threshold", "200"]);
-    assert!(code == 2 && said.contains("0..=100"), "{said}");
+    let (code, stderr) = ends(IO, &["--control", "/c", "--poll-idle-threshold", "200"]);
+    assert!(code == 2 && stderr.contains("0..=100"), "{stderr}");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn one_disk_whose_reads_hang_ends_at_its_deadline() {
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     // The storage still hangs, but no thread of this process waits for a direct read.
     let status = blk.terminate().unwrap();
-    let said = blk.stderr();
-    assert!(status.code() == Some(1) && said.contains("mend the storage"), "{status}: {said}");
+    let stderr = blk.stderr();
+    assert!(status.code() == Some(1) && stderr.contains("mend the storage"), "{status}: {stderr}");
     assert_eq!(names(&folder), [""; 0]);
 }

@@ -28,11 +28,11 @@ fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
     let frontend = guest.frontend().unwrap();
-    frontend.tell(Message::new(Code::SET_BACKEND_REQ_FD).fd(theirs.as_fd())).unwrap();
+    frontend.send(Message::new(Code::SET_BACKEND_REQ_FD).fd(theirs.as_fd())).unwrap();
     drop(theirs);
-    let (go, told) = std::sync::mpsc::channel();
+    let (go, signals) = std::sync::mpsc::channel();
     let growing = std::thread::spawn(move || {
-        for (step, ()) in (1..=STEPS).zip(told) {
+        for (step, ()) in (1..=STEPS).zip(signals) {
             let size = BYTES + step * STEP;
             let reply = caller.disk("disk.resize", json!({"id": id, "size": size}));
             assert_eq!(reply.geometry.size_bytes, size);

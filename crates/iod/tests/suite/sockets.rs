@@ -32,8 +32,8 @@ fn a_taken_socket_is_refused_and_a_stale_one_replaced() {
     let socket = folder.path().join("s");
     let text = socket.to_str().unwrap();
     let mut first = blk(&socket, &NULL);
-    let (code, said) = ends(BLK, &["--socket-path", text, "--null", "1M"]);
-    assert!(code == 1 && said.contains("running process"), "{said}");
+    let (code, stderr) = ends(BLK, &["--socket-path", text, "--null", "1M"]);
+    assert!(code == 1 && stderr.contains("running process"), "{stderr}");
     works(&mut guest(&socket));
     // A killed process leaves its files, which do not block its successor.
     first.kill().unwrap();
@@ -48,10 +48,10 @@ fn a_taken_socket_is_refused_and_a_stale_one_replaced() {
 fn a_path_that_is_too_long_is_refused() {
     let folder = folder();
     let path = folder.path().join("x".repeat(108));
-    let (code, said) = ends(BLK, &["--socket-path", path.to_str().unwrap(), "--null", "1M"]);
-    assert!(code == 2 && said.contains("107") && said.contains("shorter"), "{said}");
-    let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
-    assert!(code == 2 && said.contains("107") && said.contains("shorter"), "{said}");
+    let (code, stderr) = ends(BLK, &["--socket-path", path.to_str().unwrap(), "--null", "1M"]);
+    assert!(code == 2 && stderr.contains("107") && stderr.contains("shorter"), "{stderr}");
+    let (code, stderr) = ends(IO, &["--control", path.to_str().unwrap()]);
+    assert!(code == 2 && stderr.contains("107") && stderr.contains("shorter"), "{stderr}");
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn an_inherited_socket_is_served_until_its_end() {
 #[test]
 fn an_inherited_descriptor_must_be_a_connected_socket() {
     for fd in ["0", "1000"] {
-        let (code, said) = ends(BLK, &["--fd", fd, "--null", "1M"]);
-        assert!(code == 1 && said.contains("--fd"), "{said}");
+        let (code, stderr) = ends(BLK, &["--fd", fd, "--null", "1M"]);
+        assert!(code == 1 && stderr.contains("--fd"), "{stderr}");
     }
 }
 
@@ -188,11 +188,11 @@ fn we_connect_where_the_front_end_listens_and_come_back() {
 fn a_path_that_is_no_socket_is_no_front_end() {
     let folder = folder();
     let file = image(&folder, "precious", 1);
-    let (code, said) = ends(BLK, &["--connect", "--socket-path", &file, "--null", "1M"]);
-    assert_eq!(code, 1, "{said}");
-    let last = said.lines().last().unwrap_or_default();
-    assert!(last.contains(&file) && last.contains("not a socket"), "{said}");
-    assert_eq!(said.matches("not a socket").count(), 1, "{said}");
+    let (code, stderr) = ends(BLK, &["--connect", "--socket-path", &file, "--null", "1M"]);
+    assert_eq!(code, 1, "{stderr}");
+    let last = stderr.lines().last().unwrap_or_default();
+    assert!(last.contains(&file) && last.contains("not a socket"), "{stderr}");
+    assert_eq!(stderr.matches("not a socket").count(), 1, "{stderr}");
     assert_eq!(names(&folder), ["precious"]);
 }
 
@@ -204,12 +204,12 @@ fn a_front_end_does_not_choose_how_much_is_logged() {
     for session in 1..=2 {
         let mut frontend = Frontend::connect(&socket).unwrap();
         for _ in 0..1000 {
-            frontend.tell(Message::new(Code::SET_FEATURES).u64(u64::MAX)).unwrap();
-            frontend.tell(Message::new(Code(99))).unwrap();
+            frontend.send(Message::new(Code::SET_FEATURES).u64(u64::MAX)).unwrap();
+            frontend.send(Message::new(Code(99))).unwrap();
         }
         frontend.barrier().unwrap();
-        let said = process.stderr();
-        assert_eq!(said.matches("refused").count(), session, "{said}");
+        let stderr = process.stderr();
+        assert_eq!(stderr.matches("refused").count(), session, "{stderr}");
     }
 }
 

@@ -135,7 +135,7 @@ fn whoever_changes_what_its_records_are_about_is_sent_away() {
 
 /// Resets the device of a guest with any requests in flight.
 fn reset(guest: &mut Guest) -> testkit::Result<()> {
-    guest.frontend.tell(Message::new(wire::Request::RESET_DEVICE))
+    guest.frontend.send(Message::new(wire::Request::RESET_DEVICE))
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn a_reset_while_the_storage_hangs_ends_in_time_and_the_next_front_end_waits() {
         guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
         guest.kick(0).unwrap();
         assert_eq!(guest.wait(0, A_WHILE).unwrap(), WaitEvent::Silent);
-        let (told, took) = timed(|| reset(&mut guest));
-        assert!(told.is_err(), "a reset that was done would say that nothing is in flight");
+        let (result, took) = timed(|| reset(&mut guest));
+        assert!(result.is_err(), "a reset that was done would say that nothing is in flight");
         assert!(took >= DEADLINE && took < SOON, "{took:?}");
         assert_eq!(caller.state("d1"), Some(DiskState::Stuck));
         let mut next = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();

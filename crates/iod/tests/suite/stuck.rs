@@ -261,8 +261,8 @@ fn one_disk_alone_ends_at_its_deadline_too() {
     assert_eq!(guest.wait(0, Duration::from_millis(100)).unwrap(), WaitEvent::Silent);
     // The storage still hangs, but requests of a block device block no thread of this process.
     let status = blk.terminate().unwrap();
-    let said = blk.stderr();
-    assert!(status.code() == Some(1) && said.contains("mend the storage"), "{status}: {said}");
+    let stderr = blk.stderr();
+    assert!(status.code() == Some(1) && stderr.contains("mend the storage"), "{status}: {stderr}");
     assert_eq!(names(&folder), [""; 0]);
 }
 

@@ -49,15 +49,15 @@ fn what_cannot_be_served_is_not_tried_for_ever() {
     let socket = folder.path().join("s").to_str().unwrap().to_owned();
     let start =
         |file: &str| ends(BLK, &["--socket-path", &socket, "--supervise", "--blk-file", file]);
-    let (code, said) = start("/no/such/image");
-    assert!(code == 1 && said.contains("No such file"), "{said}");
-    assert!(!said.contains("; restarting"), "{said}");
+    let (code, stderr) = start("/no/such/image");
+    assert!(code == 1 && stderr.contains("No such file"), "{stderr}");
+    assert!(!stderr.contains("; restarting"), "{stderr}");
     let _other = blk(Path::new(&socket), &["--null", "1M"]);
-    let (code, said) = start(&image(&folder, "a.raw", 1 << 20));
-    assert!(code == 1 && said.contains("running process"), "{said}");
+    let (code, stderr) = start(&image(&folder, "a.raw", 1 << 20));
+    assert!(code == 1 && stderr.contains("running process"), "{stderr}");
     let options = ["--fd", "0", "--supervise", "--null", "1M"];
-    let (code, said) = ends(BLK, &options);
-    assert!(code == 2 && said.contains("--supervise"), "{said}");
+    let (code, stderr) = ends(BLK, &options);
+    assert!(code == 2 && stderr.contains("--supervise"), "{stderr}");
 }
 
 #[test]

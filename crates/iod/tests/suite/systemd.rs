@@ -59,7 +59,7 @@ fn it_tells_that_it_is_ready_that_it_is_well_and_that_it_ends() {
     process.next_worker(Some(worker.id())).unwrap();
     process.signal(Signal::TERM).unwrap();
     assert!(process.wait(PROCESS_DEADLINE).unwrap().success(), "{}", process.stderr());
-    let last = std::iter::repeat_with(|| hear(&manager)).find(|said| said != "WATCHDOG=1");
+    let last = std::iter::repeat_with(|| hear(&manager)).find(|message| message != "WATCHDOG=1");
     assert_eq!(last.unwrap(), "STOPPING=1");
 }
 
@@ -169,7 +169,7 @@ fn the_units_are_sound() {
         .arg(folder.path().join("ringway-blk@d1.service"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&verify.stderr);
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("ringway")).collect();
-    assert!(ours.is_empty() && verify.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&verify.stderr);
+    let ours: Vec<_> = stderr.lines().filter(|line| line.contains("ringway")).collect();
+    assert!(ours.is_empty() && verify.status.success(), "{stderr}");
 }

@@ -49,8 +49,8 @@ fn one_that_is_killed_is_replaced_all_the_same() {
     // The keeper gets no event, and logs what it finds.
     eventually("it is noticed", || io.process.stderr().contains(CANNOT_END));
     assert!(!has_ended(&worker, Duration::ZERO), "its storage hangs");
-    let said = io.process.stderr();
-    assert!(said.contains("ends when the storage answers"), "{said}");
+    let stderr = io.process.stderr();
+    assert!(stderr.contains("ends when the storage answers"), "{stderr}");
 
     // Callers get replies, and disks on other storage are served at once.
     let mut caller = io.caller();
@@ -81,10 +81,10 @@ fn one_that_is_to_end_is_left_behind_and_named() {
     let worker = io.process.worker().unwrap().unwrap();
     io.process.signal(Signal::TERM).unwrap();
     let status = io.process.wait(PROCESS_DEADLINE).unwrap();
-    let said = io.process.stderr();
-    assert_eq!(status.code(), Some(1), "{said}");
+    let stderr = io.process.stderr();
+    assert_eq!(status.code(), Some(1), "{stderr}");
     let named = format!("process {} is abandoned, it cannot end", worker.id());
-    assert!(said.contains(&named), "{said}");
+    assert!(stderr.contains(&named), "{stderr}");
     assert!(!has_ended(&worker, Duration::ZERO));
     hanging.answer().unwrap();
     assert!(has_ended(&worker, PROCESS_DEADLINE));

@@ -357,8 +357,8 @@ fn the_program_asks_for_it() {
     };
     let output = run(&["--binary", "other"]);
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(" took over 1 disks; pause "), "{said}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains(" took over 1 disks; pause "), "{stdout}");
     let pid = io.caller().stats().pid;
     assert_eq!(std::fs::read_link(format!("/proc/{pid}/exe")).unwrap(), copy);
     // This file is the program from now on, also after a crash.
@@ -369,14 +369,14 @@ fn the_program_asks_for_it() {
     assert_eq!(std::fs::read_link(format!("/proc/{}/exe", next.id())).unwrap(), copy);
     // No upgrade starts while a disk is being restored.
     eventually("it is back", || io.caller().state("d") == Some(DiskState::Active));
-    let mut said = String::new();
+    let mut stderr = String::new();
     eventually("what brought it back has ended", || {
         let output = run(&["--binary", "missing"]);
         assert_eq!(output.status.code(), Some(1));
-        said = String::from_utf8(output.stderr).unwrap();
-        !said.contains("try again when it has ended")
+        stderr = String::from_utf8(output.stderr).unwrap();
+        !stderr.contains("try again when it has ended")
     });
-    assert!(said.contains("continues to serve") && said.contains("/missing"), "{said}");
+    assert!(stderr.contains("continues to serve") && stderr.contains("/missing"), "{stderr}");
     // If its file is gone, the keeper uses its own program.
     std::fs::remove_file(&copy).unwrap();
     next.kill().unwrap();

@@ -120,8 +120,8 @@ impl Ovs {
             return Ok(());
         }
         let name = name(port);
-        let said = self.place.configure(&["get", "Interface", &name, "error"])?;
-        bail!("port {name} has no socket; Open vSwitch says: {}", said.trim_end());
+        let error = self.place.configure(&["get", "Interface", &name, "error"])?;
+        bail!("port {name} has no socket; Open vSwitch says: {}", error.trim_end());
     }
 
     /// Returns the socket of a port.

@@ -136,9 +136,9 @@ fn dpdk_version() -> Result<String> {
     let mut command = Command::new(find_tool("dpdk-testpmd", "dpdk-dev")?);
     let words = ["-v", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--", "--help"];
     let output = command.args(words).output().context("cannot run dpdk-testpmd")?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let version = said.split_once("RTE Version: '").and_then(|(_, rest)| rest.split_once('\''));
+    let output = [output.stdout, output.stderr].concat();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let version = output.split_once("RTE Version: '").and_then(|(_, rest)| rest.split_once('\''));
     Ok(version.map_or_else(|| "unknown".to_owned(), |(version, _)| version.to_owned()))
 }
 

@@ -229,13 +229,13 @@ impl Prepared for PreparedExperiment {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        sample.extend(told(&ends));
+        sample.extend(longest_latencies(&ends));
         Ok(sample)
     }
 }
 
 /// Returns the longest notification latency of all ends, and of each kind of end.
-fn told(ends: &[NotifyLatency]) -> Sample {
+fn longest_latencies(ends: &[NotifyLatency]) -> Sample {
     let mut longest = Sample::new();
     let mut note = |name: String, ms: f64| {
         let most = longest.entry(name).or_insert(ms);

@@ -17,8 +17,8 @@ fn lab() -> Command {
 fn an_unknown_experiment_is_wrong_usage() {
     for words in [&["run", "no-such"][..], &["report", "no-such"], &["rum"]] {
         let output = lab().args(words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
     }
     let folder = tempfile::tempdir().unwrap();
     let empty = lab().args(["report", "--out"]).arg(folder.path()).output().unwrap();
@@ -41,12 +41,12 @@ fn an_interrupted_run_says_by_what() {
         ]);
         run.args(["--window-ms", "50", "--out"]).arg(folder.path());
         let mut run = run.spawn().unwrap();
-        let mut said = BufReader::new(run.stderr.take().unwrap());
+        let mut stderr = BufReader::new(run.stderr.take().unwrap());
         // The first progress line shows that the run has started.
         let mut line = Vec::new();
-        said.read_until(b'\n', &mut line).unwrap();
+        stderr.read_until(b'\n', &mut line).unwrap();
         kill_process(Pid::from_child(&run), signal).unwrap();
-        let rest = std::io::read_to_string(said).unwrap();
+        let rest = std::io::read_to_string(stderr).unwrap();
         let status = run.wait().unwrap();
         assert_eq!(status.code(), Some(code), "{}{rest}", String::from_utf8_lossy(&line));
         assert!(rest.contains("interrupted"), "{rest}");

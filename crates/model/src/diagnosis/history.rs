@@ -5,19 +5,20 @@ use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{SlowRequest, Stage};
 
 /// Maximum age of a reported slow request, in seconds.
-const TOLD_SECONDS: f64 = 900.0;
+const MAX_AGE_SECONDS: f64 = 900.0;
 /// Minimum duration of a reported slow request, in microseconds.
-const FELT_US: f64 = 10_000.0;
+const MIN_DURATION_US: f64 = 10_000.0;
 
 /// Adds the slowest recent request to the verdict, unless something is wrong now.
-pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
+pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
     if !well.contains(&verdict.cause) {
         return verdict;
     }
-    let told =
-        |one: &&SlowRequest| one.ended_seconds_ago <= TOLD_SECONDS && one.total_us >= FELT_US;
-    let all = facts.disk.slow.iter().filter(told);
+    let is_reported = |one: &&SlowRequest| {
+        one.ended_seconds_ago <= MAX_AGE_SECONDS && one.total_us >= MIN_DURATION_US
+    };
+    let all = facts.disk.slow.iter().filter(is_reported);
     if let Some(slowest) = all.clone().max_by(|a, b| a.total_us.total_cmp(&b.total_us)) {
         verdict.past = Some(sentence(slowest, all.count()));
     }

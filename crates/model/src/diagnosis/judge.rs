@@ -21,7 +21,7 @@ pub fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
         .or_else(|| hangs(facts))
         .or_else(|| restarted(facts))
         .unwrap_or_else(|| flow::judge(facts));
-    history::tell(facts, polling::tell(facts, verdict))
+    history::annotate(facts, polling::annotate(facts, verdict))
 }
 
 /// Returns a verdict if the disk's state means that nothing is served.

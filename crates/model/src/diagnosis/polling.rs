@@ -5,7 +5,7 @@ use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 
 /// Adds the polling of the disk's queues to the verdict, if they are served.
-pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
+pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     use Cause::{Cap, DeepQueue, Healthy, Idle, Neighbour, NotRecorded, Processor, StorageSlow};
     let served = [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, Processor, NotRecorded];
     let Some(polling) = facts.disk.polling.filter(|_| served.contains(&verdict.cause)) else {
@@ -21,14 +21,14 @@ pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdi
 fn sentence(facts: &DiskFacts<'_>, polling: &PollStats) -> Option<String> {
     match polling.queues.reason {
         PollReason::Pays => Some(pays(facts)),
-        _ => told(polling, "requests"),
+        _ => state_sentence(polling, "requests"),
     }
 }
 
 /// Returns the polling state with its reason, for queues that wait for `works`; `None` if unknown.
-pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
+pub(super) fn state_sentence(polling: &PollStats, works: &str) -> Option<String> {
     let threshold = polling.set.idle_threshold;
-    let told = match polling.queues.reason {
+    let text = match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => return None,
         PollReason::Pays => "It is polled, which has paid.".into(),
         PollReason::Probing => {
@@ -57,7 +57,7 @@ pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
              for each reactor that polls for {works}, or was used up."
         ),
     };
-    Some(told)
+    Some(text)
 }
 
 fn pays(facts: &DiskFacts<'_>) -> String {

@@ -69,8 +69,8 @@ fn what_cannot_be_served_is_named() {
         ("socket_mode", json!(0o1777), "socket_mode: "),
         ("colour", json!(1), "unknown field"),
     ] {
-        let said = spec(&[(field, value)]).unwrap_err();
-        assert!(said.contains(says), "{field}: {said}");
+        let error = spec(&[(field, value)]).unwrap_err();
+        assert!(error.contains(says), "{field}: {error}");
     }
 }
 

@@ -20,16 +20,16 @@ fn what_is_out_of_range_or_no_number_is_told_the_range() {
         serde_json::from_value::<PollSpec>(json!({ field: value })).map_err(|e| e.to_string())
     };
     for value in [json!(10_001), json!(-1), json!(1.5), json!("50"), json!(1e30), json!([1])] {
-        let said = parse("poll_max_us", value).unwrap_err();
-        assert!(said.contains("poll_max_us") && said.contains("0 to 10000"), "{said}");
+        let error = parse("poll_max_us", value).unwrap_err();
+        assert!(error.contains("poll_max_us") && error.contains("0 to 10000"), "{error}");
     }
     for value in [json!(101), json!(-1), json!(true), json!({}), json!(u64::MAX)] {
-        let said = parse("poll_idle_threshold", value).unwrap_err();
-        assert!(said.contains("poll_idle_threshold") && said.contains("0 to 100 "), "{said}");
+        let error = parse("poll_idle_threshold", value).unwrap_err();
+        assert!(error.contains("poll_idle_threshold") && error.contains("0 to 100 "), "{error}");
     }
     for value in [json!("maybe"), json!(1), json!("Auto")] {
-        let said = parse("poll", value).unwrap_err();
-        assert!(said.contains("\"auto\", \"off\" or \"always\""), "{said}");
+        let error = parse("poll", value).unwrap_err();
+        assert!(error.contains("\"auto\", \"off\" or \"always\""), "{error}");
     }
     for (field, value) in [("poll_max_us", 0), ("poll_max_us", 10_000)] {
         assert_eq!(parse(field, json!(value)).unwrap().poll_max_us, Some(value));

@@ -213,8 +213,8 @@ mod tests {
                 assert_eq!(apply(state, op), expected.ok_or(IllegalTransition { state, op }));
             }
         }
-        let said = apply(Activated(RW), VolumeOp::Detach).unwrap_err().to_string();
-        assert_eq!(said, "detach is not possible for a volume that is activated RW");
+        let error = apply(Activated(RW), VolumeOp::Detach).unwrap_err().to_string();
+        assert_eq!(error, "detach is not possible for a volume that is activated RW");
     }
 
     /// Returns the length of the shortest path, found by search.

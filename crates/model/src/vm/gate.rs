@@ -89,14 +89,14 @@ fn check_kind(op: VmOp, vm: &VmFacts) -> Result<(), Refusal> {
     if op == VmOp::Revert && !vm.is_snapshot {
         return Err(Refusal::NotSnapshot);
     }
-    let looks = matches!(
+    let is_read_only = matches!(
         op,
         VmOp::AssertOperationValid
             | VmOp::UpdateAllowedOperations
             | VmOp::DataSourceOp
             | VmOp::MetadataExport
     );
-    if vm.is_control_domain && !looks {
+    if vm.is_control_domain && !is_read_only {
         return Err(Refusal::IsControlDomain);
     }
     Ok(())
@@ -114,18 +114,18 @@ fn check_shutdown(guest: GuestFeatures, how: Strictness) -> Result<(), Refusal> 
 }
 
 /// Checks whether a device of `vm` may be plugged or unplugged now. The machine must not be about
-/// to end or stop, and its guest must have the ability. `said` is what the guest has reported about
-/// this ability.
+/// to end or stop, and its guest must have the ability. `reported` is what the guest has reported
+/// about this ability.
 pub(crate) fn check_device(
     vm: &VmFacts,
     feature: Feature,
-    said: Tristate,
+    reported: Tristate,
     how: Strictness,
 ) -> Result<(), Refusal> {
     if let Some(op) = vm.current.iter().find(|op| takes_devices(**op)) {
         return Refusal::beside(OngoingOp::Vm(*op));
     }
-    match (said, vm.guest.drivers, how) {
+    match (reported, vm.guest.drivers, how) {
         (Tristate::Yes, _, _) | (Tristate::Unknown, Tristate::Yes, _) => Ok(()),
         (Tristate::No, _, _) => Err(Refusal::LacksFeature(feature)),
         (Tristate::Unknown, Tristate::Unknown, Strictness::Lenient) => Ok(()),

@@ -86,7 +86,7 @@ impl Connection {
         context.count_syscalls(1);
         list.clear();
         self.input.list = list;
-        self.counts.looks += 1;
+        self.counts.polls += 1;
         match outcome {
             Ok(count) if count > 0 => {
                 self.busy_poll.received(context.now());
@@ -107,7 +107,7 @@ impl Connection {
     pub(super) fn expects(&mut self, context: &mut Context<'_>) -> bool {
         // While the disk works on a request, the next event is its completion.
         let free = self.at_disk == 0 && matches!(self.phase, Phase::Serving);
-        free && !self.is_stalled() && self.busy_poll.looks(context.now())
+        free && !self.is_stalled() && self.busy_poll.should_poll(context.now())
     }
 
     /// Returns whether unparsed data already waits for a free slot.

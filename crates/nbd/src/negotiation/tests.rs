@@ -77,27 +77,27 @@ fn go_tells_what_was_asked_and_serves() {
         let mut client = greeted(true);
         asked(&mut client, option::STRUCTURED_REPLY, &[]);
         let data = go(name, &[info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 77]);
-        let (step, told) = asked(&mut client, option::GO, &data);
+        let (step, replies) = asked(&mut client, option::GO, &data);
         assert_eq!(step, Step::Serve(16 + data.len()));
         let (i, a) = (answer::INFO, answer::ACK);
-        assert_eq!(kinds(&told), [i, i, i, i, a]);
+        assert_eq!(kinds(&replies), [i, i, i, i, a]);
         let flags = client.flags(&offer());
-        assert_eq!(told[0].1[..10], [0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0]);
-        assert_eq!(told[0].1[10..], flags.to_be_bytes());
-        assert_eq!(told[1].1[2..], *b"d1");
-        assert_eq!(told[2].1[2..], *b"a disk");
-        assert_eq!(told[3].1[2..], [0, 0, 2, 0, 0, 0, 16, 0, 2, 0, 0, 0]);
+        assert_eq!(replies[0].1[..10], [0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0]);
+        assert_eq!(replies[0].1[10..], flags.to_be_bytes());
+        assert_eq!(replies[1].1[2..], *b"d1");
+        assert_eq!(replies[2].1[2..], *b"a disk");
+        assert_eq!(replies[3].1[2..], [0, 0, 2, 0, 0, 0, 16, 0, 2, 0, 0, 0]);
         use transmission::*;
         assert_eq!(flags & (SEND_DF | CAN_MULTI_CONN | READ_ONLY), SEND_DF | CAN_MULTI_CONN);
         let read_only = client.flags(&ExportInfo { read_only: true, ..offer() });
         assert_eq!(read_only & (READ_ONLY | SEND_TRIM | SEND_FLUSH), READ_ONLY);
     }
     let mut client = greeted(true);
-    let (step, told) = asked(&mut client, option::INFO, &go("d1", &[]));
+    let (step, replies) = asked(&mut client, option::INFO, &go("d1", &[]));
     assert!(matches!(step, Step::Next(_)));
-    assert_eq!(kinds(&told), [answer::INFO, answer::INFO, answer::ACK]);
-    let (step, told) = asked(&mut client, option::GO, &go("d2", &[]));
-    assert!(matches!(step, Step::Next(_)) && kinds(&told) == [answer::ERR_UNKNOWN]);
+    assert_eq!(kinds(&replies), [answer::INFO, answer::INFO, answer::ACK]);
+    let (step, replies) = asked(&mut client, option::GO, &go("d2", &[]));
+    assert!(matches!(step, Step::Next(_)) && kinds(&replies) == [answer::ERR_UNKNOWN]);
 }
 
 #[test]
@@ -117,17 +117,17 @@ fn the_old_way_serves_with_and_without_zeroes() {
 fn contexts_need_structured_replies() {
     let mut client = greeted(true);
     let data = contexts("d1", &["base:allocation", "qemu:dirty"]);
-    let (_, told) = asked(&mut client, option::SET_META_CONTEXT, &data);
-    assert_eq!(kinds(&told), [answer::ERR_INVALID]);
+    let (_, replies) = asked(&mut client, option::SET_META_CONTEXT, &data);
+    assert_eq!(kinds(&replies), [answer::ERR_INVALID]);
     asked(&mut client, option::STRUCTURED_REPLY, &[]);
-    let (_, told) = asked(&mut client, option::SET_META_CONTEXT, &data);
-    assert_eq!(kinds(&told), [answer::META_CONTEXT, answer::ACK]);
-    assert_eq!(told[0].1, b"\0\0\0\x01base:allocation");
+    let (_, replies) = asked(&mut client, option::SET_META_CONTEXT, &data);
+    assert_eq!(kinds(&replies), [answer::META_CONTEXT, answer::ACK]);
+    assert_eq!(replies[0].1, b"\0\0\0\x01base:allocation");
     assert!(client.allocation);
     for queries in [&[][..], &["base:"], &["base:allocation"]] {
         let data = contexts("", queries);
-        let (_, told) = asked(&mut client, option::LIST_META_CONTEXT, &data);
-        assert_eq!(kinds(&told), [answer::META_CONTEXT, answer::ACK], "{queries:?}");
+        let (_, replies) = asked(&mut client, option::LIST_META_CONTEXT, &data);
+        assert_eq!(kinds(&replies), [answer::META_CONTEXT, answer::ACK], "{queries:?}");
     }
     assert!(client.allocation, "listing changes nothing");
     for (queries, name) in [(&["x"][..], "d1"), (&[], "d1"), (&["base:allocation"], "d2")] {
@@ -152,16 +152,16 @@ fn what_is_refused_is_answered_and_the_next_option_is_taken() {
         (u32::MAX, b"junk", answer::ERR_UNSUP),
     ] {
         let mut client = greeted(true);
-        let (step, told) = asked(&mut client, code, data);
+        let (step, replies) = asked(&mut client, code, data);
         assert_eq!(step, Step::Next(16 + data.len()), "{code} {data:?}");
-        assert_eq!(kinds(&told), [kind], "{code} {data:?}");
-        assert!(!told[0].1.is_empty(), "a refusal says why");
-        let (_, told) = asked(&mut client, option::LIST, &[]);
-        assert_eq!(kinds(&told), [answer::SERVER, answer::ACK]);
-        assert_eq!(told[0].1, b"\0\0\0\x02d1");
+        assert_eq!(kinds(&replies), [kind], "{code} {data:?}");
+        assert!(!replies[0].1.is_empty(), "a refusal says why");
+        let (_, replies) = asked(&mut client, option::LIST, &[]);
+        assert_eq!(kinds(&replies), [answer::SERVER, answer::ACK]);
+        assert_eq!(replies[0].1, b"\0\0\0\x02d1");
     }
-    let (step, told) = asked(&mut greeted(true), option::ABORT, &[]);
-    assert_eq!((step, kinds(&told)), (Step::End, vec![answer::ACK]));
+    let (step, replies) = asked(&mut greeted(true), option::ABORT, &[]);
+    assert_eq!((step, kinds(&replies)), (Step::End, vec![answer::ACK]));
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn what_is_no_handshake_ends() {
     queries[count..].copy_from_slice(&u32::MAX.to_be_bytes());
     let mut client = greeted(true);
     asked(&mut client, option::STRUCTURED_REPLY, &[]);
-    let (_, told) = asked(&mut client, option::SET_META_CONTEXT, &queries);
-    assert_eq!(kinds(&told), [answer::ERR_INVALID]);
+    let (_, replies) = asked(&mut client, option::SET_META_CONTEXT, &queries);
+    assert_eq!(kinds(&replies), [answer::ERR_INVALID]);
 }
 
 #[test]

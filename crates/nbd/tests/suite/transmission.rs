@@ -170,8 +170,8 @@ fn an_idle_client_costs_nothing() {
     // Longer than any poll phase.
     let quiet = || std::thread::sleep(std::time::Duration::from_millis(50));
     quiet();
-    let looks = fixture.server.counts().looks;
+    let polls = fixture.server.counts().polls;
     quiet();
-    assert_eq!(fixture.server.counts().looks, looks);
+    assert_eq!(fixture.server.counts().polls, polls);
     client.read(0, 512);
 }

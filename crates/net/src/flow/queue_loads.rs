@@ -36,7 +36,7 @@ impl QueueLoads {
 
     /// Publishes the load by queue of reactor `number` as of `now_ns`, with the number of moves
     /// that the reactor requested for it. Only that reactor may call this.
-    pub(super) fn tell(&self, number: usize, now_ns: u64, sums: &[u64; QUEUES], moves: u64) {
+    pub(super) fn publish(&self, number: usize, now_ns: u64, sums: &[u64; QUEUES], moves: u64) {
         let Some(share) = self.0.get(number) else { return };
         for (place, sum) in share.queues.iter().zip(sums) {
             place.store(*sum, Ordering::Relaxed);
@@ -76,14 +76,14 @@ mod tests {
     #[test]
     fn others_are_heard_until_what_they_said_is_old() {
         let queue_loads = QueueLoads::new(3);
-        let told = |units| {
+        let load = |units| {
             let mut sums = [0; QUEUES];
             sums[2] = units;
             sums
         };
-        queue_loads.tell(0, 1000, &told(5), 1);
-        queue_loads.tell(1, 2000, &told(7), 2);
-        queue_loads.tell(9, 2000, &told(99), 9);
+        queue_loads.publish(0, 1000, &load(5), 1);
+        queue_loads.publish(1, 2000, &load(7), 2);
+        queue_loads.publish(9, 2000, &load(99), 9);
         assert_eq!((queue_loads.others(0, 2000)[2], queue_loads.others(2, 2000)[2]), (7, 12));
         assert_eq!(queue_loads.others(2, 1000 + STALE_NS)[2], 7);
         assert_eq!(queue_loads.others(2, 2000 + STALE_NS), [0; QUEUES]);

@@ -94,7 +94,7 @@ impl MultiQueue {
         self.indirection_table.read(&mut load);
         if load.own() < WORTH {
             self.balancer.rest(now_ns);
-            return queue_loads.tell(number, now_ns, &self.balancer.sums(), 0);
+            return queue_loads.publish(number, now_ns, &self.balancer.sums(), 0);
         }
         load.others = queue_loads.others(number, now_ns);
         let mut moves = 0;
@@ -102,7 +102,7 @@ impl MultiQueue {
             self.indirection_table.want(step.bucket, step.to, now_ns);
             moves += 1;
         }
-        queue_loads.tell(number, now_ns, &self.balancer.sums(), moves);
+        queue_loads.publish(number, now_ns, &self.balancer.sums(), moves);
     }
 
     /// Cancels moves that have waited for too long.

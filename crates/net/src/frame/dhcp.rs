@@ -27,7 +27,7 @@ impl Bootp {
         let [op, hardware, length, _]: [u8; 4] = array(bytes, at)?;
         let client: [u8; 6] = array(bytes, at + 28)?;
         let ethernet = hardware == 1 && length == 6;
-        let said = Self { reply: op == REPLY, client: Mac(client) };
-        ethernet.then_some(said)
+        let message = Self { reply: op == REPLY, client: Mac(client) };
+        ethernet.then_some(message)
     }
 }

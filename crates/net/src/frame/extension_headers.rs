@@ -124,7 +124,7 @@ impl PacketBounds<'_> {
     fn icmp6(&self, at: u16) -> TransportLayer {
         match self.get::<1>(at, 4) {
             Ok([kind]) => match neighbour::Solicited::of(kind) {
-                Some(said) => Neighbour::parse(said, self.prefix, at, self.end)
+                Some(solicited) => Neighbour::parse(solicited, self.prefix, at, self.end)
                     .unwrap_or(TransportLayer::Broken),
                 None => TransportLayer::Icmp6(kind),
             },

@@ -146,7 +146,7 @@ impl<'a> Frame<'a> {
                 Some(arp.address.into())
             }
             NetworkLayer::V6(ip) if !ip.fragment => match ip.transport_layer {
-                TransportLayer::Neighbour(said) => said.claims(ip.src).map(IpAddr::from),
+                TransportLayer::Neighbour(message) => message.claims(ip.src).map(IpAddr::from),
                 _ => None,
             },
             _ => None,

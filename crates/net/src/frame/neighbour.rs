@@ -108,9 +108,9 @@ impl Neighbour {
                 target
             }
         };
-        let mut said = Self { says, target: target.into(), mac: None, unclear: false };
-        said.read_options(prefix, options_at.into(), end as usize);
-        Some(TransportLayer::Neighbour(said))
+        let mut message = Self { says, target: target.into(), mac: None, unclear: false };
+        message.read_options(prefix, options_at.into(), end as usize);
+        Some(TransportLayer::Neighbour(message))
     }
 
     /// Reads the options (RFC 4861, 4.6). Each has at least 8 bytes, so the prefix bounds their
@@ -126,7 +126,7 @@ impl Neighbour {
                     self.unclear = true;
                     return;
                 };
-                self.unclear |= units != 1 || self.mac.is_some_and(|told| told != Mac(mac));
+                self.unclear |= units != 1 || self.mac.is_some_and(|earlier| earlier != Mac(mac));
                 self.mac = Some(Mac(mac));
             }
             at += usize::from(units) * 8;

@@ -222,33 +222,36 @@ fn who_claims_an_address() {
 #[test]
 fn options_of_neighbour_discovery() {
     let target = six()[0];
-    let said = |body: &[u8]| match upper(&frame(ethertype::IPV6, &v6(six(), 58, body))) {
-        TransportLayer::Neighbour(said) => (said.mac, said.unclear),
+    let options_of = |body: &[u8]| match upper(&frame(ethertype::IPV6, &v6(six(), 58, body))) {
+        TransportLayer::Neighbour(message) => (message.mac, message.unclear),
         other => panic!("{other:?}"),
     };
-    assert_eq!(said(&neighbour(136, Some(target), &[])), (None, false));
+    assert_eq!(options_of(&neighbour(136, Some(target), &[])), (None, false));
     assert_eq!(
-        said(&neighbour(136, Some(target), &[(1, mac(5)), (2, mac(1))])),
+        options_of(&neighbour(136, Some(target), &[(1, mac(5)), (2, mac(1))])),
         (Some(mac(1)), false)
     );
     assert_eq!(
-        said(&neighbour(136, Some(target), &[(2, mac(1)), (2, mac(1))])),
+        options_of(&neighbour(136, Some(target), &[(2, mac(1)), (2, mac(1))])),
         (Some(mac(1)), false)
     );
-    assert!(said(&neighbour(136, Some(target), &[(2, mac(1)), (2, mac(5))])).1, "two addresses");
+    assert!(
+        options_of(&neighbour(136, Some(target), &[(2, mac(1)), (2, mac(5))])).1,
+        "two addresses"
+    );
     // An option without a length, one that ends past the packet, and more than is parsed.
     let with = |tail: &[u8]| [&neighbour(136, Some(target), &[])[..], tail].concat();
-    assert!(said(&with(&[14, 0, 0, 0, 0, 0, 0, 0])).1);
-    assert!(said(&with(&[14, 2, 0, 0, 0, 0, 0, 0])).1);
+    assert!(options_of(&with(&[14, 0, 0, 0, 0, 0, 0, 0])).1);
+    assert!(options_of(&with(&[14, 2, 0, 0, 0, 0, 0, 0])).1);
     let padded = neighbour(136, Some(target), &[(14, mac(0)); 8]);
-    assert!(said(&padded).1);
+    assert!(options_of(&padded).1);
     assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 58, &[136; 23]))), TransportLayer::Broken);
 }
 
 #[test]
 fn messages_of_dhcp() {
     let ends = [Ipv4Addr::new(10, 0, 0, 254), Ipv4Addr::BROADCAST];
-    let said = |ports: [u16; 2], message: &[u8]| {
+    let bootp_of = |ports: [u16; 2], message: &[u8]| {
         let packet = v4(ends, 17, &udp(ports, message));
         match upper(&parse(&ether(mac(9), mac(254), None, ethertype::IPV4, &packet))) {
             TransportLayer::Udp(Udp { src, dst, bootp }) => {
@@ -259,10 +262,10 @@ fn messages_of_dhcp() {
         }
     };
     let whole = |op| dhcp(op, mac(9), ends[0], 5);
-    assert_eq!(said([67, 68], &whole(2)), Some(Bootp { reply: true, client: mac(9) }));
-    assert_eq!(said([68, 67], &whole(1)), Some(Bootp { reply: false, client: mac(9) }));
-    assert_eq!(said([67, 69], &whole(2)), None, "another port");
-    (0..34).for_each(|cut| assert_eq!(said([67, 68], &whole(2)[..cut]), None, "{cut}"));
+    assert_eq!(bootp_of([67, 68], &whole(2)), Some(Bootp { reply: true, client: mac(9) }));
+    assert_eq!(bootp_of([68, 67], &whole(1)), Some(Bootp { reply: false, client: mac(9) }));
+    assert_eq!(bootp_of([67, 69], &whole(2)), None, "another port");
+    (0..34).for_each(|cut| assert_eq!(bootp_of([67, 68], &whole(2)[..cut]), None, "{cut}"));
 }
 
 /// Returns frames of every kind that is parsed.

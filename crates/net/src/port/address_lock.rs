@@ -80,7 +80,7 @@ impl AddressLock {
         };
         // The guest requests for itself, whatever address it has.
         if let Some(bootp) = dhcp
-            && !bootp.is_some_and(|said| !said.reply && said.client == self.mac)
+            && !bootp.is_some_and(|message| !message.reply && message.client == self.mac)
         {
             return Err(Reason::LockedProtocol);
         }
@@ -96,20 +96,20 @@ impl AddressLock {
             }
             // No host accepts it in fragments (RFC 6980).
             TransportLayer::Neighbour(_) if ip.fragment => return Err(Reason::LockedNeighbour),
-            TransportLayer::Neighbour(said) => return self.neighbour(ip.src, said),
+            TransportLayer::Neighbour(message) => return self.neighbour(ip.src, message),
             _ => {}
         }
         self.has_v6(ip.src).then_some(()).ok_or(Reason::LockedAddress)
     }
 
-    fn neighbour(&self, src: Ipv6Addr, said: Neighbour) -> Result<(), Reason> {
-        let mac = said.mac.is_none_or(|mac| mac == self.mac) && !said.unclear;
+    fn neighbour(&self, src: Ipv6Addr, message: Neighbour) -> Result<(), Reason> {
+        let mac = message.mac.is_none_or(|mac| mac == self.mac) && !message.unclear;
         let sender = self.has_v6(src);
-        let own = match said.says {
+        let own = match message.says {
             Solicited::Routers => sender || src.is_unspecified(),
             // A host without an address tests one that it may have (RFC 4862, 5.4).
-            Solicited::Owner => sender || src.is_unspecified() && self.has_v6(said.target),
-            Solicited::Mine => sender && self.has_v6(said.target),
+            Solicited::Owner => sender || src.is_unspecified() && self.has_v6(message.target),
+            Solicited::Mine => sender && self.has_v6(message.target),
         };
         (mac && own).then_some(()).ok_or(Reason::LockedNeighbour)
     }

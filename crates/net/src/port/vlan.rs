@@ -52,12 +52,12 @@ impl Vlan {
     /// Returns the VLAN of a frame that enters with `tag`; 0 for no VLAN. Returns `None` if the
     /// frame may not enter.
     pub fn enter(self, tag: Option<Tag>) -> Option<u16> {
-        let told = tag.map_or(0, Tag::vlan);
+        let vlan = tag.map_or(0, Tag::vlan);
         match self {
             // 4095 is reserved (IEEE 802.1Q, table 9-2).
-            Self::Trunk => (told != 0xfff).then_some(told),
+            Self::Trunk => (vlan != 0xfff).then_some(vlan),
             // A tag may carry a priority, but no VLAN, not even the port's own.
-            Self::Access(id) => (told == 0).then_some(id.0),
+            Self::Access(id) => (vlan == 0).then_some(id.0),
         }
     }
 

@@ -75,14 +75,14 @@ fn what_one_has_learnt_another_can_be_told() {
     first.decide(PortId(2), &tagged(mac(9), mac(1), 7), &Header::default(), 9);
     let mut all: Vec<_> = first.stations().collect();
     all.sort_by_key(|station| station.seen_ns);
-    let told: Vec<_> =
+    let learnt: Vec<_> =
         all.iter().map(|one| (one.network, one.port.0, one.vlan, one.mac, one.seen_ns)).collect();
     let expected = [(0, 0, 0), (1, 0, 1), (4, 0, 4), (2, 7, 9)];
     let station = |(port, vlan, seen_ns): (u16, u16, u64)| {
         let number = if port == 4 { 0 } else { port.min(1) as u8 };
         (if port == 4 { OTHER } else { LAN }, port, vlan, mac(number), seen_ns)
     };
-    assert_eq!(told, expected.map(station));
+    assert_eq!(learnt, expected.map(station));
     let mut second = switch();
     for one in all {
         second.learn(one.port, one.vlan, one.mac, one.seen_ns);
@@ -168,8 +168,8 @@ fn nothing_longer_than_the_mtu() {
     let packet = v4(ends, 6, &tcp([1, 2], 0, 0, 3, &[0; 9000]));
     let large = parse(&ether(mac(1), mac(0), None, ethertype::IPV4, &packet));
     for (size, fits) in [(1448, true), (1449, false)] {
-        let said = switch.decide(PortId(0), &large, &gso(&large, size), 0).decision;
-        assert_eq!(said != oversize, fits, "{size}");
+        let decision = switch.decide(PortId(0), &large, &gso(&large, size), 0).decision;
+        assert_eq!(decision != oversize, fits, "{size}");
     }
     assert_eq!(decide(&mut switch, 0, &large), oversize, "not to be cut");
     let policy = NetworkPolicy { mtu: 9052, ..NetworkPolicy::default() };
@@ -234,9 +234,9 @@ fn a_locked_port_teaches_nothing_false() {
 #[test]
 fn what_one_learns_others_are_told() {
     let (mut one, mut other) = (switch(), switch());
-    let said = one.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
-    assert!(said.learn_outcome.is_some_and(LearnOutcome::should_broadcast));
-    assert_eq!(other.learn(PortId(0), said.vlan, mac(0), 0), LearnOutcome::New);
+    let verdict = one.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
+    assert!(verdict.learn_outcome.is_some_and(LearnOutcome::should_broadcast));
+    assert_eq!(other.learn(PortId(0), verdict.vlan, mac(0), 0), LearnOutcome::New);
     assert_eq!(decide(&mut other, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
     assert_eq!(other.learn(PortId(99), 0, mac(0), 0), LearnOutcome::NoStation);
 }

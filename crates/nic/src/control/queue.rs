@@ -42,7 +42,7 @@ impl Drop for PendingAck {
         // A reactor that has ended has dropped the queue.
         let _ = self.reactor.send(move |context| {
             context.with_poller(queue, |control: &mut ControlQueue, context| {
-                control.heard(ticket, context);
+                control.complete_command(ticket, context);
             });
         });
     }
@@ -76,7 +76,7 @@ impl ControlQueue {
         match taken {
             Ok(control_settings) => {
                 self.held = Some(chain);
-                self.tell(control_settings);
+                self.publish_settings(control_settings);
             }
             Err(error) => {
                 tracing::debug!(port = self.control_queue_state.port.0, %error, "a driver's command is refused");
@@ -85,7 +85,7 @@ impl ControlQueue {
         }
     }
 
-    fn tell(&mut self, control_settings: ControlSettings) {
+    fn publish_settings(&mut self, control_settings: ControlSettings) {
         self.ticket += 1;
         let (reactor, queue, ticket) = (self.reactor.clone(), self.id, self.ticket);
         let pending_ack = Arc::new(PendingAck { reactor, queue, ticket });
@@ -97,7 +97,7 @@ impl ControlQueue {
     }
 
     /// Answers the command that all hubs have applied.
-    fn heard(&mut self, ticket: u64, context: &mut Context<'_>) {
+    fn complete_command(&mut self, ticket: u64, context: &mut Context<'_>) {
         // An abandoned command is popped again later, and applied again.
         if ticket == self.ticket
             && let Some(chain) = self.held.take()

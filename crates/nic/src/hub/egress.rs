@@ -113,7 +113,7 @@ impl Egress {
     /// and floods until the station sends again.
     pub(super) fn broadcast_station(&mut self, station_update: StationUpdate) {
         for (link, _) in self.links.iter_mut().flatten() {
-            link.tell(station_update);
+            link.put_station(station_update);
         }
     }
 

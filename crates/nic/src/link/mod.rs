@@ -186,7 +186,7 @@ impl Writer {
     }
 
     /// Writes a station update; returns false if there is no room.
-    pub(crate) fn tell(&mut self, station_update: StationUpdate) -> bool {
+    pub(crate) fn put_station(&mut self, station_update: StationUpdate) -> bool {
         let Some(at) = self.room(0) else { return false };
         let address =
             LinkAddress::new(station_update.port, station_update.vlan, station_update.term);

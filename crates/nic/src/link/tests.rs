@@ -43,7 +43,9 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         }
         if number % 5 == 0 {
             let station_update = news(queue, value);
-            assert!(!writer.tell(station_update) || writer.show() || writer.shown == writer.at);
+            assert!(
+                !writer.put_station(station_update) || writer.show() || writer.shown == writer.at
+            );
         }
         if number % 80 < 79 {
             continue;

@@ -30,14 +30,14 @@ pub(crate) struct ReceivePoller {
     /// Timer for polling the guest's consumption while a hub requests it.
     takes: Timer,
     /// Polls of the consumption since the last batch.
-    looks: usize,
+    polls: usize,
     /// True if there was a batch since the last poll.
     is_new: bool,
 }
 
 /// Delays of the polls for the consumption of the last batch while a hub requests it, each from the
 /// poll before. Then polling ends: a guest that reports nothing may never report anything.
-const LOOKS_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
+const POLL_DELAYS_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
 
 impl ReceivePoller {
     pub(crate) fn new(
@@ -47,12 +47,12 @@ impl ReceivePoller {
         port: PortId,
     ) -> Self {
         let [stall, idle, takes] = [(); 3].map(|()| Timer::new(context));
-        Self { queue, hub, port, armed: false, stall, idle, takes, looks: 0, is_new: false }
+        Self { queue, hub, port, armed: false, stall, idle, takes, polls: 0, is_new: false }
     }
 
     /// Records that a batch has been delivered.
     pub(super) fn begin(&mut self) {
-        (self.looks, self.is_new) = (0, true);
+        (self.polls, self.is_new) = (0, true);
     }
 
     /// Counts dropped frames that had waited among the port's drops too.
@@ -80,13 +80,13 @@ impl ReceivePoller {
         }
         // A timer that is late for this batch was set for an earlier one.
         if (std::mem::take(&mut self.is_new) || !self.takes.runs())
-            && self.looks <= LOOKS_NS.len()
+            && self.polls <= POLL_DELAYS_NS.len()
             && queue.poll_consumption()
         {
-            if let Some(after_ns) = LOOKS_NS.get(self.looks) {
+            if let Some(after_ns) = POLL_DELAYS_NS.get(self.polls) {
                 self.takes.set(now_ns.saturating_add(*after_ns), now_ns, context);
             }
-            self.looks += 1;
+            self.polls += 1;
         }
     }
 }

@@ -82,15 +82,15 @@ fn spread(lan: &Lan, sender: &mut Guest, asking: &mut Asking) -> Vec<usize> {
     }
     // Publishes the frames that were counted last, too.
     lan.settle();
-    let mut came = |ring: &mut Ring| std::iter::from_fn(|| ring.got()).count();
-    asking.rx.iter_mut().map(&mut came).collect()
+    let mut received = |ring: &mut Ring| std::iter::from_fn(|| ring.got()).count();
+    asking.rx.iter_mut().map(&mut received).collect()
 }
 
 /// Returns the number of leading queues that received frames; none after them did.
-fn in_use(came: &[usize]) -> usize {
-    assert_eq!(came.iter().sum::<usize>(), FLOWS.into(), "{came:?}");
-    let used = came.iter().take_while(|count| **count > 0).count();
-    assert!(came.iter().skip(used).all(|count| *count == 0), "{came:?}");
+fn in_use(received: &[usize]) -> usize {
+    assert_eq!(received.iter().sum::<usize>(), FLOWS.into(), "{received:?}");
+    let used = received.iter().take_while(|count| **count > 0).count();
+    assert!(received.iter().skip(used).all(|count| *count == 0), "{received:?}");
     used
 }
 

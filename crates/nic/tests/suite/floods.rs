@@ -51,11 +51,11 @@ fn send(guest: &mut Guest, frames: impl Iterator<Item = Vec<u8>>) {
 
 /// Frames that a guest has received.
 #[derive(Default)]
-struct Heard {
+struct Received {
     frames: u64,
 }
 
-impl Heard {
+impl Received {
     /// Consumes the available frames, and posts the buffers again; returns those that are not of a
     /// flood.
     fn take(&mut self, guest: &mut Guest) -> Vec<Vec<u8>> {
@@ -109,15 +109,15 @@ fn a_pair_is_reached(reactors: usize, flood: Flood) {
     let mut a = Guest::new(&lan, 1, 0, all());
     let [mut b, mut c] = [2, 3].map(|port| Guest::new(&lan, port, last, all()));
     [&mut a, &mut b, &mut c].into_iter().for_each(|guest| guest.rx.post(RING, 2048));
-    let mut heard: [Heard; 3] = Default::default();
-    let [by_a, by_b, by_c] = &mut heard;
-    let (told, filled) = mpsc::channel();
+    let mut received: [Received; 3] = Default::default();
+    let [by_a, by_b, by_c] = &mut received;
+    let (filled_tx, filled_rx) = mpsc::channel();
     std::thread::scope(|scope| {
         // The thread ends when this is dropped, even if an assertion fails.
         let (begin, end) = mpsc::channel();
         let lan = &lan;
-        scope.spawn(move || make_noise(lan, flood, &told, &end));
-        filled.recv().unwrap();
+        scope.spawn(move || make_noise(lan, flood, &filled_tx, &end));
+        filled_rx.recv().unwrap();
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
         b.send(NOTHING, &plain(EVERYBODY, 2, 60));
         lan.settle();
@@ -133,28 +133,28 @@ fn a_pair_is_reached(reactors: usize, flood: Flood) {
             assert!(rounds < 100_000, "there is no flood");
         }
     });
-    for (guest, (port, heard)) in [a, b, c].iter_mut().zip((1..).zip(&mut heard)) {
+    for (guest, (port, received)) in [a, b, c].iter_mut().zip((1..).zip(&mut received)) {
         lan.settle();
         loop {
             let waits = lan.fabric.queues(PortId(port))[0].waiting > 0;
-            heard.take(guest);
+            received.take(guest);
             if !waits {
                 break;
             }
             lan.settle();
         }
-        is_accounted_for(&lan, port, heard.frames);
+        is_accounted_for(&lan, port, received.frames);
     }
     assert_eq!(lan.counts(3).missed(Reason::ReceiverClosed), 0);
 }
 
 /// Sends the frame until it is received: under a flood it may be dropped among the others.
-fn reaches(lan: &Lan, from: &mut Guest, (to, heard): (&mut Guest, &mut Heard), frame: &[u8]) {
+fn reaches(lan: &Lan, from: &mut Guest, (to, received): (&mut Guest, &mut Received), frame: &[u8]) {
     let mut tries = 0;
     loop {
         from.send(NOTHING, frame);
         lan.settle();
-        if heard.take(to).iter().any(|one| one == frame) {
+        if received.take(to).iter().any(|one| one == frame) {
             return;
         }
         tries += 1;
@@ -163,7 +163,7 @@ fn reaches(lan: &Lan, from: &mut Guest, (to, heard): (&mut Guest, &mut Heard), f
 }
 
 /// Checks that all broadcasts and frames to this port were received or counted as dropped.
-fn is_accounted_for(lan: &Lan, port: u16, heard: u64) {
+fn is_accounted_for(lan: &Lan, port: u16, received: u64) {
     let counts = lan.counts(port);
     let missed: u64 = Reason::ALL.iter().map(|reason| counts.missed(*reason)).sum();
     let others = [1, 2, 4].into_iter().filter(|other| *other != port);
@@ -177,7 +177,7 @@ fn is_accounted_for(lan: &Lan, port: u16, heard: u64) {
         // The bystander does not receive the frames between the pair, only their first broadcasts.
         sent = passed(LOUD.into()) + 2;
     }
-    assert_eq!((counts.got_frames, counts.got_frames + missed), (heard, sent), "of port {port}");
+    assert_eq!((counts.got_frames, counts.got_frames + missed), (received, sent), "of port {port}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn a_sender_is_reset_under_load() {
         let mut a = Guest::new(&lan, 1, 0, all());
         let mut b = Guest::new(&lan, 2, reactors - 1, all());
         b.rx.post(RING, 2048);
-        let mut came = 0;
+        let mut received = 0;
         for round in 0..200 {
             for nth in 0..BATCH {
                 a.tx.put(&[&NOTHING[..], &numbered(round * BATCH + nth)].concat(), &[12]);
@@ -163,11 +163,11 @@ fn a_sender_is_reset_under_load() {
             a.port_incarnation = PortIncarnation::driver(PortId(1), a.features);
             a.tx.start_at(&lan, 0, a.port_incarnation, next);
             a.tx.left(BATCH as u16 - done);
-            came = take_numbered(&mut b, came);
+            received = take_numbered(&mut b, received);
         }
         // Frames in flight to the other reactor.
         lan.settle();
-        assert_eq!(take_numbered(&mut b, came), 200 * BATCH, "{reactors} reactors");
+        assert_eq!(take_numbered(&mut b, received), 200 * BATCH, "{reactors} reactors");
     }
 }
 
@@ -179,7 +179,7 @@ fn indices_go_round() {
     let lan = Lan::new(1);
     let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
     b.rx.post(RING, 2048);
-    let mut came = 0;
+    let mut received = 0;
     for first in (0..(1 << 16) + 2 * BATCH).step_by(BATCH as usize) {
         for number in first..first + BATCH {
             a.tx.put(&[&NOTHING[..], &numbered(number)].concat(), &[12]);
@@ -188,10 +188,10 @@ fn indices_go_round() {
         assert!(!a.tx.driver.arm() && !b.rx.driver.arm());
         a.tx.publish();
         a.tx.left(BATCH as u16);
-        came = take_numbered(&mut b, came);
+        received = take_numbered(&mut b, received);
         let ends = [a.tx.driver.used_idx(), b.rx.driver.used_idx()];
-        assert_eq!((came, ends), (first + BATCH, [came as u16; 2]));
-        if came == 1 << 16 {
+        assert_eq!((received, ends), (first + BATCH, [received as u16; 2]));
+        if received == 1 << 16 {
             assert_eq!((a.tx.stop(), b.rx.stop()), (0, 0));
             let before = [a.tx.calls(), b.rx.calls()];
             a.tx.start_at(&lan, 0, a.port_incarnation, 0);

@@ -53,9 +53,9 @@ fn another_switch_knows_where_stations_are() {
     second.send(NOTHING, &plain(EVERYBODY, 3, 60));
     lan.settle();
     let stations = lan.fabric.stations().unwrap();
-    let told: Vec<_> = stations.iter().map(|one| (one.port.0, one.mac)).collect();
+    let learnt: Vec<_> = stations.iter().map(|one| (one.port.0, one.mac)).collect();
     let expected = [(1, 1), (2, 2), (2, 3)].map(|(port, mac)| (port, Mac(station(mac))));
-    assert_eq!(told, expected, "each once, the one that was silent for longest first");
+    assert_eq!(learnt, expected, "each once, the one that was silent for longest first");
     // With more reactors, and another port beside the two.
     let other = Lan::new(3);
     for port in 1..4 {

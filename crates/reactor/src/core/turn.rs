@@ -7,7 +7,7 @@ use crate::context::{Context, PollOutcome, Poller, PollerId};
 use crate::spin::SpinGuards;
 
 /// Turns without work after which the time spent in them is published.
-const TELL_EVERY: u32 = 4096;
+const PUBLISH_EVERY: u32 = 4096;
 
 impl Core {
     /// Polls every hot poller once. Returns whether one of them found work.
@@ -92,19 +92,19 @@ impl Core {
                 // there is one.
             } else if self.idle_since == 0 {
                 self.idle_since = self.clock.now();
-            } else if self.idle_turns >= TELL_EVERY {
-                self.tell_spun();
+            } else if self.idle_turns >= PUBLISH_EVERY {
+                self.publish_spun();
                 self.idle_since = self.clock.now();
             }
         } else {
             if self.idle_since > 0 {
-                self.tell_spun();
+                self.publish_spun();
             }
             self.idle_turns = 0;
         }
     }
 
-    fn tell_spun(&mut self) {
+    fn publish_spun(&mut self) {
         let since = std::mem::take(&mut self.idle_since);
         self.idle_turns = 1;
         let now = self.clock.now();

@@ -111,8 +111,8 @@ fn name(line: &str) -> Option<(Version, PathBuf)> {
 }
 
 /// Decodes a path of mountinfo: blanks and similar bytes are written as `\` and three octal digits.
-fn unescape(told: &str) -> String {
-    let mut parts = told.split('\\');
+fn unescape(escaped: &str) -> String {
+    let mut parts = escaped.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let byte = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
@@ -136,8 +136,8 @@ mod tests {
 
     fn found(named: &str, mounts: &str) -> Vec<String> {
         let found = find(named, mounts);
-        let told = |one: Group| format!("{:?} {}", one.version, one.folder.display());
-        found.into_iter().map(told).collect()
+        let describe = |one: Group| format!("{:?} {}", one.version, one.folder.display());
+        found.into_iter().map(describe).collect()
     }
 
     const HYBRID: &str = "\

@@ -42,7 +42,7 @@ impl Bench {
         bench
     }
 
-    fn looks(&mut self, wait_target: WaitTarget) -> bool {
+    fn poll_idle(&mut self, wait_target: WaitTarget) -> bool {
         self.clock.set(self.now);
         self.wait_tracker.poll_idle(
             &self.poll_control,
@@ -58,7 +58,7 @@ impl Bench {
         let end = self.now + took_ns;
         let mut awake = true;
         while awake && self.now < end {
-            awake = self.looks(wait_target);
+            awake = self.poll_idle(wait_target);
             self.now = (self.now + 500).min(end);
         }
         self.now = end;
@@ -131,27 +131,27 @@ fn a_device_is_looked_at_while_it_is_busy_half_of_the_time() {
 #[test]
 fn settings_hold_from_the_next_look_on() {
     let mut bench = Bench::new(policy(PollMode::Off));
-    assert!(!bench.looks(WaitTarget::Driver));
+    assert!(!bench.poll_idle(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Off);
     bench.poll_control.set(policy(PollMode::Always));
     for _ in 0..10_000 {
-        assert!(bench.looks(WaitTarget::Driver));
+        assert!(bench.poll_idle(WaitTarget::Driver));
         bench.now += US;
     }
     assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
     bench.wait_tracker.poll_found_work(&bench.poll_control, bench.now, &mut bench.guards);
     assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 9_999 * US));
     // During a spin.
-    assert!(bench.looks(WaitTarget::Driver));
+    assert!(bench.poll_idle(WaitTarget::Driver));
     bench.poll_control.set(policy(PollMode::Off));
-    assert!(!bench.looks(WaitTarget::Driver));
+    assert!(!bench.poll_idle(WaitTarget::Driver));
     bench.poll_control.set(policy(PollMode::Auto));
-    assert!(!bench.looks(WaitTarget::Driver));
+    assert!(!bench.poll_idle(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Unknown);
     (0..FIRST).for_each(|_| _ = bench.wait(WaitTarget::Driver, 5 * US));
-    assert!(bench.looks(WaitTarget::Driver), "a probe");
+    assert!(bench.poll_idle(WaitTarget::Driver), "a probe");
     bench.poll_control.set(PollPolicy { max_ns: 0, ..policy(PollMode::Auto) });
-    assert!(!bench.looks(WaitTarget::Driver));
+    assert!(!bench.poll_idle(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Refused(SpinRefusal::TooLong));
 }
 
@@ -159,9 +159,9 @@ fn settings_hold_from_the_next_look_on() {
 fn what_only_an_event_can_end_is_not_spun() {
     for mode in [PollMode::Auto, PollMode::Always] {
         let mut bench = Bench::willing(mode);
-        assert!(bench.looks(WaitTarget::Driver));
-        assert!(!bench.looks(WaitTarget::Event), "stopped in the middle of a spin");
-        assert!(bench.looks(WaitTarget::Driver));
+        assert!(bench.poll_idle(WaitTarget::Driver));
+        assert!(!bench.poll_idle(WaitTarget::Event), "stopped in the middle of a spin");
+        assert!(bench.poll_idle(WaitTarget::Driver));
     }
 }
 
@@ -210,9 +210,9 @@ fn a_window_that_always_misses_is_bounded_by_the_budget() {
 #[test]
 fn a_clock_that_jumps_ends_a_spin_and_breaks_nothing() {
     let mut bench = Bench::willing(PollMode::Auto);
-    assert!(bench.looks(WaitTarget::Driver) && bench.looks(WaitTarget::Driver));
+    assert!(bench.poll_idle(WaitTarget::Driver) && bench.poll_idle(WaitTarget::Driver));
     bench.now += 1 << 60;
-    assert!(!bench.looks(WaitTarget::Driver));
+    assert!(!bench.poll_idle(WaitTarget::Driver));
     bench.now = 5;
     bench.wait_tracker.poll_found_work(&bench.poll_control, bench.now, &mut bench.guards);
     bench.wait(WaitTarget::Driver, 5 * US);

@@ -9,7 +9,7 @@ use crate::{PollSettings, PollVerdict, PollWait, PollWindow};
 /// Window without an end.
 const FOR_EVER: u64 = u64::MAX;
 /// Polls of an endless spin after which the time spun is published.
-const TELL_EVERY: u32 = 4096;
+const PUBLISH_EVERY: u32 = 4096;
 
 /// Phase of a poller between two pieces of work. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub(crate) struct WaitTracker {
     /// True if the current wait is for the device.
     for_device: bool,
     /// Time up to which the time spun was published.
-    told: u64,
-    looks: u32,
+    published: u64,
+    polls: u32,
     budget: Budget,
     share: WaitShare,
 }
@@ -61,8 +61,8 @@ impl WaitTracker {
             driver: none.clone(),
             device: none,
             for_device: false,
-            told: 0,
-            looks: 0,
+            published: 0,
+            polls: 0,
             budget: Budget::default(),
             share: WaitShare::default(),
         };
@@ -125,12 +125,12 @@ impl WaitTracker {
                 let now = clock.now();
                 let until = now.saturating_add(window);
                 self.phase = Phase::Looking { since, until };
-                (self.told, self.looks) = (now, 0);
+                (self.published, self.polls) = (now, 0);
                 true
             }
             Phase::Looking { until: FOR_EVER, .. } => {
-                self.looks += 1;
-                if self.looks >= TELL_EVERY {
+                self.polls += 1;
+                if self.polls >= PUBLISH_EVERY {
                     let now = clock.now();
                     poll_control.spun(self.looked(now));
                 }
@@ -211,8 +211,8 @@ impl WaitTracker {
 
     /// Returns the time spun since it was last published.
     fn looked(&mut self, now: u64) -> u64 {
-        self.looks = 0;
-        now.saturating_sub(std::mem::replace(&mut self.told, now))
+        self.polls = 0;
+        now.saturating_sub(std::mem::replace(&mut self.published, now))
     }
 
     /// Records that a turn found work at `now`, which ends the wait.

@@ -30,9 +30,9 @@ fn refused() -> UdpSocket {
     drop(far);
     near.set_nonblocking(true).unwrap();
     near.send(b"nobody is there").unwrap();
-    let mut told = [PollFd::new(&near, PollFlags::empty())];
+    let mut fds = [PollFd::new(&near, PollFlags::empty())];
     let deadline = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
-    assert_eq!(poll(&mut told, Some(&deadline)), Ok(1), "an error is always told");
+    assert_eq!(poll(&mut fds, Some(&deadline)), Ok(1), "an error is always told");
     near
 }
 
@@ -42,8 +42,8 @@ fn a_frame_that_cannot_be_had_is_skipped_and_those_behind_it_come() {
     // No event wakes the queue for them. It must detect that the error was not the end.
     let queue = Watched::deaf(&reactor, Arc::new(OwnedFd::from(refused())));
     queue.until(|seen| {
-        let came: Vec<_> = seen.frames.iter().map(|(bytes, len)| (bytes[0], *len)).collect();
-        (came == (0..FRAMES).map(|number| (number, 60)).collect::<Vec<_>>()).then_some(())
+        let received: Vec<_> = seen.frames.iter().map(|(bytes, len)| (bytes[0], *len)).collect();
+        (received == (0..FRAMES).map(|number| (number, 60)).collect::<Vec<_>>()).then_some(())
     });
     at_rest(&reactor);
     queue.until(|seen| {

@@ -105,12 +105,12 @@ fn a_device_in_use_is_waited_for() {
             assert_eq!(refused, TapError::InUse(name.into()));
             assert!(began.elapsed() >= short);
             let long = Duration::from_secs(60);
-            let (tell, told) = std::sync::mpsc::channel();
+            let (started_tx, started_rx) = std::sync::mpsc::channel();
             let waits = std::thread::spawn(move || {
-                tell.send(()).unwrap();
+                started_tx.send(()).unwrap();
                 Tap::open_within(name, 1, TapOrigin::Either, long).map(|tap| tap.queues())
             });
-            told.recv().unwrap();
+            started_rx.recv().unwrap();
             std::thread::sleep(short);
             drop(held);
             assert_eq!(waits.join().unwrap(), Ok(1), "kept: {kept}");

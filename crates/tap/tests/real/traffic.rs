@@ -108,8 +108,8 @@ fn streams_go_both_ways_in_large_pieces() {
         let cable = Cable::new(2);
         let both: [(&str, GsoKind); 2] = [("10.7.0.2", GsoKind::Tcp4), ("fd07::2", GsoKind::Tcp6)];
         for (far, kind) in both {
-            let came = there_and_back(&cable, far.parse().unwrap());
-            assert!(came == pattern(STREAM_BYTES), "{far}: other bytes than were sent");
+            let received = there_and_back(&cable, far.parse().unwrap());
+            assert!(received == pattern(STREAM_BYTES), "{far}: other bytes than were sent");
             for ends in [&cable.near_ends, &cable.far_ends] {
                 let bytes = largest(ends, kind);
                 assert!(bytes > 16_000, "{far}: the largest piece had {bytes} bytes");
@@ -155,8 +155,8 @@ fn checksums_are_left_to_the_other_side_and_flows_are_spread() {
                         (&b"question"[..], near.local_addr().unwrap())
                     );
                     far.send_to(b"answer", from).unwrap();
-                    let came: (usize, SocketAddr) = near.recv_from(&mut bytes).unwrap();
-                    assert_eq!(&bytes[..came.0], b"answer");
+                    let received: (usize, SocketAddr) = near.recv_from(&mut bytes).unwrap();
+                    assert_eq!(&bytes[..received.0], b"answer");
                 }
             };
             echo(0..32);

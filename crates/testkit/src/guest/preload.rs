@@ -123,13 +123,13 @@ mod tests {
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };
-        let told = |came| {
+        let expected = |alarms| {
             format!(
-                "nothing came: -1 1 1\nit came before: -1 1 {came}\nit was told once: -1 1 1\n\
+                "nothing came: -1 1 1\nit came before: -1 1 {alarms}\nit was told once: -1 1 1\n\
                  it was asked for: -1 1 1\nheard 2 of the other 1\n"
             )
         };
-        assert_eq!(says(&mut Command::new(&program)), told(1));
-        assert_eq!(says(Command::new(&program).env("LD_PRELOAD", &library)), told(0));
+        assert_eq!(says(&mut Command::new(&program)), expected(1));
+        assert_eq!(says(Command::new(&program).env("LD_PRELOAD", &library)), expected(0));
     }
 }

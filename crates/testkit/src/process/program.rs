@@ -31,8 +31,8 @@ fn run(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::io(what, std::io::Error::other(said)))
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::io(what, std::io::Error::other(stderr)))
 }
 
 #[cfg(test)]

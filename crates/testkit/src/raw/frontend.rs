@@ -98,7 +98,7 @@ impl Frontend {
     ///
     /// # Errors
     /// [`Error::Refused`] if the backend acknowledges with another value than 0.
-    pub fn tell(&mut self, message: Message<'_>) -> Result<()> {
+    pub fn send(&mut self, message: Message<'_>) -> Result<()> {
         if !self.acks {
             return self.connection.send(&message);
         }
@@ -119,9 +119,9 @@ impl Frontend {
     /// Sends 64 bits.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_u64(&mut self, request: Request, value: u64) -> Result<()> {
-        self.tell(Message::new(request).u64(value))
+        self.send(Message::new(request).u64(value))
     }
 
     /// Sends GET_FEATURES as a barrier: when this returns, all earlier messages are handled.
@@ -136,7 +136,7 @@ impl Frontend {
     /// features that are offered.
     ///
     /// # Errors
-    /// As [`Frontend::ask`] and [`Frontend::tell`].
+    /// As [`Frontend::ask`] and [`Frontend::send`].
     pub fn negotiate(&mut self, features: u64, protocol_features: u64) -> Result<Negotiated> {
         let offered = self.get_u64(Request::GET_FEATURES)?;
         let mut taken = offered & features;
@@ -148,7 +148,7 @@ impl Frontend {
             self.set_u64(Request::SET_PROTOCOL_FEATURES, protocol)?;
             self.acks = protocol & protocol::REPLY_ACK != 0;
         }
-        self.tell(Message::new(Request::SET_OWNER))?;
+        self.send(Message::new(Request::SET_OWNER))?;
         self.set_u64(Request::SET_FEATURES, taken)?;
         Ok(Negotiated { offered, features: taken, protocol_offered, protocol })
     }
@@ -156,19 +156,19 @@ impl Frontend {
     /// Sends SET_MEM_TABLE with the memory's regions, one descriptor each.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_mem_table(&mut self, memory: &SharedMemory) -> Result<()> {
         let regions = memory.regions();
         let fds = vec![memory.as_fd(); regions.len()];
         let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
         let message = mem_table(count, regions);
-        self.tell(Message { fds, ..message })
+        self.send(Message { fds, ..message })
     }
 
     /// Sends ADD_MEM_REG for each of the memory's regions.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn add_mem_regions(&mut self, memory: &SharedMemory) -> Result<()> {
         for region in memory.regions() {
             self.add_mem_region(region, memory.as_fd())?;
@@ -179,18 +179,18 @@ impl Frontend {
     /// Sends ADD_MEM_REG for one region.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn add_mem_region(&mut self, region: &Region, fd: BorrowedFd<'_>) -> Result<()> {
         let message = Message::new(Request::ADD_MEM_REG).u64(0).bytes(&region.encode());
-        self.tell(message.fd(fd))
+        self.send(message.fd(fd))
     }
 
     /// Sends REM_MEM_REG for one region.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn rem_mem_region(&mut self, region: &Region) -> Result<()> {
-        self.tell(Message::new(Request::REM_MEM_REG).u64(0).bytes(&region.encode()))
+        self.send(Message::new(Request::REM_MEM_REG).u64(0).bytes(&region.encode()))
     }
 
     /// Sends GET_INFLIGHT_FD, which requests a fresh region.
@@ -221,35 +221,35 @@ impl Frontend {
     /// Sends SET_INFLIGHT_FD.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_inflight(&mut self, area: &InflightArea) -> Result<()> {
         let InflightArea { fd, mmap_size, mmap_offset, queues, queue_size } = area;
         let payload = inflight_payload(*mmap_size, *mmap_offset, *queues, *queue_size);
-        self.tell(Message::new(Request::SET_INFLIGHT_FD).bytes(&payload).fd(fd.as_fd()))
+        self.send(Message::new(Request::SET_INFLIGHT_FD).bytes(&payload).fd(fd.as_fd()))
     }
 
     /// Sends SET_VRING_NUM, SET_VRING_BASE or SET_VRING_ENABLE: an index and a number.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_vring(&mut self, request: Request, index: u32, num: u32) -> Result<()> {
-        self.tell(Message::new(request).u32(index).u32(num))
+        self.send(Message::new(request).u32(index).u32(num))
     }
 
     /// Sends SET_VRING_ADDR.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_vring_addr(&mut self, addr: &VringAddr) -> Result<()> {
         let message = Message::new(Request::SET_VRING_ADDR).u32(addr.index).u32(addr.flags);
-        self.tell(message.u64(addr.desc).u64(addr.used).u64(addr.avail).u64(addr.log))
+        self.send(message.u64(addr.desc).u64(addr.used).u64(addr.avail).u64(addr.log))
     }
 
     /// Sends SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR. Without a descriptor sets the "none"
     /// bit.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_vring_fd(
         &mut self,
         request: Request,
@@ -259,7 +259,7 @@ impl Frontend {
         let none = if fd.is_none() { VRING_NO_FD } else { 0 };
         let mut message = Message::new(request).u64(index | none);
         message.fds.extend(fd);
-        self.tell(message)
+        self.send(message)
     }
 
     /// Sends GET_VRING_BASE, which stops the ring. Returns its next available index.
@@ -290,10 +290,10 @@ impl Frontend {
     /// Sends SET_CONFIG at an offset.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn set_config(&mut self, offset: u32, bytes: &[u8]) -> Result<()> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.tell(Message::new(Request::SET_CONFIG).u32(offset).u32(len).u32(0).bytes(bytes))
+        self.send(Message::new(Request::SET_CONFIG).u32(offset).u32(len).u32(0).bytes(bytes))
     }
 }
 

@@ -138,7 +138,7 @@ impl Guest {
     /// Starts a queue in the backend at available index `base`, and enables it.
     ///
     /// # Errors
-    /// As [`Frontend::tell`].
+    /// As [`Frontend::send`].
     pub fn start_queue(&mut self, queue: usize, base: u16) -> Result<()> {
         let index = index_u32(queue);
         let at = &self.queues[queue];

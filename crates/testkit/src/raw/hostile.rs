@@ -192,9 +192,9 @@ impl Hostile {
                 let reply = flags::VERSION | flags::REPLY;
                 connection.send(&Message::new(Request::SET_FEATURES).u64(0).flags(reply))
             }
-            UnexpectedPayload => frontend.tell(Message::new(Request::SET_OWNER).bytes(&[1; 100])),
-            ShortPayload => frontend.tell(Message::new(Request::SET_VRING_ADDR).u32(0)),
-            UnknownRequest => frontend.tell(Message::new(Request(250)).u64(1)),
+            UnexpectedPayload => frontend.send(Message::new(Request::SET_OWNER).bytes(&[1; 100])),
+            ShortPayload => frontend.send(Message::new(Request::SET_VRING_ADDR).u32(0)),
+            UnknownRequest => frontend.send(Message::new(Request(250)).u64(1)),
             UnofferedFeatures => frontend.set_u64(Request::SET_FEATURES, u64::MAX),
             UnofferedProtocol => frontend.set_u64(Request::SET_PROTOCOL_FEATURES, u64::MAX),
             ConfigPastEnd | ConfigHuge => self.config_message(frontend),
@@ -240,7 +240,7 @@ impl Hostile {
         let (_reader, writer) = pipe()?;
         let fd = if self == PipeAsMemory { writer.as_fd() } else { memory.as_fd() };
         let fds = if self == MissingRegionFd { Vec::new() } else { vec![fd; regions.len()] };
-        frontend.tell(Message { fds, ..mem_table(count, &regions) })
+        frontend.send(Message { fds, ..mem_table(count, &regions) })
     }
 
     fn vring_message(self, frontend: &mut Frontend) -> Result<()> {
@@ -280,13 +280,13 @@ impl Hostile {
         let file = File::open("/proc/self/exe").map_err(|e| Error::io("cannot open a file", e))?;
         let kick = Message::new(Request::SET_VRING_KICK).u64(0);
         match self {
-            FileAsKick => frontend.tell(kick.fd(file.as_fd())),
+            FileAsKick => frontend.send(kick.fd(file.as_fd())),
             TooManyFds => {
                 let event = super::guest::event_fd()?;
-                frontend.tell(Message { fds: vec![event.as_fd(); 4], ..kick })
+                frontend.send(Message { fds: vec![event.as_fd(); 4], ..kick })
             }
-            StrayFds => frontend.tell(Message::new(Request::SET_OWNER).fd(file.as_fd())),
-            _ => frontend.tell(kick),
+            StrayFds => frontend.send(Message::new(Request::SET_OWNER).fd(file.as_fd())),
+            _ => frontend.send(kick),
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct Ringwayd {
     /// Process of the daemon. It is killed before the directory is removed.
     pub process: Process,
     setup: Setup,
-    told: String,
+    ready_line: String,
     dir: TempDir,
 }
 
@@ -90,8 +90,8 @@ impl Ringwayd {
         // Socket paths must be short, so the directory has a short name.
         let dir = tempfile::Builder::new().prefix("rw-").tempdir();
         let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
-        let (process, told) = setup.start(dir.path())?;
-        Ok(Self { process, setup, told, dir })
+        let (process, ready_line) = setup.start(dir.path())?;
+        Ok(Self { process, setup, ready_line, dir })
     }
 
     /// Starts the daemon again with the same options and state, after the former one has ended.
@@ -99,7 +99,7 @@ impl Ringwayd {
     /// # Errors
     /// As [`simulator`](Self::simulator).
     pub fn start_again(&mut self) -> Result<()> {
-        (self.process, self.told) = self.setup.start(self.dir.path())?;
+        (self.process, self.ready_line) = self.setup.start(self.dir.path())?;
         Ok(())
     }
 
@@ -142,8 +142,8 @@ impl Ringwayd {
 
     /// Returns the line that the daemon printed when it began to serve.
     #[must_use]
-    pub fn told(&self) -> &str {
-        &self.told
+    pub fn ready_line(&self) -> &str {
+        &self.ready_line
     }
 
     /// Returns its URL without TLS, such as `http://127.0.0.1:1234`. It changes with each start.
@@ -151,17 +151,17 @@ impl Ringwayd {
     /// # Errors
     /// [`Error::Process`] if the daemon has no such listener.
     pub fn url(&mut self) -> Result<String> {
-        let place = self.told.split_whitespace().find_map(|word| word.strip_suffix(",plain"));
+        let place = self.ready_line.split_whitespace().find_map(|word| word.strip_suffix(",plain"));
         match place {
             Some(place) => Ok(format!("http://{place}")),
-            None => Err(self.process.error(format!("serves no plain HTTP: {}", self.told))),
+            None => Err(self.process.error(format!("serves no plain HTTP: {}", self.ready_line))),
         }
     }
 
     /// Returns its TLS address, if it has one. It changes with each start.
     #[must_use]
     pub fn tls(&self) -> Option<SocketAddr> {
-        self.told.split_whitespace().find_map(|word| word.parse().ok())
+        self.ready_line.split_whitespace().find_map(|word| word.parse().ok())
     }
 
     /// Returns the password of root, which the daemon generated at its first start.
@@ -258,10 +258,10 @@ impl Ringwayd {
     pub fn xe_prints(&self, words: &[&str]) -> Result<String> {
         let output = self.xe_output(words)?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let said = said + &String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let text = text + &String::from_utf8_lossy(&output.stdout);
             let what = format!("xe {}", words.join(" "));
-            return Err(Error::io(what, std::io::Error::other(said)));
+            return Err(Error::io(what, std::io::Error::other(text)));
         }
         Ok(String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_owned())
     }

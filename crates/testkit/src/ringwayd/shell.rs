@@ -98,8 +98,8 @@ impl Shell {
             }
         }
         let text = self.console.text();
-        let said = text.get(before..).unwrap_or_default();
-        let (output, code) = said.split_once(&end).unwrap_or_default();
+        let new_text = text.get(before..).unwrap_or_default();
+        let (output, code) = new_text.split_once(&end).unwrap_or_default();
         let output = output.split_once(&begin).map_or("", |(_, output)| output).trim_end();
         if code.lines().next() == Some("0") {
             return Ok(output.to_owned());

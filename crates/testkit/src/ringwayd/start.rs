@@ -51,8 +51,8 @@ impl Setup {
         command.args(&self.options).envs(environment).stdout(Stdio::piped());
         fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;
         let mut process = Process::start(&mut command)?;
-        let told = ready(&mut process)?;
-        Ok((process, told))
+        let ready_line = ready(&mut process)?;
+        Ok((process, ready_line))
     }
 
     fn says(&self, option: &str) -> bool {

@@ -74,8 +74,8 @@ impl Hanging {
     /// No loop device is free.
     pub fn device(&self, name: &str, bytes: usize) -> Result<PathBuf> {
         let image = self.image(name, bytes)?;
-        let said = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
-        Ok(said.trim().into())
+        let output = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
+        Ok(output.trim().into())
     }
 
     /// Makes every write to it hang. Returns when that is in force.

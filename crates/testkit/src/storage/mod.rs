@@ -45,9 +45,9 @@ impl Guard {
         match out.and_then(|out| out.lines().next()) {
             Some(Ok(line)) => Ok((guard, line)),
             _ => {
-                let said = guard.shell.stderr.take().map(std::io::read_to_string);
-                let said = said.and_then(std::io::Result::ok).unwrap_or_default();
-                Err(Error::io(needs, std::io::Error::other(said)))
+                let stderr = guard.shell.stderr.take().map(std::io::read_to_string);
+                let stderr = stderr.and_then(std::io::Result::ok).unwrap_or_default();
+                Err(Error::io(needs, std::io::Error::other(stderr)))
             }
         }
     }
@@ -67,8 +67,8 @@ fn run(command: &mut Command) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::io(what, std::io::Error::other(said)))
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::io(what, std::io::Error::other(stderr)))
 }
 
 #[cfg(test)]

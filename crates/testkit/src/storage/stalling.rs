@@ -67,9 +67,9 @@ impl Stalling {
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
         let group = Path::new(ROOT).join(format!("ringway-{}", name.trim_start_matches('.')));
         let needs = "a device that stalls needs root and loop devices";
-        let (guard, said) = Guard::start(GUARD, &[&image, &group], needs)?;
-        let Some((number, device)) = said.split_once(' ') else {
-            return Err(Error::io(needs, std::io::Error::other(said)));
+        let (guard, line) = Guard::start(GUARD, &[&image, &group], needs)?;
+        let Some((number, device)) = line.split_once(' ') else {
+            return Err(Error::io(needs, std::io::Error::other(line)));
         };
         let (device, number) = (PathBuf::from(device), number.to_owned());
         Ok(Some(Self { _guard: guard, device, number, group, _dir: dir }))

@@ -17,9 +17,9 @@ pub struct Counts {
 
 impl Counts {
     /// Parses the output of `show port stats`.
-    pub(super) fn parse(said: &str) -> Result<Self> {
+    pub(super) fn parse(output: &str) -> Result<Self> {
         let field = |name: &str| {
-            let (_, rest) = said.split_once(name)?;
+            let (_, rest) = output.split_once(name)?;
             rest.split_whitespace().next()?.parse::<u64>().ok()
         };
         let all = || {
@@ -33,15 +33,15 @@ impl Counts {
         };
         all().ok_or_else(|| Error::Reply {
             request: "show port stats".to_owned(),
-            what: said.to_owned(),
+            what: output.to_owned(),
         })
     }
 }
 
 /// Parses the output of `show port xstats`: frames of receive queue 0, 1, and so on.
-pub(super) fn by_queue(said: &str) -> Vec<u64> {
+pub(super) fn by_queue(output: &str) -> Vec<u64> {
     let of = |queue: usize| {
-        let (_, rest) = said.split_once(&format!("rx_q{queue}_good_packets:"))?;
+        let (_, rest) = output.split_once(&format!("rx_q{queue}_good_packets:"))?;
         rest.split_whitespace().next()?.parse().ok()
     };
     (0..).map_while(of).collect()
@@ -51,7 +51,7 @@ pub(super) fn by_queue(said: &str) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    const SAID: &str = "show port stats 1
+    const OUTPUT: &str = "show port stats 1
   ######################## NIC statistics for port 1  ########################
   RX-packets: 612064     RX-missed: 0          RX-bytes:  39172096
   RX-errors: 1
@@ -66,7 +66,7 @@ testpmd> ";
 
     #[test]
     fn the_counts_of_a_port_are_read() {
-        let counts = Counts::parse(SAID).unwrap();
+        let counts = Counts::parse(OUTPUT).unwrap();
         let all = (counts.received, counts.sent, counts.received_per_s, counts.failed);
         assert_eq!(all, (612_064, 611_104, 169_384, 3));
         assert!(Counts::parse("Invalid port 7").is_err());
@@ -74,9 +74,9 @@ testpmd> ";
 
     #[test]
     fn queues_are_counted() {
-        let said = "rx_good_packets: 9\nrx_q0_good_packets: 4\nrx_q0_errors: 1\n\
+        let output = "rx_good_packets: 9\nrx_q0_good_packets: 4\nrx_q0_errors: 1\n\
                     rx_q1_good_packets: 5\ntx_q2_good_packets: 1";
-        assert_eq!(by_queue(said), [4, 5]);
+        assert_eq!(by_queue(output), [4, 5]);
         assert!(by_queue("nothing").is_empty());
     }
 }

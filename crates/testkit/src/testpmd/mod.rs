@@ -87,8 +87,8 @@ impl Testpmd {
     /// # Errors
     /// As [`Testpmd::command`], and [`crate::Error::Reply`] if there is no such port.
     pub fn counts(&mut self, port: usize) -> Result<Counts> {
-        let said = self.command(&format!("show port stats {port}"))?;
-        Counts::parse(&said)
+        let output = self.command(&format!("show port stats {port}"))?;
+        Counts::parse(&output)
     }
 
     /// Returns the number of frames that each receive queue of a port has received so far.
@@ -96,8 +96,8 @@ impl Testpmd {
     /// # Errors
     /// As [`Testpmd::command`].
     pub fn received_by_queue(&mut self, port: usize) -> Result<Vec<u64>> {
-        let said = self.command(&format!("show port xstats {port}"))?;
-        Ok(counts::by_queue(&said))
+        let output = self.command(&format!("show port xstats {port}"))?;
+        Ok(counts::by_queue(&output))
     }
 
     /// Ends testpmd with its own command.

@@ -39,8 +39,8 @@ echo "all passes good"
 /// Returns the milliseconds of each `longest N ns` in a guest's output.
 fn longest(output: &str) -> Vec<f64> {
     let words: Vec<_> = output.split_whitespace().collect();
-    let said = words.windows(2).filter(|pair| pair.first() == Some(&"longest"));
-    said.filter_map(|pair| pair.get(1)?.parse::<f64>().ok()).map(|ns| ns / 1e6).collect()
+    let pairs = words.windows(2).filter(|pair| pair.first() == Some(&"longest"));
+    pairs.filter_map(|pair| pair.get(1)?.parse::<f64>().ok()).map(|ns| ns / 1e6).collect()
 }
 
 fn guest_does_not_notice(kind: Kind, queues: u16, upgrades: usize) {

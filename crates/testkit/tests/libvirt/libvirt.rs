@@ -230,9 +230,9 @@ fn qemu_boots_with_the_arguments_that_are_printed() {
     let mut console = qemu.child().stdout.take().unwrap();
     let mut text = String::new();
     while !text.contains("from the second") {
-        let said = wait_readable(&[console.as_fd()], DEADLINE).unwrap();
+        let readable = wait_readable(&[console.as_fd()], DEADLINE).unwrap();
         let mut chunk = [0; 256];
-        let count = said.map_or(0, |_| console.read(&mut chunk).unwrap());
+        let count = readable.map_or(0, |_| console.read(&mut chunk).unwrap());
         assert!(count > 0, "{printed}{text}{}", qemu.stderr());
         text.push_str(&String::from_utf8_lossy(&chunk[..count]));
     }

@@ -12,7 +12,7 @@ const TAKEN: &str = "taken";
 /// A row: XML or command, and libvirt's reply.
 struct Row {
     tried: String,
-    said: String,
+    reply: String,
 }
 
 /// Returns the rows of the table below `heading`.
@@ -25,7 +25,7 @@ fn rows(heading: &str) -> Vec<Row> {
             let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
             let plain = |cell: &str| cell.replace('`', "");
             assert_eq!(cells.len(), 3, "{line}");
-            Row { tried: plain(cells[0]), said: plain(cells[1]) }
+            Row { tried: plain(cells[0]), reply: plain(cells[1]) }
         })
         .collect();
     assert!(rows.len() > 10, "the table of {heading:?} is where it is looked for");
@@ -41,8 +41,8 @@ impl Verdict {
         let got = result.err().unwrap_or_else(|| TAKEN.to_owned());
         println!("{} -> {got}", row.tried);
         // libvirt begins with the kind of the error.
-        if got != row.said && !got.ends_with(&format!(": {}", row.said)) {
-            self.0.push(format!("{}\n  document: {}\n  libvirt:  {got}", row.tried, row.said));
+        if got != row.reply && !got.ends_with(&format!(": {}", row.reply)) {
+            self.0.push(format!("{}\n  document: {}\n  libvirt:  {got}", row.tried, row.reply));
         }
     }
 

@@ -149,7 +149,7 @@ fn a_reset_makes_void_what_a_dead_process_left() {
     front.negotiate(!feature::RING_PACKED, known).unwrap();
     front.set_inflight(guest.inflight()).unwrap();
     assert!(recorded(guest.inflight()) > 2);
-    front.tell(Message::new(Request::RESET_DEVICE)).unwrap();
+    front.send(Message::new(Request::RESET_DEVICE)).unwrap();
     assert_eq!(recorded(guest.inflight()), 0);
 }
 

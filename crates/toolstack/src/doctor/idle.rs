@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn a_virtual_machine_whose_cpus_halt_at_once_is_told_what_to_do() {
-        let told = judge(GUEST, "haltpoll", Some(0));
-        assert_eq!(told.level, Level::Warning);
-        assert!(told.advice.unwrap().contains("echo 200000 >/sys/module/haltpoll/"));
+        let finding = judge(GUEST, "haltpoll", Some(0));
+        assert_eq!(finding.level, Level::Warning);
+        assert!(finding.advice.unwrap().contains("echo 200000 >/sys/module/haltpoll/"));
         for (cpuinfo, governor, ns) in [
             (GUEST, "haltpoll", Some(200_000)),
             (GUEST, "haltpoll", None),

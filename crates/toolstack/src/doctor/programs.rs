@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn how_many_reactors_there_would_be_is_told_with_the_reason() {
-        let told = r#"{"usable":true,"reactors":"2, one for each of 2 CPUs"}"#;
-        let finding = judge_reactors(&probed(&Ok(told.into())).unwrap()).unwrap();
+        let output = r#"{"usable":true,"reactors":"2, one for each of 2 CPUs"}"#;
+        let finding = judge_reactors(&probed(&Ok(output.into())).unwrap()).unwrap();
         assert_eq!((finding.check, finding.level), ("reactors", Level::Ok));
         assert!(finding.found.starts_with("2, one for each of 2 CPUs"), "{finding:?}");
         assert_eq!(judge_reactors(&probed(&Ok("{}".into())).unwrap()), None);

@@ -18,10 +18,10 @@ pub fn sizes() -> Sizing {
 
 /// Reports each size with its reason.
 pub(super) fn sizing() -> Vec<Finding> {
-    told(sizes())
+    report_sizes(sizes())
 }
 
-fn told(sizes: Sizing) -> Vec<Finding> {
+fn report_sizes(sizes: Sizing) -> Vec<Finding> {
     let Sizing { share_bytes, cache_bytes, buffer_bytes, steps, .. } = sizes;
     let bytes = |check, part: SizedValue<u64>| {
         Finding::ok(check, format!("{}: {}", Bytes(part.value), part.why))
@@ -44,20 +44,20 @@ mod tests {
 
     #[test]
     fn each_size_is_told_with_its_reason() {
-        let told = told(model::sizing::sizing(Host { cpus: 2, memory_bytes: 8 << 30 }));
-        let told: Vec<_> = told.iter().map(|one| (one.check, one.found.as_str())).collect();
+        let findings = report_sizes(model::sizing::sizing(Host { cpus: 2, memory_bytes: 8 << 30 }));
+        let findings: Vec<_> = findings.iter().map(|one| (one.check, one.found.as_str())).collect();
         let share = "1.4 GiB: 1 GiB and one of 20 parts of the host's 8 GiB";
-        assert_eq!(told[0], ("memory share", share));
+        assert_eq!(findings[0], ("memory share", share));
         assert_eq!(
-            told[1],
+            findings[1],
             ("image cache", "716 MiB, not taken yet: one half of Ringway's 1.4 GiB")
         );
         assert_eq!(
-            told[2],
+            findings[2],
             ("request buffers", "179 MiB, not taken yet: one eighth of Ringway's 1.4 GiB")
         );
         let steps = "16 at once: storage gains nothing from more; 23 would fit into memory";
-        assert_eq!(told[3], ("device steps", steps));
-        assert_eq!(sizing().len(), told.len());
+        assert_eq!(findings[3], ("device steps", steps));
+        assert_eq!(sizing().len(), findings.len());
     }
 }

@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn slices_are_told_with_their_weights() {
-        let told = judge(Ok(("version 2: /g".into(), Some(Weights::default()))));
-        assert_eq!(told.found, "version 2: /g; control 1000, datapath 200, guests 100");
+        let finding = judge(Ok(("version 2: /g".into(), Some(Weights::default()))));
+        assert_eq!(finding.found, "version 2: /g; control 1000, datapath 200, guests 100");
         let managed = judge(Err(CgroupError::Managed { name: INSTANCE.into() }));
         assert_eq!(managed.level, Level::Warning);
         assert!(managed.advice.unwrap().contains("packaging/systemd"));

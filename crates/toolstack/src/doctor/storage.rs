@@ -15,7 +15,7 @@ enum DirectIo {
     /// Required alignment of offsets and memory, in bytes.
     Aligned { offset_bytes: u32, memory_bytes: u32 },
     /// Direct I/O works, but the file system does not report the alignment.
-    Untold,
+    Unreported,
     /// The file system refuses direct I/O.
     Refused,
 }
@@ -41,7 +41,7 @@ fn look(path: &Path) -> io::Result<DirectIo> {
         Err(error) => return Err(error),
     };
     let Ok(answer) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
-        return Ok(DirectIo::Untold);
+        return Ok(DirectIo::Unreported);
     };
     if StatxFlags::from_bits_retain(answer.stx_mask).contains(StatxFlags::DIOALIGN) {
         let (offset_bytes, memory_bytes) = (answer.stx_dio_offset_align, answer.stx_dio_mem_align);
@@ -50,7 +50,7 @@ fn look(path: &Path) -> io::Result<DirectIo> {
         }
         return Ok(DirectIo::Aligned { offset_bytes, memory_bytes });
     }
-    Ok(DirectIo::Untold)
+    Ok(DirectIo::Unreported)
 }
 
 fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
@@ -66,7 +66,9 @@ fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
             format!("{place}: only in units of {offset_bytes} bytes"),
             "guests take blocks of at most 4096 bytes: use cache=writeback here",
         ),
-        Ok(DirectIo::Untold) => Finding::ok(CHECK, format!("{place}: works; alignment unknown")),
+        Ok(DirectIo::Unreported) => {
+            Finding::ok(CHECK, format!("{place}: works; alignment unknown"))
+        }
         Ok(DirectIo::Refused) => Finding::warning(
             CHECK,
             format!("{place}: refused by the file system"),
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(judge(aligned(512)), Level::Ok);
         assert_eq!(judge(aligned(4096)), Level::Ok);
         assert_eq!(judge(aligned(65536)), Level::Warning);
-        assert_eq!(judge(Ok(DirectIo::Untold)), Level::Ok);
+        assert_eq!(judge(Ok(DirectIo::Unreported)), Level::Ok);
         assert_eq!(judge(Ok(DirectIo::Refused)), Level::Warning);
         assert_eq!(judge(Err(io::ErrorKind::NotFound.into())), Level::Warning);
     }

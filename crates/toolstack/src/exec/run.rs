@@ -39,7 +39,7 @@ struct PlanRun<'a, E> {
     vm: VmId,
     by: Arc<dyn StepRunner<Error = E>>,
     steps: Steps,
-    tell: UnboundedSender<Event<E>>,
+    sender: UnboundedSender<Event<E>>,
     failed: Option<(StepAction, E)>,
     cut: bool,
     /// Progress last reported, 0 to 1.
@@ -60,17 +60,17 @@ impl<E: StepFailure> Executor<E> {
         by: Arc<dyn StepRunner<Error = E>>,
         cancel: &CancelToken,
     ) -> PlanOutcome<E> {
-        let (tell, mut told) = unbounded_channel();
+        let (sender, mut receiver) = unbounded_channel();
         let steps = Steps::new(plan);
         let (slots, level) = (self.slots(), CancelLevel::None);
         let (failed, cut, done, give_up) = (None, false, 0.0, None);
         let committed = false;
         let mut plan_run =
-            PlanRun { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
+            PlanRun { slots, vm, by, steps, sender, failed, cut, done, committed, level, give_up };
         plan_run.advance();
         while !plan_run.steps.are_over() {
-            plan_run.next(&mut told, cancel).await;
-            while let Ok(event) = told.try_recv() {
+            plan_run.next(&mut receiver, cancel).await;
+            while let Ok(event) = receiver.try_recv() {
                 plan_run.handle_event(event);
             }
             plan_run.advance();
@@ -81,7 +81,7 @@ impl<E: StepFailure> Executor<E> {
 
 impl<E: StepFailure> PlanRun<'_, E> {
     /// Waits for the first event.
-    async fn next(&mut self, told: &mut UnboundedReceiver<Event<E>>, cancel: &CancelToken) {
+    async fn next(&mut self, receiver: &mut UnboundedReceiver<Event<E>>, cancel: &CancelToken) {
         let deadline = self.steps.next_deadline().into_iter().chain(self.give_up).min();
         let deadline = async {
             match deadline {
@@ -99,7 +99,7 @@ impl<E: StepFailure> PlanRun<'_, E> {
         // fixed.
         tokio::select! {
             biased;
-            Some(event) = told.recv() => self.handle_event(event),
+            Some(event) = receiver.recv() => self.handle_event(event),
             () = stronger => self.cancelled(cancel.level()),
             () = deadline => self.late(Instant::now()),
         }
@@ -137,7 +137,7 @@ impl<E: StepFailure> PlanRun<'_, E> {
         for at in &ready {
             let Some(step) = self.steps.step(*at) else { continue };
             let deadline = now + step.deadline;
-            let key = self.slots.ready(self.vm, (step.slots, step.begun), (&self.tell, *at));
+            let key = self.slots.ready(self.vm, (step.slots, step.begun), (&self.sender, *at));
             self.steps.set(*at, StepPhase::Ready { key, since: now, deadline });
         }
         if !ready.is_empty() {
@@ -168,11 +168,11 @@ impl<E: StepFailure> PlanRun<'_, E> {
             return self.steps.set(at, StepPhase::LeftOut);
         }
         let deadline = counts_from(since, slot_guard.hung_since()) + step.deadline;
-        let (by, tell, verb) = (Arc::clone(&self.by), self.tell.clone(), step.verb);
+        let (by, sender, verb) = (Arc::clone(&self.by), self.sender.clone(), step.verb);
         let task = tokio::spawn(async move {
             let outcome = by.run_step(verb).await;
             // If the run is over, the send fails and drops the guard, which frees the slots.
-            let _ = tell.send(Event::Ended { at, outcome, slot_guard });
+            let _ = sender.send(Event::Ended { at, outcome, slot_guard });
         });
         self.steps.set(at, StepPhase::Runs { task: task.abort_handle(), deadline });
     }

@@ -32,7 +32,7 @@ struct Inner<E> {
 /// Receiver of a step's start event.
 #[derive(Debug)]
 struct Waiter<E> {
-    tell: UnboundedSender<Event<E>>,
+    sender: UnboundedSender<Event<E>>,
     at: usize,
 }
 
@@ -87,12 +87,12 @@ impl<E> Slots<E> {
         self: &Arc<Self>,
         vm: VmId,
         (slots, begun): (admission::Slots, bool),
-        (tell, at): (&UnboundedSender<Event<E>>, usize),
+        (sender, at): (&UnboundedSender<Event<E>>, usize),
     ) -> StepKey {
         let mut inner = self.lock();
         let key = StepKey(inner.next);
         inner.next += 1;
-        inner.waiting.insert(key, Waiter { tell: tell.clone(), at });
+        inner.waiting.insert(key, Waiter { sender: sender.clone(), at });
         inner.admission.ready(key, vm, slots, begun);
         key
     }
@@ -128,8 +128,8 @@ impl<E> Slots<E> {
         for (key, waiter) in begin {
             let slot_guard = SlotGuard { slots: Arc::clone(self), key };
             // Without a waiter, dropping the guard frees the slots.
-            if let Some(Waiter { tell, at }) = waiter {
-                let _ = tell.send(Event::Begin { at, slot_guard });
+            if let Some(Waiter { sender, at }) = waiter {
+                let _ = sender.send(Event::Begin { at, slot_guard });
             }
         }
     }

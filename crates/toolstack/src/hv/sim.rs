@@ -226,12 +226,12 @@ impl Hypervisor for SimHv {
     }
 
     fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>> {
-        let told = move |state: &mut State| {
+        let query = move |state: &mut State| {
             alive(state, vm)?;
             Ok(state.agents.get(&vm).cloned())
         };
         let call = Call::new(CallKind::Agent).vm(vm);
-        Box::pin(self.0.call(call, told, |why| refused(CallKind::Agent, why)))
+        Box::pin(self.0.call(call, query, |why| refused(CallKind::Agent, why)))
     }
 
     fn console(&self, _vm: VmId) -> Option<PathBuf> {

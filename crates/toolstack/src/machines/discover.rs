@@ -148,8 +148,8 @@ fn volumes(
     for disk in &machine_record.disks {
         let Some(source) = &disk.source else { continue };
         let plugged = observed.plugged.contains(&disk.vbd);
-        let told = served.get(&source.sr).and_then(Option::as_ref);
-        let stats = told.map(|disks| disks.get(&disk.vbd.to_string()));
+        let reported = served.get(&source.sr).and_then(Option::as_ref);
+        let stats = reported.map(|disks| disks.get(&disk.vbd.to_string()));
         let Some((access, unsure)) = volume(disk, plugged, stats) else { continue };
         let attached_volume = AttachedVolume {
             activation_unknown: unsure,

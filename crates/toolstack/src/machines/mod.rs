@@ -150,17 +150,17 @@ impl Machines {
     ) -> BoxFuture<'static, Result<(), OpError>> {
         let (cancel, deadline) =
             (op_hooks.cancel.clone(), Instant::now() + self.settings.queue_deadline);
-        let (tell, mut told) = oneshot::channel();
-        let (machine, number) = self.enqueue(vm, (op, op_hooks), deadline, tell);
+        let (reply_sender, mut reply_receiver) = oneshot::channel();
+        let (machine, number) = self.enqueue(vm, (op, op_hooks), deadline, reply_sender);
         let leaves = move || machine.queue().withdraw(number).is_some();
         Box::pin(async move {
             tokio::select! {
                 biased;
-                outcome = &mut told => return outcome.unwrap_or(Err(OpError::Cancelled)),
+                outcome = &mut reply_receiver => return outcome.unwrap_or(Err(OpError::Cancelled)),
                 () = sleep_until(deadline) => if leaves() { return Err(OpError::Busy) },
                 () = cancel.cancelled() => if leaves() { return Err(OpError::Cancelled) },
             }
-            told.await.unwrap_or(Err(OpError::Cancelled))
+            reply_receiver.await.unwrap_or(Err(OpError::Cancelled))
         })
     }
 
@@ -250,11 +250,11 @@ impl Machines {
         vm: VmId,
         what: (MachineOp, OpHooks),
         deadline: Instant,
-        tell: oneshot::Sender<Result<(), OpError>>,
+        reply_sender: oneshot::Sender<Result<(), OpError>>,
     ) -> (Arc<Machine>, u64) {
         let mut all = self.lock();
         let machine = all.entry(vm).or_insert_with(|| Arc::new(Machine::new(vm)));
-        let number = machine.queue().push(what, deadline, tell);
+        let number = machine.queue().push(what, deadline, reply_sender);
         self.employ(machine);
         (Arc::clone(machine), number)
     }

@@ -54,8 +54,8 @@ pub(super) async fn run_op_loop(machines: Arc<Machines>, machine: Arc<Machine>) 
 
 /// Sends the answer. The caller may have gone.
 fn answer(owed: Option<(ReplySender, Outcome)>) {
-    if let Some((told, outcome)) = owed {
-        let _ = told.send(outcome);
+    if let Some((reply_sender, outcome)) = owed {
+        let _ = reply_sender.send(outcome);
     }
 }
 
@@ -65,22 +65,22 @@ async fn run_queued_op(
     machine: &Arc<Machine>,
     queued_op: QueuedOp,
 ) -> Option<(ReplySender, Outcome)> {
-    let QueuedOp { op, op_hooks, deadline, told, .. } = queued_op;
+    let QueuedOp { op, op_hooks, deadline, reply_sender, .. } = queued_op;
     let outcome = match may_begin(&op_hooks, deadline) {
         Ok(()) => {
             (op_hooks.noted)().await;
             execute_op(machines, machine, &op, (&op_hooks.progress, &op_hooks.cancel)).await
         }
         Err(error) => {
-            answer(Some((told, Err(error))));
+            answer(Some((reply_sender, Err(error))));
             return None;
         }
     };
     if let Err(OpError::Cancelled | OpError::Failed { .. }) = outcome {
         machine.queue().request_reconcile();
-        return Some((told, outcome));
+        return Some((reply_sender, outcome));
     }
-    answer(Some((told, outcome)));
+    answer(Some((reply_sender, outcome)));
     None
 }
 

@@ -29,7 +29,7 @@ pub(super) struct QueuedOp {
     pub(super) op: MachineOp,
     pub(super) op_hooks: OpHooks,
     pub(super) deadline: Instant,
-    pub(super) told: oneshot::Sender<Result<(), OpError>>,
+    pub(super) reply_sender: oneshot::Sender<Result<(), OpError>>,
 }
 
 /// Next action of the operation loop.
@@ -46,7 +46,7 @@ impl OpQueue {
         &mut self,
         (op, op_hooks): (MachineOp, OpHooks),
         deadline: Instant,
-        told: oneshot::Sender<Result<(), OpError>>,
+        reply_sender: oneshot::Sender<Result<(), OpError>>,
     ) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -60,7 +60,7 @@ impl OpQueue {
                 cancel.preempt();
             }
         }
-        self.turns.insert(at, QueuedOp { number, op, op_hooks, deadline, told });
+        self.turns.insert(at, QueuedOp { number, op, op_hooks, deadline, reply_sender });
         number
     }
 

@@ -112,8 +112,8 @@ pub(super) async fn ip(program: &Path, words: &[&str]) -> Result<(), NetError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(NetError::Refused { what: what(), why: said.trim().to_owned() })
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(NetError::Refused { what: what(), why: stderr.trim().to_owned() })
 }
 
 #[cfg(test)]

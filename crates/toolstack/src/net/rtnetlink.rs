@@ -15,12 +15,12 @@ const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
 /// Returns a receiver of changes from now on. It closes at once if the socket cannot be created.
 pub(super) fn subscribe() -> watch::Receiver<()> {
-    let (tell, told) = watch::channel(());
+    let (sender, receiver) = watch::channel(());
     match socket() {
-        Ok(socket) => drop(tokio::spawn(pass_on(socket, tell))),
+        Ok(socket) => drop(tokio::spawn(pass_on(socket, sender))),
         Err(error) => tracing::warn!(%error, "cannot watch network devices"),
     }
-    told
+    receiver
 }
 
 fn socket() -> io::Result<AsyncFd<OwnedFd>> {
@@ -37,19 +37,19 @@ fn socket() -> io::Result<AsyncFd<OwnedFd>> {
 
 /// Notifies the receivers until all are gone. The content of a message does not matter: receivers
 /// query the state.
-async fn pass_on(socket: AsyncFd<OwnedFd>, tell: watch::Sender<()>) {
+async fn pass_on(socket: AsyncFd<OwnedFd>, sender: watch::Sender<()>) {
     loop {
         let mut ready = tokio::select! {
             ready = socket.readable() => match ready {
                 Ok(ready) => ready,
                 Err(error) => return tracing::warn!(%error, "stopped watching network devices"),
             },
-            () = tell.closed() => return,
+            () = sender.closed() => return,
         };
         match recv(socket.get_ref(), &mut [0; 4096][..], RecvFlags::empty()) {
             Err(Errno::AGAIN) => ready.clear_ready(),
             // `NOBUFS`: the socket buffer overflowed.
-            Ok(_) | Err(Errno::NOBUFS) => _ = tell.send(()),
+            Ok(_) | Err(Errno::NOBUFS) => _ = sender.send(()),
             Err(error) => return tracing::warn!(%error, "stopped watching network devices"),
         }
     }

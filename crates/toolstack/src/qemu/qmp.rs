@@ -260,7 +260,7 @@ fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>)
     if let Some(name) = message.get("event").and_then(Value::as_str) {
         let data = message.get("data").cloned().unwrap_or(Value::Null);
         // An event without receivers is dropped.
-        let _unheard = events.send(Event { name: name.into(), data });
+        let _no_receiver = events.send(Event { name: name.into(), data });
         return;
     }
     let waiting =

@@ -66,11 +66,11 @@ impl IoProcess {
     /// [`DatapathError::NotThere`].
     pub async fn ready(&mut self) -> Result<RpcConnection, DatapathError> {
         if let Some(mut ready) = self.ready.take() {
-            let told = async {
+            let readiness = async {
                 // The pipe closed without a byte: the process is exiting.
                 if ready.read_u8().await.is_err() { Err(self.died().await) } else { Ok(()) }
             };
-            tokio::time::timeout(READY_DEADLINE, told).await.map_err(|_| {
+            tokio::time::timeout(READY_DEADLINE, readiness).await.map_err(|_| {
                 DatapathError::Late { what: "that it is ready".into(), deadline: READY_DEADLINE }
             })??;
         }

@@ -131,7 +131,7 @@ mod tests {
     use crate::sim::{Sim, drivers};
 
     /// Returns stats with a NIC whose network has this uplink.
-    async fn told(uplink: Option<Option<&str>>) -> Stats {
+    async fn stats_with_uplink(uplink: Option<Option<&str>>) -> Stats {
         let Drivers { net, switch, .. } = drivers(&Sim::new());
         net.create_bridge("lan", 1500).await.unwrap();
         net.create_tap("rwu0", "lan", 1500).await.unwrap();
@@ -149,9 +149,9 @@ mod tests {
     #[tokio::test]
     async fn a_nic_is_served_when_the_host_is_in_its_network() {
         let served = |stats| SwitchNic::served(&stats).into_iter().collect::<Vec<_>>();
-        assert_eq!(served(told(Some(None)).await), ["a"]);
+        assert_eq!(served(stats_with_uplink(Some(None)).await), ["a"]);
         for without in [None, Some(Some("the device is gone"))] {
-            assert_eq!(served(told(without).await), Vec::<String>::new());
+            assert_eq!(served(stats_with_uplink(without).await), Vec::<String>::new());
         }
     }
 }

@@ -70,9 +70,9 @@ impl SimPath {
         let mut state = self.sim.state();
         let found = state.disks.get_mut(id).filter(|disk| disk.sr == self.sr).map(ask);
         match found {
-            Some(told) => {
+            Some(answer) => {
                 state.keep_disk(id);
-                Ok(told)
+                Ok(answer)
             }
             None => Err(refused(CallKind::Stats, format!("there is no disk {id}"))),
         }

@@ -74,7 +74,7 @@ impl<T: ServedDevice> SpecStore<T> {
 
     /// Stores the specification of a device.
     pub(super) fn put(&mut self, spec: T) {
-        self.told(write(&self.file(spec.id()), &spec));
+        self.log_failure(write(&self.file(spec.id()), &spec));
         self.by_id.insert(spec.id().to_owned(), spec);
     }
 
@@ -91,7 +91,7 @@ impl<T: ServedDevice> SpecStore<T> {
     /// Removes the specification of a device.
     pub(super) fn remove(&mut self, id: &str) {
         if self.by_id.remove(id).is_some() {
-            self.told(std::fs::remove_file(self.file(id)));
+            self.log_failure(std::fs::remove_file(self.file(id)));
         }
     }
 
@@ -101,7 +101,7 @@ impl<T: ServedDevice> SpecStore<T> {
 
     /// Logs a failed write. The device is not affected: the failure matters only if keeper and
     /// worker die.
-    fn told(&self, kept: io::Result<()>) {
+    fn log_failure(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
             tracing::warn!("cannot store the served devices in {}: {error}", self.folder.display());
         }

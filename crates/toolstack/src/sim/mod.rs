@@ -65,9 +65,9 @@ pub struct Sim {
 /// Sender of events, and the receiver until the first caller takes it.
 type EventChannel<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
 
-fn told<T>() -> Mutex<EventChannel<T>> {
-    let (tell, told) = mpsc::channel(EVENTS);
-    Mutex::new((tell, Some(told)))
+fn event_channel<T>() -> Mutex<EventChannel<T>> {
+    let (sender, receiver) = mpsc::channel(EVENTS);
+    Mutex::new((sender, Some(receiver)))
 }
 
 /// Creates the drivers of a simulated host. Its SR types are `dir` and `sim`. An SR of type `sim`
@@ -104,8 +104,8 @@ impl Default for Sim {
             changed: watch::Sender::new(0),
             counts: Mutex::default(),
             monitors: Mutex::default(),
-            events: told(),
-            claims: told(),
+            events: event_channel(),
+            claims: event_channel(),
         }
     }
 }
@@ -184,7 +184,7 @@ impl Sim {
             domain.nics.retain(|vif, _| !nics.contains(vif));
             None
         });
-        self.tell(DomainEvent::Unplugged { vm });
+        self.publish(DomainEvent::Unplugged { vm });
     }
 
     /// Claims an address for a guest's interface. Does nothing if the interface is not watched.
@@ -198,8 +198,8 @@ impl Sim {
     }
 
     /// Gives a machine's guest an agent with this information.
-    pub fn agent(&self, vm: VmId, tells: GuestInfo) {
-        self.state().agents.insert(vm, tells);
+    pub fn agent(&self, vm: VmId, guest_info: GuestInfo) {
+        self.state().agents.insert(vm, guest_info);
     }
 
     /// Returns the misuse that would have harmed a real host.
@@ -227,8 +227,8 @@ impl Sim {
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if events.0.is_closed() {
-            let (tell, told) = mpsc::channel(EVENTS);
-            *events = (tell, Some(told));
+            let (sender, receiver) = mpsc::channel(EVENTS);
+            *events = (sender, Some(receiver));
         }
         events.1.take()
     }
@@ -265,10 +265,10 @@ impl Sim {
     fn domain_ended(&self, vm: VmId, domid: Option<Domid>, exit: DomainExit) {
         let Some(domid) = domid else { return };
         self.has_changed();
-        self.tell(DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() });
+        self.publish(DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() });
     }
 
-    fn tell(&self, event: DomainEvent) {
+    fn publish(&self, event: DomainEvent) {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = events.0.try_send(event);
     }

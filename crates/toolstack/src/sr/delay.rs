@@ -224,10 +224,11 @@ mod tests {
         let sr = SrId(Uuid::from_random([1; 16]));
         for (key, value) in [(DELAY_MS, "x"), (SLOW_MS, "-1"), (SLOW_EVERY, "3600001")] {
             let config = [(key.to_owned(), value.to_owned())].into();
-            let Err(SrError::Config { key: said, .. }) = driver.attach(sr, &config).await else {
+            let Err(SrError::Config { key: reported, .. }) = driver.attach(sr, &config).await
+            else {
                 panic!("{key}={value} is taken");
             };
-            assert_eq!(said, key);
+            assert_eq!(reported, key);
         }
     }
 }

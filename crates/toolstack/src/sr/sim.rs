@@ -48,7 +48,7 @@ fn space(state: &State, sr: SrId) -> Space {
     Space { total: SR_BYTES, used: used.fold(0, u64::saturating_add) }
 }
 
-fn told(vdi: VdiId, volume: &sim::Volume) -> Volume {
+fn to_volume(vdi: VdiId, volume: &sim::Volume) -> Volume {
     let bytes = volume.bytes;
     Volume { vdi, virtual_bytes: bytes, physical_bytes: bytes, read_only: false }
 }
@@ -101,7 +101,7 @@ impl SrDriver for SimSr {
     fn scan(&self, sr: SrId) -> BoxFuture<'_, Result<(Space, Vec<Volume>), SrError>> {
         Box::pin(self.call((CallKind::Scan, sr, None), move |state| {
             let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
-            let volumes = volumes.map(|((_, vdi), volume)| told(*vdi, volume)).collect();
+            let volumes = volumes.map(|((_, vdi), volume)| to_volume(*vdi, volume)).collect();
             Ok((space(state, sr), volumes))
         }))
     }
@@ -119,7 +119,7 @@ impl SrDriver for SimSr {
             }
             let volume = volume(state, sr, vdi);
             volume.bytes = bytes;
-            Ok(told(vdi, volume))
+            Ok(to_volume(vdi, volume))
         }))
     }
 
@@ -141,7 +141,7 @@ impl SrDriver for SimSr {
         Box::pin(self.call((CallKind::ResizeVolume, sr, Some(vdi)), move |state| {
             let volume = volume(state, sr, vdi);
             volume.bytes = volume.bytes.max(bytes);
-            Ok(told(vdi, volume))
+            Ok(to_volume(vdi, volume))
         }))
     }
 

@@ -38,14 +38,16 @@ async fn start(world: &mut World, (port, value): (u16, u16)) {
     world.hv.run(machine()).await.unwrap();
 }
 
-pub(super) async fn told_apart() {
+pub(super) async fn distinguished() {
     for (code, exit) in ENDS {
         let mut world = World::new();
         let mut events = world.hv.events().unwrap();
         start(&mut world, code).await;
         let event = next(&mut events).await;
-        let DomainEvent::Ended { vm, domid, exit: told, .. } = event else { panic!("{event:?}") };
-        assert_eq!((vm, domid, told), (machine(), DOMID, exit));
+        let DomainEvent::Ended { vm, domid, exit: reported, .. } = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!((vm, domid, reported), (machine(), DOMID, exit));
         assert_eq!(world.hv.wait_exit(machine()).await.unwrap(), exit);
         let ended = Some(RunState::Ended(exit));
         assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, ended);
@@ -68,7 +70,7 @@ pub(super) async fn kept() {
         may_have_lost_devices(&mut events).await;
         let event = next(&mut events).await;
         assert!(
-            matches!(event, DomainEvent::Ended { exit: told, .. } if told == exit),
+            matches!(event, DomainEvent::Ended { exit: reported, .. } if reported == exit),
             "{event:?}"
         );
         world.clear().await;

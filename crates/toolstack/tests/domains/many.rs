@@ -36,11 +36,11 @@ pub(super) async fn seen() {
     world.hv.run(machine()).await.unwrap();
     shell.wait_for("ringway-guest: ready").await;
     shell.say("dmesg -n 1; for d in /sys/block/vd*; do echo \"<$(cat $d/serial)>\"; done; echo all''told").await;
-    let told = shell.wait_for("alltold").await;
-    let mut told: Vec<_> = told.lines().filter(|line| line.starts_with('<')).collect();
-    told.sort_unstable();
+    let output = shell.wait_for("alltold").await;
+    let mut serials: Vec<_> = output.lines().filter(|line| line.starts_with('<')).collect();
+    serials.sort_unstable();
     let given: Vec<_> = (0..count).map(|number| format!("<vbd{number:03}-test>")).collect();
-    assert_eq!(told, given);
+    assert_eq!(serials, given);
     assert_eq!(
         world.hv.find(machine()).await.unwrap().unwrap().disks,
         (0..count).map(vbd).collect()

@@ -16,7 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     ("disks_and_media_come_before_the_first_instruction", |rt| rt.block_on(paused::devices())),
     ("what_cannot_start_says_why", |rt| rt.block_on(paused::start_failures())),
     ("an_emulator_that_does_not_answer_is_ended", |rt| rt.block_on(paused::silent())),
-    ("ends_are_told_apart", |rt| rt.block_on(ends::told_apart())),
+    ("ends_are_told_apart", |rt| rt.block_on(ends::distinguished())),
     ("an_end_is_told_to_a_daemon_that_was_away", |rt| rt.block_on(ends::kept())),
     ("a_guest_sees_what_is_in_its_drive", |rt| rt.block_on(cds::seen())),
     ("a_kernel_that_panics_is_told", |rt| rt.block_on(guest::panics())),

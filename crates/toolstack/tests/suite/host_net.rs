@@ -123,13 +123,13 @@ fn claims(name: &str, address: &str, other: &str) {
 }
 
 /// Waits until the reported IPv4 addresses of an interface are these.
-async fn until(net: &HostNet, told: &mut Receiver<VifId>, vif: VifId, expected: &[&str]) {
+async fn until(net: &HostNet, receiver: &mut Receiver<VifId>, vif: VifId, expected: &[&str]) {
     let v4 = || {
         let all = net.addresses(vif).into_iter().filter(IpAddr::is_ipv4);
         all.map(|one| one.to_string()).collect::<Vec<_>>()
     };
     while v4() != expected {
-        let who = timeout(LONG, told.recv()).await;
+        let who = timeout(LONG, receiver.recv()).await;
         assert_eq!(who, Ok(Some(vif)), "{:?}", v4());
     }
 }
@@ -146,7 +146,7 @@ fn addresses_are_seen_as_guests_claim_them() {
 
 async fn seen() {
     let (net, vif) = (net("a"), VifId(Uuid::from_random([1; 16])));
-    let mut told = net.claims().unwrap();
+    let mut receiver = net.claims().unwrap();
     assert!(net.claims().is_none(), "there is one who is told");
     net.watch(vif, BRIDGE, MAC, None).await.unwrap_err();
     net.create_bridge(BRIDGE, 1500).await.unwrap();
@@ -157,11 +157,11 @@ async fn seen() {
     // This interface is not watched.
     claims("rwg1", "10.9.7.8", "10.9.7.1");
     claims("rwg0", "10.9.8.7", "10.9.8.1");
-    until(&net, &mut told, vif, &["10.9.8.7"]).await;
+    until(&net, &mut receiver, vif, &["10.9.8.7"]).await;
     if Path::new("/proc/net/if_inet6").exists() {
         let is_local = |one: &IpAddr| matches!(one, IpAddr::V6(one) if one.is_unicast_link_local());
         while !net.addresses(vif).iter().any(is_local) {
-            assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
+            assert_eq!(timeout(LONG, receiver.recv()).await, Ok(Some(vif)));
         }
     }
     // More addresses than the table stores, in at least two reads.
@@ -170,7 +170,7 @@ async fn seen() {
         claims("rwg0", address, &format!("10.9.{}.1", 20 + n));
     }
     let latest: Vec<&str> = all.iter().rev().take(16).map(String::as_str).collect();
-    until(&net, &mut told, vif, &latest).await;
+    until(&net, &mut receiver, vif, &latest).await;
 
     // The interface is watched again, on a recreated bridge.
     ip(&format!("link del {BRIDGE}"));
@@ -179,7 +179,7 @@ async fn seen() {
     net.watch(vif, BRIDGE, MAC, None).await.unwrap();
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
     claims("rwg0", "10.9.50.7", "10.9.50.1");
-    until(&net, &mut told, vif, &["10.9.50.7"]).await;
+    until(&net, &mut receiver, vif, &["10.9.50.7"]).await;
     net.unwatch(vif);
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
 }
@@ -209,7 +209,7 @@ fn what_a_guest_takes_by_dhcp_is_its_address() {
 
 async fn leased() {
     let (net, vif) = (net("a"), VifId(Uuid::from_random([1; 16])));
-    let mut told = net.claims().unwrap();
+    let mut receiver = net.claims().unwrap();
     net.create_bridge(BRIDGE, 1500).await.unwrap();
     net.watch(vif, BRIDGE, MAC, None).await.unwrap();
     // Turn IPv6 off, because its claims would be reported too.
@@ -223,21 +223,21 @@ async fn leased() {
     socket2::SockRef::from(&client).bind_device(Some(b"rwg0")).unwrap();
     says(&client, None);
     says(&client, Some([10, 9, 8, 7]));
-    until(&net, &mut told, vif, &["10.9.8.7"]).await;
+    until(&net, &mut receiver, vif, &["10.9.8.7"]).await;
     // The server has refused the address.
     says(&client, None);
-    until(&net, &mut told, vif, &[]).await;
+    until(&net, &mut receiver, vif, &[]).await;
     for _ in 0..2 {
         says(&client, Some([10, 9, 8, 6]));
         // The guest's agent may know the address only now.
-        assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
-        until(&net, &mut told, vif, &["10.9.8.6"]).await;
+        assert_eq!(timeout(LONG, receiver.recv()).await, Ok(Some(vif)));
+        until(&net, &mut receiver, vif, &["10.9.8.6"]).await;
     }
     claims("rwg0", "10.9.8.6", "10.9.8.1");
-    assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)), "it uses it");
+    assert_eq!(timeout(LONG, receiver.recv()).await, Ok(Some(vif)), "it uses it");
     says(&client, None);
     says(&client, Some([10, 9, 8, 5]));
-    until(&net, &mut told, vif, &["10.9.8.5", "10.9.8.6"]).await;
+    until(&net, &mut receiver, vif, &["10.9.8.5", "10.9.8.6"]).await;
 }
 
 #[test]

@@ -147,8 +147,9 @@ async fn garbage_is_told_and_never_taken_for_an_answer() {
     for (name, answer) in cases {
         let fake = Fake::start(answer);
         let error = fake.client().await.stats().await.unwrap_err();
-        let told = matches!(error, DatapathError::Broken { .. } | DatapathError::Nonsense { .. });
-        assert!(told, "{name}: {error}");
+        let reported =
+            matches!(error, DatapathError::Broken { .. } | DatapathError::Nonsense { .. });
+        assert!(reported, "{name}: {error}");
     }
 }
 

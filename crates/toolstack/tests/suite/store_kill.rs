@@ -36,13 +36,13 @@ fn batch(number: u64) -> Batch {
 fn batches_are_stored_in_turn() {
     let dir = tempfile::tempdir().unwrap();
     let given = std::env::var_os(STATE);
-    let (told, many) = if given.is_some() { (true, u64::MAX) } else { (false, 3) };
+    let (is_child, many) = if given.is_some() { (true, u64::MAX) } else { (false, 3) };
     let path = given.map_or_else(|| dir.path().join("state.redb"), Into::into);
     let mut store = RedbStore::open(&path).unwrap();
     let there = store.load().unwrap().generation;
     for number in (there + 1..).take(usize::try_from(many).unwrap()) {
         store.commit(&batch(number)).unwrap();
-        if told {
+        if is_child {
             // The test harness does not capture this, unlike `eprintln`.
             writeln!(std::io::stderr(), "{number}").unwrap();
         }
@@ -71,18 +71,18 @@ impl Random {
 /// Runs one life. Returns the last batch that the child acknowledged.
 fn life(state: &Path, random: &mut Random) -> u64 {
     let mut child = child(state);
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut output = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut last = 0;
     // Some children die before their first batch, while they open the file.
     for _ in 0..random.below(BATCHES_MAX) {
-        let line = said.next().unwrap().unwrap();
+        let line = output.next().unwrap().unwrap();
         last = line.parse().unwrap_or_else(|_| panic!("{line}"));
     }
     std::thread::sleep(std::time::Duration::from_micros(random.below(DELAY_US_MAX)));
     child.kill().unwrap();
     child.wait().unwrap();
     // Lines printed before the kill count, incomplete ones do not.
-    let rest: Vec<_> = said.map_while(Result::ok).collect();
+    let rest: Vec<_> = output.map_while(Result::ok).collect();
     let numbers = rest.iter().filter_map(|line| line.parse().ok()).filter(|number| *number > last);
     numbers.max().unwrap_or(last)
 }
@@ -92,15 +92,18 @@ fn every_batch_that_was_acknowledged_is_there_and_none_is_torn() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state.redb");
     let (mut random, mut expected) = (Random(41), MemoryStore::default());
-    let (mut applied, mut unsaid) = (0, 0);
+    let (mut applied, mut unacked) = (0, 0);
     for round in 0..testkit::rounds(20, 500) {
-        let told = life(&state, &mut random);
+        let acked = life(&state, &mut random);
         let there = RedbStore::open(&state).unwrap().load().unwrap();
         let Contents { generation, .. } = there;
-        assert!(generation >= told.max(applied), "round {round}: {told} was told, {generation} is");
+        assert!(
+            generation >= acked.max(applied),
+            "round {round}: {acked} was told, {generation} is"
+        );
         // One batch may be stored but not acknowledged yet.
-        assert!(generation <= told.max(applied) + 1, "round {round}: {told}, {generation}");
-        unsaid += u32::from(generation > told.max(applied));
+        assert!(generation <= acked.max(applied) + 1, "round {round}: {acked}, {generation}");
+        unacked += u32::from(generation > acked.max(applied));
         for number in applied + 1..=generation {
             expected.commit(&batch(number)).unwrap();
         }
@@ -108,7 +111,7 @@ fn every_batch_that_was_acknowledged_is_there_and_none_is_torn() {
         assert!(there == expected.load().unwrap(), "round {round}: batch {generation} is torn");
     }
     println!(
-        "{applied} batches; {unsaid} children died with a batch on disk and before they said so"
+        "{applied} batches; {unacked} children died with a batch on disk and before they said so"
     );
     assert!(applied > 0);
 }
@@ -118,15 +121,15 @@ fn a_store_that_another_process_has_open_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state.redb");
     let mut child = child(&state);
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "1");
+    let mut output = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(output.next().unwrap().unwrap(), "1");
     let error = RedbStore::open(&state).unwrap_err();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(matches!(error, StoreError::Taken { .. }), "{error:?}");
-    let said = error.to_string();
-    assert!(said.contains(&format!("process {}", child.id())), "{said}");
-    assert!(said.contains(state.to_str().unwrap()), "{said}");
+    let message = error.to_string();
+    assert!(message.contains(&format!("process {}", child.id())), "{message}");
+    assert!(message.contains(state.to_str().unwrap()), "{message}");
     // The lock is released with the child.
     assert!(RedbStore::open(&state).unwrap().load().unwrap().generation > 0);
 }

@@ -131,7 +131,7 @@ fn serve(
     arms: impl Fn(u16) -> bool,
     suppresses: impl Fn(u16),
 ) -> Option<(u16, usize)> {
-    let mut heard = 0;
+    let mut received = 0;
     let mut next = FIRST;
     let end = FIRST.wrapping_add(count);
     suppresses(next);
@@ -144,10 +144,10 @@ fn serve(
             continue;
         }
         let rung = signals.load(Ordering::Acquire);
-        if rung == heard {
-            return Some((next, heard));
+        if rung == received {
+            return Some((next, received));
         }
-        heard = rung;
+        received = rung;
         suppresses(next);
     }
     None
@@ -181,8 +181,8 @@ fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
             }
         }
         // The device sleeps with work in the ring, and no signal will come.
-        if let Some((_, heard)) = device.join().expect("the device")
-            && kicks.load(Ordering::Acquire) == heard
+        if let Some((_, received)) = device.join().expect("the device")
+            && kicks.load(Ordering::Acquire) == received
         {
             found.store(true, Ordering::Relaxed);
         }
@@ -209,8 +209,8 @@ fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
                 calls.fetch_add(1, Ordering::AcqRel);
             }
         }
-        if let Some((_, heard)) = driver.join().expect("the driver")
-            && calls.load(Ordering::Acquire) == heard
+        if let Some((_, received)) = driver.join().expect("the driver")
+            && calls.load(Ordering::Acquire) == received
         {
             found.store(true, Ordering::Relaxed);
         }
@@ -243,23 +243,23 @@ fn without_its_fence_either_is_lost() {
 /// A signal on which a sleeping side waits.
 struct Bell {
     rung: Mutex<bool>,
-    heard: Condvar,
+    condvar: Condvar,
 }
 
 impl Bell {
     fn new() -> Self {
-        Self { rung: Mutex::new(false), heard: Condvar::new() }
+        Self { rung: Mutex::new(false), condvar: Condvar::new() }
     }
 
     fn ring(&self) {
         *self.rung.lock().expect("rings") = true;
-        self.heard.notify_one();
+        self.condvar.notify_one();
     }
 
     fn sleep(&self) {
         let mut rung = self.rung.lock().expect("sleeps");
         while !*rung {
-            rung = self.heard.wait(rung).expect("sleeps");
+            rung = self.condvar.wait(rung).expect("sleeps");
         }
         *rung = false;
     }

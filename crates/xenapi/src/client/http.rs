@@ -237,8 +237,8 @@ fn read_body(from: &mut impl BufRead, length: Length, most: usize) -> Result<Vec
 }
 
 fn append(from: &mut impl BufRead, bytes: usize, to: &mut Vec<u8>) -> Result<(), HttpError> {
-    let came = from.take(bytes as u64).read_to_end(to)?;
-    if came < bytes { Err(HttpError::Io(ended())) } else { Ok(()) }
+    let received = from.take(bytes as u64).read_to_end(to)?;
+    if received < bytes { Err(HttpError::Io(ended())) } else { Ok(()) }
 }
 
 fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, HttpError> {

@@ -214,7 +214,7 @@ impl Client {
                 self.login_as_root()?;
                 self.call_once(method, params, within)
             }
-            told => told,
+            result => result,
         }
     }
 
@@ -263,8 +263,8 @@ impl Client {
             None => Link::open(&self.address, Instant::now() + CONNECT_DEADLINE)?,
         };
         link.set_deadline(Some(Instant::now() + within));
-        let told = http::exchange(&mut link, &self.address, call);
-        let answer = told.map_err(|http_error| self.failed(&call.method, http_error, within))?;
+        let result = http::exchange(&mut link, &self.address, call);
+        let answer = result.map_err(|http_error| self.failed(&call.method, http_error, within))?;
         if answer.keep {
             self.link = Some(link);
         }

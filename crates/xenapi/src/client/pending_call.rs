@@ -88,9 +88,9 @@ impl Client {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let batch = self.events(&[&subscription], &token, left.min(WAIT))?;
-            let mut told = false;
+            let mut reported = false;
             for event in batch.events.into_iter().filter(|event| event.reference == task) {
-                told = true;
+                reported = true;
                 match event.snapshot {
                     Some(record) if has_ended(&record) => return Ok(Some(record)),
                     Some(_) => {}
@@ -101,7 +101,7 @@ impl Client {
                 return Ok(None);
             }
             // The first response contains every existing task of the subscription.
-            if token.is_empty() && !told {
+            if token.is_empty() && !reported {
                 return Err(codes::handle_invalid("task", task).into());
             }
             token = batch.token;

@@ -75,7 +75,7 @@ impl DeadlineStream {
 
     /// Converts the error of a socket. With a timeout set, `WouldBlock` means that the timeout has
     /// passed.
-    fn told(&self, error: io::Error) -> io::Error {
+    fn convert_error(&self, error: io::Error) -> io::Error {
         let waited = self.until.is_some() && error.kind() == io::ErrorKind::WouldBlock;
         if waited { io::ErrorKind::TimedOut.into() } else { error }
     }
@@ -89,7 +89,7 @@ impl Read for DeadlineStream {
             Stream::Plain(stream) => stream.read(buffer),
             Stream::Tls(stream) => stream.read(buffer),
         };
-        read.map_err(|error| self.told(error))
+        read.map_err(|error| self.convert_error(error))
     }
 }
 
@@ -101,7 +101,7 @@ impl Write for DeadlineStream {
             Stream::Plain(stream) => stream.write(bytes),
             Stream::Tls(stream) => stream.write(bytes),
         };
-        written.map_err(|error| self.told(error))
+        written.map_err(|error| self.convert_error(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -111,7 +111,7 @@ impl Write for DeadlineStream {
             Stream::Plain(stream) => stream.flush(),
             Stream::Tls(stream) => stream.flush(),
         };
-        flushed.map_err(|error| self.told(error))
+        flushed.map_err(|error| self.convert_error(error))
     }
 }
 
@@ -145,8 +145,8 @@ impl Link {
     pub(super) fn is_open(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut one = [0];
-        let came = net::recv(&self.reader.get_ref().stream, &mut one, flags);
-        self.reader.buffer().is_empty() && matches!(came, Err(Errno::WOULDBLOCK))
+        let received = net::recv(&self.reader.get_ref().stream, &mut one, flags);
+        self.reader.buffer().is_empty() && matches!(received, Err(Errno::WOULDBLOCK))
     }
 
     /// Sets the deadline of reads and writes. `None` means no deadline.

@@ -152,11 +152,11 @@ mod tests {
         // Another server whose name starts like the first one's.
         assert_eq!(known_servers.verify("a:4430", one(2)).unwrap(), Some(one(2)));
         let changed = known_servers.verify("a:443", one(3)).unwrap_err();
-        let told = changed.to_string();
+        let message = changed.to_string();
         assert!(matches!(changed, ClientError::Changed { known, found, .. }
             if known == one(1) && found == one(3)));
         let remedy = format!("sed -i '\\|^a:443 |d' {}", file.display());
-        assert!(told.ends_with(&remedy), "{told}");
+        assert!(message.ends_with(&remedy), "{message}");
         // The remedy in the error message works.
         let status = std::process::Command::new("sh").args(["-c", &remedy]).status().unwrap();
         assert!(status.success());

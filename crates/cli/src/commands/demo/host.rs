@@ -30,7 +30,7 @@ const END_DEADLINE: Duration = Duration::from_secs(20);
 /// Longest line that reports readiness, in bytes.
 const READY_BYTES: usize = 4096;
 /// Maximum part of the log in an error, in bytes.
-const TOLD_BYTES: usize = 2048;
+const LOG_TAIL_BYTES: usize = 2048;
 
 /// Subdirectory for the daemon's persistent state, including images.
 const STATE: &str = "state";
@@ -181,6 +181,6 @@ async fn ended(process: OwnedFd) -> anyhow::Result<()> {
 /// Returns the end of a log on one line.
 fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
-    let text = text.get(text.len().saturating_sub(TOLD_BYTES)..).unwrap_or_default();
+    let text = text.get(text.len().saturating_sub(LOG_TAIL_BYTES)..).unwrap_or_default();
     String::from_utf8_lossy(text).trim().replace('\n', "; ")
 }

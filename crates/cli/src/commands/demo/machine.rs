@@ -69,8 +69,8 @@ impl Api {
     }
 
     fn run(&mut self, method: &str, params: &[Value]) -> anyhow::Result<String> {
-        let told = self.0.run(method, params, CALL_DEADLINE);
-        match told.with_context(|| method.to_owned())? {
+        let result = self.0.run(method, params, CALL_DEADLINE);
+        match result.with_context(|| method.to_owned())? {
             Value::Str(text) => Ok(text),
             _ => Ok(String::new()),
         }

@@ -40,7 +40,7 @@ use disks::Disk;
 use display::Display;
 use host::Host;
 use machine::Api;
-use report::{remains, tell};
+use report::{print_result, remains};
 use run::play;
 use sampler::DatapathSampler;
 use verify::Check;
@@ -141,7 +141,7 @@ impl Demo {
         let code = match result {
             Err(interrupt) => Ok(stopped(interrupt)),
             Ok(Err(error)) => Err(error),
-            Ok(Ok(report)) => tell(&report, took).map(|good| match good {
+            Ok(Ok(report)) => print_result(&report, took).map(|good| match good {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::FAILURE,
             }),
@@ -181,7 +181,7 @@ async fn run(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            told = news.recv() => match told {
+            message = news.recv() => match message {
                 Some(progress) => heed(&progress, &mut watch, host, display).await?,
                 None => break,
             },

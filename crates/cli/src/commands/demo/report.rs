@@ -11,7 +11,7 @@ use super::{Report, sampler};
 use crate::table;
 
 /// Prints the result. Returns whether all checks passed.
-pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
+pub(super) fn print_result(report: &Report, took: f64) -> anyhow::Result<bool> {
     let mut output = std::io::stdout().lock();
     if let Some(mut stats) = report.stats.clone() {
         stats.disks.sort_by_key(|disk| report.ids.get(&disk.id).copied());

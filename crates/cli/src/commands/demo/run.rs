@@ -33,22 +33,22 @@ pub(super) struct DemoResult {
 /// # Errors
 /// A call fails, the guest reports an error, or the receiver of `news` is gone.
 pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<DemoResult> {
-    let tell = |progress| {
+    let notify = |progress| {
         news.blocking_send(progress).map_err(|_| anyhow!("the demo was ended by its caller"))
     };
-    let step = |text: &str| tell(Progress::Step(text.into()));
+    let step = |text: &str| notify(Progress::Step(text.into()));
     let mut api = Api::open(socket)?;
     step("make the disks and the machine")?;
     let machine = api.make()?;
     let began = Instant::now();
     let console = api.start(&machine)?;
-    tell(Progress::Serving)?;
+    notify(Progress::Serving)?;
     api.unpause(&machine)?;
     let took = began.elapsed().as_secs_f64();
     step(&format!("the guest runs: its start took {took:.1} s with 4 disks"))?;
     let mut guest_transcript = GuestTranscript::default();
     let played = listen(console, &mut guest_transcript, |guest_event| match guest_event {
-        GuestEvent::News(progress) => tell(progress),
+        GuestEvent::News(progress) => notify(progress),
         GuestEvent::Plug => {
             let began = Instant::now();
             api.plug(&machine)?;

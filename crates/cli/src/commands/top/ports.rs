@@ -116,11 +116,11 @@ fn state(port: &PortStats) -> &'static str {
 
 /// Returns a short text on the port's polling while it sends nothing.
 fn polled(armed: bool, reason: PollReason) -> &'static str {
-    let looks = matches!(reason, PollReason::Pays | PollReason::Probing | PollReason::Always);
+    let polls = matches!(reason, PollReason::Pays | PollReason::Probing | PollReason::Always);
     match reason {
         PollReason::Never | PollReason::Unknown => "-",
         // Polling is permitted, but the port is not served.
-        _ if looks && !armed => "-",
+        _ if polls && !armed => "-",
         PollReason::TooLong => "too far apart",
         PollReason::NoFreeCpu => "no free cpu",
         PollReason::CpuWanted => "cpu wanted",

@@ -13,7 +13,7 @@ use super::{Format, Why, polled};
 use crate::table;
 
 /// Prints why a NIC is not served at all.
-pub(super) fn tell_refused(
+pub(super) fn print_refused(
     asked: &Why,
     nic: &NicStats,
     verdict: &NicVerdict,
@@ -24,13 +24,13 @@ pub(super) fn tell_refused(
             serde_json::to_writer(&mut output, &json!({ "verdict": verdict, "nic": nic }))?;
             writeln!(output)?;
         }
-        Format::Text => write!(output, "{}", said(verdict))?,
+        Format::Text => write!(output, "{}", verdict_text(verdict))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the verdict from two samples, and the statistics of the NIC.
-pub(super) fn tell(
+pub(super) fn print_report(
     asked: &Why,
     (earlier, now): (&Stats, &Stats),
     port: &PortStats,
@@ -41,18 +41,18 @@ pub(super) fn tell(
     let mut output = std::io::stdout().lock();
     match asked.format {
         Format::Json => {
-            let told = json!({ "verdict": verdict, "nic": port });
-            serde_json::to_writer(&mut output, &told)?;
+            let report = json!({ "verdict": verdict, "nic": port });
+            serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         }
-        Format::Text => write!(output, "{}", told(&verdict, port))?,
+        Format::Text => write!(output, "{}", report_text(&verdict, port))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the sentence, followed by the evidence.
-fn told(verdict: &NicVerdict, port: &PortStats) -> String {
-    let mut text = said(verdict);
+fn report_text(verdict: &NicVerdict, port: &PortStats) -> String {
+    let mut text = verdict_text(verdict);
     text += "\nSince it was plugged in:\n";
     text += &format!("{}\n", ways(port));
     let sizes = sizes(port);
@@ -73,7 +73,7 @@ fn told(verdict: &NicVerdict, port: &PortStats) -> String {
 }
 
 /// Returns the verdict's sentences.
-fn said(verdict: &NicVerdict) -> String {
+fn verdict_text(verdict: &NicVerdict) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
         text += &format!("Next: {step}\n");
@@ -192,7 +192,7 @@ mod tests {
         {
             assert!(words.iter().all(|word| row.contains(word)), "{row}");
         }
-        assert!(!told(&nothing(), &PortStats::default()).contains("frames of up to"));
+        assert!(!report_text(&nothing(), &PortStats::default()).contains("frames of up to"));
     }
 
     fn pair(sent: DirectionStats, got: DirectionStats) -> PairStats {
@@ -255,7 +255,7 @@ mod tests {
             next: Some("look at it".into()),
             polling: None,
         };
-        let text = told(&verdict, &port);
+        let text = report_text(&verdict, &port);
         assert!(text.starts_with("a waits for its guest.\nNext: look at it\n"), "{text}");
         assert!(text.contains("4 no-buffer"), "{text}");
     }

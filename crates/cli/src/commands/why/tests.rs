@@ -6,7 +6,7 @@ use model::spec::Backend;
 use super::*;
 
 /// Returns the output for a disk with this number of queues, of which the last one sleeps.
-fn told_of(queues: u16) -> String {
+fn report_text_of(queues: u16) -> String {
     let mut disk = DiskStats::new("d", Backend::Null(1 << 20), 1 << 20);
     let one = |index| {
         let (armed, reason) = match index + 1 < queues {
@@ -52,15 +52,15 @@ fn told_of(queues: u16) -> String {
         start: None,
     };
     let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
-    told(&verdict, &stats.disks[0], &stats)
+    report_text(&verdict, &stats.disks[0], &stats)
 }
 
 #[test]
 fn queues_have_a_line_each_where_there_are_several() {
     let lines = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
-    let one = told_of(1);
+    let one = report_text_of(1);
     assert_eq!((lines(&one, "too_long"), lines(&one, "queue ")), (0, 0), "{one}");
-    let all = told_of(16);
+    let all = report_text_of(16);
     assert_eq!((lines(&all, "pays"), lines(&all, "too_long")), (15, 1), "{all}");
     let widest = all.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80, "{all}");

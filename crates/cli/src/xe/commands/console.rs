@@ -105,11 +105,11 @@ fn wait(
         Err(Errno::INTR) => return Ok((false, false)),
         polled => polled?,
     };
-    let came = |at: usize, flags: PollFlags| {
+    let has_event = |at: usize, flags: PollFlags| {
         watched.get(at).is_some_and(|one| one.revents().intersects(flags))
     };
     let read = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
-    Ok((came(0, read), came(1, read)))
+    Ok((has_event(0, read), has_event(1, read)))
 }
 
 /// Writes received bytes to `output`. Returns false if the server has closed the connection.

@@ -265,8 +265,8 @@ fn own_disks(xe: &mut XeSession, vm: &Record) -> Result<Vec<(Value, String)>, Xe
         let Some(reference) = disk else { continue };
         let disk = xe.client().record("VDI", reference)?;
         if disk.texts("VBDs").len() == 1 {
-            let told = format!("VDI: {} ({})", disk.text("uuid"), disk.text("name_label"));
-            own.push((Value::text(reference), told));
+            let description = format!("VDI: {} ({})", disk.text("uuid"), disk.text("name_label"));
+            own.push((Value::text(reference), description));
         }
     }
     Ok(own)
@@ -279,7 +279,7 @@ fn confirmed(all: &[Selected], disks: &[Vec<(Value, String)>]) -> Result<bool, X
     for (one, disks) in all.iter().zip(disks) {
         let (uuid, name) = (one.record.text("uuid"), one.record.text("name_label"));
         question.push_str(&format!("VM : {uuid} ({name})\n"));
-        question.extend(disks.iter().map(|(_, told)| format!("{told}\n")));
+        question.extend(disks.iter().map(|(_, description)| format!("{description}\n")));
     }
     question.push_str("Type 'yes' to continue\n");
     let mut output = std::io::stdout().lock();

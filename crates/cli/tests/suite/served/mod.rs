@@ -27,8 +27,8 @@ impl Served {
         command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
         let mut process = Process::start(&mut command).unwrap();
         let mut ready = [0];
-        let told = process.child().stdout.take().unwrap().read_exact(&mut ready);
-        assert!(told.is_ok(), "{}", process.error("did not get ready"));
+        let result = process.child().stdout.take().unwrap().read_exact(&mut ready);
+        assert!(result.is_ok(), "{}", process.error("did not get ready"));
         Self { process, dir }
     }
 
@@ -50,7 +50,7 @@ impl Served {
     }
 
     /// Runs `ringway` with these words and returns its standard output. It must succeed.
-    pub fn said(&self, words: &[&str]) -> String {
+    pub fn stdout(&self, words: &[&str]) -> String {
         let output = self.ringway(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -62,7 +62,7 @@ impl Served {
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
         }
-        self.said(&["io", "disk.attach", &spec.to_string()]);
+        self.stdout(&["io", "disk.attach", &spec.to_string()]);
     }
 
     pub fn guest(&self, id: &str) -> Guest {

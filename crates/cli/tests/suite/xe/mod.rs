@@ -199,9 +199,12 @@ fn several_at_once_are_begun_before_any_is_waited_for() {
     let output = world.run(&["vm-pause", "--multiple"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(output.stdout, b"");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with("operation failed on uuid-db: The machine is in a state"), "{told}");
-    assert!(told.contains("operation failed on uuid-web: "), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with("operation failed on uuid-db: The machine is in a state"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("operation failed on uuid-web: "), "{stderr}");
 }
 
 #[test]
@@ -353,9 +356,9 @@ fn the_document_of_differences_names_every_command() {
         }
         let verb = name.find("-param-").or_else(|| name.rfind("-list")).unwrap_or(name.len());
         let (kind, verb) = name.split_at(verb);
-        let told =
+        let is_documented =
             document.contains(&format!("`{kind}`")) && document.contains(&format!("`X{verb}`"));
-        assert!(told, "{name}");
+        assert!(is_documented, "{name}");
         generic += 1;
     }
     assert!(generic > 100, "{generic}");

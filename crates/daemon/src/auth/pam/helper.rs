@@ -23,7 +23,7 @@ pub const MODE: &str = "--pam-helper";
 /// Longest question or answer, in bytes.
 pub(super) const LINE_BYTES_MAX: u64 = 16 << 10;
 /// Longest text of module messages that is returned, in bytes.
-const SAID_BYTES_MAX: usize = 1 << 10;
+const MESSAGES_BYTES_MAX: usize = 1 << 10;
 
 /// Question to the helper.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub fn serve(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         eprintln!("ringwayd: {MODE} is for ringwayd itself; it takes the name of a service");
         return ExitCode::FAILURE;
     };
-    match question().and_then(|question| tell(&answer(&service, question))) {
+    match question().and_then(|question| write_answer(&answer(&service, question))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ringwayd: {MODE}: {error}");
@@ -86,7 +86,7 @@ fn question() -> io::Result<Question> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-fn tell(answer: &Answer) -> io::Result<()> {
+fn write_answer(answer: &Answer) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -106,7 +106,7 @@ fn answer(service: &OsStr, question: Question) -> Answer {
 /// PAM conversation that answers every hidden prompt with one password and collects error messages.
 struct Conversation {
     password: String,
-    said: Rc<RefCell<String>>,
+    messages: Rc<RefCell<String>>,
 }
 
 impl ConversationAdapter for Conversation {
@@ -119,12 +119,12 @@ impl ConversationAdapter for Conversation {
     }
 
     fn error_msg(&self, message: impl AsRef<OsStr>) {
-        let mut said = self.said.borrow_mut();
+        let mut messages = self.messages.borrow_mut();
         let text = message.as_ref().to_string_lossy();
-        if said.len() + text.len() < SAID_BYTES_MAX {
-            let between = if said.is_empty() { "" } else { ": " };
-            said.push_str(between);
-            said.extend(text.trim().chars().filter(|c| !c.is_control()));
+        if messages.len() + text.len() < MESSAGES_BYTES_MAX {
+            let between = if messages.is_empty() { "" } else { ": " };
+            messages.push_str(between);
+            messages.extend(text.trim().chars().filter(|c| !c.is_control()));
         }
     }
 
@@ -137,7 +137,7 @@ fn login(
     password: String,
     from: Option<&str>,
 ) -> nonstick::Result<Answer> {
-    let conversation = Conversation { password, said: Rc::default() };
+    let conversation = Conversation { password, messages: Rc::default() };
     let builder = TransactionBuilder::new_with_service(service).username(name);
     let mut pam = builder.build(conversation.into_conversation())?;
     pam.items_mut().set_remote_host(from.map(OsStr::new))?;
@@ -178,8 +178,8 @@ fn of_code(code: ErrorCode) -> Answer {
 }
 
 fn change(service: &OsStr, name: &str, new: String) -> Answer {
-    let said = Rc::new(RefCell::new(String::new()));
-    let conversation = Conversation { password: new, said: Rc::clone(&said) };
+    let messages = Rc::new(RefCell::new(String::new()));
+    let conversation = Conversation { password: new, messages: Rc::clone(&messages) };
     let builder = TransactionBuilder::new_with_service(service).username(name);
     let changed = builder
         .build(conversation.into_conversation())
@@ -187,8 +187,8 @@ fn change(service: &OsStr, name: &str, new: String) -> Answer {
     match changed {
         Ok(()) => Answer::Changed,
         Err(code) => {
-            let said = said.take();
-            Answer::Rejected(if said.is_empty() { code.to_string() } else { said })
+            let messages = messages.take();
+            Answer::Rejected(if messages.is_empty() { code.to_string() } else { messages })
         }
     }
 }

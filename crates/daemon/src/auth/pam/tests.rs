@@ -43,7 +43,7 @@ async fn a_line_goes_in_and_a_line_comes_out() {
 
 #[tokio::test]
 async fn what_is_no_answer_admits_nobody() {
-    for (script, told) in [
+    for (script, expected) in [
         ("exit 1", "without an answer"),
         ("echo nonsense", "without an answer"),
         (r#"echo '{"Admitted":{"name":"ann","role":"king"}}'"#, "without an answer"),
@@ -52,7 +52,7 @@ async fn what_is_no_answer_admits_nobody() {
     ] {
         let (_dir, pam) = helper(&format!("cat >/dev/null\n{script}"), LONG);
         let error = pam.check("ann", "secret", None).await.unwrap_err().to_string();
-        assert!(error.contains(told), "{script}: {error}");
+        assert!(error.contains(expected), "{script}: {error}");
     }
     let (_dir, pam) = helper("cat >/dev/null\necho '\"Wrong\"'", LONG);
     assert_eq!(pam.check("ann", "secret", None).await.unwrap(), AuthOutcome::Wrong);

@@ -136,17 +136,17 @@ fn users(path: &Path) -> Result<(String, Vec<User>), PasswordsError> {
 }
 
 fn read(path: &Path) -> Result<String, PasswordsError> {
-    let told = |source| PasswordsError::Os { doing: "read", path: path.to_owned(), source };
-    let file = fs::File::open(path).map_err(told)?;
-    let mode = file.metadata().map_err(told)?.mode() & 0o7777;
+    let to_error = |source| PasswordsError::Os { doing: "read", path: path.to_owned(), source };
+    let file = fs::File::open(path).map_err(to_error)?;
+    let mode = file.metadata().map_err(to_error)?.mode() & 0o7777;
     if mode & OTHERS != 0 {
         return Err(PasswordsError::Open { path: path.to_owned(), mode });
     }
     let mut text = String::new();
-    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(told)?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(to_error)?;
     if read as u64 > FILE_BYTES_MAX {
         let why = format!("it is longer than {FILE_BYTES_MAX} bytes");
-        return Err(told(io::Error::other(why)));
+        return Err(to_error(io::Error::other(why)));
     }
     Ok(text)
 }

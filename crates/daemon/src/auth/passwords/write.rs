@@ -13,14 +13,14 @@ use crate::auth::ROOT;
 /// # Errors
 /// [`PasswordsError`] if the file does not exist and cannot be created.
 pub fn make(path: &Path, random: [u8; 16]) -> Result<bool, PasswordsError> {
-    let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
+    let to_error = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(_) => return Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(to_error(error)),
     }
     let password: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    replace(path, &format!("{ROOT}\n{password}\n"), None).map_err(told)?;
+    replace(path, &format!("{ROOT}\n{password}\n"), None).map_err(to_error)?;
     Ok(true)
 }
 
@@ -31,17 +31,17 @@ pub fn make(path: &Path, random: [u8; 16]) -> Result<bool, PasswordsError> {
 /// [`PasswordsError`] if the file is invalid or cannot be read or written. The file stays
 /// unchanged.
 pub fn change(path: &Path, name: &str, password: &str) -> Result<bool, PasswordsError> {
-    let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
+    let to_error = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
     // A symbolic link must survive, so replace its target.
-    let path = &fs::canonicalize(path).map_err(told)?;
+    let path = &fs::canonicalize(path).map_err(to_error)?;
     let (text, users) = users(path)?;
     let Some(user) = users.iter().find(|user| user.identity.name == name) else { return Ok(false) };
     let lines = text.lines().enumerate().map(|(at, line)| {
         let line = if at + 1 == user.password_at { password } else { line };
         format!("{line}\n")
     });
-    let owner = fs::metadata(path).map_err(told)?;
-    replace(path, &lines.collect::<String>(), Some(&owner)).map_err(told)?;
+    let owner = fs::metadata(path).map_err(to_error)?;
+    replace(path, &lines.collect::<String>(), Some(&owner)).map_err(to_error)?;
     Ok(true)
 }
 

@@ -10,11 +10,11 @@ use crate::dispatch::{Args, CallResult, Ctx};
 pub(super) async fn probe(ctx: Ctx, args: Args) -> CallResult {
     let config: Config = args.pairs("device_config");
     let found = ctx.app.storage.probe(args.text("type"), &config).await?;
-    Ok(Value::Str(told(&found)))
+    Ok(Value::Str(to_xml(&found)))
 }
 
 /// Formats the UUIDs, which need no XML escapes.
-fn told(found: &[SrId]) -> String {
+fn to_xml(found: &[SrId]) -> String {
     let one = |sr: &SrId| format!("\t<SR>\n\t\t<UUID>{sr}</UUID>\n\t</SR>\n");
     let all: String = found.iter().map(one).collect();
     format!("<?xml version=\"1.0\" ?>\n<SRlist>\n{all}</SRlist>\n")
@@ -29,9 +29,9 @@ mod tests {
     #[test]
     fn they_are_told_as_xml() {
         let head = "<?xml version=\"1.0\" ?>\n<SRlist>\n";
-        assert_eq!(told(&[]), format!("{head}</SRlist>\n"));
+        assert_eq!(to_xml(&[]), format!("{head}</SRlist>\n"));
         let sr = SrId(Uuid::from_random([1; 16]));
         let one = format!("\t<SR>\n\t\t<UUID>{sr}</UUID>\n\t</SR>\n");
-        assert_eq!(told(&[sr, sr]), format!("{head}{one}{one}</SRlist>\n"));
+        assert_eq!(to_xml(&[sr, sr]), format!("{head}{one}{one}</SRlist>\n"));
     }
 }

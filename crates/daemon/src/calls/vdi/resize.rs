@@ -21,7 +21,7 @@ use crate::ops::run::id_of;
 use crate::records::fields::{bytes, flag, reference, references, uuid};
 
 /// Time limit for the datapath and the guest to see the new size.
-const TELL_DEADLINE: Duration = Duration::from_secs(30);
+const RESIZE_DEADLINE: Duration = Duration::from_secs(30);
 
 pub(super) fn may_begin(ctx: &Ctx, args: &Args) -> Result<(), ApiError> {
     let op = ctx.read(|view| op_of(view, &args.object()))?;
@@ -59,7 +59,7 @@ async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> CallResult {
     ctx.app.db.write_observed(|tx| resized(tx, &disk, &volume))?;
     let users = ctx.read(|view| users(view, &disk))?;
     for user in users {
-        if let Err(error) = tell(ctx, &user).await {
+        if let Err(error) = resize_device(ctx, &user).await {
             // An error does not matter if the VBD was unplugged meanwhile.
             if ctx.read(|view| flag(view, &user.slot, vbd::Field::currently_attached)) == Ok(true) {
                 let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
@@ -95,13 +95,13 @@ fn users(view: &View<'_>, disk: &Disk) -> Result<Vec<User>, ApiError> {
 }
 
 /// Resizes the served disk, then the guest's device.
-async fn tell(ctx: &Ctx, user: &User) -> Result<(), OpError> {
+async fn resize_device(ctx: &Ctx, user: &User) -> Result<(), OpError> {
     let failed = |error| OpError::Failed { verb: StepAction::VbdPlug(user.vbd), error };
-    let late = || failed(StepError::Late { after: TELL_DEADLINE });
-    timeout(TELL_DEADLINE, tell_both(ctx, user)).await.map_err(|_| late())?.map_err(failed)
+    let late = || failed(StepError::Late { after: RESIZE_DEADLINE });
+    timeout(RESIZE_DEADLINE, resize_both(ctx, user)).await.map_err(|_| late())?.map_err(failed)
 }
 
-async fn tell_both(ctx: &Ctx, user: &User) -> Result<(), StepError> {
+async fn resize_both(ctx: &Ctx, user: &User) -> Result<(), StepError> {
     let drivers = &ctx.app.drivers;
     let datapath = drivers.io.of(user.sr).await?;
     let bytes = datapath.resize(&user.vbd.to_string()).await?;

@@ -74,9 +74,9 @@ pub(super) async fn destroy(ctx: Ctx, args: Args, op: VmOp) -> CallResult {
         if tx.view().object(&vm_metrics::CLASS, &metrics).is_ok() {
             tx.destroy(&vm_metrics::CLASS, &metrics)?;
         }
-        let told = reference(&tx.view(), &machine, vm::Field::guest_metrics)?;
-        if tx.view().object(&vm_guest_metrics::CLASS, &told).is_ok() {
-            tx.destroy(&vm_guest_metrics::CLASS, &told)?;
+        let guest_metrics = reference(&tx.view(), &machine, vm::Field::guest_metrics)?;
+        if tx.view().object(&vm_guest_metrics::CLASS, &guest_metrics).is_ok() {
+            tx.destroy(&vm_guest_metrics::CLASS, &guest_metrics)?;
         }
         tx.destroy(&vm::CLASS, &machine)
     })?;

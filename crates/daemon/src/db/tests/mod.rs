@@ -93,8 +93,9 @@ fn what_follows_belongs_to_the_change() {
     };
     let db = Db::new(0, numbered, follow);
     let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
-    let told = || db.read(|view| view.get(&vm, vm::Field::name_description).unwrap().clone());
-    assert_eq!(told(), Value::text("followed"));
+    let description =
+        || db.read(|view| view.get(&vm, vm::Field::name_description).unwrap().clone());
+    assert_eq!(description(), Value::text("followed"));
     assert!(db.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("bad"))).is_err());
     db.read(|view| assert_eq!(view.get(&vm, vm::Field::name_label), Ok(&Value::text(""))));
 }
@@ -188,27 +189,31 @@ fn changes_are_told_once_and_as_they_ended() {
     let db = db();
     let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let start = db.read(|view| view.generation());
-    let told = |generation| {
+    let changes_since = |generation| {
         db.read(|view| {
-            let told = since(view, generation);
-            let told =
-                told.iter().map(|change| format!("{} {}", what(change), change.class().name));
-            told.collect::<Vec<_>>()
+            let changes = since(view, generation);
+            let changes =
+                changes.iter().map(|change| format!("{} {}", what(change), change.class().name));
+            changes.collect::<Vec<_>>()
         })
     };
-    assert!(told(start).is_empty());
+    assert!(changes_since(start).is_empty());
     for name in ["a", "b"] {
         db.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text(name))).unwrap();
     }
     let vdi = db.change(|tx| tx.create(of("VDI"), Vec::new())).unwrap();
-    assert_eq!(told(start), ["changed VM", "made VDI"]);
-    assert_eq!(told(0), ["made VM", "made VDI"]);
+    assert_eq!(changes_since(start), ["changed VM", "made VDI"]);
+    assert_eq!(changes_since(0), ["made VM", "made VDI"]);
     db.change(|tx| tx.destroy(of("VDI"), &vdi)).unwrap();
-    assert_eq!(told(start), ["changed VM"], "it was not there before and is not there now");
-    assert_eq!(told(db.read(|view| view.generation()) - 1), ["gone VDI"]);
+    assert_eq!(
+        changes_since(start),
+        ["changed VM"],
+        "it was not there before and is not there now"
+    );
+    assert_eq!(changes_since(db.read(|view| view.generation()) - 1), ["gone VDI"]);
     db.change(|tx| tx.destroy(of("VM"), &vm)).unwrap();
-    assert_eq!(told(start), ["gone VM"]);
-    assert_eq!(told(u64::MAX), [""; 0]);
+    assert_eq!(changes_since(start), ["gone VM"]);
+    assert_eq!(changes_since(u64::MAX), [""; 0]);
 }
 
 /// A client that queries changes at random times.
@@ -244,10 +249,10 @@ impl Client {
             let ever = view.all(of(class)).map(Object::reference).chain(self.knows.keys());
             let some: HashSet<Ref> = ever.step_by(each).cloned().collect();
             let has = |change: &Change<'_>| some.contains(change.reference());
-            let sorted = |told: Vec<Change<'_>>| {
-                let mut told: Vec<_> = told.iter().map(|one| format!("{one:?}")).collect();
-                told.sort();
-                told
+            let sorted = |changes: Vec<Change<'_>>| {
+                let mut changes: Vec<_> = changes.iter().map(|one| format!("{one:?}")).collect();
+                changes.sort();
+                changes
             };
             let of_class = view.since(self.since, of(class)).filter(has).collect();
             let of_some = view.since_among(self.since, of(class), &some).collect();
@@ -262,11 +267,13 @@ fn who_names_one_object_is_told_of_it_however_many_others_changed() {
     let vms: Vec<Ref> =
         (0..9).map(|_| db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap()).collect();
     let start = db.read(|view| view.generation());
-    let told = |since, which: &[&Ref]| {
+    let changes_among = |since, which: &[&Ref]| {
         let which = which.iter().map(|&one| one.clone()).collect();
         db.read(|view| {
-            let told = view.since_among(since, of("VM"), &which);
-            told.map(|change| (what(&change), change.reference().clone())).collect::<BTreeSet<_>>()
+            let changes = view.since_among(since, of("VM"), &which);
+            changes
+                .map(|change| (what(&change), change.reference().clone()))
+                .collect::<BTreeSet<_>>()
         })
     };
     for vm in &vms[1..8] {
@@ -276,11 +283,11 @@ fn who_names_one_object_is_told_of_it_however_many_others_changed() {
         db.change(|tx| tx.destroy(of("VM"), vm)).unwrap();
     }
     let is = |what: &'static str, at: usize| (what, vms[at].clone());
-    assert_eq!(told(0, &[&vms[0], &vms[8]]), [is("made", 0)].into());
-    assert_eq!(told(start, &[&vms[0]]), [].into());
-    assert_eq!(told(start, &[&vms[1], &vms[8]]), [is("changed", 1), is("gone", 8)].into());
-    assert_eq!(told(u64::MAX, &[&vms[1], &vms[8]]), [].into());
-    assert_eq!(told(start, &[]), [].into());
+    assert_eq!(changes_among(0, &[&vms[0], &vms[8]]), [is("made", 0)].into());
+    assert_eq!(changes_among(start, &[&vms[0]]), [].into());
+    assert_eq!(changes_among(start, &[&vms[1], &vms[8]]), [is("changed", 1), is("gone", 8)].into());
+    assert_eq!(changes_among(u64::MAX, &[&vms[1], &vms[8]]), [].into());
+    assert_eq!(changes_among(start, &[]), [].into());
 }
 
 proptest! {

@@ -38,9 +38,9 @@ pub(crate) fn all(view: &View<'_>) -> BTreeMap<Ref, Value> {
 /// deletions.
 pub(crate) fn since<'a>(view: &View<'a>, generation: u64) -> Vec<Change<'a>> {
     let classes = xenapi::table::classes().iter();
-    let mut told: Vec<_> = classes.flat_map(|class| view.since(generation, class)).collect();
-    told.sort_by_key(|change| (matches!(change, Change::Gone { .. }), change.when()));
-    told
+    let mut changes: Vec<_> = classes.flat_map(|class| view.since(generation, class)).collect();
+    changes.sort_by_key(|change| (matches!(change, Change::Gone { .. }), change.when()));
+    changes
 }
 
 /// Returns the kind of a change.
@@ -218,12 +218,12 @@ pub(crate) fn check(view: &View<'_>) {
             let named = named.filter(|one| one.get(field) == Some(&object.reference().value()));
             let named: BTreeSet<String> = named.map(|one| one.reference().to_string()).collect();
             let Some(Value::Set(set)) = object.get(set) else { panic!("no set") };
-            let told = set.iter().map(|one| match one {
+            let listed = set.iter().map(|one| match one {
                 Value::Str(text) => text.clone(),
                 other => panic!("{other:?}"),
             });
-            assert_eq!(told.clone().count(), named.len(), "one is there twice");
-            assert_eq!(told.collect::<BTreeSet<_>>(), named);
+            assert_eq!(listed.clone().count(), named.len(), "one is there twice");
+            assert_eq!(listed.collect::<BTreeSet<_>>(), named);
         }
     }
     let has = |class, field: FieldIx, value: &Value| {

@@ -94,7 +94,7 @@ async fn a_body_of_the_limit_is_read() {
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
     let room = room();
-    for (request, status, told) in [
+    for (request, status, expected) in [
         ("GET /jsonrpc HTTP/1.1\r\nHost: h\r\n\r\n", "405", "Only POST"),
         ("POST /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", "405", "Only GET"),
         (
@@ -108,7 +108,7 @@ async fn other_paths_and_methods_are_refused() {
         stream.write_all(request.as_bytes()).await.unwrap();
         let (head, body) = read_answer(&mut stream).await;
         assert!(head.starts_with(&format!("http/1.1 {status}")), "{request}: {head}");
-        assert!(body.contains(told), "{body}");
+        assert!(body.contains(expected), "{body}");
         assert!(is_closed(&mut stream).await);
     }
     let mut stream = room.connect().await;

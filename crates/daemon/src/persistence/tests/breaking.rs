@@ -60,9 +60,9 @@ impl Store for Asked {
 
 #[test]
 fn what_makes_room_or_has_become_so_may_use_the_room_that_is_kept() {
-    let (spare, told) = channel();
+    let (spare, spare_rx) = channel();
     let (db, persistence) = open(Asked { store: MemoryStore::default(), spare });
-    let spare = || told.recv_timeout(DEADLINE).unwrap();
+    let spare = || spare_rx.recv_timeout(DEADLINE).unwrap();
     assert!(spare(), "a start");
     let vm = wait(persistence.change(|tx| tx.create(of("VM"), Vec::new()))).unwrap();
     assert!(!spare(), "somebody wants more");

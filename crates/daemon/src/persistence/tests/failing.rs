@@ -29,8 +29,10 @@ fn what_was_asked_for_is_undone_and_what_was_noted_stays() {
     assert_eq!((name(&db, &vm), power()), (Value::text("vm"), Value::text("Running")));
     db.read(|view| {
         assert_eq!(view.count(of("VM")), 1);
-        let told = since(view, before);
-        assert!(matches!(told.as_slice(), [Change::Changed(object)] if *object.reference() == vm));
+        let changes = since(view, before);
+        assert!(
+            matches!(changes.as_slice(), [Change::Changed(object)] if *object.reference() == vm)
+        );
     });
     store.set_room(None);
     wait(set("third")).unwrap();
@@ -155,10 +157,10 @@ fn what_is_used_since_stays_and_all_that_was_made_with_it() {
         check(view);
         assert!(view.object(of("VBD"), &disk_of_it).is_ok() && view.object(of("VM"), &vm).is_ok());
         assert!(view.object(of("VBD"), &slot).is_err() && view.object(of("VM"), &unused).is_err());
-        let told = since(view, made - 1)
+        let is_published = since(view, made - 1)
             .iter()
             .any(|change| matches!(change, Change::Made(object) if *object.reference() == vm));
-        assert!(told, "nobody waits for it to be stored any more");
+        assert!(is_published, "nobody waits for it to be stored any more");
     });
     memory.set_room(None);
     drop(goes);

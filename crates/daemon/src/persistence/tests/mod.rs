@@ -72,7 +72,7 @@ fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
 struct Held {
     store: MemoryStore,
     /// Reports the number of rows of each batch.
-    came: Sender<usize>,
+    rows_tx: Sender<usize>,
     /// Receives permits.
     go: Receiver<()>,
 }
@@ -92,8 +92,8 @@ impl Comes {
 
 impl Held {
     fn over(store: MemoryStore) -> (Self, Comes, Sender<()>) {
-        let ((came, comes), (goes, go)) = (channel(), channel());
-        (Self { store, came, go }, Comes(comes), goes)
+        let ((rows_tx, comes), (goes, go)) = (channel(), channel());
+        (Self { store, rows_tx, go }, Comes(comes), goes)
     }
 }
 
@@ -103,7 +103,7 @@ impl Store for Held {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        let _ = self.came.send(batch.changes.len());
+        let _ = self.rows_tx.send(batch.changes.len());
         // If the test has ended or waits for this batch, let it through.
         let _ = self.go.recv_timeout(DEADLINE);
         self.store.commit(batch)

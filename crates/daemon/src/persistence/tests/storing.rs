@@ -48,10 +48,10 @@ fn references_and_generations_survive() {
 }
 
 /// Returns the changes since a generation, by kind.
-fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
+fn changes_since(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
     db.read(|view| {
-        let told = since(view, generation);
-        told.iter().map(|change| (what(change), change.reference().clone())).collect()
+        let changes = since(view, generation);
+        changes.iter().map(|change| (what(change), change.reference().clone())).collect()
     })
 }
 
@@ -64,17 +64,17 @@ fn after_an_unclean_end_everything_is_told_again() {
     // A change is published that was never stored.
     let busy = || Some(Value::text("start"));
     db.write_observed(|tx| tx.set_key(&vm, vm::Field::current_operations, "task", busy())).unwrap();
-    let told_until = generation(&db);
+    let published_until = generation(&db);
     drop((db, persistence));
     let (db, persistence) = open(store.clone());
-    assert!(generation(&db) > told_until);
-    assert_eq!(told(&db, told_until), [("changed", vm.clone())]);
-    assert_eq!(told(&db, 0), [("made", vm.clone())]);
+    assert!(generation(&db) > published_until);
+    assert_eq!(changes_since(&db, published_until), [("changed", vm.clone())]);
+    assert_eq!(changes_since(&db, 0), [("made", vm.clone())]);
     persistence.close().unwrap();
     drop((db, persistence));
     let (db, persistence) = open(store);
-    assert_eq!(told(&db, told_until), [("changed", vm)], "also after the next end");
-    assert_eq!(told(&db, generation(&db)), []);
+    assert_eq!(changes_since(&db, published_until), [("changed", vm)], "also after the next end");
+    assert_eq!(changes_since(&db, generation(&db)), []);
     drop((db, persistence));
 }
 
@@ -89,7 +89,7 @@ fn what_is_made_is_told_when_it_is_stored() {
     assert_eq!(comes.recv(), Ok(1));
     assert_eq!(name(&db, &vm), Value::text("vm"), "it can be used at once");
     let vms = || db.read(|view| (view.count(of("VM")), view.count_published(of("VM"))));
-    assert_eq!((told(&db, before), vms()), (Vec::new(), (1, 0)));
+    assert_eq!((changes_since(&db, before), vms()), (Vec::new(), (1, 0)));
     // The object changes after its creation, and another object is observed.
     let other = db
         .write_observed(|tx| {
@@ -97,7 +97,7 @@ fn what_is_made_is_told_when_it_is_stored() {
             tx.create(of("VM"), Vec::new())
         })
         .unwrap();
-    assert_eq!(told(&db, before), [], "in order");
+    assert_eq!(changes_since(&db, before), [], "in order");
     // A query by object publishes no earlier, for few or many objects.
     let named = || {
         let one = [vm.clone()].into();
@@ -110,7 +110,7 @@ fn what_is_made_is_told_when_it_is_stored() {
     wait(persistence.wait_generation(made)).unwrap();
     wait(changed.changed()).unwrap();
     assert_eq!(named(), [1, 2]);
-    assert_eq!(told(&db, before), [("made", vm), ("made", other)]);
+    assert_eq!(changes_since(&db, before), [("made", vm), ("made", other)]);
     assert_eq!(vms(), (2, 2));
     drop(goes);
     persistence.close().unwrap();
@@ -167,15 +167,15 @@ fn generations_are_reserved_before_they_are_told() {
         Persistence::open_reserving(100, Box::new(store), (numbered, update_allowed), NOW).unwrap();
     assert_eq!(comes.recv(), Ok(0));
     let session = db.write_observed(|tx| tx.create(of("session"), Vec::new())).unwrap();
-    let tell = |times| {
+    let publish = |times| {
         for _ in 0..times {
             db.write_observed(|tx| tx.touch(of("session"), &session)).unwrap();
         }
         generation(&db)
     };
-    assert_eq!(tell(49), 50);
+    assert_eq!(publish(49), 50);
     assert!(comes.try_recv().is_err(), "half of them are not used");
-    assert_eq!(tell(1), 51);
+    assert_eq!(publish(1), 51);
     assert_eq!(comes.recv(), Ok(0), "nothing but the reservation");
     goes.send(()).unwrap();
     drop(goes);
@@ -277,10 +277,10 @@ fn what_was_noted_is_stored_before_anybody_is_told() {
     assert_eq!(comes.recv(), Ok(0));
     let vm = db.write_observed(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     assert_eq!(comes.recv(), Ok(1));
-    let mut told = pin!(persistence.wait_attempt());
-    assert!(told.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut attempt = pin!(persistence.wait_attempt());
+    assert!(attempt.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     goes.send(()).unwrap();
-    wait(told).unwrap();
+    wait(attempt).unwrap();
     // Loads the state as a crash leaves it.
     let (after, _durable) = open(memory);
     assert!(after.read(|view| view.get(&vm, vm::Field::power_state).is_ok()));

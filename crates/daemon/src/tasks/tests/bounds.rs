@@ -31,7 +31,7 @@ fn from(token: &Value, timeout_s: f64) -> [Value; 3] {
 }
 
 /// Returns the number of events and the next token.
-fn told(answer: Value) -> (usize, Value) {
+fn events_and_token(answer: Value) -> (usize, Value) {
     let Value::Map(mut answer) = answer else { panic!("no map") };
     let Some(Value::Set(events)) = answer.remove("events") else { panic!("no events") };
     (events.len(), answer.remove("token").unwrap())
@@ -57,13 +57,13 @@ async fn events_are_told_with_all_places_taken() {
     let held = all_places(&test_app);
     assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
     let first = test_app.call("event.from", from(&Value::text(""), 0.0)).await;
-    let (known, token) = told(first.unwrap());
+    let (known, token) = events_and_token(first.unwrap());
     assert_eq!(known, 1);
     let name = [the(&test_app, &pool::CLASS).value(), Value::text("n")];
     let change = async { test_app.call("pool.set_name_label", name).await.unwrap() };
     let waits = test_app.call("event.from", from(&token, 60.0));
     let (answer, _) = tokio::join!(waits, change);
-    assert_eq!(told(answer.unwrap()).0, 1);
+    assert_eq!(events_and_token(answer.unwrap()).0, 1);
 }
 
 /// More clients than permits wait for events for any time.
@@ -71,7 +71,7 @@ async fn events_are_told_with_all_places_taken() {
 async fn who_waits_for_events_takes_no_place() {
     let test_app = TestApp::new().await;
     let first = test_app.call("event.from", from(&Value::text(""), 0.0)).await;
-    let (_, token) = told(first.unwrap());
+    let (_, token) = events_and_token(first.unwrap());
     let wait = |_| Box::pin(test_app.call("event.from", from(&token, 3600.0)));
     let mut waiting: Vec<_> = (0..=MAX_PENDING_OF_SESSION).map(wait).collect();
     poll_fn(|cx| {
@@ -88,6 +88,6 @@ async fn who_waits_for_events_takes_no_place() {
     let name = [the(&test_app, &pool::CLASS).value(), Value::text("n")];
     test_app.call("pool.set_name_label", name).await.unwrap();
     for one in waiting {
-        assert_eq!(told(one.await.unwrap()).0, 1);
+        assert_eq!(events_and_token(one.await.unwrap()).0, 1);
     }
 }

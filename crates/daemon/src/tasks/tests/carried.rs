@@ -73,7 +73,7 @@ async fn a_mistake_in_a_call_ends_its_task() {
 #[tokio::test]
 async fn progress_goes_forward_in_steps() {
     let test_app = TestApp::new().await;
-    let (handle, told) = oneshot::channel();
+    let (handle, handle_rx) = oneshot::channel();
     let (end, ends) = oneshot::channel::<()>();
     let it = begin(root(&test_app), Cancellable::Taken, |ctx| {
         Box::pin(async move {
@@ -83,7 +83,7 @@ async fn progress_goes_forward_in_steps() {
         })
     });
     let it = Ref::from(text(&it.await.unwrap()));
-    let handle = told.await.unwrap();
+    let handle = handle_rx.await.unwrap();
     assert_eq!(handle.reference(), &it);
     let progress = || field(&test_app, &it, task::Field::progress);
     for (part, shown) in [(0.5, 0.5), (0.505, 0.5), (0.25, 0.5), (7.0, 1.0)] {
@@ -189,16 +189,16 @@ async fn a_task_that_cannot_be_stored_is_carried_out() {
 #[tokio::test]
 async fn a_call_goes_on_when_its_caller_goes_away() {
     let test_app = TestApp::new().await;
-    let (tell, told) = oneshot::channel();
+    let (done_tx, done_rx) = oneshot::channel();
     let begun = begin(root(&test_app), Cancellable::Taken, |_| {
         Box::pin(async move {
-            tell.send(()).unwrap();
+            done_tx.send(()).unwrap();
             Ok(Value::text(""))
         })
     });
     // The future is polled once and dropped while its record is being stored.
     let _gone = tokio::time::timeout(std::time::Duration::ZERO, begun).await;
-    told.await.unwrap();
+    done_rx.await.unwrap();
 }
 
 /// A cancel between the end of the call and its record does not change the result.

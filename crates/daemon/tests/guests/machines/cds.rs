@@ -22,7 +22,7 @@ const PACKET_AT: u8 = 64;
 const NOTHING: u8 = b'-';
 const CONTENT: &str = "this is ";
 /// Number of reads. The result must not change.
-const LOOKS: usize = 3;
+const READS: usize = 3;
 
 /// Builds a boot sector that reads the first sector of the first CD drive and prints the line
 /// there. A byte on the serial line makes it boot again, which resets the VM and polls the drive's
@@ -115,7 +115,7 @@ impl Trial {
         line.set_read_timeout(Some(PATIENCE)).unwrap();
         self.line = Some(BufReader::new(line));
         self.xe(&["vm-unpause", "vm=cds"]);
-        assert_eq!(self.said().as_deref(), Some("one"));
+        assert_eq!(self.reported().as_deref(), Some("one"));
         self.stays();
     }
 
@@ -132,14 +132,14 @@ impl Trial {
     }
 
     /// Returns the CD that the guest reports.
-    fn said(&mut self) -> Option<String> {
+    fn reported(&mut self) -> Option<String> {
         let line = self.line.as_mut().unwrap();
         loop {
-            let mut said = String::new();
-            assert!(line.read_line(&mut said).unwrap() > 0, "it is gone");
-            match said.trim_end().strip_prefix(CONTENT) {
+            let mut text = String::new();
+            assert!(line.read_line(&mut text).unwrap() > 0, "it is gone");
+            match text.trim_end().strip_prefix(CONTENT) {
                 Some(name) => return Some(name.to_owned()),
-                None if said.as_bytes() == [NOTHING, b'\n'] => return None,
+                None if text.as_bytes() == [NOTHING, b'\n'] => return None,
                 // The firmware prints lines, too.
                 None => {}
             }
@@ -149,12 +149,12 @@ impl Trial {
     /// Returns the CD that the guest now finds in its drive.
     fn reads(&mut self) -> Option<String> {
         self.line.as_mut().unwrap().get_mut().write_all(b".").unwrap();
-        self.said()
+        self.reported()
     }
 
     /// Asserts that the guest, the records and `xe` agree on the inserted CD, or on none.
     fn holds(&mut self, name: Option<&str>) {
-        for _ in 0..LOOKS {
+        for _ in 0..READS {
             assert_eq!(self.reads().as_deref(), name);
         }
         self.shows(name);

@@ -48,8 +48,8 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
     world.until_power(&machine, "Halted");
-    let told = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
-    world.until("what is told", |world| world.messages(&machine) == told);
+    let expected = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
+    world.until("what is told", |world| world.messages(&machine) == expected);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
     assert_eq!(machine.stored(3), "kept");
 }
@@ -100,8 +100,8 @@ fn a_reboot_while_nobody_looks_gets_its_domain_later() {
 
 /// Waits until QEMU reports that the guest has ended.
 fn until_it_stands(world: &World, machine: &Machine) {
-    let said = world.daemon.dir().join("run/vm").join(&machine.uuid).join("stderr");
-    eventually("the guest's end", || fs::read_to_string(&said).unwrap().contains("(shutdown)"));
+    let log = world.daemon.dir().join("run/vm").join(&machine.uuid).join("stderr");
+    eventually("the guest's end", || fs::read_to_string(&log).unwrap().contains("(shutdown)"));
 }
 
 /// The guest gets the request again, or has ended meanwhile. Neither counts as the guest's own

@@ -54,7 +54,7 @@ fn put(image: &Path, says: &str) {
 }
 
 /// Returns the serial output of a VM until it ends.
-fn said(line: &mut UnixStream) -> String {
+fn serial_output(line: &mut UnixStream) -> String {
     line.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -89,8 +89,8 @@ fn firmware_boots_the_disk_that_is_bootable() {
         let console = world.daemon.dir().join("run/vm").join(&machine.uuid).join("console.sock");
         let mut line = UnixStream::connect(console).unwrap();
         world.call("VM.unpause", &of(&machine.reference));
-        let said = said(&mut line);
-        assert!(said.contains(says) && said.matches("disk boots").count() == 1, "{said}");
+        let output = serial_output(&mut line);
+        assert!(output.contains(says) && output.matches("disk boots").count() == 1, "{output}");
         world.until_power(&machine, "Halted");
     }
     assert_eq!(world.messages(&machine), ["VM_SHUTDOWN", "VM_SHUTDOWN"]);

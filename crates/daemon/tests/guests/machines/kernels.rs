@@ -53,8 +53,8 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
         set(&mut world, "PV_ramdisk", "6d0c3f4e-0000-4000-8000-000000000000");
         let refused = world.client.run("VM.start", &start(&machine.reference), PATIENCE);
         let Err(ClientError::Api(error)) = refused else { panic!("{refused:?}") };
-        let told = format!("{error} {:?}", error.params);
-        assert!(told.contains(says), "{told}");
+        let text = format!("{error} {:?}", error.params);
+        assert!(text.contains(says), "{text}");
     }
     set(&mut world, "PV_ramdisk", &ramdisk);
     world.call("VM.start", &start(&machine.reference));

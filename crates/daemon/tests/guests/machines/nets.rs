@@ -193,8 +193,8 @@ fn firmware_asks_for_an_address_by_the_switch() {
 /// Both guests are on one switch, with the host at its uplink.
 fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
     // The guests have requested addresses, but sent no other traffic.
-    is_told(world, a);
-    is_told(world, b);
+    wait_for_address(world, a);
+    wait_for_address(world, b);
     assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
     run(&format!("busybox ping -c 1 -w 20 {}", a.address));
     // The peer can answer only the host, so NAT works.
@@ -232,16 +232,18 @@ fn takes_its_time(world: &mut World, guest: &mut Guest) {
         guest.shell.run(line, PATIENCE).unwrap();
     }
     guest.address = OTHER.to_owned();
-    is_told(world, guest);
+    wait_for_address(world, guest);
 }
 
 /// Waits until the address of the guest is recorded. No agent is needed for that.
-fn is_told(world: &mut World, of: &Guest) {
+fn wait_for_address(world: &mut World, of: &Guest) {
     let (networks, address) = ("VM_guest_metrics", of.address.clone());
     world.until("its address", |world| {
         let metrics = world.record("VM", &of.machine.reference).text("guest_metrics").to_owned();
-        let told = world.client.record(networks, &metrics);
-        told.is_ok_and(|told| told.pairs("networks").get("0/ip").is_some_and(|one| *one == address))
+        let recorded = world.client.record(networks, &metrics);
+        recorded.is_ok_and(|recorded| {
+            recorded.pairs("networks").get("0/ip").is_some_and(|one| *one == address)
+        })
     });
 }
 
@@ -282,8 +284,8 @@ fn are_held(world: &mut World, a: &mut Guest) {
             a.set(world, "add_ipv4_allowed", [allowed]);
         }
         let (locked, closed) = (mode == "locked", mode == "disabled");
-        let told = world.port(&a.vif).unwrap();
-        assert_eq!((told.locked, told.disabled), (locked, closed), "{mode}");
+        let port = world.port(&a.vif).unwrap();
+        assert_eq!((port.locked, port.disabled), (locked, closed), "{mode}");
         assert_eq!(a.hears(HOST, if hears { 20 } else { 3 }), hears, "{mode} {allowed:?}");
     }
 }

@@ -207,11 +207,12 @@ impl World {
         let machines = machines.filter(|(_, one)| !one.flag("is_a_template"));
         let machines: Vec<_> =
             machines.map(|(_, one)| fields.map(|field| one.get(field).cloned())).collect();
-        let said = self.client.records("message").unwrap().into_iter();
-        let said: Vec<_> =
-            said.map(|(_, one)| ["name", "body"].map(|field| one.text(field).to_owned())).collect();
+        let messages = self.client.records("message").unwrap().into_iter();
+        let messages: Vec<_> = messages
+            .map(|(_, one)| ["name", "body"].map(|field| one.text(field).to_owned()))
+            .collect();
         let processes = self.daemon.processes();
-        format!("{machines:?} {said:?} {processes:#?}\n{}", self.daemon.process.stderr())
+        format!("{machines:?} {messages:?} {processes:#?}\n{}", self.daemon.process.stderr())
     }
 
     pub(crate) fn until_power(&mut self, machine: &Machine, power: &str) {

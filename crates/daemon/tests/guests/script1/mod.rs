@@ -19,8 +19,8 @@ fn script(daemon: &mut Ringwayd) {
     let mut command = Command::new(python::with(python::XENAPI).unwrap());
     let output = command.arg(script).arg(url).arg(daemon.password().unwrap()).output();
     let output = output.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
 }
 
 /// Starts a daemon with the VM that the script expects.

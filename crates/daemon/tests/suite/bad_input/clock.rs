@@ -24,11 +24,11 @@ const NEAR_S: i64 = 1800;
 /// Returns how far the daemon's clock is ahead of the host's, in seconds.
 fn ahead(world: &mut World) -> i64 {
     let host = world.first("host");
-    let Value::Date(told) = world.call("host.get_servertime", &[Value::text(host)]) else {
+    let Value::Date(server_time) = world.call("host.get_servertime", &[Value::text(host)]) else {
         panic!("no time")
     };
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    told.0 - i64::try_from(now).unwrap()
+    server_time.0 - i64::try_from(now).unwrap()
 }
 
 fn start(vm: &str) -> [Value; 3] {

@@ -156,10 +156,10 @@ fn more_memory_than_the_host_has_is_refused() {
     let it = || Value::text(vm.as_str());
     world.call("VM.set_memory", &[it(), Value::Int(HOST_BYTES)]);
     let start = [it(), Value::Bool(false), Value::Bool(false)];
-    let told = world.refused("VM.start", &start);
-    assert_eq!(told[0], "HOST_NOT_ENOUGH_FREE_MEMORY");
-    let number = |at: usize| told[at].parse::<u64>().unwrap();
-    assert!(number(1) > number(2), "{told:?}");
+    let error = world.refused("VM.start", &start);
+    assert_eq!(error[0], "HOST_NOT_ENOUGH_FREE_MEMORY");
+    let number = |at: usize| error[at].parse::<u64>().unwrap();
+    assert!(number(1) > number(2), "{error:?}");
     let record = world.root.record("VM", &vm).unwrap();
     assert_eq!((record.text("power_state"), record.text("resident_on")), ("Halted", NULL_REF));
     world.call("VM.set_memory", &[it(), Value::Int(1 << 30)]);

@@ -66,16 +66,16 @@ fn who_guesses_waits_and_other_addresses_do_not() {
         // The daemon logs the failure before the delay begins.
         let line = format!("from Tcp({}) was refused", waits.local_addr().unwrap());
         eventually(&line, || world.daemon.process.stderr().contains(&line));
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let waiting = std::thread::spawn(move || {
             let is_in = is_in(waits);
             // The receiver may be gone.
-            let _late = tell.send(());
+            let _late = sender.send(());
             is_in
         });
         assert!(!is_in(guess(local(number))));
         assert!(is_in(ask(local(number), port, &password)));
-        let is_first = told.try_recv().is_err();
+        let is_first = receiver.try_recv().is_err();
         assert!(!waiting.join().unwrap());
         is_first
     };

@@ -31,12 +31,16 @@ struct Row {
     method: String,
     params: Vec<Value>,
     /// Expected code and parameters.
-    told: Vec<String>,
+    expected: Vec<String>,
 }
 
-fn row<const N: usize, const M: usize>(method: &str, params: [Value; N], told: [&str; M]) -> Row {
-    let told = told.map(str::to_owned).to_vec();
-    Row { method: method.to_owned(), params: params.to_vec(), told }
+fn row<const N: usize, const M: usize>(
+    method: &str,
+    params: [Value; N],
+    expected: [&str; M],
+) -> Row {
+    let expected = expected.map(str::to_owned).to_vec();
+    Row { method: method.to_owned(), params: params.to_vec(), expected }
 }
 
 /// A daemon with the simulator, and a client with root's session.
@@ -78,9 +82,9 @@ impl World {
         let root = &mut self.root;
         let ended =
             root.begin(method, params).and_then(|pending_call| root.end(pending_call, PATIENCE));
-        let told = details(method, params, ended);
+        let error = details(method, params, ended);
         let form = format!("Async.{method}");
-        told.into_iter().map(|it| if it == form { method.to_owned() } else { it }).collect()
+        error.into_iter().map(|it| if it == form { method.to_owned() } else { it }).collect()
     }
 
     /// Returns the only object of this name.
@@ -115,11 +119,11 @@ impl World {
     /// Asserts that each call is refused as expected, also as a task, and changes nothing.
     fn refuses(&mut self, rows: &[Row]) {
         let before = self.dump();
-        for Row { method, params, told } in rows {
+        for Row { method, params, expected } in rows {
             let is = self.refused(method, params);
-            let fits = is.len() == told.len()
-                && is.iter().zip(told).all(|(is, told)| told == ANY || is == told);
-            assert!(fits, "{method} {params:?}: {is:?}, not {told:?}");
+            let fits = is.len() == expected.len()
+                && is.iter().zip(expected).all(|(is, expected)| expected == ANY || is == expected);
+            assert!(fits, "{method} {params:?}: {is:?}, not {expected:?}");
             assert_eq!(self.refused_task(method, params), is, "{method} {params:?} as a task");
             assert!(self.dump() == before, "{method} {params:?} changed something");
         }

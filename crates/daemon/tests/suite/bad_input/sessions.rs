@@ -53,8 +53,8 @@ fn a_session_that_is_none_is_told_so() {
             _ => drop(world.daemon.process.kill()),
         }
         world.daemon.start_again().unwrap();
-        let told = world.refused("VM.get_all", &[]);
-        assert_eq!(told, ["SESSION_INVALID", world.root.session().unwrap()], "{how}");
+        let error = world.refused("VM.get_all", &[]);
+        assert_eq!(error, ["SESSION_INVALID", world.root.session().unwrap()], "{how}");
     }
     world.root = world.daemon.client().unwrap();
     assert_ne!(world.root.session(), Some(before.as_str()));
@@ -74,10 +74,10 @@ fn who_leaves_the_socket_leaves_no_session() {
     assert_eq!(world.call("task.get_status", std::slice::from_ref(&task)), Value::text("pending"));
     drop(other);
     // The session has ended, so its task is ended and reported.
-    let told = world.call("event.from", &[classes, seen["token"].clone(), Value::Float(60.0)]);
-    let Value::Map(told) = told else { panic!("{told:?}") };
-    let Value::Set(events) = &told["events"] else { panic!("{told:?}") };
-    assert_eq!(events.len(), 1, "{told:?}");
+    let batch = world.call("event.from", &[classes, seen["token"].clone(), Value::Float(60.0)]);
+    let Value::Map(batch) = batch else { panic!("{batch:?}") };
+    let Value::Set(events) = &batch["events"] else { panic!("{batch:?}") };
+    assert_eq!(events.len(), 1, "{batch:?}");
     assert_eq!(world.call("task.get_status", &[task]), Value::text("cancelled"));
 }
 
@@ -99,15 +99,15 @@ fn a_user_who_only_reads_changes_nothing() {
         ("VM.set_name_label", vec![it(), Value::text("x")]),
         ("session.logout_subject_identifier", vec![Value::text("root")]),
     ] {
-        let told = refused(&mut watcher, method, &params);
+        let error = refused(&mut watcher, method, &params);
         let name = method.trim_start_matches("Async.").to_ascii_lowercase();
-        assert_eq!(told[..2], ["RBAC_PERMISSION_DENIED".to_owned(), name]);
+        assert_eq!(error[..2], ["RBAC_PERMISSION_DENIED".to_owned(), name]);
     }
     watcher.call("VM.get_record", &[it()]).unwrap();
     assert!(world.dump() == before);
     let nobody = ["session.logout_subject_identifier", ""];
-    let told = ["INVALID_VALUE", "subject_identifier", ""];
-    world.refuses(&[row(nobody[0], [Value::text(nobody[1])], told)]);
+    let expected = ["INVALID_VALUE", "subject_identifier", ""];
+    world.refuses(&[row(nobody[0], [Value::text(nobody[1])], expected)]);
     let denied = ["RBAC_PERMISSION_DENIED", ANY, ANY];
     assert_eq!(refused(&mut watcher, "VM.destroy", &[it()])[0], denied[0]);
     world.call("session.logout_subject_identifier", &[Value::text("watcher")]);

@@ -41,12 +41,12 @@ fn what_is_not_done_in_a_state_names_those_in_which_it_is() {
             if states.split(", ").any(|one| one == *state) {
                 continue;
             }
-            let told = ["VM_BAD_POWER_STATE", vm, states, state];
+            let expected = ["VM_BAD_POWER_STATE", vm, states, state];
             let methods = [format!("VM.{operation}"), format!("Async.VM.{operation}")];
             // A setter checks the state only when it runs.
             let all = if operation.starts_with("set_") { 1 } else { methods.len() };
             for method in methods.into_iter().take(all) {
-                let mut one = row(&method, [Value::text(vm.as_str())], told);
+                let mut one = row(&method, [Value::text(vm.as_str())], expected);
                 one.params.extend_from_slice(&more);
                 rows.push(one);
             }
@@ -67,7 +67,7 @@ fn of_two_that_want_the_same_one_has_it_and_the_other_is_told() {
     const AT_ONCE: usize = 4;
     let mut world = World::new();
     let vm = world.machine("m");
-    for (method, more, told) in [
+    for (method, more, states) in [
         ("VM.start", vec![Value::Bool(false); 2], ["halted", "running"]),
         ("VM.hard_shutdown", vec![], ["paused, suspended, running", "halted"]),
         ("VM.destroy", vec![], ["", ""]),
@@ -83,7 +83,7 @@ fn of_two_that_want_the_same_one_has_it_and_the_other_is_told() {
         let ended: Vec<_> = callers.into_iter().map(|one| one.join().unwrap()).collect();
         assert_eq!(ended.iter().filter(|one| one.is_ok()).count(), 1, "{method}: {ended:?}");
         let late = refused(&mut world.root, method, &params);
-        let expected = match told {
+        let expected = match states {
             ["", ""] => vec!["HANDLE_INVALID", "VM", &vm],
             [expected, actual] => vec!["VM_BAD_POWER_STATE", &vm, expected, actual],
         };

@@ -87,9 +87,9 @@ fn what_is_no_call_gets_a_page_and_the_next_one_is_served() {
     let before = (world.dump(), resident(world.daemon.process.id()));
     for (path, body) in &bodies {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
-        let told = answer(port, &request(path, body));
-        assert!(told.starts_with("HTTP/1.1 500"), "{path} {shown}: {told}");
-        assert!(told.contains("text/html"), "{path} {shown}: {told}");
+        let response = answer(port, &request(path, body));
+        assert!(response.starts_with("HTTP/1.1 500"), "{path} {shown}: {response}");
+        assert!(response.contains("text/html"), "{path} {shown}: {response}");
         world.call("VM.get_all", &[]);
     }
     // A call with many values below the limit is valid.
@@ -104,8 +104,8 @@ fn what_is_no_call_gets_a_page_and_the_next_one_is_served() {
         "nonsense\r\n\r\n",
     ];
     for head in heads {
-        let told = answer(port, head.as_bytes());
-        assert!(!told.starts_with("HTTP/1.1 200"), "{head}: {told}");
+        let response = answer(port, head.as_bytes());
+        assert!(!response.starts_with("HTTP/1.1 200"), "{head}: {response}");
     }
     // An endless chunked body is read only up to the longest valid body.
     let mut endless = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
@@ -114,8 +114,8 @@ fn what_is_no_call_gets_a_page_and_the_next_one_is_served() {
         endless.extend_from_slice(&[b'<'; 0x1000]);
         endless.extend_from_slice(b"\r\n");
     }
-    let told = answer(port, &endless);
-    assert!(told.is_empty() || told.starts_with("HTTP/1.1 500"), "{told}");
+    let response = answer(port, &endless);
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 500"), "{response}");
     assert!(world.dump() == before.0);
     let grown = resident(world.daemon.process.id()).saturating_sub(before.1);
     assert!(grown < GROWTH_MAX, "it has grown by {grown} bytes");

@@ -47,9 +47,9 @@ fn forgotten_storage_is_found_and_comes_back_with_its_disks() {
     let refused = world.xe_fails(&["sr-create", "name-label=x", "type=dir", &location]);
     assert!(refused.contains(&sr), "{refused}");
 
-    let told = world.xe(&["sr-probe", "type=dir", &location]);
-    assert!(told.contains(&format!("<UUID>{sr}</UUID>")), "{told}");
-    assert_eq!(told.matches("<SR>").count(), 1, "{told}");
+    let output = world.xe(&["sr-probe", "type=dir", &location]);
+    assert!(output.contains(&format!("<UUID>{sr}</UUID>")), "{output}");
+    assert_eq!(output.matches("<SR>").count(), 1, "{output}");
     let back = world.xe(&["sr-introduce", &on, "name-label=again", "type=dir"]);
     assert_eq!(back, sr);
     let host = format!("host-uuid={host}");
@@ -57,7 +57,7 @@ fn forgotten_storage_is_found_and_comes_back_with_its_disks() {
     world.xe(&["pbd-plug", &format!("uuid={link}")]);
     assert_eq!(world.xe_list("vdi", &of), disk);
     // A probe finds the SR while it is in use as well.
-    assert_eq!(world.xe(&["sr-probe", "type=dir", &location]), told);
+    assert_eq!(world.xe(&["sr-probe", "type=dir", &location]), output);
 
     unplug(&world);
     let refused = world.xe_fails(&["sr-destroy", &on]);
@@ -83,9 +83,9 @@ fn a_place_that_cannot_be_looked_at_is_told() {
         let config = record([("location", Value::text(text))]);
         vec![host.clone(), config, Value::text("dir"), record([])]
     };
-    let said = world.refused("SR.probe", &args(place.to_str().unwrap()));
-    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{said:?}");
+    let error = world.refused("SR.probe", &args(place.to_str().unwrap()));
+    assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{error:?}");
     assert!(!place.exists(), "a look changes nothing");
-    let said = world.refused("SR.probe", &args("not/absolute"));
-    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{said:?}");
+    let error = world.refused("SR.probe", &args("not/absolute"));
+    assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{error:?}");
 }

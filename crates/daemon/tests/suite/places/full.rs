@@ -21,11 +21,11 @@ fn inside(dir: &Path) {
         let more = std::fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
         assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
     };
-    let full = |said: &[String], least: u64| {
-        let [code, needed, free] = said else { panic!("{said:?}") };
+    let full = |error: &[String], least: u64| {
+        let [code, needed, free] = error else { panic!("{error:?}") };
         assert_eq!(code, "SR_FULL");
         let (needed, free): (u64, u64) = (needed.parse().unwrap(), free.parse().unwrap());
-        assert!(needed >= least && free < 1 << 20, "{said:?}");
+        assert!(needed >= least && free < 1 << 20, "{error:?}");
     };
     let mut world = World::new();
     let args = world.sr(&place);

@@ -16,10 +16,10 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     let (disk, link) = (world.disk(&sr), world.connection(&sr));
     let machine = world.machine(&disk);
     let of = |reference: &str| vec![Value::text(reference)];
-    let vanished = |said: &[String]| {
-        assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{said:?}");
+    let vanished = |error: &[String]| {
+        assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{error:?}");
         let place = place.to_str().unwrap();
-        assert!(said.last().unwrap().contains(place), "{said:?}");
+        assert!(error.last().unwrap().contains(place), "{error:?}");
     };
 
     fs::rename(&place, &away).unwrap();
@@ -31,8 +31,8 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     ] {
         vanished(&world.refused(method, &args));
     }
-    let said = world.refused("VM.start", &start(&machine));
-    assert_eq!(said, ["SR_NOT_ATTACHED", sr.as_str()]);
+    let error = world.refused("VM.start", &start(&machine));
+    assert_eq!(error, ["SR_NOT_ATTACHED", sr.as_str()]);
     assert_eq!(world.client.record("VM", &machine).unwrap().text("power_state"), "Halted");
     assert!(world.is_connected(&link));
     // A scan notices.
@@ -52,8 +52,8 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     // Under a running guest: the guest continues, and its SR cannot be forgotten.
     fs::rename(&place, &away).unwrap();
     vanished(&world.refused("SR.scan", &of(&sr)));
-    let said = world.refused("SR.forget", &of(&sr));
-    assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "forget"]);
+    let error = world.refused("SR.forget", &of(&sr));
+    assert_eq!(error, ["VDI_IN_USE", disk.as_str(), "forget"]);
     assert_eq!(world.client.record("VM", &machine).unwrap().text("power_state"), "Running");
     world.call("VM.hard_shutdown", &of(&machine));
     fs::rename(&away, &place).unwrap();
@@ -63,8 +63,8 @@ fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
     let uuid = world.client.record("VDI", &disk).unwrap().text("uuid").to_owned();
     fs::remove_file(place.join(format!("{uuid}.raw"))).unwrap();
     for _ in 0..2 {
-        let said = world.refused("VM.start", &start(&machine));
-        assert_eq!(said, ["VDI_MISSING", sr.as_str(), disk.as_str()]);
+        let error = world.refused("VM.start", &start(&machine));
+        assert_eq!(error, ["VDI_MISSING", sr.as_str(), disk.as_str()]);
         world.call("SR.scan", &of(&sr));
         assert!(world.client.record("VDI", &disk).unwrap().flag("missing"));
     }
@@ -77,9 +77,9 @@ fn a_directory_is_one_storages_only() {
     let args = world.sr(&place);
     let first = world.made("SR.create", &args);
     let uuid = world.client.record("SR", &first).unwrap().text("uuid").to_owned();
-    let said = world.refused("SR.create", &args);
-    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{said:?}");
-    assert!(said.last().unwrap().contains(&uuid), "{said:?}");
+    let error = world.refused("SR.create", &args);
+    assert_eq!(error[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{error:?}");
+    assert!(error.last().unwrap().contains(&uuid), "{error:?}");
     // Files that are not volumes do no harm.
     let disk = world.disk(&first);
     for stray in ["notes.txt", "x.raw", ".hidden"] {
@@ -98,7 +98,7 @@ fn a_directory_is_one_storages_only() {
     fs::copy(place.join(&file), std::path::Path::new(its["location"]).join(&file)).unwrap();
     world.call("SR.scan", &[Value::text(default.as_str())]);
     assert!(world.client.record("SR", &default).unwrap().texts("VDIs").is_empty());
-    let told = world.client.records("message").unwrap().remove(0).1;
-    assert_eq!(told.text("name"), "SR_VOLUMES_PASSED_OVER");
-    assert!(told.text("body").contains(&uuid), "{}", told.text("body"));
+    let message = world.client.records("message").unwrap().remove(0).1;
+    assert_eq!(message.text("name"), "SR_VOLUMES_PASSED_OVER");
+    assert!(message.text("body").contains(&uuid), "{}", message.text("body"));
 }

@@ -68,9 +68,9 @@ fn weights_are_set_live_and_outlive_the_daemon() {
 fn a_daemon_without_machines_leaves_nothing() {
     let Some((mut daemon, slices)) = simulator() else { return };
     assert!(slices.members("control/daemon").contains(&daemon.process.id()));
-    let told = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
+    let output = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
     let group = slices.path("control").display().to_string();
-    assert!(told.contains("control_slice: version") && told.contains(&group), "{told}");
+    assert!(output.contains("control_slice: version") && output.contains(&group), "{output}");
     let folder = slices.path("guests").join("11111111-2222-4333-8444-555555555555");
     std::fs::create_dir(&folder).unwrap();
     daemon.process.kill().unwrap();
@@ -130,17 +130,17 @@ fn a_completion_joins_the_slice_of_its_daemon() {
     eventually("xe has joined", || slices.members("control/clients").contains(&xe.id()));
     daemon.process.signal(Signal::CONT).unwrap();
     assert!(xe.wait(PROCESS_DEADLINE).unwrap().success());
-    let mut told = String::new();
-    xe.child().stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut output = String::new();
+    xe.child().stdout.take().unwrap().read_to_string(&mut output).unwrap();
     let host = daemon.xe_prints(&["host-list", "--minimal"]).unwrap();
-    assert_eq!(told.trim(), format!("uuid={host}"));
+    assert_eq!(output.trim(), format!("uuid={host}"));
 }
 
 #[test]
 fn a_daemon_that_wants_no_slices_makes_none() {
     let daemon = Ringwayd::simulator(&["--slices", "off"]).unwrap();
     assert!(daemon.slices().is_none());
-    let told = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
-    assert!(told.contains("control_slice: off"), "{told}");
+    let output = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
+    assert!(output.contains("control_slice: off"), "{output}");
     assert_eq!(daemon.xe_prints(&["vm-list", "is-control-domain=false", "--minimal"]).unwrap(), "");
 }

@@ -23,7 +23,7 @@ fn kept(
     let keeper = Link::new(theirs);
     let answers = std::thread::spawn(move || {
         let answer = |problem: Option<&str>| {
-            let (seq, told) = match keeper.receive().unwrap().unwrap() {
+            let (seq, request) = match keeper.receive().unwrap().unwrap() {
                 (WorkerMessage::Hold { seq, what }, fds) => {
                     let (key, preserved_entry) = PreservedEntry::read(what, fds).unwrap();
                     (seq, format!("{key} leaving={}", preserved_entry.data["leaving"]))
@@ -33,7 +33,7 @@ fn kept(
             };
             let problem = problem.map(Into::into);
             keeper.send(&KeeperMessage::Done { seq, problem }, &[]).unwrap();
-            told
+            request
         };
         answers.into_iter().map(answer).collect()
     });
@@ -72,8 +72,8 @@ fn what_the_keeper_does_not_hold_is_not_done() {
     nics.detach("a").unwrap();
     let begun = ["nic/a leaving=true", "nic/a leaving=false"];
     let over = ["uplink/lan", "nic/a"];
-    let told = keeper.join().unwrap();
-    assert_eq!(told, [begun, over, begun, [begun[0]; 2], over].concat());
+    let requests = keeper.join().unwrap();
+    assert_eq!(requests, [begun, over, begun, [begun[0]; 2], over].concat());
     assert_eq!(names(folder.path()), 0);
 }
 
@@ -104,16 +104,16 @@ fn a_new_worker_finds_what_was_there_ends_what_was_leaving_and_leaves_the_rest()
     nics.restore();
     assert!(!leaving.socket.exists() && !nics.has("leaving"));
     let all = nics.stats(|_| true);
-    let [lost_told, there_told] = &all[..] else { panic!("{all:?}") };
-    assert!(lost_told.refused.is_none() && there_told.refused.as_ref().unwrap().contains("MTU"));
+    let [lost_stats, there_stats] = &all[..] else { panic!("{all:?}") };
+    assert!(lost_stats.refused.is_none() && there_stats.refused.as_ref().unwrap().contains("MTU"));
     assert_eq!(code_of(attach(&nics, &there), "refused"), code::WRONG_STATE);
     assert_eq!(code_of(attach(&nics, &novel), "newer version"), code::WRONG_STATE);
     assert!(there.socket.exists() && novel.socket.exists(), "guests wait");
     nics.detach("there").unwrap();
     nics.detach("novel").unwrap();
     assert!(!there.socket.exists() && !novel.socket.exists() && lost.socket.exists());
-    let told = keeper.join().unwrap();
+    let requests = keeper.join().unwrap();
     let left = |id: &str| [format!("nic/{id} leaving=true"), format!("nic/{id}")];
     let expected = [vec!["nic/leaving".to_owned()], left("there").into(), left("novel").into()];
-    assert_eq!(told, expected.concat());
+    assert_eq!(requests, expected.concat());
 }

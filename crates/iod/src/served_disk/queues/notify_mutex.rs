@@ -10,9 +10,9 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct NotifyMutex<T> {
     inner: Mutex<T>,
-    told: AtomicBool,
+    notified: AtomicBool,
     /// Handler of a notification.
-    hear: fn(&T),
+    handler: fn(&T),
     /// Signalled at each unlock, for threads that wait with a deadline.
     free: (Mutex<()>, Condvar),
 }
@@ -26,11 +26,11 @@ pub(crate) struct NotifyGuard<'a, T> {
 }
 
 impl<T> NotifyMutex<T> {
-    pub(crate) fn new(value: T, hear: fn(&T)) -> Self {
+    pub(crate) fn new(value: T, handler: fn(&T)) -> Self {
         Self {
             inner: Mutex::new(value),
-            told: AtomicBool::new(false),
-            hear,
+            notified: AtomicBool::new(false),
+            handler,
             free: Default::default(),
         }
     }
@@ -76,7 +76,7 @@ impl<T> NotifyMutex<T> {
     /// Notifies the value of a change, and never waits. If another thread has the lock, it handles
     /// the notification when it unlocks.
     pub(crate) fn notify(&self) {
-        self.told.store(true, Ordering::Relaxed);
+        self.notified.store(true, Ordering::Relaxed);
         self.settle();
     }
 
@@ -84,10 +84,10 @@ impl<T> NotifyMutex<T> {
         // The notifier sets the flag, then tries the lock. The owner unlocks, then checks the flag.
         // With the fence, at least one of the two sees the other.
         fence(Ordering::SeqCst);
-        while self.told.load(Ordering::Relaxed) {
+        while self.notified.load(Ordering::Relaxed) {
             let Some(value) = self.try_inner() else { return };
-            if self.told.swap(false, Ordering::AcqRel) {
-                (self.hear)(&value);
+            if self.notified.swap(false, Ordering::AcqRel) {
+                (self.handler)(&value);
             }
             self.let_go(value);
             fence(Ordering::SeqCst);
@@ -127,45 +127,45 @@ mod tests {
 
     /// Changed value, and the value seen by the last notification.
     #[derive(Debug, Default)]
-    struct Heard {
+    struct Observed {
         now: AtomicU64,
         last: AtomicU64,
     }
 
-    fn hear(heard: &&Heard) {
-        heard.last.store(heard.now.load(Ordering::SeqCst), Ordering::SeqCst);
+    fn observe(observed: &&Observed) {
+        observed.last.store(observed.now.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     #[test]
     fn what_is_told_while_it_is_held_is_heard_when_it_is_let_go() {
-        let heard = Heard::default();
-        let notify_mutex = NotifyMutex::new(&heard, hear);
+        let observed = Observed::default();
+        let notify_mutex = NotifyMutex::new(&observed, observe);
         let held = notify_mutex.lock();
-        heard.now.store(1, Ordering::SeqCst);
+        observed.now.store(1, Ordering::SeqCst);
         notify_mutex.notify();
-        assert_eq!(heard.last.load(Ordering::SeqCst), 0);
+        assert_eq!(observed.last.load(Ordering::SeqCst), 0);
         drop(held);
-        assert_eq!(heard.last.load(Ordering::SeqCst), 1);
-        heard.now.store(2, Ordering::SeqCst);
+        assert_eq!(observed.last.load(Ordering::SeqCst), 1);
+        observed.now.store(2, Ordering::SeqCst);
         notify_mutex.notify();
-        assert_eq!(heard.last.load(Ordering::SeqCst), 2);
+        assert_eq!(observed.last.load(Ordering::SeqCst), 2);
     }
 
     #[test]
     fn the_last_change_is_heard_however_it_meets_those_who_hold_the_lock() {
         for _ in 0..testkit::rounds(300, 10_000) {
-            let heard = Heard::default();
-            let notify_mutex = NotifyMutex::new(&heard, hear);
+            let observed = Observed::default();
+            let notify_mutex = NotifyMutex::new(&observed, observe);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| (0..20).for_each(|_| drop(notify_mutex.lock())));
                 }
                 for _ in 0..20 {
-                    heard.now.fetch_add(1, Ordering::SeqCst);
+                    observed.now.fetch_add(1, Ordering::SeqCst);
                     notify_mutex.notify();
                 }
             });
-            assert_eq!(heard.last.load(Ordering::SeqCst), 20);
+            assert_eq!(observed.last.load(Ordering::SeqCst), 20);
         }
     }
 

@@ -202,23 +202,27 @@ impl StartedRing {
     }
 
     /// Logs the error, and reports it to the front-end.
-    pub(super) fn not_served(&self, error: &QueueError, teller: &mut Option<JoinHandle<()>>) {
+    pub(super) fn not_served(
+        &self,
+        error: &QueueError,
+        report_thread: &mut Option<JoinHandle<()>>,
+    ) {
         let cause = crate::error::error_chain(error);
         tracing::error!(queue = self.start.index, "not served: {cause}");
-        self.report_broken(teller);
+        self.report_broken(report_thread);
     }
 
     /// Reports an unserved ring to the front-end. The descriptor belongs to the front-end too,
     /// which may make a writer wait. So `report_thread`, a separate thread, writes. There is at most one.
-    fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
-        if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
+    fn report_broken(&self, report_thread: &mut Option<JoinHandle<()>>) {
+        if report_thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
         let Some(err) = self.start.err.clone() else { return };
         // A front-end that does not read has no use for further reports.
-        let tell = move || {
+        let report = move || {
             let _ = rustix::io::write(&err, &1u64.to_ne_bytes());
         };
-        *teller = std::thread::Builder::new().name("tell".into()).spawn(tell).ok();
+        *report_thread = std::thread::Builder::new().name("tell".into()).spawn(report).ok();
     }
 }

@@ -17,14 +17,14 @@ fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let (served_disk, _pool) = serve(folder.path(), 1, json!({}));
     let rings = served_disk.queues.lock();
-    let (told, tell) = channel();
+    let (sender, receiver) = channel();
     let twin = Arc::clone(&served_disk);
     let standing = std::thread::spawn(move || {
         let outcome = twin.quiesce(Instant::now() + Duration::from_millis(20)).map(drop);
-        told.send(outcome).unwrap();
+        sender.send(outcome).unwrap();
     });
     // A front-end's stop of a ring on hung storage looks the same: the wait continues.
-    let outcome = tell.recv_timeout(FAR).expect("it waits for the rings");
+    let outcome = receiver.recv_timeout(FAR).expect("it waits for the rings");
     assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
     drop(rings);
     standing.join().unwrap();

@@ -174,18 +174,18 @@ impl TapReader {
         for _ in 0..self.tap_queue.borrow_mut().queue.take_skipped() {
             hub.refuse(self.port_incarnation.port(), Reason::HostLost);
         }
-        let mut came = false;
-        while !(came && hub.is_spent()) {
+        let mut received = false;
+        while !(received && hub.is_spent()) {
             let next = self.tap_queue.borrow_mut().queue.next_frame();
             let Some(mut frame) = next else { break };
             self.pass(&mut hub, frame.buffers(), now_ns);
             self.tap_queue.borrow_mut().queue.recycle(frame);
-            came = true;
+            received = true;
         }
-        if came {
+        if received {
             hub.flush(context);
         }
-        came
+        received
     }
 
     /// Forwards one frame. The kernel wrote it to private memory of this process.
@@ -214,10 +214,10 @@ impl TapReader {
 impl Poller for TapReader {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.look(context);
-        let came = self.bring(context);
+        let received = self.bring(context);
         self.tap_queue.borrow_mut().queue.ask(context);
         // Completed reads make the poller hot again.
-        if came { PollOutcome::Busy } else { PollOutcome::Idle }
+        if received { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
     fn on_runnable(&mut self) {}

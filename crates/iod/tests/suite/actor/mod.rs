@@ -56,11 +56,11 @@ fn part() {
     }
     let mut record = Value::Null;
     loop {
-        let (said, fds) = hear(way.as_fd());
-        if said.contains("end") {
+        let (message, fds) = hear(way.as_fd());
+        if message.contains("end") {
             break;
         }
-        if said.contains("disk") {
+        if message.contains("disk") {
             record = read(fds.into_iter().next().unwrap());
         }
     }

@@ -71,8 +71,8 @@ impl HostLane {
 
 impl FramePath for HostLane {
     fn turn(&mut self, send: bool) -> Result<()> {
-        let came = if self.back { self.nic.count(self.bytes)? } else { 0 };
-        self.arrived[0] += came;
+        let received = if self.back { self.nic.count(self.bytes)? } else { 0 };
+        self.arrived[0] += received;
         if !self.back {
             self.read()?;
         }

@@ -35,7 +35,7 @@ impl Inlet {
 pub(super) struct Inlets {
     all: Vec<Inlet>,
     /// Polls left until all queues are polled.
-    looks_left: u32,
+    polls_left: u32,
     /// Indices of the queues to poll: those that were busy at the last poll of all queues. If none
     /// was busy, the previous ones stay. At first, all queues.
     busy: Vec<usize>,
@@ -45,17 +45,17 @@ impl Inlets {
     pub(super) fn new(rings: Vec<Ring>) -> Self {
         let busy = (0..rings.len()).collect();
         let all = rings.into_iter().map(|ring| Inlet { ring, is_busy: false }).collect();
-        Self { all, looks_left: QUIET, busy }
+        Self { all, polls_left: QUIET, busy }
     }
 
     /// Takes all received frames and posts their buffers again. Adds the frames of this length to
     /// the counts by queue.
     #[inline]
     pub(super) fn count_all(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
-        if self.looks_left == 0 {
+        if self.polls_left == 0 {
             return self.count_each(bytes, frames);
         }
-        self.looks_left -= 1;
+        self.polls_left -= 1;
         for at in &self.busy {
             if let (Some(inlet), Some(frames)) = (self.all.get_mut(*at), frames.get_mut(*at)) {
                 *frames += inlet.count(bytes)?;
@@ -67,7 +67,7 @@ impl Inlets {
     /// Polls all queues, also the quiet ones, and chooses the busy ones anew.
     #[inline(never)]
     fn count_each(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
-        self.looks_left = QUIET;
+        self.polls_left = QUIET;
         for (inlet, frames) in self.all.iter_mut().zip(frames) {
             *frames += inlet.count(bytes)?;
         }

@@ -93,7 +93,7 @@ impl Pool {
         let mut waits = self.host.daemon.client()?;
         let of = format!("VM/{machine}");
         let mut token = waits.events(&[&of], "", EVENT)?.token;
-        let (tell, told) = mpsc::channel();
+        let (arrivals_tx, arrivals_rx) = mpsc::channel();
         let (ask, asked) = mpsc::channel();
         let waiter = thread::spawn(move || -> Result<()> {
             while asked.recv().is_ok() {
@@ -101,7 +101,7 @@ impl Pool {
                 let now = Instant::now();
                 ensure!(!batch.events.is_empty(), "no event has come");
                 token = batch.token;
-                tell.send(now)?;
+                arrivals_tx.send(now)?;
             }
             Ok(())
         });
@@ -113,8 +113,8 @@ impl Pool {
             thread::sleep(Duration::from_millis(2));
             let began = Instant::now();
             touch(&mut self.host.client, &machine, change)?;
-            let came = told.recv_timeout(EVENT).context("the waiting client failed")?;
-            took.push(ms(came.saturating_duration_since(began)));
+            let arrival = arrivals_rx.recv_timeout(EVENT).context("the waiting client failed")?;
+            took.push(ms(arrival.saturating_duration_since(began)));
         }
         drop(ask);
         waiter.join().map_err(|_| anyhow!("the waiting client failed"))??;

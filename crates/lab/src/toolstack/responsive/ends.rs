@@ -104,16 +104,16 @@ pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<N
             let batch = client.events(CLASSES, &token, DEADLINE)?;
             token = batch.token;
             let now_ms = from.elapsed().as_secs_f64() * 1e3;
-            let tells = |class: &str, of: &str, field: &str, value: &str| {
+            let reports = |class: &str, of: &str, field: &str, value: &str| {
                 batch.events.iter().filter(|event| event.class == class).any(|event| {
                     let is = |one: &Record| one.text(of) == uuid && one.text(field) == value;
                     event.snapshot.as_ref().is_some_and(is)
                 })
             };
-            if tells("vm", "uuid", "power_state", "Halted") {
+            if reports("vm", "uuid", "power_state", "Halted") {
                 halted.get_or_insert(now_ms);
             }
-            if tells("message", "obj_uuid", "name", end.message()) {
+            if reports("message", "obj_uuid", "name", end.message()) {
                 message.get_or_insert(now_ms);
             }
         }

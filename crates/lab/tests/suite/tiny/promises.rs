@@ -53,8 +53,8 @@ fn every_promise_has_its_bar_and_every_bar_its_promise() {
             assert!(bars.iter().any(|bar| meets(line, bar)), "nothing judges {line:?}");
         }
         for bar in &bars {
-            let told = lines.iter().filter(about).any(|line| meets(line, bar));
-            assert!(told, "docs/measuring.md does not tell {bar:?}");
+            let promised = lines.iter().filter(about).any(|line| meets(line, bar));
+            assert!(promised, "docs/measuring.md does not tell {bar:?}");
         }
     }
     let all: Vec<_> = experiments().iter().map(|experiment| experiment.name()).collect();

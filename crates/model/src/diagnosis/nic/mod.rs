@@ -306,14 +306,14 @@ fn uneven(facts: &NicFacts<'_>) -> Option<String> {
 fn polled(facts: &NicFacts<'_>) -> Option<String> {
     let now = facts.nic.polling.as_ref()?;
     if now.queues.reason != PollReason::Pays {
-        return polling::told(now, "frames");
+        return polling::state_sentence(now, "frames");
     }
     let of = |count: fn(&crate::report::QueuePolling) -> f64| {
         facts.grown(|nic| nic.polling.as_ref().map_or(0.0, |polling| count(&polling.queues)))
     };
     let (hits, misses) = (of(|one| one.hits as f64), of(|one| one.misses as f64));
     if hits == 0.0 || facts.seconds == 0.0 {
-        return polling::told(now, "frames");
+        return polling::state_sentence(now, "frames");
     }
     Some(format!(
         "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was polled, which \

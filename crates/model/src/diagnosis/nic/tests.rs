@@ -65,7 +65,7 @@ fn stats(nic: PortStats, uptime_seconds: f64) -> Stats {
     }
 }
 
-fn told(change: impl FnOnce(&mut PortStats)) -> NicVerdict {
+fn verdict_of(change: impl FnOnce(&mut PortStats)) -> NicVerdict {
     let mut now = idle();
     change(&mut now);
     let (earlier, now) = (stats(idle(), 10.0), stats(now, 12.0));
@@ -123,7 +123,7 @@ fn every_cause_is_told() {
         (NicCause::Healthy, "it sends 500 frames a second", |nic| lose(&mut nic.tx, "closed", 0)),
     ];
     for (cause, part, change) in cases {
-        let verdict = told(change);
+        let verdict = verdict_of(change);
         assert_eq!(verdict.cause, cause, "{}", verdict.sentence);
         assert!(verdict.sentence.contains(part), "{}", verdict.sentence);
         let is_there = !matches!(cause, NicCause::NoFrontEnd | NicCause::NoDriver);
@@ -133,7 +133,7 @@ fn every_cause_is_told() {
 
 #[test]
 fn the_host_needs_no_front_end_and_a_name_must_be_there() {
-    let host = told(|nic| {
+    let host = verdict_of(|nic| {
         (nic.socket, nic.polling, nic.pairs_started) = (None, None, 0);
         nic.connected = false;
     });
@@ -145,7 +145,7 @@ fn the_host_needs_no_front_end_and_a_name_must_be_there() {
 #[test]
 fn polling_is_told_with_its_reason() {
     let of = |reason, hits| {
-        let verdict = told(|nic| {
+        let verdict = verdict_of(|nic| {
             let polling = nic.polling.as_mut().unwrap();
             polling.queues = QueuePolling { hits, poll_seconds: 0.5, ..waits(reason) };
         });

@@ -39,8 +39,8 @@ fn every_reason_has_a_sentence_and_those_of_a_busy_host_a_step() {
     ] {
         let verdict = case(reason).verdict();
         assert_eq!(verdict.cause, Cause::Healthy);
-        let told = verdict.polling.unwrap();
-        assert!(told.contains(part) && told.ends_with('.'), "{told}\nhas no {part:?}");
+        let text = verdict.polling.unwrap();
+        assert!(text.contains(part) && text.ends_with('.'), "{text}\nhas no {part:?}");
         let busy = [PollReason::NoFreeCpu, PollReason::CpuWanted, PollReason::QuotaUsed];
         let step = busy.contains(&reason);
         assert_eq!(verdict.next.is_some(), step, "{:?}", verdict.next);

@@ -33,20 +33,20 @@ fn a_cap_is_named_for_its_share_and_not_for_an_instant() {
 
 #[test]
 fn how_a_cap_is_raised_is_right_as_it_stands() {
-    let told = |caps| {
+    let remedy = |caps| {
         let case = Case::oldest(Stage::Cap, 2.0).with(|case| case.disk().caps = caps);
         case.verdict().next.unwrap()
     };
     let caps = Caps { iops: Some(50), bytes_per_second: Some(1 << 20), ..Caps::default() };
-    let next = told(Some(caps));
+    let next = remedy(Some(caps));
     let command = "ringway io disk.caps id=d caps.iops=100 caps.bytes_per_second=2097152";
     assert!(next.ends_with(command), "{next}");
     let burst = Caps { iops: Some(50), iops_burst: Some(60), burst_seconds: 9, ..Caps::default() };
-    let next = told(Some(burst));
+    let next = remedy(Some(burst));
     assert!(next.ends_with("caps.iops=100 caps.iops_burst=100 caps.burst_seconds=9"), "{next}");
     let most = Caps { iops: Some(crate::caps::MAX_IOPS), ..Caps::default() };
-    assert!(told(Some(most)).ends_with("caps.iops=4294967296"));
-    assert!(!told(None).contains("disk.caps"));
+    assert!(remedy(Some(most)).ends_with("caps.iops=4294967296"));
+    assert!(!remedy(None).contains("disk.caps"));
 }
 
 #[test]

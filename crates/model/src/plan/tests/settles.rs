@@ -32,9 +32,9 @@ fn nothing_that_hangs_keeps_the_record_wrong() {
     for state in all_states() {
         let plan = plan(&MachineOp::Reconcile, &state).unwrap();
         let power = |step: &&Step| step.then.iter().any(|one| matches!(one, Effect::Power(_)));
-        let told: Vec<_> = plan.steps().iter().filter(power).collect();
-        let [told] = told[..] else { panic!("{told:?}") };
-        for id in &told.after {
+        let steps: Vec<_> = plan.steps().iter().filter(power).collect();
+        let [step] = steps[..] else { panic!("{steps:?}") };
+        for id in &step.after {
             assert_eq!(plan.steps()[id.index()].slots, Slots::None, "{state:?}");
             assert_eq!(plan.steps()[id.index()].verb, StepAction::DomainKill);
         }

@@ -46,7 +46,7 @@ const SERVED_UNSEEN: &str =
     "shutdown power_state_reset assert_operation_valid update_allowed_operations";
 
 /// Operations that change nothing.
-const LOOKS: &str = "assert_operation_valid update_allowed_operations";
+const READ_ONLY: &str = "assert_operation_valid update_allowed_operations";
 
 fn op(name: &str) -> VmOp {
     VmOp::parse(name).unwrap_or_else(|| panic!("{name}"))
@@ -131,9 +131,9 @@ fn each_operation_in_each_state_beside_each_other() {
 
 #[test]
 fn beside_two_others_means_beside_each_of_them() {
-    let looks = ops(LOOKS);
+    let read_only = ops(READ_ONLY);
     for &op in VmOp::ALL {
-        let always = op.name().starts_with("hard_") || looks.contains(&op);
+        let always = op.name().starts_with("hard_") || read_only.contains(&op);
         for &one in VmOp::ALL {
             for &two in VmOp::ALL {
                 let fine = conflict(op, &[one, two]).is_none();
@@ -227,10 +227,10 @@ fn a_guest_is_asked_for_its_end_unless_it_has_denied_that() {
                 let guest = GuestFeatures { drivers, shutdown, ..GuestFeatures::default() };
                 let vm = VmFacts { guest, ..VmFacts::new(PowerState::Running) };
                 let silent = shutdown == Tristate::Unknown;
-                let said = shutdown == Tristate::Yes || silent && drivers == Tristate::Yes;
+                let supported = shutdown == Tristate::Yes || silent && drivers == Tristate::Yes;
                 let lacks = Err(Refusal::LacksFeature(Feature::Shutdown));
-                let strict = if said { Ok(()) } else { lacks.clone() };
-                let lenient = if said || silent { Ok(()) } else { lacks };
+                let strict = if supported { Ok(()) } else { lacks.clone() };
+                let lenient = if supported || silent { Ok(()) } else { lacks };
                 assert_eq!(check(op, &vm, Strict), strict, "{guest:?}");
                 assert_eq!(check(op, &vm, Lenient), lenient, "{guest:?}");
             }

@@ -110,12 +110,12 @@ impl Client {
         let mut client = Self { stream, structured, flags: 0, next: 1 };
         if structured {
             assert_eq!(client.option(8, b"").len(), 1);
-            let told = client.option(10, b"\0\0\0\x02d1\0\0\0\x01\0\0\0\x0fbase:allocation");
-            assert_eq!(told.len(), 2);
+            let replies = client.option(10, b"\0\0\0\x02d1\0\0\0\x01\0\0\0\x0fbase:allocation");
+            assert_eq!(replies.len(), 2);
         }
-        let told = client.option(7, b"\0\0\0\x02d1\0\0");
-        assert_eq!(number(&told[0].1[2..10]), SIZE);
-        client.flags = number(&told[0].1[10..12]) as u16;
+        let replies = client.option(7, b"\0\0\0\x02d1\0\0");
+        assert_eq!(number(&replies[0].1[2..10]), SIZE);
+        client.flags = number(&replies[0].1[10..12]) as u16;
         client
     }
 

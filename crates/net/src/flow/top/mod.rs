@@ -19,10 +19,10 @@ pub const FLOWS: usize = 16;
 /// Time after which all counts are halved, in nanoseconds.
 pub const HALF_LIFE_NS: u64 = 5_000_000_000;
 /// Binary logarithm of the sampling interval: one frame of that many is sampled.
-const LOOKS_BITS: u32 = 4;
+const SAMPLE_BITS: u32 = 4;
 /// Possible numbers of frames between two samples, from 0 on; their average gives the sampling
 /// interval.
-const SPREAD: u64 = (2 << LOOKS_BITS) - 1;
+const SPREAD: u64 = (2 << SAMPLE_BITS) - 1;
 
 /// Endpoints of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl TopFlows {
         self.dice = dice.wrapping_add(1_442_695_040_888_963_407);
         self.unseen = (((self.dice >> 32) * SPREAD) >> 32) as u32;
         if let Some(hash) = hash() {
-            self.count(hash, bytes << LOOKS_BITS, now_ns, key);
+            self.count(hash, bytes << SAMPLE_BITS, now_ns, key);
         }
     }
 

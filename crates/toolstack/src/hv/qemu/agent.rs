@@ -54,8 +54,8 @@ impl AgentSession {
 
     async fn say(&mut self, command: &str, arguments: Value) -> Result<(), HvError> {
         let message = json!({ "execute": command, "arguments": arguments });
-        let said = write_json(&mut self.writer, &message).await;
-        said.map_err(|error| refused(command, &error.to_string()))
+        let outcome = write_json(&mut self.writer, &message).await;
+        outcome.map_err(|error| refused(command, &error.to_string()))
     }
 
     async fn ask(&mut self, command: &str) -> Result<Value, HvError> {
@@ -100,7 +100,7 @@ pub(super) async fn seen(domain: &Domain) -> Result<GuestInfo, HvError> {
         let system = agent_session.ask("guest-get-osinfo").await.unwrap_or_default();
         let networks = agent_session.ask("guest-network-get-interfaces").await.unwrap_or_default();
         let agent = text(info.get("version")).unwrap_or_default();
-        Ok(GuestInfo { os: os(&system), networks: told(&networks, &nics), agent })
+        Ok(GuestInfo { os: os(&system), networks: network_addresses(&networks, &nics), agent })
     })
     .await
 }
@@ -142,7 +142,7 @@ fn os(system: &Value) -> Vec<(String, String)> {
 }
 
 /// Returns the addresses of Ringway's interfaces, matched by MAC address.
-fn told(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
+fn network_addresses(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
     let mut networks = Vec::new();
     for interface in interfaces.as_array().into_iter().flatten() {
         let mac = text(interface.get("hardware-address")).unwrap_or_default().to_lowercase();
@@ -197,11 +197,11 @@ mod tests {
               "ip-addresses": [address("ipv4", "172.17.0.1")] },
         ]);
         let nics = [(3, "00:16:3e:00:00:01".to_owned())];
-        let told = told(&interfaces, &nics);
-        let shown: Vec<_> = told.iter().map(|(key, value)| format!("{key} {value}")).collect();
+        let reported = network_addresses(&interfaces, &nics);
+        let shown: Vec<_> = reported.iter().map(|(key, value)| format!("{key} {value}")).collect();
         let expected =
             ["3/ip 10.0.0.2", "3/ipv4/0 10.0.0.2", "3/ipv4/1 10.0.0.3", "3/ipv6/0 fe80::1"];
         assert_eq!(shown, expected);
-        assert_eq!(super::told(&json!({ "a": 1 }), &nics), []);
+        assert_eq!(network_addresses(&json!({ "a": 1 }), &nics), []);
     }
 }

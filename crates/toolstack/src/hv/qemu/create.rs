@@ -165,8 +165,9 @@ async fn answers(watched_domain: &WatchedDomain) -> Result<(), HvError> {
     let Err(error) = domain.qmp_within(ANSWER_DEADLINE).await else { return Ok(()) };
     match timeout(END_DEADLINE, domain.process.gone()).await {
         Ok(()) => {
-            let said = domain.dir.said();
-            let why = if said.trim().is_empty() { "it printed nothing".to_owned() } else { said };
+            let output = domain.dir.last_output();
+            let why =
+                if output.trim().is_empty() { "it printed nothing".to_owned() } else { output };
             Err(HvError::Start { why })
         }
         Err(_) => Err(error),

@@ -54,11 +54,11 @@ fn kept(dir: &RunDir, vm: VmId) -> DomainRecord {
 pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvError> {
     let run = &qemu.settings.run;
     let mut domain_info = Vec::new();
-    let mut looks = tokio::task::JoinSet::new();
+    let mut queries = tokio::task::JoinSet::new();
     for vm in RunDir::list(run).map_err(|source| os("reading", run, source))? {
         match qemu.held(vm).await {
             Ok(Some(watched_domain)) => {
-                drop(looks.spawn(async move { look(&watched_domain).await }))
+                drop(queries.spawn(async move { look(&watched_domain).await }))
             }
             Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
             // A machine that cannot be queried counts as existing, and does not hide the others.
@@ -71,7 +71,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
             }
         }
     }
-    domain_info.extend(looks.join_all().await);
+    domain_info.extend(queries.join_all().await);
     domain_info.sort_by_key(|one| one.vm);
     Ok(domain_info)
 }

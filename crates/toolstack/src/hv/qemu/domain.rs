@@ -175,7 +175,7 @@ impl Domain {
         }
         let (vm, domid, at) = (self.vm, self.record.domid(), SystemTime::now());
         // When the daemon exits, the receiver is gone.
-        let _unheard = out.send(DomainEvent::Ended { vm, domid, exit, at }).await;
+        let _no_receiver = out.send(DomainEvent::Ended { vm, domid, exit, at }).await;
     }
 
     /// Marks the end of the process as requested, so that it is not reported.

@@ -119,7 +119,7 @@ impl Domains {
         let (domid, at) = (record.domid(), SystemTime::now());
         let ended = DomainEvent::Ended { vm, domid, exit: DomainExit::Killed, at };
         // When the daemon exits, the receiver is gone.
-        let _unheard = self.happened.send(ended).await;
+        let _no_receiver = self.happened.send(ended).await;
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         (run, qemu, dir, vm)
     }
 
-    async fn is_told_killed(qemu: &QemuHypervisor, of: VmId) {
+    async fn expect_killed(qemu: &QemuHypervisor, of: VmId) {
         let mut events = qemu.events().unwrap();
         match timeout(LONG, events.recv()).await.unwrap().unwrap() {
             DomainEvent::Ended { vm, domid: Domid(7), exit: DomainExit::Killed, .. }
@@ -179,7 +179,7 @@ mod tests {
         let held = dir.lock().unwrap();
         assert_eq!(qemu.list().await.unwrap()[0].run, Some(RunState::Unresponsive));
         drop(held);
-        is_told_killed(&qemu, vm).await;
+        expect_killed(&qemu, vm).await;
         // There is no process to watch.
         assert!(qemu.domains.known(vm).is_none());
     }
@@ -201,6 +201,6 @@ mod tests {
         timeout(LONG, seen).await.unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        is_told_killed(&qemu, vm).await;
+        expect_killed(&qemu, vm).await;
     }
 }

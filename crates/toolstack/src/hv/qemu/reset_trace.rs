@@ -17,11 +17,11 @@ const ENDED: &str = "(shutdown)";
 ///
 /// A QEMU built with another trace backend writes neither line. Its guest then counts as powered
 /// off, so that it is not started against the user's will.
-pub(super) fn is_reset(said: &str) -> bool {
+pub(super) fn is_reset(output: &str) -> bool {
     let ended = |line: &&str| line.contains(STATE) && line.trim_end().ends_with(ENDED);
     let before = |line: &&str| !ended(line);
-    said.lines().any(|line| ended(&line))
-        && !said.lines().take_while(before).any(|line| line.contains(REQUEST))
+    output.lines().any(|line| ended(&line))
+        && !output.lines().take_while(before).any(|line| line.contains(REQUEST))
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ impl RunDir {
     }
 
     /// Returns the last lines of the process's output.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn last_output(&self) -> String {
         let text = self.tail();
         let lines: Vec<_> = text.lines().collect();
         lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
@@ -253,13 +253,13 @@ mod tests {
     #[test]
     fn the_last_lines_are_told() {
         let (_run, dir) = rundir();
-        assert_eq!(dir.said(), "");
+        assert_eq!(dir.last_output(), "");
         dir.make().unwrap();
         let text: String = (0..3000).map(|number| format!("line {number}\n")).collect();
         dir.lock().unwrap().write_all(text.as_bytes()).unwrap();
-        let said = dir.said();
-        assert_eq!(said.lines().count(), TAIL_LINES);
-        assert!(said.starts_with("line 2980\n") && said.ends_with("line 2999"), "{said}");
+        let output = dir.last_output();
+        assert_eq!(output.lines().count(), TAIL_LINES);
+        assert!(output.starts_with("line 2980\n") && output.ends_with("line 2999"), "{output}");
     }
 
     #[test]
@@ -267,10 +267,11 @@ mod tests {
         let (_run, dir) = rundir();
         assert!(!dir.has_reset());
         dir.make().unwrap();
-        let mut said = dir.lock().unwrap();
-        said.write_all(&b"a warning\n".repeat(3000)).unwrap();
+        let mut stderr = dir.lock().unwrap();
+        stderr.write_all(&b"a warning\n".repeat(3000)).unwrap();
         assert!(!dir.has_reset());
-        said.write_all(b"runstate_set current_run_state 9 (running) new_state 11 (shutdown)\n")
+        stderr
+            .write_all(b"runstate_set current_run_state 9 (running) new_state 11 (shutdown)\n")
             .unwrap();
         assert!(dir.has_reset());
     }

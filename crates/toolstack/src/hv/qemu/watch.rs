@@ -164,13 +164,13 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
 }
 
 async fn may_have_left(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
-    let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
+    let _no_receiver = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
 }
 
 /// Reports that the guest has opened a port. The agent's is the only one.
 async fn ready(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
     tracing::debug!(vm = %domain.vm, port = AGENT, "open");
-    let _unheard = out.send(DomainEvent::GuestReady { vm: domain.vm }).await;
+    let _no_receiver = out.send(DomainEvent::GuestReady { vm: domain.vm }).await;
 }
 
 #[cfg(test)]

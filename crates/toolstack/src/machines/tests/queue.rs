@@ -203,8 +203,8 @@ async fn a_gate_that_refuses_leaves_everything_as_it_is() {
 async fn progress_rises_to_the_end() {
     let host = Host::new([(vm(0), full(0))]);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
-    let progress: ProgressFn = Arc::new(move |now| told.lock().unwrap().push(now));
+    let reported = Arc::clone(&seen);
+    let progress: ProgressFn = Arc::new(move |now| reported.lock().unwrap().push(now));
     host.machines.run(vm(0), START, OpHooks { progress, ..OpHooks::plain() }).await.unwrap();
     let seen = seen.lock().unwrap();
     let parts: Vec<f64> = seen

@@ -37,7 +37,7 @@ pub(super) enum DhcpRequest {
     /// The client takes this address.
     Takes(AddressClaim),
     /// The client has no address.
-    Looks(Mac),
+    NoAddress(Mac),
 }
 
 /// Parses a frame, which may be truncated.
@@ -53,17 +53,17 @@ pub(super) fn asked(frame: &[u8]) -> Option<DhcpRequest> {
     if u16::from_be_bytes(*kind) != IPV4 || !is_plain || *ports != PORTS {
         return None;
     }
-    said(mac, message)
+    parse_message(mac, message)
 }
 
-fn said(mac: Mac, message: &[u8]) -> Option<DhcpRequest> {
+fn parse_message(mac: Mac, message: &[u8]) -> Option<DhcpRequest> {
     let (head, options) = message.split_at_checked(240)?;
     let is_own = head.get(28..34) == Some(mac.bytes());
     if !is_own || !head.starts_with(&ASKS) || head.get(236..) != Some(&COOKIE) {
         return None;
     }
     match *option(options, KIND)?.first()? {
-        DISCOVER | DECLINE => Some(DhcpRequest::Looks(mac)),
+        DISCOVER | DECLINE => Some(DhcpRequest::NoAddress(mac)),
         REQUEST => {
             // A client that renews its address names it in the header.
             let named = option(options, ADDRESS).or(head.get(12..16))?;
@@ -114,7 +114,7 @@ pub(super) mod tests {
     fn takes(frame: &[u8]) -> Option<String> {
         match asked(frame)? {
             DhcpRequest::Takes(claim) => Some(claim.address.to_string()),
-            DhcpRequest::Looks(mac) => {
+            DhcpRequest::NoAddress(mac) => {
                 assert_eq!(mac, Mac::of(OURS).unwrap());
                 Some("looks".to_owned())
             }

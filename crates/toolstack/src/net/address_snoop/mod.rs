@@ -52,8 +52,8 @@ const WAITING: usize = 256;
 #[derive(Debug)]
 pub(super) struct AddressSnooper {
     bridges: Mutex<HashMap<String, Bridge>>,
-    tell: mpsc::Sender<VifId>,
-    told: Mutex<Option<mpsc::Receiver<VifId>>>,
+    sender: mpsc::Sender<VifId>,
+    receiver: Mutex<Option<mpsc::Receiver<VifId>>>,
 }
 
 /// Bridge with its sockets, which close on drop.
@@ -67,8 +67,8 @@ struct Bridge {
 
 impl Default for AddressSnooper {
     fn default() -> Self {
-        let (tell, told) = mpsc::channel(WAITING);
-        Self { bridges: Mutex::default(), tell, told: Mutex::new(Some(told)) }
+        let (sender, receiver) = mpsc::channel(WAITING);
+        Self { bridges: Mutex::default(), sender, receiver: Mutex::new(Some(receiver)) }
     }
 }
 
@@ -109,7 +109,7 @@ impl AddressSnooper {
         let changed = bridges.values().flat_map(|bridge| lock(&bridge.table).own(vif, own));
         for vif in changed {
             // If the queue is full, the interface's next claim reports it.
-            let _full = self.tell.try_send(vif);
+            let _full = self.sender.try_send(vif);
         }
     }
 
@@ -130,7 +130,7 @@ impl AddressSnooper {
 
     /// Returns the receiver of interfaces with changed addresses. Only the first caller gets it.
     pub(super) fn take(&self) -> Option<mpsc::Receiver<VifId>> {
-        lock(&self.told).take()
+        lock(&self.receiver).take()
     }
 
     fn listen(&self, bridge: &str, index: Option<u32>) -> io::Result<Bridge> {
@@ -145,7 +145,7 @@ impl AddressSnooper {
             listening.spawn(socket::listen(
                 (socket, capture_filter),
                 Arc::clone(&table),
-                self.tell.clone(),
+                self.sender.clone(),
             ));
         }
         Ok(Bridge { index, table, _listening: listening })

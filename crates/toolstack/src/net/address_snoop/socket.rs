@@ -56,11 +56,11 @@ pub(super) fn open(bridge: &str, capture_filter: CaptureFilter) -> io::Result<So
 pub(super) async fn listen(
     (socket, capture_filter): (AsyncFd<Socket>, CaptureFilter),
     table: Arc<Mutex<Table>>,
-    tell: mpsc::Sender<VifId>,
+    sender: mpsc::Sender<VifId>,
 ) {
     while let Ok(changed) = look(&socket, capture_filter, &table).await {
         for vif in changed {
-            if tell.send(vif).await.is_err() {
+            if sender.send(vif).await.is_err() {
                 return;
             }
         }
@@ -82,7 +82,7 @@ async fn look(
             Err(_nothing_more) => break,
             Ok(Ok(bytes)) => {
                 let frame = frame.get(..bytes).unwrap_or_default();
-                changed.extend(heard(capture_filter, frame, table));
+                changed.extend(process_frame(capture_filter, frame, table));
             }
             // The bridge went down. It may come up again. A recreated bridge gets new sockets.
             Ok(Err(error)) => tracing::debug!(%error, "a network is down"),
@@ -92,7 +92,11 @@ async fn look(
 }
 
 /// Processes a frame. Returns the interface whose addresses have changed.
-fn heard(capture_filter: CaptureFilter, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
+fn process_frame(
+    capture_filter: CaptureFilter,
+    frame: &[u8],
+    table: &Mutex<Table>,
+) -> Option<VifId> {
     match capture_filter {
         CaptureFilter::Arp | CaptureFilter::Neighbours => {
             lock(table).claimed(&frame::claim(frame)?)

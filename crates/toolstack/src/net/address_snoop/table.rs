@@ -132,7 +132,7 @@ impl Table {
                 interface_claims.asked = (!is_used).then_some(claim.address);
                 Some(interface_claims.vif)
             }
-            DhcpRequest::Looks(mac) => {
+            DhcpRequest::NoAddress(mac) => {
                 let interface_claims = self.0.get_mut(mac)?;
                 interface_claims.refused().then_some(interface_claims.vif)
             }
@@ -206,8 +206,8 @@ mod tests {
             ("fe80::1", true, false),
             ("10.0.0.1", true, true),
         ] {
-            let told = table.claimed(&claim(1, address, announced));
-            assert_eq!(told.is_some(), new, "{address}");
+            let changed = table.claimed(&claim(1, address, announced));
+            assert_eq!(changed.is_some(), new, "{address}");
         }
         assert_eq!(texts(&table, vif(1)), ["10.0.0.1", "10.0.0.2", "fe80::1"]);
     }
@@ -219,9 +219,9 @@ mod tests {
         let takes = |address: &str| DhcpRequest::Takes(claim(1, address, true));
         assert_eq!(table.asked(&takes("10.0.0.1")), Some(vif(1)));
         assert_eq!(table.asked(&takes("10.0.0.1")), Some(vif(1)), "it asks again");
-        assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), Some(vif(1)));
+        assert_eq!(table.asked(&DhcpRequest::NoAddress(mac(1))), Some(vif(1)));
         assert_eq!(texts(&table, vif(1)), [""; 0]);
-        assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), None);
+        assert_eq!(table.asked(&DhcpRequest::NoAddress(mac(1))), None);
         // The client requests both, and has the last.
         for address in ["10.0.0.1", "10.0.0.2"] {
             assert_eq!(table.asked(&takes(address)), Some(vif(1)));
@@ -231,12 +231,12 @@ mod tests {
         assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), Some(vif(1)));
         assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), None);
         assert_eq!(table.asked(&takes("10.0.0.2")), Some(vif(1)), "it asks for more time");
-        assert_eq!(table.asked(&DhcpRequest::Looks(mac(1))), None);
+        assert_eq!(table.asked(&DhcpRequest::NoAddress(mac(1))), None);
         assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
         // An address that the switch does not permit, and a MAC address of no interface.
         table.add(vif(2), mac(2), Some(vec!["10.0.0.3".parse().unwrap()]));
         assert_eq!(table.asked(&takes("10.0.0.3")), None);
-        assert_eq!(table.asked(&DhcpRequest::Looks(mac(3))), None);
+        assert_eq!(table.asked(&DhcpRequest::NoAddress(mac(3))), None);
         assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
     }
 
@@ -269,8 +269,8 @@ mod tests {
             (2, "10.0.0.2", true),
             (2, "10.0.0.3", true),
         ] {
-            let told = table.claimed(&claim(who, address, true));
-            assert_eq!(told.is_some(), new, "{who} {address}");
+            let changed = table.claimed(&claim(who, address, true));
+            assert_eq!(changed.is_some(), new, "{who} {address}");
         }
         // Addresses that are now assigned to another interface are removed.
         assert_eq!(table.own(vif(1), &own("10.0.0.2")).len(), 2);

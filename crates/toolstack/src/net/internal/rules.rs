@@ -23,12 +23,12 @@ fn chains(spec: &Spec) -> String {
 }
 
 /// Returns the number of rules in input or output of `nft`.
-fn rules(said: &str) -> usize {
+fn rules(text: &str) -> usize {
     let is_rule = |line: &&str| {
         let first = line.split_whitespace().next();
         first.is_some_and(|word| !["table", "chain", "type", "}"].contains(&word))
     };
-    said.lines().filter(is_rule).count()
+    text.lines().filter(is_rule).count()
 }
 
 /// Rules with NAT: guests send from addresses of their network, and receive replies. Traffic within
@@ -79,8 +79,8 @@ pub(super) async fn problem(nft: &Tool, spec: &Spec) -> Option<String> {
     let table = spec.name.table();
     match nft.run(&["list", "table", "ip", &table], "").await {
         Err(error) => error.to_string().lines().next().map(str::to_owned),
-        Ok(said) => {
-            let (there, all) = (rules(&said), rules(&chains(spec)));
+        Ok(output) => {
+            let (there, all) = (rules(&output), rules(&chains(spec)));
             (there != all)
                 .then(|| format!("table ip {table} of nftables has {there} rules of {all}"))
         }

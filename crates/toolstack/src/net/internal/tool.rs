@@ -67,8 +67,8 @@ impl Tool {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = [output.stderr, output.stdout].concat();
-        Err(refused(String::from_utf8_lossy(&said).trim().to_owned()))
+        let message = [output.stderr, output.stdout].concat();
+        Err(refused(String::from_utf8_lossy(&message).trim().to_owned()))
     }
 }
 

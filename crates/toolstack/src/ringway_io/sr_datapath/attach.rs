@@ -56,14 +56,14 @@ impl SrDatapath {
 
     /// Compares the existing disk with the requested one.
     async fn there(&self, spec: &DiskSpec) -> Result<ExistingDisk, DatapathError> {
-        let told = match self.rpc_client.short("stats", json!({ "id": spec.id })).await {
-            Ok(told) => told,
+        let reply = match self.rpc_client.short("stats", json!({ "id": spec.id })).await {
+            Ok(reply) => reply,
             Err(error) if is(&error, code::NO_SUCH_DISK) => return Ok(ExistingDisk::Gone),
             Err(error) => return Err(error),
         };
-        let stats: Stats = typed("stats", told)?;
+        let stats: Stats = typed("stats", reply)?;
         let Some(disk) = stats.disks.into_iter().next() else { return Ok(ExistingDisk::Opening) };
-        let told = disk.socket.as_str() == spec.socket.as_os_str()
+        let stats_match = disk.socket.as_str() == spec.socket.as_os_str()
             && disk.backend == spec.backend
             && disk.queues == spec.queues
             && disk.cache == spec.cache
@@ -75,7 +75,11 @@ impl SrDatapath {
             .specs()
             .get(&spec.id)
             .is_none_or(|known| is_same(known, spec));
-        Ok(if told && known { ExistingDisk::Same(Box::new(disk)) } else { ExistingDisk::Other })
+        Ok(if stats_match && known {
+            ExistingDisk::Same(Box::new(disk))
+        } else {
+            ExistingDisk::Other
+        })
     }
 
     /// Adapts an existing disk to the requested settings.

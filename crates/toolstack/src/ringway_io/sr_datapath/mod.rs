@@ -64,7 +64,7 @@ impl SrDatapath {
                 }
             };
             // The failure is the answer, whatever this query returns.
-            let _told = self.rpc_client.call(look, gone).await;
+            let _answer = self.rpc_client.call(look, gone).await;
         }
         gone_is_done(outcome, code::NO_SUCH_DISK)
     }

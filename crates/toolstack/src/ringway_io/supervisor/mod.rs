@@ -228,7 +228,7 @@ impl<T: ServedDevice> Supervisor<T> {
             match RpcConnection::connect(&self.control).await?.stats().await {
                 // The worker has died. Its successor accepts the next connection.
                 Err(DatapathError::Broken { .. }) if Instant::now() < until => {}
-                told => return told,
+                reply => return reply,
             }
         }
     }

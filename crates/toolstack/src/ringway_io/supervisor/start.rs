@@ -36,7 +36,7 @@ const NOT_ITS: [&str; 6] = [
 /// Log file of this process and the one before it.
 const LOG: &str = "log";
 /// Longest part of the log that an error contains, in bytes.
-const TOLD_BYTES: u64 = 2048;
+const TAIL_BYTES: u64 = 2048;
 /// Longest wait from its start until it takes calls.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -63,7 +63,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let mut ready = pipe::Receiver::from_owned_fd(ours).map_err(failed)?;
         let log = File::options().append(true).create(true).mode(0o600).open(self.folder.join(LOG));
         let log = log.map_err(failed)?;
-        let said_before = log.metadata().map_or(0, |log| log.len());
+        let log_offset = log.metadata().map_or(0, |log| log.len());
         let mut command = self.launch.helper.command();
         command.args(self.spawn().words()).current_dir("/");
         // Otherwise it would notify the daemon's service manager that it is ready.
@@ -79,7 +79,7 @@ impl<T: ServedDevice> Supervisor<T> {
         let ended = ended(pid).ok_or_else(|| failed(rustix::io::Errno::SRCH.into()))?;
         match timeout(READY_DEADLINE, ready.read_u8()).await {
             Ok(Ok(_)) => {}
-            Ok(Err(_)) => return Err(self.died(&mut child, said_before).await),
+            Ok(Err(_)) => return Err(self.died(&mut child, log_offset).await),
             Err(_) => {
                 // The process may have exited already.
                 let _gone = pidfd_send_signal(&ended, Signal::KILL);
@@ -105,7 +105,7 @@ impl<T: ServedDevice> Supervisor<T> {
     }
 
     /// Returns the error of a process that closed the pipe without a byte: it is exiting.
-    async fn died(&self, child: &mut Child, said_before: u64) -> DatapathError {
+    async fn died(&self, child: &mut Child, log_offset: u64) -> DatapathError {
         let status = match timeout(READY_DEADLINE, child.wait()).await {
             Ok(Ok(status)) => status,
             Ok(Err(source)) => {
@@ -116,18 +116,18 @@ impl<T: ServedDevice> Supervisor<T> {
                 return DatapathError::Late { what, deadline };
             }
         };
-        DatapathError::Died { status, tail: said_since(&self.folder.join(LOG), said_before) }
+        DatapathError::Died { status, tail: log_since(&self.folder.join(LOG), log_offset) }
     }
 }
 
-fn said_since(log: &Path, offset: u64) -> String {
+fn log_since(log: &Path, offset: u64) -> String {
     let read = || -> std::io::Result<String> {
         let mut log = File::open(log)?;
         let end = log.metadata()?.len();
-        log.seek(SeekFrom::Start(offset.max(end.saturating_sub(TOLD_BYTES))))?;
-        let mut said = Vec::new();
-        log.take(TOLD_BYTES).read_to_end(&mut said)?;
-        Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
+        log.seek(SeekFrom::Start(offset.max(end.saturating_sub(TAIL_BYTES))))?;
+        let mut output = Vec::new();
+        log.take(TAIL_BYTES).read_to_end(&mut output)?;
+        Ok(String::from_utf8_lossy(&output).trim_end().to_owned())
     };
     read().unwrap_or_default()
 }

@@ -37,7 +37,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn refuses(error: &SrError, key: &str, why: &str) -> bool {
-    matches!(error, SrError::Config { key: at, why: said } if at == key && said.contains(why))
+    matches!(error, SrError::Config { key: at, why: message } if at == key && message.contains(why))
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_directory_that_is_not_the_right_one_is_not_used() {
     let error = SrDirectory::create(dir.path(), sr(2)).unwrap_err();
     assert!(refuses(&error, LOCATION, &ours.to_string()), "{error}");
     let vanished = |path: &Path| match SrDirectory::open(path, ours).unwrap_err() {
-        SrError::Vanished { path: told } => assert_eq!(told, path),
+        SrError::Vanished { path: reported } => assert_eq!(reported, path),
         error => panic!("{error}"),
     };
     // A mount point without its file system.

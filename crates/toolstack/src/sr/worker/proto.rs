@@ -211,7 +211,9 @@ impl From<SrError> for WireError {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
             }
             // Only the daemon creates these errors, not a worker.
-            told @ (SrError::Late { .. } | SrError::NotAttached) => Self::Worker(told.to_string()),
+            error @ (SrError::Late { .. } | SrError::NotAttached) => {
+                Self::Worker(error.to_string())
+            }
             SrError::Worker(why) => Self::Worker(why),
         }
     }
@@ -282,8 +284,11 @@ mod tests {
             SrRequest::FindVolume { vdi },
         ] {
             let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: sr_request.clone() };
-            let came = again(&call);
-            assert_eq!((came.id, came.sr, came.place, came.work), (3, vdi, call.place, sr_request));
+            let received = again(&call);
+            assert_eq!(
+                (received.id, received.sr, received.place, received.work),
+                (3, vdi, call.place, sr_request)
+            );
         }
         let bad = r#"{"id":1,"sr":"x","place":"/a","work":"scan"}"#;
         let error = serde_json::from_str::<Call>(bad).unwrap_err().to_string();
@@ -304,10 +309,10 @@ mod tests {
             os(io::Error::other("odd")),
             SrError::Worker("no thread".into()),
         ] {
-            let said = format!("{error:?}");
-            let came: SrError = again(&WireError::from(error)).into();
+            let expected = format!("{error:?}");
+            let received: SrError = again(&WireError::from(error)).into();
             // The text of a system error is that of its number.
-            assert_eq!(format!("{came:?}"), said);
+            assert_eq!(format!("{received:?}"), expected);
         }
     }
 

@@ -74,11 +74,11 @@ pub(super) fn wait_lock_released(path: &Path) {
         return;
     }
     tracing::info!("waiting for {}, which an ended process still has open", path.display());
-    let (told, free) = mpsc::channel();
+    let (sender, free) = mpsc::channel();
     let waits = thread::Builder::new().name("state lock".to_owned()).spawn(move || {
         let _ = flock(&file, FlockOperation::LockExclusive);
         drop(file);
-        let _ = told.send(());
+        let _ = sender.send(());
     });
     if waits.is_ok() {
         // Opening the file reports a later holder.

@@ -74,9 +74,9 @@ fn a_batch_is_there_whole_and_after_opening_again() {
             .unwrap();
         let second = batch(4, 100, &[("b", None), ("c", Some("4")), ("never", None)]);
         store.commit(&second).unwrap();
-        let told = store.load().unwrap();
+        let loaded = store.load().unwrap();
         drop(store);
-        for contents in [told, place.open().load().unwrap()] {
+        for contents in [loaded, place.open().load().unwrap()] {
             let Contents { generation, ceiling, clean, .. } = contents;
             assert_eq!((generation, ceiling, clean), (4, 100, false));
             let expected = [("obj/VM a", ""), ("obj/VM c", "4")];

@@ -64,14 +64,14 @@ fn guests_get_an_address_names_and_a_way_out() {
         assert_eq!((router.as_str(), dns.as_str()), ("10.213.0.1", "10.213.0.1"));
         // That host has no route back to the guest's address.
         first.sh("busybox ping -c 1 -w 20 192.0.2.2");
-        let said = first.sh("busybox nslookup -type=a beyond.test 10.213.0.1");
-        assert!(said.contains("192.0.2.2"), "{said}");
+        let output = first.sh("busybox nslookup -type=a beyond.test 10.213.0.1");
+        assert!(output.contains("192.0.2.2"), "{output}");
 
         let (second, other) = guest(&world, 2);
         assert_ne!(other[0], *address);
-        let said = second.sh("busybox nslookup -type=a guest1 10.213.0.1");
+        let output = second.sh("busybox nslookup -type=a guest1 10.213.0.1");
         let plain = address.split('/').next().unwrap();
-        assert!(said.contains(plain), "{said}");
+        assert!(output.contains(plain), "{output}");
         second.sh(&format!("busybox ping -c 1 -w 20 {plain}"));
         assert_eq!(world.list()[0].leases, 2);
         assert!(Path::new("/sys/class/net/rwt-lan/tun_flags").exists());

@@ -50,8 +50,9 @@ fn what_is_missing_is_made_again_and_nothing_is_left() {
                     ("nft add rule ip ringway_lan forward accept", 5),
                 ] {
                     sh(change);
-                    let told = format!("table ip ringway_lan of nftables has {there} rules of 4");
-                    assert_eq!(world.problems(), [told]);
+                    let problem =
+                        format!("table ip ringway_lan of nftables has {there} rules of 4");
+                    assert_eq!(world.problems(), [problem]);
                     world.create("lan", true, true, None).unwrap();
                     assert_eq!(world.problems(), [] as [&str; 0]);
                 }

@@ -12,7 +12,7 @@ use toolstack::machines::DatapathProvider;
 use toolstack::ringway_io::{DatapathError, IoDatapaths, IoLaunch};
 
 use super::again;
-use super::host::{Host, disk, of, sr, state, told};
+use super::host::{Host, disk, of, sr, state, stats_of};
 
 fn is(error: &DatapathError, code: i64) -> bool {
     matches!(error, DatapathError::Refused { source, .. } if source.code == code)
@@ -79,19 +79,19 @@ async fn a_daemon_that_starts_finds_what_runs() {
     let spec = DiskSpec { caps, ..host.disk("d") };
     io.attach(&spec).await.unwrap();
     io.activate("d").await.unwrap();
-    let pid = told(&io).await.pid;
+    let pid = stats_of(&io).await.pid;
     drop((io, before));
 
     let daemon = host.daemon();
     let io = of(&daemon).await;
-    let stats = told(&io).await;
+    let stats = stats_of(&io).await;
     assert_eq!((stats.pid, stats.disks.len()), (pid, 1));
     // Live settings are adapted as requested. Other differences are refused.
     let wanted = DiskSpec { caps: None, ..host.disk("d") };
     let reply = io.attach(&wanted).await.unwrap();
     assert_eq!(reply.state, DiskState::Active, "it is left active");
     assert_eq!(disk(&io, "d").await.unwrap().caps, None);
-    assert_eq!(told(&io).await.pid, pid);
+    assert_eq!(stats_of(&io).await.pid, pid);
     daemon.end(sr()).await.unwrap();
     assert!(host.processes().is_empty());
     // No leftovers disturb this or another SR.
@@ -145,7 +145,7 @@ async fn it_runs_in_the_slice_of_the_datapath() {
     let daemon = host.daemon();
     let io = of(&daemon).await;
     io.attach(&host.disk("d")).await.unwrap();
-    let stats = told(&io).await;
+    let stats = stats_of(&io).await;
     let group = tree.path(Leaf::Datapath(sr()));
     let inside = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
     let mut inside: Vec<u32> = inside.lines().map(|line| line.parse().unwrap()).collect();

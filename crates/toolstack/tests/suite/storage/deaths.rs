@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use toolstack::machines::DatapathProvider;
 use toolstack::ringway_io::RpcConnection;
 
-use super::host::{Host, of, sr, state, told};
+use super::host::{Host, of, sr, state, stats_of};
 use super::{eventually, kill};
 
 /// Workers are killed repeatedly while disks are attached and detached. Each call must take effect.
@@ -19,15 +19,15 @@ async fn calls_survive_the_death_of_whoever_serves() {
     let daemon = host.daemon();
     let io = of(&daemon).await;
     io.attach(&host.disk("first")).await.unwrap();
-    let keeper = told(&io).await.keeper.unwrap().pid;
+    let keeper = stats_of(&io).await.keeper.unwrap().pid;
     let rounds = testkit::rounds(3, 30);
-    let (tell, mut told_of) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let mut users = JoinSet::new();
     for user in 0..4 {
-        let (io, tell) = (Arc::clone(&io), tell.clone());
+        let (io, sender) = (Arc::clone(&io), sender.clone());
         let spec = host.disk(&format!("d{user}"));
         users.spawn(async move {
-            let (id, done) = (spec.id.as_str(), || tell.send(()).unwrap());
+            let (id, done) = (spec.id.as_str(), || sender.send(()).unwrap());
             for _ in 0..rounds {
                 assert_eq!(io.attach(&spec).await.unwrap().id, id);
                 done();
@@ -44,11 +44,11 @@ async fn calls_survive_the_death_of_whoever_serves() {
             }
         });
     }
-    drop(tell);
+    drop(sender);
     // Kill while calls wait for their answers, but rarely enough that every disk gets adopted in
     // between.
     let (mut calls, mut kills) = (0, 0);
-    while told_of.recv().await.is_some() {
+    while receiver.recv().await.is_some() {
         calls += 1;
         if calls % 8 == 0 {
             let serving = host.processes().into_iter().filter(|pid| pid.unsigned_abs() != keeper);
@@ -57,7 +57,7 @@ async fn calls_survive_the_death_of_whoever_serves() {
         }
     }
     users.join_all().await;
-    let stats = told(&io).await;
+    let stats = stats_of(&io).await;
     assert_eq!(stats.keeper.unwrap().pid, keeper, "it was the same all the time");
     let ids: Vec<_> = stats.disks.iter().map(|disk| disk.id.as_str()).collect();
     assert_eq!(ids, ["first"], "nothing is left and nothing is lost");
@@ -74,7 +74,7 @@ async fn another_one_takes_the_place_of_one_that_dies() {
         io.attach(&host.disk(id)).await.unwrap();
     }
     io.activate("a").await.unwrap();
-    let before = told(&io).await;
+    let before = stats_of(&io).await;
     let keeper = before.keeper.unwrap().pid;
     // Kill only the keeper: the worker continues, and gets another keeper even without calls.
     kill(keeper.cast_signed());
@@ -83,14 +83,14 @@ async fn another_one_takes_the_place_of_one_that_dies() {
         stats.and_then(|stats| stats.keeper).is_some_and(|new| new.pid != keeper)
     };
     eventually("another keeper", new_keeper).await;
-    assert_eq!(told(&io).await.pid, before.pid);
+    assert_eq!(stats_of(&io).await.pid, before.pid);
 
     // Kill both: another process serves the same disks.
     host.processes().into_iter().for_each(kill);
     eventually("the disks are back", async || state(&io, "a").await == Some(DiskState::Active))
         .await;
     assert_eq!(state(&io, "b").await, Some(DiskState::Attached));
-    assert_ne!(told(&io).await.pid, before.pid);
+    assert_ne!(stats_of(&io).await.pid, before.pid);
 
     // Kill both while no daemon runs.
     drop((io, daemon));
@@ -191,7 +191,7 @@ async fn who_dies_before_it_is_taken_over_is_replaced() {
     let io = of(&daemon).await;
     io.attach(&host.disk("d")).await.unwrap();
     io.activate("d").await.unwrap();
-    let before = told(&io).await;
+    let before = stats_of(&io).await;
     std::fs::write(&doomed, before.pid.to_string()).unwrap();
     kill(before.keeper.unwrap().pid.cast_signed());
     // No calls are made.

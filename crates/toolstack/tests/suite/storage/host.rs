@@ -85,12 +85,12 @@ pub(super) async fn of(daemon: &IoDatapaths) -> Arc<dyn Datapath> {
     daemon.of(sr()).await.unwrap()
 }
 
-pub(super) async fn told(io: &Arc<dyn Datapath>) -> Stats {
+pub(super) async fn stats_of(io: &Arc<dyn Datapath>) -> Stats {
     io.stats().await.unwrap().unwrap()
 }
 
 pub(super) async fn disk(io: &Arc<dyn Datapath>, id: &str) -> Option<DiskStats> {
-    told(io).await.disks.into_iter().find(|disk| disk.id == id)
+    stats_of(io).await.disks.into_iter().find(|disk| disk.id == id)
 }
 
 pub(super) async fn state(io: &Arc<dyn Datapath>, id: &str) -> Option<DiskState> {

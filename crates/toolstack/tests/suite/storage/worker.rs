@@ -29,7 +29,7 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
     driver.create(sr(), &place.config()).await.unwrap();
     driver.attach(sr(), &place.config()).await.unwrap();
 
-    let (mut told, mut died) = (Vec::new(), 0);
+    let (mut acknowledged, mut died) = (Vec::new(), 0);
     let turns = u8::try_from(testkit::rounds(15, 60)).unwrap();
     // Duration of the calls without kills.
     let mut undisturbed = Duration::ZERO;
@@ -52,7 +52,7 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
         }
         while let Some(ended) = calls.join_next().await {
             match ended.unwrap() {
-                (vdi, Ok(volume)) => told.push((vdi, volume)),
+                (vdi, Ok(volume)) => acknowledged.push((vdi, volume)),
                 (_, Err(SrError::Worker(_))) => died += 1,
                 (_, Err(error)) => panic!("{error:?}"),
             }
@@ -61,14 +61,14 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
             undisturbed = begun.elapsed();
         }
     }
-    println!("{} calls were answered and {died} lost with their workers", told.len());
+    println!("{} calls were answered and {died} lost with their workers", acknowledged.len());
     assert!(died >= 4, "a call was answered by one that had been stopped");
     while let Err(error) = driver.attach(sr(), &place.config()).await {
         assert!(matches!(error, SrError::Worker(_)), "{error:?}");
     }
     let (_, there) = driver.scan(sr()).await.unwrap();
     assert!(there.iter().all(|volume| volume.virtual_bytes == 1 << 20), "{there:?}");
-    for (vdi, volume) in told {
+    for (vdi, volume) in acknowledged {
         assert!(there.contains(&volume), "{vdi} was told to be there");
     }
     let names = place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name());
@@ -111,8 +111,8 @@ async fn one_that_is_none_is_told() {
         (program("sh", &["-c", "read call; exec >&0 yes x | tr -d '\\n'"]), "Worker"),
     ] {
         let error = failure(helper_command).await;
-        let told = format!("{error:?}");
-        assert!(matches!(error, SrError::Worker(_)) && told.contains(why), "{why}: {told}");
+        let message = format!("{error:?}");
+        assert!(matches!(error, SrError::Worker(_)) && message.contains(why), "{why}: {message}");
     }
     let error = failure(program("/nonexistent/worker", &[])).await;
     assert!(matches!(&error, SrError::Os { what, .. } if what.contains("/nonexistent/worker")));

@@ -212,7 +212,7 @@ fn a_call_whose_answer_is_lost_is_not_sent_again() {
 
 /// Returns the client's error for a fixed response. The server waits for the request, because the
 /// client does not use a connection with unexpected data.
-fn told(answer: &'static [u8]) -> ClientError {
+fn error_for(answer: &'static [u8]) -> ClientError {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -230,20 +230,20 @@ fn told(answer: &'static [u8]) -> ClientError {
 
 #[test]
 fn servers_of_something_else() {
-    let error = told(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let error = error_for(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     assert!(matches!(error, ClientError::Http { status: 404, .. }), "{error:?}");
-    let error = told(b"SSH-2.0-OpenSSH\r\n");
+    let error = error_for(b"SSH-2.0-OpenSSH\r\n");
     assert!(matches!(error, ClientError::InvalidResponse { .. }), "{error:?}");
-    let error = told(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+    let error = error_for(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
     assert!(matches!(error, ClientError::InvalidResponse { .. }), "{error:?}");
     // A valid response, but of another type than the method's result.
     let body = br#"{"jsonrpc":"2.0","result":7,"id":1}"#;
     assert_eq!(body.len(), 35);
-    let error = told(
+    let error = error_for(
         b"HTTP/1.1 200 OK\r\nContent-Length: 35\r\n\r\n{\"jsonrpc\":\"2.0\",\"result\":7,\"id\":1}",
     );
     assert!(error.to_string().contains("VM.get_all"), "{error}");
-    let error = told(b"");
+    let error = error_for(b"");
     assert!(matches!(error, ClientError::Lost { .. }), "{error:?}");
 }
 
@@ -377,9 +377,9 @@ fn a_tunnel_goes_both_ways() {
             poll(&mut [PollFd::new(&tunnel.as_fd(), PollFlags::IN)], None).unwrap();
         }
         let mut some = [0; 64];
-        let came = tunnel.read(&mut some).unwrap();
-        assert!(came > 0, "{seen:?}");
-        seen.extend_from_slice(&some[..came]);
+        let received = tunnel.read(&mut some).unwrap();
+        assert!(received > 0, "{seen:?}");
+        seen.extend_from_slice(&some[..received]);
     }
     assert_eq!(seen, b"login: HELLO\n");
     // No more bytes: the read does not block.

@@ -40,9 +40,9 @@ pub(super) fn settled(world: &mut World, one: &Worked) {
     let drive = world.record("VBD", &one.drive);
     let inside = drive.text("VDI") == one.disc;
     assert_eq!(inside, !drive.flag("empty"), "{drive:?}");
-    let told = world.messages(machine);
-    let bad = told.iter().find(|name| NEVER.contains(&name.as_str()));
-    assert_eq!(bad, None, "{told:?}: {}", world.shown());
+    let messages = world.messages(machine);
+    let bad = messages.iter().find(|name| NEVER.contains(&name.as_str()));
+    assert_eq!(bad, None, "{messages:?}: {}", world.shown());
 }
 
 /// Waits until the host has exactly the resources that the records of all VMs show. A guest may

@@ -19,7 +19,7 @@ fn neighbour(kind: u8, [source, destination, target]: [&str; 3]) -> Vec<u8> {
     [&head[..], &source, &destination, &[kind, 0, 0, 0, 0, 0, 0, 0], &address(target)].concat()
 }
 
-fn told(frame: &[u8]) -> Option<(String, bool)> {
+fn claimed(frame: &[u8]) -> Option<(String, bool)> {
     let claim = claim(frame)?;
     assert_eq!(claim.mac, Mac(OURS));
     Some((claim.address.to_string(), claim.announced))
@@ -32,16 +32,16 @@ fn is(address: &str, announced: bool) -> Option<(String, bool)> {
 #[test]
 fn arp_says_who_has_an_address() {
     let (ours, other) = ([10, 0, 0, 7], [10, 0, 0, 1]);
-    assert_eq!(told(&arp(1, OURS, ours, other)), is("10.0.0.7", false));
-    assert_eq!(told(&arp(2, OURS, ours, other)), is("10.0.0.7", false));
-    assert_eq!(told(&arp(1, OURS, ours, ours)), is("10.0.0.7", true));
+    assert_eq!(claimed(&arp(1, OURS, ours, other)), is("10.0.0.7", false));
+    assert_eq!(claimed(&arp(2, OURS, ours, other)), is("10.0.0.7", false));
+    assert_eq!(claimed(&arp(1, OURS, ours, ours)), is("10.0.0.7", true));
     // A probe only asks whether the address is free.
-    assert_eq!(told(&arp(1, OURS, [0; 4], ours)), None);
+    assert_eq!(claimed(&arp(1, OURS, [0; 4], ours)), None);
     for no_hosts in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4]] {
-        assert_eq!(told(&arp(1, OURS, no_hosts, other)), None);
+        assert_eq!(claimed(&arp(1, OURS, no_hosts, other)), None);
     }
-    assert_eq!(told(&arp(3, OURS, ours, other)), None, "it is no known operation");
-    assert_eq!(told(&arp(1, [2; 6], ours, other)), None, "another's is claimed");
+    assert_eq!(claimed(&arp(3, OURS, ours, other)), None, "it is no known operation");
+    assert_eq!(claimed(&arp(1, [2; 6], ours, other)), None, "another's is claimed");
     let mut group = arp(1, OURS, ours, other);
     group[6..12].copy_from_slice(&ALL);
     group[22..28].copy_from_slice(&ALL);
@@ -62,14 +62,14 @@ fn neighbours_say_who_has_an_address() {
         (133, [any, group, "fe80::7"], None),
         (137, ["fe80::7", group, "fe80::7"], None),
     ] {
-        assert_eq!(told(&neighbour(kind, addresses)), expected, "{kind} {addresses:?}");
+        assert_eq!(claimed(&neighbour(kind, addresses)), expected, "{kind} {addresses:?}");
     }
     let good = neighbour(SOLICITATION, [any, group, "fe80::7"]);
     // Wrong IP version, wrong protocol, a forwarding router, wrong code.
     for (at, byte) in [(14, 0x40), (20, 17), (21, 254), (55, 1)] {
         let mut bad = good.clone();
         bad[at] = byte;
-        assert_eq!(told(&bad), None, "{at}");
+        assert_eq!(claimed(&bad), None, "{at}");
     }
 }
 

@@ -28,8 +28,8 @@ fn try_out(what: &str, bytes: &[u8]) -> Result<(), StoreError> {
     match load(&path) {
         Ok(contents) => assert!(contents == after(5), "{what}: read as something else"),
         Err(error) => {
-            let said = error.to_string();
-            assert!(said.contains(path.to_str().unwrap()), "{what}: {said}");
+            let message = error.to_string();
+            assert!(message.contains(path.to_str().unwrap()), "{what}: {message}");
             // Opening it must not change its content.
             let again = load(&path);
             assert!(again.map_or(true, |contents| contents == after(5)), "{what}");

@@ -171,11 +171,11 @@ fn switch(reactor: &Reactor) -> Arc<Fabric> {
 /// Exchanges this many frames in each direction, and ends the process.
 fn run(frames: u64) -> ! {
     let [near, far] = sockets();
-    let (told, ready) = std::sync::mpsc::channel();
+    let (sender, ready) = std::sync::mpsc::channel();
     let begin = move |context: &mut Context<'_>| {
         let ends = Ends::new(far, frames);
         let rings = ends.rings();
-        told.send((context.add_poller(None, |_| Ok::<_, ()>(ends)).unwrap(), rings)).unwrap();
+        sender.send((context.add_poller(None, |_| Ok::<_, ()>(ends)).unwrap(), rings)).unwrap();
     };
     let reactor = Reactor::spawn_with("steady", begin).unwrap();
     let (ends, rings) = ready.recv().unwrap();

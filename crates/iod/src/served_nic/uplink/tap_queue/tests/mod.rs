@@ -23,9 +23,9 @@ fn refused() -> (UdpSocket, UdpSocket) {
     near.connect(there).unwrap();
     drop(far);
     near.send(b"nobody is there").unwrap();
-    let mut told = [PollFd::new(&near, PollFlags::empty())];
+    let mut fds = [PollFd::new(&near, PollFlags::empty())];
     let deadline = Timespec { tv_sec: 60, tv_nsec: 0 };
-    assert_eq!(poll(&mut told, Some(&deadline)), Ok(1), "an error is always told");
+    assert_eq!(poll(&mut fds, Some(&deadline)), Ok(1), "an error is always told");
     let far = UdpSocket::bind(there).unwrap();
     far.connect(here).unwrap();
     near.set_nonblocking(true).unwrap();
