@@ -23,14 +23,15 @@
 //! front-end -> session -> session backend ---------+- queues -> lease on a reactor of the pool
 //!                           `-> KeeperClient -> keeper
 //! ```
-//! All of this is a worker. Reactor threads serve queues and nothing else. Each disk and NIC has
-//! one session thread, each caller one thread; they sleep in the kernel.
+//! All between caller, front-end and keeper runs in the worker. Reactor threads serve queues and
+//! nothing else. Each disk and NIC has one session thread, each caller one thread; they sleep in
+//! the kernel.
 //!
 //! `ringway-blk` is one [`served_disk::ServedDisk`] without registry and callers, and without a
 //! keeper unless `--supervise` asks for one. `ringway-net` is a [`served_nic::SwitchNetwork`] with
 //! its [`served_nic::ServedNic`]s and an optional [`served_nic::Uplink`];
-//! [`served_nic::NetControl`] answers its callers. It has no crate of its own because it shares
-//! sessions, pool and signals with the other programs.
+//! [`served_nic::NetControl`] answers its callers. `ringway-net` has no crate of its own because it
+//! shares sessions, pool and signals with the other programs.
 //!
 //! # Keeper and worker
 //! **The keeper holds little and does little:** listening sockets with their lock files, the memory
@@ -63,13 +64,14 @@
 //!
 //! **Under systemd** (`packaging/systemd`) the service manager kills only the main process, the
 //! keeper. Its worker goes on, and the next keeper adopts it. The keeper answers the watchdog only
-//! after its worker has answered, and first replaces a worker that does not answer. VMs want these
-//! units and never require them. Environment variables reveal systemd; without them nothing of this
-//! happens.
+//! after its worker has answered, and first replaces a worker that does not answer. VM units use
+//! `Wants=` for these units, never `Requires=`. Environment variables reveal systemd; without them
+//! nothing of this happens.
 //!
 //! # Upgrade
-//! `handover` has the order of messages. The source lets front-ends end their messages while
-//! everything is served (0.5 s, and 50 ms for each further one), then quiesces for at most 2 s.
+//! `handover` has the order of messages. Together, front-ends get 0.5 s to end their messages while
+//! everything is served. Then each that is still within a message gets 50 ms, and is disconnected.
+//! The source quiesces for at most 2 s.
 //! Callers and front-ends that come meanwhile wait in the backlog.
 //!
 //! - Session, rings and descriptors go from source to destination: connection, guest memory, kicks,
@@ -150,7 +152,7 @@
 //! while a disk is exported for writing, because an NBD client has no record of its requests in
 //! flight.
 //!
-//! **Polling is settings of a disk over those of its process** (`docs/polling.md`). Settings reach
+//! **A disk's polling settings override those of its process** (`docs/polling.md`). Settings reach
 //! the queues as one word, so a change takes effect in a spin's next turn; a sleeping queue is
 //! woken to learn of it. Changed settings of a disk are preserved with the disk, changed defaults
 //! under a key of their own. Options are those of the keeper that starts the next worker. Absent

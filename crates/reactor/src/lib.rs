@@ -1,4 +1,4 @@
-//! One thread: io_uring, eventfds, timers, clock.
+//! Event-loop threads with one io_uring each, adaptive polling, and the time of free CPUs.
 //!
 //! # Words
 //! - [`Reactor`]: a thread that owns one io_uring and a set of pollers. Drop joins the thread.
@@ -30,11 +30,12 @@
 //!
 //! - **A free CPU is a CPU that no other thread uses.** A polling reactor needs one CPU for polling
 //!   and for its work. So the free time is the idle time of its CPUs, plus what polling reactors of
-//!   this process use themselves. Reactors get it in the order in which they began to poll: of two
-//!   reactors and one free CPU, one polls.
+//!   this process use themselves, for spins and for work. Otherwise a reactor that is busy half of
+//!   the time could not poll on a host without idle CPUs, although its CPU is its own. Reactors get
+//!   free time in the order in which they began to poll: of two reactors and one free CPU, one
+//!   polls.
 //! - **Processes do not coordinate.** The spin of another process counts as use, so the first one
-//!   keeps its CPU. Suppose only idle time and spins counted. Then a reactor that is busy half of
-//!   the time could not poll on a host without idle CPUs, although its CPU is its own.
+//!   keeps its CPU.
 //! - **A cgroup quota must leave a whole CPU.** Spins and other threads can share an idle CPU. A
 //!   used-up quota stops every thread of the group for the rest of its period. Cgroups are looked
 //!   up at each measurement, because a process can move while it serves.
@@ -63,19 +64,20 @@
 //!
 //! **The ring writes calls.** A front-end shares its call descriptor. It may clear O_NONBLOCK and
 //! fill it, so a plain write could put the reactor to sleep for all its disks. [`PeerNotifier`]
-//! submits the write with the turn's other operations. Success makes no completion, except for one
-//! in 64: so a peer that takes no calls costs a bounded number of writes.
+//! submits the write with the turn's other operations. Only every 64th successful write reports a
+//! completion, and no further write starts before it. So a peer that never reads its calls costs a
+//! bounded number of writes.
 //!
-//! **Time comes from the CPU's counter under a lease.** The kernel's clock costs more than
+//! **Time comes from the CPU's counter.** The kernel's clock costs more than
 //! everything else that is measured of a request on a fast disk. So a reading is continued with the
 //! time stamp counter, for 1 ms at most, at the rate between earlier readings. A counter that
 //! jumps, goes back, or belongs to another host after a migration is wrong by 1 ms at most. Time
 //! never goes back. Without a steady counter, the kernel is asked.
 //!
 //! **A panic on a reactor ends the process.** The queues of many disks live there, and their state
-//! is lost with the stack. A stop would return an old index, and new queues would land on a dead
-//! reactor. A process that ends can be restarted, and its successor reads the in-flight regions:
-//! see `panic`.
+//! is lost with the stack. If the process went on, stopping a queue would return an old index, and
+//! new queues would land on a dead reactor. A process that ends can be restarted, and its successor
+//! reads the in-flight regions: see `panic`.
 //!
 //! **Kernel workers are plenty.** Buffered writes, flushes and whatever a file system cannot start
 //! at once sleep in io_uring's workers. There may be more of them than a disk has requests.

@@ -42,8 +42,8 @@
 //!
 //! **Device settings change under a lock** ([`machines::Machines::lock_settings`]). The holder
 //! reads the settings, then applies them. So of two changes the one recorded last is in force, no
-//! change is lost in between, and no call is answered before. For disks the call does not wait,
-//! because an SR may hang.
+//! change is lost in between. A call for a NIC is answered when its change is in force, a call for
+//! a disk at once, because an SR may hang.
 //!
 //! # Design: QEMU
 //! **QEMU starts beside the attaches** ([`hv::qemu`]): first, with its CPUs stopped and without
@@ -73,7 +73,7 @@
 //! vhost-user NIC.
 //!
 //! # Design: storage and datapath
-//! **A worker process touches an SR's paths** ([`sr`]), one per SR. A thread that sleeps on a dead
+//! **An SR worker, a process, touches the SR's paths** ([`sr`]). A thread that sleeps on a dead
 //! network file system cannot be killed; in the daemon it would keep the daemon from ending. A
 //! worker that does not answer in time is abandoned and replaced. Places that are not attached have
 //! workers of their own, so attaching a dead one holds up no other.
@@ -114,9 +114,9 @@
 //! their address.
 //!
 //! **Internal networks** ([`net::internal`]) have NAT, DHCP and DNS. The record comes before the
-//! network, and each step makes what is missing. No step is undone: the same call goes on. `nft`
-//! gets a table as a whole, so it is never there in part. dnsmasq outlives the daemon, and the file
-//! that it was started with finds it again.
+//! network, and each step makes what is missing. A call that failed undoes nothing; the same call
+//! again continues. `nft` gets a table as a whole, so it is never there in part. dnsmasq outlives
+//! the daemon, and the file that it was started with finds it again.
 //!
 //! # Design: control groups and store
 //! **Three slices,** for control, datapath and guests, are siblings of the host's other groups
@@ -132,14 +132,14 @@
 //! records what a real host would have suffered from.
 //!
 //! # Errors
-//! One enum per module ([`ringway_io::DatapathError`], [`qemu::QemuError`], [`run::RunError`],
-//! [`store::StoreError`], [`cgroup::CgroupError`], [`machines::OpError`]). The message of an error
-//! does not repeat its source: print the chain. When a process died, its last lines on standard
-//! error are part of the error.
+//! One enum per module, such as [`ringway_io::DatapathError`] and [`machines::OpError`]. The
+//! message of an error does not repeat its source: print the chain. When a process died, its last
+//! lines on standard error are part of the error.
 //!
 //! # Invariants
 //! - Every wait for another process has a deadline, a constant with a name.
-//! - Readiness, output and ends are events; nothing polls for them.
+//! - Readiness, output and ends are events. Only what reports no event is tried again, after
+//!   pauses: a QEMU that cannot be reached, a busy `ringway-io`, a failed attach.
 //! - A future of this crate may be dropped at any await. Children are killed then, except those
 //!   that outlive the daemon ([`detached_process`]).
 //! - No guest memory is opened here, and images only in SR workers.
