@@ -131,7 +131,7 @@ pub fn validate_vcpus(vcpus: u16) -> Result<(), SpecError> {
 ///
 /// # Errors
 /// Field `timeout`: not a number, an unknown unit, zero, or more than a year.
-pub fn parse_duration(text: &str) -> Result<Duration, SpecError> {
+pub fn parse_timeout(text: &str) -> Result<Duration, SpecError> {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let refuse = |why: &str| {
         Err(SpecError {
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn durations() {
-        assert_eq!(parse_duration("60"), Ok(Duration::from_secs(60)));
-        assert_eq!(parse_duration("1500ms"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(parse_timeout("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_timeout("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_timeout("2h"), Ok(Duration::from_secs(7200)));
         for bad in ["", "s", "0", "5d", "-1s", "1.5s", "99999999999999999999h", "9000h"] {
-            assert_eq!(parse_duration(bad).unwrap_err().field, "timeout", "{bad}");
+            assert_eq!(parse_timeout(bad).unwrap_err().field, "timeout", "{bad}");
         }
     }
 

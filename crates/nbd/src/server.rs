@@ -63,9 +63,9 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Connections by number. `None` while the connection is being set up.
-    live: BTreeMap<u64, Option<(Handle, PollerId)>>,
-    next: u64,
+    /// Connections by id. `None` while the connection is being set up.
+    connections: BTreeMap<u64, Option<(Handle, PollerId)>>,
+    next_id: u64,
     ending: bool,
 }
 
@@ -96,14 +96,14 @@ impl Shared {
 
 /// Slot among a server's connections, released on drop.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub(crate) struct ConnectionPermit {
     pub(crate) shared: Arc<Shared>,
-    number: u64,
+    id: u64,
 }
 
-impl Drop for Membership {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.registry().live.remove(&self.number);
+        self.shared.registry().connections.remove(&self.id);
         self.shared.ended.notify_all();
     }
 }
@@ -144,42 +144,42 @@ impl NbdServer {
         keep: impl Any + Send,
     ) -> Result<(), AcceptError> {
         let member = self.admit()?;
-        let (number, handle, ask) = (member.number, reactor.clone(), self.questions.clone());
+        let (id, handle, ask) = (member.id, reactor.clone(), self.questions.clone());
         let keep: Box<dyn Any + Send> = Box::new(keep);
-        let id = reactor.call(move |context| {
+        let poller_id = reactor.call(move |context| {
             context.add_poller(None, |context: &mut Context<'_>| {
                 Connection::new(context, socket, member, handle, ask, keep)
             })
         })??;
         let mut registry = self.shared.registry();
-        if let Some(place) = registry.live.get_mut(&number) {
-            *place = Some((reactor.clone(), id));
+        if let Some(place) = registry.connections.get_mut(&id) {
+            *place = Some((reactor.clone(), poller_id));
         }
         if registry.ending {
             // `hang_up` ran before the poller's id was registered.
-            close(reactor, id);
+            close(reactor, poller_id);
         }
         Ok(())
     }
 
-    fn admit(&self) -> Result<Membership, AcceptError> {
+    fn admit(&self) -> Result<ConnectionPermit, AcceptError> {
         let mut registry = self.shared.registry();
         let limit = self.shared.options.connections;
         if registry.ending {
             return Err(AcceptError::Ending);
         }
-        if registry.live.len() >= limit {
+        if registry.connections.len() >= limit {
             return Err(AcceptError::TooMany { limit });
         }
-        let number = registry.next;
-        registry.next += 1;
-        registry.live.insert(number, None);
-        Ok(Membership { shared: Arc::clone(&self.shared), number })
+        let id = registry.next_id;
+        registry.next_id += 1;
+        registry.connections.insert(id, None);
+        Ok(ConnectionPermit { shared: Arc::clone(&self.shared), id })
     }
 
     /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
-        self.shared.registry().live.len()
+        self.shared.registry().connections.len()
     }
 
     /// Returns the counters since the export was created.
@@ -191,7 +191,7 @@ impl NbdServer {
     pub fn hang_up(&self) {
         let mut registry = self.shared.registry();
         registry.ending = true;
-        for (reactor, id) in registry.live.values().flatten() {
+        for (reactor, id) in registry.connections.values().flatten() {
             close(reactor, *id);
         }
     }
@@ -199,10 +199,10 @@ impl NbdServer {
     /// Waits up to `time` until no connection is left. Returns whether none is left.
     pub fn wait_ended(&self, time: Duration) -> bool {
         let registry = self.shared.registry();
-        let some_left = |registry: &mut Registry| !registry.live.is_empty();
+        let some_left = |registry: &mut Registry| !registry.connections.is_empty();
         let waited = self.shared.ended.wait_timeout_while(registry, time, some_left);
         let (registry, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        registry.live.is_empty()
+        registry.connections.is_empty()
     }
 }
 

@@ -1,15 +1,17 @@
-//! The turn of a thread: how long the kernel lets it run before it considers another that waits.
+//! The time slice of a thread: how long the kernel lets it run before it considers another that
+//! waits.
 //!
 //! No library has these system calls.
 //!
 //! # Model
-//! A thread that wakes during another thread's turn waits for the end of that turn. The kernel
-//! notices the end only at a tick, every 1 to 10 ms. A shorter turn is usually over by then, so a
-//! thread that wakes and has CPU time due runs at once. Turns give no thread more or less CPU time.
-//! Children and executed programs inherit the turn.
+//! A thread that wakes during another thread's time slice waits for the end of that time slice.
+//! The kernel notices the end only at a tick, every 1 to 10 ms. A shorter time slice is usually
+//! over by then, so a thread that wakes and has CPU time due runs at once. Time slices give no
+//! thread more or less CPU time. Children and executed programs inherit the time slice.
 //!
 //! Source: sched_setattr(2); Linux 6.12 (857b158dc5e8, "sched/eevdf: Use sched_attr::sched_runtime
-//! to set request/slice suggestion"). An older kernel has no turns of threads, and keeps none.
+//! to set request/slice suggestion"). An older kernel has no time slices of threads, and keeps
+//! none.
 #![allow(unsafe_code)] // Two system calls.
 
 use std::collections::HashSet;
@@ -23,44 +25,44 @@ use libc::{
 };
 use rustix::thread::Pid;
 
-/// Shortest turn that the kernel grants.
-pub const SHORTEST: Duration = Duration::from_micros(100);
+/// Shortest time slice that the kernel grants.
+pub const MIN_SLICE: Duration = Duration::from_micros(100);
 
-/// Returns the turn of `thread`, or of the calling thread for `None`.
+/// Returns the time slice of `thread`, or of the calling thread for `None`.
 ///
-/// The result is `None` if the thread has no turn: the kernel is older, or the thread has another
-/// scheduling policy.
+/// The result is `None` if the thread has no time slice: the kernel is older, or the thread has
+/// another scheduling policy.
 ///
 /// # Errors
 /// The thread does not exist, or a system call filter denies the call.
-pub fn turn(thread: Option<Pid>) -> io::Result<Option<Duration>> {
-    Ok(Some(attributes(thread)?).filter(has_turns).map(|of| Duration::from_nanos(of.sched_runtime)))
+pub fn slice(thread: Option<Pid>) -> io::Result<Option<Duration>> {
+    Ok(Some(attributes(thread)?).filter(has_slice).map(|of| Duration::from_nanos(of.sched_runtime)))
 }
 
-/// Sets the turn of `thread`, or of the calling thread for `None`.
+/// Sets the time slice of `thread`, or of the calling thread for `None`.
 ///
 /// The kernel accepts 0.1 to 100 ms and clamps other values. Returns false, and changes nothing, if
-/// the thread has no turn.
+/// the thread has no time slice.
 ///
 /// # Errors
 /// The thread does not exist, another user owns it, or this process lacks the permission.
-pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
+pub fn set_slice(thread: Option<Pid>, slice: Duration) -> io::Result<bool> {
     let mut of = attributes(thread)?;
-    if !has_turns(&of) {
+    if !has_slice(&of) {
         return Ok(false);
     }
-    of.sched_runtime = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    of.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     change(thread, &of).map(|()| true)
 }
 
-/// Sets the turn of all threads of `process`, or of this process for `None`.
+/// Sets the time slice of all threads of `process`, or of this process for `None`.
 ///
-/// Threads that they start later inherit it. Returns false if no thread has a turn.
+/// Threads that they start later inherit it. Returns false if no thread has a time slice.
 ///
 /// # Errors
-/// The errors of [`set_turn`] and of reading `/proc`. Some threads may already have the new turn
-/// then.
-pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
+/// The errors of [`set_slice`] and of reading `/proc`. Some threads may already have the new time
+/// slice then.
+pub fn set_slices(process: Option<Pid>, slice: Duration) -> io::Result<bool> {
     let process = process.map_or_else(|| "self".to_owned(), |id| id.as_raw_nonzero().to_string());
     let (mut seen, mut any) = (HashSet::new(), false);
     loop {
@@ -71,14 +73,14 @@ pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
             if !seen.insert(thread) {
                 continue;
             }
-            match set_turn(Some(thread), turn) {
+            match set_slice(Some(thread), slice) {
                 Ok(has) => any |= has,
                 // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(ESRCH) => {}
                 Err(error) => return Err(error),
             }
         }
-        // Repeat until no new thread appears: a thread without its new turn may have started
+        // Repeat until no new thread appears: a thread without its new time slice may have started
         // another.
         if seen.len() == before {
             return Ok(any);
@@ -100,7 +102,7 @@ fn change(thread: Option<Pid>, of: &sched_attr) -> io::Result<()> {
     answered(unsafe { libc::syscall(SYS_sched_setattr, raw(thread), &raw const *of, 0) })
 }
 
-fn has_turns(of: &sched_attr) -> bool {
+fn has_slice(of: &sched_attr) -> bool {
     let fair =
         [SCHED_OTHER, SCHED_BATCH].iter().any(|fair| of.sched_policy == fair.cast_unsigned());
     fair && of.sched_runtime > 0
@@ -127,32 +129,33 @@ mod tests {
 
     #[test]
     fn a_turn_is_kept_and_inherited_where_the_kernel_has_turns() {
-        let Some(before) = turn(None).unwrap() else {
+        let Some(before) = slice(None).unwrap() else {
             eprintln!(
                 "nothing here shows that turns are kept: this kernel has none (Linux 6.12 has)"
             );
-            assert!(!set_turn(None, SHORTEST).unwrap());
-            assert_eq!(turn(None).unwrap(), None);
-            assert!(!set_turns(None, SHORTEST).unwrap());
+            assert!(!set_slice(None, MIN_SLICE).unwrap());
+            assert_eq!(slice(None).unwrap(), None);
+            assert!(!set_slices(None, MIN_SLICE).unwrap());
             return;
         };
-        assert!(before > SHORTEST, "{before:?}");
-        assert!(set_turn(None, SHORTEST).unwrap());
-        assert_eq!(turn(None).unwrap(), Some(SHORTEST));
-        let child = std::thread::spawn(|| turn(None).unwrap());
-        assert_eq!(child.join().unwrap(), Some(SHORTEST));
-        assert!(set_turn(None, Duration::ZERO).unwrap(), "back to what is usual");
-        assert_eq!(turn(None).unwrap(), Some(before));
+        assert!(before > MIN_SLICE, "{before:?}");
+        assert!(set_slice(None, MIN_SLICE).unwrap());
+        assert_eq!(slice(None).unwrap(), Some(MIN_SLICE));
+        let child = std::thread::spawn(|| slice(None).unwrap());
+        assert_eq!(child.join().unwrap(), Some(MIN_SLICE));
+        assert!(set_slice(None, Duration::ZERO).unwrap(), "back to what is usual");
+        assert_eq!(slice(None).unwrap(), Some(before));
         let other = rustix::thread::gettid();
-        let set = std::thread::spawn(move || set_turn(Some(other), 2 * SHORTEST).unwrap());
+        let set = std::thread::spawn(move || set_slice(Some(other), 2 * MIN_SLICE).unwrap());
         assert!(set.join().unwrap());
-        assert_eq!(turn(Some(other)).unwrap(), Some(2 * SHORTEST));
+        assert_eq!(slice(Some(other)).unwrap(), Some(2 * MIN_SLICE));
         all_threads_of_this_process_get_one();
     }
 
-    // The test changes the turn of all threads of the process, so it is the only one that does.
+    // The test changes the time slice of all threads of the process, so it is the only one that
+    // does.
     fn all_threads_of_this_process_get_one() {
-        // `SCHED_IDLE` has no turns.
+        // `SCHED_IDLE` has no time slices.
         let threads = [SCHED_IDLE, SCHED_OTHER].map(|policy| {
             let ((id_tx, id_rx), (end, ended)) = (channel(), channel::<()>());
             let thread = std::thread::spawn(move || {
@@ -164,10 +167,10 @@ mod tests {
             });
             (id_rx.recv().unwrap(), end, thread)
         });
-        let wanted = 3 * SHORTEST;
-        assert!(set_turns(None, wanted).unwrap());
-        let turns = threads.each_ref().map(|(id, ..)| turn(Some(*id)).unwrap());
-        assert_eq!(turns, [None, Some(wanted)]);
+        let wanted = 3 * MIN_SLICE;
+        assert!(set_slices(None, wanted).unwrap());
+        let slices = threads.each_ref().map(|(id, ..)| slice(Some(*id)).unwrap());
+        assert_eq!(slices, [None, Some(wanted)]);
         for (_, end, thread) in threads {
             drop(end);
             thread.join().unwrap();
@@ -177,7 +180,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_not_there_is_told() {
         let nobody = Pid::from_raw(i32::MAX);
-        assert!(turn(nobody).is_err() && set_turn(nobody, SHORTEST).is_err());
-        assert!(set_turns(nobody, SHORTEST).is_err());
+        assert!(slice(nobody).is_err() && set_slice(nobody, MIN_SLICE).is_err());
+        assert!(set_slices(nobody, MIN_SLICE).is_err());
     }
 }

@@ -151,8 +151,8 @@ fn check(name: &str) -> Result<(), TapError> {
 
 /// Returns the index of the device of this name, if it exists.
 fn index(name: &str) -> Result<Option<u32>, TapError> {
-    let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
-    match any.and_then(|any| name_to_index(any, name)) {
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
+    match socket.and_then(|socket| name_to_index(socket, name)) {
         Ok(index) => Ok(Some(index)),
         Err(Errno::NODEV) => Ok(None),
         Err(errno) => Err(explain("look for", name, errno)),

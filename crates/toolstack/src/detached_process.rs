@@ -1,8 +1,8 @@
 //! Processes that outlive the daemon, and its hidden mode `--spawn` that starts them.
 //!
 //! Only the process itself can do some preparations before it becomes QEMU. It joins its control
-//! group and requests the shortest turns for its threads ([`sched`]). It raises its limit of open
-//! files, leaves the daemon's session and writes its process id to a file.
+//! group and requests the shortest time slices for its threads ([`sched`]). It raises its limit of
+//! open files, leaves the daemon's session and writes its process id to a file.
 //!
 //! So the daemon starts its own program again in this mode, and the new process executes the target
 //! program. Process id and standard descriptors stay the same.
@@ -29,8 +29,8 @@ pub struct DetachedProcess {
     /// ([`SliceTree::join_file`](crate::cgroup::SliceTree::join_file)).
     ///
     /// If the join fails, the process reports it on standard error and continues in its present
-    /// group. With a group, its threads get the shortest turns, so that a thread of another group
-    /// need not wait for a long turn to end.
+    /// group. With a group, its threads get the shortest time slices, so that a thread of another
+    /// group need not wait for a long time slice to end.
     pub group: Option<PathBuf>,
     /// File that receives the process id before the program runs.
     pub pid_file: Option<PathBuf>,
@@ -90,7 +90,7 @@ impl DetachedProcess {
                 let group = group.display();
                 eprintln!("outside of its control group: cannot write {group}: {error}");
             }
-            if let Err(error) = sched::set_turn(None, sched::SHORTEST) {
+            if let Err(error) = sched::set_slice(None, sched::MIN_SLICE) {
                 eprintln!("its threads keep the default slice: {error}");
             }
         }

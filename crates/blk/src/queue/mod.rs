@@ -42,20 +42,20 @@ pub(crate) struct BlkQueue {
     /// The request that the caps hold back. The queue pops nothing before it is released.
     throttled_request: ThrottledRequest,
     /// The request that the full channel returned. The queue pops nothing before it is submitted.
-    held: Option<Request>,
+    rejected_request: Option<Request>,
     done: Vec<Completion>,
     /// Bytes of data popped in this turn.
-    moved: u64,
+    turn_bytes: u64,
     faults: usize,
     stopping: bool,
     /// Whether a stop fails requests that wait for space, or leaves them in the in-flight region.
     failing_stalled: bool,
-    stopped: Option<SyncSender<u16>>,
+    stop_reply: Option<SyncSender<u16>>,
     /// Whether the front-end has an in-flight region.
-    recorded: bool,
+    has_inflight_region: bool,
     /// Requests that waited for space on the storage when the queue was stopped. They stay in the
     /// in-flight region and are submitted again at the next start.
-    left: Vec<Chain>,
+    stalled_chains: Vec<Chain>,
     /// Whether the queue is abandoned: it reports no completions.
     abandoned: bool,
     /// Whether the last statistics are written. A successor may write from then on.
@@ -72,7 +72,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
-        let recorded = start.inflight.is_some();
+        let has_inflight_region = start.inflight.is_some();
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
@@ -95,15 +95,15 @@ impl BlkQueue {
             in_flight,
             latency_recorder,
             throttled_request: ThrottledRequest::new(context),
-            held: None,
+            rejected_request: None,
             done: Vec::new(),
-            moved: 0,
+            turn_bytes: 0,
             faults,
             stopping: false,
             failing_stalled: false,
-            stopped: None,
-            recorded,
-            left: Vec::new(),
+            stop_reply: None,
+            has_inflight_region,
+            stalled_chains: Vec::new(),
             abandoned: false,
             stats_closed: false,
         };
@@ -196,14 +196,15 @@ impl Poller for BlkQueue {
         if worked || self.stopping {
             self.publish(context);
         }
-        let unfinished = usize::from(self.queue.in_flight()).saturating_sub(self.left.len());
+        let unfinished =
+            usize::from(self.queue.in_flight()).saturating_sub(self.stalled_chains.len());
         if self.stopping && unfinished == 0 && !self.has_recovered() {
-            if !self.left.is_empty() {
+            if !self.stalled_chains.is_empty() {
                 // A failed ring pops nothing more, and its in-flight records stay.
                 self.queue.fail();
-                self.left.drain(..).for_each(|chain| self.queue.push(chain, 0));
+                self.stalled_chains.drain(..).for_each(|chain| self.queue.push(chain, 0));
             }
-            if let Some(answer) = self.stopped.take() {
+            if let Some(answer) = self.stop_reply.take() {
                 // The last call must be sent before the front-end learns that the ring has
                 // stopped. A successor on another reactor writes the same statistics as soon as
                 // it gets the answer.
@@ -229,7 +230,7 @@ impl Poller for BlkQueue {
         self.latency_recorder.flush_counts(&self.stats.stages);
         // Kicks do not help while a request is held back or the queue stops: a completion or a
         // timer wakes it.
-        self.held.is_none()
+        self.rejected_request.is_none()
             && self.throttled_request.is_empty()
             && !self.stopping
             && self.queue.arm()
@@ -248,7 +249,7 @@ impl Poller for BlkQueue {
     }
 
     fn waits_for(&self) -> WaitTarget {
-        let held = self.held.is_some() || !self.throttled_request.is_empty();
+        let held = self.rejected_request.is_some() || !self.throttled_request.is_empty();
         if held || self.stopping || self.queue.failed() {
             WaitTarget::Event
         } else if self.queue.in_flight() > 0 {

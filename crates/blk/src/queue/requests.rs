@@ -64,17 +64,17 @@ impl BlkQueue {
             self.rules.geometry = self.shared.disk.geometry();
         }
         let mut taken = 0;
-        if let Some(request) = self.held.take() {
+        if let Some(request) = self.rejected_request.take() {
             self.submit_again(context, request);
-            taken += usize::from(self.held.is_none());
+            taken += usize::from(self.rejected_request.is_none());
         }
         taken += usize::from(self.release(context));
-        self.moved = 0;
+        self.turn_bytes = 0;
         let waiting = self.queue.waiting();
         self.latency_recorder.looked(context, &self.stats.recorder, waiting);
         while taken < BATCH
-            && self.moved < BATCH_BYTES
-            && self.held.is_none()
+            && self.turn_bytes < BATCH_BYTES
+            && self.rejected_request.is_none()
             && self.throttled_request.is_empty()
             && (!self.stopping || self.queue.recovering())
         {
@@ -95,7 +95,7 @@ impl BlkQueue {
             Parsed::Io { kind, offset, len, data, status } => {
                 let tag = u32::from(chain.head());
                 let class = Class::from(kind);
-                self.moved = self.moved.saturating_add(data.len() as u64);
+                self.turn_bytes = self.turn_bytes.saturating_add(data.len() as u64);
                 let request = Request { kind, offset, len, buffers: data, tag };
                 let request = match self.throttled_request.admit(context, &self.shared, request) {
                     Some(request) => request,
@@ -117,7 +117,7 @@ impl BlkQueue {
                         return self.in_flight.insert(entry.chain.head(), entry);
                     }
                 };
-                self.held = match self.channel.submit(context, request) {
+                self.rejected_request = match self.channel.submit(context, request) {
                     // A request that ends during submission never enters the table.
                     SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
                         self.latency_recorder.inline(class, offset, len, outcome.is_err());
@@ -179,7 +179,7 @@ impl BlkQueue {
                 }
             }
             SubmitOutcome::Pending => {}
-            SubmitOutcome::Full(request) => self.held = Some(request),
+            SubmitOutcome::Full(request) => self.rejected_request = Some(request),
         }
     }
 
@@ -211,8 +211,8 @@ impl BlkQueue {
             // nothing.
             return self.queue.push(chain, 0);
         }
-        if self.failing_stalled && self.recorded && outcome == Err(IoError::Full) {
-            return self.left.push(chain);
+        if self.failing_stalled && self.has_inflight_region && outcome == Err(IoError::Full) {
+            return self.stalled_chains.push(chain);
         }
         match outcome {
             Ok(()) => self.stats.request(class, bytes),

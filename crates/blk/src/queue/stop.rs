@@ -12,20 +12,20 @@ impl BlkQueue {
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
         self.failing_stalled = true;
-        self.stopped = answer;
+        self.stop_reply = answer;
         self.channel.fail_stalled(context);
     }
 
     /// Stops taking requests without failing waiting ones. [`Self::unquiesce`] reverts it.
     pub(crate) fn quiesce(&mut self, answer: SyncSender<u16>) {
         self.stopping = true;
-        self.stopped = Some(answer);
+        self.stop_reply = Some(answer);
     }
 
     /// Takes requests again.
     pub(crate) fn unquiesce(&mut self) {
         self.stopping = false;
-        self.stopped = None;
+        self.stop_reply = None;
     }
 
     /// Returns whether the driver has broken the ring. A successor serves nothing of such a ring.
@@ -42,7 +42,7 @@ impl BlkQueue {
         for peer_notifier in [self.call.take(), self.err.take()].into_iter().flatten() {
             context.close_notifier(peer_notifier);
         }
-        let waiting = self.held.take().or_else(|| self.throttled_request.take());
+        let waiting = self.rejected_request.take().or_else(|| self.throttled_request.take());
         if let Some(request) = waiting
             && let Some(entry) = self.in_flight.take(request.tag)
         {

@@ -52,7 +52,7 @@ pub(crate) struct Io {
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
     /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, nic.attach,
-    /// nic.detach, nic.poll, network.uplink, stats, metrics, upgrade, shutdown
+    /// nic.detach, nic.poll, nic.limits, network.uplink, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key makes nested objects (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

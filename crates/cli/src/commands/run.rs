@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use model::disk_arg::DiskArg;
-use model::machine::{AccelChoice, MachineSpec, parse_duration};
+use model::machine::{AccelChoice, MachineSpec, parse_timeout};
 use model::spec::parse_size;
 use toolstack::run::{Console, Host, Outcome, RunEvent, run};
 
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto")]
     accel: AccelChoice,
     /// Stop the machine after this time, for example 60s or 5m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     timeout: Option<Duration>,
     /// At the end, print the activity of each disk on standard error
     #[arg(long)]

@@ -17,10 +17,18 @@ use super::{Object, Ref, Tx, View, back_references};
 /// Undo information of an ended change.
 #[derive(Debug, Default)]
 pub(super) struct Rollback {
-    created_object: Vec<CreatedObject>,
-    /// Field, object, old value, new value.
-    sets: Vec<(FieldIx, Ref, Value, Value)>,
+    created_objects: Vec<CreatedObject>,
+    sets: Vec<FieldWrite>,
     destroyed: Vec<Object>,
+}
+
+/// A field of an object that the change wrote, with its values before and after the change.
+#[derive(Debug)]
+struct FieldWrite {
+    field: FieldIx,
+    object: Ref,
+    old: Value,
+    new: Value,
 }
 
 /// An object that the change created.
@@ -29,7 +37,7 @@ struct CreatedObject {
     class: &'static Class,
     reference: Ref,
     /// Fields as the change left them.
-    left: Arc<Vec<Value>>,
+    final_fields: Arc<Vec<Value>>,
 }
 
 impl Rollback {
@@ -39,7 +47,7 @@ impl Rollback {
         // Newest writes come first. Earlier writes of the same field overwrite the old value.
         for done in undo.into_iter().rev() {
             match done {
-                Undo::Made(class, reference) => all.forget(tables, class, reference),
+                Undo::Made(class, reference) => all.record_creation(tables, class, reference),
                 Undo::Set(field, reference, was) => all.set(tables, field, reference, was),
                 Undo::Destroyed(object) => all.destroyed.push(object),
                 // Derived sets follow from the reference fields.
@@ -50,16 +58,16 @@ impl Rollback {
     }
 
     /// Records the creation of an object. Other writes to the object need no rollback.
-    fn forget(&mut self, tables: &Tables, class: &'static Class, reference: Ref) {
-        self.sets.retain(|(_, of, ..)| *of != reference);
+    fn record_creation(&mut self, tables: &Tables, class: &'static Class, reference: Ref) {
+        self.sets.retain(|write| write.object != reference);
         let before = self.destroyed.len();
         self.destroyed.retain(|object| object.reference != reference);
         if self.destroyed.len() == before
             && let Some(object) = tables.get(class.name, reference.as_str())
         {
-            self.created_object.push(CreatedObject {
+            self.created_objects.push(CreatedObject {
                 class,
-                left: Arc::clone(&object.fields),
+                final_fields: Arc::clone(&object.fields),
                 reference,
             });
         }
@@ -71,33 +79,34 @@ impl Rollback {
             object.put(field.at(), was);
             return;
         }
-        let same = |of: &&mut (FieldIx, Ref, Value, Value)| of.0 == field && of.1 == reference;
+        let same = |write: &&mut FieldWrite| write.field == field && write.object == reference;
         if let Some(later) = self.sets.iter_mut().find(same) {
-            later.2 = was;
+            later.old = was;
             return;
         }
         let object = tables.get(field.class(), reference.as_str());
-        if let Some(is) = object.and_then(|object| object.get(field)).cloned() {
-            self.sets.push((field, reference, was, is));
+        if let Some(new) = object.and_then(|object| object.get(field)).cloned() {
+            self.sets.push(FieldWrite { field, object: reference, old: was, new });
         }
     }
 
     /// Rolls back values that are still as the change left them. Returns false, without any effect,
     /// if a created object is in use. Later changes must have been rolled back before.
     pub(super) fn apply(self, tx: &mut Tx<'_>) -> bool {
-        if self.created_object.iter().any(|created_object| created_object.is_used(&tx.view())) {
+        if self.created_objects.iter().any(|created_object| created_object.has_changed(&tx.view()))
+        {
             return false;
         }
         for object in self.destroyed {
             tx.restore(object);
         }
-        for (field, reference, was, is) in self.sets {
-            if tx.view().get(&reference, field) == Ok(&is) {
+        for FieldWrite { field, object, old, new } in self.sets {
+            if tx.view().get(&object, field) == Ok(&new) {
                 // The object exists and its old value fits, so this cannot fail.
-                let _ = tx.set(&reference, field, was);
+                let _ = tx.set(&object, field, old);
             }
         }
-        for CreatedObject { class, reference, .. } in self.created_object {
+        for CreatedObject { class, reference, .. } in self.created_objects {
             // An object that is gone already needs no rollback.
             let _ = tx.destroy(class, &reference);
         }
@@ -107,12 +116,12 @@ impl Rollback {
 
 impl CreatedObject {
     /// Returns whether the object exists and has changed since the change.
-    fn is_used(&self, view: &View<'_>) -> bool {
+    fn has_changed(&self, view: &View<'_>) -> bool {
         let Ok(object) = view.object(self.class, &self.reference) else { return false };
         // `allowed_operations` depends on other objects, so its changes do not count as use.
         let fields = self.class.numbers().filter(|(_, field)| field.name != "allowed_operations");
         fields.into_iter().any(|(number, field)| {
-            let (is, was) = (object.get(number), self.left.get(number.at()));
+            let (is, was) = (object.get(number), self.final_fields.get(number.at()));
             !matches!((is, was), (Some(is), Some(was)) if same(field, is, was))
         })
     }

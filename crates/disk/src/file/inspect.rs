@@ -30,7 +30,7 @@ pub(crate) struct ImageInfo {
     /// Alignment of the length of every buffer in bytes; 1 through the page cache.
     pub(crate) length_align: usize,
     /// True for a block device.
-    pub(crate) device: bool,
+    pub(crate) is_block_device: bool,
 }
 
 /// Identity of a file or device, independent of the path.
@@ -71,16 +71,20 @@ fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(os("open"))?;
     let kind = FileType::from_raw_mode(fstat(&found).map_err(os("inspect"))?.st_mode);
-    let device = match kind {
+    let is_block_device = match kind {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
         other => return Err(DiskError::WrongType { path: path.clone(), what: name_of(other) }),
     };
     let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let direct = if options.direct { OFlags::DIRECT } else { OFlags::empty() };
-    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
-    match rustix::fs::open(Path::new(&same), access | direct | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(fd) => Ok((fd, device)),
+    let reopen_path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    match rustix::fs::open(
+        Path::new(&reopen_path),
+        access | direct | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        Ok(fd) => Ok((fd, is_block_device)),
         Err(Errno::INVAL) if options.direct => Err(DiskError::NoDirectIo { path: path.clone() }),
         Err(source) => Err(os(if options.read_only { "read" } else { "write" })(source)),
     }
@@ -99,7 +103,7 @@ fn name_of(kind: FileType) -> &'static str {
 /// Opens an image and reads its geometry. Of a larger image, only the first `at_most` bytes count.
 pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, ImageInfo), DiskError> {
     let path = &options.path;
-    let (fd, device) = open_checked(options)?;
+    let (fd, is_block_device) = open_checked(options)?;
     let found = size(fd.as_fd()).map_err(|source| DiskError::Os {
         action: "measure",
         path: path.clone(),
@@ -109,7 +113,7 @@ pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Imag
     if size == 0 {
         return Err(DiskError::Empty { path: path.clone() });
     }
-    let image_info = examine(options, fd.as_fd(), device, size)?;
+    let image_info = examine(options, fd.as_fd(), is_block_device, size)?;
     Ok((fd, image_info))
 }
 
@@ -126,7 +130,7 @@ pub(super) fn inspect_fd(
         move |source| DiskError::Os { action, path, source }
     };
     let kind = FileType::from_raw_mode(fstat(fd).map_err(os("inspect"))?.st_mode);
-    let device = match kind {
+    let is_block_device = match kind {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
         other => return Err(DiskError::WrongType { path: path.clone(), what: name_of(other) }),
@@ -135,18 +139,18 @@ pub(super) fn inspect_fd(
     if found < size || size == 0 {
         return Err(DiskError::Shrunk { path: path.clone(), found, size });
     }
-    examine(options, fd, device, size)
+    examine(options, fd, is_block_device, size)
 }
 
 fn examine(
     options: &FileOptions,
     fd: BorrowedFd<'_>,
-    device: bool,
+    is_block_device: bool,
     size: u64,
 ) -> Result<ImageInfo, DiskError> {
     let path = &options.path;
     let (needed, memory_align) =
-        if options.direct { direct_io_needs(fd, device) } else { (SECTOR, 1) };
+        if options.direct { direct_io_needs(fd, is_block_device) } else { (SECTOR, 1) };
     if needed > LARGEST_BLOCK {
         return Err(DiskError::NoDirectIo { path: path.clone() });
     }
@@ -161,7 +165,7 @@ fn examine(
     }
     // Kernels before 6.18 require whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
-    Ok(ImageInfo { size, block_size, memory_align, length_align, device })
+    Ok(ImageInfo { size, block_size, memory_align, length_align, is_block_device })
 }
 
 /// Returns the size of a file or block device in bytes.
@@ -170,7 +174,7 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 }
 
 /// Returns the alignment of offsets and of memory, in bytes.
-fn direct_io_needs(fd: BorrowedFd<'_>, device: bool) -> (u32, usize) {
+fn direct_io_needs(fd: BorrowedFd<'_>, is_block_device: bool) -> (u32, usize) {
     // An empty path with EMPTY_PATH queries the descriptor itself.
     if let Ok(found) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         let reported = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
@@ -179,7 +183,7 @@ fn direct_io_needs(fd: BorrowedFd<'_>, device: bool) -> (u32, usize) {
             return (block, found.stx_dio_mem_align.max(1) as usize);
         }
     }
-    if device && let Ok(sector) = ioctl_blksszget(fd) {
+    if is_block_device && let Ok(sector) = ioctl_blksszget(fd) {
         return (sector.max(SECTOR), sector.max(SECTOR) as usize);
     }
     (CAUTIOUS_BLOCK, CAUTIOUS_BLOCK as usize)

@@ -235,7 +235,7 @@ impl Disk for FileDisk {
         };
         check_growth(now, target)?;
         if target > found {
-            if self.image_info.device {
+            if self.image_info.is_block_device {
                 let problem = format!("the device has {found} bytes; grow the device first");
                 return Err(DiskError::Resize { problem });
             }

@@ -177,7 +177,7 @@ pub(super) fn policy(
     let (rate, flood) = (spec.rate.map(pace), flood_limit(spec.flood));
     let policy = PortPolicy { vlan, rate, flood, ..switch_network.policy() };
     Ok(match &spec.locked {
-        _ if spec.disabled => PortPolicy { locking: LockingMode::Disabled, ..policy },
+        _ if spec.disabled => PortPolicy { locking_mode: LockingMode::Disabled, ..policy },
         Some(Locked { ipv4, ipv6 }) => policy.locked(Mac(spec.mac.bytes()), ipv4, ipv6)?,
         None => policy,
     })

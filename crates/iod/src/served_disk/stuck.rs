@@ -105,20 +105,20 @@ impl ServedDisk {
     /// queues, now or from before.
     pub(super) fn abandon_queues(
         self: &Arc<Self>,
-        left: AbandonedQueues,
+        abandoned: AbandonedQueues,
         verb: &'static str,
     ) -> bool {
-        if left.is_empty() {
+        if abandoned.is_empty() {
             return self.stuck().is_some();
         }
-        let requests = left.requests();
+        let requests = abandoned.requests();
         self.mark_stuck(verb, requests);
-        if left.unrecorded()
+        if abandoned.unrecorded()
             && let Some(session) = &lock(&self.front_end).session
         {
             session.close();
         }
-        self.clean_up_after(move || left.wait());
+        self.clean_up_after(move || abandoned.wait());
         true
     }
 

@@ -30,7 +30,7 @@ use crate::busy_poll::BusyPoll;
 use crate::command::{Command, Header, Limits, Refusal, refusal};
 use crate::extents::{EXTENTS_MAX, ExtentQuery};
 use crate::negotiation::{ExportInfo, Negotiation};
-use crate::server::Membership;
+use crate::server::ConnectionPermit;
 use crate::stats::Counts;
 use crate::wire::error;
 use input::Input;
@@ -107,7 +107,7 @@ pub(crate) struct Connection {
     op_completion: Vec<OpCompletion>,
     completed: Vec<Completion>,
     counts: Counts,
-    member: Membership,
+    member: ConnectionPermit,
     _keep: Box<dyn Any + Send>,
 }
 
@@ -115,7 +115,7 @@ impl Connection {
     pub(crate) fn new(
         context: &mut Context<'_>,
         socket: OwnedFd,
-        member: Membership,
+        member: ConnectionPermit,
         reactor: Handle,
         questions: Sender<ExtentQuery>,
         keep: Box<dyn Any + Send>,

@@ -60,16 +60,16 @@ pub struct PortPolicy {
     /// VLANs of the port.
     pub vlan: Vlan,
     /// Locking mode.
-    pub locking: LockingMode,
+    pub locking_mode: LockingMode,
     /// Addresses of the port when it is locked.
-    pub lock: Arc<AddressLock>,
+    pub allowed_addresses: Arc<AddressLock>,
     /// Limit of the bytes that the port may send a second.
     pub rate: Option<Arc<RateLimiter>>,
     /// Limit of the flooded frames that the port may send a second: multicasts and unknown
     /// destinations.
     pub flood: Option<Arc<RateLimiter>>,
     /// Most stations that are learnt from the port; `None` for the limit of its network's ports.
-    pub stations: Option<u32>,
+    pub max_stations: Option<u32>,
 }
 
 impl PortPolicy {
@@ -78,11 +78,11 @@ impl PortPolicy {
         Self {
             network,
             vlan: Vlan::Trunk,
-            locking: LockingMode::default(),
-            lock: Arc::default(),
+            locking_mode: LockingMode::default(),
+            allowed_addresses: Arc::default(),
             rate: None,
             flood: None,
-            stations: None,
+            max_stations: None,
         }
     }
 
@@ -96,8 +96,8 @@ impl PortPolicy {
         v4: &[Ipv4Addr],
         v6: &[Ipv6Addr],
     ) -> Result<Self, AddressLockError> {
-        let lock = Arc::new(AddressLock::new(mac, v4, v6)?);
-        Ok(Self { locking: LockingMode::Locked, lock, ..self })
+        let allowed_addresses = Arc::new(AddressLock::new(mac, v4, v6)?);
+        Ok(Self { locking_mode: LockingMode::Locked, allowed_addresses, ..self })
     }
 
     /// Continues the limits of `former` at `now_ns`. Equal limits are shared with it; others start
@@ -119,11 +119,11 @@ impl PortPolicy {
 
     /// Returns the locking mode that applies in a network with this default.
     pub fn mode(&self, default: DefaultMode) -> EffectiveMode<'_> {
-        match (self.locking, default) {
+        match (self.locking_mode, default) {
             (LockingMode::Disabled, _) | (LockingMode::NetworkDefault, DefaultMode::Disabled) => {
                 EffectiveMode::Closed
             }
-            (LockingMode::Locked, _) => EffectiveMode::Locked(&self.lock),
+            (LockingMode::Locked, _) => EffectiveMode::Locked(&self.allowed_addresses),
             (LockingMode::Unlocked, _) | (LockingMode::NetworkDefault, DefaultMode::Unlocked) => {
                 EffectiveMode::Open
             }

@@ -10,7 +10,7 @@ fn modes() {
         EffectiveMode::Locked(_) => "locked",
         EffectiveMode::Closed => "closed",
     };
-    for (locking, default, expected) in [
+    for (locking_mode, default, expected) in [
         (LockingMode::NetworkDefault, DefaultMode::Unlocked, "open"),
         (LockingMode::NetworkDefault, DefaultMode::Disabled, "closed"),
         (LockingMode::Unlocked, DefaultMode::Unlocked, "open"),
@@ -20,8 +20,8 @@ fn modes() {
         (LockingMode::Disabled, DefaultMode::Unlocked, "closed"),
         (LockingMode::Disabled, DefaultMode::Disabled, "closed"),
     ] {
-        let policy = PortPolicy { locking, ..PortPolicy::open(NetworkId(1)) };
-        assert_eq!(open(policy.mode(default)), expected, "{locking:?} {default:?}");
+        let policy = PortPolicy { locking_mode, ..PortPolicy::open(NetworkId(1)) };
+        assert_eq!(open(policy.mode(default)), expected, "{locking_mode:?} {default:?}");
     }
 }
 

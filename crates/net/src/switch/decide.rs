@@ -106,7 +106,7 @@ impl Switch {
         now_ns: u64,
     ) -> Result<Decision, Reason> {
         let (policy, network) = self.place(from)?;
-        match network.stations.lookup(vlan, frame.dst, now_ns) {
+        match network.mac_table.lookup(vlan, frame.dst, now_ns) {
             Some(to) if to == from => Err(Reason::SamePort),
             Some(to) if self.is_open(network, to, vlan) => Ok(Decision::Forward(to)),
             Some(_) => Err(Reason::ReceiverClosed),

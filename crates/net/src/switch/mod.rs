@@ -72,7 +72,7 @@ pub struct LearntStation {
 struct Network {
     policy: NetworkPolicy,
     members: PortSet,
-    stations: MacTable,
+    mac_table: MacTable,
 }
 
 /// One reactor's view of ports and networks.
@@ -104,17 +104,17 @@ impl Switch {
     /// [`SwitchError::NoSuchNetwork`] for a number beyond [`NETWORKS_MAX`].
     pub fn set_network(&mut self, id: NetworkId, policy: NetworkPolicy) -> Result<(), SwitchError> {
         self.forwarding_cache.forget();
-        let place = self.networks.get_mut(usize::from(id.0));
-        match place.ok_or(SwitchError::NoSuchNetwork(id.0))? {
+        let slot = self.networks.get_mut(usize::from(id.0));
+        match slot.ok_or(SwitchError::NoSuchNetwork(id.0))? {
             Some(network) if network.policy.limits == policy.limits => network.policy = policy,
-            place => {
-                let members = place.as_ref().map_or_else(PortSet::default, |old| old.members);
-                let mut stations = MacTable::new(policy.limits);
+            slot => {
+                let members = slot.as_ref().map_or_else(PortSet::default, |old| old.members);
+                let mut mac_table = MacTable::new(policy.limits);
                 for id in members.iter() {
                     let port = self.ports.get(id.index()).and_then(Option::as_ref);
-                    stations.set_most(id, port.and_then(|port| port.stations));
+                    mac_table.set_port_limit(id, port.and_then(|port| port.max_stations));
                 }
-                *place = Some(Network { policy, members, stations });
+                *slot = Some(Network { policy, members, mac_table });
             }
         }
         Ok(())
@@ -127,8 +127,8 @@ impl Switch {
             return;
         };
         for port in network.members.iter() {
-            if let Some(place) = self.ports.get_mut(port.index()) {
-                *place = None;
+            if let Some(slot) = self.ports.get_mut(port.index()) {
+                *slot = None;
             }
         }
     }
@@ -142,20 +142,21 @@ impl Switch {
             return Err(SwitchError::NoSuchNetwork(policy.network.0));
         }
         self.forwarding_cache.forget();
-        let place = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
+        let slot = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
         let same = |old: &PortPolicy| {
-            (old.network, old.vlan, old.locking) == (policy.network, policy.vlan, policy.locking)
-                && old.lock == policy.lock
+            (old.network, old.vlan, old.locking_mode)
+                == (policy.network, policy.vlan, policy.locking_mode)
+                && old.allowed_addresses == policy.allowed_addresses
         };
-        if !place.as_ref().is_none_or(same) {
+        if !slot.as_ref().is_none_or(same) {
             self.remove_port(id);
         }
         if let Some(network) = self.network_mut(policy.network) {
             network.members.insert(id);
-            network.stations.set_most(id, policy.stations);
+            network.mac_table.set_port_limit(id, policy.max_stations);
         }
-        if let Some(place) = self.ports.get_mut(id.index()) {
-            *place = Some(policy);
+        if let Some(slot) = self.ports.get_mut(id.index()) {
+            *slot = Some(policy);
         }
         Ok(())
     }
@@ -166,7 +167,7 @@ impl Switch {
         let Some(old) = self.ports.get_mut(id.index()).and_then(Option::take) else { return };
         if let Some(network) = self.network_mut(old.network) {
             network.members.remove(id);
-            network.stations.forget_port(id);
+            network.mac_table.forget_port(id);
         }
     }
 
@@ -175,7 +176,7 @@ impl Switch {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
         let learn_outcome = network.map_or(LearnOutcome::NoStation, |network| {
-            network.stations.learn(vlan, mac, port, now_ns)
+            network.mac_table.learn(vlan, mac, port, now_ns)
         });
         // A new station may have been forgotten here and have moved meanwhile.
         if matches!(learn_outcome, LearnOutcome::Moved(_) | LearnOutcome::New) {
@@ -196,7 +197,7 @@ impl Switch {
                     mac,
                     seen_ns,
                 };
-                of.stations.learnt().map(station)
+                of.mac_table.learnt().map(station)
             },
         )
     }

@@ -102,7 +102,7 @@ fn frames_that_go_nowhere() {
     }
     let bridges = Mac([1, 0x80, 0xc2, 0, 0, 0]);
     assert_eq!(decide(&mut switch, 0, &frame(bridges, mac(0))), drop(Reason::ReservedDestination));
-    change(&mut switch, 0, |policy| policy.locking = LockingMode::Disabled);
+    change(&mut switch, 0, |policy| policy.locking_mode = LockingMode::Disabled);
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), drop(Reason::Closed));
     assert_eq!(decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1))), set(&[2, 3]));
     // Frames to a closed port are dropped, not flooded.
@@ -119,7 +119,7 @@ fn closed_by_its_network() {
     switch.set_network(LAN, policy).unwrap();
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), Decision::Drop(Reason::Closed));
     for port in [0, 2] {
-        change(&mut switch, port, |policy| policy.locking = LockingMode::Unlocked);
+        change(&mut switch, port, |policy| policy.locking_mode = LockingMode::Unlocked);
     }
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), set(&[2]));
 }
@@ -275,8 +275,9 @@ proptest! {
         }
         for (port, (network, vlan, mode)) in (0..).zip(&ports) {
             let vlan = (*vlan).try_into().map_or(Vlan::Trunk, Vlan::Access);
-            let locking = if *mode == 0 { LockingMode::Disabled } else { LockingMode::Unlocked };
-            let policy = PortPolicy { vlan, locking, ..PortPolicy::open(NetworkId(*network)) };
+            let locking_mode =
+                if *mode == 0 { LockingMode::Disabled } else { LockingMode::Unlocked };
+            let policy = PortPolicy { vlan, locking_mode, ..PortPolicy::open(NetworkId(*network)) };
             switch.set_port(PortId(port), policy).unwrap();
         }
         for (from, source, to, tag) in sent {
@@ -292,7 +293,7 @@ proptest! {
             for port in receivers {
                 let policy = switch.port(port).unwrap();
                 prop_assert!(port != PortId(from) && policy.network == own.network);
-                prop_assert!(policy.locking == LockingMode::Unlocked);
+                prop_assert!(policy.locking_mode == LockingMode::Unlocked);
                 prop_assert!(policy.vlan.carries(verdict.vlan));
                 let leaves = switch.tagging(port, verdict.vlan, &frame);
                 let shown = match leaves {

@@ -117,7 +117,7 @@ impl MacTable {
     }
 
     /// Sets the limit of stations for `port`; `None` for the common limit.
-    pub fn set_most(&mut self, port: PortId, most: Option<u32>) {
+    pub fn set_port_limit(&mut self, port: PortId, most: Option<u32>) {
         let most = most.unwrap_or(self.limits.per_port);
         self.change(port, |port_entries| port_entries.most = most);
     }

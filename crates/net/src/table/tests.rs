@@ -86,7 +86,7 @@ fn a_full_table_is_shared() {
     assert_eq!(table.learn(0, mac(22), PortId(2), 20), LearnOutcome::TableFull, "it has its share");
     assert_eq!(table.learn(0, mac(0), PortId(0), 20), LearnOutcome::TableFull, "it has more");
     // The host's device has half of the table.
-    table.set_most(PortId(9), Some(u32::MAX));
+    table.set_port_limit(PortId(9), Some(u32::MAX));
     for nth in 30..36 {
         assert_eq!(table.learn(0, mac(nth), PortId(9), 30), LearnOutcome::New);
     }
@@ -98,10 +98,10 @@ fn a_full_table_is_shared() {
 #[test]
 fn a_port_may_have_more_stations_than_others() {
     let mut table = MacTable::new(small());
-    table.set_most(PortId(1), Some(u32::MAX));
+    table.set_port_limit(PortId(1), Some(u32::MAX));
     (0..8).for_each(|nth| assert_eq!(table.learn(0, mac(nth), PortId(1), 0), LearnOutcome::New));
     assert_eq!(table.learn(0, mac(9), PortId(1), 0), LearnOutcome::TableFull);
-    table.set_most(PortId(1), None);
+    table.set_port_limit(PortId(1), None);
     assert_eq!(table.learn(0, mac(9), PortId(1), 0), LearnOutcome::PortFull);
 }
 

@@ -8,7 +8,7 @@
 //! of two reactors and one free CPU, one reactor spins instead of none.
 //!
 //! The spins of other processes count as use: the first process keeps its CPU. Before the first
-//! measurement a spin is allowed, for [`EVERY`] at most.
+//! measurement a spin is allowed, for [`MEASURE_INTERVAL`] at most.
 //!
 //! The quota of a control group limits the free time, see [`quota`].
 //!
@@ -35,26 +35,26 @@ use spin_request::UNKNOWN;
 use crate::clock_ns;
 
 /// Time between two measurements.
-const EVERY: Duration = Duration::from_millis(100);
+const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which a reactor that did not ask to spin no longer counts.
 const FORGET_NS: u64 = 1_000_000_000;
 
 /// Thread that measures, and the reactors that it measures for.
 #[derive(Debug, Default)]
-struct Governor {
+struct FreeCpuMonitor {
     spin_requests: Mutex<Vec<Weak<SpinRequest>>>,
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-static GOVERNOR: OnceLock<Governor> = OnceLock::new();
+static MONITOR: OnceLock<FreeCpuMonitor> = OnceLock::new();
 
 /// Registers the calling thread as a reactor that may want to spin.
 pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
-    let governor = GOVERNOR.get_or_init(Governor::default);
-    spin_request.sit();
-    governor.lock().push(Arc::downgrade(spin_request));
-    governor.thread.get_or_init(|| {
+    let monitor = MONITOR.get_or_init(FreeCpuMonitor::default);
+    spin_request.bind_thread();
+    monitor.lock().push(Arc::downgrade(spin_request));
+    monitor.thread.get_or_init(|| {
         let made = std::thread::Builder::new().name("free-cpus".into()).spawn(run);
         match made {
             Ok(thread) => thread.thread().clone(),
@@ -67,25 +67,25 @@ pub(crate) fn register(spin_request: &Arc<SpinRequest>) {
 }
 
 /// Wakes the measuring thread if it sleeps. Costs one load while the thread is awake.
-fn wanted() {
-    if let Some(governor) = GOVERNOR.get()
-        && governor.asleep.load(Ordering::Relaxed)
+fn wake_monitor() {
+    if let Some(monitor) = MONITOR.get()
+        && monitor.asleep.load(Ordering::Relaxed)
     {
-        governor.asleep.store(false, Ordering::Relaxed);
-        if let Some(thread) = governor.thread.get() {
+        monitor.asleep.store(false, Ordering::Relaxed);
+        if let Some(thread) = monitor.thread.get() {
             thread.unpark();
         }
     }
 }
 
-impl Governor {
+impl FreeCpuMonitor {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SpinRequest>>> {
         // A poisoned lock is usable: every change is a single addition or removal.
         self.spin_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns all registered reactors that still exist.
-    fn seats(&self) -> Vec<Arc<SpinRequest>> {
+    fn live_requests(&self) -> Vec<Arc<SpinRequest>> {
         let mut spin_requests = self.lock();
         spin_requests.retain(|spin_request| spin_request.strong_count() > 0);
         spin_requests.iter().filter_map(Weak::upgrade).collect()
@@ -93,28 +93,28 @@ impl Governor {
 }
 
 fn run() {
-    let governor = GOVERNOR.get_or_init(Governor::default);
+    let monitor = MONITOR.get_or_init(FreeCpuMonitor::default);
     let mut throttled = Throttled::default();
     loop {
-        sleep(governor);
-        measure(governor, &mut throttled);
+        sleep(monitor);
+        measure(monitor, &mut throttled);
     }
 }
 
 /// Measures until no reactor wants to spin any more.
-fn measure(governor: &Governor, throttled: &mut Throttled) {
+fn measure(monitor: &FreeCpuMonitor, throttled: &mut Throttled) {
     let mut idle_meter = IdleMeter::default();
     let mut groups = Groups::default();
     throttled.begin();
     loop {
-        let spin_requests = governor.seats();
+        let spin_requests = monitor.live_requests();
         let now = clock_ns();
         let wants: Vec<_> = spin_requests
             .iter()
             .filter(|spin_request| spin_request.wanted_since(now, FORGET_NS))
             .collect();
         if wants.is_empty() {
-            spin_requests.iter().for_each(|spin_request| spin_request.show(UNKNOWN, false));
+            spin_requests.iter().for_each(|spin_request| spin_request.publish(UNKNOWN, false));
             return;
         }
         let ours = wants.iter().map(|spin_request| SpinDemand {
@@ -138,19 +138,19 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
         for spin_request in &spin_requests {
             let tid = spin_request.tid();
             if idle_meter.has_quota(tid) && !throttled.forbids(now) {
-                spin_request.show(idle_meter.share(tid).unwrap_or(UNKNOWN), false);
+                spin_request.publish(idle_meter.share(tid).unwrap_or(UNKNOWN), false);
             } else {
-                spin_request.show(0, true);
+                spin_request.publish(0, true);
             }
         }
-        std::thread::park_timeout(EVERY);
+        std::thread::park_timeout(MEASURE_INTERVAL);
     }
 }
 
 /// Sleeps until a reactor wants to spin.
-fn sleep(governor: &Governor) {
-    governor.asleep.store(true, Ordering::Relaxed);
-    while governor.asleep.load(Ordering::Relaxed) {
+fn sleep(monitor: &FreeCpuMonitor) {
+    monitor.asleep.store(true, Ordering::Relaxed);
+    while monitor.asleep.load(Ordering::Relaxed) {
         std::thread::park();
     }
 }

@@ -12,7 +12,7 @@ pub(super) const UNKNOWN: u32 = u32::MAX;
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct SpinRequest {
-    wished: AtomicU64,
+    requested_at_ns: AtomicU64,
     /// Free thousandths of a CPU.
     free: AtomicU32,
     /// True if a quota is the reason that no CPU is free.
@@ -23,7 +23,7 @@ pub(crate) struct SpinRequest {
 impl Default for SpinRequest {
     fn default() -> Self {
         Self {
-            wished: AtomicU64::new(0),
+            requested_at_ns: AtomicU64::new(0),
             free: AtomicU32::new(UNKNOWN),
             by_quota: AtomicBool::new(false),
             tid: AtomicI32::new(0),
@@ -33,15 +33,15 @@ impl Default for SpinRequest {
 
 impl SpinRequest {
     /// Records the calling thread as the thread of this reactor.
-    pub(super) fn sit(&self) {
+    pub(super) fn bind_thread(&self) {
         self.tid.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
     /// Records that the reactor wants to spin, at `now` of [`crate::clock_ns`].
     #[inline]
     pub(crate) fn request(&self, now: u64) {
-        self.wished.store(now, Ordering::Relaxed);
-        super::wanted();
+        self.requested_at_ns.store(now, Ordering::Relaxed);
+        super::wake_monitor();
     }
 
     /// Returns the thousandths of a CPU that are free for this reactor; the maximum while that is
@@ -58,19 +58,19 @@ impl SpinRequest {
     }
 
     #[cfg(test)]
-    pub(crate) fn show_for_test(&self, free: u32, by_quota: bool) {
-        self.show(free, by_quota);
+    pub(crate) fn publish_for_test(&self, free: u32, by_quota: bool) {
+        self.publish(free, by_quota);
     }
 
-    pub(super) fn show(&self, free: u32, by_quota: bool) {
+    pub(super) fn publish(&self, free: u32, by_quota: bool) {
         self.by_quota.store(by_quota, Ordering::Relaxed);
         self.free.store(free, Ordering::Relaxed);
     }
 
     /// Returns whether the reactor wanted to spin within `within` nanoseconds before `now`.
     pub(super) fn wanted_since(&self, now: u64, within: u64) -> bool {
-        let wished = self.wished.load(Ordering::Relaxed);
-        wished > 0 && now.saturating_sub(wished) < within
+        let requested_at_ns = self.requested_at_ns.load(Ordering::Relaxed);
+        requested_at_ns > 0 && now.saturating_sub(requested_at_ns) < within
     }
 
     pub(super) fn tid(&self) -> i32 {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_thread_knows_what_it_used_and_may_use() {
         let spin_request = SpinRequest::default();
-        spin_request.sit();
+        spin_request.bind_thread();
         let before = spin_request.cpu_ns();
         let mut sum = 0u64;
         for one in 0..5_000_000u64 {
@@ -128,7 +128,7 @@ mod tests {
     fn one_that_never_wished_does_not_want_to() {
         let spin_request = SpinRequest::default();
         assert!(!spin_request.wanted_since(5, 1_000));
-        spin_request.wished.store(5, Ordering::Relaxed);
+        spin_request.requested_at_ns.store(5, Ordering::Relaxed);
         assert!(spin_request.wanted_since(5, 1_000) && spin_request.wanted_since(0, 1_000));
         assert!(!spin_request.wanted_since(1_005, 1_000));
     }

@@ -171,7 +171,7 @@ fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
     for _ in 0..100 {
         bench.wait(WaitTarget::Driver, 5 * US);
     }
-    bench.spin_request.show_for_test(740, false);
+    bench.spin_request.publish_for_test(740, false);
     for _ in 0..100 {
         assert!(!bench.wait(WaitTarget::Driver, 5_000 * US));
     }
@@ -181,9 +181,9 @@ fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
     bench.poll_control.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "so much is free");
     bench.poll_control.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
-    bench.spin_request.show_for_test(0, false);
+    bench.spin_request.publish_for_test(0, false);
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "none is asked for");
-    bench.spin_request.show_for_test(0, true);
+    bench.spin_request.publish_for_test(0, true);
     assert!(bench.wait(WaitTarget::Driver, 5 * US), "nor of a quota");
     bench.poll_control.set(PollPolicy { idle_percent: 1, ..policy(PollMode::Auto) });
     assert!(!bench.wait(WaitTarget::Driver, 5 * US));

@@ -59,7 +59,7 @@ pub fn join(socket: &Path) {
     if plain && entrance.starts_with(HIERARCHY) && (!costs || crowded()) {
         // Only root may join, and the group may not exist any more.
         if enter(&entrance).is_ok() {
-            let _usual = sched::set_turn(None, sched::SHORTEST);
+            let _usual = sched::set_slice(None, sched::MIN_SLICE);
         }
     }
 }

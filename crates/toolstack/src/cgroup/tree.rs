@@ -117,7 +117,7 @@ impl SliceTree {
         }
     }
 
-    /// Ensures that a process is in a leaf and that its threads have the shortest turns.
+    /// Ensures that a process is in a leaf and that its threads have the shortest time slices.
     ///
     /// Creates the leaf if it does not exist. Returns true if the process was elsewhere.
     ///
@@ -134,7 +134,7 @@ impl SliceTree {
     }
 
     /// Ensures that this process is in the control slice and that its threads have the shortest
-    /// turns.
+    /// time slices.
     ///
     /// These threads do little work when they wake, and clients wait for it. systemd moves its own
     /// units there itself.
@@ -312,12 +312,12 @@ impl fmt::Display for SliceTree {
     }
 }
 
-/// Sets the shortest turns for the threads of a process, if the kernel has turns.
+/// Sets the shortest time slices for the threads of a process, if the kernel has time slices.
 ///
 /// Failures are only logged: they affect only threads that wait for a CPU beside these.
 fn shorten(pid: u32) {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    match sched::set_turns(Some(process), sched::SHORTEST) {
+    match sched::set_slices(Some(process), sched::MIN_SLICE) {
         // The process has ended.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!(pid, "its threads keep the default slice: {error}"),

@@ -60,16 +60,16 @@ impl Host {
             && self.slices.members("control/daemon").contains(&self.daemon.process.id())
     }
 
-    /// Returns the scheduler slices of all threads of the daemon, QEMU and the datapath.
-    fn turns(&self) -> BTreeSet<Option<Duration>> {
+    /// Returns the time slices of all threads of the daemon, QEMU and the datapath.
+    fn time_slices(&self) -> BTreeSet<Option<Duration>> {
         let (qemu, io) = (self.processes("qemu-system"), self.processes("ringway-io"));
         let processes = qemu.union(&io).copied().chain([self.daemon.process.id()]);
         let threads =
             processes.flat_map(|of| std::fs::read_dir(format!("/proc/{of}/task")).unwrap());
         let number = |thread: DirEntry| thread.file_name().to_str().unwrap().parse().unwrap();
         // A thread may have ended meanwhile.
-        let turn = |thread: i32| sched::turn(Pid::from_raw(thread)).ok();
-        threads.filter_map(|thread| turn(number(thread.unwrap()))).collect()
+        let slice = |thread: i32| sched::slice(Pid::from_raw(thread)).ok();
+        threads.filter_map(|thread| slice(number(thread.unwrap()))).collect()
     }
 
     fn shown(&self) -> String {
@@ -79,13 +79,13 @@ impl Host {
     }
 }
 
-/// Returns the expected scheduler slice. `None` if the kernel has none, which is printed.
+/// Returns the expected time slice. `None` if the kernel has none, which is printed.
 fn short() -> Option<Duration> {
-    let usual = sched::turn(None).unwrap();
+    let usual = sched::slice(None).unwrap();
     if usual.is_none() {
         eprintln!("nothing here shows that turns are short: this kernel has none (Linux 6.12 has)");
     }
-    usual.map(|_| sched::SHORTEST)
+    usual.map(|_| sched::MIN_SLICE)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn control_disks_and_machines_are_apart() {
     for slice in ["control", "datapath", "guests"] {
         assert!(host.slices.members(slice).is_empty(), "everybody is in a leaf");
     }
-    assert_eq!(host.turns(), [short()].into());
+    assert_eq!(host.time_slices(), [short()].into());
     host.xe(&["vm-reboot", "vm=m", "--force"]);
     assert!(host.is_right(), "after a reboot: {}", host.shown());
     host.xe(&["vm-shutdown", "vm=m", "--force"]);
@@ -111,15 +111,15 @@ fn members_are_put_right_after_the_daemon_was_killed() {
         host.daemon.process.kill().unwrap();
         for pid in host.processes("qemu-system").union(&host.processes("ringway-io")) {
             host.slices.take_out(*pid).unwrap();
-            // Processes started by an earlier version have the kernel's default slice.
-            sched::set_turns(Pid::from_raw(*pid as i32), Duration::ZERO).unwrap();
+            // Processes started by an earlier version have the kernel's default time slice.
+            sched::set_slices(Pid::from_raw(*pid as i32), Duration::ZERO).unwrap();
         }
         let gone = format!("11111111-2222-4333-8444-{round:012x}");
         std::fs::create_dir(host.slices.path("guests").join(gone)).unwrap();
         host.daemon.start_again().unwrap();
         eventually("everybody is where they belong", || host.is_right());
         let short = short();
-        eventually("all have short turns", || host.turns() == [short].into());
+        eventually("all have short turns", || host.time_slices() == [short].into());
         assert_eq!(host.daemon.slices(), Some(host.slices.clone()));
     }
     // The daemon ends. The VM continues and keeps its group.

@@ -8,7 +8,7 @@ use crate::pool::ReactorLease;
 #[derive(Debug, Default)]
 #[must_use = "a thread must wait for their end"]
 pub(crate) struct AbandonedQueues {
-    zombies: Vec<(AbandonedQueue, ReactorLease)>,
+    queues: Vec<(AbandonedQueue, ReactorLease)>,
     /// True if requests of one of them are not recorded.
     unrecorded: bool,
 }
@@ -21,16 +21,16 @@ impl AbandonedQueues {
         reactor_lease: ReactorLease,
         recorded: bool,
     ) {
-        self.zombies.push((abandoned_queue, reactor_lease));
+        self.queues.push((abandoned_queue, reactor_lease));
         self.unrecorded |= !recorded;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.zombies.is_empty()
+        self.queues.is_empty()
     }
 
     pub(crate) fn join(&mut self, other: Self) {
-        self.zombies.extend(other.zombies);
+        self.queues.extend(other.queues);
         self.unrecorded |= other.unrecorded;
     }
 
@@ -42,12 +42,12 @@ impl AbandonedQueues {
 
     /// Returns the number of requests that storage has not completed.
     pub(crate) fn requests(&self) -> u64 {
-        self.zombies.iter().map(|(abandoned_queue, _)| u64::from(abandoned_queue.requests())).sum()
+        self.queues.iter().map(|(abandoned_queue, _)| u64::from(abandoned_queue.requests())).sum()
     }
 
     /// Waits until the kernel has completed all of them.
     pub(crate) fn wait(self) {
-        for (abandoned_queue, _place) in self.zombies {
+        for (abandoned_queue, _place) in self.queues {
             abandoned_queue.wait();
         }
     }

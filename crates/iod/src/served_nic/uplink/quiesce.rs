@@ -38,7 +38,7 @@ impl Uplink {
         let (uplink_exit, name) = (UplinkExit::new()?, tap.name().to_owned());
         let queues = tap.queues();
         // All stations that the host can reach are behind this port.
-        let policy = PortPolicy { stations: Some(u32::MAX), ..switch_network.policy() };
+        let policy = PortPolicy { max_stations: Some(u32::MAX), ..switch_network.policy() };
         let plugged = switch_network.fabric.set_port(port, &policy);
         plugged.inspect_err(|_| switch_network.unplug(port))?;
         let rest = Some(Served {

@@ -66,8 +66,8 @@ fn policy(switch: &Switch, port: u16) -> PortPolicy {
 
 fn happen(switch: &mut Switch, event: &Event, now_ns: u64) {
     match *event {
-        Event::Lock(port, locking) => {
-            let policy = PortPolicy { locking, ..policy(switch, port) };
+        Event::Lock(port, locking_mode) => {
+            let policy = PortPolicy { locking_mode, ..policy(switch, port) };
             switch.set_port(PortId(port), policy).unwrap();
         }
         Event::Vlan(port, vlan) => {

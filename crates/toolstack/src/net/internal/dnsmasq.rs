@@ -122,7 +122,7 @@ pub(super) fn is_running(files: &Files) -> bool {
 fn running(files: &Files) -> Vec<OwnedFd> {
     let accounts = std::fs::read_to_string(ACCOUNTS).unwrap_or_default();
     let (word, owners) = (files.word(), owners(&accounts));
-    ProcessMatch { program: PROGRAM, word: &word, owners: &owners }.running()
+    ProcessMatch { program: PROGRAM, first_arg: &word, owners: &owners }.running()
 }
 
 /// Returns the users that a matching process may have: root and this process's user, who may start

@@ -18,7 +18,7 @@ pub(super) struct ProcessMatch<'a> {
     /// File name of the program that it runs.
     pub(super) program: &'a str,
     /// First argument.
-    pub(super) word: &'a str,
+    pub(super) first_arg: &'a str,
     /// Users that it may run as.
     pub(super) owners: &'a [u32],
 }
@@ -26,10 +26,10 @@ pub(super) struct ProcessMatch<'a> {
 impl ProcessMatch<'_> {
     /// Returns the matching processes in this network namespace.
     pub(super) fn running(&self) -> Vec<OwnedFd> {
-        let here = std::fs::read_link("/proc/self/ns/net").ok();
+        let own_netns = std::fs::read_link("/proc/self/ns/net").ok();
         let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let is_it = |id: i32| self.fits(id, here.as_deref());
+        let is_it = |id: i32| self.fits(id, own_netns.as_deref());
         let found = ids.filter(|id| is_it(*id)).filter_map(|id| {
             let process = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
             // Check again: the id may have been reused before the pidfd was opened.
@@ -38,13 +38,13 @@ impl ProcessMatch<'_> {
         found.collect()
     }
 
-    fn fits(&self, id: i32, here: Option<&Path>) -> bool {
-        let shown = |what: &str| PathBuf::from(format!("/proc/{id}/{what}"));
-        let line = std::fs::read(shown("cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).nth(1) == Some(self.word.as_bytes())
-            && std::fs::read_link(shown("exe")).is_ok_and(|file| is_named(&file, self.program))
-            && std::fs::read_to_string(shown("status")).is_ok_and(|text| self.owns(&text))
-            && std::fs::read_link(shown("ns/net")).ok().as_deref() == here
+    fn fits(&self, id: i32, own_netns: Option<&Path>) -> bool {
+        let proc_path = |what: &str| PathBuf::from(format!("/proc/{id}/{what}"));
+        let line = std::fs::read(proc_path("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(self.first_arg.as_bytes())
+            && std::fs::read_link(proc_path("exe")).is_ok_and(|file| is_named(&file, self.program))
+            && std::fs::read_to_string(proc_path("status")).is_ok_and(|text| self.owns(&text))
+            && std::fs::read_link(proc_path("ns/net")).ok().as_deref() == own_netns
     }
 
     /// Returns whether all user ids of the process, including the saved one, are in `owners`.
@@ -86,34 +86,35 @@ mod tests {
     fn a_process_is_found_by_what_it_is_and_not_by_what_it_is_called() {
         let file = in_path("sleep").unwrap().canonicalize().unwrap();
         let program = file.file_name().unwrap().to_str().unwrap();
-        let (word, owners) = ((100_000 + std::process::id()).to_string(), [geteuid().as_raw()]);
-        let found = |program: &str, word: &str, owners: &[u32]| {
-            ProcessMatch { program, word, owners }.running()
+        let (first_arg, owners) =
+            ((100_000 + std::process::id()).to_string(), [geteuid().as_raw()]);
+        let found = |program: &str, first_arg: &str, owners: &[u32]| {
+            ProcessMatch { program, first_arg, owners }.running()
         };
-        assert_eq!(found(program, &word, &owners).len(), 0);
-        let mut child = Command::new(&file).arg0("dnsmasq").arg(&word).spawn().unwrap();
+        assert_eq!(found(program, &first_arg, &owners).len(), 0);
+        let mut child = Command::new(&file).arg0("dnsmasq").arg(&first_arg).spawn().unwrap();
         // `spawn` returns just before the arguments can be read.
         let words = format!("/proc/{}/cmdline", child.id());
         while std::fs::read(&words).unwrap().is_empty() {
             std::thread::yield_now();
         }
         let others = [
-            found("dnsmasq", &word, &owners).len(),
-            found(program, &word[1..], &owners).len(),
-            found(program, &word, &[]).len(),
+            found("dnsmasq", &first_arg, &owners).len(),
+            found(program, &first_arg[1..], &owners).len(),
+            found(program, &first_arg, &[]).len(),
         ];
-        let ended: Vec<_> = found(program, &word, &owners).iter().map(end).collect();
+        let ended: Vec<_> = found(program, &first_arg, &owners).iter().map(end).collect();
         // End the child whatever the search found.
         child.kill().unwrap();
         let status = child.wait().unwrap();
         assert_eq!((others, ended), ([0, 0, 0], vec![true]));
         assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
-        assert_eq!(found(program, &word, &owners).len(), 0);
+        assert_eq!(found(program, &first_arg, &owners).len(), 0);
     }
 
     #[test]
     fn every_user_that_a_process_is_counts() {
-        let process_match = ProcessMatch { program: "dnsmasq", word: "", owners: &[0, 999] };
+        let process_match = ProcessMatch { program: "dnsmasq", first_arg: "", owners: &[0, 999] };
         for (text, owned) in [
             ("Name:\tdnsmasq\nUid:\t999\t999\t999\t999\nGid:\t1\t1\t1\t1\n", true),
             ("Name:\tdnsmasq\nUid:\t0\t999\t0\t999\n", true),
