@@ -53,7 +53,6 @@ soak: export PROPTEST_CASES := 20000
 soak: export PROPTEST_RNG_SEED :=
 soak: guest ovs ## Run all tests with full counts, optimised, with assertions; takes long
 	cargo test --profile soak --workspace --no-fail-fast
-	cargo test --profile soak -p testkit --test guests -- --ignored storage_daemon
 	cargo test --profile soak -p iod --test guards -- --ignored # alone: it takes a CPU offline
 
 bench: build guest ovs ## Run each experiment of the lab once, against its peers

@@ -27,8 +27,8 @@ TARGETS = {"--lib", "--bin", "--bins", "--test", "--tests", "--examples"}
 TIMES = ["-Zunstable-options", "--format=json", "--report-time"]
 
 
-def programs(options):
-    """Builds the tests. Returns each program's name, path and package directory."""
+def programs(options, arguments):
+    """Builds the tests. Returns each program's name, command and package directory."""
     build = ["cargo", "test", *options, "--no-run", "--message-format=json-render-diagnostics"]
     built = subprocess.run(build, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if built.returncode:
@@ -38,21 +38,39 @@ def programs(options):
         message = json.loads(line)
         if message.get("executable") and message["profile"]["test"]:
             package = Path(message["manifest_path"]).parent
-            found.append((f"{package.name} {message['target']['name']}", message["executable"], package))
+            command = [message["executable"], *arguments]
+            found.append((f"{package.name} {message['target']['name']}", command, package))
     return sorted(found, key=lambda one: (LONG + [one[0]]).index(one[0]))
 
 
-def run(program, has_times):
+def run(program, **environment):
     """Runs a program as cargo does. Returns its name, exit code, output and seconds."""
-    name, path, package = program
-    environment = dict(os.environ, CARGO_MANIFEST_DIR=str(package))
-    if has_times:
-        environment["RUSTC_BOOTSTRAP"] = "1"
+    name, command, package = program
+    environment = dict(os.environ, CARGO_MANIFEST_DIR=str(package), **environment)
     begun = time.monotonic()
     ended = subprocess.run(
-        [path, *(TIMES if has_times else [])], cwd=package, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        command, cwd=package, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace")
     return name, ended.returncode, ended.stdout, time.monotonic() - begun
+
+
+def run_all(programs, has_times):
+    """Runs the programs. Yields the result of each as it ends. An interrupt starts no further one."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        environment = {"RUSTC_BOOTSTRAP": "1"} if has_times else {}
+        runs = [pool.submit(run, program, **environment) for program in programs]
+        try:
+            for ended in as_completed(runs):
+                yield ended.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def report(name, code, output, seconds):
+    """Prints one line, and the output of a program that failed."""
+    print(f"{'FAILED' if code else 'ok':6} {seconds:6.1f} s  {name}", flush=True)
+    if code:
+        print(output, flush=True)
 
 
 def times(name, output):
@@ -67,21 +85,18 @@ def main(options):
     if options[:1] == ["--slowest"]:
         slowest, options = int(options[1]), options[2:]
     options = options or ["--workspace"]
-    all_programs = programs(options)
+    all_programs = programs(options, TIMES if slowest else [])
     begun, failed, tests = time.monotonic(), [], []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = [pool.submit(run, program, slowest > 0) for program in all_programs]
-        for done in as_completed(runs):
-            name, code, output, seconds = done.result()
-            print(f"{'ok' if code == 0 else 'FAILED':6} {seconds:6.1f} s  {name}", flush=True)
-            if code:
-                failed.append(name)
-                print(output, flush=True)
-            elif slowest:
-                tests += times(name, output)
+    for name, code, output, seconds in run_all(all_programs, slowest > 0):
+        report(name, code, output, seconds)
+        if code:
+            failed.append(name)
+        elif slowest:
+            tests += times(name, output)
     if not TARGETS & set(options):
-        docs = ["cargo", "test", "--quiet", *options, "--doc"]
-        failed += ["doc tests"] if subprocess.run(docs, cwd=ROOT, stdout=subprocess.DEVNULL).returncode else []
+        docs = run(("doc tests", ["cargo", "test", "--quiet", *options, "--doc"], ROOT))
+        report(*docs)
+        failed += ["doc tests"] if docs[1] else []
     print(f"{len(all_programs)} programs in {time.monotonic() - begun:.0f} s")
     if slowest:
         print("| seconds | program | test |\n|--:|---|---|")

@@ -13,20 +13,9 @@ use tempfile::TempDir;
 pub(crate) const RINGWAY: &str = env!("CARGO_BIN_EXE_ringway");
 
 /// Returns kernel and initramfs of the test guest.
-///
-/// # Panics
-/// The guest has not been built.
 pub(crate) fn guest() -> (PathBuf, PathBuf) {
-    let dir = guest_dir();
-    let (kernel, initrd) = (dir.join("vmlinux"), dir.join("initramfs.img"));
-    let there = kernel.is_file() && initrd.is_file();
-    assert!(there, "no test guest in {}; build it with `make guest`", dir.display());
-    (kernel, initrd)
-}
-
-fn guest_dir() -> PathBuf {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/guest");
-    std::env::var_os("RINGWAY_GUEST_DIR").map_or_else(default, PathBuf::from)
+    let guest = testkit::guest::artifacts().unwrap();
+    (guest.kernel, guest.initramfs)
 }
 
 /// Fails with a clear message if the datapath has not been built.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::guest::boot_config;
 use testkit::process::{Process, write_script};
 use testkit::ringwayd::Ringwayd;
 
@@ -26,11 +27,8 @@ fn block(first: &str) -> Vec<String> {
 /// Starts a daemon that finds the built guest. Also returns a directory with an `xe` for it.
 fn host() -> (Ringwayd, tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    let guest = testkit::guest::artifacts().unwrap().kernel;
-    let boot = guest.parent().unwrap().display();
-    let config = dir.path().join("ringwayd.toml");
-    std::fs::write(&config, format!("[boot]\ndirectories = [\"{boot}\"]\n")).unwrap();
-    let daemon = Ringwayd::start(&["--config", config.to_str().unwrap()]).unwrap();
+    let config = boot_config().unwrap();
+    let daemon = Ringwayd::start(&["--config", config.path().to_str().unwrap()]).unwrap();
     let xe = daemon.xe(&[]).unwrap();
     let words: Vec<_> = [xe.get_program()].into_iter().chain(xe.get_args()).collect();
     let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();

@@ -80,7 +80,7 @@ pub(super) fn failed(
 ) -> ApiError {
     let on = on(view, verb);
     match error {
-        StepError::Late { after } => late(&on, *after, error, about),
+        StepError::Late(timeout) => late(&on, timeout.after, error, about),
         StepError::Sr(SrError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Sr(error) => storage(view, &on, error, about),
         StepError::Io(DatapathError::Late { deadline, .. }) => late(&on, *deadline, error, about),

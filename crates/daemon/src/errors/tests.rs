@@ -10,7 +10,7 @@ use model::vdi::automaton::Access;
 use model::vif::VifOp;
 use model::vm::{PowerState, VmOp};
 use toolstack::hv::HvError;
-use toolstack::machines::StepError;
+use toolstack::machines::{StepError, StepTimeout};
 use toolstack::net::NetError;
 use toolstack::ringway_io::DatapathError;
 use xenapi::Value;
@@ -168,7 +168,7 @@ fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
     let (attach, unplug) = (StepAction::VbdAttach(vbd, Access::Rw), StepAction::VbdUnplug(vbd));
     let create = StepAction::DomainCreate(Domid(1));
     let after = Duration::from_secs(60);
-    let late = || StepError::Late { after };
+    let late = || StepError::Late(StepTimeout { after });
     let slow = || "x".to_owned();
     let volume = VdiId(Uuid::from_random([2; 16]));
     vec![

@@ -102,8 +102,8 @@ fn start_took(client: &mut Client, machine: &str) -> Duration {
 
 impl Host {
     /// Asserts that the VM on the third SR starts as fast as the one on the reference host: the
-    /// fastest of three alternating starts each. Only a soak run compares them closely. A start that
-    /// waits for hung ones takes longer than their deadline.
+    /// fastest of three alternating starts each. Only a soak run compares them closely. A start
+    /// that waits for hung ones takes longer than their deadline.
     fn third_starts(&mut self, when: &str) {
         let turn = |_| {
             let alone = start_took(&mut self.peer.client, &self.peer.machine);

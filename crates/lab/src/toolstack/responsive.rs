@@ -35,7 +35,7 @@ const ENDED: usize = 2 * ENDS.len();
 const GUESTS_MOST: usize = 16;
 /// Guest CPUs per host CPU, and with `--quick`.
 const TIMES: usize = 8;
-const TIMES_QUICK: usize = 1;
+const TIMES_QUICK: usize = 2;
 
 /// Bar for p99 of `xe vm-list` beside busy guests, in milliseconds.
 const P99_MS: f64 = 50.0;

@@ -28,8 +28,8 @@ pub struct FrameVerdict {
     pub decision: Decision,
     /// VLAN of the frame; 0 for none. [`Switch::tagging`] needs it.
     pub vlan: u16,
-    /// Result of learning the source. If it [`LearnOutcome::should_broadcast`], the network's switches on
-    /// other reactors should learn the station too.
+    /// Result of learning the source. If it [`LearnOutcome::should_broadcast`], the network's
+    /// switches on other reactors should learn the station too.
     pub learn_outcome: Option<LearnOutcome>,
 }
 

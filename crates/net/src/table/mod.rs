@@ -3,8 +3,8 @@
 //! Memory is bounded and allocated at the start. Look-ups and learning take constant time. Aged
 //! entries are removed while learning, each once, oldest first.
 //!
-//! One reactor owns a table. [`LearnOutcome::should_broadcast`] says whether the network's tables on other
-//! reactors should learn a station too.
+//! One reactor owns a table. [`LearnOutcome::should_broadcast`] says whether the network's
+//! tables on other reactors should learn a station too.
 
 mod index;
 mod slab;

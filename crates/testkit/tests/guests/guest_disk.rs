@@ -111,7 +111,6 @@ fn ext4_survives_a_killed_guest(peer: &Peer) {
 }
 
 #[test]
-#[ignore = "it shows that the checks are right, by another server; make soak runs it"]
 fn qemu_checksums_hold_on_two_queues_of_storage_daemon() {
     checksums_hold_and_a_changed_byte_is_found(&STORAGE_DAEMON, Kind::Qemu, 2);
 }
@@ -122,7 +121,6 @@ fn uml_checksums_hold_on_storage_daemon() {
 }
 
 #[test]
-#[ignore = "it shows that the checks are right, by another server; make soak runs it"]
 fn ext4_survives_a_killed_guest_on_storage_daemon() {
     ext4_survives_a_killed_guest(&STORAGE_DAEMON);
 }

@@ -131,13 +131,13 @@ impl Doer {
 /// Error of a scripted step.
 #[derive(Debug)]
 enum StepError {
-    Late { after: Duration },
+    Late(StepTimeout),
     Scripted,
 }
 
 impl From<StepTimeout> for StepError {
-    fn from(StepTimeout { after }: StepTimeout) -> Self {
-        Self::Late { after }
+    fn from(timeout: StepTimeout) -> Self {
+        Self::Late(timeout)
     }
 }
 
@@ -236,7 +236,9 @@ async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
     let plan_outcome = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    let Some((StepAction::VbdAttach(..), StepError::Late { after })) = plan_outcome.failed else {
+    let Some((StepAction::VbdAttach(..), StepError::Late(StepTimeout { after }))) =
+        plan_outcome.failed
+    else {
         panic!()
     };
     assert_eq!((after, doer.began.elapsed()), (secs(60), secs(60)));
@@ -253,7 +255,7 @@ async fn a_call_that_may_be_dropped_is() {
     let doer = Doer::new(|verb| (secs(if verb == StepAction::DomainRun { 100 } else { 0 }), true));
     let executor = Executor::new(StepLimits::default());
     let plan_outcome = executor.run(start(1, 1), vm(1), doer.clone(), &CancelToken::new()).await;
-    assert!(matches!(plan_outcome.failed, Some((StepAction::DomainRun, StepError::Late { .. }))));
+    assert!(matches!(plan_outcome.failed, Some((StepAction::DomainRun, StepError::Late(_)))));
     assert_eq!(doer.began.elapsed(), secs(30));
     sleep(secs(1)).await;
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
@@ -268,10 +270,7 @@ async fn a_step_that_gets_no_slot_ends_at_its_deadline_too() {
     sleep(secs(10)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
     let plan_outcome = executor.run(start(1, 1), vm(2), waits.clone(), &CancelToken::new()).await;
-    assert!(matches!(
-        plan_outcome.failed,
-        Some((StepAction::VbdAttach(..), StepError::Late { .. }))
-    ));
+    assert!(matches!(plan_outcome.failed, Some((StepAction::VbdAttach(..), StepError::Late(_)))));
     assert_eq!(waits.began.elapsed(), secs(60));
     assert!(waits.at(is_attach).is_none());
 }

@@ -49,7 +49,7 @@ use model::plan::{DomainState, MachineOp};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-pub use crate::exec::{CancelToken, Progress, ProgressFn};
+pub use crate::exec::{CancelToken, Progress, ProgressFn, StepTimeout};
 pub use drivers::{DatapathProvider, Drivers};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
 pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};

@@ -1,7 +1,5 @@
 //! Errors of plan steps.
 
-use std::time::Duration;
-
 use crate::exec::StepTimeout;
 use crate::hv::HvError;
 use crate::net::NetError;
@@ -12,11 +10,8 @@ use crate::sr::SrError;
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The step did not end in time.
-    #[error("{}", StepTimeout { after: *.after })]
-    Late {
-        /// Time waited.
-        after: Duration,
-    },
+    #[error(transparent)]
+    Late(#[from] StepTimeout),
     /// The SR driver returned an error.
     #[error(transparent)]
     Sr(#[from] SrError),
@@ -40,10 +35,4 @@ pub enum StepError {
     /// No driver can execute the step.
     #[error("{0}")]
     NoDriver(String),
-}
-
-impl From<StepTimeout> for StepError {
-    fn from(StepTimeout { after }: StepTimeout) -> Self {
-        Self::Late { after }
-    }
 }

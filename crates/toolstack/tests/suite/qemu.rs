@@ -1,7 +1,7 @@
 //! QEMU driver and trial boot with a real QEMU and the test guest's kernel.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use model::machine::{Accel, AccelChoice};
@@ -21,11 +21,7 @@ fn qemu() -> PathBuf {
 }
 
 fn kernel() -> PathBuf {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/guest");
-    let dir = std::env::var_os("RINGWAY_GUEST_DIR").map_or(default, PathBuf::from);
-    let kernel = dir.join("vmlinuz");
-    assert!(kernel.is_file(), "{} is missing; build it with `make guest`", kernel.display());
-    kernel
+    testkit::guest::artifacts().unwrap().bzimage
 }
 
 fn spec(kernel: PathBuf) -> QemuSpec {

@@ -26,9 +26,6 @@ const MEMORY_BYTES: i64 = 384 << 20;
 const VCPUS: i64 = 2;
 /// Number of queues of the multi-queue disk.
 const QUEUES: &str = "4";
-/// Kernel arguments. The last ones skip initialization that only takes time in a translated guest.
-const ARGS: &str = "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests tsc=reliable \
-                    no_timer_check nokaslr";
 
 /// Client of the demo's daemon.
 #[derive(Debug)]
@@ -38,6 +35,8 @@ pub(super) struct Api(Client);
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     vm: String,
+    /// Kernel arguments of the template.
+    args: String,
     volumes: BTreeMap<Disk, Volume>,
 }
 
@@ -87,7 +86,8 @@ impl Api {
         for disk in Disk::ALL {
             volumes.insert(disk, self.volume(disk, &storage, &place)?);
         }
-        let machine = Machine { vm: self.clone_template()?, volumes };
+        let (vm, args) = self.clone_template()?;
+        let machine = Machine { vm, args, volumes };
         let script = images::script(|disk| machine.serial(disk))?;
         for (disk, bytes) in [(Disk::Golden, images::golden()), (Disk::Script, script.into())] {
             let image = machine.image(disk);
@@ -97,7 +97,7 @@ impl Api {
         for disk in Disk::ALL.into_iter().filter(|disk| *disk != Disk::Late) {
             self.give(&machine, disk)?;
         }
-        let args = format!("{ARGS} ringway.script={}", machine.serial(Disk::Script));
+        let args = format!("{} ringway.script={}", machine.args, machine.serial(Disk::Script));
         self.set(&machine.vm, "PV_args", Value::Str(args))?;
         Ok(machine)
     }
@@ -134,12 +134,14 @@ impl Api {
         Ok(Volume { reference, id, image: place.join(format!("{uuid}.raw")) })
     }
 
-    fn clone_template(&mut self) -> anyhow::Result<String> {
+    /// Returns a machine of the template, and its kernel arguments.
+    fn clone_template(&mut self) -> anyhow::Result<(String, String)> {
         let templates = self.0.records_where("VM", "field \"is_a_template\"=\"true\"")?;
         let mut templates = templates.into_iter();
-        let (template, _) = templates
+        let (template, record) = templates
             .find(|(_, one)| one.text("name_label") == TEMPLATE)
             .with_context(|| format!("there is no template {TEMPLATE:?}"))?;
+        let args = record.text("PV_args").to_owned();
         let vm = self.run("VM.clone", &[Value::Str(template), Value::text(NAME)])?;
         self.run("VM.provision", &[Value::text(&vm)])?;
         let memory = Value::Int(MEMORY_BYTES);
@@ -147,7 +149,7 @@ impl Api {
         self.run("VM.set_memory_limits", &limits)?;
         self.set(&vm, "VCPUs_max", Value::Int(VCPUS))?;
         self.set(&vm, "VCPUs_at_startup", Value::Int(VCPUS))?;
-        Ok(vm)
+        Ok((vm, args))
     }
 
     /// Adds a disk to the machine.
@@ -235,7 +237,7 @@ impl Api {
         for (reference, _) in self.0.records("PBD")? {
             self.run("PBD.plug", &[Value::Str(reference)])?;
         }
-        self.set(&machine.vm, "PV_args", Value::text(ARGS))?;
+        self.set(&machine.vm, "PV_args", Value::text(&machine.args))?;
         let vm = Value::text(&machine.vm);
         self.run("VM.start", &[vm, Value::Bool(false), Value::Bool(false)]).map(drop)
     }

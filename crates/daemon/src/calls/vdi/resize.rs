@@ -7,7 +7,7 @@ use model::plan::StepAction;
 use model::sr::SrOp;
 use model::vdi::VdiOp;
 use tokio::time::timeout;
-use toolstack::machines::{OpError, StepError};
+use toolstack::machines::{OpError, StepError, StepTimeout};
 use xenapi::table::{sr, vbd, vdi};
 use xenapi::{ApiError, codes};
 
@@ -97,7 +97,7 @@ fn users(view: &View<'_>, disk: &Disk) -> Result<Vec<User>, ApiError> {
 /// Resizes the served disk, then the guest's device.
 async fn resize_device(ctx: &Ctx, user: &User) -> Result<(), OpError> {
     let failed = |error| OpError::Failed { verb: StepAction::VbdPlug(user.vbd), error };
-    let late = || failed(StepError::Late { after: RESIZE_DEADLINE });
+    let late = || failed(StepTimeout { after: RESIZE_DEADLINE }.into());
     timeout(RESIZE_DEADLINE, resize_both(ctx, user)).await.map_err(|_| late())?.map_err(failed)
 }
 

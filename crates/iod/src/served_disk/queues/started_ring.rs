@@ -213,7 +213,8 @@ impl StartedRing {
     }
 
     /// Reports an unserved ring to the front-end. The descriptor belongs to the front-end too,
-    /// which may make a writer wait. So `report_thread`, a separate thread, writes. There is at most one.
+    /// which may make a writer wait. So `report_thread`, a separate thread, writes. There is at most
+    /// one.
     fn report_broken(&self, report_thread: &mut Option<JoinHandle<()>>) {
         if report_thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;

@@ -76,8 +76,10 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     let (began, mut hung) = (Instant::now(), start_hung(&host));
     while let Some(ended) = hung.join_next().await {
         let error = ended.unwrap().unwrap_err();
-        let OpError::Failed { verb: StepAction::VbdAttach(..), error: StepError::Late { after } } =
-            error
+        let OpError::Failed {
+            verb: StepAction::VbdAttach(..),
+            error: StepError::Late(StepTimeout { after }),
+        } = error
         else {
             panic!("{error:?}");
         };
@@ -115,7 +117,7 @@ async fn a_machine_on_hung_storage_can_be_shut_down_and_is_recorded_so() {
     host.sim.rule(two_hang);
     let began = Instant::now();
     let error = host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
-    assert!(matches!(error, OpError::Failed { error: StepError::Late { .. }, .. }), "{error:?}");
+    assert!(matches!(error, OpError::Failed { error: StepError::Late(_), .. }), "{error:?}");
     assert!(began.elapsed() < STORAGE_DEADLINE + Duration::from_secs(1));
     let machine_record = host.recorded(vm(0));
     assert_eq!(machine_record.power, model::vm::PowerState::Halted, "its domain is gone");
