@@ -12,9 +12,11 @@ reports times only with its unstable options, which RUSTC_BOOTSTRAP=1 enables in
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -24,6 +26,7 @@ AT_ONCE = 2
 LONG = ["lab suite", "daemon guests", "testkit guests", "iod guests", "iod suite", "toolstack qemu_driver"]
 # With one of these options cargo builds no doc tests.
 TARGETS = {"--lib", "--bin", "--bins", "--test", "--tests", "--examples"}
+COUNT = re.compile(r"(\d+) (passed|failed|ignored)")
 TIMES = ["-Zunstable-options", "--format=json", "--report-time"]
 
 
@@ -67,10 +70,24 @@ def run_all(programs, has_times):
 
 
 def report(name, code, output, seconds):
-    """Prints one line, and the output of a program that failed."""
-    print(f"{'FAILED' if code else 'ok':6} {seconds:6.1f} s  {name}", flush=True)
+    """Prints one line, and the output of a program that failed. Returns the program's counts."""
+    counts = count(output)
+    print(f"{'FAILED' if code else 'ok':6} {seconds:6.1f} s {counts['passed']:4} tests  {name}", flush=True)
     if code:
         print(output, flush=True)
+    return counts
+
+
+def count(output):
+    """Returns how many tests passed, failed and were ignored, from libtest's lines or its JSON output."""
+    counts = Counter()
+    for line in output.splitlines():
+        if line.startswith("test result:"):
+            counts.update({word: int(number) for number, word in COUNT.findall(line)})
+        elif line.startswith('{ "type": "suite", "event": "') and '"passed"' in line:
+            event = json.loads(line)
+            counts.update({word: event[word] for word in ("passed", "failed", "ignored")})
+    return counts
 
 
 def times(name, output):
@@ -86,18 +103,19 @@ def main(options):
         slowest, options = int(options[1]), options[2:]
     options = options or ["--workspace"]
     all_programs = programs(options, TIMES if slowest else [])
-    begun, failed, tests = time.monotonic(), [], []
+    begun, failed, tests, counts = time.monotonic(), [], [], Counter()
     for name, code, output, seconds in run_all(all_programs, slowest > 0):
-        report(name, code, output, seconds)
+        counts += report(name, code, output, seconds)
         if code:
             failed.append(name)
         elif slowest:
             tests += times(name, output)
     if not TARGETS & set(options):
         docs = run(("doc tests", ["cargo", "test", "--quiet", *options, "--doc"], ROOT))
-        report(*docs)
+        counts += report(*docs)
         failed += ["doc tests"] if docs[1] else []
-    print(f"{len(all_programs)} programs in {time.monotonic() - begun:.0f} s")
+    print(f"test result: {'FAILED' if failed else 'ok'}. {counts['passed']} passed; {counts['failed']} failed; "
+          f"{counts['ignored']} ignored; {len(all_programs)} programs in {time.monotonic() - begun:.0f} s")
     if slowest:
         print("| seconds | program | test |\n|--:|---|---|")
         for seconds, name, test in sorted(tests, reverse=True)[:slowest]:

@@ -21,13 +21,16 @@ fn main() -> ExitCode {
     let wanted: Vec<_> = words.filter_map(|word| word.into_string().ok()).collect();
     let wanted: Vec<_> = wanted.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.contains(*one));
+    let mut passed = 0;
     for (name, test) in domains::TESTS {
         if chosen(name) {
             // A panic ends the process with its message, and the kernel ends every guest with it.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             test(&runtime.unwrap());
             eprintln!("test {name} ... ok");
+            passed += 1;
         }
     }
+    eprintln!("test result: ok. {passed} passed; 0 failed; 0 ignored");
     ExitCode::SUCCESS
 }
