@@ -26,6 +26,7 @@
 //! The same test functions take any backend.
 #![forbid(unsafe_code)]
 
+pub mod boot_sector;
 pub mod callgrind;
 pub mod clock;
 pub mod cpus;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::boot_sector::bootable;
 use testkit::guest::artifacts;
 use testkit::libvirt::{APPEND, Domain, Libvirt};
 use testkit::process::{Process, RingwayIo};
@@ -197,13 +198,10 @@ fn boot_sector(text: &str) -> Vec<u8> {
         0xba, 0xf8, 0x03, 0xee, 0xeb, 0xf5, // to port 0x3f8
         0xf4, 0xeb, 0xfd, // halt
     ];
-    let mut sector = [&CODE[..], text.as_bytes()].concat();
-    sector.resize(510, 0);
-    sector.extend([0x55, 0xaa]);
-    sector
+    bootable(&[&CODE[..], text.as_bytes()].concat())
 }
 
-fn bootable(image: &Path, text: &str) {
+fn write_bootable(image: &Path, text: &str) {
     let mut content = boot_sector(text);
     content.resize(MIB as usize, 0);
     std::fs::write(image, content).unwrap();
@@ -216,7 +214,7 @@ fn qemu_boots_with_the_arguments_that_are_printed() {
     let io = RingwayIo::start(dir.path(), &[]).unwrap();
     for (id, text) in [("d1", "from the first\n"), ("d2", "from the second\n")] {
         let image = io.dir().join(format!("{id}.raw"));
-        bootable(&image, text);
+        write_bootable(&image, text);
         io.attach(id, &image, &["queues=2"]).unwrap();
     }
     let words = ["libvirt-xml", "--qemu", "--memory", "64M", "d1", "d2,boot=1"];
@@ -245,8 +243,8 @@ fn a_machine_boots_from_the_disk_that_shall_be_first() {
     let libvirt = Libvirt::start().unwrap();
     let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
     let odd = io.dir().join("d 2,> \"x\"");
-    bootable(&io.dir().join("d1.raw"), "from the first\n");
-    bootable(&odd, "from the second\n");
+    write_bootable(&io.dir().join("d1.raw"), "from the first\n");
+    write_bootable(&odd, "from the second\n");
     attach(&io, "d1", &[]);
     let (image, socket) = (odd.display(), io.dir().join("s 2,> \"x\""));
     let words = [format!("backend.file={image}"), format!("socket={}", socket.display())];

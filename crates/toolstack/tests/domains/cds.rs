@@ -3,6 +3,7 @@
 
 use model::domain::BootFrom;
 use serde_json::json;
+use testkit::boot_sector::bootable;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -25,14 +26,6 @@ fn says(letter: u8) -> Vec<u8> {
     let mut code = vec![0xba, 0xf8, 0x03, 0xb0, letter, 0xee, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01];
     code.extend([0x74, 0xfb, 0xba, 0xf8, 0x03, 0xec, 0xcd, 0x19]);
     code
-}
-
-/// Returns a disk that boots this code.
-fn disk(code: &[u8]) -> Vec<u8> {
-    let mut sector = code.to_vec();
-    sector.resize(510, 0);
-    sector.extend([0x55, 0xaa]);
-    sector
 }
 
 /// Returns a CD that boots this code, by the El Torito specification. The record in sector 17 names
@@ -60,7 +53,7 @@ pub(super) async fn seen() {
     let mut spec = firmware(vec![BootFrom::Cd(vbd(1)), BootFrom::Disk(vbd(9))]);
     spec.cds = vec![vbd(1)];
     world.hv.create(machine(), DOMID, &spec).await.unwrap();
-    let image = world.image("disk", &disk(&says(b'-')));
+    let image = world.image("disk", &bootable(&says(b'-')));
     let mut plug = world.disk(9, &image).await;
     plug.boot_index = Some(1);
     world.hv.plug_disk(machine(), &plug).await.unwrap();

@@ -3,6 +3,7 @@
 use model::domain::BootFrom;
 use model::plan::RunState;
 use model::vm::exits::DomainExit;
+use testkit::boot_sector::bootable;
 use toolstack::hv::{DomainEvent, Hypervisor};
 
 use super::world::{DOMID, World, firmware, machine, may_have_lost_devices, next, vbd};
@@ -10,10 +11,7 @@ use super::world::{DOMID, World, firmware, machine, may_have_lost_devices, next,
 /// Returns a boot sector with `mov dx, port; mov ax, value; out dx, ax; hlt`.
 fn sector(port: u16, value: u16) -> Vec<u8> {
     let ([p0, p1], [v0, v1]) = (port.to_le_bytes(), value.to_le_bytes());
-    let mut sector = vec![0xba, p0, p1, 0xb8, v0, v1, 0xef, 0xf4, 0xeb, 0xfd];
-    sector.resize(510, 0);
-    sector.extend([0x55, 0xaa]);
-    sector
+    bootable(&[0xba, p0, p1, 0xb8, v0, v1, 0xef, 0xf4, 0xeb, 0xfd])
 }
 
 /// Power management register: sleep state S5.

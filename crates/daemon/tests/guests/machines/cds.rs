@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 
 use serde_json::json;
+use testkit::boot_sector::bootable;
 use testkit::guest::Qmp;
 use xenapi::Value;
 use xenapi::client::ClientError;
@@ -61,9 +62,7 @@ fn sector() -> Vec<u8> {
     sector.resize(PACKET_AT.into(), 0);
     // Size of the request, one sector, to address 0x8000, from sector 0.
     sector.extend([16, 0, 1, 0, 0x00, 0x80, 0, 0]);
-    sector.resize(510, 0);
-    sector.extend([0x55, 0xaa]);
-    sector
+    bootable(&sector)
 }
 
 /// A VM with a CD drive, and its guest once it runs.

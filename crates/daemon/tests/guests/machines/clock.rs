@@ -3,7 +3,7 @@
 use testkit::clock::WallClock;
 
 use super::records::{of, start};
-use super::world::{PATIENCE, World};
+use super::world::World;
 
 const DAY_S: i64 = 86_400;
 /// Longer than a test takes, in seconds.
@@ -15,18 +15,18 @@ const NEAR_S: i64 = 1800;
 fn a_clock_that_is_set_ends_no_machine() {
     let clock = WallClock::new().unwrap();
     let mut world = World::at(&clock);
-    let machine = world.guest("timeless");
+    let machine = world.sector_guest("timeless");
     world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    machine.write(&mut shell, 3, "kept");
+    let mut guest = world.sector_line(&machine);
+    guest.write(3, b'k').unwrap();
 
     for days in [4000, -4000] {
         clock.set(days * DAY_S).unwrap();
         let before = world.domid(&machine);
-        shell.last("reboot", PATIENCE).unwrap();
+        guest.reboot().unwrap();
         world.until_again(&machine, before);
-        shell = world.shell(&machine);
-        assert_eq!(machine.read(&mut shell, 3), "kept");
+        guest = world.sector_line(&machine);
+        assert_eq!(guest.read(3).unwrap(), b'k');
         let metrics = world.record("VM", &machine.reference).text("metrics").to_owned();
         let started = world.record("VM_metrics", &metrics).date("start_time").0;
         let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
@@ -41,9 +41,9 @@ fn a_clock_that_is_set_ends_no_machine() {
         world.daemon.start_again().unwrap();
         world.client = world.daemon.client().unwrap();
         assert_eq!((world.power(&machine).as_str(), world.domid(&machine)), ("Running", before));
-        assert_eq!(shell.run("echo here", PATIENCE).unwrap(), "here");
+        assert_eq!(guest.read(3).unwrap(), b'k');
     }
     world.call("VM.hard_shutdown", &of(&machine.reference));
-    assert_eq!(machine.stored(3), "kept");
+    assert_eq!(machine.stored(3), "k");
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }

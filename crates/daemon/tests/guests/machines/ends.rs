@@ -13,81 +13,81 @@ use super::world::{Machine, PATIENCE, World};
 #[test]
 fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     let mut world = World::new();
-    let machine = world.guest("itself");
+    let machine = world.sector_guest("itself");
     let vm = machine.reference.clone();
     let set = |world: &mut World, after: &str, what: &str| {
         world.call(&format!("VM.set_actions_after_{after}"), &with(&vm, [Value::text(what)]));
     };
     world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    machine.write(&mut shell, 3, "kept");
+    let mut guest = world.sector_line(&machine);
+    guest.write(3, b'k').unwrap();
 
     let first = world.domid(&machine);
-    shell.last("reboot", PATIENCE).unwrap();
+    guest.reboot().unwrap();
     world.until_again(&machine, first);
-    let mut shell = world.shell(&machine);
-    assert_eq!(machine.read(&mut shell, 3), "kept");
+    let mut guest = world.sector_line(&machine);
+    assert_eq!(guest.read(3).unwrap(), b'k');
     assert_eq!(world.messages(&machine), ["VM_REBOOTED"]);
 
     set(&mut world, "shutdown", "restart");
     set(&mut world, "reboot", "destroy");
     let second = world.domid(&machine);
-    shell.last("poweroff", PATIENCE).unwrap();
+    guest.power_off().unwrap();
     world.until_again(&machine, second);
-    let shell = world.shell(&machine);
+    let guest = world.sector_line(&machine);
     assert_eq!(world.messages(&machine), ["VM_REBOOTED", "VM_SHUTDOWN"]);
-    shell.last("reboot", PATIENCE).unwrap();
+    guest.reboot().unwrap();
     world.until_power(&machine, "Halted");
 
     // The guest ends while no daemon runs. The next one handles it.
     set(&mut world, "shutdown", "destroy");
     world.call("VM.start", &start(&machine.reference));
-    let shell = world.shell(&machine);
+    let guest = world.sector_line(&machine);
     world.daemon.process.kill().unwrap();
-    shell.last("poweroff", PATIENCE).unwrap();
+    guest.power_off().unwrap();
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
     world.until_power(&machine, "Halted");
     let expected = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
     world.until("what is told", |world| world.messages(&machine) == expected);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
-    assert_eq!(machine.stored(3), "kept");
+    assert_eq!(machine.stored(3), "k");
 }
 
 /// The stopped guest waits for the daemon, which carries out the configured action.
 #[test]
 fn a_reboot_while_nobody_looks_gets_its_domain_later() {
     let mut world = World::new();
-    let machine = world.guest("unseen");
+    let machine = world.sector_guest("unseen");
     world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    machine.write(&mut shell, 7, "kept");
+    let mut guest = world.sector_line(&machine);
+    guest.write(7, b'k').unwrap();
 
     let first = world.domid(&machine);
     world.daemon.process.kill().unwrap();
-    shell.last("reboot", PATIENCE).unwrap();
+    guest.reboot().unwrap();
     until_it_stands(&world, &machine);
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
     world.until_again(&machine, first);
-    let mut shell = world.shell(&machine);
-    assert_eq!(machine.read(&mut shell, 7), "kept");
+    let mut guest = world.sector_line(&machine);
+    assert_eq!(guest.read(7).unwrap(), b'k');
     assert_eq!(world.messages(&machine), ["VM_REBOOTED"]);
 
     // A daemon exists but is stopped by a signal.
     let second = world.domid(&machine);
     world.daemon.process.signal(Signal::STOP).unwrap();
-    shell.last("reboot", PATIENCE).unwrap();
+    guest.reboot().unwrap();
     until_it_stands(&world, &machine);
     world.daemon.process.signal(Signal::CONT).unwrap();
     world.until_again(&machine, second);
-    let shell = world.shell(&machine);
+    let guest = world.sector_line(&machine);
     assert_eq!(world.messages(&machine), ["VM_REBOOTED"; 2]);
 
     let halt = with(&machine.reference, [Value::text("destroy")]);
     world.call("VM.set_actions_after_reboot", &halt);
     world.daemon.process.kill().unwrap();
-    shell.last("reboot", PATIENCE).unwrap();
+    guest.reboot().unwrap();
     until_it_stands(&world, &machine);
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
@@ -95,7 +95,7 @@ fn a_reboot_while_nobody_looks_gets_its_domain_later() {
     world.until("an end of all", |world| world.is_quiet(&machine));
     assert_eq!(world.messages(&machine), ["VM_REBOOTED"; 3]);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
-    assert_eq!(machine.stored(7), "kept");
+    assert_eq!(machine.stored(7), "k");
 }
 
 /// Waits until QEMU reports that the guest has ended.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use testkit::boot_sector::bootable;
 use xenapi::Value;
 
 use super::records::{of, with};
@@ -13,7 +14,6 @@ use super::world::{PATIENCE, World};
 
 /// Offset of the text in the sector. Firmware loads the sector at 0x7c00.
 const TEXT_AT: u8 = 41;
-const SECTOR: usize = 512;
 
 /// Builds a boot sector that prints a text on the serial line and powers the VM off.
 #[rustfmt::skip]
@@ -43,9 +43,7 @@ fn sector(says: &str) -> Vec<u8> {
     ];
     assert_eq!(sector.len(), usize::from(TEXT_AT));
     sector.extend(says.bytes().chain([0]));
-    sector.resize(SECTOR - 2, 0);
-    sector.extend([0x55, 0xaa]);
-    sector
+    bootable(&sector)
 }
 
 fn put(image: &Path, says: &str) {

@@ -1,11 +1,12 @@
 //! A daemon with real guests, and its client.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
+use testkit::boot_sector::SectorGuest;
 use testkit::clock::WallClock;
 use testkit::guest::boot_config;
 use testkit::ringwayd::{Ringwayd, Shell};
@@ -121,6 +122,22 @@ impl World {
     /// Creates a VM with the test guest, which has a shell.
     pub(crate) fn guest(&mut self, name: &str) -> Machine {
         self.machine("Ringway test guest", name)
+    }
+
+    /// Creates a VM whose guest fits in a boot sector.
+    pub(crate) fn sector_guest(&mut self, name: &str) -> Machine {
+        let machine = self.plain(name);
+        self.call("VBD.set_bootable", &with(&machine.slot, [Value::Bool(true)]));
+        let image = OpenOptions::new().write(true).open(&machine.image).unwrap();
+        image.write_all_at(&SectorGuest::sector(), 0).unwrap();
+        machine
+    }
+
+    /// Returns the guest in a VM's boot sector after its boot.
+    pub(crate) fn sector_line(&mut self, machine: &Machine) -> SectorGuest {
+        let line = self.daemon.dir().join("run/vm").join(&machine.uuid).join("console.sock");
+        let guest = SectorGuest::connect(&line, PATIENCE);
+        guest.unwrap_or_else(|error| panic!("{error}: {}", self.shown()))
     }
 
     /// Creates a VDI.
