@@ -191,7 +191,8 @@ impl Buffers {
     #[inline]
     pub fn clear(&mut self) {
         if let Some(list) = &mut self.0
-            && !(list.iov.is_empty() && list.pin.is_none() && list.head.is_none())
+            // A list with pieces has a pin.
+            && (list.pin.is_some() || list.head.is_some())
         {
             list.iov.clear();
             (list.first, list.bytes) = (0, 0);

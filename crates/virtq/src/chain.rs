@@ -101,9 +101,6 @@ impl Chain {
         let first = table.get(head).ok_or_else(|| table.has_no(head))?;
         let mut walk = Walk { parts, view, head, beside, count: 0, bytes: 0 };
         walk.begin(&first);
-        if first.flags & (DESC_NEXT | DESC_INDIRECT) == 0 {
-            return walk.append(&first);
-        }
         walk.follow(table, first, table.size.min(MAX_CHAIN), true)
     }
 }
@@ -139,7 +136,7 @@ impl Walk<'_> {
 
     /// Follows `next` through `table`, starting with `descriptor`, over at most `limit`
     /// descriptors.
-    #[inline(never)]
+    #[inline]
     fn follow(
         &mut self,
         table: &DescTable,
