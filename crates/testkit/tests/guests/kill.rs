@@ -17,9 +17,6 @@ const YOUNG: u64 = 8;
 const YOUNG_US_MAX: u64 = 3_000;
 /// Deadline for a guest to detect that its backend is dead.
 const DEAD_AT: Duration = Duration::from_secs(20);
-/// Limit of a guest's pauses at full counts, where nothing else runs: 99 % of the pauses must meet
-/// it.
-const PAUSE: Duration = Duration::from_millis(100);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -55,8 +52,6 @@ fn report(name: &str, guest: &ReconnectingGuest) {
         "{name}: {} requests, {} reads compared, {} were out at a death; {pauses}; {outages}",
         tally.completed, tally.compared, tally.survived,
     );
-    let p99 = percentile(&tally.pauses, 0.99);
-    assert!(!is_soak() || p99 < PAUSE, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
 /// Runs the guest until `until`, with the process that serves.

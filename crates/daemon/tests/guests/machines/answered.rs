@@ -58,25 +58,3 @@ fn a_death_after_an_answer_loses_nothing() {
     }
     assert_eq!(world.messages(&machine), Vec::<String>::new());
 }
-
-/// As in an update of the daemon's package.
-#[test]
-fn a_guest_outlives_an_orderly_end_of_the_daemon() {
-    let mut world = World::new();
-    let machine = world.guest("stays");
-    world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    let domid = world.domid(&machine);
-
-    world.daemon.stop().unwrap();
-    machine.write(&mut shell, 4, "meanwhile");
-    world.daemon.start_again().unwrap();
-    world.client = world.daemon.client().unwrap();
-    world.assert_runs_on(&machine, domid);
-    assert_eq!(machine.read(&mut shell, 4), "meanwhile");
-    world.call("VM.clean_shutdown", &of(&machine.reference));
-    assert_eq!(world.power(&machine), "Halted");
-    assert_eq!(machine.stored(4), "meanwhile");
-    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
-    assert_eq!(world.messages(&machine), Vec::<String>::new());
-}

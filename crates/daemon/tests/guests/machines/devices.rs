@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::ringwayd::Shell;
 use xenapi::Value;
 
-use super::records::{interface, of, record, start, with};
+use super::records::{interface, of, record, with};
 use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
 /// IOPS limit of the capped disk, and number of requests.
@@ -13,12 +14,8 @@ const TRIED: u64 = 60;
 /// Block size in which the guest's kernel counts.
 const SECTOR: i64 = 512;
 
-#[test]
-fn interfaces_disks_and_limits_change_while_a_guest_runs() {
-    let mut world = World::new();
-    let machine = world.guest("changing");
-    world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
+/// A VIF comes and goes, a disk grows, and its limits change.
+pub(super) fn devices_change(world: &mut World, machine: &Machine, shell: &mut Shell) {
     shell.run("modprobe virtio_net", PATIENCE).unwrap();
 
     // A VIF is plugged and unplugged, and so are its resources on the host.
@@ -41,14 +38,12 @@ fn interfaces_disks_and_limits_change_while_a_guest_runs() {
     world.call("VIF.destroy", &of(&vif));
     world.call("network.destroy", &of(&net));
 
-    grows(&mut world, &machine, &mut shell);
-    is_limited(&mut world, &machine, &mut shell);
-    world.call("VM.hard_shutdown", &of(&machine.reference));
-    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+    grows(world, machine, shell);
+    is_limited(world, machine, shell);
 }
 
 /// The guest sees the new size and can use the added space.
-fn grows(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
+fn grows(world: &mut World, machine: &Machine, shell: &mut Shell) {
     let size = "/sys/block/vda/size";
     let sectors = |bytes: i64| (bytes / SECTOR).to_string();
     assert_eq!(shell.run(&format!("cat {size}"), PATIENCE).unwrap(), sectors(DISK_BYTES));
@@ -63,7 +58,7 @@ fn grows(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Sh
 }
 
 /// Limits apply to the guest from when they are set until they are cleared.
-fn is_limited(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
+fn is_limited(world: &mut World, machine: &Machine, shell: &mut Shell) {
     // Without read-ahead and with an empty cache, each page is one request.
     shell.run("blockdev --setra 0 /dev/vda", PATIENCE).unwrap();
     let reads = format!(

@@ -4,23 +4,19 @@ use std::time::{Duration, Instant};
 
 use model::caps::Caps;
 use model::poll::{EffectivePolling, PollMode};
+use testkit::ringwayd::Shell;
 
-use super::records::{of, start};
 use super::world::{Machine, PATIENCE, World};
 
 /// Cap of the disk in bytes per second, and number of bytes read.
 const RATE: u64 = 64 << 10;
 const READ: u64 = 8 * RATE;
 
-#[test]
-fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
-    let mut world = World::new();
-    let machine = world.guest("knobs");
-    world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    let knobs = Knobs::of(&mut world, &machine);
-    knobs.polling(&mut world);
-    knobs.caps(&mut world);
+/// `xe` sets polling and caps of a disk, which hold at once.
+pub(super) fn xe_sets_a_disk(world: &mut World, machine: &Machine, shell: &mut Shell) {
+    let knobs = Knobs::of(world, machine);
+    knobs.polling(world);
+    knobs.caps(world);
 
     // Without read-ahead and with an empty cache, each page is one request.
     shell.run("blockdev --setra 0 /dev/vda", PATIENCE).unwrap();
@@ -28,7 +24,7 @@ fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
     let reads = format!(
         "echo 1 >/proc/sys/vm/drop_caches; dd if=/dev/vda of=/dev/null bs=4k count={count} 2>&1"
     );
-    knobs.set(&world, &["qos_algorithm_params:bytes=64K"]);
+    knobs.set(world, &["qos_algorithm_params:bytes=64K"]);
     world.until_served(&machine.slot, |disk| rate(disk.caps) == Some(RATE));
     let began = Instant::now();
     shell.run(&reads, PATIENCE).unwrap();
@@ -36,15 +32,12 @@ fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
     let (took, allowed) = (began.elapsed(), Duration::from_secs((READ - 2 * RATE) / RATE));
     assert!(took >= allowed, "{READ} bytes in {took:?}, {RATE} a second are allowed");
     // A priority among competing disks is not a cap.
-    knobs.xe(&world, "clear", &["param-name=qos_algorithm_params"]);
-    knobs.set(&world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
+    knobs.xe(world, "clear", &["param-name=qos_algorithm_params"]);
+    knobs.set(world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
     world.until_served(&machine.slot, |disk| disk.caps.is_none());
     let algorithm = world.record("VBD", &machine.slot);
     assert_eq!(algorithm.text("qos_algorithm_type"), "ionice");
-
     assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
-    world.call("VM.hard_shutdown", &of(&machine.reference));
-    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
 fn rate(caps: Option<Caps>) -> Option<u64> {

@@ -18,4 +18,5 @@ mod nets;
 mod pending;
 mod plugs;
 mod records;
+mod running;
 mod world;

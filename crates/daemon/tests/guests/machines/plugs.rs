@@ -3,25 +3,21 @@
 use model::report::DiskState;
 use testkit::ringwayd::Shell;
 
-use super::records::{of, start};
+use super::records::of;
 use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
 /// Device directory of the plugged disk in the guest.
 const SEEN: &str = "/sys/block/vdb";
 
-#[test]
-fn a_disk_comes_and_goes_while_a_guest_runs() {
-    let mut world = World::new();
-    let machine = world.guest("plugs");
-    world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
-    let second = second(&mut world, &machine);
-    is_out(&mut world, &mut shell, &second);
+/// Another disk comes and goes.
+pub(super) fn disks_come_and_go(world: &mut World, machine: &Machine, shell: &mut Shell) {
+    let second = second(world, machine);
+    is_out(world, shell, &second);
     let of_slot = format!("uuid={}", world.record("VBD", &second.slot).text("uuid"));
     for (turn, verb) in ["vbd-unplug", "vbd-unplug --force", "vbd-unplug"].into_iter().enumerate() {
         let word = |turn: usize| format!("word{turn}");
         world.daemon.xe_prints(&["vbd-plug", &of_slot]).unwrap();
-        is_in(&mut world, &mut shell, &second);
+        is_in(world, shell, &second);
         if let Some(before) = turn.checked_sub(1) {
             let read = "dd if=/dev/vdb bs=512 skip=7 count=1 2>/dev/null | tr -d '\\0'";
             assert_eq!(shell.run(read, PATIENCE).unwrap(), word(before));
@@ -30,17 +26,15 @@ fn a_disk_comes_and_goes_while_a_guest_runs() {
         shell.run(&format!("echo {} | {write}", word(turn)), PATIENCE).unwrap();
         let words: Vec<_> = verb.split(' ').chain([&*of_slot]).collect();
         world.daemon.xe_prints(&words).unwrap();
-        is_out(&mut world, &mut shell, &second);
+        is_out(world, shell, &second);
         assert_eq!(second.stored(7), word(turn));
         // The other disk is served all the time.
-        machine.write(&mut shell, 7, &word(turn));
+        machine.write(shell, 7, &word(turn));
         assert_eq!(machine.stored(7), word(turn));
     }
     world.call("VBD.destroy", &of(&second.slot));
     world.call("VDI.destroy", &of(&second.disk));
     assert!(!second.image.exists());
-    world.call("VM.hard_shutdown", &of(&machine.reference));
-    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
 /// Returns another disk of the VM that is not plugged.
