@@ -67,6 +67,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::scale::Scale),
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
+        Box::new(blk::restart_pause::RestartPause),
         Box::new(nbd::NbdExport),
         Box::new(net::pps::NetPps),
         Box::new(net::tso::NetTso),

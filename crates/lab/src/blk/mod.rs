@@ -19,6 +19,7 @@ pub mod image;
 pub mod loopback;
 pub mod medium;
 pub mod polling;
+pub mod restart_pause;
 pub mod scale;
 pub mod shared_cpu;
 pub mod stats_cost;

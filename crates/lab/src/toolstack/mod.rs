@@ -90,7 +90,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// Returns a percentile of the values, or 0 without values.
-fn percentile(values: &mut [f64], percent: usize) -> f64 {
+pub(crate) fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));
     values.get(at).copied().unwrap_or_default()

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lab::blk::aggregate::StorageAggregate;
 use lab::blk::hung_disk::HungDisk;
 use lab::blk::idle::IdleQueues;
+use lab::blk::restart_pause::RestartPause;
 use lab::blk::scale::Scale;
 use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Experiment, Options};
@@ -127,4 +128,18 @@ fn neighbours_of_a_hung_disk_are_measured_while_it_hangs_and_when_it_does_not() 
         assert!(sample["p99_us"] > 0.0 && sample["errors"] == 0.0, "{sample:?}");
     }
     assert!(results.compared[0].bar == Some(0.9) && results.compared[0].passed.is_some());
+}
+
+#[test]
+fn clients_of_killed_programs_pause_and_lose_nothing() {
+    let options = Options { only: Some("file".into()), rounds: Some(1), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&RestartPause, &options, &mut Silent, &stop).unwrap();
+    let systems = &results.cells[0].systems;
+    assert_eq!(systems.len(), 3);
+    for series in systems {
+        let [p50, max] = ["p50_ms", "max_ms"].map(|metric| series.median(metric));
+        assert!(p50 > 0.0 && max >= p50 && series.median("requests") > 0.0, "{series:?}");
+    }
+    assert!(results.compared.iter().all(|c| c.bar == Some(100.0) && c.passed.is_some()));
 }
