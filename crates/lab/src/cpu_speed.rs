@@ -78,7 +78,7 @@ impl CpuPairSpeed {
     /// # Errors
     /// This process may not run on one of the CPUs.
     pub fn now(&mut self) -> Result<f64> {
-        Ok(self.judge(look(self.cpus)?))
+        Ok(self.judge(measure_pair(self.cpus)?))
     }
 
     /// Waits until the CPUs are undisturbed, at most until `deadline`. Returns the speed, see
@@ -125,7 +125,7 @@ impl CpuPairSpeed {
 
 /// Measures both CPUs at the same time, then the round trip of a cache line. If both are the same
 /// CPU, only measures its speed.
-fn look([here, there]: [usize; 2]) -> Result<SpeedSample> {
+fn measure_pair([here, there]: [usize; 2]) -> Result<SpeedSample> {
     if here == there {
         let speed = cpu::started_on(here, || Ok(reading()))?;
         return Ok(SpeedSample { speed: [speed; 2], hop_ns: 1.0 });
@@ -244,10 +244,10 @@ mod tests {
         let cpus = cpu::allowed().unwrap();
         let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
         for both in [[first, last], [first, first]] {
-            let seen = look(both).unwrap();
+            let seen = measure_pair(both).unwrap();
             assert!(seen.hop_ns > 0.0 && seen.speed.iter().all(|speed| *speed > 0.0), "{seen:?}");
         }
         assert_eq!(cpu::allowed().unwrap(), cpus);
-        assert!(look([first, 1 << 20]).is_err() && look([1 << 20, first]).is_err());
+        assert!(measure_pair([first, 1 << 20]).is_err() && measure_pair([1 << 20, first]).is_err());
     }
 }

@@ -26,11 +26,11 @@ pub fn wake_us(from: usize, to: usize) -> Result<f64> {
     thread::scope(|scope| {
         // The thread keeps the CPU affinity with which it starts.
         let echo = cpu::started_on(to, || {
-            Ok(scope.spawn(|| (0..TURNS).try_for_each(|_| hear(&there).and_then(|()| ring(&back)))))
+            Ok(scope.spawn(|| (0..TURNS).try_for_each(|_| wait_for(&there).and_then(|()| ring(&back)))))
         })?;
         let took_s = cpu::started_on(from, || {
             let begin = Instant::now();
-            (0..TURNS).try_for_each(|_| ring(&there).and_then(|()| hear(&back)))?;
+            (0..TURNS).try_for_each(|_| ring(&there).and_then(|()| wait_for(&back)))?;
             Ok(begin.elapsed().as_secs_f64())
         })?;
         let echoed = echo.join().map_err(|_| anyhow!("the thread that was woken panicked"))?;
@@ -42,7 +42,7 @@ fn ring(bell: &OwnedFd) -> Result<()> {
     rustix::io::write(bell, &1u64.to_ne_bytes()).map(drop).context("cannot wake a thread")
 }
 
-fn hear(bell: &OwnedFd) -> Result<()> {
+fn wait_for(bell: &OwnedFd) -> Result<()> {
     rustix::io::read(bell, &mut [0; 8]).map(drop).context("cannot wait for a thread")
 }
 

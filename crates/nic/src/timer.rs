@@ -37,7 +37,7 @@ impl Timer {
     }
 
     /// Checks whether the timer has expired.
-    pub(crate) fn look(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
         if self.alarm != 0 {
             context.reap(&self.port, &mut self.op_completion);
             if self.op_completion.drain(..).any(|op_completion| op_completion.tag == self.alarm) {

@@ -191,7 +191,7 @@ impl ReactorQueue for Transmit {
 impl Poller for Transmit {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let now_ns = context.now_ns();
-        self.timer.look(context);
+        self.timer.poll(context);
         // A poll without frames is frequent and must be short.
         let taken = self.next().map_or(0, |popped| self.batch(popped, now_ns, context));
         // Even if no frame was found: the ring may be broken, or its memory truncated.

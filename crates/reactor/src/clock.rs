@@ -77,7 +77,7 @@ impl Clock {
     /// Returns when all pollers were last polled before this turn, or the begin of this turn if the
     /// turn before made no reading.
     #[inline]
-    pub(crate) fn last_look(&mut self) -> u64 {
+    pub(crate) fn last_polled(&mut self) -> u64 {
         self.now();
         if self.before == 0 { self.began } else { self.before }
     }
@@ -156,21 +156,21 @@ mod tests {
         let mut clock = Clock::default();
         clock.turn_begins();
         let first = clock.now();
-        assert_eq!(clock.last_look(), first, "nothing lies before the first turn");
+        assert_eq!(clock.last_polled(), first, "nothing lies before the first turn");
         let later = clock.read();
         assert_eq!(clock.now(), later);
-        assert_eq!(clock.last_look(), first, "whoever is asked later was not looked at since");
+        assert_eq!(clock.last_polled(), first, "whoever is asked later was not looked at since");
         clock.turn_begins();
-        assert_eq!(clock.last_look(), first);
+        assert_eq!(clock.last_polled(), first);
         clock.slept();
         clock.turn_begins();
         let woken = clock.now();
         assert!(woken >= later);
-        assert_eq!(clock.last_look(), woken, "while it slept nothing waited for the thread");
+        assert_eq!(clock.last_polled(), woken, "while it slept nothing waited for the thread");
         clock.turn_begins();
         clock.turn_begins();
         let now = clock.now();
-        assert_eq!(clock.last_look(), now, "a turn without a reading found nothing");
+        assert_eq!(clock.last_polled(), now, "a turn without a reading found nothing");
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Context<'_> {
     /// Returns the begin of this turn if the thread slept or no poller read the time since. Work
     /// that this turn finds first has waited no longer than since then.
     pub fn last_poll_ns(&mut self) -> u64 {
-        self.core.clock.last_look()
+        self.core.clock.last_polled()
     }
 
     /// Returns the owner, other than `label`, that the thread served longest in this turn or the

@@ -36,7 +36,7 @@ pub(crate) struct ArrivalQueue {
 impl ArrivalQueue {
     /// Records a poll that saw `waiting` requests in the ring, known since `since_ns` or earlier.
     #[inline]
-    pub(crate) fn look(&mut self, waiting: u16, since_ns: u64, held_ns: u64) {
+    pub(crate) fn observe(&mut self, waiting: u16, since_ns: u64, held_ns: u64) {
         let waiting = u32::from(waiting);
         let left = waiting.saturating_sub(self.waiting);
         if left == 0 {
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn requests_are_known_since_the_look_that_showed_them() {
         let mut arrival_queue = ArrivalQueue::default();
-        arrival_queue.look(3, 100, 0);
+        arrival_queue.observe(3, 100, 0);
         assert_eq!(arrival_queue.waiting(), (3, 100));
         assert_eq!(
             (pop(&mut arrival_queue), pop(&mut arrival_queue)),
             (Some((100, 0)), Some((100, 0)))
         );
-        arrival_queue.look(2, 200, 7);
+        arrival_queue.observe(2, 200, 7);
         assert_eq!(arrival_queue.waiting(), (2, 100));
         assert_eq!(
             (pop(&mut arrival_queue), pop(&mut arrival_queue)),
@@ -131,7 +131,7 @@ mod tests {
         );
         assert_eq!(arrival_queue.waiting(), (0, 0));
         assert_eq!(pop(&mut arrival_queue), None, "it came while the turn went on");
-        arrival_queue.look(1, 300, 7);
+        arrival_queue.observe(1, 300, 7);
         assert_eq!(pop(&mut arrival_queue), Some((300, 7)));
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut arrival_queue = ArrivalQueue::default();
         for at in 0..1000 {
-            arrival_queue.look(at + 1, u64::from(at), 0);
+            arrival_queue.observe(at + 1, u64::from(at), 0);
         }
         assert_eq!(arrival_queue.later.len(), ARRIVALS_MAX);
         for _ in 0..1000 {

@@ -142,7 +142,7 @@ impl LatencyRecorder {
         }
         let now = self.now(context, recorder);
         let since = context.last_poll_ns().min(now);
-        self.arrival_queue.look(waiting, since, self.held_by(since));
+        self.arrival_queue.observe(waiting, since, self.held_by(since));
         let request_timestamps = self.stamps(self.arrival_queue.first(), now);
         self.batch.begins(request_timestamps);
         self.seen = true;

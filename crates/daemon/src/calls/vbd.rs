@@ -19,7 +19,7 @@ use crate::errors::{About, failed, refused};
 use crate::facts;
 use crate::ops::current_ops::CurrentOp;
 use crate::ops::run::{
-    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look, run_vm_op,
+    OpCaller, Precheck, VmOpRequest, at_once, cancellable, gone, id_of, no_slow_precheck, run_vm_op,
 };
 use crate::records::fields::{flag, reference, uuid};
 use crate::records::{effects, machine_config};
@@ -143,7 +143,7 @@ fn work(
         vm: id_of(view, &machine)?,
         op: plan,
         marks,
-        look: no_look(),
+        slow_precheck: no_slow_precheck(),
         gate,
         pending_op_intent: None,
     })

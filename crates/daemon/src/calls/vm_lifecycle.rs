@@ -19,7 +19,7 @@ use crate::facts;
 use crate::ops::current_ops::CurrentOp;
 use crate::ops::pending_op::{self, PendingOpIntent};
 use crate::ops::run::{
-    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_look,
+    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_slow_precheck,
     run_vm_op,
 };
 use crate::records::fields::{flag, references};
@@ -157,18 +157,18 @@ pub(crate) fn work(
         }
         disks(&tx.view(), &of, |checked| checked).map_err(|(_, refusal)| refusal)
     });
-    let look: SlowPrecheck = if makes_domain(op) {
+    let slow_precheck: SlowPrecheck = if makes_domain(op) {
         let (db, places) = (app.db.clone(), app.settings.boot.clone());
         Arc::new(move || bootable(&db, vm, &places).map(drop).map_err(Refusal::NotAllowed))
     } else {
-        no_look()
+        no_slow_precheck()
     };
     let field = vm::Field::current_operations.into();
     let marks = vec![CurrentOp { of: machine.clone(), field, op: op.name() }];
     // Only operations that end a domain become pending ops, because they cannot be undone. A client
     // whose start is lost starts the VM again.
     let pending_op_intent = pending_op::ends(op).then(|| PendingOpIntent::this(op));
-    Ok(VmOpRequest { vm, op: plan, marks, look, gate, pending_op_intent })
+    Ok(VmOpRequest { vm, op: plan, marks, slow_precheck, gate, pending_op_intent })
 }
 
 /// Shuts a VM down cleanly if the guest cooperates, else by force.

@@ -110,9 +110,9 @@ impl Db {
         Self { inner: Arc::new(Inner { tables, changed, follow, random, wake }) }
     }
 
-    /// Reads a consistent snapshot. Changes wait meanwhile, so `look` must not block.
-    pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
-        look(&View::of(&self.reading()))
+    /// Reads a consistent snapshot. Changes wait meanwhile, so `reader` must not block.
+    pub fn read<T>(&self, reader: impl FnOnce(&View<'_>) -> T) -> T {
+        reader(&View::of(&self.reading()))
     }
 
     /// Makes a requested change atomically. Other readers and changes wait meanwhile, so `make`

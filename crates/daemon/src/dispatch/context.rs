@@ -55,8 +55,8 @@ impl Ctx {
     }
 
     /// Reads the records.
-    pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
-        self.app.db.read(look)
+    pub fn read<T>(&self, reader: impl FnOnce(&View<'_>) -> T) -> T {
+        self.app.db.read(reader)
     }
 
     /// Makes a requested change. The call is answered after it is persisted.

@@ -38,7 +38,7 @@ pub(crate) struct VmOpRequest {
     /// Entries in `current_operations` during the operation.
     pub(crate) marks: Vec<CurrentOp>,
     /// Slow precheck, run at the head of the queue before `gate`.
-    pub(crate) look: SlowPrecheck,
+    pub(crate) slow_precheck: SlowPrecheck,
     /// Precheck, run at the head of the queue.
     pub(crate) gate: Precheck,
     /// Pending op to record when the operation begins.
@@ -49,7 +49,7 @@ impl VmOpRequest {
     /// Creates an operation without a precheck, a pending op or entries in `current_operations`.
     pub(crate) fn quiet(vm: VmId, op: MachineOp) -> Self {
         let gate: Precheck = Arc::new(|_| Ok(()));
-        Self { vm, op, marks: Vec::new(), look: no_look(), gate, pending_op_intent: None }
+        Self { vm, op, marks: Vec::new(), slow_precheck: no_slow_precheck(), gate, pending_op_intent: None }
     }
 }
 
@@ -76,7 +76,7 @@ macro_rules! cancellable {
 pub(crate) use {cancellable, gated};
 
 /// Returns a slow precheck that always passes.
-pub(crate) fn no_look() -> SlowPrecheck {
+pub(crate) fn no_slow_precheck() -> SlowPrecheck {
     Arc::new(|| Ok(()))
 }
 
@@ -170,11 +170,11 @@ fn job(
     current: &OngoingOpSlot,
 ) -> OpHooks {
     let (db, key, begun) = (app.db.clone(), caller.key.clone(), current.clone());
-    let (look, check, marks) =
-        (vm_op_request.look.clone(), vm_op_request.gate.clone(), vm_op_request.marks.clone());
+    let (slow_precheck, check, marks) =
+        (vm_op_request.slow_precheck.clone(), vm_op_request.gate.clone(), vm_op_request.marks.clone());
     let (vm, pending_op_intent) = (vm_op_request.vm, vm_op_request.pending_op_intent);
     let gate = move || {
-        look()?;
+        slow_precheck()?;
         let now = CurrentOps::begin(&db, &key, &marks, |tx| {
             check(tx)?;
             pending_op_intent

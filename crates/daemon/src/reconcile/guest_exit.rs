@@ -20,7 +20,7 @@ use crate::db::{Db, Ref, Tx};
 use crate::ops::current_ops::CurrentOp;
 use crate::ops::message::{MessageDraft, create_message, write};
 use crate::ops::pending_op::{self, PendingOpIntent};
-use crate::ops::run::{OpCaller, Precheck, VmOpRequest, gone, no_look, run_vm_op};
+use crate::ops::run::{OpCaller, Precheck, VmOpRequest, gone, no_slow_precheck, run_vm_op};
 use crate::records::fields::{int, reference, text};
 use crate::records::{bootable, machine_config};
 
@@ -137,7 +137,7 @@ fn work(
         ExitAction::Restart => mark(VmOp::HardReboot),
         ExitAction::Keep => Vec::new(),
     };
-    VmOpRequest { vm: it.vm, op, marks, look: no_look(), gate, pending_op_intent: None }
+    VmOpRequest { vm: it.vm, op, marks, slow_precheck: no_slow_precheck(), gate, pending_op_intent: None }
 }
 
 /// Checks that the ended domain is still the VM's domain and that no operation has ended it.

@@ -13,7 +13,7 @@ use super::Keeper;
 use super::worker::Worker;
 
 /// Interval of the checks of a worker.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Longest time for the kernel to end a process whose storage answers. The kernel must free its
 /// memory.
 pub(super) const END_DEADLINE: Duration = Duration::from_secs(5);
@@ -26,9 +26,9 @@ pub(super) const ADVICE: &str = "this ends when the storage answers, or the host
 
 impl Worker {
     /// Checks whether the worker is ending, if a check is due.
-    pub(super) fn look(&mut self, now: Instant) {
-        if now >= self.look_at {
-            self.look_at = now + LOOK_EVERY;
+    pub(super) fn check(&mut self, now: Instant) {
+        if now >= self.check_at {
+            self.check_at = now + CHECK_EVERY;
             if self.dying.is_none() && is_dying(self.pid()) {
                 self.dying = Some(now);
             }
@@ -52,7 +52,7 @@ impl Keeper {
     pub(super) fn replace_unkillable(&mut self) {
         let now = Instant::now();
         if let Some(worker) = &mut self.worker {
-            worker.look(now);
+            worker.check(now);
             if !worker.ready
                 && worker.dying.is_none()
                 && worker.ready_by.is_some_and(|at| at <= now)

@@ -45,7 +45,7 @@ pub(super) struct Worker {
     /// Time when the worker was killed or found to be ending. It runs no code any more.
     pub(super) dying: Option<Instant>,
     /// Time of the next check ([`super::unkillable`]).
-    pub(super) look_at: Instant,
+    pub(super) check_at: Instant,
     /// Time of the next send, if too many descriptors are in flight to the worker.
     crowded: Option<Instant>,
 }
@@ -111,7 +111,7 @@ impl Worker {
             silent: false,
             ready_by: None,
             dying: None,
-            look_at: since,
+            check_at: since,
             crowded: None,
         })
     }

@@ -37,6 +37,6 @@ impl ServedDisk {
         let caps = caps.filter(|caps| !caps.is_none());
         *lock(&self.caps) = caps;
         self.device.set_caps(of(caps));
-        self.look_again();
+        self.recheck_queues();
     }
 }

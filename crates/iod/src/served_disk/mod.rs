@@ -182,7 +182,7 @@ impl ServedDisk {
 
     /// Makes waiting queues read their changed settings. Never waits itself: a thread that is
     /// starting, stopping or moving queues applies the change afterwards.
-    fn look_again(&self) {
+    fn recheck_queues(&self) {
         self.queues.notify();
     }
 

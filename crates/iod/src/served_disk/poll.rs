@@ -87,6 +87,6 @@ impl ServedDisk {
         // Under the lock, so that the last of two changes stays in effect.
         self.device.set_poll(poll_overrides.policy());
         drop(poll_overrides);
-        self.look_again();
+        self.recheck_queues();
     }
 }

@@ -68,7 +68,7 @@ impl StartedRings {
                 me: me.clone(),
                 report_thread: None,
             };
-            NotifyMutex::new(queues, Self::look_again)
+            NotifyMutex::new(queues, Self::recheck_queues)
         })
     }
 
@@ -200,7 +200,7 @@ impl StartedRings {
     }
 
     /// Makes waiting queues read changed caps or polling settings.
-    fn look_again(&self) {
+    fn recheck_queues(&self) {
         for running_ring in self.slots.iter().filter_map(|slot| slot.running_ring.as_ref()) {
             running_ring.queue.recheck_throttle();
         }

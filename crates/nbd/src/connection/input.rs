@@ -77,7 +77,7 @@ impl Connection {
     }
 
     /// Polls the socket without an operation on the ring.
-    pub(super) fn look(&mut self, context: &mut Context<'_>) {
+    pub(super) fn poll_socket(&mut self, context: &mut Context<'_>) {
         if !self.looking || !self.may_receive() {
             return;
         }

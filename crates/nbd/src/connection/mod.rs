@@ -464,7 +464,7 @@ impl Poller for Connection {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.reap_socket(context);
         self.reap_disk(context);
-        self.look(context);
+        self.poll_socket(context);
         self.take(context);
         self.send(context);
         let expects = self.expects(context);

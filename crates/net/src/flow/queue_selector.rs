@@ -66,7 +66,7 @@ impl QueueSelector {
     pub fn sent(&mut self, hash: Option<u32>, position: u64, units: u64, now_ns: u64) {
         if let Some(multi_queue) = &mut self.multi_queue {
             multi_queue.indirection_table.sent(hash, position, units, now_ns);
-            multi_queue.look(&self.queue_loads, self.number, now_ns);
+            multi_queue.balance_if_due(&self.queue_loads, self.number, now_ns);
         }
     }
 
@@ -75,13 +75,13 @@ impl QueueSelector {
     pub fn lost(&mut self, hash: Option<u32>, units: u64, now_ns: u64) {
         if let Some(multi_queue) = &mut self.multi_queue {
             multi_queue.indirection_table.lost(hash, units);
-            multi_queue.look(&self.queue_loads, self.number, now_ns);
+            multi_queue.balance_if_due(&self.queue_loads, self.number, now_ns);
         }
     }
 }
 
 impl MultiQueue {
-    fn look(&mut self, queue_loads: &QueueLoads, number: usize, now_ns: u64) {
+    fn balance_if_due(&mut self, queue_loads: &QueueLoads, number: usize, now_ns: u64) {
         if now_ns >= self.balancer.due_ns() {
             self.balance(queue_loads, number, now_ns);
         }

@@ -64,7 +64,7 @@ impl ReceivePoller {
     }
 
     /// Sets timers for the waiting frames, unused memory and requested consumption.
-    fn look_again(&mut self, now_ns: u64, context: &mut Context<'_>) {
+    fn set_timers(&mut self, now_ns: u64, context: &mut Context<'_>) {
         let mut queue = self.queue.borrow_mut();
         if let Some(idle_ns) = queue.backlog.idle_at_ns() {
             if idle_ns <= now_ns {
@@ -119,9 +119,9 @@ impl Poller for ReceivePoller {
         if std::mem::take(&mut self.armed) {
             self.queue.borrow().ring.queue.suppress();
         }
-        self.stall.look(context);
-        self.idle.look(context);
-        self.takes.look(context);
+        self.stall.poll(context);
+        self.idle.poll(context);
+        self.takes.poll(context);
         let now_ns = context.now_ns();
         let some = {
             let mut queue = self.queue.borrow_mut();
@@ -135,7 +135,7 @@ impl Poller for ReceivePoller {
         if some {
             self.lose();
         } else {
-            self.look_again(now_ns, context);
+            self.set_timers(now_ns, context);
         }
         if some { PollOutcome::Busy } else { PollOutcome::Idle }
     }

@@ -143,7 +143,7 @@ impl TapReader {
     /// kernel still has reads in flight.
     pub(super) fn rest(&mut self, context: &mut Context<'_>) -> bool {
         self.tap_queue.borrow_mut().queue.set_paused(true);
-        self.look(context);
+        self.collect_completions(context);
         while self.bring(context) {}
         self.tap_queue.borrow().queue.has_no_reads()
     }
@@ -156,7 +156,7 @@ impl TapReader {
     }
 
     /// Collects completions. Reports a failure once.
-    fn look(&self, context: &mut Context<'_>) {
+    fn collect_completions(&self, context: &mut Context<'_>) {
         let mut tap_queue = self.tap_queue.borrow_mut();
         tap_queue.collect(context);
         if let Some(error) = tap_queue.error.take() {
@@ -213,7 +213,7 @@ impl TapReader {
 
 impl Poller for TapReader {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
-        self.look(context);
+        self.collect_completions(context);
         let received = self.bring(context);
         self.tap_queue.borrow_mut().queue.ask(context);
         // Completed reads make the poller hot again.
