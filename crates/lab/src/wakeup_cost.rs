@@ -26,7 +26,8 @@ pub fn wake_us(from: usize, to: usize) -> Result<f64> {
     thread::scope(|scope| {
         // The thread keeps the CPU affinity with which it starts.
         let echo = cpu::started_on(to, || {
-            Ok(scope.spawn(|| (0..TURNS).try_for_each(|_| wait_for(&there).and_then(|()| ring(&back)))))
+            Ok(scope
+                .spawn(|| (0..TURNS).try_for_each(|_| wait_for(&there).and_then(|()| ring(&back)))))
         })?;
         let took_s = cpu::started_on(from, || {
             let begin = Instant::now();

@@ -19,8 +19,8 @@ use crate::facts;
 use crate::ops::current_ops::CurrentOp;
 use crate::ops::pending_op::{self, PendingOpIntent};
 use crate::ops::run::{
-    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of, no_slow_precheck,
-    run_vm_op,
+    OpCaller, Precheck, SlowPrecheck, VmOpRequest, at_once, cancellable, gone, id_of,
+    no_slow_precheck, run_vm_op,
 };
 use crate::records::fields::{flag, references};
 use crate::records::machine_config::makes_domain;

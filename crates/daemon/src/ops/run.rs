@@ -49,7 +49,14 @@ impl VmOpRequest {
     /// Creates an operation without a precheck, a pending op or entries in `current_operations`.
     pub(crate) fn quiet(vm: VmId, op: MachineOp) -> Self {
         let gate: Precheck = Arc::new(|_| Ok(()));
-        Self { vm, op, marks: Vec::new(), slow_precheck: no_slow_precheck(), gate, pending_op_intent: None }
+        Self {
+            vm,
+            op,
+            marks: Vec::new(),
+            slow_precheck: no_slow_precheck(),
+            gate,
+            pending_op_intent: None,
+        }
     }
 }
 
@@ -170,8 +177,11 @@ fn job(
     current: &OngoingOpSlot,
 ) -> OpHooks {
     let (db, key, begun) = (app.db.clone(), caller.key.clone(), current.clone());
-    let (slow_precheck, check, marks) =
-        (vm_op_request.slow_precheck.clone(), vm_op_request.gate.clone(), vm_op_request.marks.clone());
+    let (slow_precheck, check, marks) = (
+        vm_op_request.slow_precheck.clone(),
+        vm_op_request.gate.clone(),
+        vm_op_request.marks.clone(),
+    );
     let (vm, pending_op_intent) = (vm_op_request.vm, vm_op_request.pending_op_intent);
     let gate = move || {
         slow_precheck()?;

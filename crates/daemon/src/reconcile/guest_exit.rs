@@ -137,7 +137,14 @@ fn work(
         ExitAction::Restart => mark(VmOp::HardReboot),
         ExitAction::Keep => Vec::new(),
     };
-    VmOpRequest { vm: it.vm, op, marks, slow_precheck: no_slow_precheck(), gate, pending_op_intent: None }
+    VmOpRequest {
+        vm: it.vm,
+        op,
+        marks,
+        slow_precheck: no_slow_precheck(),
+        gate,
+        pending_op_intent: None,
+    }
 }
 
 /// Checks that the ended domain is still the VM's domain and that no operation has ended it.

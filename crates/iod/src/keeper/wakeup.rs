@@ -42,7 +42,8 @@ impl Keeper {
         }
         let next =
             [self.start_at, self.setup.manager.next(), self.stop_deadline.map(StopDeadline::at)];
-        let of_worker = self.worker.iter().flat_map(|one| [Some(one.check_at), one.unkillable_at()]);
+        let of_worker =
+            self.worker.iter().flat_map(|one| [Some(one.check_at), one.unkillable_at()]);
         let of_both = self.worker.iter().chain(heir).map(Worker::next);
         let next = next.into_iter().chain(of_worker).chain(of_both).flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));

@@ -2,7 +2,7 @@
 //!
 //! A client reads, writes and compares with many requests in flight. Its backend is killed with
 //! SIGKILL at random times and starts again, by its keeper or as a service manager would start it.
-//! A pause lasts from the begin of the reconnect to the first completion of a queue. Every request
+//! A pause lasts from the start of the reconnect to the first completion of a queue. Every request
 //! must complete, and every read must return the data that was written.
 
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ enum Storage {
     File,
 }
 
-/// Program that serves the disk, and what starts it again.
+/// Program that serves the disk. Its keeper starts it again, or the lab as a service manager.
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Io,
@@ -89,9 +89,9 @@ impl Storage {
 impl Program {
     fn name(self) -> &'static str {
         match self {
-            Self::Io => "ringway-io, its keeper",
-            Self::Supervised => "ringway-blk --supervise, its keeper",
-            Self::Blk => "ringway-blk, the lab",
+            Self::Io => "ringway-io",
+            Self::Supervised => "ringway-blk --supervise",
+            Self::Blk => "ringway-blk, started again by the lab",
         }
     }
 }
