@@ -119,6 +119,13 @@ impl Verdict {
     }
 }
 
+/// Returns a percentile of the values, or 0 without values.
+pub(crate) fn percentile(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));
+    values.get(at).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,5 +164,12 @@ mod tests {
         assert_eq!(verdict(&[3.0, 5.0, 9.0]), Verdict::Higher);
         assert_eq!(verdict(&[1.0, 1.0, 1.0]), Verdict::NoDifferenceShown);
         assert_eq!(verdict(&[0.0, 0.0]), Verdict::NoDifferenceShown);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_sorted_values() {
+        let mut values: Vec<f64> = (0..100).rev().map(f64::from).collect();
+        assert_eq!((percentile(&mut values, 50), percentile(&mut values, 99)), (50.0, 99.0));
+        assert_eq!(percentile(&mut [3.0], 99), 3.0);
     }
 }

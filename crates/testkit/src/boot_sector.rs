@@ -70,6 +70,8 @@ pub fn bootable(code: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 pub struct SectorGuest {
     line: UnixStream,
+    /// Longest wait for an answer.
+    deadline: Duration,
 }
 
 impl SectorGuest {
@@ -87,7 +89,7 @@ impl SectorGuest {
         let at = |e| Error::io(format!("cannot connect to {}", line.display()), e);
         let line = UnixStream::connect(line).map_err(at)?;
         line.set_read_timeout(Some(ASK_AFTER)).map_err(at)?;
-        let (mut guest, end) = (Self { line }, Instant::now() + deadline);
+        let (mut guest, end) = (Self { line, deadline }, Instant::now() + deadline);
         loop {
             guest.send(b"?")?;
             match guest.receive()? {
@@ -108,7 +110,7 @@ impl SectorGuest {
         self.command(&[b'w', block, letter]).map(drop)
     }
 
-    /// Returns the first letter of a sector.
+    /// Returns the first letter of a sector. It must not be `>` or `!`, which are answers.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -140,7 +142,7 @@ impl SectorGuest {
                 Some(READY) => {}
                 Some(FAILED) => return Err(Error::io("the guest's disk fails", ErrorKind::Other)),
                 Some(letter) => return Ok(letter),
-                None => return Err(timeout(&format!("{command:?}"), Duration::ZERO)),
+                None => return Err(timeout(&format!("{command:?}"), self.deadline)),
             }
         }
     }

@@ -121,7 +121,8 @@ impl ServedNic {
 impl NicSessionThread {
     /// Waits for the end of the session thread after [`ServedNic::freeze`] was called at `asked`.
     /// Disconnects a front-end that has begun a message since [`ServedNic::wait_message_boundary`]
-    /// and does not finish it. Returns `None` if the NIC does not listen, so that no front-end could reconnect.
+    /// and does not finish it. Returns `None` if the NIC does not listen, so that no front-end could
+    /// reconnect.
     pub(crate) fn wait_quiesced(self, nic: &ServedNic, asked: Instant) -> Option<QuiescedNic> {
         let session = || nic.session().clone();
         if missed_deadline(&self.done, asked, session)

@@ -17,7 +17,7 @@ use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
 use crate::host::versions;
-use crate::toolstack::percentile;
+use crate::stats::percentile;
 
 /// Bar for the 99th percentile of the pauses, in milliseconds.
 const P99_MS: f64 = 100.0;

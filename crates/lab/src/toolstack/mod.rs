@@ -88,22 +88,3 @@ fn params(method: &str, machine: &str) -> Vec<Value> {
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
-
-/// Returns a percentile of the values, or 0 without values.
-pub(crate) fn percentile(values: &mut [f64], percent: usize) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));
-    values.get(at).copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_of_the_sorted_values() {
-        let mut values: Vec<f64> = (0..100).rev().map(f64::from).collect();
-        assert_eq!((percentile(&mut values, 50), percentile(&mut values, 99)), (50.0, 99.0));
-        assert_eq!(percentile(&mut [3.0], 99), 3.0);
-    }
-}

@@ -20,11 +20,11 @@ use caller::Caller;
 use ends::{ENDS, NotifyLatency, ends};
 use host::Host;
 
-use super::percentile;
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
 use crate::host::versions;
+use crate::stats::percentile;
 
 /// Calls per sample, and with `--quick`.
 const CALLS: usize = 500;

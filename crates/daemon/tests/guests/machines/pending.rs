@@ -50,7 +50,9 @@ fn a_reboot_applies_what_was_set_meanwhile() {
     world.call("VM.start", &start(&guest.reference));
     let mut shell = world.shell(&guest);
     is_served(&mut world, &mut shell, &guest, (1, CacheMode::None));
-    world.call("VM.hard_shutdown", &of(&guest.reference));
+    shell.last("poweroff", PATIENCE).unwrap();
+    world.until_power(&guest, "Halted");
+    assert_eq!(world.messages(&guest), ["VM_SHUTDOWN"]);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 

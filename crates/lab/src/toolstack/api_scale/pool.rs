@@ -12,8 +12,9 @@ use xenapi::client::Client;
 
 use super::cases::DISKS;
 use crate::experiment::Sample;
+use crate::stats::percentile;
 use crate::toolstack::raw::{self, Dialect};
-use crate::toolstack::{Host, ms, percentile};
+use crate::toolstack::{Host, ms};
 
 /// VMs that are shut down concurrently.
 pub(super) const AT_ONCE: usize = 20;
