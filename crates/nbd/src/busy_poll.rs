@@ -27,20 +27,20 @@ const REST: Duration = Duration::from_millis(100);
 pub(crate) struct BusyPoll {
     expected: Duration,
     since: Option<Instant>,
-    looked: Option<Instant>,
+    polled_at: Option<Instant>,
     rests_until: Option<Instant>,
 }
 
 impl Default for BusyPoll {
     fn default() -> Self {
-        Self { expected: GAP_MAX, since: None, looked: None, rests_until: None }
+        Self { expected: GAP_MAX, since: None, polled_at: None, rests_until: None }
     }
 }
 
 impl BusyPoll {
     /// Records that data has arrived.
     pub(crate) fn received(&mut self, now: Instant) {
-        self.looked = None;
+        self.polled_at = None;
         let Some(since) = self.since.take() else { return };
         let gap = now.saturating_duration_since(since).min(GAP_MAX);
         self.expected = (self.expected * (WEIGHT - 1) + gap) / WEIGHT;
@@ -49,8 +49,8 @@ impl BusyPoll {
     /// Records that the socket is empty. Returns whether to poll again.
     pub(crate) fn should_poll(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
-        let looked = self.looked.take();
-        if looked.is_some_and(|looked| now.saturating_duration_since(looked) > TAKEN) {
+        let polled_at = self.polled_at.take();
+        if polled_at.is_some_and(|polled_at| now.saturating_duration_since(polled_at) > TAKEN) {
             self.rests_until = now.checked_add(REST);
         }
         if self.rests_until.is_some_and(|until| now < until) {
@@ -59,7 +59,7 @@ impl BusyPoll {
         self.rests_until = None;
         let window = (self.expected * 2).min(LONGEST);
         let poll_again = self.expected <= LONGEST && now.saturating_duration_since(since) < window;
-        self.looked = poll_again.then_some(now);
+        self.polled_at = poll_again.then_some(now);
         poll_again
     }
 }
@@ -71,18 +71,18 @@ mod tests {
     /// Simulates a client that sends `times` times with pauses of `gap`. Returns the duration of
     /// the last poll phase.
     fn run(busy_poll: &mut BusyPoll, gap: Duration, times: u32) -> Duration {
-        let (mut now, mut looked) = (Instant::now(), Duration::ZERO);
+        let (mut now, mut polled) = (Instant::now(), Duration::ZERO);
         for _ in 0..times {
             let begin = now;
-            looked = Duration::ZERO;
-            while looked < gap && busy_poll.should_poll(now) {
+            polled = Duration::ZERO;
+            while polled < gap && busy_poll.should_poll(now) {
                 now += Duration::from_micros(1);
-                looked = now - begin;
+                polled = now - begin;
             }
             now = now.max(begin + gap);
             busy_poll.received(now);
         }
-        looked
+        polled
     }
 
     #[test]

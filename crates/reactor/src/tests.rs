@@ -32,7 +32,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn look(&mut self) -> bool {
+    fn take_kick(&mut self) -> bool {
         let mut count = [0; 8];
         let kick = self.kick.as_ref();
         self.kicked |= kick.is_some_and(|fd| rustix::io::read(fd, &mut count).is_ok());
@@ -46,7 +46,7 @@ impl Poller for Recorder {
         for op_completion in self.op_completion.drain(..) {
             self.events.send(format!("{}: {}", op_completion.tag, op_completion.result)).unwrap();
         }
-        if !self.look() {
+        if !self.take_kick() {
             return PollOutcome::Idle;
         }
         self.kicked = false;
@@ -57,7 +57,7 @@ impl Poller for Recorder {
     fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
-        self.look()
+        self.take_kick()
     }
 }
 

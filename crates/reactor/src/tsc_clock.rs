@@ -272,11 +272,11 @@ mod tests {
         }
 
         fn read(&self, source: &mut ThreadClock) -> u64 {
-            let look = |clock: &Cell<u64>| {
+            let advance = |clock: &Cell<u64>| {
                 self.passes(25);
                 clock.get()
             };
-            source.read_of(|| look(&self.ticks), || look(&self.ns))
+            source.read_of(|| advance(&self.ticks), || advance(&self.ns))
         }
     }
 

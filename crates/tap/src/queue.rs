@@ -169,13 +169,13 @@ impl Queue {
         if self.direct && self.has_work() {
             self.read(context)?;
         }
-        if std::mem::take(&mut self.must_check) { self.look(context) } else { Ok(()) }
+        if std::mem::take(&mut self.must_check) { self.check_device(context) } else { Ok(()) }
     }
 
     /// Checks the device for an error. A deleted device wakes its readers just before reads fail. A
     /// read in between finds nothing and is not woken again, but the device reports an error by
     /// then.
-    fn look(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
+    fn check_device(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
         context.count_syscalls(1);
         if self.file.has_error() { self.fail(QueueError::Gone) } else { Ok(()) }
     }

@@ -82,7 +82,7 @@ pub async fn resolve(
         recipe_disks
             .all()
             .iter()
-            .try_for_each(|recipe_disk| look(Path::new(&recipe_disk.socket)))?;
+            .try_for_each(|recipe_disk| check_socket(Path::new(&recipe_disk.socket)))?;
     }
     Ok(recipe_disks)
 }
@@ -120,7 +120,7 @@ fn unknown(id: &str, disks: &[DiskStats]) -> RecipeDiskError {
     RecipeDiskError::Unknown { id: id.into(), known }
 }
 
-fn look(path: &Path) -> Result<(), RecipeDiskError> {
+fn check_socket(path: &Path) -> Result<(), RecipeDiskError> {
     let found = path.metadata();
     let found = found.map_err(|source| RecipeDiskError::Missing { path: path.into(), source })?;
     match found.file_type().is_socket() {

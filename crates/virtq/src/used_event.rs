@@ -52,32 +52,32 @@ mod tests {
     #[test]
     fn an_event_is_believed_once_it_has_changed() {
         let mut used_event_tracker = UsedEventTracker::default();
-        let mut look =
+        let mut unconsumed =
             |event, shown: u64| used_event_tracker.unconsumed(event, shown as u16, shown, SIZE);
-        assert_eq!(look(90, 100), None, "nobody knows when it was written");
-        assert_eq!(look(110, 120), Some(10));
-        assert_eq!(look(110, 200), Some(90));
-        assert_eq!(look(0, 210), None, "no calls are wanted");
-        assert_eq!(look(0, 220), None);
-        assert_eq!(look(215, 220), Some(5));
-        assert_eq!(look(400, 230), None, "it lies ahead");
+        assert_eq!(unconsumed(90, 100), None, "nobody knows when it was written");
+        assert_eq!(unconsumed(110, 120), Some(10));
+        assert_eq!(unconsumed(110, 200), Some(90));
+        assert_eq!(unconsumed(0, 210), None, "no calls are wanted");
+        assert_eq!(unconsumed(0, 220), None);
+        assert_eq!(unconsumed(215, 220), Some(5));
+        assert_eq!(unconsumed(400, 230), None, "it lies ahead");
     }
 
     #[test]
     fn an_old_event_stays_old_a_lap_later() {
         let mut used_event_tracker = UsedEventTracker::default();
-        let mut look = |event: u64, shown: u64| {
+        let mut unconsumed = |event: u64, shown: u64| {
             used_event_tracker.unconsumed(event as u16, shown as u16, shown, SIZE)
         };
-        look(90, 100);
-        assert_eq!(look(100, 100), Some(0));
+        unconsumed(90, 100);
+        assert_eq!(unconsumed(100, 100), Some(0));
         // The driver polls from now on. By 16 bits, ten completions follow the event, then none.
-        assert_eq!(look(100, LAP + 110), Some(LAP + 10));
-        assert_eq!(look(100, 2 * LAP + 100), Some(2 * LAP));
-        assert_eq!(look(2 * LAP + 300, 2 * LAP + 301), Some(1));
+        assert_eq!(unconsumed(100, LAP + 110), Some(LAP + 10));
+        assert_eq!(unconsumed(100, 2 * LAP + 100), Some(2 * LAP));
+        assert_eq!(unconsumed(2 * LAP + 300, 2 * LAP + 301), Some(1));
         // The driver may have written this event at any time during more than a lap.
-        assert_eq!(look(3 * LAP + 290, 3 * LAP + 300), None);
-        assert_eq!(look(3 * LAP + 290, 3 * LAP + 310), None);
-        assert_eq!(look(3 * LAP + 315, 3 * LAP + 320), Some(5));
+        assert_eq!(unconsumed(3 * LAP + 290, 3 * LAP + 300), None);
+        assert_eq!(unconsumed(3 * LAP + 290, 3 * LAP + 310), None);
+        assert_eq!(unconsumed(3 * LAP + 315, 3 * LAP + 320), Some(5));
     }
 }

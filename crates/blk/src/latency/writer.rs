@@ -3,7 +3,7 @@
 //! In each turn, the owner of a ring calls in this order:
 //!
 //! 1. [`LatencyRecorder::reaped`] for each request that its disk has finished;
-//! 2. [`LatencyRecorder::looked`] after the poll of the ring;
+//! 2. [`LatencyRecorder::observe_poll`] after the poll of the ring;
 //! 3. [`LatencyRecorder::popped`] for each request, then [`LatencyRecorder::inline`] if it ended
 //!    during submission, or [`LatencyRecorder::pending`] if not;
 //! 4. [`LatencyRecorder::completion_time`] when the driver can see the completions;
@@ -131,7 +131,7 @@ impl LatencyRecorder {
 
     /// Notes a poll of the ring that saw `waiting` requests.
     #[inline]
-    pub(crate) fn looked(
+    pub(crate) fn observe_poll(
         &mut self,
         context: &mut Context<'_>,
         recorder: &FlightRecorder,

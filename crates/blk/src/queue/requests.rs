@@ -71,7 +71,7 @@ impl BlkQueue {
         taken += usize::from(self.release(context));
         self.turn_bytes = 0;
         let waiting = self.queue.waiting();
-        self.latency_recorder.looked(context, &self.stats.recorder, waiting);
+        self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
             && self.turn_bytes < BATCH_BYTES
             && self.rejected_request.is_none()

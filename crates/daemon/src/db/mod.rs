@@ -182,7 +182,7 @@ impl Db {
         let write_batch = tables.pending.take(all);
         // The downgrade keeps the lock, so the rows match the batch's generation.
         let tables = RwLockWriteGuard::downgrade(tables);
-        write_batch.looked_up(&tables)
+        write_batch.with_rows(&tables)
     }
 
     /// Marks a batch as persisted.

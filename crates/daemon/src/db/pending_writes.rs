@@ -159,7 +159,7 @@ pub(crate) struct WriteBatch {
 
 impl WriteBatch {
     /// Reads the current values of the rows.
-    pub(super) fn looked_up(mut self, tables: &Tables) -> Self {
+    pub(super) fn with_rows(mut self, tables: &Tables) -> Self {
         self.generation = tables.generation;
         let rows = self.keys.iter().map(|((class, uuid), reference)| {
             let object = tables.get(class, reference.as_str());

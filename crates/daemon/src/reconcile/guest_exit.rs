@@ -120,7 +120,7 @@ fn work(
     let follows = match then {
         ExitAction::Halt => "the machine is halted",
         ExitAction::Restart => "the machine is started again",
-        ExitAction::Keep => "the machine is kept as it is, to be looked at",
+        ExitAction::Keep => "the machine is kept as it is, to be examined",
     };
     let body = format!("The guest of `{}` {what}; {follows}.", it.name);
     let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), app.clock.date());

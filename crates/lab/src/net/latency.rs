@@ -24,8 +24,8 @@ const AUTO: usize = 1;
 /// Id of a cell, the wait mode of its ends, and the size of its frames in bytes.
 const CASES: [(&str, Waits, usize); 3] = [
     ("asleep-64", Waits::Asleep, 64),
-    ("looking-64", Waits::Looking, 64),
-    ("looking-1500", Waits::Looking, FULL),
+    ("polling-64", Waits::Polling, 64),
+    ("polling-1500", Waits::Polling, FULL),
 ];
 
 /// The `net-latency` experiment.
@@ -35,7 +35,7 @@ pub struct NetLatency;
 fn title(waits: Waits, bytes: usize) -> String {
     let waits = match waits {
         Waits::Asleep => "ends that sleep until notified",
-        Waits::Looking => "ends that poll",
+        Waits::Polling => "ends that poll",
     };
     format!("round trip of a frame of {bytes} bytes, {waits}")
 }

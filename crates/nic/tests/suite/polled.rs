@@ -47,10 +47,10 @@ fn a_queue_that_is_always_looked_at_wants_no_kick() {
             a.tx.left(1);
             assert_eq!(b.rx.receive().frame.len(), bytes);
         }
-        let looked = state(&lan, 1);
-        assert_eq!(looked.reason, PollReason::Always);
-        assert!(looked.armed());
-        eventually("looks are counted", || {
+        let polled = state(&lan, 1);
+        assert_eq!(polled.reason, PollReason::Always);
+        assert!(polled.armed());
+        eventually("polls are counted", || {
             let now = state(&lan, 1);
             now.hits > 0 && now.spun_ns > 0
         });

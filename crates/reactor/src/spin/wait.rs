@@ -21,14 +21,14 @@ enum Phase {
         window: u64,
     },
     /// The poller has spun since one time and may spin until another.
-    Looking {
+    Spinning {
         since: u64,
         until: u64,
     },
     /// The poller has spun for some time, or not at all, and waits for its wake-up.
     Sleeping {
         since: u64,
-        looked: u64,
+        spun_ns: u64,
     },
 }
 
@@ -96,7 +96,7 @@ impl WaitTracker {
     /// Returns whether the next turn reads the time at its begin in any case.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
-        !matches!(self.phase, Phase::Working | Phase::Looking { until: FOR_EVER, .. })
+        !matches!(self.phase, Phase::Working | Phase::Spinning { until: FOR_EVER, .. })
     }
 
     /// Records a turn without work. Returns whether the poller is to be polled again at once.
@@ -124,28 +124,28 @@ impl WaitTracker {
                 // as spinning.
                 let now = clock.now();
                 let until = now.saturating_add(window);
-                self.phase = Phase::Looking { since, until };
+                self.phase = Phase::Spinning { since, until };
                 (self.published, self.polls) = (now, 0);
                 true
             }
-            Phase::Looking { until: FOR_EVER, .. } => {
+            Phase::Spinning { until: FOR_EVER, .. } => {
                 self.polls += 1;
                 if self.polls >= PUBLISH_EVERY {
                     let now = clock.now();
-                    poll_control.spun(self.looked(now));
+                    poll_control.spun(self.take_spun(now));
                 }
                 true
             }
-            Phase::Looking { since, until } => {
+            Phase::Spinning { since, until } => {
                 let now = clock.now();
                 if now < until {
                     return true;
                 }
-                let looked = self.looked(now);
-                poll_control.missed(looked);
-                self.budget.wasted(looked);
-                guards.spun(now, looked);
-                self.phase = Phase::Sleeping { since, looked };
+                let spun_ns = self.take_spun(now);
+                poll_control.missed(spun_ns);
+                self.budget.wasted(spun_ns);
+                guards.spun(now, spun_ns);
+                self.phase = Phase::Sleeping { since, spun_ns };
                 false
             }
         }
@@ -177,7 +177,7 @@ impl WaitTracker {
             Err(spin_refusal) => {
                 poll_control
                     .shows(spin_refusal.map_or(PollReason::Unknown, PollReason::Refused), since);
-                self.phase = Phase::Sleeping { since, looked: 0 };
+                self.phase = Phase::Sleeping { since, spun_ns: 0 };
                 false
             }
         }
@@ -210,7 +210,7 @@ impl WaitTracker {
     }
 
     /// Returns the time spun since it was last published.
-    fn looked(&mut self, now: u64) -> u64 {
+    fn take_spun(&mut self, now: u64) -> u64 {
         self.polls = 0;
         now.saturating_sub(std::mem::replace(&mut self.published, now))
     }
@@ -231,15 +231,15 @@ impl WaitTracker {
                 guards.spun(now, took.min(window));
                 (took, took.max(1))
             }
-            Phase::Looking { since, .. } => {
+            Phase::Spinning { since, .. } => {
                 let took = now.saturating_sub(since);
-                let looked = self.looked(now);
-                poll_control.hit(looked, guards.wake_ns);
-                guards.spun(now, looked);
+                let spun_ns = self.take_spun(now);
+                poll_control.hit(spun_ns, guards.wake_ns);
+                guards.spun(now, spun_ns);
                 // The wait ended during the spin, however late the poller noticed.
                 (took, took.max(1))
             }
-            Phase::Sleeping { since, looked } => (now.saturating_sub(since), looked),
+            Phase::Sleeping { since, spun_ns } => (now.saturating_sub(since), spun_ns),
         };
         self.share.add(took_ns, self.for_device);
         // Twice the least cost of a wake-up.

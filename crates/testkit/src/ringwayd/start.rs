@@ -41,10 +41,10 @@ impl Setup {
             .arg(dir.join("run"))
             .arg("--socket")
             .arg(socket_of(dir));
-        if !self.says("--listen") {
+        if !self.has_option("--listen") {
             command.args(["--listen", "127.0.0.1:0,plain"]);
         }
-        if !self.says("--slices") {
+        if !self.has_option("--slices") {
             command.args(["--slices", "off"]);
         }
         let environment = self.environment.iter().map(|(name, value)| (name, value));
@@ -55,7 +55,7 @@ impl Setup {
         Ok((process, ready_line))
     }
 
-    fn says(&self, option: &str) -> bool {
+    fn has_option(&self, option: &str) -> bool {
         self.options.iter().any(|one| one == option)
     }
 }

@@ -23,10 +23,10 @@ enum DirectIo {
 /// Checks that files at `path` can be opened with O_DIRECT, as `cache=none` does. In a directory,
 /// uses a temporary file without a name.
 pub(super) fn direct_io(path: &Path) -> Finding {
-    judge(path, look(path))
+    judge(path, probe(path))
 }
 
-fn look(path: &Path) -> io::Result<DirectIo> {
+fn probe(path: &Path) -> io::Result<DirectIo> {
     let metadata = std::fs::metadata(path)?;
     let direct = OFlags::DIRECT.bits().cast_signed();
     let opened = if metadata.is_dir() {
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_has_no_direct_io_is_told() {
         // procfs does not support O_DIRECT.
-        assert_eq!(look(Path::new("/proc/self/status")).unwrap(), DirectIo::Refused);
+        assert_eq!(probe(Path::new("/proc/self/status")).unwrap(), DirectIo::Refused);
     }
 
     #[test]

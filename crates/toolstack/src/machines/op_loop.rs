@@ -127,7 +127,7 @@ async fn execute_op(
     op: &MachineOp,
     by: (&ProgressFn, &CancelToken),
 ) -> Outcome {
-    look(machines, machine).await;
+    observe(machines, machine).await;
     let machine_record = machines.records.machine(machine.vm)?;
     if let MachineOp::AfterExit(_) = op
         && has_living_domain(machine)
@@ -193,7 +193,7 @@ async fn walk(
 }
 
 /// Queries the hypervisor.
-async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
+async fn observe(machines: &Arc<Machines>, machine: &Arc<Machine>) {
     let domain_info = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
     let mut observed = machine.observed();
     match domain_info {

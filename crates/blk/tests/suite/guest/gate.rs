@@ -13,7 +13,7 @@ use reactor::{CompletionPort, Context, IoOp, OpCompletion, Reactor};
 use super::SOON;
 
 /// Interval at which the gate is checked, and duration of a request while it is open.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A disk that ends requests only while it is open. Clones are the same disk.
 #[derive(Clone, Debug)]
@@ -144,8 +144,8 @@ struct GateChannel {
 }
 
 impl GateChannel {
-    fn look_later(&self, context: &mut Context<'_>) {
-        context.submit(&self.port, IoOp::Timer { after: LOOK }, 0);
+    fn poll_later(&self, context: &mut Context<'_>) {
+        context.submit(&self.port, IoOp::Timer { after: POLL_INTERVAL }, 0);
     }
 }
 
@@ -160,7 +160,7 @@ impl Channel for GateChannel {
             return SubmitOutcome::Done(request.complete(Err(IoError::Unsupported)));
         }
         if self.pending.is_empty() {
-            self.look_later(context);
+            self.poll_later(context);
         }
         self.pending.push(request);
         SubmitOutcome::Pending
@@ -174,7 +174,7 @@ impl Channel for GateChannel {
         if self.gate.open.load(Ordering::Relaxed) {
             out.extend(self.pending.drain(..).map(|request| request.complete(Ok(()))));
         } else if !self.pending.is_empty() {
-            self.look_later(context);
+            self.poll_later(context);
         }
     }
 

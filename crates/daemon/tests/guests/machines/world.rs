@@ -24,7 +24,7 @@ const PLAIN_BYTES: i64 = 128 << 20;
 /// Size of a block that a guest writes, in bytes.
 const BLOCK: u64 = 512;
 /// Longest wait for events before conditions outside of the records are checked again.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) struct World {
     pub(crate) daemon: Ringwayd,
@@ -208,7 +208,7 @@ impl World {
         let (end, mut token) = (Instant::now() + PATIENCE, String::new());
         loop {
             let classes = ["vm", "vbd", "vif", "vdi", "message"];
-            let batch = self.client.events(&classes, &token, LOOK_AGAIN).unwrap();
+            let batch = self.client.events(&classes, &token, RECHECK_INTERVAL).unwrap();
             if is(self) {
                 return;
             }

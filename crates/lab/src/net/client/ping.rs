@@ -19,7 +19,7 @@ pub(in crate::net) enum Waits {
     /// Asleep until a call, as guests do.
     Asleep,
     /// By polling all the time, as DPDK does.
-    Looking,
+    Polling,
 }
 
 impl Nic {
@@ -31,7 +31,7 @@ impl Nic {
             }
             let now = Instant::now();
             ensure!(now < until, "a frame is lost");
-            if waits == Waits::Looking {
+            if waits == Waits::Polling {
                 continue;
             }
             let Some(ring) = self.first() else { continue };

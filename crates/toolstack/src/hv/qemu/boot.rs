@@ -46,7 +46,7 @@ fn file(what: &str, path: &Path, directories: &[PathBuf]) -> Result<PathBuf, HvE
     match real.metadata() {
         Ok(metadata) if metadata.is_file() => Ok(real),
         Ok(_) => refuse("is not a file".to_owned()),
-        Err(error) => refuse(format!("cannot be looked at: {error}")),
+        Err(error) => refuse(format!("cannot be examined: {error}")),
     }
 }
 

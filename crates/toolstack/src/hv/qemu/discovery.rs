@@ -58,7 +58,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
     for vm in RunDir::list(run).map_err(|source| os("reading", run, source))? {
         match qemu.held(vm).await {
             Ok(Some(watched_domain)) => {
-                drop(queries.spawn(async move { look(&watched_domain).await }))
+                drop(queries.spawn(async move { observe(&watched_domain).await }))
             }
             Ok(None) => domain_info.push(remains(&RunDir::of(run, vm), vm)),
             // A machine that cannot be queried counts as existing, and does not hide the others.
@@ -79,7 +79,7 @@ pub(super) async fn all(qemu: &QemuHypervisor) -> Result<Vec<DomainInfo>, HvErro
 /// Returns one machine.
 pub(super) async fn one(qemu: &QemuHypervisor, vm: VmId) -> Result<Option<DomainInfo>, HvError> {
     if let Some(watched_domain) = qemu.held(vm).await? {
-        return Ok(Some(look(&watched_domain).await));
+        return Ok(Some(observe(&watched_domain).await));
     }
     let dir = RunDir::of(&qemu.settings.run, vm);
     Ok(dir.is_there().then(|| remains(&dir, vm)))
@@ -91,17 +91,17 @@ fn remains(dir: &RunDir, vm: VmId) -> DomainInfo {
     DomainInfo { vm, domid, run: None, disks: BTreeSet::new(), nics: BTreeSet::new() }
 }
 
-async fn look(watched_domain: &WatchedDomain) -> DomainInfo {
+async fn observe(watched_domain: &WatchedDomain) -> DomainInfo {
     let domain = &watched_domain.domain;
     let mut domain_info = remains(&domain.dir, domain.vm);
     domain_info.domid = domain.record.domid();
     if domain.process.is_gone() {
         return domain_info;
     }
-    let looked = inside(domain, &mut domain_info).await;
+    let queried = inside(domain, &mut domain_info).await;
     if domain.process.is_gone() {
         domain_info.run = None;
-    } else if let Err(error) = looked {
+    } else if let Err(error) = queried {
         tracing::warn!(vm = %domain.vm, %error, "the QEMU of a machine does not answer");
         domain_info.run = Some(RunState::Unresponsive);
     }

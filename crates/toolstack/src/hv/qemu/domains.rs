@@ -99,13 +99,13 @@ impl Domains {
                 self.watch_domain(domain, false)
             })),
             Err(error) => {
-                self.look_again(vm);
+                self.retry_adoption(vm);
                 Err(error)
             }
         }
     }
 
-    fn look_again(self: &Arc<Self>, vm: VmId) {
+    fn retry_adoption(self: &Arc<Self>, vm: VmId) {
         let mut again = lock(&self.again);
         if again.get(&vm).is_none_or(|abort_on_drop| abort_on_drop.0.is_finished()) {
             again.insert(vm, AbortOnDrop(tokio::spawn(until_seen(Arc::downgrade(self), vm))));

@@ -110,7 +110,7 @@ async fn follow(
 
 /// Checks what happened while no connection existed.
 async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
-    look(domain, qmp, out).await;
+    check_run_state(domain, qmp, out).await;
     match Domain::agent_listens_by(qmp, FOREVER).await {
         Ok(true) => ready(domain, out).await,
         Ok(false) => {}
@@ -119,7 +119,7 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
 }
 
 /// Checks whether the guest has ended.
-async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
+async fn check_run_state(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
         Ok(RunState::Ended(exit)) => domain.end(exit, out).await,
         Ok(RunState::Running | RunState::Created | RunState::Paused | RunState::Unresponsive) => {}
@@ -139,7 +139,7 @@ async fn handle_event(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sen
             }
         }
         // An `internal-error` of the accelerator sends no other event.
-        "STOP" => look(domain, qmp, out).await,
+        "STOP" => check_run_state(domain, qmp, out).await,
         "VSERPORT_CHANGE" if is("open") => ready(domain, out).await,
         _ => {}
     }

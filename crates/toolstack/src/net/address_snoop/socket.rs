@@ -58,7 +58,7 @@ pub(super) async fn listen(
     table: Arc<Mutex<Table>>,
     sender: mpsc::Sender<VifId>,
 ) {
-    while let Ok(changed) = look(&socket, capture_filter, &table).await {
+    while let Ok(changed) = read_frames(&socket, capture_filter, &table).await {
         for vif in changed {
             if sender.send(vif).await.is_err() {
                 return;
@@ -70,7 +70,7 @@ pub(super) async fn listen(
 
 /// Waits for frames and reads those that have arrived. Returns the interfaces whose addresses have
 /// changed.
-async fn look(
+async fn read_frames(
     socket: &AsyncFd<Socket>,
     capture_filter: CaptureFilter,
     table: &Mutex<Table>,

@@ -56,7 +56,7 @@ impl SrDatapath {
             && is(error, code::FAILED)
         {
             // A failed flush is reported once, but the disk is removed all the same.
-            let look = RpcCall::step(id, "stats", json!({ "id": id }));
+            let query = RpcCall::step(id, "stats", json!({ "id": id }));
             let gone = |specs: &mut SpecStore<DiskSpec>, answer: &Result<Value, DatapathError>| {
                 match answer {
                     Err(error) if is(error, code::NO_SUCH_DISK) => specs.remove(id),
@@ -64,7 +64,7 @@ impl SrDatapath {
                 }
             };
             // The failure is the answer, whatever this query returns.
-            let _answer = self.rpc_client.call(look, gone).await;
+            let _answer = self.rpc_client.call(query, gone).await;
         }
         gone_is_done(outcome, code::NO_SUCH_DISK)
     }

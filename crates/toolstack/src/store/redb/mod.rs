@@ -72,9 +72,9 @@ impl RedbStore {
     fn with_opener(path: &Path, opener: Opener) -> Result<Self, StoreError> {
         let (path, head, reserve) = (path.to_owned(), Head::default(), SpaceReserve::beside(path));
         let mut store = Self { path, opener, database: None, head, unsure: false, reserve };
-        store.head = match store.look() {
+        store.head = match store.open_head() {
             // The repair after an unclean close needs space.
-            Err(StoreError::Full { .. }) if store.reserve.give() => store.look()?,
+            Err(StoreError::Full { .. }) if store.reserve.give() => store.open_head()?,
             head => head?,
         };
         store.reserve.keep();
@@ -82,7 +82,7 @@ impl RedbStore {
     }
 
     /// Opens the file and reads its head.
-    fn look(&mut self) -> Result<Head, StoreError> {
+    fn open_head(&mut self) -> Result<Head, StoreError> {
         let opened = guarded(|| {
             let database = (self.opener)(&self.path)?;
             let head = tables::head(&database)?;
@@ -99,7 +99,7 @@ impl RedbStore {
 
     /// Returns the database in the state after the last batch.
     fn ready(&mut self) -> Result<&Database, StoreError> {
-        if !self.unsure && self.database.is_none() && self.look()? != self.head {
+        if !self.unsure && self.database.is_none() && self.open_head()? != self.head {
             self.close();
             self.unsure = true;
         }

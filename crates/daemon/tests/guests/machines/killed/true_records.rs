@@ -18,7 +18,7 @@ const NEVER: [&str; 5] = [
     "VM_NOT_RECORDED",
 ];
 /// Interval of the comparisons.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(100);
 /// Name of the file that identifies the SR of a directory.
 const MARK: &str = ".ringway-sr";
 
@@ -54,7 +54,7 @@ pub(super) fn assert_host(world: &mut World, all: &[&Worked]) {
         why = differs;
         assert!(began.elapsed() < PATIENCE, "{why}");
         // No event reports changes of host resources.
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(INTERVAL);
     }
     if !why.is_empty() {
         println!("for {:?}: {why}", began.elapsed());
