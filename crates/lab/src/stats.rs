@@ -4,6 +4,8 @@
 //! `i` of the other, taken right after it. The median of the ratios is the result. Their spread
 //! decides whether a difference was shown.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Least number of samples for which the spread is the interquartile range. Below it, the spread is
@@ -124,6 +126,13 @@ pub(crate) fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));
     values.get(at).copied().unwrap_or_default()
+}
+
+/// Returns median, 99th percentile and maximum of the pauses, in milliseconds.
+pub(crate) fn pause_metrics(pauses: &[Duration]) -> [(String, f64); 3] {
+    let mut ms: Vec<_> = pauses.iter().map(|pause| pause.as_secs_f64() * 1e3).collect();
+    [("p50_ms", 50), ("p99_ms", 99), ("max_ms", 100)]
+        .map(|(name, percent)| (name.to_owned(), percentile(&mut ms, percent)))
 }
 
 #[cfg(test)]

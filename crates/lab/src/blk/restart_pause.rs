@@ -5,19 +5,18 @@
 //! A pause lasts from the start of the reconnect to the first completion of a queue. Every request
 //! must complete, and every read must return the data that was written.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
-use testkit::process::{Backend, PROCESS_DEADLINE, Process, RingwayIo};
+use testkit::process::{PROCESS_DEADLINE, RestartingDisk, RestartingServer, ServerProgram, Target};
 use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
 use crate::host::versions;
-use crate::stats::percentile;
+use crate::stats::pause_metrics;
 
 /// Bar for the 99th percentile of the pauses, in milliseconds.
 const P99_MS: f64 = 100.0;
@@ -42,14 +41,6 @@ enum Storage {
     File,
 }
 
-/// Program that serves the disk. Its keeper starts it again, or the lab as a service manager.
-#[derive(Clone, Copy, Debug)]
-enum Program {
-    Io,
-    Supervised,
-    Blk,
-}
-
 impl Storage {
     fn cell(self) -> &'static str {
         match self {
@@ -59,10 +50,11 @@ impl Storage {
     }
 
     /// Returns the programs that keep the content over a kill. Memory survives with the keeper.
-    fn programs(self) -> &'static [Program] {
+    fn programs(self) -> &'static [ServerProgram] {
+        let all = &[ServerProgram::Io, ServerProgram::SupervisedBlk, ServerProgram::Blk];
         match self {
-            Self::Memory => &[Program::Io, Program::Supervised],
-            Self::File => &[Program::Io, Program::Supervised, Program::Blk],
+            Self::Memory => &all[..2],
+            Self::File => all,
         }
     }
 
@@ -70,14 +62,14 @@ impl Storage {
         CellPlan {
             id: self.cell().to_owned(),
             title: format!("{} disk, {QUEUES} queues of {DEPTH} requests", self.cell()),
-            systems: self.programs().iter().map(|program| program.name().to_owned()).collect(),
+            systems: self.programs().iter().map(|program| name(*program).to_owned()).collect(),
         }
     }
 
     fn comparisons(self) -> impl Iterator<Item = Comparison> {
         self.programs().iter().map(move |program| Comparison {
             cell: self.cell().to_owned(),
-            ours: program.name().to_owned(),
+            ours: name(*program).to_owned(),
             figure: Figure::Alone,
             side: Side::AtMost,
             bar: Some(P99_MS),
@@ -86,13 +78,11 @@ impl Storage {
     }
 }
 
-impl Program {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Io => "ringway-io",
-            Self::Supervised => "ringway-blk --supervise",
-            Self::Blk => "ringway-blk, started again by the lab",
-        }
+fn name(program: ServerProgram) -> &'static str {
+    match program {
+        ServerProgram::Io => "ringway-io",
+        ServerProgram::SupervisedBlk => "ringway-blk --supervise",
+        ServerProgram::Blk => "ringway-blk, started again by the lab",
     }
 }
 
@@ -148,19 +138,26 @@ impl Prepared for PreparedExperiment {
         let storage = self.cells[cell];
         let program = *storage.programs().get(system).context("there is no such system")?;
         self.samples += 1;
-        let image = self.dir.path().join("image");
-        // The client requires a disk that reads as zeroes.
-        std::fs::File::create(&image)?.set_len(BYTES)?;
-        let mut server = Server::start(program, storage, &image)?;
+        let target = match storage {
+            Storage::Memory => Target::Memory(BYTES),
+            Storage::File => {
+                let image = self.dir.path().join("image");
+                // The client requires a disk that reads as zeroes.
+                std::fs::File::create(&image)?.set_len(BYTES)?;
+                Target::File(image)
+            }
+        };
+        let disk = RestartingDisk { program, target, queues: QUEUES, cache: "none" };
+        let mut server = RestartingServer::start(&disk)?;
         let shape = Shape { queues: QUEUES, depth: DEPTH, seed: self.samples, ..Shape::default() };
         let mut random = Random::new(self.samples);
-        let mut client = ReconnectingGuest::connect(&server.socket(), shape)?;
+        let mut client = ReconnectingGuest::connect(server.socket(), shape)?;
         for _ in 0..self.kills {
             let life = Duration::from_micros(random.below(LIFE_US_MAX));
             while client.run(Instant::now() + life)? == End::Closed {
                 reconnect(&mut client)?;
             }
-            server.kill()?;
+            server.serving()?.kill()?;
             let ended = client.run(Instant::now() + PROCESS_DEADLINE)?;
             ensure!(ended == End::Closed, "the client did not see that its backend died");
             client.offer()?;
@@ -185,90 +182,6 @@ fn reconnect(client: &mut ReconnectingGuest) -> Result<()> {
 
 fn sample(client: &ReconnectingGuest) -> Sample {
     let tally = client.tally();
-    let mut pauses: Vec<_> = tally.pauses.iter().map(|pause| pause.as_secs_f64() * 1e3).collect();
-    let [p50, p99, max] = [50, 99, 100].map(|percent| percentile(&mut pauses, percent));
-    Sample::from([
-        ("requests".to_owned(), tally.completed as f64),
-        ("p50_ms".to_owned(), p50),
-        ("p99_ms".to_owned(), p99),
-        ("max_ms".to_owned(), max),
-    ])
-}
-
-/// Running program.
-enum Server {
-    /// `killed` is the worker that was killed last, and `_dir` the directory of its sockets.
-    Io {
-        io: RingwayIo,
-        killed: Option<u32>,
-        _dir: TempDir,
-    },
-    Supervised(Backend, Option<u32>),
-    Blk(Backend),
-}
-
-impl Server {
-    fn start(program: Program, storage: Storage, image: &Path) -> Result<Self> {
-        let (queues, bytes) = (QUEUES.to_string(), BYTES.to_string());
-        let path = image.display().to_string();
-        let disk = match storage {
-            Storage::Memory => ["--memory", &bytes],
-            Storage::File => ["--blk-file", &path],
-        };
-        let blk = [&disk[..], &["--num-queues", &queues]].concat();
-        let at_once = ["--restart-pause-max", "0"];
-        Ok(match program {
-            Program::Io => {
-                let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
-                let io = RingwayIo::start(dir.path(), &[])?;
-                let queues = format!("queues={QUEUES}");
-                match storage {
-                    Storage::Memory => {
-                        let socket = format!("socket={}", io.socket("d").display());
-                        let memory = format!("backend.memory={BYTES}");
-                        let words = ["io", "disk.attach", "id=d", &socket, &memory, &queues];
-                        io.ringway(&words)?;
-                    }
-                    Storage::File => io.attach("d", image, &[&queues])?,
-                }
-                Self::Io { io, killed: None, _dir: dir }
-            }
-            Program::Supervised => {
-                let options = [&blk[..], &["--supervise"], &at_once].concat();
-                Self::Supervised(Backend::ringway_blk(&options)?, None)
-            }
-            Program::Blk => Self::Blk(Backend::ringway_blk(&blk)?),
-        })
-    }
-
-    fn socket(&self) -> PathBuf {
-        match self {
-            Self::Io { io, .. } => io.socket("d"),
-            Self::Supervised(backend, _) | Self::Blk(backend) => backend.socket().to_owned(),
-        }
-    }
-
-    /// Kills the process that serves the disk.
-    fn kill(&mut self) -> Result<()> {
-        match self {
-            Self::Io { io, killed, .. } => kill_worker(&mut io.process, killed),
-            Self::Supervised(backend, killed) => kill_worker(&mut backend.process, killed),
-            Self::Blk(backend) => Ok(backend.process.kill().map(drop)?),
-        }
-    }
-
-    /// Starts the process again, if no keeper does.
-    fn start_again(&mut self) -> Result<()> {
-        match self {
-            Self::Io { .. } | Self::Supervised(..) => Ok(()),
-            Self::Blk(backend) => Ok(backend.start_again()?),
-        }
-    }
-}
-
-/// Kills the keeper's current worker, which is not the one that was killed before.
-fn kill_worker(keeper: &mut Process, killed: &mut Option<u32>) -> Result<()> {
-    let worker = keeper.next_worker(*killed)?;
-    *killed = Some(worker.id());
-    Ok(worker.kill()?)
+    let requests = ("requests".to_owned(), tally.completed as f64);
+    pause_metrics(&tally.pauses).into_iter().chain([requests]).collect()
 }

@@ -10,6 +10,7 @@ mod io;
 mod net;
 mod port;
 mod program;
+mod restarting;
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -28,6 +29,7 @@ pub use io::RingwayIo;
 pub use net::RingwayNet;
 pub use port::Port;
 pub use program::{copy_program, write_script};
+pub use restarting::{RestartingDisk, RestartingServer, ServerProgram};
 
 /// Deadline for a backend to become ready or to end. It is long, so that no test fails on a loaded
 /// machine.
@@ -186,6 +188,16 @@ impl Process {
         Ok(self.worker()?.map(|worker| worker.pid))
     }
 
+    /// Returns the process as one that serves without a keeper.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if its descriptor cannot be duplicated.
+    pub fn as_worker(&self) -> Result<Worker> {
+        let pidfd = self.pidfd.try_clone();
+        let pidfd = pidfd.map_err(|e| Error::io("cannot duplicate a pidfd", e))?;
+        Ok(Worker { pid: self.id(), pidfd })
+    }
+
     /// Waits until the process has a worker other than `old`.
     ///
     /// # Errors
@@ -227,7 +239,7 @@ impl Drop for Process {
     }
 }
 
-/// A child of a process that the test has started.
+/// A process that serves: the child of a keeper, or a program without one.
 #[derive(Debug)]
 pub struct Worker {
     pid: u32,

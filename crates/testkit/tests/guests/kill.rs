@@ -1,11 +1,14 @@
 //! The serving process is killed under load, many times, and the guest sees only pauses.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::victims::{RingwayBlk, RingwayIo, Supervised, Victim};
+use rustix::process::Signal;
 use testkit::is_soak;
+use testkit::process::{PROCESS_DEADLINE, RestartingDisk, RestartingServer, ServerProgram, Target};
+use testkit::raw::guest::wait_readable;
 use testkit::reconnecting::{End, Random, ReconnectingGuest, Shape};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for many
@@ -15,6 +18,9 @@ const LIFE_US_MAX: u64 = 12_000;
 /// microseconds.
 const YOUNG: u64 = 8;
 const YOUNG_US_MAX: u64 = 3_000;
+/// Size of the disk: small enough for a fast comparison, large enough for hundreds of concurrent
+/// requests.
+const DISK_BYTES: u64 = 16 << 20;
 /// Deadline for a guest to detect that its backend is dead.
 const DEAD_AT: Duration = Duration::from_secs(20);
 
@@ -55,66 +61,85 @@ fn report(name: &str, guest: &ReconnectingGuest) {
 }
 
 /// Runs the guest until `until`, with the process that serves.
-fn work(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, until: Instant) -> End {
+fn work(guest: &mut ReconnectingGuest, server: &mut RestartingServer, until: Instant) -> End {
     let end = guest.run(until);
-    end.unwrap_or_else(|error| panic!("{error}; {}", victim.log()))
+    end.unwrap_or_else(|error| panic!("{error}; {}", server.process().stderr()))
 }
 
-fn connect(guest: &mut ReconnectingGuest, victim: &mut dyn Victim) {
+fn connect(guest: &mut ReconnectingGuest, server: &mut RestartingServer) {
     let until = Instant::now() + DEAD_AT;
     while let Err(error) = guest.reconnect() {
         // The guest may have reached a process that was about to die.
-        assert!(error.is_hang_up() && Instant::now() < until, "{error}; {}", victim.log());
+        assert!(
+            error.is_hang_up() && Instant::now() < until,
+            "{error}; {}",
+            server.process().stderr()
+        );
     }
 }
 
 /// Runs the guest over one life of the process, and connects to the next.
-fn one_life(guest: &mut ReconnectingGuest, victim: &mut dyn Victim, random: &mut Random) {
+fn one_life(guest: &mut ReconnectingGuest, server: &mut RestartingServer, random: &mut Random) {
     let life = Duration::from_micros(random.below(LIFE_US_MAX));
-    while work(guest, victim, Instant::now() + life) == End::Closed {
-        connect(guest, victim);
+    while work(guest, server, Instant::now() + life) == End::Closed {
+        connect(guest, server);
     }
     if random.below(2) == 0 {
         // Kill the process while it handles completions.
         guest.run_to_completion(Instant::now() + life).unwrap();
     }
-    victim.hunt().shoot();
+    server.serving().unwrap().signal(Signal::KILL).unwrap();
     // The guest does not know yet, and continues.
-    assert_eq!(work(guest, victim, Instant::now() + DEAD_AT), End::Closed);
+    assert_eq!(work(guest, server, Instant::now() + DEAD_AT), End::Closed);
     guest.offer().unwrap();
-    victim.revive();
+    server.start_again().unwrap();
     if random.below(YOUNG) > 0 {
-        return connect(guest, victim);
+        return connect(guest, server);
     }
-    let (hunter, life) = (victim.hunt(), Duration::from_micros(random.below(YOUNG_US_MAX)));
+    let young = server.serving().unwrap();
+    let life = Duration::from_micros(random.below(YOUNG_US_MAX));
     let connected = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(life);
-            hunter.shoot();
+            young.signal(Signal::KILL).unwrap();
         });
         guest.reconnect()
     });
     if let Err(error) = connected {
-        assert!(error.is_hang_up(), "{error}; {}", victim.log());
+        assert!(error.is_hang_up(), "{error}; {}", server.process().stderr());
     }
-    hunter.wait();
-    victim.revive();
+    assert_eq!(wait_readable(&[young.ended().as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
+    server.start_again().unwrap();
     // The guest may be connected to the old or the new process. Each serves one connection only.
     guest.hang_up();
-    connect(guest, victim);
+    connect(guest, server);
 }
 
-fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Shape) {
+/// Kills the server of a disk under load, as many times as one of eight loads should.
+fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: Shape) {
     // One test at a time, because the load of another would change the measurement.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    println!("{name}: seed {}", shape.seed);
+    let name = format!("{program:?}, {target:?}, cache {cache}, {shape:?}");
+    println!("{name}");
+    let disk = RestartingDisk { program, target, queues: shape.queues, cache };
+    let mut server = RestartingServer::start(&disk).unwrap();
     let mut random = Random::new(shape.seed);
-    let mut guest = ReconnectingGuest::connect(victim.socket(), shape).unwrap();
-    for _ in 0..deaths {
-        one_life(&mut guest, victim, &mut random);
+    let mut guest = ReconnectingGuest::connect(server.socket(), shape).unwrap();
+    for _ in 0..deaths() / 8 {
+        one_life(&mut guest, &mut server, &mut random);
     }
     guest.finish().unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
-    report(name, &guest);
+    report(&name, &guest);
+}
+
+fn kill_file_under_load(program: ServerProgram, cache: &str, shape: Shape) {
+    let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    image.as_file().set_len(DISK_BYTES).unwrap();
+    kill_under_load(program, Target::File(image.path().to_owned()), cache, shape);
+}
+
+fn kill_memory_under_load(program: ServerProgram, shape: Shape) {
+    kill_under_load(program, Target::Memory(DISK_BYTES), "none", shape);
 }
 
 fn shape(queues: u16, depth: u16, number: u64) -> Shape {
@@ -123,29 +148,19 @@ fn shape(queues: u16, depth: u16, number: u64) -> Shape {
 
 #[test]
 fn a_file_disk_of_ringway_blk_is_killed_under_load() {
-    let deaths = deaths() / 8;
-    let mut victim = RingwayBlk::start(4, "none");
-    kill_under_load("blk, 4 queues of 128, direct", &mut victim, deaths, shape(4, 128, 1));
-    let mut victim = RingwayBlk::start(2, "writeback");
-    kill_under_load("blk, 2 queues of 32, cached", &mut victim, deaths, shape(2, 32, 2));
-    let mut victim = RingwayBlk::start(1, "none");
+    kill_file_under_load(ServerProgram::Blk, "none", shape(4, 128, 1));
+    kill_file_under_load(ServerProgram::Blk, "writeback", shape(2, 32, 2));
     let flags = Shape { event_idx: false, ..shape(1, 8, 3) };
-    kill_under_load("blk, 1 queue of 8, no event index", &mut victim, deaths, flags);
-    let mut victim = RingwayBlk::start(1, "writeback");
+    kill_file_under_load(ServerProgram::Blk, "none", flags);
     let one = Shape { queue_size: 4, ..shape(1, 1, 4) };
-    kill_under_load("blk, 1 queue of 1, cached", &mut victim, deaths, one);
+    kill_file_under_load(ServerProgram::Blk, "writeback", one);
 }
 
 #[test]
 fn a_worker_is_killed_under_load_and_its_keeper_starts_another() {
-    let deaths = deaths() / 8;
-    let mut victim = RingwayIo::memory(4);
-    kill_under_load("io, memory, 4 queues of 128", &mut victim, deaths, shape(4, 128, 5));
-    let mut victim = RingwayIo::file(4, "none");
-    kill_under_load("io, 4 queues of 64, direct", &mut victim, deaths, shape(4, 64, 6));
-    let mut victim = RingwayIo::file(2, "writeback");
-    kill_under_load("io, 2 queues of 32, cached", &mut victim, deaths, shape(2, 32, 7));
-    let mut victim = Supervised::memory(1);
+    kill_memory_under_load(ServerProgram::Io, shape(4, 128, 5));
+    kill_file_under_load(ServerProgram::Io, "none", shape(4, 64, 6));
+    kill_file_under_load(ServerProgram::Io, "writeback", shape(2, 32, 7));
     let flags = Shape { event_idx: false, queue_size: 8, ..shape(1, 4, 8) };
-    kill_under_load("blk --supervise, memory, 1 queue of 4", &mut victim, deaths, flags);
+    kill_memory_under_load(ServerProgram::SupervisedBlk, flags);
 }

@@ -8,4 +8,3 @@ mod guest_orphan;
 mod guest_restart;
 mod guest_upgrade;
 mod kill;
-mod victims;
