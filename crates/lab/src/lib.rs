@@ -53,6 +53,7 @@ pub mod slices;
 pub mod stats;
 pub mod table;
 pub mod toolstack;
+pub mod upgrade_pause;
 pub mod wakeup_cost;
 
 /// Returns all experiments.
@@ -75,8 +76,10 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(net::aggregate::NetAggregate),
         Box::new(net::latency::NetLatency),
         Box::new(net::balance::NetBalance),
+        Box::new(upgrade_pause::UpgradePause),
         Box::new(toolstack::vbd_parallel::VbdParallel),
         Box::new(toolstack::api_scale::ApiScale),
+        Box::new(toolstack::hung_sr::HungSr),
         Box::new(toolstack::responsive::Responsive),
     ]
 }

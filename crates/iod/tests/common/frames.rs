@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::is_soak;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::frontend::Frontend;
 use testkit::raw::nic::PLAIN;
@@ -15,14 +14,6 @@ use super::Io;
 
 /// Deadline for any frame.
 pub const SOON: Duration = PROCESS_DEADLINE;
-/// Longest pause of guests during an upgrade on a quiet machine, as documented.
-pub const PAUSE_PROMISED: Duration = Duration::from_millis(200);
-
-/// Returns the longest allowed pause of guests during an upgrade, in milliseconds. Only a soak run
-/// judges it: other tests share the machine.
-pub fn pause_max_ms() -> f64 {
-    if is_soak() { PAUSE_PROMISED.as_secs_f64() * 1e3 } else { f64::INFINITY }
-}
 
 /// Returns the parameters of `nic.attach` for a NIC `id` on a socket of the same name.
 pub fn spec(io: &Io, id: &str, network: &str, number: u8) -> Value {

@@ -178,7 +178,7 @@ fn daemon(dir: &Path, disks: &[Disk], threads: u16) -> Result<Backend> {
 
 /// Raises the limit of open files to `wanted` for this process and its children. Also raises the
 /// hard limit if permitted. Returns the resulting limit.
-pub(super) fn raise_open_files(wanted: u64) -> u64 {
+pub(crate) fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let enough = limit.maximum.is_none_or(|maximum| maximum >= wanted);
     let maximum = if enough { limit.maximum } else { Some(wanted) };

@@ -11,7 +11,7 @@ mod cell;
 pub mod client;
 mod copy;
 mod eventfd_pair;
-mod fleet;
+pub(crate) mod fleet;
 mod guest;
 pub mod hung_disk;
 pub mod idle;

@@ -12,6 +12,7 @@ mod guests;
 mod idle;
 pub mod latency;
 mod ovs;
+pub(crate) mod ping;
 pub mod pps;
 pub mod queues;
 mod relay;

@@ -109,6 +109,8 @@ pub struct Tally {
     pub outages: Vec<Duration>,
     /// Times from the beginning of a reconnect to its first completion, per queue.
     pub pauses: Vec<Duration>,
+    /// Longest time of a request since [`ReconnectingGuest::take_longest_request`].
+    longest_request: Duration,
 }
 
 /// A guest that reconnects to its backend.
@@ -211,6 +213,11 @@ impl ReconnectingGuest {
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Returns the longest time from the offer of a request to its collection since the last call.
+    pub fn take_longest_request(&mut self) -> Duration {
+        std::mem::take(&mut self.tally.longest_request)
     }
 
     /// Returns the number of requests in flight.

@@ -25,6 +25,7 @@ const POISON: u8 = 0xa5;
 pub(super) struct InFlightRequest {
     pub(super) range: Range,
     pub(super) effect: Effect,
+    pub(super) offered: Instant,
     /// Number of bytes that the device must write, including the status.
     written: u32,
     kind: u32,
@@ -140,8 +141,8 @@ impl GuestQueue {
             memory.write(desc_at, &linked(slot.head))?;
         }
         let written = request.input.iter().sum::<u32>() + 1;
-        slot.in_flight_request =
-            Some(InFlightRequest { range, effect, written, kind: request.kind });
+        let (offered, kind) = (Instant::now(), request.kind);
+        slot.in_flight_request = Some(InFlightRequest { range, effect, offered, written, kind });
         self.batch.push(slot.head);
         Ok(())
     }

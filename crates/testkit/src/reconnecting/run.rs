@@ -199,6 +199,8 @@ impl ReconnectingGuest {
         while count < COLLECT_MAX {
             if let Some(used) = queue.ring.pop_used(&self.memory)? {
                 let (in_flight_request, data) = queue.take(&self.memory, used)?;
+                let longest = &mut self.tally.longest_request;
+                *longest = in_flight_request.offered.elapsed().max(*longest);
                 if !data.is_empty() {
                     self.content.compare(in_flight_request.range, &data)?;
                     self.tally.compared += 1;
