@@ -31,6 +31,9 @@ LONG = [
 # With one of these options cargo builds no doc tests.
 TARGETS = {"--lib", "--bin", "--bins", "--test", "--tests", "--examples"}
 COUNT = re.compile(r"(\d+) (passed|failed|ignored)")
+# Languages of a documentation's code block that rustdoc compiles.
+COMPILED = {"", "rust", "no_run", "should_panic", "compile_fail"}
+FENCE = re.compile(r"^\s*//[/!] ?```(.*)$", re.MULTILINE)
 TIMES = ["-Zunstable-options", "--format=json", "--report-time"]
 
 
@@ -101,6 +104,20 @@ def times(name, output):
     return [(event["exec_time"], name, event["name"]) for event in ended]
 
 
+def has_doc_tests(package):
+    """Returns whether a package's documentation has code that rustdoc compiles."""
+    fences = (FENCE.findall(source.read_text()) for source in package.glob("src/**/*.rs"))
+    return any(language.strip() in COMPILED for found in fences for language in found[::2])
+
+
+def doc_tests(options, programs):
+    """Returns the command of the doc tests. rustdoc would take a minute to find none in the other packages."""
+    names = {name.split()[0] for name, _, package in programs if has_doc_tests(package)}
+    selection = [option for name in sorted(names) for option in ("-p", name)]
+    options = [option for option in options if option != "--workspace"]
+    return ["cargo", "test", "--quiet", "--doc", *(options if "-p" in options else options + selection)]
+
+
 def main(options):
     slowest = 0
     if options[:1] == ["--slowest"]:
@@ -115,7 +132,7 @@ def main(options):
         elif slowest:
             tests += times(name, output)
     if not TARGETS & set(options):
-        docs = run(("doc tests", ["cargo", "test", "--quiet", *options, "--doc"], ROOT))
+        docs = run(("doc tests", doc_tests(options, all_programs), ROOT))
         counts += report(*docs)
         failed += ["doc tests"] if docs[1] else []
     print(f"test result: {'FAILED' if failed else 'ok'}. {counts['passed']} passed; {counts['failed']} failed; "

@@ -35,7 +35,7 @@ const ENDED: usize = 2 * ENDS.len();
 const GUESTS_MOST: usize = 16;
 /// Guest CPUs per host CPU, and with `--quick`.
 const TIMES: usize = 8;
-const TIMES_QUICK: usize = 2;
+const TIMES_QUICK: usize = 1;
 
 /// Bar for p99 of `xe vm-list` beside busy guests, in milliseconds.
 const P99_MS: f64 = 50.0;
@@ -116,9 +116,10 @@ fn cells(options: &Options) -> Vec<Guests> {
     [Guests::Busy, Guests::Halted].into_iter().filter(wanted).collect()
 }
 
-/// Returns the number of guests and the CPUs of each.
+/// Returns the number of guests and the CPUs of each. There are at least two guests, so that one can
+/// end beside another.
 fn guests(cpus: usize, times: usize) -> (usize, usize) {
-    let wanted = cpus.max(1) * times;
+    let wanted = (cpus * times).max(2);
     let guests = wanted.min(GUESTS_MOST);
     (guests, wanted.div_ceil(guests))
 }

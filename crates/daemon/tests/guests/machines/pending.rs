@@ -42,17 +42,16 @@ fn a_reboot_applies_what_was_set_meanwhile() {
     let after = command_line(&mut shell);
     assert!(after.contains(WORD), "{after}");
     is_served(&mut world, &mut shell, &guest, (2, CacheMode::Writeback));
-    drop(shell);
-
-    // A start also creates a new domain.
-    world.call("VM.hard_shutdown", &of(&guest.reference));
-    world.daemon.xe_prints(&["vbd-param-clear", &slot, "param-name=other-config"]).unwrap();
-    world.call("VM.start", &start(&guest.reference));
-    let mut shell = world.shell(&guest);
-    is_served(&mut world, &mut shell, &guest, (1, CacheMode::None));
     shell.last("poweroff", PATIENCE).unwrap();
     world.until_power(&guest, "Halted");
     assert_eq!(world.messages(&guest), ["VM_SHUTDOWN"]);
+
+    // A start also creates a new domain.
+    world.daemon.xe_prints(&["vbd-param-clear", &slot, "param-name=other-config"]).unwrap();
+    world.call("VM.start", &start(&guest.reference));
+    let disk = world.served(&guest.slot).unwrap();
+    assert_eq!((disk.queues, disk.cache), (1, CacheMode::None));
+    world.call("VM.hard_shutdown", &of(&guest.reference));
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
 }
 
