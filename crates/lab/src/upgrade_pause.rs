@@ -33,8 +33,8 @@ const SLICE: Duration = Duration::from_millis(20);
 const BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 4;
 const DEPTH: u16 = 64;
-/// Most open files of the lab for each NIC that it connects.
-const FILES_PER_NIC: u64 = 16;
+/// Limit of open files that the clients of all NICs, and `ringway-io`, need.
+const OPEN_FILES: u64 = 8192;
 
 const SYSTEM: &str = "ringway-io";
 
@@ -155,7 +155,7 @@ fn disk_pauses(dir: &TempDir, upgrades: usize) -> Result<Vec<Duration>> {
 }
 
 fn nic_pauses(dir: &TempDir, upgrades: usize, count: u8) -> Result<Vec<Duration>> {
-    raise_open_files(4096 + u64::from(count) * FILES_PER_NIC);
+    raise_open_files(OPEN_FILES);
     let io = RingwayIo::start(dir.path(), &["--reactors", "2"])?;
     let sockets: Vec<_> = (0..count).map(|number| io.socket(&format!("n{number}"))).collect();
     for (number, socket) in sockets.iter().enumerate() {

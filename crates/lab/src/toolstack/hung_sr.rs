@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use testkit::ringwayd::fleet::{self, Sr};
 use xenapi::Value;
 
@@ -125,6 +125,10 @@ impl Prepared for PreparedExperiment {
             host.takes("VM.hard_shutdown", &[&vm])?;
         }
         let call_p99_ms = short_calls(&mut host, &vm)?;
+        for vm in &hung {
+            let state = host.client.call("VM.get_power_state", &[Value::text(vm.as_str())])?;
+            ensure!(state == Value::text("Halted"), "a start did not hang");
+        }
         let metrics = [("start_ms", ms(shortest)), ("call_p99_ms", call_p99_ms)];
         Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
     }
