@@ -52,6 +52,10 @@ pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
     Ok(Guest { kind: Kind::Uml, process, console, monitor: None, dir })
 }
 
+/// Kernel argument that skips the choice of a RAID 6 algorithm. It measures five of them for 0.85 s of
+/// CPU time, more than the rest of the kernel's boot, and no test uses RAID.
+const NO_RAID6: &str = "initcall_blacklist=raid6_select_algo";
+
 fn write_program(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
@@ -71,7 +75,8 @@ fn arguments(machine: &Machine, dir: &Path) -> Vec<String> {
         "umid=uml".to_owned(),
     ];
     args.extend(
-        ["con=null", "con0=fd:0,fd:1", "con1=null", "quiet", "panic=-1"].map(str::to_owned),
+        ["con=null", "con0=fd:0,fd:1", "con1=null", "quiet", "panic=-1", NO_RAID6]
+            .map(str::to_owned),
     );
     args.extend(
         machine
