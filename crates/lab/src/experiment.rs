@@ -71,6 +71,14 @@ pub struct Options {
     pub peers: Vec<PeerArgument>,
 }
 
+impl Options {
+    /// Returns whether the options select a cell.
+    #[must_use]
+    pub fn selects(&self, cell: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| cell.contains(only.as_str()))
+    }
+}
+
 /// Experiment that can be prepared and run.
 pub trait Experiment {
     /// Returns the name on the command line and in file names.

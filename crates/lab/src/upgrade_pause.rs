@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use tempfile::TempDir;
-use testkit::process::RingwayIo;
+use testkit::process::{RingwayIo, Target};
 use testkit::raw::{Guest, Setup};
 use testkit::reconnecting::{End, ReconnectingGuest, Shape};
 
@@ -18,7 +18,7 @@ use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
 use crate::host::versions;
-use crate::net::ping::PingPair;
+use crate::net::{PingPair, Waits};
 use crate::stats::pause_metrics;
 
 /// Bars for the 99th percentile of the pauses, in milliseconds: with few devices, and with 200 NICs.
@@ -33,6 +33,8 @@ const SLICE: Duration = Duration::from_millis(20);
 const BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 4;
 const DEPTH: u16 = 64;
+/// Bytes of a ping between NICs.
+const FRAME_BYTES: usize = 64;
 /// Limit of open files that the clients of all NICs, and `ringway-io`, need.
 const OPEN_FILES: u64 = 8192;
 
@@ -91,8 +93,7 @@ impl Experiment for UpgradePause {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let wanted =
-            |one: &Devices| options.only.as_ref().is_none_or(|only| one.cell().contains(&**only));
+        let wanted = |one: &Devices| options.selects(&one.cell());
         let cells: Vec<_> = ALL.into_iter().filter(wanted).collect();
         let upgrades = if options.quick { UPGRADES_QUICK } else { UPGRADES };
         let plan = Plan {
@@ -133,17 +134,9 @@ impl Prepared for PreparedExperiment {
 
 fn disk_pauses(dir: &TempDir, upgrades: usize) -> Result<Vec<Duration>> {
     let io = RingwayIo::start(dir.path(), &[])?;
-    let socket = io.socket("d");
-    io.ringway(&[
-        "io",
-        "disk.attach",
-        "id=d",
-        &format!("socket={}", socket.display()),
-        &format!("backend.memory={BYTES}"),
-        &format!("queues={QUEUES}"),
-    ])?;
+    io.attach_target("d", &Target::Memory(BYTES), &[&format!("queues={QUEUES}")])?;
     let shape = Shape { queues: QUEUES, depth: DEPTH, ..Shape::default() };
-    let mut client = ReconnectingGuest::connect(&socket, shape)?;
+    let mut client = ReconnectingGuest::connect(&io.socket("d"), shape)?;
     let mut work = || {
         let end = client.run(Instant::now() + SLICE)?;
         ensure!(end == End::Time, "the upgrade ended the connection of the disk's client");
@@ -168,12 +161,12 @@ fn nic_pauses(dir: &TempDir, upgrades: usize, count: u8) -> Result<Vec<Duration>
             &format!("mac=02:00:00:00:01:{number:02x}"),
         ])?;
     }
-    let mut pair = PingPair::connect([&sockets[0], &sockets[1]])?;
+    let mut pair = PingPair::connect([&sockets[0], &sockets[1]], FRAME_BYTES)?;
     let setup = || Setup { queues: 2, memory_bytes: 1 << 20, ..Setup::default() };
     let others: Result<Vec<_>, _> =
         sockets[2..].iter().map(|socket| Guest::start(socket, &setup())).collect();
     let others = others?;
-    let mut work = || pair.longest_round_trip(SLICE);
+    let mut work = || Ok(Duration::from_nanos(pair.ping(Waits::Asleep, SLICE)?.max()));
     let pauses = (0..upgrades).map(|_| upgrade_during(&io, &mut work)).collect();
     drop(others);
     pauses

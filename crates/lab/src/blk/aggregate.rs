@@ -41,9 +41,7 @@ impl Experiment for StorageAggregate {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let wanted = |case: &(&str, &str)| {
-            options.only.as_ref().is_none_or(|only| case.0.contains(only.as_str()))
-        };
+        let wanted = |case: &(&str, &str)| options.selects(case.0);
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
         let versions = versions(&[QSD], (!options.control).then_some("ringway-io"))?;
         let systems = systems(options);

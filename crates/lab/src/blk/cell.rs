@@ -100,9 +100,7 @@ impl CellSpec {
 
 /// Returns the cells that the options select, adapted to the options.
 pub(super) fn chosen(mut cells: Vec<CellSpec>, options: &Options) -> Vec<CellSpec> {
-    if let Some(only) = &options.only {
-        cells.retain(|cell| cell.id.contains(only.as_str()));
-    }
+    cells.retain(|cell| options.selects(&cell.id));
     for cell in &mut cells {
         if options.control {
             cell.make_control();

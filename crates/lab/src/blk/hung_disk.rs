@@ -87,7 +87,7 @@ impl Experiment for HungDisk {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted = |case: &&Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
+        let wanted = |case: &&Case| options.selects(&case.id());
         let cases: Vec<_> = CASES.iter().filter(wanted).copied().collect();
         let plan = Plan {
             cells: cases.iter().map(|case| case.plan()).collect(),

@@ -96,8 +96,7 @@ impl Experiment for RestartPause {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let wanted =
-            |one: &Storage| options.only.as_ref().is_none_or(|only| one.cell().contains(&**only));
+        let wanted = |one: &Storage| options.selects(one.cell());
         let cells: Vec<_> = [Storage::Memory, Storage::File].into_iter().filter(wanted).collect();
         let kills = if options.quick { KILLS_QUICK } else { KILLS };
         let plan = Plan {
@@ -151,7 +150,7 @@ impl Prepared for PreparedExperiment {
         let mut server = RestartingServer::start(&disk)?;
         let shape = Shape { queues: QUEUES, depth: DEPTH, seed: self.samples, ..Shape::default() };
         let mut random = Random::new(self.samples);
-        let mut client = ReconnectingGuest::connect(server.socket(), shape)?;
+        let mut client = ReconnectingGuest::connect(&server.socket(), shape)?;
         for _ in 0..self.kills {
             let life = Duration::from_micros(random.below(LIFE_US_MAX));
             while client.run(Instant::now() + life)? == End::Closed {

@@ -51,9 +51,7 @@ impl Experiment for Scale {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let id = |queues: u16| format!("null-q{queues}");
-        let wanted = |queues: &u16| {
-            options.only.as_ref().is_none_or(|only| id(*queues).contains(only.as_str()))
-        };
+        let wanted = |queues: &u16| options.selects(&id(*queues));
         let queues: Vec<u16> = COUNTS.into_iter().filter(wanted).collect();
         let versions = versions(&[QSD], (!options.control).then_some("ringway-blk"))?;
         let cell = |queues: &u16| CellPlan {

@@ -80,7 +80,7 @@ impl Experiment for StatsCost {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted = |case: &&Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
+        let wanted = |case: &&Case| options.selects(&case.id());
         let cases: Vec<_> = CASES.iter().filter(wanted).copied().collect();
         let measure = Duration::from_millis(options.window_ms.unwrap_or(5));
         let plan = Plan {

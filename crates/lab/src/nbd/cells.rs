@@ -38,9 +38,7 @@ pub(super) fn plan_cells(options: &Options) -> Vec<CellSpec> {
     let media = [Medium::Null, Medium::Memory, Medium::Cached];
     let all = media.into_iter().flat_map(|medium| loads.iter().map(move |load| (medium, *load)));
     let mut cells: Vec<_> = all.map(|(medium, load)| cell(medium, load)).collect();
-    if let Some(only) = &options.only {
-        cells.retain(|cell| cell.id().contains(only.as_str()));
-    }
+    cells.retain(|cell| options.selects(&cell.id()));
     if options.control {
         cells.iter_mut().for_each(CellSpec::make_control);
     }

@@ -101,9 +101,7 @@ impl Experiment for NetAggregate {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted = |case: &(&str, usize)| {
-            options.only.as_ref().is_none_or(|o| case.0.contains(o.as_str()))
-        };
+        let wanted = |case: &(&str, usize)| options.selects(case.0);
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
         let rows = Row::all(options.quick);
         let cell = |(id, bytes): &(&str, usize)| CellPlan {

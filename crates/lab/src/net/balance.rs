@@ -69,7 +69,7 @@ impl Experiment for NetBalance {
             ),
             systems: SYSTEMS.map(str::to_owned).into(),
         };
-        let chosen = options.only.as_ref().is_none_or(|only| CELL.contains(only.as_str()));
+        let chosen = options.selects(CELL);
         let plan = Plan {
             cells: if chosen { vec![cell] } else { Vec::new() },
             rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 10 }),

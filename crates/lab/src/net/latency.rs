@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::client::{FULL, Nic, QUEUE_SIZE, Spec, Waits, ping, tcp, with_header};
+use super::client::{FULL, PingPair, Waits};
 use super::systems::{System, versions};
 use crate::blk::systems::Poll;
 use crate::cpu::{self, Placement};
@@ -65,9 +65,7 @@ impl Experiment for NetLatency {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted = |case: &(&str, Waits, usize)| {
-            options.only.as_ref().is_none_or(|only| case.0.contains(only.as_str()))
-        };
+        let wanted = |case: &(&str, Waits, usize)| options.selects(case.0);
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
         let systems = System::named(&SYSTEMS, options.control);
         let cell = |(id, waits, bytes): &(&str, Waits, usize)| CellPlan {
@@ -111,17 +109,8 @@ impl Prepared for PreparedExperiment {
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let (_, waits, bytes) = self.cases[cell];
         let running = self.systems[system].1.start(2, 1, self.placement)?;
-        let spec = |from: u8, to: u8| Spec {
-            station: from,
-            pairs: 1,
-            depth: 16,
-            queue_size: QUEUE_SIZE,
-            receive_bytes: with_header(FULL),
-            frames: vec![tcp(from, to, 40_000, bytes)],
-        };
-        let mut a = Nic::connect(&running.socket(0), &spec(1, 2))?;
-        let mut b = Nic::connect(&running.socket(1), &spec(2, 1))?;
-        let mut go = |how_long| ping([&mut a, &mut b], with_header(bytes), waits, how_long);
+        let mut pair = PingPair::connect([&running.socket(0), &running.socket(1)], bytes)?;
+        let mut go = |how_long| pair.ping(waits, how_long);
         cpu::started_on(self.placement.client, || {
             go(self.window / 4)?;
             let (cpu, mine) = (running.time_s()?, cpu::thread_time_s());

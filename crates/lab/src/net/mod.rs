@@ -12,10 +12,11 @@ mod guests;
 mod idle;
 pub mod latency;
 mod ovs;
-pub(crate) mod ping;
 pub mod pps;
 pub mod queues;
 mod relay;
 mod systems;
 mod tap;
 pub mod tso;
+
+pub(crate) use client::{PingPair, Waits};

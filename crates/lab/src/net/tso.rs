@@ -118,7 +118,7 @@ impl Experiment for NetTso {
         let (placement, control) = (Placement::choose()?, options.control);
         // No peer replaces our uplink.
         let cells = CELLS.into_iter().filter(|cell| !(control && *cell == CELLS[2]));
-        let chosen = |cell: &&str| options.only.as_ref().is_none_or(|o| cell.contains(o.as_str()));
+        let chosen = |cell: &&str| options.selects(cell);
         let cells: Vec<_> = cells.filter(chosen).collect();
         let systems: Vec<_> = cells.iter().map(|cell| systems(cell, control)).collect();
         let plan = |(cell, systems): (&&str, &Vec<(String, Path)>)| CellPlan {

@@ -63,12 +63,13 @@ impl Experiment for HungSr {
             bar: Some(CALL_P99_MS),
             ..start.clone()
         };
+        let cell = CellPlan {
+            id: CELL.to_owned(),
+            title: format!("VM of {DISKS} disks on the third SR, {hung} starts hang on two"),
+            systems: vec![ours, alone],
+        };
         let plan = Plan {
-            cells: vec![CellPlan {
-                id: CELL.to_owned(),
-                title: format!("VM of {DISKS} disks on the third SR, {hung} starts hang on two"),
-                systems: vec![ours, alone],
-            }],
+            cells: if options.selects(CELL) { vec![cell] } else { Vec::new() },
             rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
             metric: "start_ms".to_owned(),
             comparisons: vec![start, calls],

@@ -111,8 +111,7 @@ impl Guests {
 }
 
 fn cells(options: &Options) -> Vec<Guests> {
-    let wanted =
-        |one: &Guests| options.only.as_ref().is_none_or(|only| one.cell().contains(&**only));
+    let wanted = |one: &Guests| options.selects(one.cell());
     [Guests::Busy, Guests::Halted].into_iter().filter(wanted).collect()
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::backend::wait_ready_byte;
-use super::{Process, find_binary};
+use super::{Process, Target, find_binary};
 use crate::error::{Error, Result};
 
 /// A running `ringway-io`. Its control socket and the sockets of its disks are in a folder of the
@@ -66,9 +66,21 @@ impl RingwayIo {
     /// # Errors
     /// As [`RingwayIo::ringway`].
     pub fn attach(&self, id: &str, image: &Path, more: &[&str]) -> Result<()> {
+        self.attach_target(id, &Target::File(image.to_owned()), more)
+    }
+
+    /// Attaches any storage as disk `id` on [`RingwayIo::socket`]. `more` are further parameters.
+    ///
+    /// # Errors
+    /// As [`RingwayIo::ringway`].
+    pub fn attach_target(&self, id: &str, target: &Target, more: &[&str]) -> Result<()> {
+        let backend = match target {
+            Target::Null(bytes) => format!("backend.null={bytes}"),
+            Target::Memory(bytes) => format!("backend.memory={bytes}"),
+            Target::File(path) => format!("backend.file={}", path.display()),
+        };
         let socket = format!("socket={}", self.socket(id).display());
-        let (id, image) = (format!("id={id}"), format!("backend.file={}", image.display()));
-        let words = ["io", "disk.attach", &id, &socket, &image];
+        let words = ["io", "disk.attach", &format!("id={id}"), &socket, &backend];
         self.ringway(&[&words[..], more].concat()).map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! A server of one disk that a test or an experiment kills and that starts again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 
 /// Serial number of the disk, by which a guest finds it.
 const SERIAL: &str = "RINGWAY";
+/// Id of the disk in `ringway-io`.
+const DISK: &str = "d";
 
 /// Program that serves the disk, and what starts it again after its death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,6 @@ pub struct RestartingDisk<'a> {
 #[derive(Debug)]
 pub struct RestartingServer {
     server: Server,
-    socket: PathBuf,
     /// Worker that [`Self::serving`] returned last.
     last: Option<u32>,
 }
@@ -58,26 +59,24 @@ impl RestartingServer {
     /// [`Error::Missing`] if the program is not built, [`Error::Process`] or [`Error::Reply`] with
     /// its message if it refuses the disk.
     pub fn start(disk: &RestartingDisk<'_>) -> Result<Self> {
-        let (server, socket) = match disk.program {
+        let server = match disk.program {
             ServerProgram::Io => start_io(disk)?,
             ServerProgram::SupervisedBlk => {
-                let backend = start_blk(disk, &["--supervise", "--restart-pause-max", "0"])?;
-                let socket = backend.socket().to_owned();
-                (Server::SupervisedBlk(backend), socket)
+                let at_once = ["--supervise", "--restart-pause-max", "0"];
+                Server::SupervisedBlk(start_blk(disk, &at_once)?)
             }
-            ServerProgram::Blk => {
-                let backend = start_blk(disk, &[])?;
-                let socket = backend.socket().to_owned();
-                (Server::Blk(backend), socket)
-            }
+            ServerProgram::Blk => Server::Blk(start_blk(disk, &[])?),
         };
-        Ok(Self { server, socket, last: None })
+        Ok(Self { server, last: None })
     }
 
     /// Returns the path of the disk's socket.
     #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    pub fn socket(&self) -> PathBuf {
+        match &self.server {
+            Server::Io(io, _) => io.socket(DISK),
+            Server::SupervisedBlk(backend) | Server::Blk(backend) => backend.socket().to_owned(),
+        }
     }
 
     /// Returns the process that serves. After a kill, it waits for the successor of the process
@@ -128,25 +127,15 @@ fn start_blk(disk: &RestartingDisk<'_>, more: &[&str]) -> Result<Backend> {
     Backend::ringway_blk(&[&options[..], &more].concat())
 }
 
-fn start_io(disk: &RestartingDisk<'_>) -> Result<(Server, PathBuf)> {
+fn start_io(disk: &RestartingDisk<'_>) -> Result<Server> {
     let dir = tempfile::Builder::new().prefix("ringway-test-").tempdir();
     let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
     let io = RingwayIo::start(dir.path(), &[])?;
-    let socket = io.socket("d");
-    let backend = match &disk.target {
-        Target::Null(bytes) => format!("backend.null={bytes}"),
-        Target::Memory(bytes) => format!("backend.memory={bytes}"),
-        Target::File(path) => format!("backend.file={}", path.display()),
-    };
-    io.ringway(&[
-        "io",
-        "disk.attach",
-        "id=d",
-        &format!("socket={}", socket.display()),
-        &backend,
+    let options = [
         &format!("queues={}", disk.queues),
         &format!("cache={}", disk.cache),
         &format!("serial={SERIAL}"),
-    ])?;
-    Ok((Server::Io(io, dir), socket))
+    ];
+    io.attach_target(DISK, &disk.target, &options.map(String::as_str))?;
+    Ok(Server::Io(io, dir))
 }

@@ -59,7 +59,7 @@ fn guest_goes_on(program: ServerProgram, outages: &[Duration]) {
     let target = Target::File(image.path().to_owned());
     let disk = RestartingDisk { program, target, queues: 2, cache: "none" };
     let mut server = RestartingServer::start(&disk).unwrap();
-    let disks = vec![VhostDisk { socket: server.socket().to_owned(), queues: 2 }];
+    let disks = vec![VhostDisk { socket: server.socket(), queues: 2 }];
     let machine = Machine { disks, cpus: 2, ..Machine::default() };
     let mut guest = Guest::start(Kind::Qemu, &machine, &script()).unwrap();
     guest.wait_for("tick\n", DEADLINE).unwrap();

@@ -124,7 +124,7 @@ fn kill_under_load(program: ServerProgram, target: Target, cache: &str, shape: S
     let disk = RestartingDisk { program, target, queues: shape.queues, cache };
     let mut server = RestartingServer::start(&disk).unwrap();
     let mut random = Random::new(shape.seed);
-    let mut guest = ReconnectingGuest::connect(server.socket(), shape).unwrap();
+    let mut guest = ReconnectingGuest::connect(&server.socket(), shape).unwrap();
     for _ in 0..deaths() / 8 {
         one_life(&mut guest, &mut server, &mut random);
     }

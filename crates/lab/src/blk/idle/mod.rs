@@ -41,8 +41,7 @@ impl Experiment for IdleQueues {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted =
-            |case: &Case| options.only.as_ref().is_none_or(|o| case.id().contains(o.as_str()));
+        let wanted = |case: &Case| options.selects(&case.id());
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
         let files = raise_open_files(OPEN_FILES);
         let fewest = cases.iter().map(|case| case.disks(files)).min().unwrap_or(IDLE_DISKS);

@@ -16,5 +16,5 @@ mod ring;
 pub(in crate::net) use frame::{FULL, LARGEST, tcp};
 pub(in crate::net) use host::{HostLane, write};
 pub(in crate::net) use lane::{FramePath, Lane, Ran, Shape, run};
-pub(in crate::net) use nic::{Nic, QUEUE_SIZE, Spec, with_header};
-pub(in crate::net) use ping::{Waits, ping};
+pub(in crate::net) use nic::with_header;
+pub(crate) use ping::{PingPair, Waits};

@@ -135,7 +135,7 @@ impl Experiment for NetPps {
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
-        let wanted = |case: &Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
+        let wanted = |case: &Case| options.selects(&case.id());
         let cases: Vec<_> = Case::all().into_iter().filter(wanted).collect();
         let mut versions = versions(&SYSTEMS, options.control)?;
         let (_, client) = System::Testpmd.version()?;

@@ -47,8 +47,7 @@ impl Case {
         let ends = |stream_ends| ENDS.map(|streams| Self { stream_ends, streams });
         let wanted = |case: &Self| {
             // No peer replaces our uplink or our queue pairs.
-            (case.is_switched() || !options.control)
-                && options.only.as_ref().is_none_or(|only| case.id().contains(only))
+            (case.is_switched() || !options.control) && options.selects(&case.id())
         };
         let all = of(StreamEnds::Guests).chain(ends(StreamEnds::Free)).chain(of(StreamEnds::Host));
         all.chain(ends(StreamEnds::Emulated)).chain(one).filter(wanted).collect()

@@ -94,9 +94,7 @@ impl What {
 pub(super) fn cells(options: &Options) -> Vec<(usize, What)> {
     let machines = MACHINES.into_iter().filter(|n| !options.quick || *n == MACHINES[0]);
     let all = machines.flat_map(|machines| ALL.map(|what| (machines, what)));
-    let wanted = |(machines, what): &(usize, What)| {
-        options.only.as_ref().is_none_or(|only| what.cell(*machines).contains(only))
-    };
+    let wanted = |(machines, what): &(usize, What)| options.selects(&what.cell(*machines));
     all.filter(wanted).collect()
 }
 

@@ -167,7 +167,7 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
     };
     let real = [real(slow, &[1, 10]), real(mixed, &[255]), real_memory];
     let all = DELAYS.into_iter().map(of).chain([two, memory]).chain(real);
-    let wanted = |case: &Case| options.only.as_ref().is_none_or(|only| case.id.contains(only));
+    let wanted = |case: &Case| options.selects(&case.id);
     all.filter(wanted).collect()
 }
 
