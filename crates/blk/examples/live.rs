@@ -5,6 +5,7 @@
 //! times and 5 ms on one that does not. The program prints medians, and the median of the ratios
 //! within a round, so that short disturbances on the host do not matter. DISK is `null` or
 //! `memory`.
+#![allow(clippy::print_stdout)] // Its only output is its measurements.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! at a time. Every stage processes all 32 before the next one begins. The program prints medians
 //! of nanoseconds per request. `make counts` counts the instructions of each stage: the functions
 //! below that end in `_batch`. The process ends by itself.
+#![allow(clippy::print_stdout)] // Its only output is its measurements.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::time::Instant;

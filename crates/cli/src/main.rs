@@ -22,11 +22,9 @@ mod commands;
 mod table;
 mod terminal;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use tracing_subscriber::EnvFilter;
 
 use commands::{Command, NotACall};
 use model::spec::SpecError;
@@ -52,20 +50,19 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_env("RINGWAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    match arguments.command.execute(Arguments::command) {
+    let filter = std::env::var("RINGWAY_LOG").ok();
+    let (filter, default_level) = (filter.as_deref(), "warn");
+    logging::start(&logging::Settings { filter, default_level, ..Default::default() });
+    let code = match arguments.command.execute(Arguments::command) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringway: {error:#}");
+            logging::write_line(&format!("ringway: {error:#}"));
             if is_usage(&error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
-    }
+    };
+    logging::flush();
+    code
 }
 
 /// Returns whether the command line is wrong, independently of the host.

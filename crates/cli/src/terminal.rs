@@ -8,6 +8,7 @@ use rustix::termios::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use toolstack::hangup;
 
 /// Character code that disables a special key (termios(3), _POSIX_VDISABLE).
 const DISABLED: u8 = 0;
@@ -48,7 +49,8 @@ impl Interrupt {
 pub(crate) struct Interrupts {
     int: Signal,
     term: Signal,
-    hup: Signal,
+    /// `None` if this process was started with SIGHUP ignored, as by nohup(1).
+    hup: Option<Signal>,
 }
 
 /// Installs handlers of SIGINT, SIGTERM and SIGHUP.
@@ -57,10 +59,11 @@ pub(crate) struct Interrupts {
 /// The system refuses the handlers.
 pub(crate) fn interrupts() -> anyhow::Result<Interrupts> {
     let take = |kind| signal(kind).context("cannot take over signals");
+    let ignored = hangup::is_ignored().context("cannot take over signals")?;
     Ok(Interrupts {
         int: take(SignalKind::interrupt())?,
         term: take(SignalKind::terminate())?,
-        hup: take(SignalKind::hangup())?,
+        hup: (!ignored).then(|| take(SignalKind::hangup())).transpose()?,
     })
 }
 
@@ -70,7 +73,7 @@ impl Interrupts {
         tokio::select! {
             _ = self.int.recv() => Interrupt::Int,
             _ = self.term.recv() => Interrupt::Term,
-            _ = self.hup.recv() => Interrupt::Hup,
+            () = hangup::recv(&mut self.hup) => Interrupt::Hup,
         }
     }
 }

@@ -92,7 +92,6 @@ pub mod errors;
 pub mod events;
 pub mod facts;
 pub mod http;
-pub mod log;
 pub mod metrics;
 mod ops;
 pub mod options;

@@ -13,7 +13,7 @@ use toolstack::{detached_process, open_files};
 use daemon::auth::pam::helper;
 use daemon::options::Options;
 use daemon::service_manager::ServiceManager;
-use daemon::{config, log, start, transfer};
+use daemon::{config, start, transfer};
 
 /// Most threads for calls. They do not wait for storage, and guests need the CPUs.
 const THREADS_MAX: usize = 4;
@@ -24,7 +24,9 @@ fn main() -> ExitCode {
         return code;
     }
     let options = Options::parse();
-    log::begin(std::env::var("RINGWAY_LOG").ok().as_deref());
+    let filter = std::env::var("RINGWAY_LOG").ok();
+    let settings = logging::Settings { filter: filter.as_deref(), ..Default::default() };
+    logging::start(&settings.limit_from_environment());
     exit_code(run(options))
 }
 
@@ -41,9 +43,12 @@ fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<E
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            logging::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            eprintln!("ringwayd: {error:#}");
+            logging::write_last_line(&format!("ringwayd: {error:#}"));
             ExitCode::FAILURE
         }
     }

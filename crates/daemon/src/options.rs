@@ -16,7 +16,7 @@ use serde::Deserialize;
     max_term_width = 100,
     after_help = "Options override the configuration file, which overrides the defaults.\n\n\
                   When ringwayd is ready, it prints its addresses in one line on standard output. \
-                  SIGTERM stops it; VMs keep running.\n\n\
+                  SIGTERM, SIGINT and SIGHUP stop it; VMs keep running.\n\n\
                   Exit codes: 0 stopped as requested, 1 failed (the \
                   cause is on standard error), 2 wrong usage."
 )]

@@ -238,7 +238,8 @@ fn users(settings: &DaemonConfig) -> anyhow::Result<Users> {
     }
     let path = settings.state.join(PASSWORDS);
     if passwords::make(&path, random::bytes())? {
-        eprintln!("ringwayd: the password of root is in {}", path.display());
+        let line = format!("ringwayd: the password of root is in {}", path.display());
+        logging::write_line(&line);
     }
     Ok(Users::File(path))
 }
@@ -262,8 +263,9 @@ fn bridge() -> String {
     format!("rwbr{one:02x}{two:02x}{three:02x}")
 }
 
-/// Prints a line on standard output. Errors are ignored.
+/// Prints a line on standard output, after the lines of the log so far. Errors are ignored.
 fn say(line: &str) {
+    logging::flush();
     let mut out = std::io::stdout().lock();
     let _closed = writeln!(out, "{line}").and_then(|()| out.flush());
 }

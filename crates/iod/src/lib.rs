@@ -203,7 +203,6 @@ pub mod keeper_client;
 mod keeper_link;
 pub mod lifecycle;
 pub mod limits;
-pub mod logging;
 mod message_boundary;
 pub mod metrics;
 mod nic_registry;
@@ -213,11 +212,11 @@ pub mod pool;
 pub mod programs;
 pub mod served_disk;
 pub mod served_nic;
-mod session_log;
 pub mod signals;
 mod stats;
 mod worker_init;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use model::spec::SpecError;
@@ -226,12 +225,39 @@ use vhost_user::SocketError;
 /// Exit code for options that are invalid on every host.
 const USAGE: u8 = 2;
 
-/// Prints why a program failed, if it failed, and returns its exit code.
+/// Prints the answer of a program that serves nothing. Returns the exit code.
+pub(crate) fn print(program: &str, text: &str) -> ExitCode {
+    let printed = writeln!(std::io::stdout(), "{text}").map(|()| ExitCode::SUCCESS);
+    exit(program, printed.map_err(Into::into))
+}
+
+/// Environment variable with the log filter, for example `debug` or `vhost_user=debug,info`.
+const LOG_FILTER: &str = "RINGWAY_LOG";
+
+/// Prepares the process: signals without effect, and a log of level `info` and above unless the
+/// environment sets a filter. A program calls it before it starts a thread.
+pub(crate) fn prepare() {
+    let blocked = signals::block();
+    let filter = std::env::var(LOG_FILTER).ok();
+    let settings = logging::Settings { with_target: false, ..Default::default() };
+    logging::start(
+        &logging::Settings { filter: filter.as_deref(), ..settings }.limit_from_environment(),
+    );
+    if let Err(error) = blocked {
+        tracing::warn!("cannot block signals, so some of them end this process: {error}");
+    }
+}
+
+/// Logs why a program failed, if it failed, waits until the log is written, and returns the exit
+/// code.
 pub(crate) fn exit(program: &str, result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
-        Ok(code) => code,
+        Ok(code) => {
+            logging::flush();
+            code
+        }
         Err(error) => {
-            eprintln!("{program}: {}", error::error_chain(error.as_ref()));
+            logging::write_last_line(&format!("{program}: {}", error::error_chain(error.as_ref())));
             let too_long = |socket: &SocketError| matches!(socket, SocketError::PathTooLong { .. });
             let usage = error
                 .chain()

@@ -186,7 +186,7 @@ fn a_process_that_is_given_one_cpu_counts_that_one_only() {
     let (one, other) = (all[0], all.last().copied().unwrap());
     assert_ne!(one, other, "this needs two CPUs");
     cpus::pin_thread(&[one]).unwrap();
-    let mut disk = Served::by(Io::apart, THRESHOLD, vec![other]);
+    let mut disk = Served::by(|options| Io::through(&["setsid"], options), THRESHOLD, vec![other]);
     // The disk must first learn that polling pays, which takes long beside busy threads.
     disk.is_polled();
     // Otherwise half of the CPU would belong to its session, however many busy threads there are.

@@ -1,4 +1,5 @@
 //! `ringway-lab`: runs experiments and shows their results.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // It runs in the foreground.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 //! `steering KIND FRAMES`: KIND is `udp` (64 bytes, known stations), `locked` (the same from a
 //! locked port), `tso` (64 KiB to a receiver that accepts it whole), `cut` (the same, segmented in
 //! software) or `learn` (a new source each time, flooded). Prints nanoseconds for each frame.
+#![allow(clippy::print_stdout)] // Its only output is its measurements.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::hint::black_box;

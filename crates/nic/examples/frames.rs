@@ -15,6 +15,7 @@
 //!
 //! A poller on the sender's reactor plays both drivers. The rings are set up once, and afterwards
 //! the poller only moves their indices. The process ends by itself.
+#![allow(clippy::print_stdout)] // Its only output is its measurements.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::net::Ipv4Addr;

@@ -12,6 +12,10 @@ use std::cell::Cell;
 use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::Once;
+use std::time::Duration;
+
+/// Longest wait until the reason for the end is written to standard error.
+const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
 
 thread_local! {
     static ENDS_PROCESS: Cell<bool> = const { Cell::new(false) };
@@ -44,7 +48,12 @@ fn end(info: &PanicHookInfo<'_>) -> ! {
         "{name}: {info}\n{backtrace}\nthe process ends: its queues are lost; after a restart, it \
          resumes the requests that front-ends recorded\n"
     );
-    // Not by the macro: a test harness would capture the text and lose it with the process.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    // Not by the macro: a test harness would capture the text and lose it with the process. A thread
+    // writes, because the reader of standard error may have paused.
+    let (done, written) = std::sync::mpsc::channel();
+    let write = move || done.send(std::io::stderr().write_all(text.as_bytes()));
+    if std::thread::Builder::new().spawn(write).is_ok() {
+        let _ = written.recv_timeout(LAST_WORDS_DEADLINE);
+    }
     std::process::abort();
 }

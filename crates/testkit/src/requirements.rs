@@ -1,6 +1,8 @@
 //! Requirements that some hosts do not meet. Without them a test fails, unless an environment
 //! variable says that the lack is known. Then the test is left out.
 
+use std::io::Write as _;
+
 use crate::error::{Error, Result};
 
 /// A requirement of a test that some hosts cannot meet.
@@ -30,7 +32,8 @@ impl HostRequirement {
     pub fn leave_out(self, why: &str) -> Result<()> {
         let variable = self.variable();
         if std::env::var_os(variable).is_some_and(|value| value == "1") {
-            eprintln!("skipped, as {variable} allows; this run does not test it: {why}");
+            let text = "skipped, as the environment allows; this run does not test it";
+            let _ = writeln!(std::io::stderr(), "{text} ({variable}): {why}");
             return Ok(());
         }
         Err(Error::Absent { why: why.to_owned(), variable })

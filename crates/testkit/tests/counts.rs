@@ -2,7 +2,7 @@
 //!
 //! A batch of 32 reads becomes available by one store of the index, so a backend sees none or all
 //! of it. The backend sleeps before (`--poll off`), so each batch needs a kick.
-
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test reports what it saw")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};

@@ -8,8 +8,9 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Crates of the workspace that each crate may use (docs/architecture.md). All others are
 /// forbidden.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 22] = [
     ("error-causes", &[]),
+    ("logging", &[]),
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
@@ -39,12 +40,13 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "nbd",
             "model",
             "service-manager",
+            "logging",
         ],
     ),
     ("xenapi", &["model"]),
-    ("toolstack", &["error-causes", "model", "sched"]),
-    ("daemon", &["error-causes", "model", "service-manager", "toolstack", "xenapi"]),
-    ("cli", &["error-causes", "model", "toolstack", "xenapi"]),
+    ("toolstack", &["error-causes", "logging", "model", "sched"]),
+    ("daemon", &["error-causes", "logging", "model", "service-manager", "toolstack", "xenapi"]),
+    ("cli", &["error-causes", "logging", "model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
     ("lab", &["model", "testkit", "xenapi", "net", "tap"]),
 ];

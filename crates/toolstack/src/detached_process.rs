@@ -8,7 +8,7 @@
 //! program. Process id and standard descriptors stay the same.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
@@ -88,10 +88,10 @@ impl DetachedProcess {
         if let Some(group) = &self.group {
             if let Err(error) = client_access::enter(group) {
                 let group = group.display();
-                eprintln!("outside of its control group: cannot write {group}: {error}");
+                report(&format!("outside of its control group: cannot write {group}: {error}"));
             }
             if let Err(error) = sched::set_slice(None, sched::MIN_SLICE) {
-                eprintln!("its threads keep the default slice: {error}");
+                report(&format!("its threads keep the default slice: {error}"));
             }
         }
         open_files::raise_open_files().map_err(|error| named("cannot take open files", error))?;
@@ -113,6 +113,11 @@ pub fn become_spawned(words: impl IntoIterator<Item = OsString>) -> io::Error {
         Some(detached_process) => detached_process.exec(),
         None => io::Error::new(io::ErrorKind::InvalidInput, "the arguments name no program"),
     }
+}
+
+/// Writes a line to standard error, if that is possible.
+fn report(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn named(doing: &str, error: impl Into<io::Error>) -> io::Error {

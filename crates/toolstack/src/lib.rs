@@ -158,6 +158,7 @@ pub mod detached_process;
 pub mod doctor;
 pub mod exec;
 mod format;
+pub mod hangup;
 pub mod helper_command;
 pub mod hv;
 pub mod json_lines;

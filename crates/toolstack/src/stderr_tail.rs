@@ -38,7 +38,7 @@ impl StderrTail {
                 match lines.next_text().await {
                     Ok(line) => {
                         if let Some(prefix) = echo {
-                            eprintln!("{prefix}: {line}");
+                            logging::write_line(&format!("{prefix}: {line}"));
                         }
                         push(&into, line);
                     }

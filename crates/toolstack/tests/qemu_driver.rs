@@ -2,6 +2,7 @@
 //!
 //! The driver starts its processes through a helper mode of its own program. So this program has
 //! that mode, and its own test runner.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test reports what it saw")]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod domains;

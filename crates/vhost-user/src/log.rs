@@ -9,15 +9,13 @@ use crate::error::Refusal;
 #[derive(Default)]
 pub(crate) struct RefusalLog {
     warned: bool,
-    /// True if the first refusal is no warning either.
-    pub(crate) hushed: bool,
 }
 
 impl RefusalLog {
     /// Logs a refusal.
     pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
         let cause = causes(refusal);
-        if std::mem::replace(&mut self.warned, true) || self.hushed {
+        if std::mem::replace(&mut self.warned, true) {
             tracing::debug!(cause, "{what} refused: {refusal}");
         } else {
             let more = "further refusals of this front-end are logged at level debug";

@@ -23,7 +23,6 @@ use crate::wire::{self, Message};
 #[derive(Debug)]
 pub struct Session {
     link: Arc<Link>,
-    hushed: bool,
     /// State of a frozen session to continue with.
     saved: Option<SessionState>,
 }
@@ -68,7 +67,7 @@ impl Session {
     fn over(socket: Arc<UnixStream>) -> io::Result<Self> {
         let (closed, turn) = (AtomicBool::new(false), MessageTurn::default());
         let link = Link { socket, closed, freeze: StopSignal::new()?, turn };
-        Ok(Self { link: Arc::new(link), hushed: false, saved: None })
+        Ok(Self { link: Arc::new(link), saved: None })
     }
 
     /// Continues a session that was frozen in this or another process, on the same device.
@@ -81,11 +80,6 @@ impl Session {
         state.check_compatible(backend)?;
         let session = Self::over(Arc::clone(&state.socket)).map_err(StateError::Os)?;
         Ok(Self { saved: Some(state), ..session })
-    }
-
-    /// Logs all refusals of this session at level debug only.
-    pub fn log_refusals_at_debug(&mut self) {
-        self.hushed = true;
     }
 
     /// Returns a handle that can end or freeze the session while it runs.
@@ -104,7 +98,6 @@ impl Session {
     /// The front-end does not follow the protocol, or the socket is broken.
     pub fn run(self, backend: &mut dyn Backend) -> Result<SessionEnd, SessionError> {
         let mut state = State::new(backend);
-        state.log.hushed = self.hushed;
         if let Some(saved) = self.saved {
             state.resume(saved);
         }

@@ -72,17 +72,14 @@ impl<'a> State<'a> {
             FrozenRing { ring, running }
         };
         let rings = self.rings.into_iter().map(freeze).collect();
-        let Self { table, acked, protocol, record, channel, log, .. } = self;
-        let hushed = log.hushed;
-        SessionState { socket, acked, protocol, table, record, rings, channel, hushed }
+        let Self { table, acked, protocol, record, channel, .. } = self;
+        SessionState { socket, acked, protocol, table, record, rings, channel }
     }
 
     /// Continues from a saved state, on a device that is compatible with it.
     pub(crate) fn resume(&mut self, saved: SessionState) {
-        let SessionState { socket: _, acked, protocol, table, record, rings, channel, hushed } =
-            saved;
+        let SessionState { socket: _, acked, protocol, table, record, rings, channel } = saved;
         (self.protocol, self.table, self.record) = (protocol, table, record);
-        self.log.hushed |= hushed;
         let (rings, ran): (Vec<_>, Vec<_>) =
             rings.into_iter().map(|FrozenRing { ring, running }| (ring, running)).unzip();
         self.rings = rings;

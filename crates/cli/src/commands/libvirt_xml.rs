@@ -83,10 +83,10 @@ impl LibvirtXml {
         std::io::stdout().lock().write_all(text.as_bytes())?;
         if !self.qemu && !self.cloud_hypervisor {
             for socket in only_for_root(&recipe_disks) {
-                eprintln!(
+                logging::write_line(&format!(
                     "ringway: only root may connect to {socket}, and libvirt's QEMU usually runs \
                      as another user: serve it with --socket-group kvm --socket-mode 660"
-                );
+                ));
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -111,7 +111,7 @@ impl Net {
             Action::List(options) => list(&networks, options.format).await,
             Action::Destroy(options) => {
                 if !networks.destroy(&options.name, options.force).await? {
-                    eprintln!("there is no network {}", options.name);
+                    logging::write_line(&format!("there is no network {}", options.name));
                 }
                 Ok(ExitCode::SUCCESS)
             }
@@ -123,7 +123,9 @@ async fn create(networks: &Networks, options: Create) -> anyhow::Result<ExitCode
     let Create { name, nat, dhcp, subnet } = options;
     let created_network = networks.create(&NetworkRequest { name, subnet, nat, dhcp }).await?;
     if created_network.forwards_now {
-        eprintln!("IPv4 forwarding was off, and is on now (net.ipv4.ip_forward); it stays on");
+        logging::write_line(
+            "IPv4 forwarding was off, and is on now (net.ipv4.ip_forward); it stays on",
+        );
     }
     let (spec, (first, last)) = (&created_network.spec, created_network.spec.subnet.guests());
     let mut output = std::io::stdout().lock();

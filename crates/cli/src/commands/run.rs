@@ -84,15 +84,15 @@ impl Run {
         let interrupt = terminal::interrupts()?;
         let keyboard = Keyboard::open();
         if keyboard.is_taken() {
-            eprintln!("ringway: all keys go to the guest, but Ctrl-C ends the machine");
+            logging::write_line("ringway: all keys go to the guest, but Ctrl-C ends the machine");
         }
         let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
         let verbose = self.verbose;
         let mut note = |run_event: RunEvent| match run_event {
             RunEvent::Accel(_) | RunEvent::TryingKvm | RunEvent::Trouble(_) => {
-                eprintln!("ringway: {run_event}")
+                logging::write_line(&format!("ringway: {run_event}"))
             }
-            _ if verbose => eprintln!("ringway: {run_event}"),
+            _ if verbose => logging::write_line(&format!("ringway: {run_event}")),
             _ => {}
         };
         let result = run(&spec, &host, console, interrupt.first(), &mut note).await;
@@ -103,9 +103,9 @@ impl Run {
                 Some(stats) => {
                     let table =
                         table::disks(stats, &run_report.busy_tracker, table::id_and_backend);
-                    eprintln!("{table}");
+                    logging::write_line(&table.to_string());
                 }
-                None => eprintln!("ringway: no statistics: ringway-io did not answer"),
+                None => logging::write_line("ringway: no statistics: ringway-io did not answer"),
             }
         }
         Ok(exit_code(run_report.outcome, self.timeout))
@@ -117,11 +117,13 @@ fn exit_code(outcome: Outcome<Interrupt>, timeout: Option<Duration>) -> ExitCode
         Outcome::PoweredOff => ExitCode::SUCCESS,
         Outcome::TimedOut => {
             let limit = timeout.unwrap_or_default();
-            eprintln!("ringway: the time limit of {limit:?} passed; the machine was ended");
+            logging::write_line(&format!(
+                "ringway: the time limit of {limit:?} passed; the machine was ended"
+            ));
             ExitCode::from(TIMED_OUT)
         }
         Outcome::Stopped(interrupt) => {
-            eprintln!("ringway: {}; the machine was ended", interrupt.name());
+            logging::write_line(&format!("ringway: {}; the machine was ended", interrupt.name()));
             ExitCode::from(interrupt.exit_code())
         }
     }

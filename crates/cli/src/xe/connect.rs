@@ -1,7 +1,7 @@
 //! Opens a session from the command line.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use toolstack::cgroup::client_access;
@@ -97,7 +97,9 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, XeError> 
     let (user, password) = credentials(arguments)?;
     let mut client = Client::connect(address, Encoding::Json)?;
     if let Some(found) = client.newly_trusted() {
-        eprintln!("Note: {} is trusted from now on: {found}", client.address());
+        // Without a reader of this note, the session begins all the same.
+        let address = client.address();
+        let _ = writeln!(io::stderr(), "Note: {address} is trusted from now on: {found}");
     }
     if matches!(client.address(), Address::Unix(_)) && user == USER {
         client.use_connection_session(ORIGINATOR);

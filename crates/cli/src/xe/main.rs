@@ -66,7 +66,8 @@ fn main() -> ExitCode {
     match done {
         Ok(printed) => print(&printed.text(minimal)),
         Err(xe_error) => {
-            eprint!("{}", xe_error.errors());
+            // The exit code tells the failure to a caller that reads no text.
+            let _ = write!(std::io::stderr(), "{}", xe_error.errors());
             xe_error.code()
         }
     }
@@ -99,7 +100,7 @@ fn print(text: &str) -> ExitCode {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("Error: cannot print: {error}");
+            let _ = writeln!(std::io::stderr(), "Error: cannot print: {error}");
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,

@@ -87,7 +87,20 @@ impl Place {
     }
 
     fn start(&self) -> Daemon {
-        let mut process = Process::start(self.command().stdout(Stdio::piped()));
+        self.ready(Process::start(self.command().stdout(Stdio::piped())))
+    }
+
+    fn start_logging_to(&self, log: Stdio) -> Daemon {
+        // The test itself may run with this signal ignored.
+        let mut command = Command::new("env");
+        let daemon = self.command();
+        command.arg("--default-signal=HUP").arg(daemon.get_program()).args(daemon.get_args());
+        command.env_remove("NOTIFY_SOCKET");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn();
+        self.ready(Process { child: child.unwrap(), stderr: tempfile::tempfile().unwrap() })
+    }
+
+    fn ready(&self, mut process: Process) -> Daemon {
         let out = process.child.stdout.take().unwrap();
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).unwrap();
@@ -146,6 +159,24 @@ fn it_serves_until_it_is_asked_to_end() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(daemon.process.end(Signal::TERM).success(), "{}", daemon.process.output());
     assert!(!socket.exists());
+}
+
+/// A log that cannot be written, and signals without a meaning, end nothing. A closed terminal ends
+/// the daemon in order.
+#[test]
+fn it_outlives_its_log_and_ends_with_its_terminal() {
+    let place = Place::new();
+    let mut daemon = place
+        .start_logging_to(Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()));
+    let pid = Pid::from_child(&daemon.process.child);
+    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::XFSZ, Signal::PIPE] {
+        kill_process(pid, signal).unwrap();
+    }
+    // A failed login is logged.
+    daemon.tcp().login("root", "wrong", "test").unwrap_err();
+    assert_eq!(daemon.root().records("pool").unwrap().len(), 1);
+    assert!(daemon.process.end(Signal::HUP).success());
+    assert!(!daemon.socket.exists());
 }
 
 #[test]

@@ -26,6 +26,9 @@ fn signal_name(number: i32) -> String {
         Some(Signal::ABORT) => "SIGABRT",
         Some(Signal::ILL) => "SIGILL",
         Some(Signal::TERM) => "SIGTERM",
+        Some(Signal::FPE) => "SIGFPE",
+        Some(Signal::SYS) => "SIGSYS",
+        Some(Signal::XFSZ) => "SIGXFSZ",
         _ => return format!("signal {number}"),
     };
     name.into()

@@ -25,8 +25,10 @@ use crate::options::poll::PollOptions;
 /// There are two processes. This one, the keeper, stores specs, sockets and the bytes of memory
 /// disks, and starts a worker, which serves. The keeper replaces a worker that dies, and disks and
 /// guests continue. A worker whose keeper dies continues to serve. If you start this program again
-/// with the same --control, it adopts that worker. SIGTERM and SIGINT to either process detach
-/// everything and end both; the second signal ends both at once.
+/// with the same --control, it adopts that worker. SIGTERM, SIGINT and SIGHUP to either process
+/// detach everything and end both; the second signal ends both at once. SIGUSR1, SIGUSR2, SIGALRM
+/// and SIGXFSZ have no effect. Logs go to standard error, without waiting for their reader.
+/// RINGWAY_LOG=debug logs more; RINGWAY_LOG_LIMIT=BYTES bounds the file.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-io",

@@ -20,8 +20,9 @@ pub const PORTS_MAX: usize = 256;
 ///
 /// Each --port is a NIC of one virtual machine or of any other vhost-user front-end. The switch
 /// learns which MAC address is at which port. With --socket-path or --fd it serves one NIC,
-/// following QEMU's conventions for backend programs. With --tap the host has a port, too. SIGTERM
-/// and SIGINT end the program cleanly. Logs go to standard error; RINGWAY_LOG=debug logs more.
+/// following QEMU's conventions for backend programs. With --tap the host has a port, too. SIGTERM,
+/// SIGINT and SIGHUP end the program cleanly. Logs go to standard error, without waiting for their
+/// reader; RINGWAY_LOG=debug logs more.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-net",

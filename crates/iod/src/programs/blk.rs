@@ -19,7 +19,7 @@ use crate::options::blk::{BlkOptions, CAPABILITIES};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
 use crate::worker_init::WorkerInit;
-use crate::{limits, logging, signals, worker_init};
+use crate::{limits, signals, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-blk";
@@ -28,11 +28,10 @@ const PROGRAM: &str = "ringway-blk";
 pub fn main() -> ExitCode {
     // QEMU's convention: this option overrides all others, even invalid ones.
     if std::env::args_os().any(|arg| arg == OsStr::new("--print-capabilities")) {
-        println!("{CAPABILITIES}");
-        return ExitCode::SUCCESS;
+        return crate::print(PROGRAM, CAPABILITIES);
     }
     let options = BlkOptions::parse();
-    logging::start();
+    crate::prepare();
     let result = match &options {
         BlkOptions { worker: true, .. } => work(&options),
         BlkOptions { supervise: true, .. } => return crate::exit(PROGRAM, keep(&options)),

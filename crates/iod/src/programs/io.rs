@@ -1,5 +1,6 @@
 //! The `ringway-io` program, which serves many disks and NICs.
 
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use crate::metrics::{self, Address, ScrapeHandler};
 use crate::options::io::{IoCommand, IoOptions};
 use crate::pool::{Pool, PoolSize};
 use crate::worker_init::WorkerInit;
-use crate::{handover, limits, logging, signals, worker_init};
+use crate::{handover, limits, signals, worker_init};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-io";
@@ -33,7 +34,7 @@ const PROGRAM: &str = "ringway-io";
 pub fn main() -> ExitCode {
     let parent = getppid();
     let options = IoOptions::parse();
-    logging::start();
+    crate::prepare();
     let result = match &options {
         IoOptions { command: Some(IoCommand::Upgrade(options)), .. } => {
             super::upgrade::run(options).map(|()| ExitCode::SUCCESS)
@@ -226,6 +227,5 @@ fn probe() -> anyhow::Result<()> {
         "complete": probe.complete,
         "reactors": PoolSize::of_host().to_string(),
     });
-    println!("{report}");
-    Ok(())
+    Ok(writeln!(std::io::stdout(), "{report}")?)
 }

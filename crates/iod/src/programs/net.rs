@@ -22,7 +22,7 @@ use crate::served_nic::{
     NetControl, NetMetrics, NicConfig, NicError, NicSessionThread, ServedNic, SwitchNetwork,
     SwitchReporter, Uplink, flood_limit,
 };
-use crate::{limits, logging, signals};
+use crate::{limits, signals};
 
 /// Process name in process lists.
 const PROGRAM: &str = "ringway-net";
@@ -31,11 +31,10 @@ const PROGRAM: &str = "ringway-net";
 pub fn main() -> ExitCode {
     // QEMU's convention: this option overrides all others, even invalid ones.
     if std::env::args_os().any(|arg| arg == OsStr::new("--print-capabilities")) {
-        println!("{CAPABILITIES}");
-        return ExitCode::SUCCESS;
+        return crate::print(PROGRAM, CAPABILITIES);
     }
     let options = NetOptions::parse();
-    logging::start();
+    crate::prepare();
     crate::exit(PROGRAM, run(&options).map(|()| ExitCode::SUCCESS))
 }
 

@@ -21,10 +21,10 @@ pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
     let reply = ask(options)?;
     let UpgradeReply { pid, version, disks, nics, paused_ms } = reply;
     let nics = if nics > 0 { format!(" and {nics} NICs") } else { String::new() };
-    println!(
+    Ok(writeln!(
+        std::io::stdout(),
         "process {pid} of version {version} took over {disks} disks{nics}; pause {paused_ms:.1} ms"
-    );
-    Ok(())
+    )?)
 }
 
 fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {

@@ -27,7 +27,6 @@ use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
 use crate::pool::Pool;
-use crate::session_log::SessionLogLevel;
 
 /// Age of a request above which its storage counts as hung. Other guests must not wait for it.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
@@ -195,10 +194,10 @@ impl ServedDisk {
     }
 
     fn resumed(self: &Arc<Self>, state: SessionState) -> Result<Session, ServedDiskError> {
-        let (session, session_log_level) = (SessionHandle::default(), SessionLogLevel::Loud);
+        let session = SessionHandle::default();
         Ok(Session::restore(
             state,
-            &DiskSessionBackend { served_disk: self, session, session_log_level, first: true },
+            &DiskSessionBackend { served_disk: self, session, first: true },
         )?)
     }
 
@@ -277,11 +276,10 @@ impl ServedDisk {
         let fds = fds.collect();
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
         if let Some(state) = &state {
-            let (session, session_log_level) = (SessionHandle::default(), SessionLogLevel::Loud);
+            let session = SessionHandle::default();
             state.check_compatible(&DiskSessionBackend {
                 served_disk: &served_disk,
                 session,
-                session_log_level,
                 first: true,
             })?;
         }

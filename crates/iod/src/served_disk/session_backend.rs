@@ -10,7 +10,6 @@ use virtq::QueueStart;
 
 use super::queues::{AbandonedQueues, StoppedRing};
 use super::{ServedDisk, lock};
-use crate::session_log::SessionLogLevel;
 
 /// Warning about a front-end without an in-flight region.
 const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
@@ -20,7 +19,6 @@ const UNRECORDED: &str = "the front-end keeps no record of requests in flight: i
 pub(super) struct DiskSessionBackend<'a> {
     pub(super) served_disk: &'a Arc<ServedDisk>,
     pub(super) session: SessionHandle,
-    pub(super) session_log_level: SessionLogLevel,
     /// True until its first ring has been started.
     pub(super) first: bool,
 }
@@ -60,7 +58,7 @@ impl Backend for DiskSessionBackend<'_> {
 
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
         if std::mem::take(&mut self.first) && start.inflight.is_none() {
-            self.served_disk.log_session(self.session_log_level, UNRECORDED);
+            tracing::info!(disk = self.served_disk.spec.id, "{UNRECORDED}");
         }
         let mut queues = self.served_disk.queues.lock();
         queues.start(start, self.session.clone())?;

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vhost_user::{Listener, Session, SessionEnd, SocketError, StopSignal, Woken, connect};
 
 use super::session_backend::DiskSessionBackend;
 use super::{ServedDisk, ServedDiskError, lock};
-use crate::session_log::{SessionLogLevel, SessionLogLimiter};
 
 /// Pause before reconnecting to a front-end that has disconnected. A front-end that rejects
 /// connections at once must not keep a CPU busy.
@@ -103,20 +102,19 @@ impl ServedDisk {
         stop: &StopSignal,
         session: Option<Session>,
     ) -> Result<(), SocketError> {
-        let mut session_log_limiter = SessionLogLimiter::default();
         if let Some(session) = session {
-            self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected");
+            self.converse(session, stop, "front-end stays connected");
         }
         match source {
-            SocketRole::Connected(stream) => self.session(stream, stop, &mut session_log_limiter),
+            SocketRole::Connected(stream) => self.session(stream, stop),
             SocketRole::Listen(listener) => {
                 while let Some(stream) = listener.accept(stop)? {
-                    self.session(stream, stop, &mut session_log_limiter);
+                    self.session(stream, stop);
                 }
             }
             SocketRole::Connect(path) => {
                 while let Some(stream) = connect(&path, stop)? {
-                    self.session(stream, stop, &mut session_log_limiter);
+                    self.session(stream, stop);
                     if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
@@ -126,37 +124,14 @@ impl ServedDisk {
         Ok(())
     }
 
-    fn session(
-        self: &Arc<Self>,
-        stream: UnixStream,
-        stop: &StopSignal,
-        session_log_limiter: &mut SessionLogLimiter,
-    ) {
-        let session_log_level = session_log_limiter.begin(Instant::now());
+    fn session(self: &Arc<Self>, stream: UnixStream, stop: &StopSignal) {
         match Session::new(stream) {
-            Ok(mut session) => {
-                if session_log_level == SessionLogLevel::Quiet {
-                    session.log_refusals_at_debug();
-                }
-                self.converse(session, stop, session_log_level, "front-end connected");
-            }
-            Err(error) => {
-                tracing::warn!(disk = self.spec.id, "front-end rejected: {error}");
-            }
-        }
-        if session_log_level == SessionLogLevel::Last {
-            let more = "front-ends reconnect often; for up to a minute, level debug logs them";
-            tracing::warn!(disk = self.spec.id, "{more}");
+            Ok(session) => self.converse(session, stop, "front-end connected"),
+            Err(error) => tracing::warn!(disk = self.spec.id, "front-end rejected: {error}"),
         }
     }
 
-    fn converse(
-        self: &Arc<Self>,
-        session: Session,
-        stop: &StopSignal,
-        session_log_level: SessionLogLevel,
-        hello: &str,
-    ) {
+    fn converse(self: &Arc<Self>, session: Session, stop: &StopSignal, hello: &str) {
         let handle = session.handle();
         lock(&self.front_end).session = Some(handle.clone());
         // The stop may have been signalled before the handle was visible.
@@ -164,13 +139,9 @@ impl ServedDisk {
             if self.is_quiescing() { handle.freeze() } else { handle.close() }
         }
         self.disk_status.connected.store(true, Ordering::Release);
-        self.log_session(session_log_level, hello);
-        let mut disk_session_backend = DiskSessionBackend {
-            served_disk: self,
-            session: handle,
-            session_log_level,
-            first: true,
-        };
+        tracing::info!(disk = self.spec.id, "{hello}");
+        let mut disk_session_backend =
+            DiskSessionBackend { served_disk: self, session: handle, first: true };
         let end = session.run(&mut disk_session_backend);
         lock(&self.front_end).session = None;
         let disk = &self.spec.id;
@@ -185,21 +156,8 @@ impl ServedDisk {
         };
         self.disk_status.connected.store(false, Ordering::Release);
         match end {
-            Ok(how) => self.log_session(session_log_level, how),
-            Err(cause) if session_log_level == SessionLogLevel::Quiet => {
-                tracing::debug!(disk, "front-end disconnected: {cause}");
-            }
+            Ok(how) => tracing::info!(disk, "{how}"),
             Err(cause) => tracing::warn!(disk, "front-end disconnected: {cause}"),
-        }
-    }
-
-    /// Logs an event of a front-end, unless the rate limit applies.
-    pub(super) fn log_session(&self, session_log_level: SessionLogLevel, what: &str) {
-        match session_log_level {
-            SessionLogLevel::Loud | SessionLogLevel::Last => {
-                tracing::info!(disk = self.spec.id, "{what}")
-            }
-            SessionLogLevel::Quiet => tracing::debug!(disk = self.spec.id, "{what}"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vhost_user::{
     Listener, Session, SessionEnd, SessionHandle, SocketError, StopSignal, Woken, connect,
@@ -14,7 +14,6 @@ use super::quiesce::{FrozenSession, ResumedSession};
 use super::session_backend::NicSessionBackend;
 use super::{NicError, ServedNic};
 use crate::served_disk::SocketRole;
-use crate::session_log::{SessionLogLevel, SessionLogLimiter};
 
 /// Pause before reconnecting to a front-end that has disconnected. A front-end that rejects
 /// connections at once must not keep a CPU busy.
@@ -95,24 +94,23 @@ impl ServedNic {
         stop: &StopSignal,
         session: Option<ResumedSession>,
     ) -> Result<(), SocketError> {
-        let mut session_log_limiter = SessionLogLimiter::default();
         if let Some(ResumedSession { session, control_settings, barrier_ticket }) = session {
             let glue = |handle| {
                 NicSessionBackend::new(self, handle)
                     .resuming(control_settings, Some(barrier_ticket))
             };
-            self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected", glue);
+            self.converse(session, stop, "front-end stays connected", glue);
         }
         match source {
-            SocketRole::Connected(stream) => self.visit(stream, stop, &mut session_log_limiter),
+            SocketRole::Connected(stream) => self.visit(stream, stop),
             SocketRole::Listen(listener) => {
                 while let Some(stream) = listener.accept(stop)? {
-                    self.visit(stream, stop, &mut session_log_limiter);
+                    self.visit(stream, stop);
                 }
             }
             SocketRole::Connect(path) => {
                 while let Some(stream) = connect(&path, stop)? {
-                    self.visit(stream, stop, &mut session_log_limiter);
+                    self.visit(stream, stop);
                     if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
@@ -122,31 +120,12 @@ impl ServedNic {
         Ok(())
     }
 
-    fn visit(
-        &self,
-        stream: UnixStream,
-        stop: &StopSignal,
-        session_log_limiter: &mut SessionLogLimiter,
-    ) {
-        let session_log_level = session_log_limiter.begin(Instant::now());
-        let mut session = match Session::new(stream) {
-            Ok(session) => session,
-            Err(error) => {
-                let nic = self.spec.socket.display();
-                return tracing::warn!(%nic, "front-end rejected: {error}");
-            }
-        };
-        if session_log_level == SessionLogLevel::Quiet {
-            session.log_refusals_at_debug();
-        }
-        self.converse(session, stop, session_log_level, "front-end connected", |handle| {
-            NicSessionBackend::new(self, handle)
-        });
-        if session_log_level == SessionLogLevel::Last {
-            self.log_event(
-                session_log_level,
-                "front-ends reconnect often; further sessions are logged at level debug",
-            );
+    fn visit(&self, stream: UnixStream, stop: &StopSignal) {
+        let glue = |handle| NicSessionBackend::new(self, handle);
+        let nic = self.spec.socket.display();
+        match Session::new(stream) {
+            Ok(session) => self.converse(session, stop, "front-end connected", glue),
+            Err(error) => tracing::warn!(%nic, "front-end rejected: {error}"),
         }
     }
 
@@ -154,7 +133,6 @@ impl ServedNic {
         &'a self,
         session: Session,
         stop: &StopSignal,
-        session_log_level: SessionLogLevel,
         hello: &str,
         glue: impl FnOnce(SessionHandle) -> NicSessionBackend<'a>,
     ) {
@@ -165,7 +143,7 @@ impl ServedNic {
         if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
             if self.still.load(Ordering::Acquire) { handle.freeze() } else { handle.close() }
         }
-        self.log_event(session_log_level, hello);
+        tracing::info!(%nic, "{hello}");
         let mut nic_session_backend = glue(handle);
         let end = session.run(&mut nic_session_backend);
         *self.session() = None;
@@ -174,26 +152,12 @@ impl ServedNic {
                 let (queues, control_settings) = nic_session_backend.freeze();
                 *self.frozen() = Some(FrozenSession { state, queues, control_settings });
             }
-            Ok(SessionEnd::HungUp) => self.log_event(session_log_level, "front-end left"),
-            Ok(SessionEnd::Closed) => self.log_event(session_log_level, "front-end disconnected"),
+            Ok(SessionEnd::HungUp) => tracing::info!(%nic, "front-end left"),
+            Ok(SessionEnd::Closed) => tracing::info!(%nic, "front-end disconnected"),
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
-                match session_log_level {
-                    SessionLogLevel::Quiet => {
-                        tracing::debug!(%nic, "front-end disconnected: {cause}")
-                    }
-                    _ => tracing::warn!(%nic, "front-end disconnected: {cause}"),
-                }
+                tracing::warn!(%nic, "front-end disconnected: {cause}");
             }
-        }
-    }
-
-    /// Logs an event of a front-end, unless the rate limit applies.
-    fn log_event(&self, session_log_level: SessionLogLevel, what: &str) {
-        let nic = self.spec.socket.display();
-        match session_log_level {
-            SessionLogLevel::Loud | SessionLogLevel::Last => tracing::info!(%nic, "{what}"),
-            SessionLogLevel::Quiet => tracing::debug!(%nic, "{what}"),
         }
     }
 }

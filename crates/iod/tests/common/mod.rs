@@ -136,21 +136,17 @@ impl Io {
         Self { process, folder, control }
     }
 
-    /// Starts a program whose parent ignores SIGCHLD, which children inherit.
-    pub fn of_a_careless_starter() -> Self {
-        let folder = folder();
-        let control = folder.path().join("control");
-        let text = control.to_str().unwrap();
-        let words = ["--ignore-signal=CHLD", IO, "--control", text, "--die-with-parent"];
-        Self { process: ready("env", &words), folder, control }
+    /// Starts a program through another one, `via` with its arguments, which executes it.
+    pub fn through(via: &[&str], options: &[&str]) -> Self {
+        Self::through_in(folder(), via, options)
     }
 
-    /// Starts a program in its own session, because the kernel may divide CPUs by session.
-    pub fn apart(options: &[&str]) -> Self {
-        let folder = folder();
+    /// As [`Io::through`], with this folder.
+    pub fn through_in(folder: TempDir, via: &[&str], options: &[&str]) -> Self {
         let control = folder.path().join("control");
         let words = [IO, "--control", control.to_str().unwrap(), "--die-with-parent"];
-        Self { process: ready("setsid", &[&words, options].concat()), folder, control }
+        let (program, via) = via.split_first().unwrap();
+        Self { process: ready(program, &[via, &words, options].concat()), folder, control }
     }
 
     pub fn caller(&self) -> Caller {

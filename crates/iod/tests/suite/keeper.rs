@@ -82,7 +82,7 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
 
 #[test]
 fn a_keeper_whose_starter_ignores_its_children_does_its_work() {
-    let mut io = Io::of_a_careless_starter();
+    let mut io = Io::through(&["env", "--ignore-signal=CHLD"], &[]);
     let mut caller = io.caller();
     caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
     write(&mut connect(&io.socket("d")), 7, 1);

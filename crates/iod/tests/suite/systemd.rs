@@ -55,7 +55,7 @@ fn it_tells_that_it_is_ready_that_it_is_well_and_that_it_ends() {
             break;
         }
     }
-    assert!(process.stderr().contains("it does not answer"), "{}", process.stderr());
+    eventually("it says why", || process.stderr().contains("it does not answer"));
     process.next_worker(Some(worker.id())).unwrap();
     process.signal(Signal::TERM).unwrap();
     assert!(process.wait(PROCESS_DEADLINE).unwrap().success(), "{}", process.stderr());

@@ -2,6 +2,7 @@
 //! `guest_orphan` kills this process.
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use testkit::guest::{Guest, Kind, Machine};
@@ -18,7 +19,8 @@ fn main() -> testkit::Result<()> {
             Err(panic) => std::panic::resume_unwind(panic),
         };
         guest.wait_for("up\n", DEADLINE)?;
-        println!("{} {}", guest.id(), guest.dir().display());
+        let printed = writeln!(std::io::stdout(), "{} {}", guest.id(), guest.dir().display());
+        printed.map_err(|source| testkit::Error::Io { what: "print".into(), source })?;
         std::mem::forget(guest);
     }
     std::io::stdin().lines().count();

@@ -1,4 +1,5 @@
 //! Tests of `testkit` with real guests, in one program.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test reports what it saw")]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod guest_boot;

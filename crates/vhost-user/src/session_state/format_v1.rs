@@ -18,6 +18,7 @@ pub(super) struct SessionStateV1 {
     pub(super) record: WrittenRecord,
     pub(super) rings: Vec<WrittenRing>,
     pub(super) channel: Option<u16>,
+    /// Written as false, and not used: older versions require it.
     pub(super) hushed: bool,
 }
 

@@ -50,8 +50,6 @@ pub struct SessionState {
     pub(crate) record: InflightState,
     pub(crate) rings: Vec<FrozenRing>,
     pub(crate) channel: Option<BackendChannel>,
-    /// True if refusals are logged at level debug only.
-    pub(crate) hushed: bool,
 }
 
 /// A ring of a frozen session.
@@ -114,7 +112,7 @@ impl SessionState {
             rings.push(written_ring(frozen, &mut fds)?);
         }
         let channel = self.channel.as_ref().map(|way| index(&mut fds, way.as_fd())).transpose()?;
-        let (features, protocol, hushed) = (self.acked, self.protocol, self.hushed);
+        let (features, protocol) = (self.acked, self.protocol);
         let session_state_v1 = SessionStateV1 {
             version,
             socket: 0,
@@ -124,7 +122,7 @@ impl SessionState {
             record,
             rings,
             channel,
-            hushed,
+            hushed: false,
         };
         Ok((serde_json::to_value(session_state_v1)?, fds))
     }
@@ -171,7 +169,6 @@ impl SessionState {
             record,
             rings,
             channel: channel.map(BackendChannel::new).transpose()?,
-            hushed: session_state_v1.hushed,
         })
     }
 

@@ -40,9 +40,9 @@ fn state() -> impl Strategy<Value = SessionState> {
     let pages = proptest::collection::vec(1u64..8, 0..5);
     let rings = proptest::collection::vec(ring(), 1..9);
     let record = (0..3, 1u16..=1024);
-    let words = (option::of(any::<u64>()), any::<u64>(), any::<[bool; 2]>());
+    let words = (option::of(any::<u64>()), any::<u64>(), any::<bool>());
     (pages, rings, record, words).prop_map(|(pages, rings, (record, size), words)| {
-        let (acked, protocol, [channel, hushed]) = words;
+        let (acked, protocol, channel) = words;
         let part = |(at, pages): (u64, u64)| {
             let start = at << 20;
             let (user_addr, len, file_offset) = (start + (1 << 40), pages << 12, at * 512);
@@ -61,7 +61,7 @@ fn state() -> impl Strategy<Value = SessionState> {
         let (socket, way) = UnixStream::pair().unwrap();
         let channel = channel.then(|| BackendChannel::new(way.into()).unwrap());
         let (socket, table) = (Arc::new(socket), Arc::new(memory_table::replaced(parts).unwrap()));
-        SessionState { socket, acked, protocol, table, record, rings, channel, hushed }
+        SessionState { socket, acked, protocol, table, record, rings, channel }
     })
 }
 
@@ -106,9 +106,9 @@ fn as_many_regions_as_a_session_may_have_come_back() {
     });
     let table = Arc::new(memory_table::replaced(parts.collect()).unwrap());
     let socket = Arc::new(UnixStream::pair().unwrap().0);
-    let (acked, protocol, record, channel, hushed) = (None, 0, InflightState::Absent, None, false);
+    let (acked, protocol, record, channel) = (None, 0, InflightState::Absent, None);
     let rings = Vec::new();
-    let state = SessionState { socket, acked, protocol, table, record, rings, channel, hushed };
+    let state = SessionState { socket, acked, protocol, table, record, rings, channel };
     let (data, fds) = state.encode(1).unwrap();
     let owned = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     assert_eq!(SessionState::decode(data, owned).unwrap().table.regions().len(), MAX_REGIONS);

@@ -29,7 +29,9 @@ impl Display {
     pub(super) fn show(&self, progress: &Progress) {
         match progress {
             Progress::Step(text) => self.step(text),
-            Progress::Console(text) if self.verbose => eprintln!("       | {text}"),
+            Progress::Console(text) if self.verbose => {
+                logging::write_line(&format!("       | {text}"))
+            }
             Progress::Console(_) | Progress::Serving | Progress::Strike | Progress::Done => {}
         }
     }
@@ -41,7 +43,7 @@ impl Display {
                 bar.println(line);
                 bar.set_message(text.to_owned());
             }
-            None => eprintln!("{line}"),
+            None => logging::write_line(&line),
         }
     }
 

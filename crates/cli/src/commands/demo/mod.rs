@@ -148,8 +148,12 @@ impl Demo {
         };
         let dir = dir.keep();
         match stays {
-            true => remains(&host, &dir),
-            false => host.end().await.iter().for_each(|trouble| eprintln!("ringway: {trouble}")),
+            true => remains(&host, &dir)?,
+            false => host
+                .end()
+                .await
+                .iter()
+                .for_each(|trouble| logging::write_line(&format!("ringway: {trouble}"))),
         }
         code
     }
@@ -249,7 +253,7 @@ async fn heed(
 
 /// Prints that a signal has ended the demo.
 fn stopped(interrupt: Interrupt) -> ExitCode {
-    eprintln!("ringway: {}; the demo is ended", interrupt.name());
+    logging::write_line(&format!("ringway: {}; the demo is ended", interrupt.name()));
     ExitCode::from(interrupt.exit_code())
 }
 

@@ -41,18 +41,23 @@ pub(super) fn print_result(report: &Report, took: f64) -> anyhow::Result<bool> {
 }
 
 /// Prints what was left running, and how to stop it.
-pub(super) fn remains(host: &Host, dir: &Path) {
+pub(super) fn remains(host: &Host, dir: &Path) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
     let ringway = std::env::args().next().unwrap_or_else(|| "ringway".into());
     let xe = format!("{} -s {}", beside(&ringway, "xe"), host.socket().display());
-    println!("\nringwayd and the machine keep running, in {}. To try next:\n", dir.display());
-    println!("  {xe} vm-list\n      lists the machines");
-    println!("  {xe} console vm={NAME}\n      its shell; Ctrl-] leaves it");
+    writeln!(
+        output,
+        "\nringwayd and the machine keep running, in {}. To try next:\n",
+        dir.display()
+    )?;
+    writeln!(output, "  {xe} vm-list\n      lists the machines")?;
+    writeln!(output, "  {xe} console vm={NAME}\n      its shell; Ctrl-] leaves it")?;
     if let Some(control) = sampler::control(host.run()) {
         let control = control.display();
-        println!("  {ringway} top --control {control}\n      live activity of its disks");
+        writeln!(output, "  {ringway} top --control {control}\n      live activity of its disks")?;
     }
-    println!("\nTo stop it and to remove everything:\n");
-    println!("  {ringway} demo --stop {}", dir.display());
+    writeln!(output, "\nTo stop it and to remove everything:\n")?;
+    writeln!(output, "  {ringway} demo --stop {}", dir.display())
 }
 
 /// Returns the path of the program `name` in the directory of the `called` program.

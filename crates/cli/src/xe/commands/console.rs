@@ -42,7 +42,7 @@ fn console(xe: &mut XeSession, params: &Params) -> Result<Printed, XeError> {
     let failed = |error: io::Error| XeError::error(format!("the console is lost: {error}"));
     let keyboard = Keyboard::open();
     if keyboard.is_taken() {
-        eprintln!("Ctrl-] ends this console.\r");
+        let _ = writeln!(io::stderr(), "Ctrl-] ends this console.\r");
     }
     let done = talk(tunnel, keyboard.is_taken());
     drop(keyboard);

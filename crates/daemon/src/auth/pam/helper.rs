@@ -68,13 +68,14 @@ impl HelperUser {
 /// Reads one question, calls PAM, writes the answer and exits.
 pub fn serve(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(service), None) = (words.next(), words.next()) else {
-        eprintln!("ringwayd: {MODE} is for ringwayd itself; it takes the name of a service");
+        let needs = "is for ringwayd itself; it takes the name of a service";
+        logging::write_last_line(&format!("ringwayd: {MODE} {needs}"));
         return ExitCode::FAILURE;
     };
     match question().and_then(|question| write_answer(&answer(&service, question))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringwayd: {MODE}: {error}");
+            logging::write_last_line(&format!("ringwayd: {MODE}: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -100,7 +100,7 @@ fn a_reboot_while_nobody_looks_gets_its_domain_later() {
 
 /// Waits until QEMU reports that the guest has ended.
 fn until_it_stands(world: &World, machine: &Machine) {
-    let log = world.daemon.dir().join("run/vm").join(&machine.uuid).join("stderr");
+    let log = world.daemon.dir().join("run/vm").join(&machine.uuid).join("trace");
     eventually("the guest's end", || fs::read_to_string(&log).unwrap().contains("(shutdown)"));
 }
 

@@ -24,8 +24,8 @@ pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-f
 ///
 /// The disk is a raw image file, a block device, memory, or a null device. Any virtual machine
 /// monitor that speaks vhost-user can use it. The program serves one front-end at a time; the next
-/// one waits. SIGTERM and SIGINT end the program cleanly. Logs go to standard error;
-/// RINGWAY_LOG=debug logs more.
+/// one waits. SIGTERM, SIGINT and SIGHUP end the program cleanly. Logs go to standard error, without
+/// waiting for their reader; RINGWAY_LOG=debug logs more.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-blk",

@@ -26,6 +26,7 @@ pub(super) fn command(
     spec: &DomainSpec,
     engine: Engine,
     agent: &Path,
+    trace: &Path,
 ) -> Vec<OsString> {
     let mut arg_builder = ArgBuilder::default();
     arg_builder.add(program).add("-nodefaults").add("-no-user-config").add("-S");
@@ -44,6 +45,7 @@ pub(super) fn command(
     }
     // Pause at the end of a guest, so that the reason stays readable until it has been read.
     arg_builder.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
+    arg_builder.pair("-D", trace);
     for event in reset_trace::EVENTS {
         arg_builder.pair("-trace", format!("enable={event}"));
     }
@@ -134,7 +136,14 @@ mod tests {
 
     fn line(spec: &DomainSpec, engine: Engine) -> Vec<String> {
         let vm = VmId(Uuid::default());
-        let words = command(Path::new("/qemu"), vm, spec, engine, Path::new("/run/a,b/agent.sock"));
+        let words = command(
+            Path::new("/qemu"),
+            vm,
+            spec,
+            engine,
+            Path::new("/run/a,b/agent.sock"),
+            Path::new("/run/trace"),
+        );
         words.into_iter().map(|word| word.into_string().unwrap()).collect()
     }
 

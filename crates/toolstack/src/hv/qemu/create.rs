@@ -125,7 +125,7 @@ fn start(
     dir.make().map_err(failed)?;
     let record = DomainRecord::new(domid, spec.vcpus);
     dir.register(&record).map_err(failed)?;
-    let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent());
+    let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent(), &dir.trace());
     let detached_process =
         DetachedProcess { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
     let child = spawned(&qemu.settings, &dir, &detached_process)?;

@@ -62,8 +62,9 @@ impl Domains {
         let (vm, domain) = (domain.vm, Arc::new(domain));
         let watching = watch::watch(Arc::clone(&domain), new, self.happened.clone());
         let _watching = AbortOnDrop(tokio::spawn(watching));
-        let watched_domain =
-            Arc::new(WatchedDomain { domain, asking: Mutex::default(), _watching });
+        let _collecting = AbortOnDrop(tokio::spawn(collect_output(Arc::clone(&domain))));
+        let asking = Mutex::default();
+        let watched_domain = Arc::new(WatchedDomain { domain, asking, _watching, _collecting });
         lock(&self.held).insert(vm, Arc::clone(&watched_domain));
         watched_domain
     }
@@ -120,6 +121,13 @@ impl Domains {
         let ended = DomainEvent::Ended { vm, domid, exit: DomainExit::Killed, at };
         // When the daemon exits, the receiver is gone.
         let _no_receiver = self.happened.send(ended).await;
+    }
+}
+
+/// Moves the output of a domain's process to a file. The process never waits for that.
+async fn collect_output(domain: Arc<Domain>) {
+    if let Err(error) = domain.dir.output().collect().await {
+        tracing::warn!(vm = %domain.vm, %error, "cannot collect the messages of QEMU");
     }
 }
 

@@ -32,6 +32,7 @@ mod guest_request;
 mod hypervisor;
 mod kill;
 mod process;
+mod process_output;
 mod reset_trace;
 mod rundir;
 mod settings;
@@ -71,6 +72,7 @@ struct WatchedDomain {
     domain: Arc<Domain>,
     asking: Mutex<Option<AbortOnDrop>>,
     _watching: AbortOnDrop,
+    _collecting: AbortOnDrop,
 }
 
 /// Task that is aborted on drop.

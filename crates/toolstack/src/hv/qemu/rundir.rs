@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! RUN/vm/UUID/domain.json    number and CPUs, written before the process is started
-//!             stderr         output of the process, which locks the file while it lives
+//!             stderr         pipe for the output of the process, which locks it while it lives
+//!             messages       this output, at most 64 KiB
+//!             trace          QEMU's trace of its run states
 //!             pid            its id, which it writes itself before it becomes QEMU
 //!             qmp.sock console.sock agent.sock
 //! ```
@@ -10,7 +12,7 @@
 //! between this check and the action that follows: a process inherits the lock when it starts.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Seek, SeekFrom, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -20,12 +22,11 @@ use model::spec::MAX_SOCKET_PATH_BYTES;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::process_output::{self, ProcessOutput};
 use super::reset_trace;
 
 /// Lines of the process's output that an error contains.
 const TAIL_LINES: usize = 20;
-/// Bytes at the end of the output in which these lines are searched.
-const TAIL_BYTES: u64 = 16 << 10;
 
 /// Stored data of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,8 +94,13 @@ impl RunDir {
         self.0.join("pid")
     }
 
-    fn stderr(&self) -> PathBuf {
-        self.0.join("stderr")
+    pub(super) fn trace(&self) -> PathBuf {
+        self.0.join("trace")
+    }
+
+    /// Returns the output of the process.
+    pub(super) fn output(&self) -> ProcessOutput {
+        ProcessOutput::at(self.0.join("stderr"), self.0.join("messages"))
     }
 
     fn record(&self) -> PathBuf {
@@ -138,17 +144,17 @@ impl RunDir {
         serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
     }
 
-    /// Creates the output file, with a lock that the process inherits.
+    /// Creates the pipe for the output, with a lock that the process inherits.
     pub(super) fn lock(&self) -> io::Result<File> {
-        let file = File::options().create_new(true).append(true).open(self.stderr())?;
-        // The file is new, so others lock it only for a short check.
+        let file = self.output().create()?;
+        // The pipe is new, so others lock it only for a short check.
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     }
 
     /// Returns whether a process uses the directory, or is about to.
     pub(super) fn in_use(&self) -> io::Result<bool> {
-        let file = match File::open(self.stderr()) {
+        let file = match self.output().open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             file => file?,
         };
@@ -170,27 +176,17 @@ impl RunDir {
 
     /// Returns the last lines of the process's output.
     pub(super) fn last_output(&self) -> String {
-        let text = self.tail();
+        let text = self.output().tail();
         let lines: Vec<_> = text.lines().collect();
         lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
     }
 
     /// Returns whether the guest ended by a reset.
     pub(super) fn has_reset(&self) -> bool {
-        reset_trace::is_reset(&self.tail())
-    }
-
-    /// Returns the end of the process's output.
-    fn tail(&self) -> String {
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.stderr())?;
-            let bytes = file.metadata()?.len();
-            file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
-            let mut tail = Vec::new();
-            file.take(TAIL_BYTES).read_to_end(&mut tail)?;
-            Ok(tail)
-        };
-        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+        let trace = self.trace();
+        // The QEMU of an older daemon has its trace in its output.
+        let text = if trace.exists() { process_output::tail(&trace) } else { self.output().tail() };
+        reset_trace::is_reset(&text)
     }
 }
 
@@ -255,8 +251,10 @@ mod tests {
         let (_run, dir) = rundir();
         assert_eq!(dir.last_output(), "");
         dir.make().unwrap();
-        let text: String = (0..3000).map(|number| format!("line {number}\n")).collect();
-        dir.lock().unwrap().write_all(text.as_bytes()).unwrap();
+        let mut stderr = dir.lock().unwrap();
+        for number in 0..3000 {
+            writeln!(stderr, "line {number}").unwrap();
+        }
         let output = dir.last_output();
         assert_eq!(output.lines().count(), TAIL_LINES);
         assert!(output.starts_with("line 2980\n") && output.ends_with("line 2999"), "{output}");
@@ -267,12 +265,14 @@ mod tests {
         let (_run, dir) = rundir();
         assert!(!dir.has_reset());
         dir.make().unwrap();
-        let mut stderr = dir.lock().unwrap();
-        stderr.write_all(&b"a warning\n".repeat(3000)).unwrap();
+        let reset = "runstate_set current_run_state 9 (running) new_state 11 (shutdown)\n";
+        fs::write(dir.trace(), "").unwrap();
         assert!(!dir.has_reset());
-        stderr
-            .write_all(b"runstate_set current_run_state 9 (running) new_state 11 (shutdown)\n")
-            .unwrap();
+        fs::write(dir.trace(), reset).unwrap();
         assert!(dir.has_reset());
+        // The QEMU of an older daemon writes both into one file.
+        dir.make().unwrap();
+        fs::write(dir.path().join("stderr"), "a warning\n".repeat(3000) + reset).unwrap();
+        assert!(dir.has_reset() && !dir.in_use().unwrap());
     }
 }

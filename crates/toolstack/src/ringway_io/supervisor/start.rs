@@ -35,6 +35,8 @@ const NOT_ITS: [&str; 6] = [
 ];
 /// Log file of this process and the one before it.
 const LOG: &str = "log";
+/// Largest size of the log file, in bytes.
+const LOG_BYTES_MAX: u64 = 1 << 20;
 /// Longest part of the log that an error contains, in bytes.
 const TAIL_BYTES: u64 = 2048;
 /// Longest wait from its start until it takes calls.
@@ -70,6 +72,7 @@ impl<T: ServedDevice> Supervisor<T> {
         for name in NOT_ITS {
             command.env_remove(name);
         }
+        command.env(logging::LIMIT, LOG_BYTES_MAX.to_string());
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(log));
         let mut child = command.spawn().map_err(failed)?;
         // The command has a copy of the pipe's other end. Drop it, so that the pipe closes when the

@@ -23,7 +23,7 @@ pub fn serve() -> ExitCode {
     match stream.and_then(serve_on) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cannot read calls from the daemon: {error}");
+            logging::write_last_line(&format!("cannot read calls from the daemon: {error}"));
             ExitCode::FAILURE
         }
     }
