@@ -13,7 +13,7 @@ use virtq::{QueueStart, RingError};
 use crate::config;
 use crate::drain::DrainingQueue;
 use crate::latency::{Oldest, Op, SlowRequest, Stage};
-use crate::queue::BlkQueue;
+use crate::queue::{BlkQueue, TrialStart};
 use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};
 use crate::throttle::{Caps, Throttle, TokenBalance};
@@ -235,7 +235,8 @@ impl BlkDevice {
         self.stats.iter().map(|queue| QueueState::of(queue)).collect()
     }
 
-    /// Starts to serve a ring on `reactor`. The disk must be activated.
+    /// Starts to serve a ring on `reactor`. The disk must be activated. With `trial`, a queue with
+    /// requests of a process that died pops nothing before [`TrialHandle::begin`].
     ///
     /// # Errors
     /// [`QueueError`].
@@ -244,9 +245,10 @@ impl BlkDevice {
         reactor: &Handle,
         start: QueueStart,
         fault: FaultHandler,
+        trial: Option<TrialStart>,
     ) -> Result<RunningQueue, QueueError> {
         let index = start.index;
-        let make = self.maker(start, fault)?;
+        let make = self.maker(start, fault, trial)?;
         let id = reactor.call(make)?.map_err(|source| QueueError::Ring { index, source })?;
         Ok(RunningQueue::running(reactor.clone(), id, index))
     }
@@ -262,7 +264,7 @@ impl BlkDevice {
         fault: FaultHandler,
     ) -> Result<(), QueueError> {
         let index = start.index;
-        let made = self.maker(start, fault)?(context);
+        let made = self.maker(start, fault, None)?(context);
         made.map(|_| ()).map_err(|source| QueueError::Ring { index, source })
     }
 
@@ -271,6 +273,7 @@ impl BlkDevice {
         &self,
         mut start: QueueStart,
         fault: FaultHandler,
+        trial: Option<TrialStart>,
     ) -> Result<impl FnOnce(&mut Context<'_>) -> Result<PollerId, RingError> + use<>, QueueError>
     {
         let (index, queues) = (start.index, self.queues());
@@ -281,7 +284,7 @@ impl BlkDevice {
             let kick = start.kick.take();
             let kickless = kick.is_none();
             let make = |context: &mut Context<'_>| {
-                BlkQueue::new(shared, stats, start, kickless, fault, context)
+                BlkQueue::new(shared, stats, start, kickless, fault, trial, context)
             };
             context.add_poller(kick, make)
         })
@@ -305,6 +308,12 @@ impl RunningQueue {
     /// Returns the index of the queue in its device.
     pub fn index(&self) -> u16 {
         self.index
+    }
+
+    /// Returns a handle of the trial that the queue was started with. It stays valid when the queue
+    /// has ended.
+    pub fn trial_handle(&self) -> TrialHandle {
+        TrialHandle { reactor: self.reactor.clone(), id: self.id }
     }
 
     /// Stops taking requests and waits for those in flight. Returns the available index at which a
@@ -378,6 +387,33 @@ impl RunningQueue {
             context.with_poller(id, |queue: &mut BlkQueue, context| queue.set_call(call, context))
         })?;
         done.ok_or(Stopped)
+    }
+}
+
+/// Handle of a queue's trial ([`BlkDevice::start_queue`]).
+#[derive(Debug)]
+pub struct TrialHandle {
+    reactor: Handle,
+    id: PollerId,
+}
+
+impl TrialHandle {
+    /// Lets the queue execute the requests of its trial, one at a time. Does not wait.
+    pub fn begin(&self) {
+        self.call(|queue| queue.begin_trial());
+    }
+
+    /// Ends the trial early: the queue submits the remaining requests at once. Does not wait.
+    pub fn end(&self) {
+        self.call(|queue| queue.end_trial());
+    }
+
+    fn call(&self, change: impl FnOnce(&mut BlkQueue) + Send + 'static) {
+        let id = self.id;
+        // A queue that has ended has no trial.
+        let _ = self.reactor.send(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, _| change(queue));
+        });
     }
 }
 

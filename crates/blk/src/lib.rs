@@ -76,9 +76,10 @@ mod stats;
 mod throttle;
 mod throttled_request;
 
-pub use device::{BlkDevice, DeviceOptions, FaultHandler, QueueError, RunningQueue};
+pub use device::{BlkDevice, DeviceOptions, FaultHandler, QueueError, RunningQueue, TrialHandle};
 pub use drain::{AbandonedQueue, DrainOutcome, DrainingQueue, QuiesceOutcome};
 pub use latency::{Class, Oldest, Op, SlowRequest, Stage};
+pub use queue::TrialStart;
 /// Now in nanoseconds, on the clock that records and ages use.
 pub use reactor::clock_ns;
 pub use reactor::{Histogram, Snapshot, Summary};

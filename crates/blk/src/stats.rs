@@ -17,6 +17,7 @@ pub struct QueueStats {
     kicks: AtomicU64,
     calls: AtomicU64,
     resubmitted: AtomicU64,
+    failed_suspects: AtomicU64,
     pub(crate) stages: Stages,
     pub(crate) recorder: FlightRecorder,
     pub(crate) poll_control: PollControl,
@@ -49,6 +50,10 @@ impl QueueStats {
 
     pub(crate) fn busy_ns(&self) -> u64 {
         self.recorder.busy_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn failed_suspect(&self) {
+        bump(&self.failed_suspects, 1);
     }
 
     pub(crate) fn resubmitted(&self, count: u64) {
@@ -95,6 +100,8 @@ pub struct DeviceStats {
     pub calls: u64,
     /// Requests that were in flight when a former process died, and that were submitted again.
     pub resubmitted: u64,
+    /// Requests that failed because each was alone in flight when a process died by its own fault.
+    pub failed_suspects: u64,
     /// Total latency, from known to the end, without flushes.
     pub latency: Summary,
 }
@@ -116,6 +123,7 @@ impl DeviceStats {
             out.kicks += queue.kicks.load(Ordering::Relaxed);
             out.calls += queue.calls.load(Ordering::Relaxed);
             out.resubmitted += queue.resubmitted.load(Ordering::Relaxed);
+            out.failed_suspects += queue.failed_suspects.load(Ordering::Relaxed);
         }
         out.requests = requests.into();
         out.bytes = bytes.into();

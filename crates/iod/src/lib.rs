@@ -214,6 +214,7 @@ pub mod served_disk;
 pub mod served_nic;
 pub mod signals;
 mod stats;
+mod trials;
 mod worker_init;
 
 use std::io::Write as _;

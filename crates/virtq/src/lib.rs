@@ -55,6 +55,7 @@ mod inflight;
 mod queue;
 mod ring;
 mod single_buffer;
+mod suspects;
 #[cfg(test)]
 mod tests;
 mod used_event;
@@ -64,7 +65,7 @@ use std::sync::Arc;
 
 pub use chain::{Chain, MAX_CHAIN};
 pub use error::RingError;
-pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES};
+pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES, Suspect};
 pub use queue::Queue;
 pub use single_buffer::{Popped, SingleBuffer};
 pub use used_event::UsedEventTracker;

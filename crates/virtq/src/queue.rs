@@ -6,7 +6,7 @@ use memory::{Table, View};
 
 use crate::inflight::{InflightLog, RingState};
 use crate::ring::{DescTable, Rings};
-use crate::{Chain, Inflight, QueueConfig, RingError, UsedEventTracker, doorbell};
+use crate::{Chain, Inflight, QueueConfig, RingError, Suspect, UsedEventTracker, doorbell};
 
 /// Most completed chains that are stored for reuse. Further ones are freed.
 const MAX_SPARE: usize = 256;
@@ -27,7 +27,7 @@ pub struct Queue {
     pub(crate) avail_seen: u16,
     pub(crate) next_used: u16,
     /// Used index that the driver can see.
-    published: u16,
+    pub(crate) published: u16,
     /// True until the first call. The driver may wait for a call of a process that died.
     first_call: bool,
     /// True if the last completion was called: the driver does not poll.
@@ -256,6 +256,7 @@ impl Queue {
     fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
         let chain = self.take(head)?;
         if let Some(inflight_log) = &mut self.inflight_log {
+            inflight_log.mark(head, Suspect::AmongOthers);
             inflight_log.mark_resubmitted();
         }
         Ok(chain)

@@ -2,6 +2,9 @@
 
 mod requests;
 mod stop;
+mod trial;
+
+pub use trial::TrialStart;
 
 #[cfg(feature = "stages")]
 pub(crate) use requests::{FinishedRequest, complete_to_guest};
@@ -22,6 +25,7 @@ use crate::latency::{InFlightTable, LatencyRecorder};
 use crate::parse::Rules;
 use crate::stats::QueueStats;
 use crate::throttled_request::ThrottledRequest;
+use trial::Trial;
 
 /// A ring on its reactor: pops, parses, submits, reaps, completes.
 pub(crate) struct BlkQueue {
@@ -56,6 +60,8 @@ pub(crate) struct BlkQueue {
     /// Requests that waited for space on the storage when the queue was stopped. They stay in the
     /// in-flight region and are submitted again at the next start.
     stalled_chains: Vec<Chain>,
+    /// Trial of the requests that a process left which died by its own fault.
+    trial: Option<Trial>,
     /// Whether the queue is abandoned: it reports no completions.
     abandoned: bool,
     /// Whether the last statistics are written. A successor may write from then on.
@@ -69,11 +75,13 @@ impl BlkQueue {
         start: QueueStart,
         kickless: bool,
         fault: FaultHandler,
+        trial: Option<TrialStart>,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
         let has_inflight_region = start.inflight.is_some();
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
+        let trial = Trial::new(trial, queue.recovering());
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
         let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
@@ -104,6 +112,7 @@ impl BlkQueue {
             stop_reply: None,
             has_inflight_region,
             stalled_chains: Vec::new(),
+            trial,
             abandoned: false,
             stats_closed: false,
         };
@@ -228,9 +237,10 @@ impl Poller for BlkQueue {
 
     fn arm(&mut self) -> bool {
         self.latency_recorder.flush_counts(&self.stats.stages);
-        // Kicks do not help while a request is held back or the queue stops: a completion or a
-        // timer wakes it.
+        // Kicks do not help while a request is held back, a trial runs or the queue stops: a
+        // completion, a timer or a call wakes it.
         self.rejected_request.is_none()
+            && self.trial.is_none()
             && self.throttled_request.is_empty()
             && !self.stopping
             && self.queue.arm()

@@ -70,6 +70,9 @@ impl BlkQueue {
         }
         taken += usize::from(self.release(context));
         self.turn_bytes = 0;
+        if self.trial.is_some() {
+            return self.try_next(context) || taken > 0;
+        }
         let waiting = self.queue.waiting();
         self.latency_recorder.observe_poll(context, &self.stats.recorder, waiting);
         while taken < BATCH
@@ -89,7 +92,7 @@ impl BlkQueue {
     }
 
     /// Parses one chain and starts it.
-    fn begin(&mut self, context: &mut Context<'_>, mut chain: Chain) {
+    pub(super) fn begin(&mut self, context: &mut Context<'_>, mut chain: Chain) {
         self.latency_recorder.popped(context, &self.stats.recorder);
         match self.rules.parse(&mut chain) {
             Parsed::Io { kind, offset, len, data, status } => {

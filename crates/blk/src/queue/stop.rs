@@ -11,6 +11,7 @@ impl BlkQueue {
     /// left, have ended.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
+        self.begin_trial();
         self.failing_stalled = true;
         self.stop_reply = answer;
         self.channel.fail_stalled(context);
@@ -19,6 +20,7 @@ impl BlkQueue {
     /// Stops taking requests without failing waiting ones. [`Self::unquiesce`] reverts it.
     pub(crate) fn quiesce(&mut self, answer: SyncSender<u16>) {
         self.stopping = true;
+        self.begin_trial();
         self.stop_reply = Some(answer);
     }
 
@@ -37,6 +39,7 @@ impl BlkQueue {
     /// flight and the available index behind them. The queue ends when the last of them ends.
     pub(crate) fn abandon_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
         self.abandoned = true;
+        self.trial = None;
         self.channel.abandon();
         self.queue.fail();
         for peer_notifier in [self.call.take(), self.err.take()].into_iter().flatten() {

@@ -7,3 +7,4 @@ mod polling;
 mod recovery;
 mod requests;
 mod stopping;
+mod trial;

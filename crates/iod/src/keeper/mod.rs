@@ -21,6 +21,7 @@
 mod adopt;
 mod backoff;
 mod exit_text;
+mod faults;
 mod service_manager;
 mod stop_deadline;
 mod store;
@@ -43,6 +44,7 @@ use anyhow::Context;
 
 use crate::keeper_link::{KeeperInfo, KeeperMessage, PreservedEntry};
 use backoff::Backoff;
+use faults::Faults;
 pub use service_manager::{ServiceManager, given_socket};
 use stop_deadline::StopDeadline;
 use store::Store;
@@ -83,6 +85,7 @@ pub struct Keeper {
     /// Program file of an upgraded worker that has not served yet.
     unproven: Option<PathBuf>,
     backoff: Backoff,
+    faults: Faults,
     /// Time of the next worker start.
     start_at: Option<Instant>,
     /// True if a worker has served since this keeper started.
@@ -117,6 +120,7 @@ impl Keeper {
             file,
             unproven,
             backoff,
+            faults: Faults::default(),
             start_at,
             served,
             ending,
@@ -175,6 +179,7 @@ impl Keeper {
             restarts: self.restarts,
             last_exit: self.last_exit.clone(),
             die_together: self.setup.die_together,
+            faults: self.faults.unexplained(),
         }
     }
 

@@ -25,6 +25,7 @@ impl Keeper {
             }
             return Ok(LoopControl::End(exit_code(status, worker.ending)));
         }
+        self.faults.died(status, worker.since.elapsed());
         self.plan(&worker, how);
         Ok(LoopControl::Poll)
     }

@@ -302,6 +302,11 @@ impl KeeperClient {
         state.link.as_ref().and(state.keeper_info.clone()).filter(|_| state.introduced)
     }
 
+    /// Returns how many workers in a row have died by their own fault before this one.
+    pub(crate) fn faults(&self) -> u32 {
+        self.state().keeper_info.as_ref().map_or(0, |keeper_info| keeper_info.faults)
+    }
+
     /// Returns a copy of the entry of this key, with its own descriptors.
     pub(crate) fn entry(&self, key: &str) -> Option<io::Result<PreservedEntry>> {
         self.state().holdings.get(key).map(PreservedEntry::try_clone)

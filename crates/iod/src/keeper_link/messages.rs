@@ -60,4 +60,8 @@ pub(crate) struct KeeperInfo {
     pub(crate) last_exit: Option<String>,
     /// True if the worker must end when its keeper dies.
     pub(crate) die_together: bool,
+    /// Number of deaths in a row by the worker's own fault; 0 if the last worker was killed from
+    /// outside. Older keepers do not count them.
+    #[serde(default)]
+    pub(crate) faults: u32,
 }

@@ -127,7 +127,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
 
 fn counters(page: &mut Page, disks: &[DiskStats]) {
     type Count = fn(&DiskStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 10] = [
+    let families: [(&'static str, Option<&str>, &str, Count); 11] = [
         ("ringway_disk_read_bytes", Some("bytes"), "Bytes that were read.", |disk| {
             disk.bytes.read as f64
         }),
@@ -150,6 +150,12 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
             None,
             "Requests of a dead predecessor that were resubmitted.",
             |disk| disk.resubmitted as f64,
+        ),
+        (
+            "ringway_disk_failed_suspects",
+            None,
+            "Requests that failed because each was alone in flight when a process died by its own fault.",
+            |disk| disk.failed_suspects as f64,
         ),
         (
             "ringway_disk_busy_seconds",

@@ -24,6 +24,7 @@ use reactor::{Handle, OwnerId, Reactor};
 
 use self::load::ReactorLoads;
 pub use self::size::PoolSize;
+use crate::trials::Trials;
 
 /// Reactors and the queues on them. Dropping the pool ends its reactors.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Pool {
     reactors: Vec<Reactor>,
     size: PoolSize,
     shared: Arc<Shared>,
+    /// Trials of the disks' requests, if the process must suspect some.
+    trials: Option<Trials>,
 }
 
 /// State that the pool shares with the balancer and with every lease.
@@ -125,7 +128,18 @@ impl Pool {
         if reactors.len() > 1 {
             balance::start(&shared)?;
         }
-        Ok(Self { reactors, size, shared })
+        Ok(Self { reactors, size, shared, trials: None })
+    }
+
+    /// Sets the trials of the rings of disks.
+    pub(crate) fn with_trials(mut self, trials: Option<Trials>) -> Self {
+        self.trials = trials;
+        self
+    }
+
+    /// Returns the trials of the rings of disks, if the process must suspect requests.
+    pub(crate) fn trials(&self) -> Option<&Trials> {
+        self.trials.as_ref()
     }
 
     /// Returns the number of reactors and its reason.

@@ -18,6 +18,7 @@ use crate::keeper_client::KeeperClient;
 use crate::options::blk::{BlkOptions, CAPABILITIES};
 use crate::pool::{Pool, PoolSize};
 use crate::served_disk::{ServedDisk, SocketRole};
+use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
 use crate::{limits, signals, worker_init};
 
@@ -79,7 +80,9 @@ fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyh
     let end = either(signals, keeper_stop).context("cannot watch for signals")?;
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
-    let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
+    let trials = keeper_client.as_ref().map(KeeperClient::faults).and_then(Trials::begin);
+    let pool = Pool::start(size).context("cannot start reactors")?.with_trials(trials);
+    let pool = Arc::new(pool);
     let held = keeper_client.as_ref().and_then(KeeperClient::only_disk).transpose()?;
     let served_disk = match held {
         Some((preserved_disk, preserved_fds)) => {

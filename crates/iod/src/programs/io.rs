@@ -24,6 +24,7 @@ use crate::keeper_link::{Link, PreservedEntry};
 use crate::metrics::{self, Address, ScrapeHandler};
 use crate::options::io::{IoCommand, IoOptions};
 use crate::pool::{Pool, PoolSize};
+use crate::trials::Trials;
 use crate::worker_init::WorkerInit;
 use crate::{handover, limits, signals, worker_init};
 
@@ -111,7 +112,10 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let open_files = limits::raise_open_files();
     let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
     let size = asked.unwrap_or_else(PoolSize::of_host);
-    let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
+    let suspicious = predecessor.is_none().then(|| keeper_client.faults());
+    let trials = suspicious.and_then(Trials::begin);
+    let pool = Pool::start(size).context("cannot start reactors")?.with_trials(trials);
+    let pool = Arc::new(pool);
     let polling = options.polling.spec();
     let disk_registry =
         Arc::new(DiskRegistry::with(Arc::clone(&pool), open_files, keeper_client.clone(), polling));

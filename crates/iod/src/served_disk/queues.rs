@@ -85,7 +85,8 @@ impl StartedRings {
     ) -> Result<(), QueueError> {
         let mut slot = StartedRing::new(start, session);
         if self.serving && !self.stuck {
-            slot.serve(&self.device, placed(&self.pool, &self.device, &self.me, slot.start.index))?;
+            let place = placed(&self.pool, &self.device, &self.me, slot.start.index);
+            slot.serve(&self.device, self.pool.trials(), place)?;
         }
         self.slots.push(slot);
         Ok(())
@@ -131,7 +132,7 @@ impl StartedRings {
         }
         for slot in &mut self.slots {
             let place = placed(&self.pool, &self.device, &self.me, slot.start.index);
-            if let Err(error) = slot.serve(&self.device, place) {
+            if let Err(error) = slot.serve(&self.device, self.pool.trials(), place) {
                 slot.not_served(&error, &mut self.report_thread);
             }
         }

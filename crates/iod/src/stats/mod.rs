@@ -109,6 +109,7 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         kicks: stats.kicks,
         calls: stats.calls,
         resubmitted: stats.resubmitted,
+        failed_suspects: stats.failed_suspects,
         latency: requests::latency(&stats.latency),
         polling: Some(polling::of(served_disk)),
         feature_names: features::names(served_disk.features()),

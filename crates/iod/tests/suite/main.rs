@@ -41,6 +41,7 @@ mod standstill;
 mod stop_cont;
 mod stuck;
 mod supervise;
+mod suspects;
 mod systemd;
 mod unheld;
 mod unkillable;

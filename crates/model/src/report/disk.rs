@@ -142,6 +142,9 @@ pub struct DiskStats {
     /// Requests that were in flight when a former process died, and that were submitted again.
     #[serde(default)]
     pub resubmitted: u64,
+    /// Requests that failed because each was alone in flight when a process died by its own fault.
+    #[serde(default)]
+    pub failed_suspects: u64,
     /// Time from known to the end, over all kinds except flushes.
     pub latency: Latency,
     /// Polling of its queues; absent if a former version serves it.
@@ -224,6 +227,7 @@ impl DiskStats {
             kicks: 0,
             calls: 0,
             resubmitted: 0,
+            failed_suspects: 0,
             latency: Latency::default(),
             polling: None,
             feature_names: Vec::new(),

@@ -192,7 +192,7 @@ impl InflightLog {
         unsafe { self.part.as_ref() }
     }
 
-    fn entry(&self, head: u16) -> &Entry {
+    pub(super) fn entry(&self, head: u16) -> &Entry {
         debug_assert!(head < self.size);
         // SAFETY: `entries` has `size` entries in the mapping that `inflight` keeps alive. Heads
         // come from a ring that is no larger, checked by it or by `recover`; atomics only.

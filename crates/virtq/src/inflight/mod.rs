@@ -12,7 +12,7 @@
 //!         queue 0, queue 1, ...                         each from a multiple of 64 on
 //! queue:  used_idx u16, last_batch_head u16, zero to 64
 //!         entry 0 .. entry size-1                       by head
-//! entry:  counter u64, inflight u16 (0 or 1), next u16, zero to 16
+//! entry:  counter u64, inflight u16 (0 or 1), next u16, trial u32
 //! ```
 //!
 //! # Order of stores
@@ -52,6 +52,14 @@
 //! When a chain is submitted again, its descriptors are read and checked anew, like those of every
 //! chain. The driver does not change them before completion.
 //!
+//! # Trials
+//! A request may be what ends the process that executes it. When processes have died by their own
+//! fault, a queue submits the requests that they left one at a time. It marks each one in its entry:
+//! the lower 30 bits of `trial` are those of `counter`, the upper two are 1 while the request is
+//! alone in flight, and 2 before the queue fails it ([`Suspect`]). The counter makes the mark void
+//! as soon as the head is popped for another request. So versions that do not know these marks need
+//! not clear them, and the layout keeps its version.
+//!
 //! # Hostile and stale regions
 //! The region is read once, into private memory, when a ring starts. From then on it is only
 //! written. Contents that no process of ours can have left are refused ([`InflightError`]), and the
@@ -67,7 +75,9 @@ mod log;
 mod region;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use error::InflightError;
 pub(crate) use log::{InflightLog, RingState};
 pub use region::{Inflight, InflightRegion, MAX_INFLIGHT_QUEUES};
+pub use trial::Suspect;

@@ -43,6 +43,7 @@ pub(super) struct Entry {
     pub(super) counter: AtomicU64,
     pub(super) inflight: AtomicU16,
     pub(super) next: AtomicU16,
+    pub(super) trial: AtomicU32,
 }
 
 const HEADER_BYTES: u64 = size_of::<Header>() as u64;

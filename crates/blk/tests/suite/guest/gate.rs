@@ -1,6 +1,6 @@
 //! A test disk that takes requests, records them, and ends them on command.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub(crate) struct Gate(Arc<State>);
 struct State {
     open: AtomicBool,
     fails: AtomicBool,
+    /// Sector of requests that never end; `u64::MAX` for none.
+    hangs: AtomicU64,
     /// Number of requests that it takes at once; further ones wait.
     room: usize,
     /// Time for which each request blocks the reactor's thread.
@@ -59,11 +61,18 @@ impl Gate {
         gate
     }
 
+    /// Creates a disk that ends all requests after a moment, except those at this sector.
+    pub(crate) fn hanging_at(sector: u64) -> Self {
+        let gate = Self::opened();
+        gate.0.hangs.store(sector, Ordering::Relaxed);
+        gate
+    }
+
     fn new(open: bool, room: usize, keeps: Duration) -> Self {
         let (open, taken, abandoned) =
             (AtomicBool::new(open), Mutex::default(), Default::default());
-        let fails = AtomicBool::new(false);
-        Self(Arc::new(State { open, fails, room, keeps, taken, abandoned }))
+        let (fails, hangs) = (AtomicBool::new(false), AtomicU64::new(u64::MAX));
+        Self(Arc::new(State { open, fails, hangs, room, keeps, taken, abandoned }))
     }
 
     /// Lets all present and later requests end.
@@ -172,8 +181,11 @@ impl Channel for GateChannel {
             return;
         }
         if self.gate.open.load(Ordering::Relaxed) {
-            out.extend(self.pending.drain(..).map(|request| request.complete(Ok(()))));
-        } else if !self.pending.is_empty() {
+            let hangs = self.gate.hangs.load(Ordering::Relaxed);
+            let ended = self.pending.extract_if(.., |request| request.offset / 512 != hangs);
+            out.extend(ended.map(|request| request.complete(Ok(()))));
+        }
+        if !self.pending.is_empty() {
             self.poll_later(context);
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blk::{BlkDevice, DeviceOptions, QueueError, RunningQueue, feature};
+use blk::{BlkDevice, DeviceOptions, QueueError, RunningQueue, TrialStart, feature};
 use disk::Disk;
 use reactor::{PollMode, PollPolicy, Reactor};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -99,7 +99,7 @@ impl Guest {
             inflight: inflight.clone(),
         };
         let fault: blk::FaultHandler = Arc::new(move |text| log.lock().unwrap().push(text.into()));
-        let queue = device.start_queue(reactor.handle(), start, fault).unwrap();
+        let queue = device.start_queue(reactor.handle(), start, fault, None).unwrap();
         let queue = Some(queue);
         Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err, inflight }
     }
@@ -239,6 +239,16 @@ impl Guest {
         reactor: &Arc<Reactor>,
         next: u16,
     ) -> Result<(), QueueError> {
+        self.try_resume_on_trial(device, reactor, next, None)
+    }
+
+    pub(crate) fn try_resume_on_trial(
+        &mut self,
+        device: &BlkDevice,
+        reactor: &Arc<Reactor>,
+        next: u16,
+        trial: Option<TrialStart>,
+    ) -> Result<(), QueueError> {
         let mut ring = self.driver.config;
         ring.next_avail = next;
         let start = QueueStart {
@@ -252,7 +262,7 @@ impl Guest {
             inflight: self.inflight.clone(),
         };
         let fault: blk::FaultHandler = Arc::new(|_| {});
-        self.queue = Some(device.start_queue(reactor.handle(), start, fault)?);
+        self.queue = Some(device.start_queue(reactor.handle(), start, fault, trial)?);
         Ok(())
     }
 }

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use blk::{
     BlkDevice, DrainOutcome, DrainingQueue, FaultHandler, QueueError, QuiesceOutcome, RunningQueue,
+    TrialStart,
 };
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
 use super::AbandonedQueues;
 use crate::pool::ReactorLease;
+use crate::trials::Trials;
 
 /// Longest wait of a move for I/O in flight. The ring is not served meanwhile. If storage takes
 /// longer, the ring does not keep its reactor busy anyway.
@@ -43,14 +45,21 @@ impl StartedRing {
         Self { start, session, running_ring: None, owed: false, broken: false }
     }
 
-    /// Serves the ring in the lease of `place`, unless it is served or broken.
+    /// Serves the ring in the lease of `place`, unless it is served or broken. With `trials`,
+    /// requests that a process has left wait for their turn.
     pub(super) fn serve(
         &mut self,
         device: &BlkDevice,
+        trials: Option<&Trials>,
         place: impl FnOnce() -> ReactorLease,
     ) -> Result<(), QueueError> {
-        if self.running_ring.is_none() && !self.broken {
-            self.serve_in(device, self.start.clone(), place())?;
+        if self.running_ring.is_some() || self.broken {
+            return Ok(());
+        }
+        let (trial, end) = trials.map(Trials::new_trial).unzip();
+        self.serve_in(device, self.start.clone(), place(), trial)?;
+        if let (Some(trials), Some(end), Some(ring)) = (trials, end, &self.running_ring) {
+            trials.enqueue(ring.queue.trial_handle(), end);
         }
         Ok(())
     }
@@ -60,13 +69,14 @@ impl StartedRing {
         device: &BlkDevice,
         start: QueueStart,
         reactor_lease: ReactorLease,
+        trial: Option<TrialStart>,
     ) -> Result<(), QueueError> {
         let session = self.session.clone();
         let fault: FaultHandler = Arc::new(move |why: &str| {
             tracing::error!("front-end disconnected: {why}");
             session.close();
         });
-        let queue = device.start_queue(reactor_lease.handle(), start, fault)?;
+        let queue = device.start_queue(reactor_lease.handle(), start, fault, trial)?;
         self.running_ring = Some(RunningRing { queue, reactor_lease });
         self.owed = false;
         Ok(())
@@ -105,12 +115,12 @@ impl StartedRing {
             }
         };
         self.start.ring.next_avail = next_avail;
-        match self.serve_in(device, self.start.clone(), to) {
+        match self.serve_in(device, self.start.clone(), to, None) {
             Ok(()) => Ok(true),
             Err(error) => {
                 let cause = crate::error::error_chain(&error);
                 tracing::warn!(queue = self.start.index, "stays on its reactor: {cause}");
-                self.serve_in(device, self.start.clone(), reactor_lease).map(|()| false)
+                self.serve_in(device, self.start.clone(), reactor_lease, None).map(|()| false)
             }
         }
     }

@@ -100,6 +100,14 @@ impl Guest {
         Ok(done.into_iter().flatten().collect())
     }
 
+    /// Returns the status byte of a submitted request, in whatever state it is.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] if its memory was released.
+    pub fn status(&self, pending: &Pending) -> Result<u8> {
+        pending.placed.status(&self.memory)
+    }
+
     fn next_used(&mut self, queue: usize) -> Result<Used> {
         let what = || format!("a request on queue {queue}");
         match self.wait(queue, ANSWER_DEADLINE)? {
