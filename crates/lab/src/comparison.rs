@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Plan;
 use crate::results::{Cell, Compared, ComparedBound};
-use crate::stats::{Summary, Verdict, ratios};
+use crate::stats::{Difference, Summary, ratios};
+use crate::verdict::Verdict;
 
 /// Figure that a comparison computes from the samples of one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,17 @@ pub enum Side {
     AtMost,
 }
 
+impl Side {
+    /// Returns whether a median is on this side of the bar. Both have the figure's unit.
+    #[must_use]
+    pub fn is_met(self, median: f64, bar: f64) -> bool {
+        match self {
+            Self::AtLeast => median >= bar,
+            Self::AtMost => median <= bar,
+        }
+    }
+}
+
 /// Comparison that is judged after the run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
@@ -55,7 +67,8 @@ pub struct Comparison {
     pub bar: Option<f64>,
     /// Side of the bar on which the median must be.
     pub side: Side,
-    /// True if a missed bar passes while the ratio's spread is as large as its distance from 1.
+    /// True if a missed bar is undecided while the ratio's spread is as large as its distance from
+    /// 1.
     pub spread_excuses: bool,
     /// True if a bar counts as missed while the ratio's spread is as large as its distance from 1.
     pub beyond_spread: bool,
@@ -87,9 +100,9 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     }
     let figures = figures(comparison, cell, metric)?;
     let ratio = Summary::of(&figures)?;
-    let verdict = match comparison.figure {
-        Figure::Kept | Figure::Alone | Figure::Worst => Verdict::NotARatio,
-        _ => Verdict::of(&ratio),
+    let difference = match comparison.figure {
+        Figure::Kept | Figure::Alone | Figure::Worst => Difference::NotARatio,
+        _ => Difference::of(&ratio),
     };
     let bound = comparison.bound.as_ref().and_then(|Bound { system, bar }| {
         let of = |ours: &str, peers: &[String]| Summary::of(&best(cell, metric, ours, peers)?);
@@ -98,15 +111,20 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
         let holds = of(system, &comparison.peers)?.median >= *bar;
         Some(ComparedBound { system: system.clone(), ratio, bar: *bar, holds })
     });
-    let near = bound.as_ref().is_some_and(|b| b.holds && b.ratio.median >= b.bar);
-    let kept = comparison.bar.map(|bar| match comparison.side {
-        Side::AtLeast => ratio.median >= bar,
-        Side::AtMost => ratio.median <= bar,
-    });
-    let unshown = verdict == Verdict::NoDifferenceShown;
-    let excused = comparison.spread_excuses && unshown;
+    let unshown = difference == Difference::NoDifferenceShown;
     let hidden = comparison.beyond_spread && unshown;
-    let says_so = (kept == Some(false) && excused) || (kept == Some(true) && hidden);
+    let near = bound.as_ref().is_some_and(ComparedBound::is_met);
+    let meets = comparison.bar.map(|bar| comparison.side.is_met(ratio.median, bar));
+    let verdict = meets.map(|meets| {
+        if (meets && !hidden) || near {
+            Verdict::Pass
+        } else if comparison.spread_excuses && unshown {
+            Verdict::Undecided
+        } else {
+            Verdict::Fail
+        }
+    });
+    let by_spread = verdict == Some(Verdict::Undecided) || (meets == Some(true) && hidden);
     Some(Compared {
         cell: comparison.cell.clone(),
         ours: comparison.ours.clone(),
@@ -114,13 +132,14 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
         metric: metric.clone(),
         figure: comparison.figure,
         ratio,
-        verdict,
+        difference,
         bar: comparison.bar,
         side: comparison.side,
-        passed: kept.map(|kept| (kept && !hidden) || near || excused),
-        note: says_so.then(|| "the spread is larger".to_owned()),
+        passed: verdict.map(|verdict| verdict == Verdict::Pass),
+        verdict,
+        note: by_spread.then(|| "the spread is larger".to_owned()),
         bound,
-        other_cpus: cell.systems.iter().map(|s| s.median("other_cpus")).fold(0.0, f64::max),
+        other_cpus: cell.foreign_cpus(),
     })
 }
 
@@ -142,7 +161,7 @@ pub(crate) fn unjudged(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> 
 fn nothing_to_keep(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Comparison> {
     let [first, second] = comparison.peers.as_slice() else { return None };
     let gain = Summary::of(&ratios(&values(cell, metric, second)?, &values(cell, metric, first)?))?;
-    if Verdict::of(&gain) == Verdict::Higher {
+    if Difference::of(&gain) == Difference::Higher {
         return None;
     }
     Some(Comparison {
@@ -246,16 +265,18 @@ mod tests {
             cell(&[("off", [100.0; 3]), ("always", [200.0; 3]), ("a", [180.0, 190.0, 150.0])]);
         let kept = |bar| judged(&gains, &["off", "always"], with(Figure::Kept, bar, Side::AtLeast));
         assert_eq!((kept(0.8).ratio.median, kept(0.8).passed), (0.8, Some(true)));
-        assert_eq!((kept(0.81).passed, kept(0.8).verdict), (Some(false), Verdict::NotARatio));
+        assert_eq!((kept(0.81).passed, kept(0.8).difference), (Some(false), Difference::NotARatio));
     }
 
     #[test]
     fn without_a_gain_there_is_nothing_to_keep() {
         let always = ("always", [102.0, 98.0, 100.0]);
-        for (ours, passed) in [([99.0, 101.0, 97.0], true), ([50.0; 3], false)] {
+        let undecided = ([99.0, 101.0, 97.0], Verdict::Undecided);
+        for (ours, verdict) in [([101.0; 3], Verdict::Pass), undecided, ([50.0; 3], Verdict::Fail)]
+        {
             let cell = cell(&[("off", [100.0; 3]), always, ("a", ours)]);
             let kept = judged(&cell, &["off", "always"], with(Figure::Kept, 0.8, Side::AtLeast));
-            assert_eq!((kept.bar, kept.passed), (Some(1.0), Some(passed)), "{kept:?}");
+            assert_eq!((kept.bar, kept.verdict), (Some(1.0), Some(verdict)), "{kept:?}");
             assert!(kept.note.unwrap().contains("always shows no gain"));
         }
     }
@@ -308,15 +329,35 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_that_is_larger_excuses_only_where_that_was_said() {
+    fn a_miss_within_the_spread_is_undecided_only_where_that_was_said() {
         let noisy = cell(&[("a", [90.0, 120.0, 80.0]), ("b", [100.0; 3])]);
         let mut bar = with(Figure::OverBest, 0.95, Side::AtLeast);
-        assert_eq!(judged(&noisy, &["b"], bar.clone()).passed, Some(false));
+        assert_eq!(judged(&noisy, &["b"], bar.clone()).verdict, Some(Verdict::Fail));
         bar.spread_excuses = true;
         let excused = judged(&noisy, &["b"], bar.clone());
-        assert_eq!(excused.passed, Some(true));
-        assert!(excused.note.unwrap().contains("spread"));
+        assert_eq!((excused.ratio.median, excused.verdict), (0.9, Some(Verdict::Undecided)));
+        assert_eq!(
+            (excused.passed, excused.note.as_deref()),
+            (Some(false), Some("the spread is larger"))
+        );
+        let far = cell(&[("a", [44.1, 30.0, 140.0]), ("b", [100.0; 3])]);
+        let far = judged(&far, &["b"], bar.clone());
+        assert_eq!((far.ratio.median, far.verdict), (0.441, Some(Verdict::Undecided)));
         let slower = cell(&[("a", [80.0, 81.0, 80.0]), ("b", [100.0; 3])]);
-        assert_eq!(judged(&slower, &["b"], bar).passed, Some(false));
+        assert_eq!(judged(&slower, &["b"], bar.clone()).verdict, Some(Verdict::Fail));
+        let faster = cell(&[("a", [96.0, 120.0, 80.0]), ("b", [100.0; 3])]);
+        assert_eq!(judged(&faster, &["b"], bar).verdict, Some(Verdict::Pass));
+    }
+
+    #[test]
+    fn an_alternative_bar_that_is_met_decides() {
+        let noisy = cell(&[("a", [90.0, 120.0, 80.0]), ("b", [100.0; 3]), ("bound", [100.0; 3])]);
+        let near = |bar| Comparison {
+            spread_excuses: true,
+            bound: Some(Bound { system: "bound".into(), bar }),
+            ..with(Figure::OverBest, 0.95, Side::AtLeast)
+        };
+        assert_eq!(judged(&noisy, &["b"], near(0.9)).verdict, Some(Verdict::Pass));
+        assert_eq!(judged(&noisy, &["b"], near(0.91)).verdict, Some(Verdict::Undecided));
     }
 }

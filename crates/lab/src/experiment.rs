@@ -170,7 +170,7 @@ pub fn run(
     let cells: Vec<Cell> = cells.collect();
     let compared = plan.comparisons.iter().filter_map(|c| compare(c, &plan, &cells)).collect();
     let unjudged = plan.comparisons.iter().filter_map(|c| unjudged(c, &plan, &cells)).collect();
-    Ok(Results { run, cells, compared, unjudged })
+    Ok(Results::new(run, cells, compared, unjudged))
 }
 
 /// Returns pairs of round and cell in the order of the run.

@@ -76,6 +76,9 @@ pub type Tool = (&'static str, &'static str, &'static str);
 /// `qemu-storage-daemon`.
 pub const QSD: Tool = ("qsd", "qemu-storage-daemon", "qemu-system-common");
 
+/// fio.
+pub const FIO: Tool = ("fio", "fio", "fio");
+
 /// Returns the versions of all measured programs: tools and one of our own programs.
 ///
 /// # Errors

@@ -54,6 +54,7 @@ pub mod stats;
 pub mod table;
 pub mod toolstack;
 pub mod upgrade_pause;
+pub mod verdict;
 pub mod wakeup_cost;
 
 /// Returns all experiments.

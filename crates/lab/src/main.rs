@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It runs in the foreground.
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,14 +14,12 @@ use lab::experiment::{self, Experiment, Options};
 use lab::interrupted::Interrupted;
 use lab::peer::PeerArgument;
 use lab::results::Results;
-use lab::{experiments, progress, table};
+use lab::{experiments, progress, table, verdict};
 
 /// Exit code for wrong usage, as in clap.
 const USAGE: u8 = 2;
 /// Base of the exit codes after a signal, as in shells.
 const SIGNALLED: usize = 128;
-/// Exit code of a run that completed but missed a bar.
-const BAR_MISSED: u8 = 3;
 
 /// Experiments that measure each claim against peers in one run.
 #[derive(Debug, Parser)]
@@ -34,8 +33,9 @@ struct Arguments {
 enum Command {
     /// List the experiments.
     List,
-    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit codes: 0
-    /// done, 1 failed, 2 wrong usage, 3 a bar was missed, 130 Ctrl-C.
+    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report, which begins with
+    /// the verdict. Exit codes: 0 every bar was met, 1 failed, 2 wrong usage, 3 a bar was missed
+    /// (FAIL), 4 none was missed but one is undecided, because the spread is too large, 130 Ctrl-C.
     Run(RunArguments),
     /// Print the newest results of every experiment, or of one.
     Report {
@@ -149,12 +149,20 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         run => run?,
     };
     let written = results.write(&arguments.out)?;
-    print!("{}", table::markdown(&results));
+    show(&results);
     println!("\nWritten:");
     for path in [&written.json, &written.markdown].into_iter().chain(&written.plots) {
         println!("{}", path.display());
     }
-    Ok(if results.all_bars_passed() { ExitCode::SUCCESS } else { ExitCode::from(BAR_MISSED) })
+    Ok(results.verdict.map_or(ExitCode::SUCCESS, |verdict| verdict.exit_code().into()))
+}
+
+/// Prints the report, in colour on a terminal unless `NO_COLOR` is set.
+fn show(results: &Results) {
+    let report = table::markdown(results);
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let coloured = std::io::stdout().is_terminal() && !plain;
+    print!("{}", if coloured { verdict::coloured(&report) } else { report });
 }
 
 fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
@@ -166,7 +174,8 @@ fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
         bail!("no results in {}; run an experiment first", out.display());
     }
     for results in newest {
-        println!("{}", table::markdown(&results));
+        show(&results);
+        println!();
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Figure, Side};
-use crate::experiment::{Options, Plan, Sample};
+use crate::experiment::{NOISY_CPUS, Options, Plan, Sample};
 use crate::host::Host;
 use crate::plot::{self, PlotPlan};
-use crate::stats::{Summary, Verdict};
+use crate::stats::{Difference, Summary};
+use crate::verdict::Verdict;
 
 /// Circumstances of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,6 +113,16 @@ pub struct Cell {
     pub systems: Vec<Series>,
 }
 
+impl Cell {
+    /// Returns the CPUs of other work and of steal time: the median of the samples of the most
+    /// disturbed system.
+    #[must_use]
+    pub fn foreign_cpus(&self) -> f64 {
+        let of = |series: &Series| series.median("other_cpus") + series.median("steal_cpus");
+        self.systems.iter().map(of).fold(0.0, f64::max)
+    }
+}
+
 /// Judged comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
@@ -129,24 +140,44 @@ pub struct Compared {
     /// Summary of the figure over the rounds. For most figures this is a ratio of ours over the
     /// peers.
     pub ratio: Summary,
-    /// Verdict on the ratios.
-    pub verdict: Verdict,
+    /// Difference that the ratios show.
+    #[serde(rename = "verdict")]
+    pub difference: Difference,
     /// Bar for the median, if one is promised.
     pub bar: Option<f64>,
     /// Side of the bar on which the median must be.
     #[serde(default)]
     pub side: Side,
-    /// True if the bar or the alternative bar is met. `None` without a bar.
+    /// True if the bar or the alternative bar is met. `None` without a bar. Results before
+    /// `bar_verdict` also have true where the spread excused a miss.
     pub passed: Option<bool>,
+    /// Verdict on the bar. `None` without a bar.
+    #[serde(rename = "bar_verdict", default)]
+    pub verdict: Option<Verdict>,
     /// Reason of the judgement where the figures alone do not show it.
     #[serde(default)]
     pub note: Option<String>,
     /// Alternative bar.
     #[serde(default)]
     pub bound: Option<ComparedBound>,
-    /// CPUs of other work, median of the samples of the cell's most disturbed system.
+    /// See [`Cell::foreign_cpus`]. Older results leave out steal.
     #[serde(default)]
     pub other_cpus: f64,
+}
+
+impl Compared {
+    /// Fills in the verdict of results that lack it.
+    fn complete(&mut self) {
+        if let (None, Some(bar), Some(passed)) = (self.verdict, self.bar, self.passed) {
+            let met = self.side.is_met(self.ratio.median, bar)
+                || self.bound.as_ref().is_some_and(ComparedBound::is_met);
+            self.verdict = Some(match (passed, met) {
+                (true, true) => Verdict::Pass,
+                (true, false) => Verdict::Undecided,
+                (false, _) => Verdict::Fail,
+            });
+        }
+    }
 }
 
 /// Comparison with the reply-only system, the upper bound for any server.
@@ -163,6 +194,14 @@ pub struct ComparedBound {
     pub holds: bool,
 }
 
+impl ComparedBound {
+    /// Returns whether ours is near enough to a reply-only system that counts.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.holds && self.ratio.median >= self.bar
+    }
+}
+
 /// Files of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
@@ -177,6 +216,9 @@ pub struct Written {
 /// Results of a whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
+    /// Worst verdict of all bars. `None` if the run has no bar.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
     /// Circumstances of the run.
     pub run: Run,
     /// Results of the cells.
@@ -189,10 +231,38 @@ pub struct Results {
 }
 
 impl Results {
-    /// Returns whether all bars were met. A bar without a figure counts as missed.
+    /// Assembles the results of a run. A bar without a figure counts as missed.
     #[must_use]
-    pub fn all_bars_passed(&self) -> bool {
-        self.unjudged.is_empty() && self.compared.iter().all(|c| c.passed != Some(false))
+    pub fn new(run: Run, cells: Vec<Cell>, compared: Vec<Compared>, unjudged: Vec<String>) -> Self {
+        let bars = compared.iter().filter_map(|c| c.verdict);
+        let verdict = bars.chain(unjudged.iter().map(|_| Verdict::Fail)).max();
+        Self { verdict, run, cells, compared, unjudged }
+    }
+
+    /// Returns the worst verdict on the bars of a cell. `None` if the cell has no bar.
+    #[must_use]
+    pub fn verdict_of(&self, cell: &str) -> Option<Verdict> {
+        let bars = self.compared.iter().filter(|c| c.cell == cell).filter_map(|c| c.verdict);
+        let unjudged = self
+            .unjudged
+            .iter()
+            .filter(|what| what.strip_prefix(cell).is_some_and(|rest| rest.starts_with(", ")));
+        bars.chain(unjudged.map(|_| Verdict::Fail)).max()
+    }
+
+    /// Returns the most CPUs that other work and steal took from a cell.
+    #[must_use]
+    pub fn foreign_cpus(&self) -> f64 {
+        self.cells.iter().map(Cell::foreign_cpus).fold(0.0, f64::max)
+    }
+
+    /// Returns what a reader must know before the figures: `control run`, `quick`, `noisy host`.
+    #[must_use]
+    pub fn marks(&self) -> Vec<&'static str> {
+        let noisy = self.foreign_cpus() > NOISY_CPUS;
+        let marks =
+            [(self.run.control, "control run"), (self.run.quick, "quick"), (noisy, "noisy host")];
+        marks.into_iter().filter_map(|(is_set, mark)| is_set.then_some(mark)).collect()
     }
 
     /// Writes `EXPERIMENT-STAMP.json`, `.md` and `.svg` into a directory. Also writes
@@ -213,7 +283,7 @@ impl Results {
         let markdown = write(format!("{stem}.md"), crate::table::markdown(self))?;
         let mut plots = vec![write(format!("{stem}.svg"), plot::cells(self))?];
         for plan in &self.run.plots {
-            plots.push(write(format!("{stem}-{}.svg", plan.name), plot::lines(plan, &self.cells))?);
+            plots.push(write(format!("{stem}-{}.svg", plan.name), plot::lines(plan, self))?);
         }
         Ok(Written { json, markdown, plots })
     }
@@ -238,8 +308,15 @@ impl Results {
     fn read(path: &Path) -> Result<Self> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text)
+        Self::parse(&text)
             .with_context(|| format!("{} is not a result of this lab", path.display()))
+    }
+
+    /// Parses a JSON file of any version. Results before `bar_verdict` get their verdicts.
+    fn parse(text: &str) -> Result<Self> {
+        let Self { run, cells, mut compared, unjudged, .. } = serde_json::from_str(text)?;
+        compared.iter_mut().for_each(Compared::complete);
+        Ok(Self::new(run, cells, compared, unjudged))
     }
 }
 
@@ -270,8 +347,72 @@ fn utc_stamp(seconds: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Results of a version that counted an excused miss as passed.
+    pub(crate) fn older() -> Results {
+        Results::parse(include_str!("../tests/fixtures/results-1.json")).unwrap()
+    }
+
+    #[test]
+    fn older_results_get_their_verdicts() {
+        let results = older();
+        let verdicts: Vec<_> = results.compared.iter().map(|c| (c.passed, c.verdict)).collect();
+        assert_eq!(verdicts, [(None, None), (Some(true), Some(Verdict::Undecided))]);
+        assert_eq!(results.verdict, Some(Verdict::Undecided));
+        assert_eq!(results.verdict_of("direct-4k-d32-poll"), Some(Verdict::Undecided));
+        assert_eq!(results.verdict_of("direct"), None);
+        let with = |passed, median| {
+            let mut one = Compared { verdict: None, passed, ..results.compared[1].clone() };
+            one.ratio.median = median;
+            one.complete();
+            one.verdict
+        };
+        assert_eq!(with(Some(true), 0.95), Some(Verdict::Pass));
+        assert_eq!((with(Some(false), 0.9), with(None, 0.9)), (Some(Verdict::Fail), None));
+    }
+
+    #[test]
+    fn results_carry_their_verdicts_and_names_of_older_readers_stay() {
+        let json = serde_json::to_value(older()).unwrap();
+        assert_eq!(json["verdict"], "undecided");
+        let bar = &json["compared"][1];
+        assert_eq!(
+            (&bar["bar_verdict"], &bar["verdict"]),
+            (&"undecided".into(), &"no_difference_shown".into())
+        );
+        assert_eq!(Results::parse(&json.to_string()).unwrap(), older());
+    }
+
+    #[test]
+    fn a_missed_bar_is_worse_than_an_undecided_one() {
+        let Results { run, cells, mut compared, .. } = older();
+        let unjudged = vec!["direct-4k-d32-poll, iops: a has no figure".to_owned()];
+        let with = |compared: &[Compared], unjudged: &[String]| {
+            let (run, cells) = (run.clone(), cells.clone());
+            Results::new(run, cells, compared.to_vec(), unjudged.to_vec())
+        };
+        let all = with(&compared, &unjudged);
+        assert_eq!(all.verdict, Some(Verdict::Fail));
+        assert_eq!(all.verdict_of("direct-4k-d32-poll"), Some(Verdict::Fail));
+        assert_eq!(with(&[], &[]).verdict, None);
+        compared[0].verdict = Some(Verdict::Fail);
+        assert_eq!(with(&compared, &[]).verdict, Some(Verdict::Fail));
+        compared[0].verdict = Some(Verdict::Pass);
+        assert_eq!(with(&compared, &[]).verdict, Some(Verdict::Undecided));
+    }
+
+    #[test]
+    fn a_host_is_noisy_by_other_work_and_steal_of_its_most_disturbed_system() {
+        let mut results = older();
+        // qemu-storage-daemon: 0.2083 of other work and 0.1067 of steal.
+        assert!((results.foreign_cpus() - 0.315).abs() < 0.0001, "{}", results.foreign_cpus());
+        assert_eq!(results.marks(), ["quick", "noisy host"]);
+        results.cells[0].systems.remove(1);
+        results.run.control = true;
+        assert_eq!(results.marks(), ["control run", "quick"]);
+    }
 
     #[test]
     fn stamps_are_dates() {

@@ -80,10 +80,10 @@ pub fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
     pairs.filter(|(_, theirs)| **theirs != 0.0).map(|(ours, theirs)| ours / theirs).collect()
 }
 
-/// Verdict on a set of ratios.
+/// Difference that a set of ratios shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Difference {
     /// Ours is higher by more than the spread.
     Higher,
     /// Ours is lower by more than the spread.
@@ -94,7 +94,7 @@ pub enum Verdict {
     NotARatio,
 }
 
-impl Verdict {
+impl Difference {
     /// Judges ratios by their summary, on a logarithmic scale, so that 2x and 0.5x are the same
     /// gap. A difference is shown if the gap between the median and 1 exceeds the spread.
     #[must_use]
@@ -109,7 +109,7 @@ impl Verdict {
         if gap > 0.0 { Self::Higher } else { Self::Lower }
     }
 
-    /// Returns the verdict's text for a table.
+    /// Returns the text for a table.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -139,8 +139,8 @@ pub(crate) fn pause_metrics(pauses: &[Duration]) -> [(String, f64); 3] {
 mod tests {
     use super::*;
 
-    fn verdict(ratios: &[f64]) -> Verdict {
-        Verdict::of(&Summary::of(ratios).unwrap())
+    fn difference(ratios: &[f64]) -> Difference {
+        Difference::of(&Summary::of(ratios).unwrap())
     }
 
     #[test]
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn a_difference_is_shown_only_beyond_the_spread() {
-        assert_eq!(verdict(&[2.0, 2.1, 1.9]), Verdict::Higher);
-        assert_eq!(verdict(&[0.5, 0.52, 0.48]), Verdict::Lower);
-        assert_eq!(verdict(&[1.05, 0.9, 1.2]), Verdict::NoDifferenceShown);
+        assert_eq!(difference(&[2.0, 2.1, 1.9]), Difference::Higher);
+        assert_eq!(difference(&[0.5, 0.52, 0.48]), Difference::Lower);
+        assert_eq!(difference(&[1.05, 0.9, 1.2]), Difference::NoDifferenceShown);
         // Always ahead, but by anything between 1.1 and 2.5: the spread exceeds the gap.
-        assert_eq!(verdict(&[1.1, 1.5, 2.5]), Verdict::NoDifferenceShown);
-        assert_eq!(verdict(&[3.0, 5.0, 9.0]), Verdict::Higher);
-        assert_eq!(verdict(&[1.0, 1.0, 1.0]), Verdict::NoDifferenceShown);
-        assert_eq!(verdict(&[0.0, 0.0]), Verdict::NoDifferenceShown);
+        assert_eq!(difference(&[1.1, 1.5, 2.5]), Difference::NoDifferenceShown);
+        assert_eq!(difference(&[3.0, 5.0, 9.0]), Difference::Higher);
+        assert_eq!(difference(&[1.0, 1.0, 1.0]), Difference::NoDifferenceShown);
+        assert_eq!(difference(&[0.0, 0.0]), Difference::NoDifferenceShown);
     }
 
     #[test]

@@ -2,77 +2,29 @@
 
 use std::fmt::Write;
 
-use crate::comparison::{Figure, Side};
+use crate::comparison::Figure;
 use crate::experiment::NOISY_CPUS;
-use crate::results::{Cell, Compared, Results, Run, Series};
-use crate::stats::Verdict;
+use crate::results::{Cell, Compared, Results, Series};
 
-/// Returns the whole report.
+mod bars;
+
+/// Returns the whole report: the verdict and the bars, then the host, then the figures.
 #[must_use]
 pub fn markdown(results: &Results) -> String {
     let mut text = String::new();
-    header(&mut text, &results.run, &results.cells);
+    bars::write(&mut text, results);
+    facts(&mut text, results);
     for cell in &results.cells {
         cell_table(&mut text, cell);
     }
     comparisons(&mut text, &results.compared);
-    bars(&mut text, results);
     text
-}
-
-/// Returns only the PASS and FAIL lines.
-#[must_use]
-pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
-    compared.iter().filter_map(bar_line).collect()
-}
-
-fn bar_line(c: &Compared) -> Option<String> {
-    let (bar, passed) = (c.bar?, c.passed?);
-    let busy = if c.other_cpus > NOISY_CPUS {
-        format!(" (busy host, other work took {:.2} CPUs: repeat)", c.other_cpus)
-    } else {
-        String::new()
-    };
-    let word = if passed { "PASS" } else { "FAIL" };
-    let near = c.bound.as_ref().map(|bound| {
-        format!(
-            "; or {:.2}x of {} (at least {}x; rounds {:.2}..{:.2}{})",
-            bound.ratio.median,
-            bound.system,
-            bound.bar,
-            bound.ratio.min,
-            bound.ratio.max,
-            if bound.holds { "" } else { "; slower than a peer, so it does not count" },
-        )
-    });
-    let near = near.unwrap_or_default();
-    let note = c.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
-    let side = if c.side == Side::AtLeast { "at least" } else { "at most" };
-    let unit = if c.verdict == Verdict::NotARatio { "" } else { "x" };
-    // Requests per second are the usual metric, so the line does not name it.
-    let of = if c.metric == "iops" { String::new() } else { format!(", {}", c.metric) };
-    let what = match c.figure {
-        Figure::Alone | Figure::Worst => c.ours.clone(),
-        _ => format!("{} over {}", c.ours, peers(c)),
-    };
-    Some(format!(
-        "{word} {}{unit} ({side} {bar}{unit}; rounds {}): {}{of}: {what}{near}{note}{busy}",
-        ratio(c.ratio.median, c),
-        rounds(c),
-        c.cell,
-    ))
 }
 
 // Writing to a String cannot fail, so results of `write!` are dropped in this module.
 
-fn header(text: &mut String, run: &Run, cells: &[Cell]) {
-    let other_cpus = noise(cells);
-    let kind = match (run.quick, run.control) {
-        (_, true) => ", control run: peers in the places of our systems",
-        (true, false) => ", quick run",
-        (false, false) => "",
-    };
-    let _ = writeln!(text, "# {} ({} UTC{kind})\n", run.experiment, run.started_utc);
+fn facts(text: &mut String, results: &Results) {
+    let (run, foreign_cpus) = (&results.run, results.foreign_cpus());
     let host = &run.host;
     let virtual_machine = if host.virtual_machine { ", virtual machine" } else { "" };
     let _ = writeln!(
@@ -82,15 +34,16 @@ fn header(text: &mut String, run: &Run, cells: &[Cell]) {
     );
     let _ = writeln!(
         text,
-        "- load {:.2} before, {:.2} after; other work took {other_cpus:.2} CPUs (median of samples){}",
+        "- load {:.2} before, {:.2} after; other work and steal took {foreign_cpus:.2} CPUs from \
+         the most disturbed system (median of its samples){}",
         host.load_before,
         host.load_after,
-        if other_cpus > NOISY_CPUS { ": noisy, repeat on a quiet host" } else { "" },
+        if foreign_cpus > NOISY_CPUS { ": noisy host, repeat on a quiet one" } else { "" },
     );
     for (name, version) in &run.versions {
         let _ = writeln!(text, "- {name}: {version}");
     }
-    let samples = cells.iter().flat_map(|c| &c.systems).flat_map(|s| &s.samples);
+    let samples = results.cells.iter().flat_map(|c| &c.systems).flat_map(|s| &s.samples);
     let repeats: f64 = samples.filter_map(|s| s.get("repeats")).sum();
     let _ = writeln!(
         text,
@@ -100,13 +53,6 @@ fn header(text: &mut String, run: &Run, cells: &[Cell]) {
     for note in &run.notes {
         let _ = writeln!(text, "{note}\n");
     }
-}
-
-fn noise(cells: &[Cell]) -> f64 {
-    let mut all: Vec<f64> =
-        cells.iter().flat_map(|c| &c.systems).map(|s| s.median("other_cpus")).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Column: its heading, the metric, and the digits after the decimal point.
@@ -217,7 +163,7 @@ fn comparisons(text: &mut String, compared: &[Compared]) {
             c.metric,
             ratio(c.ratio.median, c),
             rounds(c),
-            c.verdict.words()
+            c.difference.words()
         );
     }
     let _ = writeln!(
@@ -225,18 +171,6 @@ fn comparisons(text: &mut String, compared: &[Compared]) {
         "\nRatios are taken pairwise within a round. \"No difference shown\": the spread of the ratios \
          is as large as their distance from 1.\n"
     );
-}
-
-fn bars(text: &mut String, results: &Results) {
-    let mut lines = bar_lines(&results.compared);
-    lines.extend(results.unjudged.iter().map(|what| format!("FAIL {what}")));
-    if lines.is_empty() {
-        return;
-    }
-    let _ = writeln!(text, "## Bars\n");
-    for line in lines {
-        let _ = writeln!(text, "- {line}");
-    }
 }
 
 /// Formats a ratio. Uses three digits near 1, and where the bar has hundredths.

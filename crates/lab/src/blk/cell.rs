@@ -12,7 +12,7 @@ use super::systems::{Place, Poll, System};
 use super::{guest, image};
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Options, Plan, PlotPlan, Prepared, Sample};
-use crate::host::{QSD, versions};
+use crate::host::{FIO, QSD, Tool, versions};
 use crate::peer::Peer;
 
 /// Client of a cell.
@@ -129,7 +129,10 @@ pub(super) fn prepare(
     design: Design,
     options: &Options,
 ) -> Result<Box<dyn Prepared>> {
-    let mut versions = versions(&[QSD], (!options.control).then_some("ringway-blk"))?;
+    let mut systems = cells.iter().flat_map(|cell| &cell.systems);
+    let fio = systems.any(|(_, system)| *system == System::Fio).then_some(FIO);
+    let tools: Vec<Tool> = fio.into_iter().chain([QSD]).collect();
+    let mut versions = versions(&tools, (!options.control).then_some("ringway-blk"))?;
     versions.insert("client".to_owned(), "virtio-driver 0.6".to_owned());
     let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
     let peers: Vec<Peer> = options.peers.iter().map(Peer::join).collect::<Result<_>>()?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::progress::Silent;
+use crate::verdict::Verdict;
 
 /// Two systems with known figures. Those of the second depend on the round.
 struct Known;
@@ -76,12 +77,12 @@ fn run_known(options: &Options, stop: bool) -> Result<Results> {
 #[test]
 fn bars_are_judged_on_pairs_and_on_the_better_peer() {
     let results = run_known(&Options::default(), false).unwrap();
-    let judged: Vec<_> = results.compared.iter().map(|c| (c.ratio.median, c.passed)).collect();
-    let (kept, missed) = (Some(true), Some(false));
+    let judged: Vec<_> = results.compared.iter().map(|c| (c.ratio.median, c.verdict)).collect();
+    let (kept, missed) = (Some(Verdict::Pass), Some(Verdict::Fail));
     let near = [(3.0, kept), (3.0, missed), (3.0, missed)];
     assert_eq!(judged, [&[(3.0, kept), (2.0, missed)], &near[..]].concat());
     assert_eq!(results.compared[2].bound.as_ref().unwrap().ratio.median, 2.0);
-    assert!(!results.all_bars_passed());
+    assert_eq!(results.verdict, Some(Verdict::Fail));
     assert_eq!(results.cells[0].systems[1].samples.len(), 3);
 }
 

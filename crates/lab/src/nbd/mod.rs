@@ -18,16 +18,12 @@ use crate::blk::image::{self, DISK_BYTES, Images};
 use crate::blk::medium::Medium;
 use crate::cpu::Placement;
 use crate::experiment::{Experiment, Options, Plan, Prepared, Sample};
-use crate::host::{QSD, Tool, versions};
+use crate::host::{FIO, QSD, Tool, versions};
 use cells::{CellSpec, comparison, plan_cells, window};
 
 /// The last tool fills memory disks before they are read.
-const TOOLS: [Tool; 4] = [
-    ("fio", "fio", "fio"),
-    QSD,
-    ("nbdkit", "nbdkit", "nbdkit"),
-    ("nbdcopy", "nbdcopy", "libnbd-bin"),
-];
+const TOOLS: [Tool; 4] =
+    [FIO, QSD, ("nbdkit", "nbdkit", "nbdkit"), ("nbdcopy", "nbdcopy", "libnbd-bin")];
 
 /// The `nbd-export` experiment.
 #[derive(Debug)]

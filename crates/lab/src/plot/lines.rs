@@ -1,9 +1,11 @@
 //! Panels of lines over steps.
 
 use super::axis::{Scale, short};
+use super::metrics::label;
 use super::svg::{Anchor, Sheet, width_of};
-use super::{PanelPlan, PlotPlan, PointPlan, SeriesPlan, colour, label};
-use crate::results::Cell;
+use super::systems::Systems;
+use super::{PanelPlan, PlotPlan, PointPlan, SeriesPlan, flags};
+use crate::results::{Cell, Results};
 use crate::stats::Summary;
 
 const PANEL: (f64, f64) = (340.0, 270.0);
@@ -15,27 +17,35 @@ const LEGEND_ROW: f64 = 20.0;
 const SIZE: f64 = 12.0;
 /// Total horizontal spread of the points of different series at one step.
 const ABREAST: f64 = 22.0;
+/// Position of the legend's first row.
+const LEGEND_TOP: f64 = 70.0;
 
 /// Draws a plot that an experiment planned.
 #[must_use]
-pub fn lines(plan: &PlotPlan, cells: &[Cell]) -> String {
+pub fn lines(plan: &PlotPlan, results: &Results) -> String {
+    let (systems, run) = (Systems::of(results), &results.run);
     let columns = plan.columns.clamp(1, plan.panels.len().max(1));
     let rows = plan.panels.len().div_ceil(columns);
     let names = names(plan);
     let width = 2.0 * MARGIN + PANEL.0 * columns.max(2) as f64;
-    let (legend, legend_height) = legend(&names, width);
-    let top = 44.0 + legend_height;
+    let full: Vec<String> = names.iter().map(|name| systems.full_name(name)).collect();
+    let (places, bottom) = legend(&full, width);
+    let top = bottom + 14.0;
     let mut sheet = Sheet::new(width, top + PANEL.1 * rows as f64 + MARGIN);
     sheet.bold((MARGIN, 26.0), &plan.title, 16.0);
-    for ((x, y), (i, name)) in legend.into_iter().zip(names.iter().enumerate()) {
-        sheet.line((x, y), (x + 26.0, y), colour(i), 1.6);
-        sheet.mark((x + 13.0, y), i, colour(i));
-        sheet.text((x + 32.0, y + 4.0), name, SIZE, Anchor::Start);
+    let about = format!("{} UTC, {} rounds", run.started_utc, run.rounds);
+    sheet.text((MARGIN, 46.0), &about, 11.0, Anchor::Start);
+    flags(&mut sheet, (width - MARGIN, 46.0), results);
+    for ((x, y), (i, name)) in places.into_iter().zip(names.iter().enumerate()) {
+        let colour = systems.colour(name);
+        sheet.path(&[(x, y), (x + 26.0, y)], colour, Systems::is_dashed(name));
+        sheet.mark((x + 13.0, y), i, colour);
+        sheet.text((x + 32.0, y + 4.0), &full[i], SIZE, Anchor::Start);
     }
     for (i, panel) in plan.panels.iter().enumerate() {
         let (column, row) = ((i % columns) as f64, (i / columns) as f64);
         let origin = (MARGIN + column * PANEL.0, top + row * PANEL.1);
-        Drawn::new(panel, cells, origin, names.len()).draw(&mut sheet, &names);
+        Drawn::new(panel, &results.cells, origin, names.len()).draw(&mut sheet, &names, &systems);
     }
     sheet.finish()
 }
@@ -51,9 +61,9 @@ fn names(plan: &PlotPlan) -> Vec<&str> {
     names
 }
 
-/// Returns the positions in the legend, in as many rows as needed, and its height.
-fn legend(names: &[&str], width: f64) -> (Vec<(f64, f64)>, f64) {
-    let (mut x, mut y) = (MARGIN, 50.0);
+/// Returns the positions in the legend, in as many rows as needed, and its lower end.
+fn legend(names: &[String], width: f64) -> (Vec<(f64, f64)>, f64) {
+    let (mut x, mut y) = (MARGIN, LEGEND_TOP);
     let mut places = Vec::new();
     for name in names {
         let needs = 32.0 + width_of(name, SIZE) + 18.0;
@@ -63,7 +73,7 @@ fn legend(names: &[&str], width: f64) -> (Vec<(f64, f64)>, f64) {
         places.push((x, y));
         x += needs;
     }
-    (places, y - 50.0 + LEGEND_ROW + 4.0)
+    (places, y + 4.0)
 }
 
 /// Panel with its measured values.
@@ -113,7 +123,7 @@ impl<'a> Drawn<'a> {
         bottom - self.scale.part(value) * (bottom - top)
     }
 
-    fn draw(&self, sheet: &mut Sheet, names: &[&str]) {
+    fn draw(&self, sheet: &mut Sheet, names: &[&str], systems: &Systems<'_>) {
         let (left, top, right, bottom) = self.frame;
         sheet.bold((left - 40.0, top - 12.0), &self.plan.title, 13.0);
         for tick in &self.scale.ticks {
@@ -129,17 +139,18 @@ impl<'a> Drawn<'a> {
             sheet.text((x, bottom + 15.0), step, 11.0, Anchor::Middle);
         }
         sheet.text(((left + right) / 2.0, bottom + 32.0), &self.plan.x, 11.0, Anchor::Middle);
-        sheet.upright((left - 50.0, (top + bottom) / 2.0), label(&self.plan.metric), 11.0);
+        sheet.upright((left - 50.0, (top + bottom) / 2.0), &label(&self.plan.metric), 11.0);
         for (name, points) in &self.points {
             let index = names.iter().position(|n| n == name).unwrap_or_default();
             let at = |(step, s): &(usize, Summary)| (self.x(*step, index), self.y(s.median));
             let path: Vec<_> = points.iter().map(at).collect();
-            sheet.path(&path, colour(index));
+            let colour = systems.colour(name);
+            sheet.path(&path, colour, Systems::is_dashed(name));
             for (step, summary) in points {
                 let x = self.x(*step, index);
                 let (low, high) = (self.y(summary.low), self.y(summary.high));
-                sheet.band((x, low), (x, high), colour(index), 5.0);
-                sheet.mark((x, self.y(summary.median)), index, colour(index));
+                sheet.band((x, low), (x, high), colour, 5.0);
+                sheet.mark((x, self.y(summary.median)), index, colour);
             }
         }
     }
@@ -177,13 +188,16 @@ mod tests {
             columns: 2,
             panels: vec![panel("null", "iops"), panel("empty", "p50_us"), panel("more", "iops")],
         };
-        let svg = lines(&plan, &[cell("c0", 100.0), cell("c1", 2000.0)]);
-        for text in ["A title", "requests a second", "think time, us", "auto &amp; co", ">1000<"] {
+        let mut results = crate::results::tests::older();
+        results.cells = vec![cell("c0", 100.0), cell("c1", 2000.0)];
+        let svg = lines(&plan, &results);
+        let words = ["A title", "requests a second (higher is better)", "think time, us"];
+        for text in [&words[..], &["auto &amp; co", ">1000<", ">UNDECIDED<", ">quick<"]].concat() {
             assert!(svg.contains(text), "{text} in {svg}");
         }
         // Two panels with two points each, one panel without points, and a mark in the legend.
         assert_eq!(svg.matches("<circle").count(), 5);
         assert_eq!(svg.matches("stroke-opacity").count(), 4);
-        assert_eq!(svg.matches("p50 latency, us").count(), 1);
+        assert_eq!(svg.matches("p50 latency, us (lower is better)").count(), 1);
     }
 }

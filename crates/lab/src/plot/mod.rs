@@ -3,17 +3,25 @@
 //! [`cells()`] draws every cell of a run: a row per system, a dot per round, the spread as a bar,
 //! the median as a mark. [`lines()`] draws the plots of an experiment: panels that share their
 //! series, and medians over steps (think times, reactors). Each point shows its spread as a bar.
+//! All pictures show the verdict and the marks of the run (`quick`, `noisy host`, `control run`) and
+//! say which way is better. A program has one colour in every picture; its settings have shades.
 //! The files are self-contained: no script, no font, no link.
 
 mod axis;
 mod cells;
 mod lines;
+mod metrics;
 mod svg;
+mod systems;
 
 use serde::{Deserialize, Serialize};
 
+use crate::results::Results;
 pub use cells::cells;
 pub use lines::lines;
+pub use metrics::Better;
+use svg::Sheet;
+pub use systems::has_fixed_colour;
 
 /// Plot of several panels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,30 +73,13 @@ pub struct PointPlan {
     pub system: String,
 }
 
-/// Colours that most readers can distinguish, including colour-blind ones (Okabe and Ito).
-const COLOURS: [&str; 8] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f"];
-
-fn colour(index: usize) -> &'static str {
-    COLOURS[index % COLOURS.len()]
-}
-
-/// Returns a metric's label with its unit.
-fn label(metric: &str) -> &str {
-    match metric {
-        "iops" => "requests a second",
-        "mib_per_s" => "MiB/s",
-        "p50_us" => "p50 latency, us",
-        "p99_us" => "p99 latency, us",
-        "backend_cpus" => "CPUs used by the backend",
-        "cpu_percent" => "CPU, % of one core",
-        "frames_per_s" => "frames a second",
-        "frames_per_cpu_s" => "frames a CPU second",
-        "gbit_per_s" => "Gb/s",
-        "gbit_per_cpu_s" => "Gb a CPU second",
-        "gbit_per_busy_s" => "Gb a CPU second of everything",
-        "imbalance_worst" => "most loaded queue over the mean, worst draw",
-        "1/percentile" => "1 / latency, 1/s",
-        other => other,
+/// Draws the verdict and the marks of a run, such as `quick`, so that they end at a point.
+fn flags(sheet: &mut Sheet, (mut x, y): (f64, f64), results: &Results) {
+    const SIZE: f64 = 13.0;
+    let verdict = results.verdict.map(|verdict| (verdict.word(), verdict.colour()));
+    let marks = results.marks().into_iter().map(|mark| (mark, "#222222"));
+    for (words, colour) in verdict.into_iter().chain(marks).collect::<Vec<_>>().into_iter().rev() {
+        sheet.flag((x, y), words, SIZE, colour);
+        x -= svg::width_of(words, SIZE) + 16.0;
     }
 }

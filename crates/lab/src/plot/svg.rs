@@ -54,10 +54,11 @@ impl Sheet {
         ));
     }
 
-    pub(super) fn path(&mut self, points: &[(f64, f64)], colour: &str) {
+    pub(super) fn path(&mut self, points: &[(f64, f64)], colour: &str, dashed: bool) {
+        let dash = if dashed { r#" stroke-dasharray="6 3""# } else { "" };
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.put(format_args!(
-            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="1.6"/>"#,
+            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="1.6"{dash}/>"#,
             points.join(" ")
         ));
     }
@@ -87,6 +88,12 @@ impl Sheet {
 
     pub(super) fn bold(&mut self, (x, y): (f64, f64), text: &str, size: f64) {
         self.words((x, y), text, size, Anchor::Start, r#" font-weight="bold""#);
+    }
+
+    /// Draws bold text in a colour that ends at the point.
+    pub(super) fn flag(&mut self, at: (f64, f64), text: &str, size: f64, colour: &str) {
+        let more = format!(r#" font-weight="bold" fill="{colour}""#);
+        self.words(at, text, size, Anchor::End, &more);
     }
 
     /// Draws text that reads upwards.
