@@ -7,13 +7,14 @@
 //! - **Round**: one sample of every system of every cell, A B C, then C B A. So disturbances of the
 //!   host hit neighbouring samples alike.
 //! - **Figure**: what a comparison makes of the samples of a round, most often a ratio.
-//! - **Bar**: what was promised of the median figure. PASS or FAIL.
+//! - **Bar**: what was promised of the median figure.
+//! - **Verdict** on a bar: PASS, FAIL, or UNDECIDED where only the spread excuses a miss.
 //!
 //! # Model
 //! An [`experiment::Experiment`] is prepared into a [`experiment::Plan`] and measured by
 //! [`experiment::run`], which knows nothing of what is measured. [`stats`] evaluates the ratios of
 //! neighbouring samples and [`comparison`] the promises; [`results`] keeps every sample as JSON,
-//! [`table`] prints the tables for readers, [`plot`] draws them. Figures of a busy host are figures
+//! [`table`] prints the tables for readers, [`plot`] draws them. Figures of a noisy host are figures
 //! of that host: facts, load, steal and foreign CPU time are part of the results. Where the spread
 //! exceeds the gap the report says "no difference shown". A control run (`--control`) puts peers in
 //! the places of our systems: it shows the noise.
@@ -24,7 +25,7 @@
 //!
 //! # Errors
 //! A program that is missing, a system that does not start, a request that fails: the run ends with
-//! the reason and writes nothing. A missed bar is a result, and the program's exit code.
+//! the reason and writes nothing. The worst verdict is a result, and the program's exit code.
 //!
 //! # Invariants
 //! Nothing of a sample runs on when it has ended. A sample with a failed request is not a figure.

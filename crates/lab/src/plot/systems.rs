@@ -21,21 +21,22 @@ const REFERENCE: &str = "#7f7f7f";
 /// Colours of all other systems, such as backends that the user has started.
 const OTHERS: Shades = ["#882255", "#44aa99", "#999933", "#332288"];
 
-/// Program that is measured: its name in tables, its name in full, and its colours.
+/// Program that is measured: its name in tables, its name in full with `*` for the version, and its
+/// colours.
 struct Program(&'static str, &'static str, Shades);
 
 const PROGRAMS: [Program; 11] = [
-    Program("ringwayd", "ringwayd", RINGWAY),
-    Program("ringway-net", "ringway-net", RINGWAY),
-    Program("ringway-io", "ringway-io", RINGWAY),
-    Program("ringway-blk", "ringway-blk", RINGWAY),
-    Program("qsd", "qemu-storage-daemon", STORAGE_DAEMON),
-    Program("qemu-storage-daemon", "qemu-storage-daemon", STORAGE_DAEMON),
-    Program("testpmd", "DPDK testpmd", TESTPMD),
-    Program("ovs-dpdk", "Open vSwitch with DPDK", OPEN_VSWITCH),
-    Program("kernel", "Linux", KERNEL),
-    Program("fio", "fio", FIO),
-    Program("nbdkit", "nbdkit", NBDKIT),
+    Program("ringwayd", "ringwayd *", RINGWAY),
+    Program("ringway-net", "ringway-net *", RINGWAY),
+    Program("ringway-io", "ringway-io *", RINGWAY),
+    Program("ringway-blk", "ringway-blk *", RINGWAY),
+    Program("qsd", "qemu-storage-daemon *", STORAGE_DAEMON),
+    Program("qemu-storage-daemon", "qemu-storage-daemon *", STORAGE_DAEMON),
+    Program("testpmd", "DPDK testpmd *", TESTPMD),
+    Program("ovs-dpdk", "Open vSwitch * with DPDK", OPEN_VSWITCH),
+    Program("kernel", "Linux *", KERNEL),
+    Program("fio", "fio *", FIO),
+    Program("nbdkit", "nbdkit *", NBDKIT),
 ];
 
 /// Words of systems that are Ringway's but do not name a program, because their experiment compares
@@ -171,9 +172,13 @@ impl<'a> Systems<'a> {
 
     fn with_version(&self, key: &str, full: &str) -> String {
         let key = if key == "qemu-storage-daemon" { "qsd" } else { key };
-        let version = self.versions.get(key).and_then(|text| number(text));
-        let version = if key == "kernel" { Some(self.kernel) } else { version };
-        version.map_or_else(|| full.to_owned(), |version| format!("{full} {version}"))
+        let version = if key == "kernel" {
+            Some(self.kernel)
+        } else {
+            self.versions.get(key).and_then(|text| number(text))
+        };
+        let version = version.map(|version| format!(" {version}")).unwrap_or_default();
+        full.replace(" *", &version)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Beginning of a report: the verdict of the run, then a line for each bar.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::{peers, ratio, rounds};
@@ -57,14 +58,13 @@ fn counted(missed: usize, undecided: usize, met: usize) -> String {
 }
 
 /// Returns the lines of all bars, the worst verdict first.
-
 fn lines(results: &Results) -> Vec<String> {
     let judged = results.compared.iter().filter_map(|c| Some((c.verdict?, line(c)?)));
     let unjudged = &results.unjudged;
     let unjudged =
         unjudged.iter().map(|what| (Verdict::Fail, format!("{} {what}", Verdict::Fail.word())));
     let mut all: Vec<_> = judged.chain(unjudged).collect();
-    all.sort_by(|a, b| b.0.cmp(&a.0));
+    all.sort_by_key(|(verdict, _)| Reverse(*verdict));
     all.into_iter().map(|(_, line)| line).collect()
 }
 

@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use lab::results::Results;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn lab() -> Command {
@@ -23,6 +24,35 @@ fn an_unknown_experiment_is_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
     let empty = lab().args(["report", "--out"]).arg(folder.path()).output().unwrap();
     assert_eq!(empty.status.code(), Some(1), "nothing is wrong with the words");
+}
+
+#[test]
+fn the_exit_code_and_the_report_are_those_of_the_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = lab();
+    run.args(["run", "blk-baseline", "--quick", "--only", "direct-4k-d1", "--rounds", "2"]);
+    run.args(["--window-ms", "20", "--out"]).arg(folder.path()).stdout(Stdio::piped());
+    let output = run.output().unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    let [results] = &Results::newest(folder.path(), None).unwrap()[..] else { panic!("{report}") };
+    let verdict = results.verdict.unwrap();
+    assert_eq!(output.status.code(), Some(verdict.exit_code().into()), "{report}");
+    assert!(report.starts_with(&format!("# {}: blk-baseline (", verdict.word())), "{report}");
+    assert!(!report.contains('\x1b'), "no terminal, no colours: {report}");
+}
+
+#[test]
+fn an_excused_miss_in_older_results_is_undecided() {
+    let folder = tempfile::tempdir().unwrap();
+    let older = include_str!("../fixtures/results-1.json");
+    std::fs::write(folder.path().join("blk-baseline-20261127-183753.json"), older).unwrap();
+    let mut report = lab();
+    report.args(["report", "--out"]).arg(folder.path()).stdout(Stdio::piped());
+    let output = report.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("# UNDECIDED: blk-baseline (20261127-183753 UTC, quick, "), "{text}");
+    assert!(text.contains("\n- UNDECIDED 0.686x (at least 0.95x; "), "{text}");
+    assert!(!text.contains("PASS") && output.status.code() == Some(0), "{text}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn names_are_full_with_versions() {
         ("ringway-blk --poll auto", "ringway-blk 0.1.0 --poll auto"),
         ("fio io_uring", "fio io_uring"),
         ("testpmd, TSO", "DPDK testpmd 22.11.11, TSO"),
-        ("ovs-dpdk pmd-maxsleep", "Open vSwitch with DPDK 3.1.0 pmd-maxsleep"),
+        ("ovs-dpdk pmd-maxsleep", "Open vSwitch 3.1.0 with DPDK pmd-maxsleep"),
         ("guest to host, kernel TAP", "guest to host, Linux 6.1.0 TAP"),
         ("beside a hung disk", "ringway-blk 0.1.0, beside a hung disk"),
         ("(memcpy)", "(memcpy)"),
