@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use disk::Disk;
+use error_causes::error_chain;
 use memory::Table;
 use reactor::{Context, Handle, OwnerId, PollPolicy, PollState, PollerId, Snapshot, Stopped};
-use virtq::{QueueStart, RingError};
+use virtq::{BrokenRing, QueueStart, RingError};
 
 use crate::config;
 use crate::drain::DrainingQueue;
@@ -235,8 +236,29 @@ impl BlkDevice {
         self.stats.iter().map(|queue| QueueState::of(queue)).collect()
     }
 
-    /// Starts to serve a ring on `reactor`. The disk must be activated. With `trial`, a queue with
-    /// requests of a process that died pops nothing before [`TrialHandle::begin`].
+    /// Returns the index and the state of each broken ring.
+    pub fn broken_rings(&self) -> Vec<(u16, BrokenRing)> {
+        let all = (0..).zip(&self.stats);
+        all.filter_map(|(index, queue)| Some((index, queue.broken_ring.get()?))).collect()
+    }
+
+    /// Sets the state of a broken ring that another process has served.
+    pub fn restore_broken_ring(&self, index: u16, broken_ring: BrokenRing) {
+        if let Some(queue) = self.stats.get(usize::from(index)) {
+            queue.broken_ring.restore(broken_ring);
+        }
+    }
+
+    /// Records that the front-end has stopped ring `index`, so that it is not broken any more.
+    pub fn clear_broken_ring(&self, index: u16) {
+        if let Some(queue) = self.stats.get(usize::from(index)) {
+            queue.broken_ring.clear();
+        }
+    }
+
+    /// Starts to serve a ring on `reactor`. The disk must be activated. A ring that cannot start is
+    /// [broken](Self::broken_rings). With `trial`, a queue with requests of a process that died pops
+    /// nothing before [`TrialHandle::begin`].
     ///
     /// # Errors
     /// [`QueueError`].
@@ -249,7 +271,13 @@ impl BlkDevice {
     ) -> Result<RunningQueue, QueueError> {
         let index = start.index;
         let make = self.maker(start, fault, trial)?;
-        let id = reactor.call(make)?.map_err(|source| QueueError::Ring { index, source })?;
+        self.clear_broken_ring(index);
+        let id = reactor.call(make)?.map_err(|source| {
+            if let Some(queue) = self.stats.get(usize::from(index)) {
+                queue.broken_ring.record(&error_chain(&source));
+            }
+            QueueError::Ring { index, source }
+        })?;
         Ok(RunningQueue::running(reactor.clone(), id, index))
     }
 

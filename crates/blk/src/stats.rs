@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::latency::{Class, FlightRecorder, Op, Stage, Stages};
 use reactor::{OwnerId, PollControl, PollState, Summary};
+use virtq::BrokenRingRecord;
 
 const CLASSES: usize = 6;
 
@@ -21,6 +22,7 @@ pub struct QueueStats {
     pub(crate) stages: Stages,
     pub(crate) recorder: FlightRecorder,
     pub(crate) poll_control: PollControl,
+    pub(crate) broken_ring: BrokenRingRecord,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -102,6 +104,8 @@ pub struct DeviceStats {
     pub resubmitted: u64,
     /// Requests that failed because each was alone in flight when a process died by its own fault.
     pub failed_suspects: u64,
+    /// Times that a ring broke: its driver violated the virtqueue rules, or it could not start.
+    pub broken_rings: u64,
     /// Total latency, from known to the end, without flushes.
     pub latency: Summary,
 }
@@ -124,6 +128,7 @@ impl DeviceStats {
             out.calls += queue.calls.load(Ordering::Relaxed);
             out.resubmitted += queue.resubmitted.load(Ordering::Relaxed);
             out.failed_suspects += queue.failed_suspects.load(Ordering::Relaxed);
+            out.broken_rings += queue.broken_ring.count();
         }
         out.requests = requests.into();
         out.bytes = bytes.into();

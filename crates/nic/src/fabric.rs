@@ -16,6 +16,7 @@ use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollControl, PollPolicy, PollerId, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
+use virtq::{BrokenRing, BrokenRingRecord};
 
 use crate::control::PendingAck;
 use crate::counts::PortCounts;
@@ -24,6 +25,7 @@ use crate::hub_poller::HubPoller;
 use crate::link::{Reader, ReaderSleep, Shared, Writer};
 use crate::port_counters::PortCounters;
 use crate::queue_counts::{PairStats, QueueCounts};
+use crate::ring::RingKind;
 use crate::transmit::Transmit;
 
 /// Longest wait for the flows of reactors: a reactor that is held up delays no other one's answer.
@@ -231,6 +233,33 @@ impl Fabric {
         self.ledger().queues(id)
     }
 
+    /// Returns the broken rings of a port: index, kind and first cause of each.
+    pub fn broken_rings(&self, id: PortId) -> Vec<(u16, RingKind, BrokenRing)> {
+        self.ledger().broken_rings(id)
+    }
+
+    /// Returns how often rings of a port broke since it was added.
+    pub fn broken_ring_count(&self, id: PortId) -> u64 {
+        self.ledger().broken_ring_count(id)
+    }
+
+    /// Sets the state of a port's broken ring that another process has served.
+    pub fn restore_broken_ring(
+        &self,
+        id: PortId,
+        index: u16,
+        kind: RingKind,
+        broken_ring: BrokenRing,
+    ) {
+        self.ring(id, index, kind).restore(broken_ring);
+    }
+
+    /// Records that the front-end has stopped ring `index` of a port, or all of its rings, so that
+    /// they are not broken any more.
+    pub fn clear_broken_rings(&self, id: PortId, index: Option<u16>) {
+        self.ledger().clear_broken_rings(id, index);
+    }
+
     /// Sets the busy-polling policy of all queues and hubs, from their next turn on. Queues of
     /// ports with their own policy keep that.
     pub fn set_polling(&self, policy: PollPolicy) {
@@ -249,6 +278,11 @@ impl Fabric {
     /// Returns the counters of a queue pair.
     pub(crate) fn queue(&self, id: PortId, pair: u16) -> Arc<QueueCounts> {
         self.ledger().queue(id, pair)
+    }
+
+    /// Returns the record of a ring that starts.
+    pub(crate) fn ring(&self, id: PortId, index: u16, kind: RingKind) -> Arc<BrokenRingRecord> {
+        self.ledger().ring(id, index, kind)
     }
 
     fn ledger(&self) -> MutexGuard<'_, PortCounters> {

@@ -73,7 +73,7 @@
 //! # Errors
 //! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`], [`PairStats`]).
 //! A ring that breaks the rules is reported to the front-end through its error descriptor, logged
-//! once, and left alone ([`QueueError`] if it cannot even start).
+//! once, and left alone ([`Fabric::broken_rings`]; [`QueueError`] if it cannot even start).
 //!
 //! # Invariants
 //! - The hub decides on a private copy, and the receiver gets that copy. A guest that changes its
@@ -123,5 +123,5 @@ pub use host_queue::{HostQueue, HostQueueParts};
 pub use hub::{Hub, IngressFrame};
 pub use incarnation::PortIncarnation;
 pub use queue_counts::{DirectionCounts, PairStats, SIZES, size_bounds};
-pub use ring::FaultHandler;
+pub use ring::{FaultHandler, RingKind};
 pub use running_queue::{QueueError, RunningQueue};

@@ -1,15 +1,17 @@
 //! Counters of all ports, for their readers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use net::flow::QueueLoads;
 use net::port::PortId;
 use reactor::PollPolicy;
+use virtq::{BrokenRing, BrokenRingRecord};
 
 use crate::counts::{Counts, PortCounts};
 use crate::hub::SharedPortState;
 use crate::queue_counts::{PairStats, QueueCounts};
+use crate::ring::RingKind;
 
 /// Counters of the existing ports, and their busy-polling policies.
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ struct PortCounterSet {
     hubs: Vec<Arc<Counts>>,
     /// Counters by queue pair.
     pairs: Vec<Arc<QueueCounts>>,
+    /// Rings that were ever started, by index.
+    rings: BTreeMap<u16, (RingKind, Arc<BrokenRingRecord>)>,
     /// Load that reactors send to each queue.
     queue_loads: Arc<QueueLoads>,
     /// Busy-polling policy of the port, if it has its own.
@@ -37,6 +41,7 @@ impl PortCounters {
         let make = || PortCounterSet {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
+            rings: BTreeMap::new(),
             queue_loads: Arc::new(QueueLoads::new(reactors)),
             policy: None,
         };
@@ -84,6 +89,33 @@ impl PortCounters {
             port.policy = Some(policy);
             port.wait(policy);
         }
+    }
+
+    /// Returns the record of a ring that starts. For a port that does not exist, returns one
+    /// without readers.
+    pub(crate) fn ring(&mut self, id: PortId, index: u16, kind: RingKind) -> Arc<BrokenRingRecord> {
+        let Some(port) = self.ports.get_mut(&id) else { return Arc::default() };
+        let (known, record) = port.rings.entry(index).or_insert_with(|| (kind, Arc::default()));
+        // Without a second pair, the control queue has the index of another one.
+        *known = kind;
+        Arc::clone(record)
+    }
+
+    /// Records that a port's rings are not broken any more: the one of this index, or all of them.
+    pub(crate) fn clear_broken_rings(&self, id: PortId, index: Option<u16>) {
+        let rings = self.ports.get(&id).into_iter().flat_map(|port| &port.rings);
+        let ended = rings.filter(|(at, _)| index.is_none_or(|index| **at == index));
+        ended.for_each(|(_, (_, record))| record.clear());
+    }
+
+    pub(crate) fn broken_rings(&self, id: PortId) -> Vec<(u16, RingKind, BrokenRing)> {
+        let rings = self.ports.get(&id).into_iter().flat_map(|port| &port.rings);
+        rings.filter_map(|(index, (kind, record))| Some((*index, *kind, record.get()?))).collect()
+    }
+
+    pub(crate) fn broken_ring_count(&self, id: PortId) -> u64 {
+        let rings = self.ports.get(&id).into_iter().flat_map(|port| port.rings.values());
+        rings.map(|(_, record)| record.count()).sum()
     }
 
     pub(crate) fn counts(&self, id: PortId) -> PortCounts {

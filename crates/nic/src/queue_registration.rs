@@ -22,7 +22,7 @@ pub(crate) struct QueueRegistration {
     pub(crate) node: PollerId,
     /// Number of the reactor.
     number: usize,
-    port: PortId,
+    pub(crate) port: PortId,
     queue: u16,
     /// Counter of the consumed buffers, if the queue maintains one.
     consumption_counter: Option<Arc<ConsumptionCounter>>,

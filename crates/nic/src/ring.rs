@@ -9,7 +9,7 @@ use memory::Table;
 use net::header::HEADER_BYTES;
 use net::port::PortId;
 use reactor::{Context, PeerNotifier};
-use virtq::{Chain, Popped, Queue, QueueConfig, QueueStart, RingError};
+use virtq::{BrokenRingRecord, Chain, Popped, Queue, QueueConfig, QueueStart, RingError};
 
 /// Requests that are popped at once, so that their first bytes are prefetched before they are
 /// accessed.
@@ -23,6 +23,25 @@ pub(crate) const WHOLE_BYTES: usize = 1536;
 /// Callback for a session that cannot continue. It runs on the reactor's thread, at most once per
 /// queue.
 pub type FaultHandler = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Receivers of a ring's faults.
+pub(crate) struct FaultReporter {
+    /// Ends the session.
+    pub(crate) session: FaultHandler,
+    /// Tells reports that the driver has broken the ring.
+    pub(crate) broken_ring: Arc<BrokenRingRecord>,
+}
+
+/// Purpose of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingKind {
+    /// The guest receives frames.
+    Receive,
+    /// The guest sends frames.
+    Transmit,
+    /// The guest sends commands.
+    Control,
+}
 
 /// Operations on a queue of any kind on its reactor.
 pub(crate) trait ReactorQueue {
@@ -49,7 +68,7 @@ pub(crate) struct InOrderRing {
     err: Option<PeerNotifier>,
     /// True if the ring broke since the front-end was last notified.
     err_pending: bool,
-    fault: FaultHandler,
+    fault_reporter: FaultReporter,
     /// Number of truncated mappings at the last check.
     faults: usize,
 }
@@ -62,7 +81,7 @@ impl InOrderRing {
     pub(crate) fn new(
         port: PortId,
         start: QueueStart,
-        fault: FaultHandler,
+        fault_reporter: FaultReporter,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
@@ -70,8 +89,9 @@ impl InOrderRing {
         let call = start.call.map(|fd| context.open_notifier(fd));
         let err = start.err.map(|fd| context.open_notifier(fd));
         let (config, index) = (start.ring, start.index);
+        let err_pending = false;
         let ring =
-            Self { queue, config, port, index, call, err, err_pending: false, fault, faults };
+            Self { queue, config, port, index, call, err, err_pending, fault_reporter, faults };
         if ring.queue.continued() {
             // The process that served the ring before may have died before it could call.
             ring.signal(context);
@@ -158,10 +178,12 @@ impl InOrderRing {
     #[cold]
     fn broken(&mut self, error: &RingError) {
         let (port, queue) = (self.port.0, self.index);
+        let cause = error_chain(error);
+        self.fault_reporter.broken_ring.record(&cause);
         tracing::error!(
             port,
             queue,
-            error = error_chain(error),
+            error = cause,
             "the guest's driver broke the ring; it must reset the device"
         );
         self.err_pending = true;
@@ -176,7 +198,7 @@ impl InOrderRing {
         self.faults = faults;
         if self.queue.faulted() {
             self.queue.fail();
-            (self.fault)("the front-end truncated its memory while it was in use");
+            (self.fault_reporter.session)("the front-end truncated its memory while it was in use");
         }
     }
 }

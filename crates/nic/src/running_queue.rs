@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use error_causes::error_chain;
 use memory::Table;
 use reactor::{Context, Handle, PollerId, Stopped};
-use virtq::{QueueStart, RingError};
+use virtq::{BrokenRingRecord, QueueStart, RingError};
 
 use crate::consumption::ConsumptionCounter;
 use crate::control::{ControlQueue, ControlQueueState};
@@ -18,7 +19,7 @@ use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
 use crate::queue_registration::QueueRegistration;
 use crate::receive::{Receive, ReceivePoller};
-use crate::ring::{FaultHandler, ReactorQueue};
+use crate::ring::{FaultHandler, FaultReporter, ReactorQueue, RingKind};
 use crate::transmit::Transmit;
 
 /// Reason why a queue cannot be started or changed.
@@ -44,21 +45,14 @@ pub enum QueueError {
     Stopped(#[from] Stopped),
 }
 
-/// Purpose of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Receive,
-    Transmit,
-    Control,
-}
-
 /// Queue that is being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
     queue_registration: QueueRegistration,
     id: PollerId,
     index: u16,
-    kind: Kind,
+    kind: RingKind,
+    broken_ring: Arc<BrokenRingRecord>,
     running: bool,
 }
 
@@ -76,7 +70,7 @@ impl RunningQueue {
         fault: FaultHandler,
     ) -> Result<Self, QueueError> {
         let index = start.index;
-        let kind = if index.is_multiple_of(2) { Kind::Receive } else { Kind::Transmit };
+        let kind = if index.is_multiple_of(2) { RingKind::Receive } else { RingKind::Transmit };
         let (pair, consumption_counter) = (index / 2, Arc::<ConsumptionCounter>::default());
         let queue_registration = QueueRegistration::new(
             fabric,
@@ -89,8 +83,8 @@ impl RunningQueue {
         let (node, queue_announcement) =
             (queue_registration.node, queue_registration.announcement(port_incarnation));
         let counts = fabric.queue(port_incarnation.port, pair);
-        let queue = Self::begin(queue_registration, kind, index, move |context| match kind {
-            Kind::Receive => {
+        let make = move |context: &mut Context<'_>, fault_reporter| match kind {
+            RingKind::Receive => {
                 let kick = start.kick.clone();
                 let make = |context: &mut Context<'_>| {
                     Receive::new(
@@ -98,15 +92,16 @@ impl RunningQueue {
                         start,
                         counts,
                         consumption_counter,
-                        fault,
+                        fault_reporter,
                         context,
                     )
                 };
                 receive(context, node, kick, queue_announcement, make)
             }
-            _ => transmit(context, node, (port_incarnation, pair), start, counts, fault),
-        })?;
-        if kind == Kind::Receive {
+            _ => transmit(context, node, (port_incarnation, pair), start, counts, fault_reporter),
+        };
+        let queue = Self::begin(queue_registration, kind, index, fault, make)?;
+        if kind == RingKind::Receive {
             queue.queue_registration.publish(port_incarnation)?;
         }
         Ok(queue)
@@ -132,21 +127,39 @@ impl RunningQueue {
             0,
             None,
         );
-        let make = move |context: &mut Context<'_>| {
-            control(context, control_queue_state, handle, start, fault)
+        let make = move |context: &mut Context<'_>, fault_reporter| {
+            control(context, control_queue_state, handle, start, fault_reporter)
         };
-        Self::begin(queue_registration.ok_or(QueueError::Elsewhere)?, Kind::Control, index, make)
+        let queue_registration = queue_registration.ok_or(QueueError::Elsewhere)?;
+        Self::begin(queue_registration, RingKind::Control, index, fault, make)
     }
 
     fn begin(
         queue_registration: QueueRegistration,
-        kind: Kind,
+        kind: RingKind,
         index: u16,
-        make: impl FnOnce(&mut Context<'_>) -> Result<Option<PollerId>, RingError> + Send + 'static,
+        fault: FaultHandler,
+        make: impl FnOnce(&mut Context<'_>, FaultReporter) -> Result<Option<PollerId>, RingError>
+        + Send
+        + 'static,
     ) -> Result<Self, QueueError> {
-        let made = queue_registration.reactor.call(make)?;
-        let id = made.map_err(|source| QueueError::Ring { index, source })?;
-        Ok(Self { queue_registration, id: id.ok_or(Stopped)?, index, kind, running: true })
+        let QueueRegistration { fabric, port, reactor, .. } = &queue_registration;
+        let broken_ring = fabric.ring(*port, index, kind);
+        broken_ring.clear();
+        let fault_reporter =
+            FaultReporter { session: fault, broken_ring: Arc::clone(&broken_ring) };
+        let made = reactor.call(move |context| make(context, fault_reporter))?;
+        let id = made.map_err(|source| {
+            broken_ring.record(&error_chain(&source));
+            QueueError::Ring { index, source }
+        })?;
+        let id = id.ok_or(Stopped)?;
+        Ok(Self { queue_registration, id, index, kind, broken_ring, running: true })
+    }
+
+    /// Returns the record of whether its driver has broken the ring. It outlives the queue.
+    pub fn broken_ring(&self) -> Arc<BrokenRingRecord> {
+        Arc::clone(&self.broken_ring)
     }
 
     /// Returns the number of the queue in its port.
@@ -156,7 +169,7 @@ impl RunningQueue {
 
     /// Returns whether the guest sends frames or commands by this queue.
     pub fn sends(&self) -> bool {
-        self.kind != Kind::Receive
+        self.kind != RingKind::Receive
     }
 
     /// Stops the queue; returns the index at which a successor continues.
@@ -167,7 +180,7 @@ impl RunningQueue {
         self.running = false;
         // Even if another reactor has ended: this one has not, and serves the ring.
         let retired =
-            if self.kind == Kind::Receive { self.queue_registration.retire() } else { Ok(()) };
+            if self.kind == RingKind::Receive { self.queue_registration.retire() } else { Ok(()) };
         let end = self.end();
         let next = self.queue_registration.reactor.call(end)?.ok_or(Stopped)?;
         retired.map(|()| next)
@@ -177,7 +190,7 @@ impl RunningQueue {
     fn end(&self) -> impl FnOnce(&mut Context<'_>) -> Option<u16> + Send + use<> {
         let (id, kind, close) = (self.id, self.kind, self.queue_registration.close());
         move |context| {
-            if kind == Kind::Receive {
+            if kind == RingKind::Receive {
                 close(context);
             }
             let next = with_queue(context, kind, id, |queue, context| queue.stop(context));
@@ -219,7 +232,7 @@ impl Drop for RunningQueue {
         if !self.running {
             return;
         }
-        if self.kind == Kind::Receive {
+        if self.kind == RingKind::Receive {
             self.queue_registration.retire_soon();
         }
         let end = self.end();
@@ -233,18 +246,18 @@ impl Drop for RunningQueue {
 /// Runs `with` on a queue of the calling reactor. Returns `None` if the queue is gone.
 fn with_queue<R>(
     context: &mut Context<'_>,
-    kind: Kind,
+    kind: RingKind,
     id: PollerId,
     with: impl FnOnce(&mut dyn ReactorQueue, &mut Context<'_>) -> R,
 ) -> Option<R> {
     match kind {
-        Kind::Receive => {
+        RingKind::Receive => {
             context.with_poller(id, |queue: &mut ReceivePoller, context| with(queue, context))
         }
-        Kind::Transmit => {
+        RingKind::Transmit => {
             context.with_poller(id, |queue: &mut Transmit, context| with(queue, context))
         }
-        Kind::Control => {
+        RingKind::Control => {
             context.with_poller(id, |queue: &mut ControlQueue, context| with(queue, context))
         }
     }
@@ -283,13 +296,14 @@ fn transmit(
     (port_incarnation, queue): (PortIncarnation, u16),
     mut start: QueueStart,
     counts: Arc<QueueCounts>,
-    fault: FaultHandler,
+    fault_reporter: FaultReporter,
 ) -> Result<Option<PollerId>, RingError> {
     let Some(hub) = hub(context, node) else { return Ok(None) };
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {
-        Transmit::new(port_incarnation, start, counts, fault, Rc::clone(&hub), kickless, context)
+        let hub = Rc::clone(&hub);
+        Transmit::new(port_incarnation, start, counts, fault_reporter, hub, kickless, context)
     };
     let id = context.add_poller(kick, make)?;
     hub.borrow_mut().sends_by(port_incarnation.port, queue, id);
@@ -302,12 +316,12 @@ fn control(
     control_queue_state: Arc<ControlQueueState>,
     reactor: Handle,
     mut start: QueueStart,
-    fault: FaultHandler,
+    fault_reporter: FaultReporter,
 ) -> Result<Option<PollerId>, RingError> {
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {
-        ControlQueue::new(control_queue_state, start, fault, reactor, kickless, context)
+        ControlQueue::new(control_queue_state, start, fault_reporter, reactor, kickless, context)
     };
     context.add_poller(kick, make).map(Some)
 }

@@ -21,7 +21,7 @@ use virtq::{Popped, QueueStart, RingError};
 use crate::hub::{Hub, IngressFrame, counted};
 use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
-use crate::ring::{AHEAD, FETCHED_BYTES, FaultHandler, InOrderRing, ReactorQueue, WHOLE_BYTES};
+use crate::ring::{AHEAD, FETCHED_BYTES, FaultReporter, InOrderRing, ReactorQueue, WHOLE_BYTES};
 use crate::timer::Timer;
 
 /// Frames that are processed before other pollers run.
@@ -51,12 +51,12 @@ impl Transmit {
         port_incarnation: PortIncarnation,
         start: QueueStart,
         counts: Arc<QueueCounts>,
-        fault: FaultHandler,
+        fault_reporter: FaultReporter,
         hub: Rc<RefCell<Hub>>,
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
-        let ring = InOrderRing::new(port_incarnation.port, start, fault, context)?;
+        let ring = InOrderRing::new(port_incarnation.port, start, fault_reporter, context)?;
         let timer = Timer::new(context);
         let (popped, body) = (VecDeque::with_capacity(AHEAD), Buffers::with_capacity(1));
         Ok(Self { ring, hub, port_incarnation, kickless, popped, body, timer, counts })

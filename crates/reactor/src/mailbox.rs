@@ -130,6 +130,13 @@ impl Handle {
         self.0.number
     }
 
+    /// Returns the time that the reactor's thread was ready to run and the host gave it no CPU, in
+    /// nanoseconds. Returns `None` if the kernel does not count it, or the thread has ended. Reads a
+    /// file of procfs.
+    pub fn cpu_wait_ns(&self) -> Option<u64> {
+        self.0.spin_request.cpu_wait_ns()
+    }
+
     /// Returns the counters of the reactor.
     pub fn counters(&self) -> &ReactorCounters {
         &self.0.counters

@@ -35,7 +35,7 @@
 //! # Errors and invariants
 //! What a driver writes is read once into private memory and checked there. A ring that breaks the
 //! rules ([`RingError`]) fails for good: it yields nothing and changes nothing until it is started
-//! anew. No descriptor, index or length makes this crate panic, loop or touch memory outside the
+//! anew. [`BrokenRingRecord`] keeps the first cause for reports. No descriptor, index or length makes this crate panic, loop or touch memory outside the
 //! table.
 //!
 //! # How to test
@@ -45,6 +45,7 @@
 //! and compares with a model.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 
+mod broken_ring;
 mod chain;
 mod crash;
 mod doorbell;
@@ -63,6 +64,7 @@ mod used_event;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+pub use broken_ring::{BrokenRing, BrokenRingRecord};
 pub use chain::{Chain, MAX_CHAIN};
 pub use error::RingError;
 pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES, Suspect};

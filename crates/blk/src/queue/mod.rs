@@ -170,10 +170,12 @@ impl BlkQueue {
     #[cold]
     fn broken(&self, context: &mut Context<'_>, error: &RingError) {
         let (disk, queue) = (&self.shared.id, self.index);
+        let cause = error_chain(error);
+        self.stats.broken_ring.record(&cause);
         tracing::error!(
             disk,
             queue,
-            error = %error_chain(error),
+            error = %cause,
             "the guest's driver broke the ring; it must reset the device"
         );
         if let Some(err) = &self.err {

@@ -153,7 +153,14 @@ fn a_broken_ring_is_told_once_and_stops_cleanly() {
     let mut count = [0; 8];
     guest.wait_for_error(&mut count);
     assert_eq!(u64::from_ne_bytes(count), 1);
+    let broken = device.broken_rings();
+    let (index, cause) = (broken[0].0, broken[0].1.cause.as_str());
+    assert_eq!((index, cause), (0, "available index jumped from 1 to 1001 in a ring of 16"));
+    assert_eq!((broken.len(), device.stats().broken_rings), (1, 1));
     assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 1);
+    assert_eq!(device.broken_rings(), broken, "until the front-end stops or starts it");
+    device.clear_broken_ring(0);
+    assert_eq!(device.broken_rings(), []);
 }
 
 #[test]

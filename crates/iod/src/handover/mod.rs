@@ -42,6 +42,7 @@
 //! refuses an unknown one with the reason. A format never changes:
 //! `crates/vhost-user/tests/fixtures` and `crates/iod/tests/fixtures` have one sample of each.
 
+mod broken_ring_state;
 mod destination;
 mod protocol;
 mod source;
@@ -49,6 +50,7 @@ mod source;
 use std::time::Duration;
 
 use crate::nic_registry::NIC_FORMAT;
+pub(crate) use broken_ring_state::BrokenRingState;
 pub(crate) use destination::{HandoverState, ReceivedDisk, await_end, take};
 use protocol::FormatRange;
 pub(crate) use source::upgrade;
@@ -57,7 +59,7 @@ pub(crate) use source::upgrade;
 /// during the second part.
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
 /// Formats of disk records that are read and written, without those of sessions.
-const DISK_FORMATS: FormatRange = FormatRange { oldest: 1, newest: 2 };
+const DISK_FORMATS: FormatRange = FormatRange { oldest: 1, newest: 3 };
 /// Formats of NIC and network records that are read and written.
 const NIC_FORMATS: FormatRange = FormatRange { oldest: 1, newest: NIC_FORMAT };
 /// Longest time for storage to complete I/O in flight. Guests wait.

@@ -19,7 +19,7 @@ use crate::error::error_chain;
 use crate::keeper_client::PreserveError;
 use crate::keeper_link::Link;
 use crate::message_boundary::GRACE;
-use crate::nic_registry::QuiescedNics;
+use crate::nic_registry::{NicFormats, QuiescedNics};
 use crate::served_disk::{DiskFormats, QuiescedDisk, ServedDisk, ServedDiskError};
 use crate::served_nic::WriteError;
 
@@ -132,18 +132,20 @@ fn send_state(
     served_disks: &[Arc<ServedDisk>],
     way: &Link,
 ) -> Result<UpgradeReply, HandoverAborted> {
-    let Destination { pid, version, formats } = receive_hello(way, disk_registry.nics().has_any())?;
+    let Destination { pid, version, disks: disk_formats, nics: nic_formats } =
+        receive_hello(way, disk_registry.nics().has_any())?;
     settle(served_disks, disk_registry);
     let began = Instant::now();
     let quiesced_devices =
         QuiescedDevices::begin(served_disks, disk_registry, began + DRAIN_DEADLINE);
-    let outcome = send_all(&quiesced_devices, disk_registry, way, formats).and_then(|()| {
-        disk_registry.keeper_client().yield_to_successor()?;
-        // The destination answers all callers that connect from here on.
-        server.pause_accept()?;
-        served_disks.iter().try_for_each(|served_disk| served_disk.shut_exports())?;
-        Ok(send_message(way, Instant::now() + CONFIRM_DEADLINE, &SourceMessage::Go, &[])?)
-    });
+    let outcome = send_all(&quiesced_devices, disk_registry, way, (disk_formats, nic_formats))
+        .and_then(|()| {
+            disk_registry.keeper_client().yield_to_successor()?;
+            // The destination answers all callers that connect from here on.
+            server.pause_accept()?;
+            served_disks.iter().try_for_each(|served_disk| served_disk.shut_exports())?;
+            Ok(send_message(way, Instant::now() + CONFIRM_DEADLINE, &SourceMessage::Go, &[])?)
+        });
     if let Err(error) = outcome {
         go_on(disk_registry, quiesced_devices);
         served_disks.iter().for_each(|served_disk| served_disk.open_exports());
@@ -199,7 +201,8 @@ struct Destination {
     pid: u32,
     version: String,
     /// Formats that both sides support.
-    formats: DiskFormats,
+    disks: DiskFormats,
+    nics: NicFormats,
 }
 
 fn receive_hello(way: &Link, has_nics: bool) -> Result<Destination, HandoverAborted> {
@@ -210,11 +213,11 @@ fn receive_hello(way: &Link, has_nics: bool) -> Result<Destination, HandoverAbor
     let ours = FormatRange { oldest: OLDEST_FORMAT, newest: NEWEST_FORMAT };
     let session = common("the state", FormatRange { oldest, newest }, ours)?;
     let record = common("the record of a disk", disks.unwrap_or(FormatRange::FIRST), DISK_FORMATS)?;
-    if has_nics {
-        // Only one format exists so far.
-        common("the record of a NIC", nics.ok_or(HandoverAborted::NoNics)?, NIC_FORMATS)?;
-    }
-    Ok(Destination { pid, version, formats: DiskFormats { record, session } })
+    let disks = DiskFormats { record, session };
+    // A destination that knows no NICs can take over a process without them.
+    let nics = if has_nics { nics.ok_or(HandoverAborted::NoNics)? } else { NIC_FORMATS };
+    let record = common("the record of a NIC", nics, NIC_FORMATS)?;
+    Ok(Destination { pid, version, disks, nics: NicFormats { record, session } })
 }
 
 /// Returns the newest format that both sides support.
@@ -268,7 +271,7 @@ fn send_all(
     quiesced_devices: &QuiescedDevices,
     disk_registry: &DiskRegistry,
     way: &Link,
-    formats: DiskFormats,
+    (disk_formats, nic_formats): (DiskFormats, NicFormats),
 ) -> Result<(), HandoverAborted> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
     for (served_disk, quiesced_disk) in &quiesced_devices.disks {
@@ -280,12 +283,12 @@ fn send_all(
     quiesced_devices.rested.clone().map_err(HandoverAborted::Restless)?;
     for (served_disk, quiesced_disk) in &quiesced_devices.disks {
         let Ok(quiesced_disk) = quiesced_disk else { continue };
-        let written = served_disk.to_handover_state(quiesced_disk, formats);
+        let written = served_disk.to_handover_state(quiesced_disk, disk_formats);
         let id = served_disk.spec().id.clone();
         let (disk, fds) = written.map_err(|source| HandoverAborted::Disk { id, source })?;
         send_disk(way, deadline, &disk, &fds)?;
     }
-    send_nics(&quiesced_devices.nics, disk_registry, way, formats.session, deadline)?;
+    send_nics(&quiesced_devices.nics, disk_registry, way, nic_formats, deadline)?;
     let end = SourceMessage::End {
         disks: quiesced_devices.disks.len(),
         nics: quiesced_devices.nics.len(),
@@ -304,10 +307,10 @@ fn send_nics(
     all: &QuiescedNics,
     disk_registry: &DiskRegistry,
     way: &Link,
-    session: u32,
+    formats: NicFormats,
     deadline: Instant,
 ) -> Result<(), HandoverAborted> {
-    let written = disk_registry.nics().written(all, session)?;
+    let written = disk_registry.nics().written(all, formats)?;
     for (network, fds) in &written.networks {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let word = SourceMessage::Network { descriptors: fds.len() };

@@ -7,7 +7,7 @@ use model::report::{DiskState, DiskStats, ReactorStats, Stats, WorkerStart};
 
 use super::ports::Residence;
 use super::text::{MetricType, Page};
-use super::{polling, ports};
+use super::{broken_rings, polling, ports};
 use crate::served_disk::ServedDisk;
 use crate::stats::{op, stage, unix_seconds};
 
@@ -55,6 +55,7 @@ pub(crate) fn page(source: &Source) -> String {
     states(&mut page, &source.stats.disks);
     counters(&mut page, &source.stats.disks);
     gauges(&mut page, &source.stats.disks);
+    broken_rings::disks(&mut page, &source.stats.disks);
     polling::disks(&mut page, &source.stats.disks);
     durations(&mut page, &source.served_disks);
     ports::nics(&mut page, &source.stats.ports, &source.residences);
@@ -102,6 +103,14 @@ pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>
         for (at, one) in all.iter().enumerate() {
             let since = since.filter(|_| kind == MetricType::Counter);
             family.count(&[("reactor", &at.to_string())], count(one), since);
+        }
+    }
+    let help = "Time that the reactor was ready to run and the host gave it no CPU.";
+    let name = "ringway_reactor_cpu_wait_seconds";
+    let mut family = page.family(name, MetricType::Counter, Some("seconds"), help);
+    for (at, one) in all.iter().enumerate() {
+        if let Some(waited) = one.cpu_wait_seconds {
+            family.count(&[("reactor", &at.to_string())], waited, since);
         }
     }
 }
@@ -197,7 +206,7 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
 
 fn gauges(page: &mut Page, disks: &[DiskStats]) {
     type Value = fn(&DiskStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Value); 9] = [
+    let families: [(&'static str, Option<&str>, &str, Value); 10] = [
         ("ringway_disk_size_bytes", Some("bytes"), "Size of the disk.", |disk| {
             disk.geometry.size_bytes as f64
         }),
@@ -213,6 +222,12 @@ fn gauges(page: &mut Page, disks: &[DiskStats]) {
         ("ringway_disk_queued_requests", None, "Requests that wait in the disk's rings.", |disk| {
             disk.queued as f64
         }),
+        (
+            "ringway_disk_waiting_requests",
+            None,
+            "Requests that wait because the storage is full, also those of NBD clients.",
+            |disk| disk.waiting as f64,
+        ),
         ("ringway_disk_throttled_queues", None, "Queues that its cap throttles now.", |disk| {
             disk.throttled_queues as f64
         }),

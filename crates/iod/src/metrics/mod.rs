@@ -18,6 +18,7 @@
 //!   time. Others wait.
 //! - An accepted scrape is answered, even if another worker takes over meanwhile.
 
+mod broken_rings;
 mod families;
 mod polling;
 mod ports;

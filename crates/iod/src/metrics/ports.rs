@@ -4,8 +4,8 @@ use model::report::{DirectionStats, PairStats, PortStats, Stats};
 use reactor::Snapshot;
 
 use super::families::{self, BOUNDS};
-use super::polling;
 use super::text::{Labels, MetricType, Page};
+use super::{broken_rings, polling};
 
 /// Residence times of the frames of a queue pair.
 #[derive(Debug)]
@@ -48,6 +48,7 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
             family.add(&[("nic", &port.id)], value(port));
         }
     }
+    broken_rings::nics(page, ports);
     directions(page, ports);
     lost(page, ports);
     pairs(page, ports);

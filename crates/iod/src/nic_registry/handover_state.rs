@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::NicRegistry;
 use super::upgrade::{QuiescedNicEntry, QuiescedNics};
+use crate::handover::BrokenRingState;
 use crate::served_nic::{NicSessionState, WriteError};
 
-/// Format of the records of NICs and networks that is read and written.
-pub(crate) const NIC_FORMAT: u32 = 1;
+/// Newest format of the records of NICs and networks that is read and written.
+pub(crate) const NIC_FORMAT: u32 = 2;
 pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 
 /// Handover record of a NIC. The descriptors of its session follow. The keeper has its spec.
@@ -24,6 +25,18 @@ pub(crate) struct NicHandoverState {
     pub(super) session: Option<NicSessionState>,
     /// Token debt of its rate limit in nanoseconds.
     pub(super) owed_ns: u64,
+    /// Broken rings. The first format omits them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) broken: Option<Vec<BrokenRingState>>,
+}
+
+/// Formats of a NIC's handover data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NicFormats {
+    /// Format of the records of NICs and networks.
+    pub(crate) record: u32,
+    /// Format of the sessions in them.
+    pub(crate) session: u32,
 }
 
 /// Handover record of a network. The descriptors of its uplink follow, one for each queue.
@@ -53,29 +66,31 @@ pub(crate) struct NicsHandoverState<'a> {
 }
 
 impl NicRegistry {
-    /// Returns the handover data of all NICs, with sessions in this format.
+    /// Returns the handover data of all NICs in these formats.
     ///
     /// # Errors
     /// The format is unknown, or no descriptors are left.
     pub(crate) fn written<'a>(
         &self,
         all: &'a QuiescedNics,
-        session: u32,
+        formats: NicFormats,
     ) -> Result<NicsHandoverState<'a>, WriteError> {
         let mut written = NicsHandoverState::default();
         let now_ns = clock_ns();
         for QuiescedNicEntry { id, nic, quiesced_nic } in &all.0 {
-            let (session, fds) = quiesced_nic.written(session)?;
-            let (version, id, owed_ns) = (NIC_FORMAT, id.clone(), nic.owed_ns(now_ns));
-            written.nics.push((NicHandoverState { version, id, session, owed_ns }, fds));
+            let (session, fds) = quiesced_nic.written(formats.session)?;
+            let (version, id, owed_ns) = (formats.record, id.clone(), nic.owed_ns(now_ns));
+            let broken = (version > 1).then(|| nic.broken_rings());
+            written.nics.push((NicHandoverState { version, id, session, owed_ns, broken }, fds));
         }
-        written.networks = self.written_networks(all, now_ns)?;
+        written.networks = self.written_networks(all, formats.record, now_ns)?;
         Ok(written)
     }
 
     fn written_networks(
         &self,
         all: &QuiescedNics,
+        version: u32,
         now_ns: u64,
     ) -> Result<Vec<(NetworkHandoverState, Vec<OwnedFd>)>, WriteError> {
         let Some(switch_network) = all.lan() else { return Ok(Vec::new()) };
@@ -107,7 +122,7 @@ impl NicRegistry {
             }
             let of_it = stations.remove(&number).unwrap_or_default();
             let record = NetworkHandoverState {
-                version: NIC_FORMAT,
+                version,
                 name: name.clone(),
                 tap: uplink.map(|(uplink, _)| uplink.name().into()),
                 nics,
@@ -126,7 +141,11 @@ mod tests {
     use super::*;
 
     /// Samples of each format, written when that format was the newest.
-    const NIC: &str = include_str!("../../tests/fixtures/nic-1.json");
+    const NICS: [&str; 2] = [
+        include_str!("../../tests/fixtures/nic-1.json"),
+        include_str!("../../tests/fixtures/nic-2.json"),
+    ];
+    /// The second format is the first one with another number.
     const NETWORK: &str = include_str!("../../tests/fixtures/network-1.json");
 
     fn check<T: Serialize + DeserializeOwned>(text: &str) {
@@ -139,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_recorded_format_is_read_and_written_byte_for_byte() {
-        check::<NicHandoverState>(NIC);
+        NICS.into_iter().for_each(check::<NicHandoverState>);
         check::<NetworkHandoverState>(NETWORK);
     }
 }

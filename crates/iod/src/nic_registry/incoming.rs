@@ -60,6 +60,7 @@ impl NicRegistry {
     ) -> anyhow::Result<IncomingNicEntry> {
         let (spec, listener) = self.held_nic(&written.id)?;
         let nic = self.plug(&spec)?;
+        nic.restore_broken_rings(written.broken.unwrap_or_default());
         let incoming_nic = nic.take(written.session, written.owed_ns, fds, listener)?;
         Ok(IncomingNicEntry { spec, nic, incoming_nic })
     }

@@ -52,7 +52,7 @@ use crate::keeper_client::KeeperClient;
 use crate::limits::{of_nic, of_uplink};
 use crate::pool::Pool;
 use crate::served_nic::{NicSessionThread, ServedNic};
-pub(crate) use handover_state::{NIC_FORMAT, NetworkHandoverState, NicHandoverState};
+pub(crate) use handover_state::{NIC_FORMAT, NetworkHandoverState, NicFormats, NicHandoverState};
 pub(crate) use incoming::IncomingNics;
 use networks::Networks;
 pub(crate) use upgrade::QuiescedNics;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use blk::TokenBalance;
 use model::export::ExportSpec;
+use model::report::RingKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vhost_user::{Listener, ListenerParts, Session, SessionHandle, SessionState, StopSignal};
@@ -24,6 +25,7 @@ use vhost_user::{Listener, ListenerParts, Session, SessionHandle, SessionState, 
 use super::session_backend::DiskSessionBackend;
 use super::session_thread::signal;
 use super::{FrontEnd, ServedDisk, ServedDiskError, lock};
+use crate::handover::BrokenRingState;
 use crate::keeper_client::{PreservedDisk, PreservedFds};
 use crate::message_boundary::{missed_deadline, wait_message_boundary};
 use crate::pool::Pool;
@@ -66,6 +68,9 @@ pub(crate) struct DiskHandoverState {
     /// Token balance of the caps, which can be negative (debt). The first format omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     saved: Option<TokenBalance>,
+    /// Broken rings. The formats before the third omit them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    broken: Option<Vec<BrokenRingState>>,
 }
 
 impl ServedDisk {
@@ -238,8 +243,14 @@ impl ServedDisk {
             lost: image.is_some_and(|(_, lost)| lost),
             session,
             saved: (formats.record > 1).then(|| self.device.token_balance()),
+            broken: (formats.record > 2).then(|| self.broken_rings()),
         };
         Ok((written, fds))
+    }
+
+    fn broken_rings(&self) -> Vec<BrokenRingState> {
+        let all = self.device.broken_rings().into_iter();
+        all.map(|(queue, one)| BrokenRingState::new(queue, RingKind::Request, one)).collect()
     }
 
     /// Rebuilds a disk from the handover record of another process. The disk is quiesced there.
@@ -254,8 +265,17 @@ impl ServedDisk {
         fds: Vec<OwnedFd>,
         pool: Arc<Pool>,
     ) -> Result<IncomingDisk, ServedDiskError> {
-        let DiskHandoverState { version: _, id: _, image, size, block_size, lost, session, saved } =
-            written;
+        let DiskHandoverState {
+            version: _,
+            id: _,
+            image,
+            size,
+            block_size,
+            lost,
+            session,
+            saved,
+            broken,
+        } = written;
         // Use all of them: no process would accept on a forgotten socket after the upgrade. Sockets
         // of NBD exports go to `IncomingDisk`, and `IncomingDisk::take_over` restores the exports.
         let PreservedFds { listener, memory, exports: sockets } = preserved_fds;
@@ -272,6 +292,9 @@ impl ServedDisk {
         let served_disk = Self::with(preserved_disk.spec.clone(), opened, None, pool)?;
         // An upgrade must not grant a new burst.
         served_disk.device.set_token_balance(saved.unwrap_or_default());
+        for one in broken.unwrap_or_default() {
+            served_disk.device.restore_broken_ring(one.queue, one.into_broken_ring());
+        }
         served_disk.disk_status.paused.store(preserved_disk.paused, Ordering::Release);
         let fds = fds.collect();
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;

@@ -28,6 +28,13 @@ impl DiskSessionBackend<'_> {
         let count = u16::try_from(queues).unwrap_or(u16::MAX);
         self.served_disk.disk_status.queues_started.store(count, Ordering::Release);
     }
+
+    /// Forgets which rings are broken, because their driver is gone. The session does
+    /// not stop a ring that was broken before an upgrade, or that did not start.
+    fn clear_broken_rings(&self) {
+        let device = &self.served_disk.device;
+        (0..device.queues()).for_each(|index| device.clear_broken_ring(index));
+    }
 }
 
 impl Backend for DiskSessionBackend<'_> {
@@ -75,6 +82,7 @@ impl Backend for DiskSessionBackend<'_> {
             left.join(queues.drain_all(deadline));
         }
         let StoppedRing { next, owed, left: ring_left } = queues.stop(index, deadline);
+        self.served_disk.device.clear_broken_ring(index);
         left.join(ring_left);
         self.count(queues.len());
         drop(queues);
@@ -101,10 +109,12 @@ impl Backend for DiskSessionBackend<'_> {
     }
 
     fn reset(&mut self) {
+        self.clear_broken_rings();
         self.served_disk.disk_status.features.store(0, Ordering::Release);
     }
 
     fn disconnected(&mut self) {
+        self.clear_broken_rings();
         lock(&self.served_disk.front_end).channel = None;
         self.served_disk.disk_status.features.store(0, Ordering::Release);
     }

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vhost_user::{ListenerParts, SessionHandle, SessionState, StateError};
 
-use super::ServedNic;
 use super::quiesce::{FrozenSession, QuiescedNic};
 use super::session_backend::NicSessionBackend;
+use super::{ServedNic, ring_kind};
+use crate::handover::BrokenRingState;
 
 /// Reason why a NIC cannot be handed over.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +79,23 @@ impl ServedNic {
     /// Returns the token debt of its rate limit at `now_ns`, in nanoseconds.
     pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
         self.allowed().now.rate.as_ref().map_or(0, |rate_limiter| rate_limiter.debt_ns(now_ns))
+    }
+
+    /// Returns its broken rings.
+    pub(crate) fn broken_rings(&self) -> Vec<BrokenRingState> {
+        let all = self.switch_network.fabric.broken_rings(self.spec.port).into_iter();
+        all.map(|(queue, kind, one)| BrokenRingState::new(queue, ring_kind::to_report(kind), one))
+            .collect()
+    }
+
+    /// Sets the broken rings that another process has served.
+    pub(crate) fn restore_broken_rings(&self, all: Vec<BrokenRingState>) {
+        let fabric = &self.switch_network.fabric;
+        for one in all.into_iter().filter(|one| one.queue < self.offered_features.queues()) {
+            let queue = one.queue;
+            let Some(kind) = ring_kind::from_report(one.kind) else { continue };
+            fabric.restore_broken_ring(self.spec.port, queue, kind, one.into_broken_ring());
+        }
     }
 
     /// Takes the handover record of another process and the preserved socket.

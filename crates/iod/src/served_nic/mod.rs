@@ -6,6 +6,7 @@ mod handover_state;
 mod poll;
 mod ports;
 mod quiesce;
+mod ring_kind;
 mod scrape;
 mod serve;
 mod session_backend;

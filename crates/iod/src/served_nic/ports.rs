@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::report::{self, DirectionStats, PollStats, PortStats, SizeCount};
+use model::report::{self, BrokenRing, DirectionStats, PollStats, PortStats, SizeCount};
 use net::Reason;
 use net::port::PortId;
-use nic::{DirectionCounts, PairStats, size_bounds};
+use nic::{DirectionCounts, Fabric, PairStats, size_bounds};
 use reactor::{PollState, clock_ns};
 
 use super::flows::Flows;
-use super::{ServedNic, SwitchNetwork, Uplink};
+use super::{ServedNic, SwitchNetwork, Uplink, ring_kind};
 use crate::metrics::Residence;
 use crate::stats::{self, StatsDetail};
 
@@ -122,6 +122,8 @@ impl PortReporter<'_> {
             pairs_started: queues.iter().filter(|queue| queue.served).count() as u16,
             tx: sum(counts.sent_frames, counts.sent_bytes, refused),
             rx: sum(counts.got_frames, counts.got_bytes, missed),
+            broken_rings: broken_rings(fabric, *port),
+            broken_rings_total: fabric.broken_ring_count(*port),
             moves: fabric.moves(*port),
             polling: nic.as_ref().filter(|_| !queues.is_empty()).map(|nic| polling(nic, &queues)),
             each_queue: (0..).zip(&queues).map(|(at, queue)| self.pair(at, queue)).collect(),
@@ -163,6 +165,12 @@ impl PortReporter<'_> {
             },
         }
     }
+}
+
+fn broken_rings(fabric: &Fabric, port: PortId) -> Vec<BrokenRing> {
+    let all = fabric.broken_rings(port).into_iter();
+    all.map(|(queue, kind, one)| stats::broken_ring(queue, ring_kind::to_report(kind), one))
+        .collect()
 }
 
 fn polling(nic: &ServedNic, queues: &[PairStats]) -> PollStats {

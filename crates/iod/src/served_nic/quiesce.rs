@@ -151,9 +151,14 @@ impl QuiescedNic {
     fn end(&mut self, which: impl Fn(&RunningQueue) -> bool) {
         let Some(FrozenSession { state, queues, .. }) = &mut self.frozen else { return };
         for queue in queues.extract_if(.., |queue| which(queue)) {
-            let index = queue.index();
+            let (index, broken_ring) = (queue.index(), queue.broken_ring());
             match queue.stop() {
-                Ok(next) => state.stopped_at(index, next),
+                Ok(next) => {
+                    state.stopped_at(index, next);
+                    if broken_ring.get().is_some() {
+                        state.mark_broken(index);
+                    }
+                }
                 Err(error) => tracing::error!(queue = index, "position of the ring lost: {error}"),
             }
         }

@@ -152,6 +152,12 @@ impl<'a> NicSessionBackend<'a> {
         )
     }
 
+    /// Records that rings are not broken any more. The session does not stop a ring that was broken
+    /// before an upgrade, or did not start, so the end of the driver clears all.
+    fn clear_broken_rings(&self, index: Option<u16>) {
+        self.nic.switch_network.fabric.clear_broken_rings(self.nic.spec.port, index);
+    }
+
     fn running(&self, index: u16) -> Option<usize> {
         self.queues.iter().position(|queue| queue.index() == index)
     }
@@ -252,6 +258,7 @@ impl Backend for NicSessionBackend<'_> {
             tracing::error!(queue = index, "position of the ring lost: {error}");
             0
         });
+        self.clear_broken_rings(Some(index));
         let role = self
             .negotiated_state
             .as_ref()
@@ -285,10 +292,12 @@ impl Backend for NicSessionBackend<'_> {
     }
 
     fn reset(&mut self) {
+        self.clear_broken_rings(None);
         self.forget_driver();
     }
 
     fn disconnected(&mut self) {
+        self.clear_broken_rings(None);
         self.forget_driver();
         self.channel = None;
     }

@@ -1,5 +1,6 @@
 //! Statistics of a process and its disks.
 
+mod broken_rings;
 mod features;
 mod keeper;
 mod polling;
@@ -15,6 +16,7 @@ use crate::disk_registry::state;
 use crate::open_disk::reported;
 use crate::pool::Pool;
 use crate::served_disk::{ServedDisk, StuckStorage};
+pub(crate) use broken_rings::broken_ring;
 pub(crate) use keeper::{keeper, refused};
 pub(crate) use polling::{refusals, waits};
 use requests::Names;
@@ -47,6 +49,7 @@ pub(crate) fn process(
             wakeups: counters.wakeups(),
             turns: counters.turns(),
             poll_seconds: counters.spun_ns() as f64 / 1e9,
+            cpu_wait_seconds: handle.cpu_wait_ns().map(|ns| ns as f64 / 1e9),
             serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
@@ -110,6 +113,9 @@ fn disk(served_disk: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskSta
         calls: stats.calls,
         resubmitted: stats.resubmitted,
         failed_suspects: stats.failed_suspects,
+        broken_rings: broken_rings::of(device),
+        broken_rings_total: stats.broken_rings,
+        waiting: served_disk.waiting(),
         latency: requests::latency(&stats.latency),
         polling: Some(polling::of(served_disk)),
         feature_names: features::names(served_disk.features()),

@@ -4,6 +4,7 @@
 mod actor;
 mod arrivals;
 mod began;
+mod broken;
 mod caps;
 mod closing;
 #[path = "../common/mod.rs"]

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Latency, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest, StageTimes};
+use super::{
+    BrokenRing, Latency, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest, StageTimes,
+};
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
 /// Size and block size as the guest sees them.
@@ -145,6 +147,16 @@ pub struct DiskStats {
     /// Requests that failed because each was alone in flight when a process died by its own fault.
     #[serde(default)]
     pub failed_suspects: u64,
+    /// Rings that their driver has broken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken_rings: Vec<BrokenRing>,
+    /// Number of times that one of its rings broke.
+    #[serde(default)]
+    pub broken_rings_total: u64,
+    /// Number of requests that wait because the storage is full. The client of an NBD export may
+    /// wait while the disk is inactive.
+    #[serde(default)]
+    pub waiting: u64,
     /// Time from known to the end, over all kinds except flushes.
     pub latency: Latency,
     /// Polling of its queues; absent if a former version serves it.
@@ -228,6 +240,9 @@ impl DiskStats {
             calls: 0,
             resubmitted: 0,
             failed_suspects: 0,
+            broken_rings: Vec::new(),
+            broken_rings_total: 0,
+            waiting: 0,
             latency: Latency::default(),
             polling: None,
             feature_names: Vec::new(),

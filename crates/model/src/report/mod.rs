@@ -3,6 +3,7 @@
 //! Each file has one kind of object. Fields that a former version did not have have defaults, so
 //! that either side may be newer.
 
+mod broken_ring;
 mod counts;
 mod disk;
 mod nic;
@@ -12,6 +13,7 @@ mod process;
 mod requests;
 mod stages;
 
+pub use broken_ring::{BrokenRing, RingKind};
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
 pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};

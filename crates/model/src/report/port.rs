@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Latency, PollStats, QueuePolling};
+use super::{BrokenRing, Latency, PollStats, QueuePolling};
 
 /// A port of a switch: a NIC of a guest, or the host's device. Counts start when the port was
 /// plugged, or when its process began to serve it.
@@ -32,6 +32,12 @@ pub struct PortStats {
     /// Frames received.
     #[serde(alias = "got")]
     pub rx: DirectionStats,
+    /// Rings that their driver has broken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken_rings: Vec<BrokenRing>,
+    /// Number of times that one of its rings broke.
+    #[serde(default)]
+    pub broken_rings_total: u64,
     /// Number of requested flow moves between its queues.
     pub moves: u64,
     /// Polling while it has nothing to send; absent for the host.

@@ -129,6 +129,10 @@ pub struct ReactorStats {
     #[serde(default)]
     #[serde(alias = "spun_seconds")]
     pub poll_seconds: f64,
+    /// Time that it was ready to run and the host gave it no CPU, in seconds; absent if the kernel
+    /// does not count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_wait_seconds: Option<f64>,
     /// Disk that it serves at this moment. If `turns` does not grow meanwhile, it is stuck there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,

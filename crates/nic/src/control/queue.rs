@@ -9,7 +9,7 @@ use reactor::{Context, Handle, PollOutcome, Poller, PollerId};
 use virtq::{Chain, QueueStart, RingError};
 
 use super::ControlQueueState;
-use crate::ring::{FaultHandler, InOrderRing, ReactorQueue};
+use crate::ring::{FaultReporter, InOrderRing, ReactorQueue};
 
 /// Control queue on its reactor.
 pub(crate) struct ControlQueue {
@@ -53,13 +53,13 @@ impl ControlQueue {
     pub(crate) fn new(
         control_queue_state: Arc<ControlQueueState>,
         start: QueueStart,
-        fault: FaultHandler,
+        fault_reporter: FaultReporter,
         reactor: Handle,
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let id = context.poller().expect("queues are made as pollers");
-        let ring = InOrderRing::new(control_queue_state.port, start, fault, context)?;
+        let ring = InOrderRing::new(control_queue_state.port, start, fault_reporter, context)?;
         let room = vec![0; COMMAND_BYTES_MAX + 1].into();
         Ok(Self { ring, control_queue_state, reactor, id, kickless, held: None, ticket: 0, room })
     }

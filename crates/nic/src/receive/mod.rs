@@ -22,7 +22,7 @@ use crate::hub::PIECE_BYTES;
 use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
 use crate::residence::ResidenceBatch;
-use crate::ring::{FaultHandler, InOrderRing};
+use crate::ring::{FaultReporter, InOrderRing};
 pub(crate) use poller::ReceivePoller;
 
 /// Most waiting frames that are delivered in one turn.
@@ -61,12 +61,12 @@ impl Receive {
         start: QueueStart,
         counts: Arc<QueueCounts>,
         consumption_counter: Arc<ConsumptionCounter>,
-        fault: FaultHandler,
+        fault_reporter: FaultReporter,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let kicks = start.kick.is_some();
-        let ring = InOrderRing::new(port_incarnation.port, start, fault, context)?;
+        let ring = InOrderRing::new(port_incarnation.port, start, fault_reporter, context)?;
         counts.start(context.reactor());
         let (mergeable, residence) = (port_incarnation.mergeable, ResidenceBatch::default());
         let (place, backlog) = (Buffers::with_capacity(1), Backlog::default());

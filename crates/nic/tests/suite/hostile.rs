@@ -8,6 +8,7 @@ use net::Reason;
 use net::frame::{FRAME_MAX, Frame};
 use net::header::{Header, Offloads};
 use net::port::PortId;
+use nic::RingKind;
 use virtq::driver::BUFFERS;
 
 /// Returns the reasons for which a chain of these bytes is dropped.
@@ -123,7 +124,16 @@ fn a_broken_ring_is_told_and_harms_nobody_else() {
     for _ in 0..2 {
         assert_eq!(c.rx.receive().frame, frame);
     }
+    let broken = lan.fabric.broken_rings(PortId(2));
+    let kinds: Vec<_> = broken.iter().map(|(index, kind, _)| (*index, *kind)).collect();
+    assert_eq!(kinds, [(0, RingKind::Receive), (1, RingKind::Transmit)]);
+    assert!(broken.iter().all(|(.., one)| one.cause.contains("jumped from 0 to")), "{broken:?}");
+    assert_eq!(lan.fabric.broken_ring_count(PortId(2)), 2);
     assert_eq!((b.tx.stop(), b.rx.stop()), (0, 0));
+    lan.fabric.clear_broken_rings(PortId(2), Some(0));
+    assert_eq!(lan.fabric.broken_rings(PortId(2)).len(), 1);
+    lan.fabric.clear_broken_rings(PortId(2), None);
+    assert!(lan.fabric.broken_rings(PortId(2)).is_empty());
 }
 
 #[test]

@@ -89,6 +89,13 @@ impl SpinRequest {
         seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
     }
 
+    /// Returns the time that the thread was ready to run and had no CPU, in nanoseconds.
+    pub(crate) fn cpu_wait_ns(&self) -> Option<u64> {
+        // Its fields are time on a CPU, time in a run queue, and time slices (sched-stats.rst).
+        let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid()));
+        text.ok()?.split_whitespace().nth(1)?.parse().ok()
+    }
+
     /// Returns the numbers of the CPUs that the thread may use.
     pub(super) fn cpus(&self) -> Vec<u32> {
         let Some(set) = Pid::from_raw(self.tid()).and_then(|tid| sched_getaffinity(Some(tid)).ok())
@@ -122,6 +129,25 @@ mod tests {
         // The affinity changes only for the test's own thread, which ends with the test.
         rustix::thread::sched_setaffinity(None, &one).unwrap();
         assert_eq!(spin_request.cpus(), all[..1], "asked anew each time");
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_cpu_waits_for_it() {
+        let spin_request = SpinRequest::default();
+        spin_request.bind_thread();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(spin_request.cpus()[0] as usize);
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // A new thread has the affinity of this one.
+            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            let before = spin_request.cpu_wait_ns().unwrap();
+            while spin_request.cpu_wait_ns().unwrap() == before {}
+            over.store(true, Ordering::Relaxed);
+        });
+        let gone = SpinRequest::default();
+        assert_eq!(gone.cpu_wait_ns(), None);
     }
 
     #[test]
