@@ -44,6 +44,29 @@ impl<'a> DiskFacts<'a> {
         now.map_or(0.0, |now| (count(now) - before).max(0.0))
     }
 
+    /// Returns the requests that ended between the samples.
+    pub(super) fn done(&self) -> f64 {
+        self.grown(|disk| disk.requests.total() as f64)
+    }
+
+    /// Returns whether a request has not ended yet.
+    pub(super) fn has_unfinished(&self) -> bool {
+        self.disk.in_flight > 0 || self.disk.queued > 0
+    }
+
+    /// Returns the share of the time between the samples for which one of the disk's reactors was
+    /// ready to run and had no CPU; the largest one.
+    pub(super) fn cpu_wait_share(&self) -> f64 {
+        if self.before.is_none() || self.seconds <= 0.0 {
+            return 0.0;
+        }
+        let share = |at: &u32| {
+            let of = |stats: &Stats| stats.reactors.get(*at as usize)?.cpu_wait_seconds;
+            Some((of(self.process)? - of(self.earlier)?) / self.seconds)
+        };
+        self.disk.reactors.iter().filter_map(share).fold(0.0, f64::max)
+    }
+
     /// Returns the requests that ended between the samples, and their seconds in `stage`.
     pub(super) fn spent(&self, stage: Stage) -> (f64, f64) {
         let sum = |disk: &DiskStats, of: fn(&crate::report::StageTimes) -> f64| {

@@ -51,37 +51,56 @@ impl Flow {
     }
 }
 
-/// Returns the verdict from the requests that ended between the samples.
-pub(super) fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
+/// Returns the verdict for a disk whose times are not recorded.
+pub(super) fn not_recorded(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
-    let done = facts.grown(|disk| disk.requests.total() as f64);
-    if !disk.recorded {
+    (!disk.recorded).then(|| {
         let sentence = format!(
             "{} is served ({:.0} requests a second), and where their time goes is not recorded.",
             disk.id,
-            rate(facts, done)
+            rate(facts, facts.done())
         );
         let step = "attach it with record=true, which is the default";
-        return DiskVerdict::new(Cause::NotRecorded, sentence).next(step);
-    }
+        DiskVerdict::new(Cause::NotRecorded, sentence).next(step)
+    })
+}
+
+/// Returns a verdict if the requests spend their time under the cap.
+pub(super) fn capped_share(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let flow = Flow::of(facts);
     if flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS {
-        return capped(facts, None);
+        return Some(capped(facts, None));
     }
     // The cap has held a request back for so long that no request has ended.
-    let oldest = disk.oldest.as_ref().filter(|one| one.stage == Stage::Cap);
+    let oldest = facts.disk.oldest.as_ref().filter(|one| one.stage == Stage::Cap);
     let held = oldest.map_or(0.0, |one| one.in_stage_seconds);
-    if done == 0.0 && held >= WAIT_MIN_SECONDS && held >= facts.seconds * SHARE_NAMED {
-        return capped(facts, Some(held));
-    }
-    if done == 0.0 && disk.in_flight == 0 && disk.queued == 0 {
-        let sentence = format!("{} is idle: its guest asks for nothing.", disk.id);
-        return DiskVerdict::new(Cause::Idle, sentence);
-    }
-    neighbour(facts, &flow)
-        .or_else(|| processor(facts, &flow))
-        .or_else(|| storage(facts, &flow))
-        .unwrap_or_else(|| healthy(facts, &flow))
+    let is_held = held >= WAIT_MIN_SECONDS && held >= facts.seconds * SHARE_NAMED;
+    (facts.done() == 0.0 && is_held).then(|| capped(facts, Some(held)))
+}
+
+/// Returns a verdict if the host does not run the disk's reactor although it has work.
+pub(super) fn no_cpu(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (share, flow) = (facts.cpu_wait_share(), Flow::of(facts));
+    let waits = flow.mean >= WAIT_MIN_SECONDS || (flow.requests == 0.0 && facts.has_unfinished());
+    (share >= SHARE_NAMED && waits).then(|| {
+        let sentence = format!(
+            "{} waits for a CPU: the host did not run its reactor for {:.0}% of the time, although \
+             it had work.",
+            facts.disk.id,
+            share * 100.0
+        );
+        let step = "give this process a larger share of the CPUs: fewer busy machines, a higher \
+                    weight or quota of its control group, a CPU of its own";
+        DiskVerdict::new(Cause::NoCpu, sentence).at(Stage::Queue).next(step)
+    })
+}
+
+/// Returns a verdict if the guest sends no requests.
+pub(super) fn idle(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    (facts.done() == 0.0 && !facts.has_unfinished()).then(|| {
+        let sentence = format!("{} is idle: its guest asks for nothing.", facts.disk.id);
+        DiskVerdict::new(Cause::Idle, sentence)
+    })
 }
 
 fn rate(facts: &DiskFacts<'_>, count: f64) -> f64 {
@@ -144,8 +163,8 @@ fn limits(disk: &DiskStats) -> String {
 }
 
 /// Returns a verdict if another disk occupies the thread.
-fn neighbour(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
-    let disk = facts.disk;
+pub(super) fn neighbour(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (disk, flow) = (facts.disk, Flow::of(facts));
     let waited = rate(facts, facts.grown(|disk| disk.neighbour_seconds));
     let long_turns = waited >= SHARE_NAMED;
     let short_turns = flow.queue >= SHARE_NAMED && flow.mean * flow.queue >= WAIT_MIN_SECONDS;
@@ -173,8 +192,8 @@ fn neighbour(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
 }
 
 /// Returns a verdict if the disk itself saturates the thread.
-fn processor(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
-    let disk = facts.disk;
+pub(super) fn processor(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (disk, flow) = (facts.disk, Flow::of(facts));
     let threads = disk.reactors.len().max(1) as f64;
     let share = rate(facts, facts.grown(|disk| disk.busy_seconds)) / threads;
     if share < FULL_SHARE || flow.queue < SHARE_NAMED {
@@ -192,12 +211,13 @@ fn processor(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
 }
 
 /// Returns a verdict if the requests spend their time with the storage.
-fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
-    let disk = facts.disk;
+pub(super) fn storage_slow(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (disk, flow) = (facts.disk, Flow::of(facts));
     let usual = facts.usual(Stage::Device);
     let much = flow.device >= SHARE_NAMED && flow.device_mean >= SLOW_MIN_SECONDS;
     let times = flow.device_mean / usual.max(1e-9);
-    if much && (times >= SLOW_MEDIANS || flow.device_mean >= SLOW_ALWAYS_SECONDS) {
+    let is_slow = much && (times >= SLOW_MEDIANS || flow.device_mean >= SLOW_ALWAYS_SECONDS);
+    is_slow.then(|| {
         let compared = if times >= SLOW_MEDIANS {
             format!("{times:.0} times the median of {}", duration(usual))
         } else {
@@ -209,11 +229,16 @@ fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
             duration(flow.device_mean),
         );
         let step = "see who else uses that storage, and what its own statistics say";
-        return Some(DiskVerdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step));
-    }
+        DiskVerdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step)
+    })
+}
+
+/// Returns a verdict if the guest keeps more requests in flight than the storage serves at a time.
+pub(super) fn deep_queue(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
+    let (disk, flow) = (facts.disk, Flow::of(facts));
     // Little's law: mean number of requests in flight.
     let depth = rate(facts, flow.requests) * flow.mean;
-    if depth >= DEEP && flow.device >= 1.0 - SHARE_NAMED {
+    (depth >= DEEP && flow.device >= 1.0 - SHARE_NAMED).then(|| {
         let sentence = format!(
             "{} is at the limit of its storage: the guest keeps {depth:.0} requests under way \
              and the storage answers {:.0} a second, so each takes {}.",
@@ -222,12 +247,13 @@ fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
             duration(flow.mean),
         );
         let step = "faster storage helps, or a guest that asks for less at a time";
-        return Some(DiskVerdict::new(Cause::DeepQueue, sentence).at(Stage::Device).next(step));
-    }
-    None
+        DiskVerdict::new(Cause::DeepQueue, sentence).at(Stage::Device).next(step)
+    })
 }
 
-fn healthy(facts: &DiskFacts<'_>, flow: &Flow) -> DiskVerdict {
+/// Returns the verdict for a disk that nothing holds up.
+pub(super) fn healthy(facts: &DiskFacts<'_>) -> DiskVerdict {
+    let flow = Flow::of(facts);
     let sentence = format!(
         "{} is served without a hold-up: {:.0} requests a second, {} each, of which {} with the \
          storage.",

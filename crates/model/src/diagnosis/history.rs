@@ -1,7 +1,7 @@
-//! Past slow requests, for a disk that is well now.
+//! Past events: a restart, and slow requests of a disk that is well now.
 
 use super::units::{bytes, duration};
-use super::{Cause, DiskFacts, DiskVerdict};
+use super::{Cause, DiskFacts, DiskVerdict, restart};
 use crate::report::{SlowRequest, Stage};
 
 /// Maximum age of a reported slow request, in seconds.
@@ -9,8 +9,12 @@ const MAX_AGE_SECONDS: f64 = 900.0;
 /// Minimum duration of a reported slow request, in microseconds.
 const MIN_DURATION_US: f64 = 10_000.0;
 
-/// Adds the slowest recent request to the verdict, unless something is wrong now.
+/// Adds a recent restart to the verdict, and the slowest recent request, unless something is wrong
+/// now.
 pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
+    if verdict.cause != Cause::Restarted {
+        verdict.past = restart::restarted(facts).map(|restart| restart.sentence);
+    }
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
     if !well.contains(&verdict.cause) {
         return verdict;
@@ -20,7 +24,9 @@ pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskV
     };
     let all = facts.disk.slow.iter().filter(is_reported);
     if let Some(slowest) = all.clone().max_by(|a, b| a.total_us.total_cmp(&b.total_us)) {
-        verdict.past = Some(sentence(slowest, all.count()));
+        let all: Vec<_> =
+            verdict.past.into_iter().chain([sentence(slowest, all.count())]).collect();
+        verdict.past = Some(all.join(" "));
     }
     verdict
 }

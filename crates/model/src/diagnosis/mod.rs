@@ -7,10 +7,11 @@
 //! - [`NicVerdict`]: the same for a NIC, from [`NicFacts`].
 //!
 //! # Model
-//! Certain causes come first: a state in which nothing is served (stuck, paused, full storage),
-//! then a request that hangs now. Then follows the time of the requests that ended between the
-//! samples, by the share of each stage. If all is well now, the verdict adds slow requests from the
-//! flight recorder.
+//! The order of causes is one list (`judge`). Certain causes come first: a state in which nothing
+//! is served (stuck, full storage, paused), then a request that hangs now. Then follows the time of
+//! the requests that ended between the samples, by the share of each stage. Only then comes a
+//! restart, which is past. If all is well now, the verdict adds slow requests from the flight
+//! recorder.
 //!
 //! # How to test
 //! `tests` has a row for every cause.
@@ -21,9 +22,12 @@ mod history;
 mod judge;
 mod nic;
 mod polling;
+mod restart;
+mod state;
 #[cfg(test)]
 mod tests;
 mod units;
+mod wait;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +70,10 @@ pub enum Cause {
     NoFrontEnd,
     /// A front-end is connected, but the driver has started no queue.
     NoDriver,
+    /// The guest's driver has broken a ring.
+    BrokenRing,
+    /// The host does not run the reactor although it has work.
+    NoCpu,
     /// The reactor is busy with another disk.
     Neighbour,
     /// The reactor is busy with the disk itself.
@@ -98,7 +106,7 @@ pub struct DiskVerdict {
     /// Sentence on polling: whether the disk is polled, with the gain or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<String>,
-    /// Past slow requests, if there were any and all is well now.
+    /// Past events that another cause outweighs: a restart; slow requests, if all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub past: Option<String>,
 }

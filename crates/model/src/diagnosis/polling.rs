@@ -6,8 +6,11 @@ use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 
 /// Adds the polling of the disk's queues to the verdict, if they are served.
 pub(super) fn annotate(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
-    use Cause::{Cap, DeepQueue, Healthy, Idle, Neighbour, NotRecorded, Processor, StorageSlow};
-    let served = [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, Processor, NotRecorded];
+    use Cause::{
+        Cap, DeepQueue, Healthy, Idle, Neighbour, NoCpu, NotRecorded, Processor, StorageSlow,
+    };
+    let served =
+        [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, NoCpu, Processor, NotRecorded];
     let Some(polling) = facts.disk.polling.filter(|_| served.contains(&verdict.cause)) else {
         return verdict;
     };

@@ -86,6 +86,12 @@ impl Case {
         case
     }
 
+    /// Lets the reactor wait for a CPU for this share of the second.
+    fn waits_for_cpu(&mut self, share: f64) {
+        self.before.reactors[0].cpu_wait_seconds = Some(7.0);
+        self.now.reactors[0].cpu_wait_seconds = Some(7.0 + share);
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
@@ -99,6 +105,11 @@ impl Case {
 fn began(how: StartReason) -> Option<WorkerStart> {
     let after = (how == StartReason::Restart).then(|| "was killed by SIGKILL".into());
     Some(WorkerStart { reason: how, unix_seconds: 1e9, previous_exit: after })
+}
+
+fn broken(queue: u16, since_seconds: f64) -> BrokenRing {
+    let cause = "descriptor 9 is outside a table of 8".into();
+    BrokenRing { queue, kind: RingKind::Request, cause, unix_seconds: 1e9, since_seconds }
 }
 
 fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
@@ -178,6 +189,16 @@ fn flows() -> Vec<Row> {
             "its reactor is stuck with disk n",
         ),
         (
+            Cause::NoCpu,
+            Case::flow(1000, [900.0, 0.0, 100.0]).with(|case| case.waits_for_cpu(0.8)),
+            "the host did not run its reactor for 80% of the time",
+        ),
+        (
+            Cause::NoCpu,
+            Case::oldest(Stage::Device, 2.0).with(|case| case.waits_for_cpu(0.95)),
+            "the host did not run its reactor for 95% of the time",
+        ),
+        (
             Cause::Processor,
             Case::flow(500_000, [200.0, 0.0, 1.0]).with(|case| case.disk().busy_seconds = 0.97),
             "keeps its reactor busy 97% of the time",
@@ -201,7 +222,31 @@ fn states() -> Vec<Row> {
             }),
             "the storage is full",
         ),
+        (
+            Cause::Full,
+            state(DiskState::Attached).with(|case| {
+                case.disk().waiting = 1;
+                case.disk().alert = Some("1 requests wait because the storage is full".into());
+            }),
+            "d is not active, and a client of its export waits for room on its storage: 1 requests",
+        ),
         (Cause::Paused, state(DiskState::Paused), "is paused"),
+        (
+            Cause::BrokenRing,
+            Case::flow(1000, [5.0, 0.0, 110.0])
+                .with(|case| case.disk().broken_rings = vec![broken(2, 12.0), broken(1, 90.0)]),
+            "90 s ago its guest's driver broke request ring 1 and 1 more, which waits for a reset \
+             of the device (descriptor 9 is outside a table of 8).",
+        ),
+        (
+            // The ring was broken before an upgrade, so the new worker has not started it.
+            Cause::BrokenRing,
+            Case::idle().with(|case| {
+                case.disk().queues_started = 0;
+                case.disk().broken_rings = vec![broken(0, 3.0)];
+            }),
+            "3.0 s ago its guest's driver broke request ring 0, which",
+        ),
         (
             Cause::Fence,
             Case::idle().with(|c| c.disk().fence = Some(Fence { since_seconds: 3.0 })),
@@ -285,6 +330,71 @@ fn what_is_worse_is_told_first() {
     let both = Case::oldest(Stage::Device, 12.0).with(|case| case.disk().resubmitted = 1);
     assert_eq!(both.verdict().cause, Cause::StorageHangs);
     assert_eq!(both.verdict().since_seconds, Some(12.0));
+}
+
+/// The causes in their order, with a change to a disk that has each of them.
+#[test]
+fn a_cause_that_holds_now_comes_before_those_behind_it() {
+    type Change = fn(&mut Case);
+    let changes: [(Cause, Change); 11] = [
+        (Cause::Fence, |case| case.disk().fence = Some(Fence { since_seconds: 3.0 })),
+        (Cause::Full, |case| case.disk().waiting = 3),
+        (Cause::Paused, |case| case.disk().state = DiskState::Paused),
+        (Cause::NoFrontEnd, |case| case.disk().connected = false),
+        (Cause::BrokenRing, |case| case.disk().broken_rings = vec![broken(0, 3.0)]),
+        (Cause::NoDriver, |case| case.disk().queues_started = 0),
+        (Cause::StorageHangs, |case| {
+            let hung = Case::oldest(Stage::Device, 12.0);
+            case.disk().oldest = hung.now.disks[0].oldest;
+        }),
+        (Cause::Cap, |case| *case.disk() = Case::flow(100, [0.0, 9e3, 0.0]).now.disks.remove(0)),
+        (Cause::NoCpu, |case| {
+            *case.disk() = Case::flow(100, [900.0, 0.0, 100.0]).now.disks.remove(0);
+            case.waits_for_cpu(0.5);
+        }),
+        (Cause::Restarted, |case| {
+            case.now.uptime_seconds = 4.0;
+            case.before.uptime_seconds = 3.0;
+            case.now.start = began(StartReason::Restart);
+        }),
+        (Cause::Idle, |_| ()),
+    ];
+    // Each case has its cause and all those behind it.
+    for (at, (cause, _)) in changes.iter().enumerate() {
+        let mut case = Case::idle();
+        changes[at..].iter().rev().for_each(|(_, change)| change(&mut case));
+        assert_eq!(case.verdict().cause, *cause, "{:?}", case.verdict());
+    }
+}
+
+#[test]
+fn a_restart_is_told_after_what_holds_now() {
+    let restarted = |case: &mut Case| {
+        case.now.uptime_seconds = 4.0;
+        case.before.uptime_seconds = 3.0;
+        case.now.start = began(StartReason::Restart);
+    };
+    let capped = Case::flow(50, [5.0, 9000.0, 100.0]).with(restarted);
+    assert_eq!(capped.verdict().cause, Cause::Cap);
+    let past = capped.verdict().past.unwrap();
+    assert!(past.starts_with("d was taken over 4.0 s ago by a new process"), "{past}");
+    let mut idle = Case::idle().with(restarted);
+    assert_eq!((idle.verdict().cause, idle.verdict().past), (Cause::Restarted, None));
+    idle.now.uptime_seconds = 100.0;
+    assert_eq!((idle.verdict().cause, idle.verdict().past), (Cause::Idle, None));
+}
+
+#[test]
+fn a_reactor_that_waits_for_a_cpu_delays_only_those_who_ask() {
+    let idle = Case::idle().with(|case| case.waits_for_cpu(0.9));
+    assert_eq!(idle.verdict().cause, Cause::Idle);
+    let fast = Case::flow(1000, [1.0, 0.0, 10.0]).with(|case| case.waits_for_cpu(0.9));
+    assert_eq!(fast.verdict().cause, Cause::Healthy);
+    let little = Case::flow(1000, [50.0, 0.0, 110.0]).with(|case| case.waits_for_cpu(0.2));
+    assert_eq!(little.verdict().cause, Cause::Healthy);
+    // A kernel that does not count it.
+    let unknown = Case::flow(1000, [50.0, 0.0, 110.0]);
+    assert_eq!(unknown.verdict().cause, Cause::Healthy);
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn state(port: &PortStats) -> &'static str {
     match port {
         PortStats { socket: None, .. } => "host",
         PortStats { connected: false, .. } => "no guest",
+        _ if !port.broken_rings.is_empty() => "ring broken",
         PortStats { pairs_started: 0, .. } => "no driver",
         _ if port.each_queue.iter().any(|pair| pair.throttled_now) => "capped",
         _ => "active",

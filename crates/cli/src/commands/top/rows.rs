@@ -76,12 +76,14 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
 fn state(disk: &DiskStats) -> &'static str {
     match disk.state {
         _ if disk.fence.is_some() => "fenced",
+        DiskState::Attached if disk.waiting > 0 => "full",
         DiskState::Attached => "attached",
         DiskState::Paused => "paused",
         DiskState::Stuck => "stuck",
         DiskState::Waiting => "full",
         DiskState::Refused => "refused",
         DiskState::Active if !disk.connected => "no guest",
+        DiskState::Active if !disk.broken_rings.is_empty() => "ring broken",
         DiskState::Active if disk.throttled_queues > 0 => "capped",
         DiskState::Active => "active",
     }

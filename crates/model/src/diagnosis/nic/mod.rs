@@ -1,11 +1,12 @@
 //! Diagnosis of a NIC that is slow or loses frames.
 //!
-//! Certain causes come first: no front-end or driver. Then follow the cap, lost frames by reason,
-//! and waits. All of it concerns the time between two samples.
+//! Certain causes come first: no front-end, a broken ring, no driver. Then follow the cap, lost
+//! frames by reason, and waits. All of it concerns the time between two samples.
 
 use serde::{Deserialize, Serialize};
 
 use super::polling;
+use super::state::{RESET, broken_ring_sentence};
 use super::units::{bytes, duration};
 use crate::report::{DirectionStats, NicStats, PairStats, PollReason, PortStats, Stats};
 
@@ -38,6 +39,8 @@ pub enum NicCause {
     NoFrontEnd,
     /// A front-end is connected, but the driver has started no queue.
     NoDriver,
+    /// The guest's driver has broken a ring.
+    BrokenRing,
     /// The NIC's cap throttles it.
     Cap,
     /// The guest posts too few receive buffers.
@@ -141,31 +144,40 @@ pub fn judge_refused(nic: &NicStats) -> Option<NicVerdict> {
     Some(NicVerdict::new(NicCause::NotServed, sentence).next(step))
 }
 
+/// Test for one cause. Returns the verdict if it holds.
+type Rule = fn(&NicFacts<'_>) -> Option<NicVerdict>;
+
+/// All rules in order: the first that holds is the verdict.
+const RULES: [Rule; 8] =
+    [no_front_end, broken_ring, no_driver, capped, loses, starves, refused, slow];
+
 /// Returns the verdict on a NIC.
 pub fn judge_nic(facts: &NicFacts<'_>) -> NicVerdict {
-    let mut verdict = not_there(facts)
-        .or_else(|| capped(facts))
-        .or_else(|| loses(facts))
-        .or_else(|| starves(facts))
-        .or_else(|| refused(facts))
-        .or_else(|| slow(facts))
-        .unwrap_or_else(|| served(facts));
-    let is_there = !matches!(verdict.cause, NicCause::NoFrontEnd | NicCause::NoDriver);
+    let verdict = RULES.iter().find_map(|rule| rule(facts));
+    let mut verdict = verdict.unwrap_or_else(|| served(facts));
+    let is_there =
+        !matches!(verdict.cause, NicCause::NoFrontEnd | NicCause::BrokenRing | NicCause::NoDriver);
     verdict.polling = is_there.then(|| polled(facts)).flatten();
     verdict
 }
 
-fn not_there(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+fn no_front_end(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let nic = facts.nic;
     // The host has no socket and is always connected.
-    let socket = nic.socket.as_ref()?;
-    if !nic.connected {
-        let sentence =
-            format!("{} has no front-end: no machine is connected to its socket.", nic.id);
-        let step = format!("start the machine with the socket {socket}");
-        return Some(NicVerdict::new(NicCause::NoFrontEnd, sentence).next(step));
-    }
-    (nic.pairs_started == 0).then(|| {
+    let socket = nic.socket.as_ref().filter(|_| !nic.connected)?;
+    let sentence = format!("{} has no front-end: no machine is connected to its socket.", nic.id);
+    let step = format!("start the machine with the socket {socket}");
+    Some(NicVerdict::new(NicCause::NoFrontEnd, sentence).next(step))
+}
+
+fn broken_ring(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let (sentence, _) = broken_ring_sentence(&facts.nic.id, &facts.nic.broken_rings)?;
+    Some(NicVerdict::new(NicCause::BrokenRing, sentence).next(RESET))
+}
+
+fn no_driver(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let nic = facts.nic;
+    (nic.socket.is_some() && nic.pairs_started == 0).then(|| {
         let sentence =
             format!("{} has a front-end, and its guest's driver has started no queue yet.", nic.id);
         let step = "look at the guest's console: it boots, or has no driver for the NIC";

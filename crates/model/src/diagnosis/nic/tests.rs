@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::poll::EffectivePolling;
-use crate::report::{FrameCounts, Latency, PollRefusals, PollStats, QueuePolling};
+use crate::report::{
+    BrokenRing, FrameCounts, Latency, PollRefusals, PollStats, QueuePolling, RingKind,
+};
 
 fn waits(reason: PollReason) -> QueuePolling {
     QueuePolling {
@@ -90,9 +92,16 @@ fn a_guest_that_takes_nothing_is_told_also_when_nothing_comes_any_more() {
 #[test]
 fn every_cause_is_told() {
     type Change = fn(&mut PortStats);
-    let cases: [(NicCause, &str, Change); 12] = [
+    let cases: [(NicCause, &str, Change); 13] = [
         (NicCause::Idle, "is idle", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
+        (NicCause::BrokenRing, "5.0 s ago its guest's driver broke transmit ring 1", |nic| {
+            let (kind, cause) = (RingKind::Transmit, "descriptor 9 is outside".into());
+            let (unix_seconds, since_seconds) = (1e9, 5.0);
+            nic.broken_rings =
+                vec![BrokenRing { queue: 3, kind, cause, unix_seconds, since_seconds }];
+            nic.pairs_started = 0;
+        }),
         (NicCause::NoDriver, "no queue yet", |nic| nic.pairs_started = 0),
         (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].throttled_seconds = 1.0),
         (NicCause::Buffers, "40 of 1040 frames", |nic| lose(&mut nic.rx, "no-buffer", 40)),
@@ -126,7 +135,8 @@ fn every_cause_is_told() {
         let verdict = verdict_of(change);
         assert_eq!(verdict.cause, cause, "{}", verdict.sentence);
         assert!(verdict.sentence.contains(part), "{}", verdict.sentence);
-        let is_there = !matches!(cause, NicCause::NoFrontEnd | NicCause::NoDriver);
+        let absent = [NicCause::NoFrontEnd, NicCause::BrokenRing, NicCause::NoDriver];
+        let is_there = !absent.contains(&cause);
         assert_eq!(verdict.polling.is_some(), is_there);
     }
 }
