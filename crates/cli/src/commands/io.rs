@@ -6,10 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use model::rpc::{METHODS, code};
-use toolstack::ringway_io::{ATTACH_DEADLINE, DatapathError, RpcConnection, params};
-
-/// Control socket of a packaged `ringway-io`.
-pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
+use toolstack::ringway_io::{ATTACH_DEADLINE, DatapathError, RpcConnection, USUAL_CONTROL, params};
 
 /// Error codes of an invalid call, independent of the disks.
 const NOT_A_CALL: [i64; 2] = [code::METHOD_NOT_FOUND, code::INVALID_PARAMS];
@@ -48,7 +45,7 @@ code 1, with the reason on standard error, if the call is refused or not answere
 is unknown or the parameters are wrong.")]
 pub(crate) struct Io {
     /// Control socket of the ringway-io
-    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
     /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, nic.attach,

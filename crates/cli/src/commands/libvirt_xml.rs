@@ -10,8 +10,7 @@ use model::machine::Accel;
 use model::recipe::{Guest, Kernel, RecipeDiskArg, RecipeDisks, flags, libvirt};
 use model::spec::{SpecError, parse_size};
 use toolstack::recipe_disks::{only_for_root, resolve};
-
-use super::io::DEFAULT_CONTROL;
+use toolstack::ringway_io::USUAL_CONTROL;
 
 /// Options of `ringway libvirt-xml`.
 #[derive(Debug, Args)]
@@ -37,7 +36,7 @@ pub(crate) struct LibvirtXml {
     #[arg(required = true, value_name = "DISK")]
     disks: Vec<RecipeDiskArg>,
     /// Control socket of the ringway-io, for disks given by id
-    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = USUAL_CONTROL)]
     control: PathBuf,
     /// Print only one `<disk>` element, for virsh attach-device
     #[arg(long, conflicts_with_all = ["domain", "qemu", "cloud_hypervisor"])]

@@ -9,6 +9,7 @@ mod libvirt_xml;
 mod man;
 mod net;
 mod run;
+mod sockets;
 mod top;
 mod why;
 

@@ -1,8 +1,10 @@
 //! Tests of `cli` as one program.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod causes;
 #[path = "../common/mod.rs"]
 mod common;
+mod discovery;
 mod doctor;
 mod documents;
 mod libvirt_xml;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::nbd::{client, is_closed, read, request, write};
 use crate::common::*;
+use model::diagnosis::{Cause, DiskFacts, judge};
 use model::report::DiskState;
 use model::rpc::code;
 use rustix::process::{Pid, Signal, kill_process};
@@ -137,4 +138,31 @@ fn an_export_is_ended_at_the_deadline_and_its_lock_follows() {
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     // The kernel has completed the abandoned write.
     assert_eq!(guest.run(0, &Request::read(1, 512)).unwrap().data, [2; 512]);
+}
+
+/// The guest is not served, but a client's write waits for space on the storage.
+#[test]
+fn full_storage_of_an_inactive_disk_is_the_cause() {
+    let storage = Hanging::new().unwrap();
+    let path = storage.place().join("sparse");
+    std::fs::File::create(&path).unwrap().set_len(BYTES as u64).unwrap();
+    let filler = storage.place().join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+    let io = Io::start();
+    let mut caller = io.caller();
+    exported(&io, &mut caller, &path);
+    let mut stream = client(&io.socket("d.nbd"));
+    stream.write_all(&request(1, 0, 4096)).unwrap();
+    stream.write_all(&[7; 4096]).unwrap();
+    eventually("the write waits", || caller.stats().disks[0].waiting == 1);
+    let stats = caller.stats();
+    let disk = &stats.disks[0];
+    assert_eq!(disk.state, DiskState::Attached);
+    let verdict = judge(&DiskFacts::new(&stats, &stats, disk));
+    assert_eq!(verdict.cause, Cause::Full, "{verdict:?}");
+    assert!(verdict.sentence.contains("is not active, and a client of its export"), "{verdict:?}");
+    drop(file);
+    std::fs::remove_file(filler).unwrap();
+    eventually("the write has ended", || caller.stats().disks[0].waiting == 0);
 }

@@ -173,6 +173,8 @@ pub(super) fn neighbour(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     }
     let busy = facts.neighbours().into_iter().next();
     let least = if long_turns { LONG_TURNS_SHARE } else { BUSY_SHARE };
+    // The turns of a disk look long, too, if the host does not run the thread.
+    let least = f64::max(least, facts.cpu_wait_share());
     let busy = busy.filter(|one| one.share >= least)?;
     let sentence = format!(
         "{} waits for its reactor, which disk {} keeps {:.0}% of the time: its requests spend \

@@ -24,8 +24,8 @@ const RULES: [Rule; 19] = [
     wait::hangs,
     // The requests that ended between the samples waited.
     flow::capped_share,
-    flow::no_cpu,
     flow::neighbour,
+    flow::no_cpu,
     flow::processor,
     flow::storage_slow,
     flow::deep_queue,

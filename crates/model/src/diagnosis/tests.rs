@@ -390,6 +390,12 @@ fn a_reactor_that_waits_for_a_cpu_delays_only_those_who_ask() {
     assert_eq!(idle.verdict().cause, Cause::Idle);
     let fast = Case::flow(1000, [1.0, 0.0, 10.0]).with(|case| case.waits_for_cpu(0.9));
     assert_eq!(fast.verdict().cause, Cause::Healthy);
+    // A neighbour is named if it had the thread for longer than the host withheld it.
+    let both = |wait| {
+        let case = Case::flow(1000, [900.0, 0.0, 100.0]).with(|case| case.waits_for_cpu(wait));
+        case.with(|case| case.now.disks[1].busy_seconds += 0.6).verdict().cause
+    };
+    assert_eq!((both(0.5), both(0.7)), (Cause::Neighbour, Cause::NoCpu));
     let little = Case::flow(1000, [50.0, 0.0, 110.0]).with(|case| case.waits_for_cpu(0.2));
     assert_eq!(little.verdict().cause, Cause::Healthy);
     // A kernel that does not count it.

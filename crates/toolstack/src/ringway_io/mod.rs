@@ -3,6 +3,7 @@
 mod connection_pool;
 mod datapath;
 mod datapaths;
+mod host_sockets;
 mod params;
 mod process;
 mod rpc_client;
@@ -16,6 +17,7 @@ mod switch;
 
 pub use datapath::Datapath;
 pub use datapaths::IoDatapaths;
+pub use host_sockets::{HostSockets, USUAL_CONTROL};
 pub use params::params;
 pub use process::IoProcess;
 pub use rpc_connection::{ATTACH_DEADLINE, CALL_DEADLINE, RpcConnection};

@@ -10,6 +10,7 @@ use toolstack::ringway_io::{DatapathError, RpcConnection};
 
 use super::ports::{self, PortRow};
 use super::rows::{Row, rows};
+use crate::commands::sockets::SocketOptions;
 
 /// Longest wait for a sample. Meanwhile the display of the other processes is delayed.
 const SAMPLE_DEADLINE: Duration = Duration::from_secs(2);
@@ -24,8 +25,16 @@ pub(super) struct Source {
     error: Option<String>,
 }
 
-/// Takes a sample of all processes concurrently.
-pub(super) async fn sample(sources: &mut [Source]) {
+/// Finds the processes, unless the user has named them, and takes a sample of all of them
+/// concurrently.
+pub(super) async fn sample(sources: &mut Vec<Source>, sockets: &SocketOptions) {
+    let controls = sockets.controls();
+    sources.retain(|source| controls.contains(&source.control));
+    for (at, control) in controls.iter().enumerate() {
+        if sources.get(at).is_none_or(|source| source.control != *control) {
+            sources.insert(at.min(sources.len()), Source::new(control));
+        }
+    }
     let mut all = JoinSet::new();
     for (at, source) in sources.iter_mut().enumerate() {
         let (client, control) = (source.client.take(), source.control.clone());
@@ -58,7 +67,7 @@ async fn ask(
 }
 
 impl Source {
-    pub(super) fn new(control: &Path) -> Self {
+    fn new(control: &Path) -> Self {
         let control = control.to_owned();
         Self { control, client: None, before: None, now: None, error: None }
     }
@@ -71,6 +80,11 @@ impl Source {
 
     fn lose(&mut self, error: String) {
         self.error = Some(error);
+    }
+
+    /// Returns whether the process has ever answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.now.is_some()
     }
 
     /// Returns the reason why there is no sample, if there is none.

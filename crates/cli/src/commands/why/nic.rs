@@ -1,58 +1,18 @@
-//! Explains why a NIC is slow.
+//! Evidence on a NIC.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::process::ExitCode;
 
-use anyhow::Context;
-use model::diagnosis::{NicFacts, NicVerdict, bytes, duration, judge_nic};
-use model::report::{DirectionStats, NicStats, PortStats, Stats};
-use serde_json::json;
+use model::diagnosis::{NicVerdict, bytes, duration};
+use model::report::{DirectionStats, PortStats};
 
-use super::{Format, Why, polled};
+use super::disk::polled;
+use super::report;
 use crate::table;
 
-/// Prints why a NIC is not served at all.
-pub(super) fn print_refused(
-    asked: &Why,
-    nic: &NicStats,
-    verdict: &NicVerdict,
-) -> anyhow::Result<ExitCode> {
-    let mut output = std::io::stdout().lock();
-    match asked.format {
-        Format::Json => {
-            serde_json::to_writer(&mut output, &json!({ "verdict": verdict, "nic": nic }))?;
-            writeln!(output)?;
-        }
-        Format::Text => write!(output, "{}", verdict_text(verdict))?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints the verdict from two samples, and the statistics of the NIC.
-pub(super) fn print_report(
-    asked: &Why,
-    (earlier, now): (&Stats, &Stats),
-    port: &PortStats,
-) -> anyhow::Result<ExitCode> {
-    let gone = "the NIC was detached meanwhile";
-    let facts = NicFacts::new(earlier, now, &asked.disk).context(gone)?;
-    let verdict = judge_nic(&facts);
-    let mut output = std::io::stdout().lock();
-    match asked.format {
-        Format::Json => {
-            let report = json!({ "verdict": verdict, "nic": port });
-            serde_json::to_writer(&mut output, &report)?;
-            writeln!(output)?;
-        }
-        Format::Text => write!(output, "{}", report_text(&verdict, port))?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Returns the sentence, followed by the evidence.
-fn report_text(verdict: &NicVerdict, port: &PortStats) -> String {
+pub(super) fn report_text(verdict: &NicVerdict, port: &PortStats) -> String {
     let mut text = verdict_text(verdict);
+    text += &report::broken_rings(&port.broken_rings);
     text += "\nSince it was plugged in:\n";
     text += &format!("{}\n", ways(port));
     let sizes = sizes(port);
@@ -73,7 +33,7 @@ fn report_text(verdict: &NicVerdict, port: &PortStats) -> String {
 }
 
 /// Returns the verdict's sentences.
-fn verdict_text(verdict: &NicVerdict) -> String {
+pub(super) fn verdict_text(verdict: &NicVerdict) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
         text += &format!("Next: {step}\n");

@@ -17,19 +17,31 @@ pub const RINGWAY: &str = env!("CARGO_BIN_EXE_ringway");
 pub struct Served {
     pub process: Process,
     pub dir: TempDir,
+    control: PathBuf,
 }
 
 impl Served {
     pub fn start(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("control");
+        Self::in_dir(dir, control, options)
+    }
+
+    /// Starts a process with this control socket, whose directory is created.
+    pub fn start_at(control: PathBuf) -> Self {
+        std::fs::create_dir_all(control.parent().unwrap()).unwrap();
+        Self::in_dir(tempfile::tempdir().unwrap(), control, &[])
+    }
+
+    fn in_dir(dir: TempDir, control: PathBuf, options: &[&str]) -> Self {
         let mut command = Command::new(find_binary("ringway-io").unwrap());
-        command.arg("--control").arg(dir.path().join("control")).args(options);
+        command.arg("--control").arg(&control).args(options);
         command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
         let mut process = Process::start(&mut command).unwrap();
         let mut ready = [0];
         let result = process.child().stdout.take().unwrap().read_exact(&mut ready);
         assert!(result.is_ok(), "{}", process.error("did not get ready"));
-        Self { process, dir }
+        Self { process, dir, control }
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
@@ -39,7 +51,7 @@ impl Served {
     /// Returns a command of `ringway` with these words for this `ringway-io`.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(RINGWAY);
-        command.args(words).env("RINGWAY_CONTROL", self.socket("control"));
+        command.args(words).env("RINGWAY_CONTROL", &self.control);
         command.stdin(Stdio::null());
         command
     }

@@ -34,7 +34,7 @@ use crate::keyed_locks::KeyedLocks;
 pub use start::IoLaunch;
 
 /// Name of its control socket, in the directory of its other sockets.
-const CONTROL: &str = "control.sock";
+pub(super) const CONTROL: &str = "control.sock";
 /// Longest wait for its exit after a shutdown: every disk is drained and flushed.
 const END_DEADLINE: Duration = Duration::from_secs(40);
 

@@ -1,5 +1,6 @@
 //! Tests of the output on queues.
 
+use model::diagnosis::{DiskFacts, judge};
 use model::report::{PollReason, QueuePolling};
 use model::spec::Backend;
 
