@@ -92,13 +92,12 @@ fn machines_and_their_devices_are_looked_up_at_ringwayd() {
     };
     let (web, twin, other) = (machine("web"), machine("twin"), machine("twin"));
     let storage = xe(&["pool-list", "params=default-SR", "--minimal"]);
-    let plug = |device: &str| {
-        let (sr, device) = (format!("sr-uuid={storage}"), format!("device={device}"));
-        let disk = xe(&["vdi-create", &sr, "name-label=disk", "virtual-size=16MiB"]);
-        let words = [format!("vm-uuid={web}"), format!("vdi-uuid={disk}"), device];
-        xe(&["vbd-create", &words[0], &words[1], &words[2]])
-    };
-    let (first, second) = (plug("1"), plug("2"));
+    // The template has brought the first disk.
+    let first = xe(&["vbd-list", &format!("vm-uuid={web}"), "params=uuid", "--minimal"]);
+    let sr = format!("sr-uuid={storage}");
+    let disk = xe(&["vdi-create", &sr, "name-label=disk", "virtual-size=16MiB"]);
+    let words = [format!("vm-uuid={web}"), format!("vdi-uuid={disk}")];
+    let second = xe(&["vbd-create", &words[0], &words[1], "device=1"]);
     let io = Served::start_at(control(&run, "0123abcd"));
 
     let text = error(&run, &["why", "vm=web"]);
