@@ -170,7 +170,7 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
         ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 3"),
         // A destination from before disk formats were reported, and one that reads newer formats.
         ("tells old", "refused: format null"),
-        ("tells novel", "refused: format 2"),
+        ("tells novel", "refused: format 3"),
         ("odd", "unexpected message"),
         ("eager", "unexpected message"),
         ("dies", "the other worker has ended"),

@@ -189,16 +189,6 @@ fn flows() -> Vec<Row> {
             "its reactor is stuck with disk n",
         ),
         (
-            Cause::NoCpu,
-            Case::flow(1000, [900.0, 0.0, 100.0]).with(|case| case.waits_for_cpu(0.8)),
-            "the host did not run its reactor for 80% of the time",
-        ),
-        (
-            Cause::NoCpu,
-            Case::oldest(Stage::Device, 2.0).with(|case| case.waits_for_cpu(0.95)),
-            "the host did not run its reactor for 95% of the time",
-        ),
-        (
             Cause::Processor,
             Case::flow(500_000, [200.0, 0.0, 1.0]).with(|case| case.disk().busy_seconds = 0.97),
             "keeps its reactor busy 97% of the time",
@@ -222,36 +212,43 @@ fn states() -> Vec<Row> {
             }),
             "the storage is full",
         ),
-        (
-            Cause::Full,
-            state(DiskState::Attached).with(|case| {
-                case.disk().waiting = 1;
-                case.disk().alert = Some("1 requests wait because the storage is full".into());
-            }),
-            "d is not active, and a client of its export waits for room on its storage: 1 requests",
-        ),
         (Cause::Paused, state(DiskState::Paused), "is paused"),
-        (
-            Cause::BrokenRing,
-            Case::flow(1000, [5.0, 0.0, 110.0])
-                .with(|case| case.disk().broken_rings = vec![broken(2, 12.0), broken(1, 90.0)]),
-            "90 s ago its guest's driver broke request ring 1 and 1 more, which waits for a reset \
-             of the device (descriptor 9 is outside a table of 8).",
-        ),
-        (
-            // The ring was broken before an upgrade, so the new worker has not started it.
-            Cause::BrokenRing,
-            Case::idle().with(|case| {
-                case.disk().queues_started = 0;
-                case.disk().broken_rings = vec![broken(0, 3.0)];
-            }),
-            "3.0 s ago its guest's driver broke request ring 0, which",
-        ),
         (
             Cause::Fence,
             Case::idle().with(|c| c.disk().fence = Some(Fence { since_seconds: 3.0 })),
             "waits behind its fence for 3.0 s",
         ),
+        (
+            Cause::Refused,
+            state(DiskState::Refused).with(|c| c.disk().refused = Some("the image shrank".into())),
+            "not taken over after a restart: the image shrank",
+        ),
+        (
+            Cause::Stuck,
+            state(DiskState::Stuck).with(|case| {
+                let verb = "detach".into();
+                case.disk().stuck = Some(Stuck { since_seconds: 30.0, requests: 4, verb });
+            }),
+            "its storage hangs, the detach gave up waiting 30 s ago, and 4 requests are still",
+        ),
+        (Cause::Inactive, state(DiskState::Attached), "is attached and not active"),
+        (
+            Cause::NoFrontEnd,
+            Case::idle().with(|case| case.disk().connected = false),
+            "has no front-end",
+        ),
+        (
+            Cause::NoDriver,
+            Case::idle().with(|case| case.disk().queues_started = 0),
+            "has started no queue",
+        ),
+    ]
+}
+
+/// Returns the causes that a restart, broken rings, the host and an export show.
+fn events() -> Vec<Row> {
+    let state = |state| Case::idle().with(|case| case.disk().state = state);
+    vec![
         (
             Cause::Restarted,
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
@@ -281,35 +278,45 @@ fn states() -> Vec<Row> {
             "",
         ),
         (
-            Cause::Refused,
-            state(DiskState::Refused).with(|c| c.disk().refused = Some("the image shrank".into())),
-            "not taken over after a restart: the image shrank",
-        ),
-        (
-            Cause::Stuck,
-            state(DiskState::Stuck).with(|case| {
-                let verb = "detach".into();
-                case.disk().stuck = Some(Stuck { since_seconds: 30.0, requests: 4, verb });
+            Cause::Full,
+            state(DiskState::Attached).with(|case| {
+                case.disk().waiting = 1;
+                case.disk().alert = Some("1 requests wait because the storage is full".into());
             }),
-            "its storage hangs, the detach gave up waiting 30 s ago, and 4 requests are still",
-        ),
-        (Cause::Inactive, state(DiskState::Attached), "is attached and not active"),
-        (
-            Cause::NoFrontEnd,
-            Case::idle().with(|case| case.disk().connected = false),
-            "has no front-end",
+            "d is not active, and a client of its export waits for room on its storage: 1 requests",
         ),
         (
-            Cause::NoDriver,
-            Case::idle().with(|case| case.disk().queues_started = 0),
-            "has started no queue",
+            Cause::BrokenRing,
+            Case::flow(1000, [5.0, 0.0, 110.0])
+                .with(|case| case.disk().broken_rings = vec![broken(2, 12.0), broken(1, 90.0)]),
+            "90 s ago its guest's driver broke request ring 1 and 1 more, which waits for a reset \
+             of the device (descriptor 9 is outside a table of 8).",
+        ),
+        (
+            // The ring was broken before an upgrade, so the new worker has not started it.
+            Cause::BrokenRing,
+            Case::idle().with(|case| {
+                case.disk().queues_started = 0;
+                case.disk().broken_rings = vec![broken(0, 3.0)];
+            }),
+            "3.0 s ago its guest's driver broke request ring 0, which",
+        ),
+        (
+            Cause::NoCpu,
+            Case::flow(1000, [900.0, 0.0, 100.0]).with(|case| case.waits_for_cpu(0.8)),
+            "the host did not run its reactor for 80% of the time",
+        ),
+        (
+            Cause::NoCpu,
+            Case::oldest(Stage::Device, 2.0).with(|case| case.waits_for_cpu(0.95)),
+            "the host did not run its reactor for 95% of the time",
         ),
     ]
 }
 
 #[test]
 fn every_cause_is_told_in_one_sentence() {
-    for (cause, case, part) in flows().into_iter().chain(states()) {
+    for (cause, case, part) in flows().into_iter().chain(states()).chain(events()) {
         let verdict = case.verdict();
         assert_eq!(verdict.cause, cause, "{verdict:?}");
         assert!(verdict.sentence.contains(part), "{}\nhas no {part:?}", verdict.sentence);
