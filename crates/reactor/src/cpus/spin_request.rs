@@ -141,9 +141,15 @@ mod tests {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // A new thread has the affinity of this one.
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
             let before = spin_request.cpu_wait_ns().unwrap();
-            while spin_request.cpu_wait_ns().unwrap() == before {}
+            while spin_request.cpu_wait_ns().unwrap() == before {
+                std::hint::spin_loop();
+            }
             over.store(true, Ordering::Relaxed);
         });
         let gone = SpinRequest::default();
