@@ -6,10 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use model::rpc::{METHODS, code};
+use serde_json::Value;
 use toolstack::ringway_io::{ATTACH_DEADLINE, DatapathError, RpcConnection, USUAL_CONTROL, params};
 
 /// Error codes of an invalid call, independent of the disks.
 const NOT_A_CALL: [i64; 2] = [code::METHOD_NOT_FOUND, code::INVALID_PARAMS];
+
+/// Reason why a `ringway-io` of an earlier version refuses a detach.
+const OLDER: &str = "this ringway-io is older than the client and does not check whether a \
+    front-end is connected; see `ringway io stats`, then detach the disk with force=true";
 
 /// Error: the command line is not a valid call.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +37,8 @@ pub(crate) struct NotACall(DatapathError);
   ringway io poll.defaults poll=off
   ringway io metrics
   ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
-  ringway io disk.detach '{\"id\":\"d1\"}'
+  ringway io disk.detach '{\"id\":\"d1\"}'        (refused while a front-end is connected)
+  ringway io disk.detach id=d1 force=true        (even then; the guest waits for the disk)
   ringway io nic.attach id=n1 socket=/run/x/n1.sock network=lan mac=02:00:00:00:00:01 queues=4
   ringway io network.uplink network=lan tap=rwt0   (without tap: removes the uplink)
   ringway io nic.poll id=n1 poll=always poll_max_us=50   (null: the default)
@@ -58,16 +64,19 @@ pub(crate) struct Io {
 
 impl Io {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let parameters = params(&self.parameters)?;
+        let parameters = checked_detach(&self.method, params(&self.parameters)?);
         if !METHODS.contains(&self.method.as_str()) {
             // A newer ringway-io may know the method, so send the call.
             tracing::debug!(method = self.method, "not a method that this client knows");
         }
         let mut client = RpcConnection::connect(&self.control).await?;
+        let asks_to_check = parameters.get("force") == Some(&Value::Bool(false));
         let result = client.call(&self.method, parameters, ATTACH_DEADLINE).await;
         let result = result.map_err(|error| match error {
             DatapathError::Refused { ref source, .. } if NOT_A_CALL.contains(&source.code) => {
-                anyhow::Error::new(NotACall(error))
+                let is_older = asks_to_check && source.message.contains("unknown field `force`");
+                let error = anyhow::Error::new(NotACall(error));
+                if is_older { error.context(OLDER) } else { error }
             }
             error => error.into(),
         })?;
@@ -84,4 +93,16 @@ impl Io {
         writeln!(output)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Asks for the check that no front-end is connected, unless the caller forces a detach. A detach
+/// without `force` is a forced one for every version of `ringway-io`; earlier ones reject the field.
+fn checked_detach(method: &str, mut parameters: Value) -> Value {
+    if method == "disk.detach"
+        && let Some(fields) = parameters.as_object_mut()
+        && fields.entry("force").or_insert(Value::Bool(false)) == &Value::Bool(true)
+    {
+        fields.remove("force");
+    }
+    parameters
 }

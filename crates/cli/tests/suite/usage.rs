@@ -86,7 +86,42 @@ fn the_client_prints_results_and_fails_with_the_reason() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no d9"), "{}", stderr(&output));
     let seen = server.join().unwrap();
-    assert!(seen[1].contains(r#""params":{"id":"d9"}"#), "{seen:?}");
+    assert!(seen[1].contains(r#""params":{"force":false,"id":"d9"}"#), "{seen:?}");
+}
+
+/// An absent `force` forces, for every version.
+#[test]
+fn a_detach_by_hand_is_checked_unless_forced() {
+    let older = r#""error":{"code":-32602,"message":"unknown field `force`, expected `id`"}"#;
+    let done = r#""result":{}"#;
+    let sends = |words: &[&str], reply: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("io.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let reply = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,{reply}}}\n");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            stream.write_all(reply.as_bytes()).unwrap();
+            line
+        });
+        let control = socket.to_str().unwrap();
+        let output = ringway(&[&["io", "--control", control, "disk.detach"], words].concat());
+        (server.join().unwrap(), output)
+    };
+    for words in [&["id=d1", "force=true"][..], &[r#"{"id":"d1","force":true}"#]] {
+        let (line, output) = sends(words, done);
+        assert!(line.contains(r#""params":{"id":"d1"}"#) && output.status.success(), "{line}");
+    }
+    for words in [&["id=d1"][..], &["id=d1", "force=false"], &[r#"{"id":"d1"}"#]] {
+        let (line, output) = sends(words, done);
+        let params = r#""params":{"force":false,"id":"d1"}"#;
+        assert!(line.contains(params) && output.status.success(), "{line}");
+        let (_, output) = sends(words, older);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("with force=true"), "{}", stderr(&output));
+    }
 }
 
 /// An invalid call is detected before it is sent, and from the server's answer.

@@ -123,8 +123,8 @@ fn carry_out(
         Call::DiskDeactivate(disk) => value(disk_registry.deactivate(&disk.id)?),
         Call::DiskPause(disk) => value(disk_registry.pause(&disk.id)?),
         Call::DiskResume(disk) => value(disk_registry.resume(&disk.id)?),
-        Call::DiskDetach(disk) => {
-            disk_registry.detach(&disk.id)?;
+        Call::DiskDetach(detach) => {
+            disk_registry.detach(&detach.id, detach.force)?;
             Ok(Value::Object(Default::default()))
         }
         Call::DiskExport(spec) => value(disk_registry.export(&spec)?),

@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use model::rpc::{RpcError, code};
 
-use super::{DiskRegistry, Disks, no_such_disk, refusal};
+use super::{DiskRegistry, Disks, no_such_disk, refusal, wrong_state};
 use crate::error::failed;
 use crate::keeper_client::{PreserveError, PreservedDisk};
 use crate::lifecycle::{Phase, Verb, VerbDecision};
@@ -15,10 +15,17 @@ impl DiskRegistry {
     ///
     /// # Errors
     /// No such disk, another verb is running, or a flush failed. After a failed flush, the disk is
-    /// detached all the same.
-    pub fn detach(&self, id: &str) -> Result<(), RpcError> {
+    /// detached all the same. Without `force`, also if a front-end is connected.
+    pub fn detach(&self, id: &str, force: bool) -> Result<(), RpcError> {
         let disks = self.disks();
         disks.open()?;
+        let served_disk = disks.by_id.get(id).and_then(|entry| entry.served_disk.as_ref());
+        if !force && served_disk.is_some_and(|served_disk| served_disk.is_connected()) {
+            return Err(wrong_state(format!(
+                "the front-end of disk {id:?} is connected, and its guest would wait for the disk \
+                 in vain: remove the disk from the VM first, or detach it with force=true"
+            )));
+        }
         self.carry_out_detach(disks, id)
     }
 

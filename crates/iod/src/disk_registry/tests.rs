@@ -80,7 +80,7 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
         assert_eq!(disk_registry.pause("d").unwrap_err().code, code::WRONG_STATE);
         assert!(folder.path().join("s").exists(), "its guest waits");
         let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
-        disk_registry.detach("d").unwrap();
+        disk_registry.detach("d", true).unwrap();
         let [left, forgotten] = keeper.join().unwrap();
         assert_eq!((left.unwrap()["leaving"].as_bool().unwrap_or(true), forgotten), (true, None));
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
@@ -105,11 +105,11 @@ fn a_detach_that_cannot_be_held_is_none() {
         last
     });
     disk_registry.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
-    let error = disk_registry.detach("d").unwrap_err();
+    let error = disk_registry.detach("d", true).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
     assert_eq!(disk_registry.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);
     disk_registry.activate("d").unwrap();
-    disk_registry.detach("d").unwrap();
+    disk_registry.detach("d", true).unwrap();
     assert_eq!(keeper.join().unwrap().unwrap()["leaving"], true);
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }

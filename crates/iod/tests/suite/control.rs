@@ -471,3 +471,28 @@ fn an_idle_process_does_nothing() {
         first == counts(&mut caller)
     });
 }
+
+#[test]
+fn a_disk_with_a_front_end_is_detached_only_by_force() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"null": 1 << 20})));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    guest.run(0, &Request::read(0, 512)).unwrap();
+    let error = caller.call("disk.detach", json!({"id": "d", "force": false})).unwrap_err();
+    assert_eq!(error.code, code::WRONG_STATE);
+    let says = error.message.contains("\"d\"") && error.message.contains("force=true");
+    assert!(says, "{error}");
+    guest.run(0, &Request::read(0, 512)).unwrap();
+    drop(guest);
+    eventually("the front-end has left", || !caller.stats().disks[0].connected);
+    caller.call("disk.detach", json!({"id": "d", "force": false})).unwrap();
+
+    for forced in [json!({"id": "d", "force": true}), json!({"id": "d"})] {
+        caller.disk("disk.attach", io.spec("d", json!({"null": 1 << 20})));
+        let _guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+        eventually("the front-end is connected", || caller.stats().disks[0].connected);
+        caller.call("disk.detach", forced).unwrap();
+        assert_eq!(caller.stats().disks, []);
+    }
+}

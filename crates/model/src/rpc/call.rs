@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    DiskRef, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
-    code,
+    Detach, DiskRef, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport,
+    Upgrade, code,
 };
 use crate::export::ExportSpec;
 use crate::nic::{NicSpec, UplinkSpec};
@@ -24,8 +24,9 @@ pub enum Call {
     DiskPause(DiskRef),
     /// `disk.resume`: serve again.
     DiskResume(DiskRef),
-    /// `disk.detach`: deactivate, close the socket, remove the disk.
-    DiskDetach(DiskRef),
+    /// `disk.detach`: deactivate, close the socket, remove the disk. With `"force":false`, only if no
+    /// front-end is connected.
+    DiskDetach(Detach),
     /// `disk.export`: offer the disk over NBD on a socket.
     DiskExport(ExportSpec),
     /// `disk.unexport`: end one export, or all exports of a disk.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub use call::{Call, METHODS};
 pub use params::{
-    DiskRef, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
+    Detach, DiskRef, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
 };
 pub use replies::{
     Adopted, DiskReply, ExportReply, MetricsReply, NicReply, StatsReply, UpgradeReply,

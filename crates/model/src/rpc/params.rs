@@ -18,6 +18,22 @@ pub struct DiskRef {
     pub id: String,
 }
 
+/// Parameters of `disk.detach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detach {
+    /// Id of the disk.
+    pub id: String,
+    /// Whether the disk is detached even if its front-end is connected. True when absent, as before
+    /// the field existed: an older daemon does not send it, and an older `ringway-io` rejects it.
+    #[serde(default = "forced")]
+    pub force: bool,
+}
+
+fn forced() -> bool {
+    true
+}
+
 /// Reference to a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -12,12 +12,25 @@ fn calls_parse_into_checked_types() {
     assert_eq!(Call::parse("stats", Value::Null).unwrap(), Call::Stats(StatsQuery::default()));
 }
 
+/// Callers of earlier versions do not send `force`, and must not be refused.
+#[test]
+fn a_detach_is_forced_unless_it_says_otherwise() {
+    let forces = |params| match Call::parse("disk.detach", params) {
+        Ok(Call::DiskDetach(detach)) => detach.force,
+        other => panic!("{other:?}"),
+    };
+    assert!(forces(json!({"id":"a"})));
+    assert!(forces(json!({"id":"a","force":true})));
+    assert!(!forces(json!({"id":"a","force":false})));
+}
+
 #[test]
 fn refusals_carry_the_right_code() {
     let cases = [
         ("disk.atach", json!({}), code::METHOD_NOT_FOUND),
         ("disk.detach", json!({}), code::INVALID_PARAMS),
         ("disk.detach", json!([1]), code::INVALID_PARAMS),
+        ("disk.detach", json!({"id":"a","force":null}), code::INVALID_PARAMS),
         ("disk.caps", json!({"id":"a","caps":{"iops":0}}), code::INVALID_PARAMS),
         ("disk.poll", json!({}), code::INVALID_PARAMS),
         ("disk.poll", json!({"id":"a","poll":"on"}), code::INVALID_PARAMS),
