@@ -4,13 +4,14 @@ pub(crate) mod create;
 
 use std::sync::Arc;
 
+use error_causes::error_chain;
 use model::plan::MachineOp;
 use model::refusal::Refusal;
 use model::vbd::VbdOp;
 use model::vdi::VdiOp;
 use model::vm::{PowerState, Strictness};
-use xenapi::ApiError;
 use xenapi::table::vbd;
+use xenapi::{ApiError, codes};
 
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
@@ -56,12 +57,35 @@ async fn device(ctx: Ctx, args: Args, op: VbdOp) -> CallResult {
         return Ok(nothing());
     }
     let vm_op_request = ctx.read(|view| work(view, &slot, op, disk.clone()))?;
+    still_mounted(&ctx, &slot, &vm_op_request).await?;
     let ended = run_vm_op(&ctx.app, &OpCaller::of(&ctx), &vm_op_request).await;
     if ended.is_err() && op == VbdOp::Insert {
         not_inserted(&ctx, &slot);
     }
     ended.map_err(|error| failed(&ctx.app.db, error, &about))?;
     Ok(nothing())
+}
+
+/// Refuses to unplug a disk on which the guest's agent reports a mounted file system. Whoever wants
+/// that anyway forces it. A guest without an agent, or with one that does not answer in time,
+/// cannot be asked.
+async fn still_mounted(ctx: &Ctx, slot: &Ref, vm_op_request: &VmOpRequest) -> Result<(), ApiError> {
+    let MachineOp::VbdUnplug { vbd, force: false } = vm_op_request.op else { return Ok(()) };
+    let vm = vm_op_request.vm;
+    let points = ctx.app.drivers.hv.mounts(vm, vbd).await.unwrap_or_else(|error| {
+        let why = error_chain(&error);
+        tracing::info!(%vm, %vbd, "unplugging a disk; its guest does not say what is mounted: {why}");
+        Vec::new()
+    });
+    if points.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "the guest has mounted it at {}: unmount it in the guest, or unplug it by force \
+         (VBD.unplug_force, xe vbd-unplug force=true), which gives the guest I/O errors",
+        points.join(", ")
+    );
+    Err(codes::device_detach_rejected("VBD", slot.as_str(), why))
 }
 
 /// Returns the VDI to insert.

@@ -1,5 +1,6 @@
 use model::domain::pci::MAX_CDS;
-use toolstack::sim::CallKind;
+use model::id::VbdId;
+use toolstack::sim::{CallKind, SimBehaviour, SimResult};
 use xenapi::table::{vbd, vdi, vif};
 
 use super::simulated_host::*;
@@ -37,6 +38,32 @@ async fn disks_come_and_go_while_a_machine_runs() {
     assert_eq!(refused, ["HANDLE_INVALID", "VDI", disk.as_str()]);
     sim_host.done("VM.hard_shutdown", [machine.value()]).await;
     sim_host.assert_clean();
+}
+
+/// Without a forced unplug, a guest would lose a file system that it has mounted.
+#[tokio::test]
+async fn a_mounted_disk_is_unplugged_only_by_force() {
+    let sim_host = SimulatedHost::new().await;
+    let machine = sim_host.running().await;
+    let (slot, _) = sim_host.device(&machine).await;
+    sim_host.done("VBD.plug", [slot.value()]).await;
+    let vbd = VbdId(text(&sim_host.get(&slot, vbd::Field::uuid)).parse().unwrap());
+    sim_host.sim.mounts(vbd, &["/data", "/srv"]);
+    let refused = sim_host.refused("VBD.unplug", [slot.value()]).await;
+    assert_eq!(refused[..3], ["DEVICE_DETACH_REJECTED", "VBD", slot.as_str()]);
+    assert!(refused[3].contains("/data, /srv") && refused[3].contains("force=true"), "{refused:?}");
+    assert!(sim_host.attached(&slot));
+    sim_host.done("VBD.unplug_force", [slot.value()]).await;
+    assert!(!sim_host.attached(&slot));
+
+    // An agent that fails to answer is no reason to refuse.
+    sim_host.done("VBD.plug", [slot.value()]).await;
+    sim_host.sim.rule(|call| match call.call_kind {
+        CallKind::Agent => SimBehaviour::ends(SimResult::Fails),
+        _ => SimBehaviour::default(),
+    });
+    sim_host.done("VBD.unplug", [slot.value()]).await;
+    assert!(!sim_host.attached(&slot));
 }
 
 /// Settings of a served disk are applied to its datapath.

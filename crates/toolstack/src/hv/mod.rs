@@ -219,6 +219,9 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
     fn find(&self, vm: VmId) -> BoxFuture<'_, Result<Option<DomainInfo>, HvError>>;
     /// Returns what the guest's agent reports; `None` without an agent.
     fn guest(&self, vm: VmId) -> BoxFuture<'_, Result<Option<GuestInfo>, HvError>>;
+    /// Returns the mount points of file systems that the guest's agent reports on this disk. Empty
+    /// without an agent. Waits for the agent for a few seconds.
+    fn mounts(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<Vec<String>, HvError>>;
     /// Returns the socket of the serial console; `None` without a domain or a console.
     fn console(&self, vm: VmId) -> Option<PathBuf>;
     /// Returns the receiver of domain events since the start. Only the first caller gets it.

@@ -234,6 +234,15 @@ impl Hypervisor for SimHv {
         Box::pin(self.0.call(call, query, |why| refused(CallKind::Agent, why)))
     }
 
+    fn mounts(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<Vec<String>, HvError>> {
+        let query = move |state: &mut State| {
+            alive(state, vm)?;
+            Ok(state.mounts.get(&vbd).cloned().unwrap_or_default())
+        };
+        let call = Call { device: Some(vbd.0), ..Call::new(CallKind::Agent).vm(vm) };
+        Box::pin(self.0.call(call, query, |why| refused(CallKind::Agent, why)))
+    }
+
     fn console(&self, _vm: VmId) -> Option<PathBuf> {
         None
     }

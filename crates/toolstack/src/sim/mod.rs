@@ -202,6 +202,12 @@ impl Sim {
         self.state().agents.insert(vm, guest_info);
     }
 
+    /// Lets the agent of a guest report file systems that are mounted from this disk.
+    pub fn mounts(&self, vbd: VbdId, points: &[&str]) {
+        let points = points.iter().map(|point| (*point).to_owned()).collect();
+        self.state().mounts.insert(vbd, points);
+    }
+
     /// Returns the misuse that would have harmed a real host.
     pub fn broken(&self) -> Vec<String> {
         self.state().broken.clone()

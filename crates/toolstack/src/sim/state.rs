@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
     /// Information of the guests' agents.
     pub(crate) agents: BTreeMap<VmId, GuestInfo>,
+    /// Mount points of disks, as the guests' agents report them.
+    pub(crate) mounts: BTreeMap<VbdId, Vec<String>>,
     pub(crate) broken: Vec<String>,
     /// Journal, if the state outlives the process.
     pub(super) journal: Option<Journal>,

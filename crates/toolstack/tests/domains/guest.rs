@@ -141,6 +141,19 @@ async fn leaves_unseen(world: &World) {
     timeout(PATIENCE, left).await.expect("the guest does not let go of it");
 }
 
+/// Mounts a file system of the second disk, which is behind a bridge.
+async fn mounted(world: &World, shell: &mut Shell) {
+    let of = async |number| world.hv.mounts(machine(), vbd(number)).await.unwrap();
+    assert_eq!(of(40).await, [""; 0]);
+    let made = "d=$(disk vbd040-test); mkfs.ext4 -q -O ^has_journal $d; mkdir /tmp/m";
+    shell.say(&format!("{made}; mount $d /tmp/m && echo is''mounted")).await;
+    shell.wait_for("ismounted").await;
+    assert_eq!((of(40).await, of(0).await), (vec!["/tmp/m".to_owned()], vec![]));
+    shell.say("umount /tmp/m && echo un''mounted").await;
+    shell.wait_for("unmounted").await;
+    assert_eq!(of(40).await, [""; 0]);
+}
+
 pub(super) async fn lives() {
     let mut world = World::new();
     let mut events = world.hv.events().unwrap();
@@ -184,6 +197,7 @@ pub(super) async fn lives() {
     world.hv.plug_disk(machine(), &second).await.unwrap();
     shell.say("until disk vbd040-test 2>/dev/null; do :; done; echo has''it").await;
     shell.wait_for("hasit").await;
+    mounted(&world, &mut shell).await;
     world.restart();
     let domain_info = world.hv.find(machine()).await.unwrap().unwrap();
     assert_eq!(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::domain::pci;
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
@@ -27,7 +28,7 @@ const TEXT_CHARS: usize = 256;
 const ADDRESSES_MAX: usize = 16;
 
 /// Session with the agent.
-struct AgentSession {
+pub(super) struct AgentSession {
     lines: JsonLines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
@@ -35,10 +36,15 @@ struct AgentSession {
 impl AgentSession {
     /// Begins a session. Skips the agent's answers to earlier sessions.
     async fn begin(domain: &Domain) -> Result<Self, HvError> {
-        let (reader, writer) = connect(domain.dir.agent()).await?.into_split();
-        let mut agent_session = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
-        // Each session has its own id, so that no earlier answer matches.
+        // Each domain has its own id, so that no earlier answer matches.
         let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
+        Self::over(connect(domain.dir.agent()).await?, id).await
+    }
+
+    /// Begins a session with this id.
+    pub(super) async fn over(stream: UnixStream, id: u64) -> Result<Self, HvError> {
+        let (reader, writer) = stream.into_split();
+        let mut agent_session = Self { lines: JsonLines::new(reader, ANSWER_BYTES), writer };
         agent_session.say("guest-sync-delimited", json!({ "id": id })).await?;
         for _ in 0..STALE_MAX {
             let line = agent_session.lines.next_text().await.map_err(QemuError::from)?;
@@ -58,7 +64,7 @@ impl AgentSession {
         outcome.map_err(|error| refused(command, &error.to_string()))
     }
 
-    async fn ask(&mut self, command: &str) -> Result<Value, HvError> {
+    pub(super) async fn ask(&mut self, command: &str) -> Result<Value, HvError> {
         self.say(command, json!({})).await?;
         let answer = self.lines.next_json().await.map_err(QemuError::from)?;
         match answer.get("return") {
@@ -73,7 +79,7 @@ fn refused(command: &str, why: &str) -> HvError {
 }
 
 /// Runs a session within its deadline. Only one session runs at a time.
-async fn talking<T>(
+pub(super) async fn talking<T>(
     domain: &Domain,
     talk: impl AsyncFnOnce(AgentSession) -> Result<T, HvError>,
 ) -> Result<T, HvError> {
@@ -159,7 +165,7 @@ fn network_addresses(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, 
 }
 
 /// Returns a text of the guest, shortened and without control characters.
-fn text(value: Option<&Value>) -> Option<String> {
+pub(super) fn text(value: Option<&Value>) -> Option<String> {
     let text = value?.as_str()?;
     Some(text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect())
 }

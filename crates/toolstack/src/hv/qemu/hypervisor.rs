@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::device_ids::Device;
 use super::rundir::RunDir;
-use super::{QemuHypervisor, agent, create, devices, discovery, drives, kill, lock};
+use super::{QemuHypervisor, agent, create, devices, discovery, drives, guest_mounts, kill, lock};
 use crate::boxed_future::BoxFuture;
 use crate::hv::{
     CdMedium, DiskPlug, DomainEvent, DomainInfo, GuestInfo, HvError, Hypervisor, NicPlug,
@@ -121,6 +121,13 @@ impl Hypervisor for QemuHypervisor {
                 return Ok(None);
             }
             agent::seen(domain).await.map(Some)
+        })
+    }
+
+    fn mounts(&self, vm: VmId, vbd: VbdId) -> BoxFuture<'_, Result<Vec<String>, HvError>> {
+        Box::pin(async move {
+            let Some(watched_domain) = self.held(vm).await? else { return Ok(Vec::new()) };
+            guest_mounts::mounts(&watched_domain.domain, vbd).await
         })
     }
 

@@ -28,6 +28,7 @@ mod domain;
 mod domains;
 mod drives;
 mod group;
+mod guest_mounts;
 mod guest_request;
 mod hypervisor;
 mod kill;
